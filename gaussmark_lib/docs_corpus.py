@@ -1,0 +1,143 @@
+"""Documentation prose of the installed packages: real English that every machine has after set-up.
+
+Every string constant of every installed ``.py`` file is a candidate (docstrings, and also the strings that
+torch, numpy and the standard library attach to compiled functions). Each is cut into paragraphs; a paragraph stays
+if it reads like prose: it opens with a capital, closes with a full stop, is long enough, and consists mostly of words. Duplicates
+go, over all packages. A paragraph belongs to the train or the held-out split by its own SHA-256, so an
+upgrade of a package can never move text that was trained on into the held-out split.
+
+Nothing of this text is ever written into the repository; ``data/cache`` is ignored by git.
+"""
+
+import ast
+import hashlib
+import inspect
+import re
+import sys
+import sysconfig
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import pandas as pd
+
+from gaussmark_lib.paths import CACHE
+
+VERSION = 1  # raise it when a rule below changes: the cache and the run ids depend on it
+HELDOUT_SHARE = 0.05
+MIN_CHARS = 80
+MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
+
+_WORD = re.compile(r"[\"'(`]*[A-Za-z]+(?:['-][A-Za-z]+)*[`.,;:!?)\"']*$")
+_RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of headings
+
+
+def split_of(paragraph: str) -> str:
+    """``"heldout"`` for a fixed 5% of all possible paragraphs, ``"train"`` for the rest, by SHA-256."""
+    fraction = int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") / 2**64
+    return "heldout" if fraction < HELDOUT_SHARE else "train"
+
+
+def is_prose(paragraph: str) -> bool:
+    """Whether a reflowed paragraph reads like sentences rather than code, a table or a parameter list."""
+    if len(paragraph) < MIN_CHARS or paragraph[-1] not in ".!?" or not paragraph[0].isupper():
+        return False
+    if ">>>" in paragraph or "\ufffd" in paragraph:
+        return False
+    pieces = paragraph.split()
+    return sum(bool(_WORD.match(piece)) for piece in pieces) >= MIN_WORD_SHARE * len(pieces)
+
+
+def paragraphs(text: str) -> list[str]:
+    """The prose paragraphs of one string: cut at blank lines, heading rules and changes of indentation, each on one line."""
+    blocks: list[list[str]] = [[]]
+    indent = None
+    for line in inspect.cleandoc(text).expandtabs().splitlines():
+        if _RULE.match(line):
+            blocks.append([])
+            indent = None
+            continue
+        this_indent = len(line) - len(line.lstrip())
+        if indent is not None and this_indent != indent:
+            blocks.append([])
+        indent = this_indent
+        blocks[-1].append(line.strip())
+    joined = (" ".join(" ".join(block).split()) for block in blocks if block)
+    return [paragraph for paragraph in joined if is_prose(paragraph)]
+
+
+def paragraphs_of_file(path: Path) -> list[str]:
+    """The prose paragraphs of all string constants of one Python file, in the order of the file; [] if it does not parse."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other people's invalid escape sequences are not our news
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, RecursionError):
+            return []
+    strings = [
+        (node.lineno, node.col_offset, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) >= MIN_CHARS
+    ]
+    return [paragraph for *_, text in sorted(strings) for paragraph in paragraphs(text)]
+
+
+def installed_packages() -> dict[str, str]:
+    """Name → version of every installed distribution but this one, and of Python itself."""
+    found = {d.metadata["Name"].lower(): d.version for d in metadata.distributions() if d.metadata["Name"]}
+    found.pop("gaussmark", None)
+    return {"python": sys.version.split()[0]} | dict(sorted(found.items()))
+
+
+def fingerprint() -> str:
+    """A short hash of everything the corpus depends on: packages, versions, and the rules of this file."""
+    return hashlib.sha256(repr((VERSION, HELDOUT_SHARE, installed_packages())).encode()).hexdigest()[:12]
+
+
+def source_files() -> list[tuple[str, Path]]:
+    """(name, path) of every ``.py`` file of the standard library and of site-packages, sorted by name."""
+    stdlib = Path(sysconfig.get_paths()["stdlib"])
+    site = Path(sysconfig.get_paths()["purelib"])
+    files = {}
+    for root in (stdlib, site):
+        for path in root.rglob("*.py"):
+            name = path.relative_to(root)
+            if root is stdlib and name.parts[0] in ("site-packages", "test", "idlelib", "lib2to3"):
+                continue
+            files[name.as_posix()] = path
+    return sorted(files.items())
+
+
+def load() -> pd.DataFrame:
+    """The whole corpus as columns ``source`` (file), ``text`` (one paragraph), ``split``; built once per set of package versions.
+
+    Building reads some 15,000 files and takes about a minute on two cores; the result lies in ``data/cache``.
+    """
+    path = CACHE / f"docs-{fingerprint()}.parquet"
+    if not path.exists():
+        _save(build(), path)
+    return pd.read_parquet(path)
+
+
+def build() -> pd.DataFrame:
+    from tqdm.auto import tqdm
+
+    files = source_files()
+    with ProcessPoolExecutor() as pool:
+        found = pool.map(paragraphs_of_file, [path for _, path in files], chunksize=64)
+        found = list(tqdm(found, total=len(files), desc="reading documentation", unit="file"))
+    rows = [(name, text) for (name, _), texts in zip(files, found, strict=True) for text in texts]
+    corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates("text", ignore_index=True)
+    corpus["split"] = corpus["text"].map(split_of)
+    return corpus
+
+
+def _save(corpus: pd.DataFrame, path: Path) -> None:
+    """Written under a temporary name and renamed, so that a reader never sees half a file."""
+    import os
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    corpus.to_parquet(partial)
+    partial.replace(path)

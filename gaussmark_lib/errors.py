@@ -1,0 +1,45 @@
+"""The named errors of the library. Each message says what was expected, what came, and what to do."""
+
+
+class GaussMarkError(ValueError):
+    """Anything this library refuses to do; catch it to catch them all."""
+
+
+class UnknownWeightError(GaussMarkError):
+    """The named weight is not in the model, or is not the matrix of a linear layer."""
+
+
+class InvalidWatermarkError(GaussMarkError):
+    """A watermark's σ or rank is outside its range."""
+
+
+class InvalidModelError(GaussMarkError):
+    """A model that cannot be loaded, or whose weights are not finite."""
+
+
+class PerturbedModelError(GaussMarkError):
+    """A watermarked model where the base model is needed (scoring, or watermarking twice)."""
+
+
+class KeyFileError(GaussMarkError):
+    """A key file that is truncated, edited or not a key file."""
+
+
+class KeyMismatchError(GaussMarkError):
+    """A key that was made for another weight, sigma, rank or base model."""
+
+
+class InvalidTextError(GaussMarkError):
+    """Token ids that cannot be scored: none at all, outside the vocabulary, or longer than the context."""
+
+
+class DegenerateScoreError(GaussMarkError):
+    """A zero or non-finite gradient, for which ψ does not exist."""
+
+
+class CorpusError(GaussMarkError):
+    """Text that was asked for and cannot be had."""
+
+
+class ParameterError(GaussMarkError):
+    """A notebook parameter that is unknown, of the wrong type, or out of range."""
