@@ -68,9 +68,7 @@ def train_tokenizer(texts: list[str], vocab: int) -> PreTrainedTokenizerFast:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
-    )
+    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False))
     return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=END, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False)
 
 
@@ -184,7 +182,9 @@ def train(
     if checkpoint and checkpoint.exists():
         state = torch.load(checkpoint, map_location=where, weights_only=True)
         if json.loads(state["recipe"]) != asdict(recipe):
-            raise ValueError(f"{checkpoint} holds a run of another recipe: expected {asdict(recipe)}, got {state['recipe']}; remove it or name another file")
+            raise ValueError(
+                f"{checkpoint} holds a run of another recipe: expected {asdict(recipe)}, got {state['recipe']}; remove it or name another file"
+            )
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -211,7 +211,13 @@ def train(
             mean = torch.stack(losses).mean().item()
             losses = []
             seconds = spent + time.monotonic() - start
-            row = {"step": step, "tokens": step * recipe.batch_tokens, "loss": mean, "held_out": _held_out(model, held_out, recipe), "seconds": seconds}
+            row = {
+                "step": step,
+                "tokens": step * recipe.batch_tokens,
+                "loss": mean,
+                "held_out": _held_out(model, held_out, recipe),
+                "seconds": seconds,
+            }
             curve.append(row)
             bar.set_postfix(loss=f"{mean:.3f}", held_out=f"{row['held_out']:.3f}")
         if checkpoint and (step % every == 0 or step == recipe.steps):

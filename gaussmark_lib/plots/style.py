@@ -4,13 +4,20 @@ import matplotlib as mpl
 import seaborn as sns
 from matplotlib.figure import Figure
 
-WATERMARKED, PLAIN, THEORY, WRONG_KEY = sns.color_palette("colorblind")[1], sns.color_palette("colorblind")[0], "0.25", sns.color_palette("colorblind")[4]
+WATERMARKED, PLAIN, THEORY, WRONG_KEY = (
+    sns.color_palette("colorblind")[1],
+    sns.color_palette("colorblind")[0],
+    "0.25",
+    sns.color_palette("colorblind")[4],
+)
 
 
 def use() -> None:
     """Sets the style for the whole kernel; every notebook calls it once."""
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.9)
-    mpl.rcParams.update({"figure.figsize": (7.0, 4.0), "figure.dpi": 100, "savefig.bbox": "tight", "axes.titlesize": "medium", "axes.titlelocation": "left"})
+    mpl.rcParams.update(
+        {"figure.figsize": (7.0, 4.0), "figure.dpi": 100, "savefig.bbox": "tight", "axes.titlesize": "medium", "axes.titlelocation": "left"}
+    )
 
 
 def caption(figure: Figure, text: str) -> Figure:

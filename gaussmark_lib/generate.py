@@ -1,0 +1,114 @@
+"""Sampling. The watermark changes the weights, not the sampler, so this file knows nothing of keys (paper, Alg. 1).
+
+Each row draws from its own stream of uniform numbers, a function of (seed, row) alone, and turns them into tokens by inverting the
+cumulative distribution. So a row's text does not depend on the rows beside it or on the batch size, and the same seed
+gives base and watermarked model the same luck.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from gaussmark_lib import tokens
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    n_tokens: int,
+    *,
+    top_p: float = 1.0,
+    temperature: float = 1.0,
+    seed: int = 0,
+    until_end: bool = False,
+    batch_size: int = 64,
+    progress: bool = False,
+) -> list[list[int]]:
+    """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t).
+
+    Args:
+        prompts: lists of token ids; an empty one stands for the model's start token.
+        n_tokens: tokens a response. An end token is sampled through, so that all responses have this length…
+        until_end: …unless this is set: then a response stops before the first end token (at the second if it would be empty).
+        top_p: keep the smallest set of tokens that holds this probability, 0 < top_p ≤ 1. The paper's proofs are for 1.
+        temperature: > 0, or 0 for the most likely token.
+        seed: ≥ 0.
+
+    Returns:
+        One list of token ids a prompt.
+
+    Raises:
+        InvalidTextError: no prompts, ids outside the vocabulary, or prompt and response beyond the context.
+        InvalidModelError: if the model's logits are not finite.
+    """
+    prompts = tokens.checked_prompts(model, prompts)
+    if not isinstance(n_tokens, int) or n_tokens < 1:
+        raise InvalidTextError(f"n_tokens: expected a whole number ≥ 1, got {n_tokens!r}")
+    if not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
+        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got top_p={top_p} and temperature={temperature}")
+    for i, prompt in enumerate(prompts):
+        tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
+    luck = np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(len(prompts))])
+    responses: list[list[int]] = []
+    batches = range(0, len(prompts), batch_size)
+    with tqdm(total=len(batches) * n_tokens, desc="generating", unit="step", disable=not progress) as bar:
+        for start in batches:
+            rows = slice(start, start + batch_size)
+            responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, bar).tolist()
+    return [_cut(response, _end_tokens(model)) for response in responses] if until_end else responses
+
+
+def _sample_batch(model: PreTrainedModel, prompts: list[list[int]], luck: Tensor, top_p: float, temperature: float, bar: tqdm) -> Tensor:
+    """Token ids (rows, steps) for uniform numbers (rows, steps). Prompts are padded on the left, so that all rows end together."""
+    ids, mask = tokens.pad(prompts, "left", model.device)
+    luck = luck.to(model.device)
+    position = (mask.cumsum(-1) - 1).clamp_min(0)
+    last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+    cache, chosen = None, []
+    training = model.training
+    model.eval()
+    try:
+        for step in range(luck.shape[1]):
+            out = model(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, **last_only)
+            cache = out.past_key_values
+            ids = pick(out.logits[:, -1], luck[:, step], top_p, temperature)[:, None]
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+            position = position[:, -1:] + 1
+            chosen.append(ids)
+            bar.update()
+    finally:
+        model.train(training)
+    return torch.cat(chosen, dim=1)
+
+
+def pick(logits: Tensor, luck: Tensor, top_p: float, temperature: float) -> Tensor:
+    """The token at which the cumulative probability passes ``luck``: logits (rows, vocabulary), luck (rows,) in [0, 1) → ids (rows,)."""
+    if torch.isnan(logits).any() or torch.isposinf(logits).any():
+        raise InvalidModelError("expected finite logits, got NaN or infinity: is the noise far too strong, or the model damaged?")
+    if temperature == 0:
+        return logits.argmax(-1)
+    p = (logits.double() / temperature).softmax(-1)
+    if top_p < 1:
+        ranked, order = p.sort(-1, descending=True, stable=True)
+        beyond = ranked.cumsum(-1) - ranked >= top_p  # what the tokens before it already hold
+        p = p.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), 0.0)
+    cumulative = p.cumsum(-1)
+    target = (luck * cumulative[:, -1])[:, None]
+    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_max(p.shape[-1] - 1)
+
+
+def _end_tokens(model: PreTrainedModel) -> set[int]:
+    end = model.generation_config.eos_token_id if model.generation_config is not None else None
+    end = model.config.eos_token_id if end is None else end
+    return set(end if isinstance(end, list) else [end])
+
+
+def _cut(response: list[int], ends: set[int]) -> list[int]:
+    stop = next((i for i, token in enumerate(response) if token in ends and i > 0), len(response))
+    return response[:stop]

@@ -1,0 +1,167 @@
+"""Secret keys and their files. A key is 128 random bits; everything else about it can be known to anybody."""
+
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from gaussmark_lib.errors import KeyFileError, KeyMismatchError
+
+if TYPE_CHECKING:
+    from gaussmark_lib.models import Linear
+    from gaussmark_lib.perturb import Watermark
+
+FORMAT = "gaussmark key 1"
+
+
+class Binding(BaseModel):
+    """What a key was made for. ``base_sha256`` is of θ, ``noise_sha256`` of ξ before any projection."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    weight: str
+    shape: tuple[int, int]
+    sigma: float
+    rank_dropped: int
+    base_sha256: str
+    noise_sha256: str
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    format: str
+    key_id: str
+    secret: str
+    binding: Binding | None
+    checksum: str
+
+
+@dataclass(frozen=True, repr=False)
+class Key:
+    """The secret of one watermark. Printing it shows the public ``key_id`` only.
+
+    >>> Key.from_seed(7)
+    Key(key_id='7a40ffe6', unbound)
+    """
+
+    secret: bytes
+    binding: Binding | None = None
+
+    def __post_init__(self):
+        if len(self.secret) != 16:
+            raise KeyFileError(f"a key's secret is 16 bytes, got {len(self.secret)}")
+
+    @classmethod
+    def new(cls) -> "Key":
+        """A fresh key from the operating system's randomness."""
+        return cls(secrets.token_bytes(16))
+
+    @classmethod
+    def from_seed(cls, seed: int) -> "Key":
+        """A key that anybody can guess: for demonstrations and tests only."""
+        return cls(hashlib.sha256(f"gaussmark demonstration key {int(seed)}".encode()).digest()[:16])
+
+    @property
+    def seed(self) -> int:
+        """The secret as an integer below 2¹²⁸, which starts the noise stream."""
+        return int.from_bytes(self.secret, "big")
+
+    @property
+    def key_id(self) -> str:
+        """Eight hexadecimal digits that name the key without giving it away."""
+        return hashlib.sha256(b"gaussmark key id" + self.secret).hexdigest()[:8]
+
+    @property
+    def watermark(self) -> "Watermark":
+        """The watermark a bound key is for."""
+        from gaussmark_lib.perturb import Watermark
+
+        if self.binding is None:
+            raise KeyMismatchError(f"key {self.key_id} is not bound to a weight; make one with perturb.bind(key, wm, model)")
+        return Watermark(self.binding.weight, self.binding.sigma, self.binding.rank_dropped)
+
+    def __repr__(self) -> str:
+        return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"
+
+    def bound(self, wm: "Watermark", linear: "Linear", xi: Tensor) -> "Key":
+        return replace(self, binding=_binding(wm, linear, xi))
+
+    def check(self, wm: "Watermark", linear: "Linear", xi: Tensor) -> None:
+        """Raises KeyMismatchError naming each thing in which a bound key's purpose and its use differ."""
+        made_for, used_for = self.binding.model_dump(), _binding(wm, linear, xi).model_dump()
+        if made_for["sigma"] != used_for["sigma"] or made_for["shape"] != used_for["shape"]:
+            used_for.pop("noise_sha256")  # follows from the other difference
+        wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
+        if wrong:
+            raise KeyMismatchError(
+                f"key {self.key_id} does not fit this use; " + "; ".join(wrong) + ". Use the watermark and the base model it was made with"
+            )
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the key file, readable by its owner only; never overwrites. It appears whole or not at all."""
+        path = Path(path)
+        if path.exists():
+            raise KeyFileError(f"{path} exists; a key is never overwritten: text marked with it could not be detected any more. Name another file")
+        content = {
+            "format": FORMAT,
+            "key_id": self.key_id,
+            "secret": self.secret.hex(),
+            "binding": self.binding.model_dump(mode="json") if self.binding else None,
+        }
+        content["checksum"] = _checksum(content)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(content, file, indent=1)
+            os.link(partial, path)  # fails if the file has appeared meanwhile
+        except FileExistsError:
+            raise KeyFileError(f"{path} exists; name another file") from None
+        finally:
+            os.unlink(partial)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Key":
+        """Reads a key file.
+
+        Raises:
+            KeyFileError: if it is missing, truncated, edited or no key file. The message never contains the secret.
+        """
+        path = Path(path)
+        try:
+            content = json.loads(path.read_text())
+            file = _File.model_validate(content)
+        except OSError as error:
+            raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise KeyFileError(f"{path} is not a whole key file: expected JSON as Key.save writes it; restore it from a copy") from None
+        except ValidationError as error:
+            fields = ", ".join(".".join(map(str, e["loc"])) or "the whole" for e in error.errors(include_input=False))
+            raise KeyFileError(f"{path} is not a key file: missing or malformed: {fields}; restore it from a copy") from None
+        if file.format != FORMAT:
+            raise KeyFileError(f"{path}: expected format {FORMAT!r}, got {file.format!r}")
+        if file.checksum != _checksum(content):
+            raise KeyFileError(f"{path} was edited or damaged: its checksum does not fit its content; restore it from a copy")
+        return cls(bytes.fromhex(file.secret), file.binding)
+
+
+def _binding(wm: "Watermark", linear: "Linear", xi: Tensor) -> Binding:
+    return Binding(
+        weight=wm.weight,
+        shape=linear.shape,
+        sigma=float(wm.sigma),
+        rank_dropped=wm.rank_dropped,
+        base_sha256=linear.sha256(),
+        noise_sha256=hashlib.sha256(xi.contiguous().numpy()).hexdigest(),
+    )
+
+
+def _checksum(content: dict) -> str:
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,165 @@
+"""Language models and the weight matrices in them that can carry a watermark.
+
+Every architecture stores a linear layer's matrix W so that y = W·x, with W of shape (d_out, d_in), except GPT-2's ``Conv1D``,
+which stores Wᵀ. :func:`linear` hides the difference: noise and gradients are (d_out, d_in) everywhere in this library.
+"""
+
+import difflib
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
+
+from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
+from gaussmark_lib.paths import DATA
+
+EMBEDDED = "doclm"
+
+
+@dataclass(frozen=True)
+class LM:
+    """A causal language model with its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without special tokens."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def prompt(self, text: str) -> list[int]:
+        """Token ids of a text to be continued: with the model's start token, and in its chat template where it has one."""
+        if self.tokenizer.chat_template:
+            turn = [{"role": "user", "content": f"Complete the following prompt: {text}"}]
+            return list(self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
+        return self.tokenizer.encode(text)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One linear layer's matrix. ``parameter`` may be stored transposed; ``oriented`` turns (d_out, d_in) into its layout and back."""
+
+    name: str
+    module: nn.Module
+    parameter: nn.Parameter
+    transposed: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.parameter.shape
+        return (columns, rows) if self.transposed else (rows, columns)
+
+    def oriented(self, matrix: Tensor) -> Tensor:
+        return matrix.T if self.transposed else matrix
+
+    def value(self) -> Float[Tensor, "d_out d_in"]:
+        """θ itself, detached; shares memory with the model."""
+        return self.oriented(self.parameter.detach())
+
+    def sha256(self) -> str:
+        """Of the values rounded to bfloat16, so that a model is the same base whatever precision it was loaded in."""
+        rounded = self.value().to(torch.bfloat16).cpu().contiguous()
+        return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
+
+
+def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", device: str | None = None, revision: str | None = None) -> LM:
+    """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id, ready to generate and score.
+
+    Args:
+        dtype: of the weights, e.g. ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the checkpoint's own.
+        device: where to put it; by default the GPU if there is one.
+        revision: a hub branch, tag or commit.
+
+    Raises:
+        InvalidModelError: no such model, no network, a broken or incomplete checkpoint, or a weight that is not finite.
+    """
+    source = DATA / EMBEDDED if str(name) == EMBEDDED else name
+    local = Path(source).expanduser()
+    looks_local = isinstance(source, Path) or str(source).startswith((".", "/", "~")) or str(source).count("/") > 1
+    if looks_local and not local.is_dir():
+        raise InvalidModelError(
+            f"no model at {local}: expected a folder with config.json and *.safetensors. models.load('{EMBEDDED}') needs no download"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(local if local.is_dir() else source, revision=revision)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            local if local.is_dir() else source, revision=revision, dtype=dtype, use_safetensors=True, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise InvalidModelError(_why_not_loaded(str(name), local.is_dir(), error)) from error
+    for kind in ("missing_keys", "mismatched_keys"):
+        if info[kind]:
+            raise InvalidModelError(
+                f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}: {sorted(map(str, info[kind]))[:5]}"
+            )
+    check_finite(model, str(name))
+    return LM(model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer, str(name))
+
+
+def _why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if is_local:
+        return (
+            f"cannot read the model in {name}: {first_line}. Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
+        )
+    return (
+        f"cannot get {name!r} from the model hub: {first_line}. Check the name and the network"
+        f" (a gated model also needs your hub token); models.load('{EMBEDDED}') needs no network"
+    )
+
+
+def check_finite(model: PreTrainedModel, name: str = "the model") -> None:
+    """Raises InvalidModelError, naming the parameter, if any weight is NaN or infinite."""
+    for parameter_name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            bad = int((~torch.isfinite(parameter)).sum())
+            raise InvalidModelError(
+                f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {parameter_name}; the checkpoint is damaged"
+            )
+
+
+def watermarkable(model: PreTrainedModel) -> list[str]:
+    """Full names of the weights that can carry a watermark: matrices of linear layers, not shared with another layer."""
+    return list(_linears(model))
+
+
+def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
+    uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+    return {
+        f"{name}.weight": module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module.weight.ndim == 2 and uses[id(module.weight)] == 1
+    }
+
+
+def linear(model: PreTrainedModel, weight: str) -> Linear:
+    """The layer that owns a weight, by the weight's full name.
+
+    Raises:
+        UnknownWeightError: with the nearest names, or with the reason why this parameter cannot carry a watermark.
+    """
+    linears = _linears(model)
+    if weight in linears:
+        module = linears[weight]
+        return Linear(weight, module, module.weight, isinstance(module, Conv1D))
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    near = ", ".join(difflib.get_close_matches(weight, list(linears), n=3, cutoff=0.4)) or ", ".join(list(linears)[:3])
+    if weight not in parameters:
+        raise UnknownWeightError(
+            f"no weight {weight!r} in this model; the nearest names are: {near}. models.watermarkable(model) lists all {len(linears)}"
+        )
+    shape = tuple(parameters[weight].shape)
+    reason = "it is not 2-D" if len(shape) != 2 else "it is shared with another layer, or not the matrix of a linear layer"
+    raise UnknownWeightError(f"{weight} of shape {shape} cannot carry the watermark: expected a linear layer's own matrix, but {reason}. Try: {near}")

@@ -1,0 +1,126 @@
+"""Rates with intervals, tests of a test's level, and the power that gradient norms predict. No plots, no models.
+
+Where ψ comes from watermarked text and the model is locally linear in the weight, ψ ≈ N(σ‖G‖, 1): the noise shifts the text's
+log-likelihood by ⟨ξ, G⟩ and sampling from p_{θ+ξ} tilts it by as much. So σ‖G‖, known from *unwatermarked* text alone, predicts
+the mean of ψ, and Φ(σ‖G‖ − τ_α) the power at level α (the Gaussian-shift reading of the paper's Prop. on linear softmax power).
+"""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import stats
+from sklearn.metrics import roc_auc_score, roc_curve
+
+
+def threshold(level: float) -> float:
+    """τ_α = Φ⁻¹(1 − α): ψ at or above it is detected at this level.
+
+    >>> round(threshold(0.05), 3)
+    1.645
+    """
+    return float(stats.norm.isf(level))
+
+
+def rate(hits: ArrayLike, confidence: float = 0.95) -> dict[str, float]:
+    """Share of True with its exact (Clopper–Pearson) interval: ``rate``, ``low``, ``high``, ``n``.
+
+    >>> rate([True, False, True, True])["rate"]
+    0.75
+    """
+    hits = np.asarray(hits, dtype=bool).ravel()
+    if hits.size == 0:
+        raise ValueError("a rate needs at least one trial, got none")
+    interval = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(confidence, method="exact")
+    return {"rate": float(hits.mean()), "low": interval.low, "high": interval.high, "n": hits.size}
+
+
+def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> dict[str, float]:
+    """True positive rate: share of ψ at or above τ_α, with its exact interval. On unwatermarked text or wrong keys, the realised level."""
+    return {"level": level} | rate(np.asarray(psi) >= threshold(level), confidence)
+
+
+def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confidence: float = 0.95) -> pd.DataFrame:
+    """Realised level at each nominal level: one row each with ``level, rate, low, high, n`` and ``holds`` (nominal inside the interval)."""
+    found = pd.DataFrame([tpr(psi, level, confidence) for level in at])
+    found["holds"] = found["level"].between(found["low"], found["high"])
+    return found
+
+
+def uniformity(p: ArrayLike) -> dict[str, float]:
+    """Kolmogorov–Smirnov test of p-values against the uniform distribution: ``distance``, ``p_value``, ``n``. For independent p-values."""
+    p = np.asarray(p, dtype=float).ravel()
+    test = stats.kstest(p, "uniform")
+    return {"distance": float(test.statistic), "p_value": float(test.pvalue), "n": p.size}
+
+
+def qq(p: ArrayLike, confidence: float = 0.95) -> pd.DataFrame:
+    """Sorted p-values beside what a uniform sample would give: ``expected``, ``observed``, and the pointwise band ``low``–``high``.
+
+    The i-th smallest of n uniform numbers is Beta(i, n + 1 − i), with mean i/(n + 1).
+    """
+    observed = np.sort(np.asarray(p, dtype=float).ravel())
+    n = observed.size
+    i = np.arange(1, n + 1)
+    tail = (1 - confidence) / 2
+    order = stats.beta(i, n + 1 - i)
+    return pd.DataFrame({"expected": i / (n + 1), "observed": observed, "low": order.ppf(tail), "high": order.isf(tail)})
+
+
+def mean_interval(x: ArrayLike, confidence: float = 0.95) -> dict[str, float]:
+    """Mean with Student's interval: ``mean``, ``low``, ``high``, ``n``."""
+    x = np.asarray(x, dtype=float).ravel()
+    if x.size < 2:
+        raise ValueError(f"an interval for a mean needs at least two values, got {x.size}")
+    half = stats.sem(x) * stats.t.isf((1 - confidence) / 2, x.size - 1)
+    return {"mean": float(x.mean()), "low": float(x.mean() - half), "high": float(x.mean() + half), "n": x.size}
+
+
+def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
+    """ROC of ψ: ``fpr``, ``tpr``, ``threshold``; scikit-learn's, higher ψ meaning watermarked."""
+    labels, values = _labelled(null, watermarked)
+    return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), roc_curve(labels, values), strict=True)))
+
+
+def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
+    """Area under the ROC: the chance that a watermarked text's ψ exceeds an unwatermarked one's.
+
+    >>> auc([0.0, 1.0], [2.0, 3.0])
+    1.0
+    """
+    return float(roc_auc_score(*_labelled(null, watermarked)))
+
+
+def _labelled(null: ArrayLike, watermarked: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    null, watermarked = np.ravel(null), np.ravel(watermarked)
+    return np.repeat([0, 1], [null.size, watermarked.size]), np.concatenate([null, watermarked])
+
+
+def predicted_psi(grad_norm: ArrayLike, sigma: float) -> np.ndarray:
+    """σ‖G‖ of each unwatermarked text: the mean of ψ that it promises in the linear regime."""
+    return sigma * np.asarray(grad_norm, dtype=float)
+
+
+def predicted_power(grad_norm: ArrayLike, sigma: float, level: float) -> float:
+    """Mean over texts of Φ(σ‖G‖ − τ_α): the share that will be detected at this level, from unwatermarked texts alone."""
+    return float(stats.norm.cdf(predicted_psi(grad_norm, sigma) - threshold(level)).mean())
+
+
+def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
+    """The σ at which σ · median‖G‖ is a wanted ψ.
+
+    >>> sigma_for_psi([10.0, 20.0, 90.0], psi=3.0)
+    0.15
+    """
+    median = float(np.median(np.asarray(grad_norm, dtype=float)))
+    if not np.isfinite(median) or median <= 0 or not psi > 0:
+        raise ValueError(f"expected positive gradient norms and a ψ > 0, got median ‖G‖ = {median} and ψ = {psi}")
+    return psi / median
+
+
+def predicted_price(psi: float, n_tokens: int) -> float:
+    """ψ²/(2T) nats a token: the divergence of p_{θ+ξ} from p_θ that a mean ψ over T tokens costs, whatever the weight.
+
+    >>> predicted_price(3.0, 200)
+    0.0225
+    """
+    return psi**2 / (2 * n_tokens)

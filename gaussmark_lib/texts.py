@@ -1,0 +1,137 @@
+"""Text to prompt with and to test on, as ``datasets.Dataset`` with the columns ``text`` and ``source``.
+
+=============  ==============================================================================================
+``"docs"``     documentation prose of the installed packages, what the embedded model was trained on (``docs_corpus``)
+``"licences"`` licence files of the installed packages: English of another kind, much of it repeated
+``"source"``   Python source code of the standard library: not prose at all
+``"c4"``       ``allenai/c4``, ``realnewslike``: the paper's prompts; needs a network
+a path         a ``.jsonl`` file with a ``text`` field a line
+=============  ==============================================================================================
+"""
+
+import hashlib
+import json
+import sysconfig
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from itertools import groupby
+from pathlib import Path
+
+from datasets import Dataset
+
+from gaussmark_lib import docs_corpus
+from gaussmark_lib.errors import CorpusError
+
+KINDS = ("docs", "licences", "source", "c4")
+
+
+def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_chars: int = 1000) -> Dataset:
+    """The first n texts of a kind, in a fixed order that mixes sources.
+
+    Args:
+        kind: ``"docs"``, ``"licences"``, ``"source"``, ``"c4"``, or a ``.jsonl`` path.
+        split: of ``"docs"``: ``"train"`` or ``"heldout"``; of ``"c4"``: ``"train"`` or ``"validation"`` (``"heldout"`` means the latter). The other kinds have one.
+        n: how many; None for all.
+        min_chars: shortest text to return. Documentation paragraphs of one package are joined until they reach it.
+
+    Raises:
+        CorpusError: an unknown kind or split, a file without usable lines, no network, or fewer than n texts (says how many there are).
+    """
+    if n is not None and n < 1:
+        raise CorpusError(f"n: expected at least 1 text, got {n}")
+    if kind == "docs":
+        rows = _in_fixed_order(_docs(split, min_chars))
+    elif kind == "licences":
+        rows = _in_fixed_order(_pieces(_licences(), min_chars))
+    elif kind == "source":
+        rows = _in_fixed_order(_pieces(_source_code(), min_chars))
+    elif kind == "c4":
+        rows = list(_c4(split, n, min_chars))
+    elif str(kind).endswith((".jsonl", ".jsonl.gz")):
+        rows = [row for row in _jsonl(Path(kind)) if len(row["text"]) >= min(min_chars, 1)]
+    else:
+        raise CorpusError(f"expected one of {', '.join(KINDS)} or a path ending in .jsonl, got {str(kind)!r}")
+    if not rows or (n is not None and len(rows) < n):
+        raise CorpusError(
+            f"{kind} ({split}): expected {n or 'some'} texts of at least {min_chars} characters, found {len(rows)}; ask for fewer or shorter ones"
+        )
+    return Dataset.from_list(rows[:n])
+
+
+def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:
+    """Sorted by the text's hash: any n of them are a mixture, and the same ones on every machine with the same packages."""
+    unique = {row["text"]: row for row in rows}.values()
+    return sorted(unique, key=lambda row: hashlib.sha256(row["text"].encode()).digest())
+
+
+def _docs(split: str, min_chars: int) -> Iterator[dict]:
+    if split not in ("train", "heldout"):
+        raise CorpusError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
+    corpus = docs_corpus.load()
+    corpus = corpus[corpus["split"] == split]
+    for package, rows in groupby(zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]):
+        yield from _joined((text for _, text in rows), package, min_chars)
+
+
+def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
+    """Consecutive paragraphs, a blank line between, cut as soon as min_chars is reached; a short rest is left out."""
+    text = ""
+    for paragraph in paragraphs:
+        text = f"{text}\n\n{paragraph}" if text else paragraph
+        if len(text) >= min_chars:
+            yield {"text": text, "source": source}
+            text = ""
+
+
+def _pieces(files: Iterable[tuple[str, str]], min_chars: int) -> Iterator[dict]:
+    """Each file cut at blank lines into texts of at least min_chars."""
+    for source, content in files:
+        yield from _joined((part.strip("\n") for part in content.split("\n\n") if part.strip()), source, min_chars)
+
+
+def _licences() -> Iterator[tuple[str, str]]:
+    names = ("licen", "copying", "notice")
+    for distribution in metadata.distributions():
+        for file in distribution.files or ():
+            path = Path(distribution.locate_file(file))
+            if file.name.lower().startswith(names) and path.suffix.lower() in ("", ".txt", ".md", ".rst") and path.is_file():
+                yield distribution.metadata["Name"], path.read_text(errors="ignore")
+
+
+def _source_code() -> Iterator[tuple[str, str]]:
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        yield path.name, path.read_text(errors="ignore")
+
+
+def _jsonl(path: Path) -> list[dict]:
+    import gzip
+
+    if not path.is_file():
+        raise CorpusError(f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each line")
+    rows = []
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                text = json.loads(line)["text"]
+            except (json.JSONDecodeError, KeyError, TypeError):
+                raise CorpusError(f"{path}, line {number}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
+            if not isinstance(text, str):
+                raise CorpusError(f"{path}, line {number}: expected 'text' to be a string, got {type(text).__name__}")
+            rows.append({"text": text, "source": path.name})
+    return rows
+
+
+def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
+    from datasets import load_dataset
+
+    if n is None:
+        raise CorpusError("c4 has 14 million texts: say how many (n=…)")
+    try:
+        stream = load_dataset("allenai/c4", "realnewslike", split="validation" if split == "heldout" else split, streaming=True)
+        long_enough = (row for row in stream if len(row["text"]) >= min_chars)
+        yield from ({"text": row["text"], "source": row["url"]} for row, _ in zip(long_enough, range(n), strict=False))
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CorpusError(f"cannot read allenai/c4 from the hub: {reason}. Without a network, texts.load('docs') or a .jsonl file works") from error

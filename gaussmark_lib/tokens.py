@@ -1,0 +1,68 @@
+"""Prompts and responses as token ids: checked once, at the door, then padded."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gaussmark_lib.errors import InvalidTextError
+
+
+def checked(model: PreTrainedModel, ids: Sequence[int] | Tensor, what: str) -> list[int]:
+    """The ids as a plain list of integers inside the model's vocabulary.
+
+    Raises:
+        InvalidTextError: for text instead of ids, for anything but whole numbers, and for an id the model does not have.
+    """
+    if isinstance(ids, str):
+        raise InvalidTextError(f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)")
+    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    vocabulary = model.get_input_embeddings().num_embeddings
+    for position, value in enumerate(values):
+        if not hasattr(value, "__index__") or isinstance(value, bool):
+            raise InvalidTextError(f"{what}: expected whole numbers, got {value!r} at position {position}")
+        if not 0 <= value < vocabulary:
+            raise InvalidTextError(
+                f"{what}: expected token ids from 0 to {vocabulary - 1}, got {value} at position {position}; was it made by another tokenizer?"
+            )
+    return [int(value) for value in values]
+
+
+def checked_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int] | Tensor]) -> list[list[int]]:
+    """Checked ids of each prompt. An empty prompt becomes the model's start (or end) token, since the first token needs something before it."""
+    if isinstance(prompts, str) or len(prompts) == 0:
+        raise InvalidTextError(f"expected a list of at least one prompt, each a list of token ids, got {prompts!r}")
+    return [checked(model, prompt, f"prompt {i}") or [start_token(model)] for i, prompt in enumerate(prompts)]
+
+
+def start_token(model: PreTrainedModel) -> int:
+    for name in ("bos_token_id", "eos_token_id"):
+        value = getattr(model.config, name, None)
+        if value is not None:
+            return value[0] if isinstance(value, list) else value
+    raise InvalidTextError(
+        "an empty prompt needs a start token, and this model's config names none (bos_token_id); give a prompt of at least one token"
+    )
+
+
+def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
+    """Raises InvalidTextError if prompt and response together exceed the model's context."""
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is not None and n_prompt + n_response > context:
+        raise InvalidTextError(
+            f"{what}: expected at most {context} tokens (the model's context), got {n_prompt} of prompt + {n_response} of response = {n_prompt + n_response};"
+            " shorten one of them"
+        )
+
+
+def pad(rows: Sequence[Sequence[int]], side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(ids, mask), both (rows, longest row), int64: shorter rows are filled with 0 on one side, where mask is 0 too."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        where = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
+        ids[i, where] = torch.tensor(row)
+        mask[i, where] = 1
+    return ids.to(device), mask.to(device)
