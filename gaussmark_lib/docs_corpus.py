@@ -30,6 +30,7 @@ MIN_CHARS = 80
 MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
 
 _WORD = re.compile(r"[\"'(`]*[A-Za-z]+(?:['-][A-Za-z]+)*[`.,;:!?)\"']*$")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
 _RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of headings
 
 
@@ -43,7 +44,7 @@ def is_prose(paragraph: str) -> bool:
     """Whether a reflowed paragraph reads like sentences rather than code, a table or a parameter list."""
     if len(paragraph) < MIN_CHARS or paragraph[-1] not in ".!?" or not paragraph[0].isupper():
         return False
-    if ">>>" in paragraph or "\ufffd" in paragraph:
+    if ">>>" in paragraph or "\ufffd" in paragraph or _SURROGATE.search(paragraph):
         return False
     pieces = paragraph.split()
     return sum(bool(_WORD.match(piece)) for piece in pieces) >= MIN_WORD_SHARE * len(pieces)

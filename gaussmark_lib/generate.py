@@ -5,7 +5,8 @@ cumulative distribution. So a row's text does not depend on the rows beside it o
 gives base and watermarked model the same luck.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import tokens
+from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 
 
@@ -29,6 +30,7 @@ def sample(
     until_end: bool = False,
     batch_size: int = 64,
     progress: bool = False,
+    on_step: Callable[[int, int], None] | None = None,
 ) -> list[list[int]]:
     """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t).
 
@@ -39,6 +41,7 @@ def sample(
         top_p: keep the smallest set of tokens that holds this probability, 0 < top_p ≤ 1. The paper's proofs are for 1.
         temperature: > 0, or 0 for the most likely token.
         seed: ≥ 0.
+        on_step: called after each step with (steps done, steps in all). What it raises ends the sampling there and comes out of this function.
 
     Returns:
         One list of token ids a prompt.
@@ -52,28 +55,37 @@ def sample(
         raise InvalidTextError(f"n_tokens: expected a whole number ≥ 1, got {n_tokens!r}")
     if not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
         raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got top_p={top_p} and temperature={temperature}")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidTextError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
     for i, prompt in enumerate(prompts):
         tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
     luck = np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(len(prompts))])
     responses: list[list[int]] = []
     batches = range(0, len(prompts), batch_size)
+    steps = count(1)
     with tqdm(total=len(batches) * n_tokens, desc="generating", unit="step", disable=not progress) as bar:
+
+        def advance() -> None:
+            bar.update()
+            if on_step:
+                on_step(next(steps), bar.total)
+
         for start in batches:
             rows = slice(start, start + batch_size)
-            responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, bar).tolist()
+            responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, advance).tolist()
     return [_cut(response, _end_tokens(model)) for response in responses] if until_end else responses
 
 
-def _sample_batch(model: PreTrainedModel, prompts: list[list[int]], luck: Tensor, top_p: float, temperature: float, bar: tqdm) -> Tensor:
+def _sample_batch(
+    model: PreTrainedModel, prompts: list[list[int]], luck: Tensor, top_p: float, temperature: float, advance: Callable[[], None]
+) -> Tensor:
     """Token ids (rows, steps) for uniform numbers (rows, steps). Prompts are padded on the left, so that all rows end together."""
     ids, mask = tokens.pad(prompts, "left", model.device)
     luck = luck.to(model.device)
     position = (mask.cumsum(-1) - 1).clamp_min(0)
     last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
     cache, chosen = None, []
-    training = model.training
-    model.eval()
-    try:
+    with models.evaluating(model):
         for step in range(luck.shape[1]):
             out = model(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, **last_only)
             cache = out.past_key_values
@@ -81,26 +93,26 @@ def _sample_batch(model: PreTrainedModel, prompts: list[list[int]], luck: Tensor
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             position = position[:, -1:] + 1
             chosen.append(ids)
-            bar.update()
-    finally:
-        model.train(training)
+            advance()
     return torch.cat(chosen, dim=1)
 
 
 def pick(logits: Tensor, luck: Tensor, top_p: float, temperature: float) -> Tensor:
     """The token at which the cumulative probability passes ``luck``: logits (rows, vocabulary), luck (rows,) in [0, 1) → ids (rows,)."""
-    if torch.isnan(logits).any() or torch.isposinf(logits).any():
+    if not torch.isfinite(logits.amax(-1)).all():  # −inf for some tokens is fine
         raise InvalidModelError("expected finite logits, got NaN or infinity: is the noise far too strong, or the model damaged?")
     if temperature == 0:
         return logits.argmax(-1)
-    p = (logits.double() / temperature).softmax(-1)
+    logits = logits.double()
+    p = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)  # the largest is 0 first, so that no temperature overflows
     if top_p < 1:
         ranked, order = p.sort(-1, descending=True, stable=True)
         beyond = ranked.cumsum(-1) - ranked >= top_p  # what the tokens before it already hold
         p = p.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), 0.0)
     cumulative = p.cumsum(-1)
-    target = (luck * cumulative[:, -1])[:, None]
-    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_max(p.shape[-1] - 1)
+    total = cumulative[:, -1]
+    target = torch.minimum(luck * total, torch.nextafter(total, torch.zeros_like(total)))  # below the total even where the product rounds up to it
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
 
 
 def _end_tokens(model: PreTrainedModel) -> set[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from gaussmark_lib.errors import KeyFileError, KeyMismatchError
@@ -37,7 +37,7 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
     format: str
     key_id: str
-    secret: str
+    secret: str = Field(pattern="^[0-9a-f]{32}$")
     binding: Binding | None
     checksum: str
 
@@ -115,7 +115,10 @@ class Key:
             "binding": self.binding.model_dump(mode="json") if self.binding else None,
         }
         content["checksum"] = _checksum(content)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        try:
+            handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        except OSError as error:
+            raise KeyFileError(f"cannot write a key file in {path.parent}: {error.strerror}; make the folder or name another") from None
         try:
             with os.fdopen(handle, "w") as file:
                 json.dump(content, file, indent=1)
@@ -135,20 +138,22 @@ class Key:
         """
         path = Path(path)
         try:
-            content = json.loads(path.read_text())
-            file = _File.model_validate(content)
+            text = path.read_text(encoding="utf-8")
+            content = json.loads(text)
+            file = _File.model_validate_json(text)  # not of ``content``: strictness would refuse JSON's lists for tuples
         except OSError as error:
             raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             raise KeyFileError(f"{path} is not a whole key file: expected JSON as Key.save writes it; restore it from a copy") from None
         except ValidationError as error:
             fields = ", ".join(".".join(map(str, e["loc"])) or "the whole" for e in error.errors(include_input=False))
             raise KeyFileError(f"{path} is not a key file: missing or malformed: {fields}; restore it from a copy") from None
         if file.format != FORMAT:
             raise KeyFileError(f"{path}: expected format {FORMAT!r}, got {file.format!r}")
-        if file.checksum != _checksum(content):
+        key = cls(bytes.fromhex(file.secret), file.binding)
+        if file.checksum != _checksum(content) or file.key_id != key.key_id:
             raise KeyFileError(f"{path} was edited or damaged: its checksum does not fit its content; restore it from a copy")
-        return cls(bytes.fromhex(file.secret), file.binding)
+        return key
 
 
 def _binding(wm: "Watermark", linear: "Linear", xi: Tensor) -> Binding:

@@ -14,9 +14,11 @@ p_{θ+ξ}               the model inside ``with watermarked(model, wm, key):``
 """
 
 import math
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,7 @@ from gaussmark_lib.keys import Key
 if TYPE_CHECKING:
     from gaussmark_lib.models import Linear
 
-__all__ = ["Key", "Watermark", "export", "noise", "refuse_perturbed", "watermarked"]
+__all__ = ["Key", "Watermark", "bind", "export", "noise", "noises", "refuse_perturbed", "watermarked"]
 
 _MARK = "gaussmark"  # on the model object inside watermarked(), and in the config of an exported checkpoint
 
@@ -52,8 +54,10 @@ class Watermark:
     rank_dropped: int = 0
 
     def __post_init__(self):
-        if not isinstance(self.sigma, int | float) or not math.isfinite(self.sigma) or self.sigma <= 0:
+        if not isinstance(self.sigma, Real) or isinstance(self.sigma, bool) or not math.isfinite(self.sigma) or self.sigma <= 0:
             raise InvalidWatermarkError(f"sigma is the standard deviation of the noise: expected a finite number > 0, got {self.sigma!r}")
+        if not 1e-30 <= self.sigma <= 1e30:
+            raise InvalidWatermarkError(f"sigma = {self.sigma!r} is out of the range of float32, which the noise is in: expected 1e-30 to 1e30")
         if not isinstance(self.rank_dropped, int) or isinstance(self.rank_dropped, bool) or self.rank_dropped < 0:
             raise InvalidWatermarkError(f"rank_dropped counts singular directions: expected an integer ≥ 0, got {self.rank_dropped!r}")
 
@@ -83,11 +87,18 @@ def noise(key: Key, wm: Watermark, model: PreTrainedModel) -> Float[Tensor, "d_o
         KeyMismatchError: if the key is bound to another weight, sigma, rank or base model.
         UnknownWeightError, InvalidWatermarkError, InvalidModelError: as ``Watermark.find``.
     """
+    return noises([key], wm, model)[0]
+
+
+def noises(keys: Sequence[Key], wm: Watermark, model: PreTrainedModel) -> Float[Tensor, "k d_out d_in"]:
+    """``noise`` of each of K keys, with one singular value decomposition for all."""
     linear = wm.find(model)
-    xi = _isotropic(key, wm.sigma, linear.shape)
-    if key.binding:
-        key.check(wm, linear, xi)
-    return rank_reduce.project_out(xi, wm.directions(linear).cpu()) if wm.rank_dropped else xi
+    directions = wm.directions(linear).cpu()
+    xis = torch.stack([_isotropic(key, wm.sigma, linear.shape) for key in keys])
+    for key, xi in zip(keys, xis, strict=True):
+        if key.binding:
+            key.check(wm, linear, xi)
+    return torch.stack([rank_reduce.project_out(xi, directions) for xi in xis]) if wm.rank_dropped else xis
 
 
 def _isotropic(key: Key, sigma: float, shape: tuple[int, int]) -> Float[Tensor, "d_out d_in"]:
@@ -134,9 +145,8 @@ def refuse_perturbed(model: PreTrainedModel) -> None:
             "expected the base model, got one inside watermarked(); leave the `with` block first: the gradient is taken at θ, never at θ + ξ"
         )
     if hasattr(model.config, _MARK):
-        raise PerturbedModelError(
-            f"expected the base model, got a checkpoint that carries the watermark of key {getattr(model.config, _MARK)['key_id']}; load the model it was made from"
-        )
+        key_id = getattr(model.config, _MARK)["key_id"]
+        raise PerturbedModelError(f"expected the base model, got a checkpoint with the watermark of key {key_id}; load the model it was made from")
 
 
 def export(model: PreTrainedModel, wm: Watermark, key: Key, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
@@ -147,13 +157,15 @@ def export(model: PreTrainedModel, wm: Watermark, key: Key, folder: str | Path, 
     folder = Path(folder)
     if folder.exists():
         raise InvalidModelError(f"expected a new folder to export to, but {folder} exists; name another or remove it")
-    partial = folder.with_name(f".{folder.name}.partial")
-    with watermarked(model, wm, key):
-        setattr(model.config, _MARK, {"key_id": key.key_id, "weight": wm.weight})
-        try:
-            model.save_pretrained(partial)
-        finally:
-            delattr(model.config, _MARK)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(partial)
-    return partial.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as partial:
+        whole = Path(partial) / "checkpoint"
+        with watermarked(model, wm, key):
+            setattr(model.config, _MARK, {"key_id": key.key_id, "weight": wm.weight})
+            try:
+                model.save_pretrained(whole)
+            finally:
+                delattr(model.config, _MARK)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(whole)
+        return whole.rename(folder)

@@ -73,7 +73,7 @@ def score(
         wm: the watermark the keys belong to; ``wm.sigma`` cancels in ψ but must be the keys' own where they are bound.
         keys: K keys; one backward pass serves them all.
         batch_size: texts a pass; changes speed and memory, not ψ.
-        on_error: ``"record"`` keeps a text that cannot be scored as rows with NaN and its reason in a column ``error``, and goes on.
+        on_error: ``"record"`` keeps a text that cannot be scored as rows with NaN and its reason in a further column ``error``, and goes on.
 
     Returns:
         One row a text × key, texts in the order given: ``text`` (index), ``key_id``, ``psi``, ``p_value``, ``log10_p``,
@@ -89,7 +89,7 @@ def score(
     if isinstance(keys, perturb.Key):
         raise InvalidTextError("keys: expected a list of keys, got one; write keys=[key]")
     linear = wm.find(model)
-    xis = torch.stack([perturb.noise(key, wm, model) for key in keys]).to(linear.parameter.device)
+    xis = perturb.noises(keys, wm, model).to(linear.parameter.device)
     failed: dict[int, str] = {}
     rows = []
     for found in gradients(model, prompts, responses, wm, batch_size=batch_size, failed=failed if on_error == "record" else None, progress=progress):
@@ -102,8 +102,9 @@ def score(
             continue
         rows.append(table(found, psi, [key.key_id for key in keys]))
     if on_error == "record":
-        rows += [_failure(text, reason, keys, responses) for text, reason in failed.items()]
-    return pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
+        rows += [_failure(text, responses[text], keys) for text in failed]
+    found_rows = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
+    return found_rows if on_error == "raise" else found_rows.assign(error=found_rows["text"].map(failed))
 
 
 def statistic(found: TextGradient, xis: Float[Tensor, "k d_out d_in"], sigma: float) -> Float[np.ndarray, " k"]:
@@ -154,16 +155,20 @@ def gradients(
     Everything about a text that does not depend on a key. With ``failed``, a text that cannot be scored is noted there
     (index → reason) instead of raising.
     """
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidTextError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
     perturb.refuse_perturbed(model)
     linear = wm.find(model)
     directions = wm.directions(linear)
     pairs = _checked_pairs(model, prompts, responses, failed)
     order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
     bar = tqdm(total=len(order), desc="scoring", unit="text", disable=not progress)
-    with bar, _frozen(model):
+    with bar:
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
-            matrices, log_liks = _batch_gradients(model, linear, [pairs[i] for i in batch])
+            perturb.refuse_perturbed(model)  # again: what runs between two yields may have watermarked it
+            with _frozen(model):
+                matrices, log_liks = _batch_gradients(model, linear, [pairs[i] for i in batch])
             for i, matrix, log_lik in zip(batch, matrices, log_liks, strict=True):
                 yield TextGradient(i, rank_reduce.project_out(matrix, directions), log_lik, len(pairs[i][1]))
             bar.update(len(batch))
@@ -172,10 +177,12 @@ def gradients(
 def _checked_pairs(model, prompts, responses, failed) -> dict[int, tuple[list[int], list[int]]]:
     if isinstance(responses, str) or len(prompts) != len(responses):
         raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
-    prompts = tokens.checked_prompts(model, prompts)
+    if len(prompts) == 0:
+        raise InvalidTextError("expected at least one prompt with its response, got none")
     pairs = {}
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         try:
+            prompt = tokens.checked_prompt(model, prompt, f"prompt {i}")
             response = tokens.checked(model, response, f"response {i}")
             if not response:
                 raise InvalidTextError(f"response {i}: expected at least one token to score, got none")
@@ -192,14 +199,12 @@ def _checked_pairs(model, prompts, responses, failed) -> dict[int, tuple[list[in
 def _frozen(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode and no parameter gradients, so that the graph begins at the hooked layer; both are put back."""
     wanted = [p for p in model.parameters() if p.requires_grad]
-    training = model.training
-    model.eval()
     for p in wanted:
         p.requires_grad_(False)
     try:
-        yield
+        with models.evaluating(model):
+            yield
     finally:
-        model.train(training)
         for p in wanted:
             p.requires_grad_(True)
 
@@ -227,12 +232,14 @@ def _batch_gradients(
             log_liks = _log_likelihoods(model, ids, mask, pairs, first)
     finally:
         handle.remove()
-    outputs = [output for _, output in calls]
-    grads = torch.autograd.grad(log_liks.sum(), outputs)
+    if not log_liks.requires_grad:
+        raise DegenerateScoreError(f"expected texts that depend on {linear.name}, but the model computes them without it; choose another weight")
+    grads = torch.autograd.grad(log_liks.sum(), [output for _, output in calls])
+    dtype = torch.promote_types(grads[0].dtype, torch.float32)  # G has many more terms than bfloat16 has digits
 
     def matrix(i: int) -> Tensor:
         n = len(pairs[i][0]) + len(pairs[i][1])
-        return sum(g[i, :n].T @ a[i, :n] for (a, _), g in zip(calls, grads, strict=True))
+        return sum(g[i, :n].to(dtype).T @ a[i, :n].to(dtype) for (a, _), g in zip(calls, grads, strict=True))
 
     return map(matrix, range(len(pairs))), log_liks.detach().double().tolist()
 
@@ -251,6 +258,7 @@ def _log_likelihoods(model: PreTrainedModel, ids: Tensor, mask: Tensor, pairs, f
     return log_p.masked_fill(~scored.to(log_p.device), 0.0).sum(-1)
 
 
-def _failure(text: int, reason: str, keys: Sequence[perturb.Key], responses) -> pd.DataFrame:
-    rows = pd.DataFrame({"text": text, "key_id": [key.key_id for key in keys], "n_tokens": len(responses[text])}, columns=COLUMNS)
-    return rows.astype(dict.fromkeys(("psi", "p_value", "log10_p", "grad_norm", "log_lik"), float)).assign(error=reason)
+def _failure(text: int, response, keys: Sequence[perturb.Key]) -> pd.DataFrame:
+    n = len(response) if hasattr(response, "__len__") and not isinstance(response, str) else 0
+    rows = pd.DataFrame({"text": text, "key_id": [key.key_id for key in keys], "n_tokens": n}, columns=COLUMNS)
+    return rows.astype(dict.fromkeys(("psi", "p_value", "log10_p", "grad_norm", "log_lik"), float))

@@ -18,6 +18,8 @@ def threshold(level: float) -> float:
     >>> round(threshold(0.05), 3)
     1.645
     """
+    if not 0 < level < 1:
+        raise ValueError(f"a level is a probability: expected 0 < level < 1, got {level}")
     return float(stats.norm.isf(level))
 
 
@@ -36,7 +38,12 @@ def rate(hits: ArrayLike, confidence: float = 0.95) -> dict[str, float]:
 
 def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> dict[str, float]:
     """True positive rate: share of ψ at or above τ_α, with its exact interval. On unwatermarked text or wrong keys, the realised level."""
-    return {"level": level} | rate(np.asarray(psi) >= threshold(level), confidence)
+    psi = np.asarray(psi, dtype=float)
+    if np.isnan(psi).any():
+        raise ValueError(
+            f"{np.isnan(psi).sum()} of {psi.size} texts have no ψ (NaN) and are neither hits nor misses; look at them, then leave them out"
+        )
+    return {"level": level} | rate(psi >= threshold(level), confidence)
 
 
 def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confidence: float = 0.95) -> pd.DataFrame:

@@ -12,6 +12,7 @@ a path         a ``.jsonl`` file with a ``text`` field a line
 import hashlib
 import json
 import sysconfig
+import zlib
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from itertools import groupby
@@ -19,26 +20,28 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from gaussmark_lib import docs_corpus
+from gaussmark_lib import docs_corpus, hub
 from gaussmark_lib.errors import CorpusError
 
 KINDS = ("docs", "licences", "source", "c4")
 
 
-def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_chars: int = 1000) -> Dataset:
+def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_chars: int | None = None) -> Dataset:
     """The first n texts of a kind, in a fixed order that mixes sources.
 
     Args:
         kind: ``"docs"``, ``"licences"``, ``"source"``, ``"c4"``, or a ``.jsonl`` path.
-        split: of ``"docs"``: ``"train"`` or ``"heldout"``; of ``"c4"``: ``"train"`` or ``"validation"`` (``"heldout"`` means the latter). The other kinds have one.
+        split: of ``"docs"`` and ``"c4"``: ``"train"`` or ``"heldout"`` (C4's validation split). The other kinds have one.
         n: how many; None for all.
-        min_chars: shortest text to return. Documentation paragraphs of one package are joined until they reach it.
+        min_chars: shortest text to return, 1000 by default, 1 for a file. Documentation paragraphs of one package are joined until they reach it.
 
     Raises:
         CorpusError: an unknown kind or split, a file without usable lines, no network, or fewer than n texts (says how many there are).
     """
     if n is not None and n < 1:
         raise CorpusError(f"n: expected at least 1 text, got {n}")
+    if min_chars is None:
+        min_chars = 1000 if kind in KINDS else 1
     if kind == "docs":
         rows = _in_fixed_order(_docs(split, min_chars))
     elif kind == "licences":
@@ -48,7 +51,7 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
     elif kind == "c4":
         rows = list(_c4(split, n, min_chars))
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
-        rows = [row for row in _jsonl(Path(kind)) if len(row["text"]) >= min(min_chars, 1)]
+        rows = [row for row in _jsonl(Path(kind)) if len(row["text"]) >= min_chars]
     else:
         raise CorpusError(f"expected one of {', '.join(KINDS)} or a path ending in .jsonl, got {str(kind)!r}")
     if not rows or (n is not None and len(rows) < n):
@@ -109,17 +112,21 @@ def _jsonl(path: Path) -> list[dict]:
     if not path.is_file():
         raise CorpusError(f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each line")
     rows = []
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                text = json.loads(line)["text"]
-            except (json.JSONDecodeError, KeyError, TypeError):
-                raise CorpusError(f"{path}, line {number}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
-            if not isinstance(text, str):
-                raise CorpusError(f"{path}, line {number}: expected 'text' to be a string, got {type(text).__name__}")
-            rows.append({"text": text, "source": path.name})
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            lines = file.read().split("\n")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text{', gzipped and whole' if path.suffix == '.gz' else ''}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)["text"]
+        except (json.JSONDecodeError, KeyError, TypeError):
+            raise CorpusError(f"{path}, line {number}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
+        if not isinstance(text, str):
+            raise CorpusError(f"{path}, line {number}: expected 'text' to be a string, got {type(text).__name__}")
+        rows.append({"text": text, "source": path.name})
     return rows
 
 
@@ -128,6 +135,8 @@ def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
 
     if n is None:
         raise CorpusError("c4 has 14 million texts: say how many (n=…)")
+    if not hub.reachable():
+        raise CorpusError("cannot read allenai/c4: the hub cannot be reached. Without a network, texts.load('docs') or a .jsonl file works")
     try:
         stream = load_dataset("allenai/c4", "realnewslike", split="validation" if split == "heldout" else split, streaming=True)
         long_enough = (row for row in stream if len(row["text"]) >= min_chars)

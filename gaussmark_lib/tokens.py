@@ -1,6 +1,6 @@
 """Prompts and responses as token ids: checked once, at the door, then padded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,10 @@ def checked(model: PreTrainedModel, ids: Sequence[int] | Tensor, what: str) -> l
     """
     if isinstance(ids, str):
         raise InvalidTextError(f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)")
-    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    values = ids.tolist() if hasattr(ids, "tolist") else ids
+    if not isinstance(values, Iterable):
+        raise InvalidTextError(f"{what}: expected a list of token ids, got {ids!r}")
+    values = list(values)
     vocabulary = model.get_input_embeddings().num_embeddings
     for position, value in enumerate(values):
         if not hasattr(value, "__index__") or isinstance(value, bool):
@@ -33,7 +36,11 @@ def checked_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int] | Te
     """Checked ids of each prompt. An empty prompt becomes the model's start (or end) token, since the first token needs something before it."""
     if isinstance(prompts, str) or len(prompts) == 0:
         raise InvalidTextError(f"expected a list of at least one prompt, each a list of token ids, got {prompts!r}")
-    return [checked(model, prompt, f"prompt {i}") or [start_token(model)] for i, prompt in enumerate(prompts)]
+    return [checked_prompt(model, prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
+
+
+def checked_prompt(model: PreTrainedModel, prompt: Sequence[int] | Tensor, what: str) -> list[int]:
+    return checked(model, prompt, what) or [start_token(model)]
 
 
 def start_token(model: PreTrainedModel) -> int:
@@ -51,8 +58,8 @@ def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and n_prompt + n_response > context:
         raise InvalidTextError(
-            f"{what}: expected at most {context} tokens (the model's context), got {n_prompt} of prompt + {n_response} of response = {n_prompt + n_response};"
-            " shorten one of them"
+            f"{what}: expected at most {context} tokens (the model's context), got {n_prompt} of prompt + {n_response} of response"
+            f" = {n_prompt + n_response}; shorten one of them"
         )
 
 

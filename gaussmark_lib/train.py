@@ -8,7 +8,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,7 +37,7 @@ class Recipe:
     short_context: int = 256
     long_share: float = 0.12  # of the steps, the last ones, at the full context
     batch_tokens: int = 4096
-    steps: int = 3200
+    steps: int = 2800
     warmup: int = 60
     decay_share: float = 0.5  # of the steps, the last ones, over which the learning rate falls to zero
     lr_matrices: float = 6e-3  # Muon
@@ -121,31 +120,33 @@ def fast_autocast(device: torch.device) -> torch.autocast:
 
 
 @torch.no_grad()
-def bits_per_character(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> dict[str, float]:
-    """−Σ log₂ p / number of characters, over texts cut into windows of the model's context, every token scored once.
+def bits_per_character(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 4, progress: bool = False
+) -> dict[str, float]:
+    """−Σ log₂ p / number of characters: how well a model compresses texts, whatever its tokens.
 
-    Each text starts with the end token, which is given and not scored. Returns ``bits_per_char``, ``nats_per_token``, ``tokens``, ``characters``.
+    The texts form one stream, each after an end token, which is predicted and paid for like any other. Windows of the model's
+    whole context move on by half of it and score their second half: every token but the first once, with half a context before it.
+
+    Returns:
+        ``bits_per_char``, ``nats_per_token`` (mean), ``tokens``, ``characters``.
     """
-    device = model.device
+    stream = token_stream(tokenizer, texts).long()
     context = model.config.max_position_embeddings
-    nats = tokens = 0
-    rows = [row for ids in tokenizer(texts, add_special_tokens=False)["input_ids"] for row in _windows([tokenizer.eos_token_id, *ids], context)]
-    rows.sort(key=len)
-    for start in range(0, len(rows), 8):
-        some = [torch.tensor(row, device=device) for row in rows[start : start + 8]]
-        ids = torch.nn.utils.rnn.pad_sequence(some, batch_first=True)
-        target = torch.nn.utils.rnn.pad_sequence([row[1:] for row in some], batch_first=True, padding_value=-100)
-        logits = model(input_ids=ids[:, :-1]).logits.float()
-        nats += cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100, reduction="sum").item()
-        tokens += int((target != -100).sum())
-    characters = sum(map(len, texts))
+    half = context // 2
+    nats = 0.0
+    starts = range(0, max(len(stream) - 1 - half, 1), half)
+    for first in tqdm(range(0, len(starts), rows), desc="held-out bits per character", unit="batch", disable=not progress):
+        windows = [stream[start : start + context + 1] for start in starts[first : first + rows]]
+        ids = torch.nn.utils.rnn.pad_sequence([w[:-1] for w in windows], batch_first=True)
+        targets = torch.nn.utils.rnn.pad_sequence([w[1:] for w in windows], batch_first=True, padding_value=-100)
+        for row, start in enumerate(starts[first : first + rows]):
+            if start > 0:
+                targets[row, :half] = -100  # scored by the window before
+        logits = model(input_ids=ids.to(model.device)).logits.float()
+        nats += cross_entropy(logits.flatten(0, 1), targets.to(model.device).flatten(), ignore_index=-100, reduction="sum").item()
+    tokens, characters = len(stream) - 1, sum(map(len, texts))
     return {"bits_per_char": nats / math.log(2) / characters, "nats_per_token": nats / tokens, "tokens": tokens, "characters": characters}
-
-
-def _windows(ids: list[int], context: int) -> Iterator[list[int]]:
-    """Rows of at most context + 1 ids that overlap by one, so that every id but the first is a target exactly once."""
-    for start in range(0, len(ids) - 1, context):
-        yield ids[start : start + context + 1]
 
 
 def train(

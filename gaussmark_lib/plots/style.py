@@ -22,5 +22,5 @@ def use() -> None:
 
 def caption(figure: Figure, text: str) -> Figure:
     """Writes n, seeds and settings under the figure, where a reader looks for them."""
-    figure.text(0.01, -0.02, text, fontsize="small", color="0.35", va="top")
+    figure.text(0.01, -0.035, text, fontsize="small", color="0.35", va="top")
     return figure

@@ -1,0 +1,43 @@
+# `make tour` and `make test` need Python 3.11 to 3.13 and nothing else; the first one builds .venv.
+
+SHELL := /bin/bash
+BIN   := .venv/bin
+STAMP := .venv/.complete
+TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
+FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
+NBVAL := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/notebooks/sanitize.cfg
+
+.PHONY: help setup tour test lab lint clean
+
+help: ## list what can be made
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+
+setup: $(STAMP) ## build .venv and collect the text that the notebooks read
+
+# Nothing is stamped until all of it has worked, so that a set-up that failed is taken up again. Torch alone and first: a range of versions
+# next to other packages may resolve to another build of several gigabytes.
+$(STAMP): pyproject.toml
+	@test -n '$(PYTHON)' || { echo 'make setup: expected python3.11, 3.12 or 3.13 on the PATH, found none; or say PYTHON=/path/to/python' >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { echo 'make setup: on Debian and Ubuntu, venv is the package python3-venv' >&2; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -c 'from gaussmark_lib import docs_corpus; docs_corpus.load()'
+	@touch $@
+
+tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS=--force runs all again)
+	$(BIN)/gaussmark tour $(ARGS)
+
+test: $(STAMP) ## run all tests, and the notebooks once with their default parameters
+	$(BIN)/pytest -n 2 --dist loadfile $(NBVAL) tests notebooks $(ARGS)
+
+lab: $(STAMP) ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks/
+
+lint: $(STAMP) ## check format and style of .py and .ipynb files
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+clean: ## remove caches and what interrupted or failed runs left; records, data and .venv stay
+	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info papermill_runs/.tour-* papermill_runs/*/.*.partial-* papermill_runs/*/.*.old-* papermill_runs/*/*.failed
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

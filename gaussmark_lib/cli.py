@@ -1,0 +1,206 @@
+"""The command ``gaussmark``. It reads arguments and prints; what it does is in the library. Heavy imports wait until they are needed."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gaussmark_lib.errors import GaussMarkError
+
+REFUSED, FAILED, INTERRUPTED = 2, 1, 130  # exit codes
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    try:
+        return arguments.do(arguments)
+    except GaussMarkError as error:
+        print(f"gaussmark: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="gaussmark", description="Watermark a language model's text by Gaussian noise on one weight matrix, and detect it."
+    )
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    run = commands.add_parser(
+        "run", help="run a notebook with checked parameters and record it", description="Runs a notebook, or answers from its record."
+    )
+    run.add_argument("notebook", metavar="NOTEBOOK", help="number (00), name (00_first_watermark) or path")
+    run.add_argument("-p", dest="typed", metavar="NAME VALUE", action="append", default=[], help="a parameter's value, in YAML; may be repeated")
+    run.add_argument(
+        "-f", dest="preset", metavar="PRESET", help="a YAML file of parameter values, or its name in papermill_runs/presets; -p overrides it"
+    )
+    run.add_argument("--force", action="store_true", help="run it even if there is a record")
+    run.add_argument("--parameters", action="store_true", help="list the notebook's parameters, and run nothing")
+    run.add_argument("--records", metavar="DIR", type=Path, help="where records lie, instead of papermill_runs")
+    run.set_defaults(do=_run)
+
+    tour = commands.add_parser(
+        "tour", help="run all numbered notebooks and write one page", description="Runs all numbered notebooks and writes one page."
+    )
+    tour.add_argument("--force", action="store_true", help="run them even where there are records")
+    tour.add_argument("--records", metavar="DIR", type=Path, help="where records and the tour lie, instead of papermill_runs")
+    tour.set_defaults(do=_tour)
+
+    detect = commands.add_parser("detect", help="test a text for a key", description="Tests whether a text carries a key's watermark.")
+    detect.add_argument("file", metavar="FILE", nargs="?", help="the text; - reads standard input")
+    detect.add_argument("--text", help="the text itself")
+    detect.add_argument("--key", required=True, help="key file")
+    detect.add_argument("--model", default="doclm", help="base model: doclm, a folder or a hub id")
+    detect.add_argument("--prompt", default="", help="what the text was the answer to; without it the test stays exact and finds less")
+    detect.add_argument("--prompt-file", help="the same from a file")
+    detect.add_argument("--json", action="store_true", help="print JSON")
+    detect.set_defaults(do=_detect)
+
+    key = commands.add_parser("key", help="make and look at key files", description="Makes and shows key files.")
+    actions = key.add_subparsers(title="actions", metavar="ACTION", required=True)
+    new = actions.add_parser("new", help="make a key for one weight of one model", description="Makes a key for one weight of one model.")
+    new.add_argument("path", metavar="PATH", help="key file to write; never overwritten, readable by you only")
+    new.add_argument("--weight", required=True, help="full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight")
+    new.add_argument("--sigma", required=True, type=float, help="standard deviation of the noise")
+    new.add_argument("--model", default="doclm", help="base model: doclm, a folder or a hub id")
+    new.add_argument("--rank-dropped", type=int, default=0, metavar="K", help="top singular directions that the noise avoids (0)")
+    new.set_defaults(do=_new_key)
+    show = actions.add_parser("show", help="print what a key is for, not its secret", description="Prints what a key is for, but not its secret.")
+    show.add_argument("path", metavar="PATH")
+    show.set_defaults(do=_show_key)
+    return top
+
+
+def _joined(words: list[str]) -> list[str]:
+    """``-p name value`` as the one word ``-pname=value``, because argparse would take a value like -1e-3 for an option."""
+    if "-p" not in words:
+        return words
+    before, after = words[: words.index("-p")], words[words.index("-p") + 1 :]
+    taken = 1 if "=" in "".join(after[:1]) else 2
+    return [*before, "-p" + "=".join(after[:taken]), *_joined(after[taken:])]
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gaussmark_lib import notebooks, parameters, runs
+
+    notebook = notebooks.load(arguments.notebook)
+    if arguments.parameters:
+        print("\n".join(map(str, notebook.parameters.values())))
+        return 0
+    values = notebooks.preset(arguments.preset) if arguments.preset else {}
+    if lone := [typed for typed in arguments.typed if "=" not in typed]:
+        raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
+    values |= parameters.parse(notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed])
+    try:
+        with _stoppable():
+            run = runs.run(notebook, values, force=arguments.force, root=arguments.records)
+    except runs.RunFailedError as error:
+        print(f"gaussmark: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt as error:
+        print(f"\ngaussmark: {error}", file=sys.stderr)
+        return INTERRUPTED
+    how = f"answered from its record of {run.status['finished']}; --force runs it again" if run.cached else f"complete in {run.status['seconds']} s"
+    print(f"{notebook.name}: {how}")
+    for name, value in run.numbers.items():
+        print(f"  {name:32} {value}")
+    print(run.dir)
+    return 0
+
+
+def _tour(arguments: argparse.Namespace) -> int:
+    from gaussmark_lib.tour import tour
+
+    try:
+        with _stoppable():
+            done = tour(force=arguments.force, root=arguments.records)
+    except KeyboardInterrupt:
+        print("\ngaussmark: the tour was interrupted; what was complete is kept, and the next tour goes on from there", file=sys.stderr)
+        return INTERRUPTED
+    for stop in done.stops:
+        print(f"{stop.name:28} {stop.outcome}")
+    print(f"\nThe tour is in {done.page}")
+    return FAILED if done.failed else 0
+
+
+def _detect(arguments: argparse.Namespace) -> int:
+    if (arguments.file is None) == (arguments.text is None):
+        raise GaussMarkError("expected one text to test: a FILE, - for standard input, or --text")
+    if arguments.prompt and arguments.prompt_file:
+        raise GaussMarkError("expected one prompt: --prompt or --prompt-file")
+    text = arguments.text if arguments.file is None else _read(arguments.file)
+    prompt = _read(arguments.prompt_file) if arguments.prompt_file else arguments.prompt
+
+    from gaussmark_lib import models, score
+    from gaussmark_lib.keys import Key
+
+    key = Key.load(arguments.key)
+    watermark = key.watermark
+    lm = models.load(arguments.model)
+    row = score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], watermark, [key]).iloc[0]
+    found = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in ("key_id", "psi", "p_value", "log10_p", "n_tokens")}
+    print(json.dumps(found) if arguments.json else _sentence(found))
+    return 0
+
+
+def _sentence(found: dict) -> str:
+    """What a p-value says, and over what: the draw of the key, for this text as it is."""
+    one_in = 10 ** -found["log10_p"]
+    odds = f"{found['p_value']:.0%}" if one_in < 10 else f"one in {one_in:,.0f}" if one_in < 1e9 else f"about one in 1e{-found['log10_p']:.0f}"
+    return (
+        f"p = {found['p_value']:.3g}  (ψ = {found['psi']:.3f}, log10 p = {found['log10_p']:.2f}, {found['n_tokens']} tokens, key {found['key_id']})\n"
+        f"If this text had been written without the key, {odds} of all keys would score it as high as this one does."
+    )
+
+
+def _new_key(arguments: argparse.Namespace) -> int:
+    if Path(arguments.path).exists():
+        raise GaussMarkError(f"{arguments.path} exists, and a key is never overwritten; name another file")
+
+    from gaussmark_lib import models, perturb
+
+    watermark = perturb.Watermark(arguments.weight, arguments.sigma, arguments.rank_dropped)
+    key = perturb.bind(perturb.Key.new(), watermark, models.load(arguments.model).model)
+    key.save(arguments.path)
+    print(f"key {key.key_id} for {arguments.weight}: {arguments.path}\nKeep it secret: whoever has it can detect the watermark, and remove it.")
+    return 0
+
+
+def _show_key(arguments: argparse.Namespace) -> int:
+    from gaussmark_lib.keys import Key
+
+    key = Key.load(arguments.path)
+    print(f"{'key_id':14} {key.key_id}")
+    for name, value in (key.binding.model_dump() if key.binding else {"bound to": "nothing"}).items():
+        print(f"{name:14} {value}")
+    return 0
+
+
+def _read(name: str) -> str:
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GaussMarkError(f"cannot read {name}: {error}") from None
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones do not disturb the tidying up, which takes a second."""
+
+    def stop(number: int, frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

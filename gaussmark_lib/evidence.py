@@ -1,0 +1,109 @@
+"""Which tokens speak for a key: ψ split into one number a token.
+
+    e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),   G = Σ_t ∇_θ log p_θ(v_t | x, v_<t),   Σ_t e_t = ψ exactly
+
+The inner product is the derivative of one token's log-probability along ξ: how fast the token would become likelier if the watermark were
+turned up from zero. So *one* forward-mode pass, which carries the derivative along ξ beside every activation, gives all T of them,
+where reverse mode would need a backward pass a token.
+
+====================  ==========================================
+paper                 here
+====================  ==========================================
+x, v_1 … v_T          prompt, response (token ids)
+ξ, σ                  ``perturb.noise(key, wm, model)``, ``wm.sigma``
+e_t                   ``evidence``: above 0 leans to the key, below 0 away from it
+====================  ==========================================
+
+Read it as a picture of one sum, not as T tests: only ψ is N(0, 1), and under the null the terms are as often above zero as below.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import PreTrainedModel
+
+from gaussmark_lib import models, perturb, score, tokens
+
+COLUMNS = ["position", "token_id", "evidence", "log_p"]
+
+
+def per_token(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[int], wm: perturb.Watermark, key: perturb.Key) -> pd.DataFrame:
+    """The evidence of each response token for a key; sums to the ψ of :func:`score.score`.
+
+    Args:
+        model: the base model p_θ; one under ``watermarked()`` is refused.
+        prompt, response: token ids. An empty prompt stands for the model's start token.
+        wm, key: as for ``score.score``; σ cancels.
+
+    Returns:
+        One row a token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units of ψ), ``log_p`` (nats).
+
+    Raises:
+        PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError, UnknownWeightError: as ``score.score``.
+    """
+    [found] = score.gradients(model, [prompt], [response], wm)  # checks everything, and gives ‖G‖
+    xi = perturb.noise(key, wm, model).to(found.G.device)
+    score.statistic(found, xi[None], wm.sigma)  # raises where ψ does not exist
+    prompt, response = tokens.checked_prompt(model, prompt, "prompt"), tokens.checked(model, response, "response")
+    log_p, slope = _along(model, models.linear(model, wm.weight), xi, prompt + response, len(response))
+    evidence = slope.double() / (wm.sigma * found.norm)
+    return pd.DataFrame(
+        {"position": range(len(response)), "token_id": response, "evidence": evidence.tolist(), "log_p": log_p.double().tolist()}, columns=COLUMNS
+    )
+
+
+def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFrame:
+    """The evidence beside text one can read: tokens joined where only together they are whole characters.
+
+    Args:
+        table: as from :func:`per_token`.
+        decode: token ids → text, e.g. ``lm.tokenizer.decode``.
+
+    Returns:
+        One row a piece, in order: ``text``, ``evidence`` and ``log_p`` (sums over its tokens), ``n_tokens``. The texts joined are the whole text.
+
+    >>> table = pd.DataFrame({"token_id": [104, 195, 169], "evidence": [0.5, 0.25, 0.25], "log_p": -1.0})
+    >>> pieces(table, lambda ids: bytes(ids).decode(errors="replace"))[["text", "evidence", "n_tokens"]].values.tolist()
+    [['h', 0.5, 1], ['é', 0.5, 2]]
+    """
+    rows = [
+        {"text": text, "evidence": table["evidence"].iloc[part].sum(), "log_p": table["log_p"].iloc[part].sum(), "n_tokens": part.stop - part.start}
+        for text, part in _whole_characters(table["token_id"].tolist(), decode)
+    ]
+    return pd.DataFrame(rows, columns=["text", "evidence", "log_p", "n_tokens"])
+
+
+def _whole_characters(ids: list[int], decode: Callable[[list[int]], str]) -> Iterator[tuple[str, slice]]:
+    """Pieces of text with their tokens. Each is decoded after the piece before it, since some tokenizers drop a leading space."""
+    start = shown = 0
+    for end in range(1, len(ids) + 1):
+        before, now = decode(ids[start:shown]), decode(ids[start:end])
+        if end < len(ids) and now.endswith("\ufffd"):
+            continue  # in the middle of a character
+        yield now[len(before) :], slice(shown, end)
+        start, shown = shown, end
+
+
+def _along(
+    model: PreTrainedModel, linear: models.Linear, xi: Float[Tensor, "d_out d_in"], ids: list[int], n: int
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """log p of the last n tokens given what is before each, nats, and its derivative along ξ: d/dε log p_{θ+εξ} at ε = 0."""
+    row = torch.tensor([ids], device=model.device)
+
+    def log_p(theta: Tensor) -> Tensor:
+        logits = torch.func.functional_call(model, {linear.name: theta}, kwargs={"input_ids": row, "use_cache": False}).logits[0, -n - 1 : -1]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return logits.log_softmax(-1).gather(-1, row[0, -n:, None])[:, 0]
+
+    theta = linear.parameter.detach()
+    training = model.training
+    model.eval()
+    try:
+        with sdpa_kernel(SDPBackend.MATH), torch.no_grad():  # the fused attention kernels have no forward-mode derivative
+            return torch.func.jvp(log_p, (theta,), (linear.oriented(xi).to(theta),))
+    finally:
+        model.train(training)

@@ -1,0 +1,119 @@
+"""Runs a notebook's cells in a kernel that is surely this interpreter, and surely dead afterwards.
+
+"python3" is looked up by name among the machine's kernels, so a notebook may end up in another environment than the one it was started from;
+and a Ctrl-C in the middle of an event loop leaves its tasks behind. So the kernel here is made from ``sys.executable`` and talks over ipc
+(sockets in a private folder: no port to collide on, none that another user can reach), and papermill runs in a thread of its own:
+an interruption kills the kernel, papermill sees it die, and ends as it does for any dead kernel.
+"""
+
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.asynchronous import AsyncKernelClient
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import ensure_event_loop, run_sync
+
+SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
+logging.getLogger("papermill").addHandler(logging.NullHandler())  # what goes wrong is raised; without a handler it is printed as well
+
+
+class Kernel(AsyncKernelManager):
+    """One kernel process of this interpreter, with an environment and a working directory of its own."""
+
+    def __init__(self, sockets: str, env: dict[str, str], folder: Path):
+        super().__init__(transport="ipc", connection_file=os.path.join(sockets, "kernel.json"))
+        self.launch = {"env": env, "cwd": str(folder)}
+        self.clients: list[AsyncKernelClient] = []
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(**get_kernel_dict())
+
+    async def start_kernel(self, **options: Any) -> None:
+        await super().start_kernel(**(options | self.launch))
+
+    def client(self, **options: Any) -> AsyncKernelClient:
+        self.clients.append(super().client(**options))
+        return self.clients[-1]
+
+    async def stop(self) -> None:
+        for client in self.clients:
+            client.stop_channels()
+        await self.shutdown_kernel()
+
+    def kill(self) -> None:
+        """Ends the process and whatever it started; from any thread, at any time, any number of times."""
+        with suppress(AttributeError, ProcessLookupError):  # not started yet, or gone already
+            os.killpg(self.provisioner.process.pid, signal.SIGKILL)  # a kernel leads its own process group
+
+
+def execute(path: Path, parameters: Mapping[str, Any], *, folder: Path, env: Mapping[str, str], progress: dict | bool = True) -> None:
+    """Executes the notebook at ``path`` in place, and saves it after every cell.
+
+    Args:
+        parameters: injected after the cell tagged ``parameters``.
+        folder: where the cells run; the caller's own working directory stays as it is.
+        env: added to the environment of the kernel, and of nothing else.
+        progress: whether to show a bar over the cells, or tqdm's options for it.
+
+    Raises:
+        papermill.PapermillExecutionError: a cell raised.
+        nbclient.exceptions.DeadKernelError: the kernel died, for lack of memory for example.
+        KeyboardInterrupt: as it came in the caller's thread.
+    """
+    with tempfile.TemporaryDirectory(prefix="gaussmark-", ignore_cleanup_errors=True) as sockets, ThreadPoolExecutor(1) as pool:
+        kernel = Kernel(sockets, {**os.environ, **env}, folder)
+        job = pool.submit(_execute, kernel, path, dict(parameters), progress)
+        try:
+            job.result()
+        except BaseException:
+            while wait([job], timeout=0.1).not_done:
+                kernel.kill()  # again and again: the thread may be just about to start it
+            raise
+
+
+def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: dict | bool) -> None:
+    name = str(path).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
+    settings = {"kernel_name": "python3", "language": "python", "km": kernel, "skip_cells_with_tag": SKIP_TAG, "progress_bar": progress}
+    try:
+        notebook = papermill.execute_notebook(name, name, parameters, **settings)
+    finally:
+        run_sync(kernel.stop)()
+        ensure_event_loop().close()
+    notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)  # the folder will get another name
+    nbformat.write(notebook, path)
+    if notebook.metadata.papermill.exception:  # sys.exit(0), which papermill takes for success
+        raise RuntimeError("a cell left the notebook before its end")
+
+
+def mark_stopped(path: Path, name: str, text: str) -> str | None:
+    """Says in the notebook where an error stopped it; returns the first line of that cell, or None if no cell had begun.
+
+    Papermill calls cells complete that never ran, and knows nothing of a dead kernel or an interruption.
+    """
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except (OSError, ValueError):
+        return None
+    begun = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")]
+    if not begun:
+        return None
+    stopped = notebook.cells[begun[-1]]
+    for cell in notebook.cells[begun[-1] :]:
+        cell.metadata.papermill["status"] = "failed" if cell is stopped else "pending"
+    if not any(output.output_type == "error" for output in stopped.outputs):
+        stopped.outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"]))
+    notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
+    nbformat.write(notebook, path)
+    return stopped.source.strip().partition("\n")[0]

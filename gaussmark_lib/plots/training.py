@@ -1,0 +1,29 @@
+"""Figures of 20_train_doclm."""
+
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from gaussmark_lib.plots import style
+
+
+def sources(corpus: pd.DataFrame, caption: str, top: int = 15) -> Figure:
+    """Characters of prose a package gives (columns ``source``, ``text``), the largest first."""
+    package = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
+    sizes = (corpus["text"].str.len().groupby(package).sum() / 1e6).sort_values(ascending=False).head(top)
+    figure, axes = plt.subplots()
+    sns.barplot(x=sizes.to_numpy(), y=sizes.index, color=style.PLAIN, ax=axes)
+    axes.set(xlabel="prose (million characters)", ylabel="", title="Where the words come from")
+    return style.caption(figure, caption)
+
+
+def curves(curves: dict[str, pd.DataFrame], caption: str) -> Figure:
+    """Training and held-out loss (nats per token) against tokens seen, log axis, a colour a run (frames with ``tokens, loss, held_out``)."""
+    figure, axes = plt.subplots()
+    for colour, (name, curve) in zip(sns.color_palette("colorblind"), curves.items(), strict=False):
+        axes.plot(curve["tokens"], curve["loss"], color=colour, linewidth=1, alpha=0.6, label=f"{name}, training")
+        axes.plot(curve["tokens"], curve["held_out"], color=colour, linestyle="--", marker=".", label=f"{name}, held out")
+    axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)", title="Both fall together: it learns, and not by heart")
+    axes.legend(fontsize="small")
+    return style.caption(figure, caption)

@@ -1,0 +1,164 @@
+"""The folder that a run leaves: written under a hidden name, renamed when it is whole.
+
+    <notebook>/<id>/          notebook.ipynb  params.json  results.json  status.json  *.parquet  figures/*.png
+    <notebook>/<id>.failed/   the same of a run that did not end: the traceback in its notebook, the reason in status.json
+
+A folder named by an id is therefore always a complete answer, whatever happened meanwhile.
+"""
+
+import errno
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaussmark_lib import paths
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete record.
+
+    Args:
+        params: every parameter's value.
+        results: what the notebook recorded; empty if it recorded nothing.
+        status: when, how long, with which versions.
+        cached: it was there before it was asked for.
+    """
+
+    dir: Path
+    id: str
+    params: dict[str, Any]
+    results: dict[str, Any]
+    status: dict[str, Any]
+    cached: bool = True
+
+    @property
+    def figures(self) -> list[Path]:
+        return figures(self.dir)
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """The results, one line each, as a reader wants them: nested names joined, four digits, long lists counted."""
+        return dict(_lines(self.results))
+
+    def table(self, name: str) -> "pd.DataFrame":
+        import pandas as pd
+
+        return pd.read_parquet(self.dir / f"{name}.parquet")
+
+
+def figures(folder: Path) -> list[Path]:
+    """A record's figures, in the order in which they were made."""
+    return sorted(folder.glob("figures/*.png"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def _lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _lines(item, f"{name} · {key}" if name else key)
+    elif isinstance(value, list) and len(value) > 8:
+        yield name, f"{len(value)} values"
+    else:
+        yield name, _words(value)
+
+
+def _words(value: Any) -> str:
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}" if abs(value) >= 10_000 else str(value)
+        case float():
+            return f"{value:.4g}"
+        case list():
+            return ", ".join(map(_words, value))
+    return str(value)
+
+
+def load(folder: Path) -> Run | None:
+    """The complete record in a folder; None where there is no folder, or anything else in it."""
+    try:
+        status, params = (json.loads((folder / name).read_text()) for name in ("status.json", "params.json"))
+        results = json.loads((folder / "results.json").read_text()) if (folder / "results.json").exists() else {}
+    except (OSError, ValueError):
+        return None
+    return Run(folder, folder.name, params, results, status) if status.get("status") == "complete" else None
+
+
+def begin(target: Path) -> Path:
+    """A new hidden folder beside ``target``, of this process alone."""
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}-{secrets.token_hex(3)}")
+    partial.mkdir(parents=True)
+    return partial
+
+
+def finish(partial: Path, target: Path, *, replace: bool) -> None:
+    """Renames ``partial`` to ``target``. A complete record that is there already is kept, unless it is to be replaced."""
+    while True:
+        try:
+            partial.rename(target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        if not replace and load(target):
+            shutil.rmtree(partial)
+            return
+        old = target.with_name(f".{target.name}.old-{os.getpid()}-{secrets.token_hex(3)}")
+        with suppress(FileNotFoundError):  # someone else was faster
+            target.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def circumstances(started: datetime) -> dict[str, Any]:
+    """Everything about a run that is no part of its question. No environment variables, host or user names: they may be secrets."""
+    finished = datetime.now(UTC)
+    return {
+        "started": started.isoformat(timespec="seconds"),
+        "finished": finished.isoformat(timespec="seconds"),
+        "seconds": round((finished - started).total_seconds(), 1),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "platform": platform.platform(),
+        "commit": commit(),
+    }
+
+
+def commit() -> str | None:
+    """The checkout's git commit, with ``-dirty`` if files differ from it; None outside of git."""
+    with suppress(OSError, subprocess.SubprocessError):
+        git = ["git", "-C", str(paths.ROOT)]
+        if Path(_output([*git, "rev-parse", "--show-toplevel"])).resolve() == paths.ROOT:
+            return _output([*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
+    return None
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,116 @@
+"""What a notebook hands on: numbers, tables and figures, written into its run's folder.
+
+The folder comes in an environment variable from whoever runs the notebook. Someone who reads it in JupyterLab has no run:
+the same calls then check what they are given, show it, and write nothing.
+"""
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaussmark_lib.errors import GaussMarkError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+RUN_DIR = "GAUSSMARK_RUN_DIR"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def record(results: dict[str, Any]) -> None:
+    """Adds numbers, words, lists or dictionaries of them to the run's ``results.json``.
+
+    NumPy's and pandas' scalars and arrays become plain numbers and lists. A nan or an infinity is refused: JSON has neither,
+    and a number that does not exist is better said as None.
+
+    Raises:
+        GaussMarkError: what JSON cannot hold, or a name that is recorded already.
+    """
+    plain = _plain(results, "results")
+    if (folder := _folder()) is None:
+        return
+    path = folder / "results.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if again := known.keys() & plain.keys():
+        raise GaussMarkError(f"recorded already: {', '.join(sorted(again))}; give each result one name of its own")
+    path.write_text(json.dumps(known | plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """Writes the table to ``<name>.parquet`` of the run, and gives it back."""
+    _check(name)
+    if (folder := _folder()) is not None:
+        table.to_parquet(folder / f"{name}.parquet")
+    return table
+
+
+def save_figure(figure: "Figure", name: str, alt: str | None = None) -> "Figure":
+    """Writes the figure to ``figures/<name>.png`` of the run, and gives it back: as a cell's last expression it is shown, once.
+
+    Args:
+        alt: what it shows, for a reader who cannot see it; by default its titles, axes and caption.
+    """
+    from matplotlib import pyplot
+
+    _check(name)
+    if (folder := _folder()) is not None:
+        path = folder / "figures" / f"{name}.png"
+        path.parent.mkdir(exist_ok=True)
+        figure.savefig(path, dpi=144, metadata={"Title": _title(figure), "Description": alt or describe(figure), "Comment": _caption(figure)})
+    pyplot.close(figure)  # or the notebook would show it a second time
+    return figure
+
+
+def describe(figure: "Figure") -> str:
+    """The figure in words: each panel's title and axes, then the caption."""
+    panels = [
+        ", ".join(filter(None, [axes.get_title(), axes.get_title("left"), axes.get_ylabel() and f"{axes.get_ylabel()} against {axes.get_xlabel()}"]))
+        for axes in figure.axes
+    ]
+    return " ".join(f"{part.rstrip('.')}." for part in [_suptitle(figure), *panels, _caption(figure)] if part)
+
+
+def _suptitle(figure: "Figure") -> str:
+    return figure.get_suptitle().strip()
+
+
+def _title(figure: "Figure") -> str:
+    titles = (axes.get_title("left") or axes.get_title() for axes in figure.axes)
+    return _suptitle(figure) or next(filter(None, titles), "")
+
+
+def _caption(figure: "Figure") -> str:
+    return " ".join(text.get_text() for text in figure.texts if text.get_text() != figure.get_suptitle())
+
+
+def _folder() -> Path | None:
+    return Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None
+
+
+def _check(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise GaussMarkError(f"expected a plain file name without its ending, got {name!r}")
+
+
+def _plain(value: Any, where: str) -> Any:
+    """``value`` as JSON holds it; ``where`` names it in an error."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise GaussMarkError(f"{where}: expected names, got the key {key!r}")
+        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise GaussMarkError(f"{where} is {value}; record None for a number that does not exist")
+    if value is None or isinstance(value, str | bool | int | float):
+        return value.item() if hasattr(value, "item") else value
+    if hasattr(value, "tolist"):  # an array, a series, a tensor, or a scalar of one
+        return _plain(value.tolist(), where)
+    raise GaussMarkError(
+        f"{where}: expected numbers, words, or lists and dictionaries of them, got {type(value).__name__} (a table goes to save_table)"
+    )

@@ -1,0 +1,43 @@
+"""The linear regime: what a watermark's strength and price are as long as the step ξ is short, and where three models leave it.
+
+The price of a watermark is KL(p_{θ+ξ} ‖ p_θ), averaged over keys. To second order in ξ it is ½E_ξ[ξᵀFξ] = ½σ²E‖∇‖², F = E_θ[∇∇ᵀ] being
+the Fisher information, and to first order E ψ = σE‖∇‖. So, where ‖∇‖ varies little,
+
+    E ψ ≈ σ E‖∇ log p_θ(y)‖,        price ≈ (E ψ)²/2 nats a text = (E ψ)²/(2T) nats a token,
+
+whatever the model. No watermark is free: a level-α test of power 1−β needs at least the binary divergence kl(1−β ‖ α) between the
+alternative and the nearest null (data processing), and that distance is at most the price.
+"""
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy import special
+
+from gaussmark_lib.toys import coins, gaussian, softmax
+
+
+def least_price(power: float, level: float) -> float:
+    """kl(power ‖ level) = power log(power/level) + (1−power) log((1−power)/(1−level)) nats: detection this good costs at least that.
+
+    >>> round(least_price(0.9, 0.05), 3), least_price(0.05, 0.05)
+    (2.376, 0.0)
+    """
+    return float(special.rel_entr(power, level) + special.rel_entr(1 - power, 1 - level))
+
+
+def table(model: softmax.LinearSoftmax, unit_noise: Float[np.ndarray, "keys d"], size: int, predicted: list[float]) -> pd.DataFrame:
+    """Exact mean ψ and price of three models at the σ that predicts each given ψ: a linear softmax, a Gaussian of dimension ``size``, ``size`` coins.
+
+    Returns:
+        One row a model × prediction: ``model, predicted`` (= σE‖∇‖), ``sigma, mean_psi, price`` (nats a text).
+    """
+    rows = []
+    for psi in predicted:
+        sigma = psi / model.expected_norm
+        rows.append(("linear softmax", psi, sigma, softmax.expected_psi(model, sigma, unit_noise), softmax.price(model, sigma, unit_noise)))
+        sigma = psi / gaussian.expected_norm(size)
+        rows.append((f"Gaussian, d = {size}", psi, sigma, gaussian.expected_psi(size, sigma), gaussian.price(size, sigma)))
+        sigma = psi / np.sqrt(size)
+        rows.append((f"{size} coins", psi, sigma, coins.expected_psi(size, sigma), coins.price(size, sigma)))
+    return pd.DataFrame(rows, columns=["model", "predicted", "sigma", "mean_psi", "price"])

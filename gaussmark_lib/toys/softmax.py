@@ -1,0 +1,109 @@
+"""The linear softmax model, enumerated: p_θ(y) = exp⟨θ, φ(y)⟩ / Σ_y' exp⟨θ, φ(y')⟩ over a small set of outcomes (paper, Def. "linear_softmax").
+
+Its gradient is ∇ log p_θ(y) = φ(y) − E_θ φ, and adding ξ to θ tilts the model exponentially (paper, Lemma "radonnikodym_softmax"):
+
+    γ(y, ξ) = p_{θ+ξ}(y) / p_θ(y) = exp⟨ξ, ∇ log p_θ(y)⟩ / E_θ exp⟨ξ, ∇ log p_θ⟩.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy import special, stats
+
+from gaussmark_lib.errors import GaussMarkError
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSoftmax:
+    """θ and the features φ, one row an outcome; derived arrays are computed once."""
+
+    theta: Float[np.ndarray, " d"]
+    features: Float[np.ndarray, "outcomes d"]
+
+    def log_p(self, noise: Float[np.ndarray, "keys d"]) -> Float[np.ndarray, "keys outcomes"]:
+        """log p_{θ+ξ}(y), nats."""
+        return special.log_softmax((self.theta + noise) @ self.features.T, axis=1)
+
+    @cached_property
+    def base_p(self) -> Float[np.ndarray, " outcomes"]:
+        """p_θ."""
+        return np.exp(self.log_p(np.zeros((1, len(self.theta))))[0])
+
+    @cached_property
+    def gradients(self) -> Float[np.ndarray, "outcomes d"]:
+        """∇_θ log p_θ(y) = φ(y) − E_θ φ."""
+        return self.features - self.base_p @ self.features
+
+    @cached_property
+    def grad_norms(self) -> Float[np.ndarray, " outcomes"]:
+        """‖∇_θ log p_θ(y)‖."""
+        return np.linalg.norm(self.gradients, axis=1)
+
+    @property
+    def expected_norm(self) -> float:
+        """E_θ‖∇ log p_θ(y)‖; times σ, the mean ψ to first order in σ."""
+        return float(self.base_p @ self.grad_norms)
+
+    @property
+    def entropy(self) -> float:
+        """−Σ_y p_θ(y) log p_θ(y), nats."""
+        return float(special.entr(self.base_p).sum())
+
+    def psi(self, unit_noise: Float[np.ndarray, "keys d"]) -> Float[np.ndarray, "keys outcomes"]:
+        """ψ(y, ξ) = ⟨ξ, ∇⟩/(σ‖∇‖) for ξ = σ · unit_noise; σ cancels."""
+        return unit_noise @ (self.gradients / self.grad_norms[:, None]).T
+
+    def tilt(self, noise: Float[np.ndarray, "keys d"]) -> Float[np.ndarray, "keys outcomes"]:
+        """γ(y, ξ), by the right-hand side of the identity above."""
+        inner = noise @ self.gradients.T
+        return np.exp(inner - special.logsumexp(inner, axis=1, b=self.base_p, keepdims=True))
+
+
+def random_model(n_outcomes: int, dim: int, temperature: float = 1.0, seed: int = 0) -> LinearSoftmax:
+    """Features in random directions with lengths uniform on [0.5, 1.5]; θ is standard normal, divided by the temperature."""
+    rng = np.random.default_rng(
+        [seed, 1]
+    )  # streams of their own: with one stream, a model and keys of the same seed would be made of the same numbers
+    directions = rng.standard_normal((n_outcomes, dim))
+    lengths = rng.uniform(0.5, 1.5, size=(n_outcomes, 1))
+    return LinearSoftmax(rng.standard_normal(dim) / temperature, lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True))
+
+
+def unit_noises(dim: int, n: int, seed: int) -> Float[np.ndarray, "n dim"]:
+    """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net and its mirror image.
+
+    Averages over it converge faster than over random draws, and odd moments vanish exactly, so that a term of order σ cannot leak
+    into what should be of order σ².
+    """
+    if n < 2 or n & (n - 1):
+        raise GaussMarkError(f"unit_noises: a Sobol net is balanced only at powers of 2, got n = {n}; take {1 << max(1, n.bit_length())}")
+    half = stats.qmc.MultivariateNormalQMC(np.zeros(dim), rng=np.random.default_rng([seed, 2])).random(n // 2)
+    return np.concatenate([half, -half])
+
+
+def simulate_psi(model: LinearSoftmax, sigma: float, n: int, seed: int, watermarked: bool = True) -> Float[np.ndarray, " n"]:
+    """ψ of n pairs: a key each, then an outcome from p_{θ+ξ} (or from p_θ, ignoring the key)."""
+    rng = np.random.default_rng([seed, 3])
+    unit_noise = rng.standard_normal((n, len(model.theta)))
+    log_p = model.log_p(sigma * unit_noise if watermarked else 0.0 * unit_noise)
+    outcome = (log_p + rng.gumbel(size=log_p.shape)).argmax(axis=1)  # the Gumbel-max way to sample every row at once
+    return np.einsum("nd,nd->n", unit_noise, model.gradients[outcome]) / model.grad_norms[outcome]
+
+
+def expected_psi(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]) -> float:
+    """Mean over the given keys of Σ_y p_{θ+ξ}(y) ψ(y, ξ)."""
+    return float((np.exp(model.log_p(sigma * unit_noise)) * model.psi(unit_noise)).sum(axis=1).mean())
+
+
+def price(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]) -> float:
+    """Mean over the given keys of KL(p_{θ+ξ} ‖ p_θ), nats a text."""
+    log_p = model.log_p(sigma * unit_noise)
+    return float((np.exp(log_p) * (log_p - np.log(model.base_p))).sum(axis=1).mean())
+
+
+def outcomes_table(model: LinearSoftmax) -> pd.DataFrame:
+    """One row an outcome, most likely first: ``p``, ``grad_norm``."""
+    return pd.DataFrame({"p": model.base_p, "grad_norm": model.grad_norms}).sort_values("p", ascending=False, ignore_index=True)

@@ -1,0 +1,193 @@
+"""The playground's panel: a form over a ``playground.Session``, and what came out."""
+
+from itertools import cycle
+from typing import Any
+
+import ipywidgets as w
+
+from gaussmark_lib import models
+from gaussmark_lib.perturb import Key
+from gaussmark_lib.playground import WATERMARKED, Comparison, Question, Session, Verdict, mlp_weights
+from gaussmark_lib.plots import playground as plots
+from gaussmark_lib.widgets import render
+from gaussmark_lib.widgets.worker import Worker
+
+LONGEST = 400  # tokens; the slider's end, or half the context where that is shorter
+_WIDE = w.Layout(width="auto", margin="2px 0")
+_BUTTON = w.Layout(width="auto", margin="2px 8px 2px 0")
+_STYLE = {"description_width": "8.5em"}
+
+
+class Panel:
+    """Widgets to play with; ``panel`` as a cell's last line shows them. Inputs stay live while it works: work uses what they said when it began.
+
+    Args:
+        session: what the panel asks.
+        key: the key to begin with; by default the demonstration key of seed 1.
+        question: what the inputs say at first.
+    """
+
+    def __init__(self, session: Session, key: Key | None = None, question: Question | None = None):
+        self.session = session
+        self.result: Comparison | None = None
+        self.verdict: Verdict | None = None
+        self._prompts = cycle(session.prompts)
+        self._measured: tuple[str, int] | None = None  # what σ was last measured for, or tried to be
+        first = next(self._prompts)
+        weights = mlp_weights(session.lm.model)
+        self._make_inputs(question or Question(first, weights[2 * len(weights) // 3]), weights)
+        self._make_outputs()
+        self._worker = Worker(self._started, self._progressed, self._ended, self._show_sigma)
+        self._use(key or Key.from_seed(self.key_seed.value), "given" if key else "demonstration")
+        self._wire()
+        self.view = self._lay_out()
+        self._show_sigma()
+
+    @property
+    def error(self) -> Exception | None:
+        """What went wrong in the last work, with its traceback."""
+        return self._worker.error
+
+    def wait(self) -> None:
+        """Returns when the panel has done what it was asked to; for scripts and tests."""
+        self._worker.wait()
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.view._repr_mimebundle_(**options) | {"text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return "Panel: widgets, alive when the notebook runs"
+
+    # What the reader sees
+
+    def _make_inputs(self, start: Question, weights: list[str]) -> None:
+        longest = min(LONGEST, getattr(self.session.lm.model.config, "max_position_embeddings", 2 * LONGEST) // 2)
+        weights = list(dict.fromkeys([*weights, models.linear(self.session.lm.model, start.weight).name]))
+        self.prompt = w.Textarea(start.prompt, description="Prompt", rows=3, layout=_WIDE, style=_STYLE)
+        self.weight = w.Dropdown(options=weights, value=start.weight, description="Weight", layout=_WIDE, style=_STYLE)
+        self.psi = w.FloatSlider(start.psi, min=0.5, max=8, step=0.5, description="Predicted ψ", readout_format=".1f", layout=_WIDE, style=_STYLE)
+        self.n_tokens = w.IntSlider(start.n_tokens, min=1, max=longest, description="Tokens", continuous_update=False, layout=_WIDE, style=_STYLE)
+        self.n_samples = w.IntSlider(start.n_samples, min=1, max=8, description="Texts of a kind", layout=_WIDE, style=_STYLE)
+        self.seed = w.BoundedIntText(start.seed, min=0, max=10**9, description="Sampler's seed", layout=_WIDE, style=_STYLE)
+        self.key_seed = w.BoundedIntText(1, min=0, max=10**9, description="Key from seed", layout=_WIDE, style=_STYLE)
+        self.text = w.Textarea(placeholder="Any text", description="Text to test", rows=4, layout=_WIDE, style=_STYLE)
+        self.before = w.Textarea(placeholder="What it continues, if known", description="Its prompt", rows=2, layout=_WIDE, style=_STYLE)
+
+    def _make_outputs(self) -> None:
+        def button(name: str, icon: str, tooltip: str, style: str = "") -> w.Button:
+            return w.Button(description=name, icon=icon, tooltip=tooltip, button_style=style, layout=_BUTTON)
+
+        self.another = button("Another prompt", "refresh", "The beginning of another held-out documentation text")
+        self.seed_key = button("Key of this seed", "undo", "Back to the demonstration key that anybody can make")
+        self.new_key = button("New secret key", "key", "128 random bits that nobody knows, kept in this kernel's memory only")
+        self.generate = button("Generate", "play", "Write plain and watermarked text with the same luck, and test both", "primary")
+        self.stop = button("Stop", "stop", "End the work at its next step")
+        self.take = button(
+            "Take the watermarked text", "arrow-down", "Copy the first watermarked text and its prompt here, to edit it and test again"
+        )
+        self.test = button("Test", "search", "Test the text against the key", "primary")
+        self.sigma_shown, self.key_shown = w.HTML(layout=_WIDE), w.HTML(layout=_WIDE)
+        self.progress = w.FloatProgress(min=0, max=1, layout=w.Layout(width="14em", margin="2px 8px", visibility="hidden"))
+        self.doing = w.HTML()
+        self.message = w.HTML(layout=_WIDE)
+        self.generated, self.tested = w.HTML(layout=_WIDE), w.HTML(layout=_WIDE)
+        self.stop.disabled = True
+        self._buttons = [self.another, self.seed_key, self.new_key, self.generate, self.take, self.test]
+
+    def _lay_out(self) -> w.VBox:
+        half = w.Layout(flex="1 1 22em", width="auto", min_width="0")
+        keys = w.HBox([self.seed_key, self.new_key], layout=w.Layout(margin="0 0 0 8.5em", flex_flow="row wrap"))
+        left = w.VBox([self.weight, self.psi, self.sigma_shown, self.n_tokens, self.n_samples], layout=half)
+        right = w.VBox([self.key_seed, self.key_shown, keys, self.seed], layout=half)
+        columns = w.HBox([left, right], layout=w.Layout(flex_flow="row wrap", grid_gap="0 24px"))
+        bar = w.HBox([self.generate, self.stop, self.another, self.progress, self.doing], layout=w.Layout(align_items="center", margin="6px 0 2px 0"))
+        heading = w.HTML("<h4 style='margin:.8em 0 .2em 0'>Test any text against this key</h4>")
+        return w.VBox(
+            [self.prompt, columns, bar, self.message, self.generated, heading, self.text, self.before, w.HBox([self.test, self.take]), self.tested],
+            layout=w.Layout(max_width="72em"),
+        )
+
+    # What the reader does
+
+    def _wire(self) -> None:
+        self.another.on_click(lambda _: setattr(self.prompt, "value", next(self._prompts)))
+        self.new_key.on_click(lambda _: self._use(Key.new(), "secret"))
+        self.seed_key.on_click(lambda _: self._use(Key.from_seed(self.key_seed.value), "demonstration"))
+        self.key_seed.observe(lambda _: self._use(Key.from_seed(self.key_seed.value), "demonstration"), "value")
+        for control in (self.weight, self.psi, self.n_tokens):
+            control.observe(lambda _: self._show_sigma(), "value")
+        self.generate.on_click(lambda _: self._generate())
+        self.test.on_click(lambda _: self._test())
+        self.take.on_click(lambda _: self._take())
+        self.stop.on_click(lambda _: self._worker.stop())
+
+    def _use(self, key: Key, kind: str) -> None:
+        self.key = key
+        note = {
+            "demonstration": f"from seed {self.key_seed.value}: anybody can guess it",
+            "secret": "random, in this kernel's memory only",
+            "given": "as given to the panel",
+        }[kind]
+        self.key_shown.value = render.aside(f"key_id {key.key_id}, {note}")
+
+    def _show_sigma(self) -> None:
+        """σ for the inputs as they are: at once where ‖G‖ is known, else after measuring it."""
+        weight, n_tokens, psi = self.weight.value, self.n_tokens.value, self.psi.value
+        if self.session.knows(weight, n_tokens):
+            sigma = self.session.sigma(weight, n_tokens, psi)
+            self.sigma_shown.value = render.aside(f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}")
+            return
+        if (weight, n_tokens) == self._measured:  # it failed or was stopped, and Generate will say why
+            self.sigma_shown.value = render.aside("σ: solved for when you press Generate")
+            return
+        self.sigma_shown.value = render.aside("σ: waiting for ‖G‖ of unwatermarked text …")
+        if self._worker.start(lambda report: self.session.sigma(weight, n_tokens, psi, report), lambda _: None):
+            self._measured = weight, n_tokens
+
+    def _generate(self) -> None:
+        try:
+            question = Question(self.prompt.value, self.weight.value, self.psi.value, self.n_tokens.value, self.n_samples.value, self.seed.value)
+        except ValueError as error:
+            self.message.value = render.message(str(error), is_error=True)
+            return
+        key = self.key
+        self._worker.start(lambda report: self.session.compare(question, key, report), self._show_comparison)
+
+    def _test(self) -> None:
+        text, weight, key, before = self.text.value, self.weight.value, self.key, self.before.value
+        self._worker.start(lambda report: self.session.test(text, weight, key, before, report), self._show_verdict)
+
+    def _take(self) -> None:
+        if self.result is None:
+            self.message.value = render.message("There is no watermarked text yet: press Generate first.", is_error=True)
+            return
+        self.text.value, self.before.value = self.result.text(WATERMARKED), self.result.question.prompt
+
+    # What comes back, from the worker's thread
+
+    def _show_comparison(self, result: Comparison) -> None:
+        html = render.comparison(result, plots.psi_on_null(result.scores, result.predicted, render.LEVEL))
+        self.result, self.generated.value = result, html
+
+    def _show_verdict(self, verdict: Verdict) -> None:
+        html = render.tested(verdict)
+        self.verdict, self.tested.value = verdict, html
+
+    def _started(self) -> None:
+        self._set_busy(True)
+        self.message.value = ""
+
+    def _progressed(self, what: str, share: float) -> None:
+        if self.doing.value != what or share - self.progress.value >= 0.02 or share == 1:  # each is a message to the browser
+            self.doing.value, self.progress.value = what, share
+
+    def _ended(self, sentence: str) -> None:
+        self.message.value = render.message(sentence, is_error=self.error is not None)
+        self.progress.value, self.doing.value = 0, ""
+        self._set_busy(False)
+
+    def _set_busy(self, busy: bool) -> None:
+        for button in self._buttons:
+            button.disabled = busy
+        self.stop.disabled = not busy
+        self.progress.layout.visibility = "visible" if busy else "hidden"

@@ -1,0 +1,191 @@
+"""Results as HTML: escaped, readable in light and dark themes, and never by colour alone.
+
+Colours are translucent over whatever background the page has, and the text keeps the page's own colour, so contrast holds in both themes.
+Everything is in ``style`` attributes: a notebook's sanitizer would drop a style sheet.
+"""
+
+import base64
+import io
+from html import escape
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from gaussmark_lib.playground import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Verdict
+from gaussmark_lib.plots import style
+
+LEVEL = 0.05
+FULL_COLOUR = 3.0  # evidence of 3/√T is shown in full colour: three times what a token of T would have if all had their share of a ψ of N(0, 1)
+_CARD = "flex:1 1 20em;min-width:0;padding:.6em .9em;border:1px solid rgba(128,128,128,.45);border-radius:6px"
+_CELL = "padding:.2em .9em .2em 0;text-align:left;white-space:nowrap"
+_RULE = "border-bottom:1px solid rgba(128,128,128,.6)"
+_QUIET = "opacity:.75;font-size:90%"
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def message(sentence: str, is_error: bool = False) -> str:
+    """A sentence that a screen reader reads out."""
+    if not sentence:
+        return ""
+    edge = _rgba(style.WATERMARKED, 1) if is_error else "rgba(128,128,128,.6)"
+    role = "alert" if is_error else "status"
+    return f'<div role="{role}" style="padding:.35em .8em;border-left:4px solid {edge};line-height:1.4">{escape(sentence)}</div>'
+
+
+def aside(sentence: str) -> str:
+    """A quiet line below an input."""
+    return f'<div style="margin-left:8.5em;padding-left:.5em;line-height:1.5;{_QUIET}">{escape(sentence)}</div>'
+
+
+def probability(p: float, log10_p: float) -> str:
+    """A p-value with two digits, also where a float64 underflows."""
+    if p >= 1e-3:
+        return f"{p:.2g}"
+    exponent = int(np.floor(log10_p))
+    return f"{10 ** (log10_p - exponent):.1f}·10" + str(exponent).translate(_SUPERSCRIPT)
+
+
+def verdict_sentence(row: pd.Series, level: float = LEVEL) -> str:
+    """What a p-value says, in words, and nothing more."""
+    often = f", about once in {10 ** -row['log10_p']:,.0f}" if -9 < row["log10_p"] < -1 else ""
+    outcome = f"Detected at level {level}." if row["p_value"] <= level else f"Not detected at level {level}: that is no proof of absence."
+    caution = " One token: the p-value is exact, but there is hardly anything to see." if row["n_tokens"] == 1 else ""
+    n, p = row["n_tokens"], probability(row["p_value"], row["log10_p"])
+    return (
+        f"p = {p} (ψ = {row['psi']:.2f}, {n} {_plural('token', n)}). If the text had nothing to do with the key,"
+        f" a key drawn at random would lean this much to it with that probability{often}. {outcome}{caution}"
+    )
+
+
+def comparison(result: Comparison, picture: Figure | None = None) -> str:
+    """Everything about plain and watermarked text: sentence, table, the figure if there is one, texts side by side."""
+    verdict = verdict_sentence(result.score(WATERMARKED, THIS_KEY))
+    table = f'<div style="flex:0 1 auto">{_score_table(result.scores)}</div>'
+    figure = f'<div style="flex:1 1 22em">{image(picture)}</div>' if picture else ""
+    pairs = [_side_by_side(*(_text_card(result, kind, sample) for kind in (PLAIN, WATERMARKED))) for sample in range(result.question.n_samples)]
+    return _block(
+        _paragraph(f"<b>Watermarked text, this key:</b> {escape(verdict)}"),
+        _paragraph(escape(_circumstances(result)), _QUIET),
+        _side_by_side(table, figure),
+        *pairs,
+        legend(result.question.n_tokens),
+    )
+
+
+def tested(result: Verdict) -> str:
+    """Everything about a text that was tested: sentence, control, evidence."""
+    this, wrong = (result.scores.set_index("key").loc[key] for key in (THIS_KEY, WRONG_KEY))
+    control = f"Negative control, a wrong key: p = {probability(wrong['p_value'], wrong['log10_p'])}. {result.weight}, key {result.key_id}."
+    return _block(
+        _paragraph(f"<b>This key:</b> {escape(verdict_sentence(this))}"),
+        _paragraph(escape(control), _QUIET),
+        f'<div style="{_CARD}">{tokens(result.pieces, this["psi"])}</div>',
+        legend(this["n_tokens"]),
+    )
+
+
+def tokens(pieces: pd.DataFrame, psi: float) -> str:
+    """A text with its evidence: orange and a solid line lean to the key, blue and a dotted line away from it; each piece says its number."""
+    full = FULL_COLOUR / np.sqrt(pieces["n_tokens"].sum())
+    spans = "".join(_span(row.text, row.evidence, row.log_p, full) for row in pieces.itertuples())
+    look = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7"
+    return f'<div role="group" aria-label="{escape(_in_words(pieces, psi))}" style="{look}">{spans}</div>'
+
+
+def legend(n_tokens: int) -> str:
+    """What the colours mean, for texts of this length."""
+    full = FULL_COLOUR / np.sqrt(n_tokens)
+    steps = "".join(f'<span style="{_look(x * full, full)};padding:0 .55em">&nbsp;</span>' for x in np.linspace(-1, 1, 9))
+    return _paragraph(
+        f"Evidence of a token: −{full:.2f} or less, away from the key {steps} towards the key, {full:.2f} or more."
+        " It adds up to ψ over the text; point at a token for its number.",
+        _QUIET,
+    )
+
+
+def image(figure: Figure) -> str:
+    """A figure as an ``<img>`` with its own title as alternative text."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=144, facecolor="white")
+    source = base64.b64encode(data.getvalue()).decode()
+    words = "; ".join([*(axes.get_title("left") for axes in figure.axes), *(text.get_text() for text in figure.texts)])
+    return f'<img alt="{escape(words)}" src="data:image/png;base64,{source}" style="width:100%;max-width:44em;border-radius:6px">'
+
+
+def _block(*parts: str) -> str:
+    return f'<div style="line-height:1.5">{"".join(parts)}</div>'
+
+
+def _paragraph(html: str, look: str = "") -> str:
+    return f'<p style="margin:.4em 0;{look}">{html}</p>'
+
+
+def _side_by_side(*parts: str) -> str:
+    """On a narrow screen, below one another."""
+    return f'<div style="display:flex;flex-wrap:wrap;gap:1em;align-items:stretch;margin-top:.8em">{"".join(parts)}</div>'
+
+
+def _plural(word: str, n: int) -> str:
+    return word if n == 1 else f"{word}s"
+
+
+def _text_card(result: Comparison, kind: str, sample: int) -> str:
+    this = result.score(kind, THIS_KEY, sample)
+    number = f" {sample + 1}" if result.question.n_samples > 1 else ""
+    pieces = result.pieces.query("kind == @kind and sample == @sample")
+    return (
+        f'<div style="{_CARD}"><div style="font-weight:600;margin-bottom:.4em">{kind.capitalize()} text{number}'
+        f' <span style="font-weight:400;{_QUIET}">ψ = {this["psi"]:.2f}, p = {probability(this["p_value"], this["log10_p"])}</span></div>'
+        f"{tokens(pieces, this['psi'])}</div>"
+    )
+
+
+def _score_table(scores: pd.DataFrame) -> str:
+    several = scores["sample"].nunique() > 1
+    head = "".join(f'<th scope="col" style="{_CELL};{_RULE}">{name}</th>' for name in ("Text", "Key", "ψ", "p", f"level {LEVEL}"))
+    rows = scores.sort_values(["kind", "key", "sample"], ascending=[False, True, True])
+    body = "".join(_score_row(row, f" {row['sample'] + 1}" if several else "") for _, row in rows.iterrows())
+    return f'<table style="border-collapse:collapse;background:none;font-size:inherit"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _score_row(row: pd.Series, number: str) -> str:
+    psi, detected = f"{row['psi']:.2f}".replace("-", "−"), "detected" if row["p_value"] <= LEVEL else "–"
+    cells = (row["kind"] + number, row["key"], psi, probability(row["p_value"], row["log10_p"]), detected)
+    weight = "600" if (row["kind"], row["key"]) == (WATERMARKED, THIS_KEY) else "400"
+    return "<tr>" + "".join(f'<td style="{_CELL};font-weight:{weight}">{escape(cell)}</td>' for cell in cells) + "</tr>"
+
+
+def _circumstances(result: Comparison) -> str:
+    asked, wm = result.question, result.wm
+    return (
+        f"{wm.weight}, σ = {wm.sigma:.3g} for a wanted ψ of {asked.psi:g} (these plain texts predict {result.predicted:.2f}), key {result.key_id},"
+        f" {asked.n_samples} × {asked.n_tokens} {_plural('token', asked.n_tokens)}, sampler's seed {asked.seed}."
+    )
+
+
+def _span(text: str, evidence: float, log_p: float, full: float) -> str:
+    shown = escape(text).replace("\n", "↵\n")
+    return f'<span style="{_look(evidence, full)}" title="evidence {evidence:+.3f}, log p {log_p:.2f}">{shown}</span>'
+
+
+def _look(evidence: float, full: float) -> str:
+    strength = min(1.0, abs(evidence) / full)
+    colour = style.WATERMARKED if evidence > 0 else style.PLAIN
+    line = f";border-bottom:2px {'solid' if evidence > 0 else 'dotted'}" if strength > 0.5 else ""
+    return f"background-color:{_rgba(colour, 0.6 * strength)}{line}"
+
+
+def _in_words(pieces: pd.DataFrame, psi: float) -> str:
+    ranked = pieces.sort_values("evidence")
+    most, least = ranked.iloc[-1], ranked.iloc[0]
+    return (
+        f"Text with its evidence per token, ψ = {psi:.2f} in all; most for the key: “{most.text}” {most.evidence:+.2f},"
+        f" most against it: “{least.text}” {least.evidence:+.2f}"
+    )
+
+
+def _rgba(colour: tuple[float, float, float], alpha: float) -> str:
+    red, green, blue = (round(255 * x) for x in mpl.colors.to_rgb(colour))
+    return f"rgba({red},{green},{blue},{alpha:.2f})"

@@ -1,0 +1,133 @@
+"""The playground as its reader meets it: driven in a kernel without a browser, and by hand and eye in JupyterLab in Chromium."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Page, expect
+
+from gaussmark_lib import paths, runs
+
+NOTEBOOK = paths.NOTEBOOKS / "11_playground.ipynb"
+PATIENCE = 180_000  # ms
+SMALL = {"n_tokens": 12, "n_samples": 1, "psi": 4.0}
+
+DRIVE = """
+import base64, time
+assert not panel.result and panel.stop.disabled
+
+panel.wait()
+assert "σ = " in panel.sigma_shown.value
+before = panel.sigma_shown.value
+panel.psi.value = 8
+assert panel.sigma_shown.value != before
+
+panel.generate.click()
+assert panel.generate.disabled and panel.test.disabled and panel.new_key.disabled and not panel.stop.disabled
+panel.wait()
+assert not panel.generate.disabled and panel.stop.disabled and panel.message.value == "", panel.message.value
+assert panel.result.question.psi == 8 and "wrong key" in panel.generated.value and "<img" in panel.generated.value
+
+panel.take.click()
+panel.before.value = ""
+panel.test.click()
+panel.wait()
+assert "had nothing to do with the key" in panel.tested.value and panel.verdict.key_id == panel.key.key_id
+
+shown = panel.generated.value
+panel.prompt.value = "  "
+panel.generate.click()
+panel.wait()
+assert "expected a prompt" in panel.message.value.lower() and "Traceback" not in panel.message.value
+assert panel.generated.value == shown, "what was shown stays"
+
+theta = perturb.Watermark(weight, 1.0).find(lm.model).sha256()
+panel.prompt.value, panel.n_tokens.value = "The function", 300
+panel.wait()
+panel.generate.click()
+while panel.doing.value != "writing watermarked text":
+    time.sleep(0.01)
+panel.stop.click()
+panel.wait()
+assert panel.message.value and "Stopped" in panel.message.value and panel.generated.value == shown
+assert perturb.Watermark(weight, 1.0).find(lm.model).sha256() == theta
+print("driven")
+"""
+
+BROKEN = """
+broken = playground.Session(lm, prompts, wrong_key)
+broken.compare = lambda *_: 1 / 0
+Panel(broken, question=question)
+"""
+
+
+def shortened(path: Path, **values: object) -> nbformat.NotebookNode:
+    """The notebook up to its panel, with other defaults."""
+    notebook = nbformat.read(path, as_version=4)
+    last = next(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code" and "Panel(" in cell.source)
+    notebook.cells = notebook.cells[: last + 1]
+    declared = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    for name, value in values.items():
+        declared.source, n = re.subn(rf"^({name}: \w+ = )[^#]*#", rf"\g<1>{value!r}  #", declared.source, flags=re.MULTILINE)
+        assert n == 1, name
+    return notebook
+
+
+def with_cell(notebook: nbformat.NotebookNode, source: str, path: Path) -> Path:
+    notebook.cells.append(nbformat.v4.new_code_cell(source.strip()))
+    nbformat.write(notebook, path)
+    return path
+
+
+def test_driven_in_a_kernel(tmp_path: Path):
+    """Sliders, Generate, Test, bad input and Stop, by the values and clicks that a browser would send."""
+    path = with_cell(shortened(NOTEBOOK, **SMALL), DRIVE, tmp_path / "driven.ipynb")
+    done = runs.run(path, progress=False, root=tmp_path / "runs")
+    [last] = nbformat.read(done.dir / "notebook.ipynb", as_version=4).cells[-1].outputs
+    assert last.text.endswith("driven\n")
+
+
+@pytest.fixture(scope="module")
+def page(lab: tuple[str, Path], open_and_run) -> Page:
+    _, folder = lab
+    with_cell(shortened(NOTEBOOK, **SMALL), BROKEN, folder / "playground.ipynb")
+    return open_and_run("playground.ipynb")
+
+
+@pytest.mark.browser
+def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
+    panel = page.locator(".jp-OutputArea-output .widget-vbox").first
+    sigma = panel.get_by_text(re.compile(r"^σ = "))
+    expect(sigma).to_be_visible(timeout=PATIENCE)
+    before = sigma.inner_text()
+    slider = panel.locator(".widget-slider").filter(has_text="Predicted ψ").locator(".noUi-handle")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(panel.locator(".widget-readout").first).to_have_text("4.5")
+    expect(sigma).not_to_have_text(before)
+
+    expect(panel.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
+    panel.get_by_role("button", name="Generate").click()
+    expect(panel.get_by_text("Watermarked text, this key: p =")).to_be_visible(timeout=PATIENCE)
+    expect(panel.get_by_text("for a wanted ψ of 4.5")).to_be_visible()
+    figure = panel.locator("img")
+    expect(figure).to_have_attribute("src", re.compile("^data:image/png;base64,"))
+    expect(figure).to_have_attribute("alt", re.compile("null density"))
+    assert figure.evaluate("image => image.naturalWidth") > 500
+    assert panel.locator("span[title^=evidence]").count() >= 2 * SMALL["n_tokens"] - 4, "pieces of several tokens are rare"
+    expect(panel.get_by_role("button", name="Generate")).to_be_enabled()
+    expect(panel.get_by_role("button", name="Stop")).to_be_disabled()
+    panel.screenshot(path=tmp_path / "panel.png")
+
+
+@pytest.mark.browser
+def test_shows_a_sentence_when_it_breaks(page: Page):
+    panel = page.locator(".jp-OutputArea-output .widget-vbox").filter(has=page.get_by_role("button", name="Generate"))
+    broken = page.locator(".jp-CodeCell").last.locator(".widget-vbox").first
+    expect(broken.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
+    broken.get_by_role("button", name="Generate").click()
+    expect(broken.get_by_role("alert")).to_have_text(re.compile("This did not work: ZeroDivisionError"), timeout=PATIENCE)
+    expect(broken.get_by_role("button", name="Generate")).to_be_enabled()
+    assert "Traceback" not in page.locator(".jp-Notebook").inner_text()
+    assert panel.count() >= 2

@@ -1,0 +1,80 @@
+"""A text's ψ, ‖G‖ and log p are its own: alone, in any batch, at any batch size, in any order, beside any other text."""
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaussmark_lib import score
+from gaussmark_lib.perturb import Key, Watermark
+
+KEYS = [Key.from_seed(i) for i in range(2)]
+VALUES = ["psi", "grad_norm", "log_lik"]
+RNG = np.random.default_rng(11)
+PROMPTS = tiny_models.random_ids(RNG, 1, 25, 3, 8, 8, 2, 40, 0, 14, 5)
+RESPONSES = tiny_models.random_ids(RNG, 30, 2, 1, 8, 20, 50, 24, 13, 1, 44)
+
+
+def run(model, wm, order=range(len(PROMPTS)), **kwargs) -> np.ndarray:
+    """(texts in their own order, keys, values)"""
+    table = score.score(model, [PROMPTS[i] for i in order], [RESPONSES[i] for i in order], wm, KEYS, **kwargs)
+    values = table[VALUES].to_numpy().reshape(len(order), len(KEYS), len(VALUES))
+    return values[np.argsort(list(order))]
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    np.testing.assert_allclose(found[..., 1:], expected[..., 1:], rtol=tolerance)
+    np.testing.assert_allclose(found[..., 0], expected[..., 0], rtol=tolerance, atol=tolerance)  # ψ's unit is its own standard deviation
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)], ids=["float32", "float64"])
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_alone_or_in_any_batch(architecture, dtype, tolerance):
+    model, wm = tiny_models.build(architecture, dtype), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05)
+    alone = run(model, wm, batch_size=1)
+    for batch_size in (3, len(PROMPTS), 1000):
+        assert_same(run(model, wm, batch_size=batch_size), alone, tolerance)
+    order = np.random.default_rng(0).permutation(len(PROMPTS)).tolist()
+    assert_same(run(model, wm, order, batch_size=4), alone, tolerance)
+
+
+@pytest.mark.parametrize("weight", [weight for weight in tiny_models.WEIGHTS["llama"] if "down_proj" not in weight])
+def test_in_every_kind_of_layer(weight):
+    """The last one, lm_head, sees fewer positions than the others, since only the logits that matter are computed."""
+    model, wm = tiny_models.build("llama", torch.float64), Watermark(weight, 0.05)
+    assert_same(run(model, wm), run(model, wm, batch_size=1), 1e-9)
+
+
+MODEL = tiny_models.build("llama", torch.float64)
+ONE = ([7, 8, 9], [10, 11, 12, 13])
+ROWS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 40)), min_size=0, max_size=6)
+
+
+@settings(max_examples=20)
+@given(others=ROWS, at=st.integers(0, 6), seed=st.integers(0, 1000))
+def test_beside_any_other_texts(others, at, seed):
+    rng = np.random.default_rng(seed)
+    prompts = tiny_models.random_ids(rng, *(n for n, _ in others))
+    responses = tiny_models.random_ids(rng, *(n for _, n in others))
+    at = min(at, len(others))
+    wm = Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
+    beside = score.score(MODEL, [*prompts[:at], ONE[0], *prompts[at:]], [*responses[:at], ONE[1], *responses[at:]], wm, KEYS)
+    alone = score.score(MODEL, [ONE[0]], [ONE[1]], wm, KEYS)
+    np.testing.assert_allclose(beside.loc[beside["text"] == at, VALUES], alone[VALUES], rtol=1e-9)
+
+
+def test_the_inputs_come_back_unchanged():
+    prompts, responses = [list(row) for row in PROMPTS], [list(row) for row in RESPONSES]
+    score.score(MODEL, prompts, responses, Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05), KEYS)
+    assert prompts == PROMPTS
+    assert responses == RESPONSES
+
+
+def test_tensors_arrays_and_tuples_are_ids_too():
+    model, wm = MODEL, Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
+    expected = score.score(model, [[1, 2]], [[3, 4, 5]], wm, KEYS)
+    for kind in (torch.tensor, np.array, tuple, lambda ids: np.array(ids, dtype=np.int16), lambda ids: [torch.tensor(i) for i in ids]):
+        table = score.score(model, [kind([1, 2])], [kind([3, 4, 5])], wm, KEYS)
+        np.testing.assert_array_equal(table["psi"], expected["psi"])

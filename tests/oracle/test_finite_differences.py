@@ -1,0 +1,53 @@
+"""⟨ξ, G⟩ is the slope of log p along ξ: central differences in float64, whose error has to fall as h²."""
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+
+from gaussmark_lib import perturb, score
+from gaussmark_lib.perturb import Key, Watermark
+
+
+def log_p(model, prompt: list[int], response: list[int]) -> float:
+    with torch.no_grad():
+        table = model(input_ids=torch.tensor([prompt + response])).logits[0].log_softmax(-1)
+    return sum(table[len(prompt) - 1 + t, token].item() for t, token in enumerate(response))
+
+
+@pytest.mark.parametrize("rank_dropped", [0, 4])
+@pytest.mark.parametrize(("architecture", "weight"), tiny_models.EVERY_WEIGHT)
+def test_the_slope_along_the_noise_is_the_inner_product(architecture, weight, rank_dropped):
+    model, key = tiny_models.build(architecture, torch.float64), Key.from_seed(5)
+    wm = Watermark(weight, 1.0, rank_dropped)
+    prompt, response = tiny_models.random_ids(np.random.default_rng(3), 4, 12)
+    [row] = score.score(model, [prompt], [response], wm, [key]).itertuples()
+    expected = row.psi * row.grad_norm  # σ = 1
+    parameter, theta = dict(model.named_parameters())[weight], dict(model.state_dict())[weight].clone()
+    xi = perturb.noise(key, wm, model).double()
+    xi = xi.T if architecture == "gpt2" else xi
+
+    def slope(h: float) -> float:
+        ends = []
+        for sign in (1, -1):
+            parameter.data = theta + sign * h * xi
+            ends.append(log_p(model, prompt, response))
+        parameter.data = theta
+        return (ends[0] - ends[1]) / (2 * h)
+
+    coarse, fine = (abs(slope(h) - expected) for h in (1e-3, 1e-4))
+    assert fine < 1e-4 * abs(expected)
+    if rank_dropped == 0:  # else the float32 of the directions is what remains
+        assert 50 < coarse / fine < 200  # 10² for a tenth of the step
+
+
+def test_the_noise_that_watermarked_adds_is_the_one_that_score_looks_for():
+    """log p_{θ+ξ} − log p_θ through the public functions alone: first order in σ it is ψ·σ‖G‖, with the right sign."""
+    model, key = tiny_models.build("gpt2", torch.float64), Key.from_seed(5)
+    wm = Watermark("transformer.h.0.mlp.c_fc.weight", 1e-6)
+    prompt, response = tiny_models.random_ids(np.random.default_rng(3), 4, 12)
+    [row] = score.score(model, [prompt], [response], wm, [key]).itertuples()
+    base = log_p(model, prompt, response)
+    with perturb.watermarked(model, wm, key):
+        gain = log_p(model, prompt, response) - base
+    assert gain == pytest.approx(row.psi * wm.sigma * row.grad_norm, rel=1e-3)

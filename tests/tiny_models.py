@@ -1,0 +1,93 @@
+"""Random models of six architectures, small enough to check by the slow obvious way, and generic: no weight is at its initial 0 or 1.
+
+All have a non-square MLP, fewer key heads than query heads where the architecture can (so that q, k and down_proj differ in shape),
+and weights large enough that the model is far from uniform.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+VOCAB = 97
+CONTEXT = 64
+
+_SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+_IDS = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+_MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_IDS, **_SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**_IDS, **_SIZES, sliding_window=12, tie_word_embeddings=False)),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **_SIZES, tie_word_embeddings=False)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **_SIZES, tie_word_embeddings=True)),
+    "gemma": lambda: GemmaForCausalLM(GemmaConfig(**_IDS, **_SIZES, head_dim=16, tie_word_embeddings=True)),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=32, n_layer=2, n_head=4, n_inner=48, bos_token_id=1, eos_token_id=2)
+    ),
+}
+ARCHITECTURES = list(_MAKERS)
+
+WEIGHTS = {  # of each: attention and MLP, first and last block
+    "llama": [
+        "model.layers.0.self_attn.k_proj.weight",
+        "model.layers.0.mlp.gate_proj.weight",
+        "model.layers.1.self_attn.q_proj.weight",
+        "model.layers.2.self_attn.o_proj.weight",
+        "model.layers.2.mlp.down_proj.weight",
+        "lm_head.weight",
+    ],
+    "mistral": ["model.layers.0.self_attn.v_proj.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"],
+    "phi3": ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.mlp.gate_up_proj.weight", "model.layers.1.mlp.down_proj.weight"],
+    "qwen2": ["model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight", "model.layers.1.mlp.up_proj.weight"],
+    "gemma": ["model.layers.0.self_attn.o_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.gate_proj.weight"],
+    "gpt2": ["transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"],
+}
+EVERY_WEIGHT = [(architecture, weight) for architecture, weights in WEIGHTS.items() for weight in weights]
+ONE_WEIGHT = {architecture: weights[-1] if architecture != "llama" else weights[-2] for architecture, weights in WEIGHTS.items()}
+
+
+def build(architecture: str = "llama", dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
+    """A fresh random model in evaluation mode: the same weights each time, and the same (rounded) in each dtype."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _MAKERS[architecture]()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                scale = 0.2 if parameter.ndim == 2 else 0.1
+                parameter.add_(torch.randn_like(parameter), alpha=scale)
+    model.to(dtype).eval()
+    if dtype == torch.float64:
+        _norms_in_float64(model)
+    return model
+
+
+def _norms_in_float64(model: PreTrainedModel) -> None:
+    """transformers' RMSNorm rounds to float32 whatever comes in, which would leave float64 models with float32's errors."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            eps = getattr(module, "variance_epsilon", None) or module.eps
+            module.forward = partial(_rms_norm, weight=module.weight, eps=eps, offset=1.0 if "Gemma" in type(module).__name__ else 0.0)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * (offset + weight)
+
+
+def random_ids(rng, *lengths: int) -> list[list[int]]:
+    """A row of random token ids of each length."""
+    return [rng.integers(VOCAB, size=n).tolist() for n in lengths]

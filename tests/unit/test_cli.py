@@ -1,0 +1,219 @@
+"""The command line, as a user meets it: exit codes, sentences, and real signals to a process of its own."""
+
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_notebooks import code, parameters, write
+
+from gaussmark_lib import cli, generate, models, notebooks, paths, perturb, score
+
+COMMAND = [sys.executable, "-m", "gaussmark_lib.cli"]
+SLOW = """
+import os, subprocess, time
+child = subprocess.Popen(["sleep", "600"])
+with open({path!r}, "w") as file:
+    print(os.getpid(), child.pid, file=file)
+time.sleep(600)
+"""
+
+
+def _gone(pid: int, seconds: float = 10) -> bool:
+    for _ in range(int(seconds / 0.1)):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+            return True  # dead, and waiting for whoever adopted it
+        time.sleep(0.1)
+    return False
+
+
+def test_run_answers_and_prints_where(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(notebooks, "library_version", lambda: "tested")
+    monkeypatch.chdir(tmp_path)
+    cell = code("from gaussmark_lib import runs; runs.record({'twice': 2 * x})")
+    notebook = write(tmp_path / "demo.ipynb", parameters("x: float = 1.0  # [-5, 5] a number"), cell)
+    (tmp_path / "preset.yaml").write_text("x: 4")
+    words = ["run", str(notebook), "-f", "preset.yaml", "-p", "x", "-1e-1", "--records", "records"]
+    assert cli.main(words) == 0
+    first = capsys.readouterr()
+    assert "cell" in first.err, "a progress bar"
+    assert first.out.splitlines()[1].split() == ["twice", "-0.2"]
+    folder = Path(first.out.splitlines()[-1])
+    assert json.loads((folder / "params.json").read_text()) == {"x": -0.1}
+    assert cli.main(words) == 0
+    again = capsys.readouterr()
+    assert "answered from its record" in again.out
+    assert again.out.splitlines()[-1] == str(folder)
+    assert again.err == ""
+
+
+def test_a_failing_cell_exits_with_1(tmp_path, capsys):
+    notebook = write(tmp_path / "demo.ipynb", parameters(), code("1 / 0"))
+    assert cli.main(["run", str(notebook), "--records", str(tmp_path / "records")]) == 1
+    printed = capsys.readouterr()
+    assert "demo failed: in cell `1 / 0`: ZeroDivisionError" in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_kernel_and_a_record_marked_interrupted(tmp_path, number):
+    pids = tmp_path / "pids"
+    notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
+    command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(paths.ROOT)})
+    while not (pids.exists() and pids.read_text().endswith("\n")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.send_signal(number)  # impatience must not cut the tidying up short
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "demo interrupted: in cell" in errors
+    assert "Traceback" not in errors
+    assert all(_gone(int(pid)) for pid in pids.read_text().split())
+    (record,) = (tmp_path / "records" / "demo").iterdir()
+    assert record.name.endswith(".failed")
+    assert json.loads((record / "status.json").read_text())["status"] == "interrupted"
+    assert "KeyboardInterrupt" in (record / "notebook.ipynb").read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_run_leaves_no_kernel_and_nothing_that_looks_complete(tmp_path):
+    pids = tmp_path / "pids"
+    notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
+    command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(paths.ROOT)})
+    while not (pids.exists() and pids.read_text().endswith("\n")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    kernel, child = map(int, pids.read_text().split())
+    try:
+        assert _gone(kernel)  # it watches its parent
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert not [path for path in (tmp_path / "records" / "demo").iterdir() if not path.name.startswith(".")]
+
+
+def test_bad_input_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypatch):
+    notebook = str(write(tmp_path / "demo.ipynb", parameters()))
+    monkeypatch.setattr(paths, "PRESETS", tmp_path)
+    for words, complaint in [
+        (["run", notebook, "-p", "y", "1"], "y: no such parameter; there are x"),
+        (["run", notebook, "-p", "x", "9"], "x: expected int in [0, 5], got 9"),
+        (["run", notebook, "-p", "x"], "-p takes a name and a value, got 'x' alone"),
+        (["run", notebook, "-p", "x", "1", "-p", "x", "2"], "x was given twice"),
+        (["run", notebook, "-f", "none"], "no preset is called 'none'"),
+        (["run", "no_such"], "no notebook is called 'no_such'"),
+        (["detect", "--key", "k"], "expected one text to test"),
+        (["detect", "--key", "k", "--text", "a", "b"], "expected one text to test"),
+        (["detect", "--key", str(tmp_path / "none.json"), "--text", "a"], "cannot read the key file"),
+        (["detect", "--key", "k", str(tmp_path / "none.txt")], "cannot read"),
+        (["key", "show", notebook], "is not a key file"),
+        (["key", "new", notebook, "--weight", "w", "--sigma", "1"], "exists"),
+        (["key", "new", str(tmp_path / "k"), "--weight", "w", "--sigma", "-1"], "sigma"),
+    ]:
+        assert cli.main(words) == 2, words
+        printed = capsys.readouterr()
+        assert printed.err.startswith("gaussmark: "), words
+        assert complaint in printed.err, words
+        assert printed.out == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"demo.ipynb"}
+
+
+def test_parameters_are_listed(tmp_path, capsys):
+    assert cli.main(["run", str(write(tmp_path / "demo.ipynb", parameters())), "--parameters"]) == 0
+    assert capsys.readouterr().out == "x: int in [0, 5] = 1  # a number\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "no_such_notebook"]])
+def test_help_and_refusals_do_not_wait_for_torch(words):
+    script = f"""
+import sys
+from gaussmark_lib import cli
+try:
+    cli.main({words!r})
+except SystemExit:
+    pass
+sys.exit(bool({{"torch", "nbformat"}} & set(sys.modules)))
+"""
+    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+WEIGHT = "model.layers.4.mlp.down_proj.weight"
+
+
+def test_a_key_is_made_for_one_weight_and_shown_without_its_secret(tmp_path, capsys):
+    path = tmp_path / "key.json"
+    words = ["key", "new", str(path), "--weight", WEIGHT, "--sigma", "0.1", "--rank-dropped", "2"]
+    assert cli.main(words) == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    content = json.loads(path.read_text())
+    assert content["key_id"] in capsys.readouterr().out
+    assert cli.main(["key", "show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert content["secret"] not in shown
+    for word in [content["key_id"], WEIGHT, "0.1", "rank_dropped   2", content["binding"]["base_sha256"]]:
+        assert word in shown
+    assert cli.main(words) == 2
+    assert "never overwritten" in capsys.readouterr().err
+    assert json.loads(path.read_text()) == content
+
+
+def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch):
+    lm = models.load()
+    watermark = perturb.Watermark(WEIGHT, sigma=0.2)
+    keys = [perturb.bind(perturb.Key.from_seed(seed), watermark, lm.model) for seed in (1, 2)]
+    files = [str(key.save(tmp_path / f"{key.key_id}.json")) for key in keys]
+    prompt = "Return the"
+    with perturb.watermarked(lm.model, watermark, keys[0]):
+        (response,) = generate.sample(lm.model, [lm.prompt(prompt)], n_tokens=200, seed=0)
+    text = lm.decode(response)
+    expected = score.score(lm.model, [lm.prompt(prompt)], [lm.encode(text)], watermark, keys)
+    assert expected.p_value[0] < 0.01 < expected.p_value[1], "the example should be a clear one"
+    monkeypatch.setattr(models, "load", lambda name: lm)
+
+    def detect(*words):
+        assert cli.main(["detect", *words]) == 0
+        return capsys.readouterr().out
+
+    for file, row in zip(files, expected.itertuples(), strict=True):
+        found = json.loads(detect("--key", file, "--prompt", prompt, "--text", text, "--json"))
+        assert found == {
+            "key_id": row.key_id,
+            "n_tokens": row.n_tokens,
+            **{name: pytest.approx(getattr(row, name), rel=1e-3) for name in ("psi", "p_value", "log10_p")},
+        }
+    sentence = detect("--key", files[0], "--prompt", prompt, "--text", text)
+    assert f"p = {expected.p_value[0]:.3g}" in sentence
+    assert "without the key" in sentence
+    (tmp_path / "text.txt").write_text(text)
+    (tmp_path / "prompt.txt").write_text(prompt)
+    assert detect("--key", files[0], "--prompt-file", str(tmp_path / "prompt.txt"), str(tmp_path / "text.txt")) == sentence
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    alone = json.loads(detect("--key", files[0], "-", "--json"))
+    assert alone["n_tokens"] == expected.n_tokens[0]
+    assert alone["psi"] != expected.psi[0], "the prompt is part of what is scored"
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [(0.5, "50% of all keys"), (1e-3, "one in 1,000 of all keys"), (1e-12, "about one in 1e12 of all keys"), (0.98, "98% of all keys")],
+)
+def test_the_sentence_says_what_a_p_value_means(p, words):
+    found = {"p_value": p, "log10_p": math.log10(p), "psi": 1.0, "n_tokens": 7, "key_id": "ab"}
+    assert words in cli._sentence(found)

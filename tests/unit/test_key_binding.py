@@ -1,0 +1,97 @@
+"""A bound key is refused wherever it would give a wrong answer, and the message says what differs."""
+
+import pytest
+import tiny_models
+import torch
+
+from gaussmark_lib import perturb, score
+from gaussmark_lib.errors import KeyMismatchError
+from gaussmark_lib.perturb import Watermark
+
+
+@pytest.fixture
+def bound(model, key):
+    return perturb.bind(key, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=2), model)
+
+
+WRONG = {
+    "weight": (Watermark("model.layers.2.mlp.up_proj.weight", 0.05, 2), ["weight", "base_sha256"]),
+    "shape": (Watermark("model.layers.1.mlp.down_proj.weight", 0.05, 2), ["weight", "shape", "base_sha256"]),
+    "sigma": (Watermark("model.layers.1.mlp.up_proj.weight", 0.0500001, 2), ["sigma"]),
+    "rank": (Watermark("model.layers.1.mlp.up_proj.weight", 0.05, 1), ["rank_dropped"]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("use", ["noise", "watermarked", "score", "export"])
+def test_another_use_is_refused_and_the_difference_named(model, bound, tmp_path, what, use):
+    wm, differ = WRONG[what]
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    with pytest.raises(KeyMismatchError, match=f"key {bound.key_id} does not fit") as error:
+        used(use, model, wm, bound, tmp_path)
+    named = [name for name in bound.binding.model_dump() if f" {name}: the key was made for" in str(error.value)]
+    assert named == differ
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("use", ["noise", "watermarked", "score", "export"])
+def test_another_base_model_is_refused(bound, tmp_path, use):
+    other = tiny_models.build("llama", seed=1)
+    with pytest.raises(KeyMismatchError, match=r"base_sha256: the key was made for .*Use the watermark and the base model") as error:
+        used(use, other, bound.watermark, bound, tmp_path)
+    assert "noise_sha256" not in str(error.value)
+
+
+def test_one_changed_number_in_the_base_weight_is_another_base(model, bound):
+    linear = bound.watermark.find(model)
+    linear.parameter.data[3, 4] *= 1.01
+    with pytest.raises(KeyMismatchError, match="base_sha256"):
+        perturb.noise(bound, bound.watermark, model)
+
+
+def test_a_change_of_another_weight_is_no_other_base(model, bound):
+    model.model.layers[0].mlp.up_proj.weight.data += 1
+    perturb.noise(bound, bound.watermark, model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_same_model_in_another_precision_is_the_same_base(bound, dtype):
+    wm = bound.watermark
+    kept = perturb.noise(bound, wm, tiny_models.build("llama"))
+    again = perturb.noise(bound, wm, tiny_models.build("llama", dtype))
+    torch.testing.assert_close(again, kept, rtol=0, atol=0.02 * wm.sigma)  # bfloat16 rounds θ, and so turns its singular vectors a little
+
+
+def test_a_bound_key_gives_the_noise_and_the_scores_of_the_unbound_one(model, key, bound):
+    wm = bound.watermark
+    assert torch.equal(perturb.noise(bound, wm, model), perturb.noise(key, wm, model))
+    table = score.score(model, [[1, 2]], [[3, 4, 5]], wm, [bound, key])
+    assert table["psi"][0] == pytest.approx(table["psi"][1], rel=1e-5)
+
+
+def test_binding_changes_neither_the_model_nor_the_key_id(model, key, wm):
+    before = wm.find(model).value().clone()
+    bound = perturb.bind(key, wm, model)
+    assert torch.equal(wm.find(model).value(), before)
+    assert bound.key_id == key.key_id
+    assert bound.secret == key.secret
+
+
+def test_a_fixed_binding_of_conv1d_is_of_the_oriented_matrix(key):
+    model = tiny_models.build("gpt2")
+    wm = Watermark("transformer.h.0.mlp.c_fc.weight", 0.05)
+    assert perturb.bind(key, wm, model).binding.shape == (48, 32)
+
+
+def used(use: str, model, wm, key, tmp_path) -> None:
+    if use == "noise":
+        perturb.noise(key, wm, model)
+    elif use == "watermarked":
+        with perturb.watermarked(model, wm, key):
+            pytest.fail("the model was watermarked")
+    elif use == "score":
+        score.score(model, [[1]], [[2, 3]], wm, [key])
+    else:
+        perturb.export(model, wm, key, tmp_path / "out")

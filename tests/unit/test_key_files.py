@@ -1,0 +1,173 @@
+"""Key files: whole or not at all, the owner's only, never overwritten, and any damage is an error that does not leak the secret."""
+
+import json
+import os
+import re
+import stat
+import traceback
+
+import pytest
+
+from gaussmark_lib import keys, perturb
+from gaussmark_lib.errors import KeyFileError
+from gaussmark_lib.perturb import Key
+
+
+@pytest.fixture
+def bound(model, wm, key) -> Key:
+    return perturb.bind(key, wm, model)
+
+
+def test_bound_and_unbound_keys_come_back_equal(tmp_path, key, bound):
+    for name, one in (("plain.json", key), ("bound.json", bound)):
+        assert one.save(tmp_path / name) == tmp_path / name
+        assert Key.load(tmp_path / name) == one
+        assert Key.load(str(tmp_path / name)).binding == one.binding
+
+
+def test_only_the_owner_can_read_the_file_whatever_the_umask(tmp_path, key):
+    before = os.umask(0)
+    try:
+        path = key.save(tmp_path / "key.json")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_key_is_never_overwritten(tmp_path, key):
+    path = key.save(tmp_path / "key.json")
+    before = path.read_bytes()
+    with pytest.raises(KeyFileError, match=r"key\.json exists.*never overwritten"):
+        Key.from_seed(1).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["key.json"]
+
+
+def test_nor_when_another_process_writes_it_at_the_same_moment(tmp_path, key, monkeypatch):
+    path = tmp_path / "key.json"
+    dump = json.dump
+    monkeypatch.setattr(keys.json, "dump", lambda *args, **kwargs: (path.write_text("the other's"), dump(*args, **kwargs)))
+    with pytest.raises(KeyFileError, match="exists"):
+        key.save(path)
+    assert path.read_text() == "the other's"
+    assert os.listdir(tmp_path) == ["key.json"]
+
+
+@pytest.mark.parametrize("step", ["dump", "link"])
+def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, key, monkeypatch, step):
+    def fail(*args, **kwargs):
+        if step == "dump":
+            args[1].write('{"format": "gauss')
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keys.json if step == "dump" else keys.os, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        key.save(tmp_path / "key.json")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path, key):
+    with pytest.raises(KeyFileError, match=r"cannot write a key file in .*nowhere.*make the folder"):
+        key.save(tmp_path / "nowhere" / "key.json")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.6, 0.95, 0.999])
+def test_a_truncated_file_is_refused(tmp_path, bound, share):
+    path = bound.save(tmp_path / "key.json")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    assert_refused(path, bound, "not a whole key file.*restore it from a copy")
+
+
+FIELDS = ["format", "key_id", "secret", "binding", "checksum", *(f"binding.{name}" for name in keys.Binding.model_fields)]
+OTHER = {
+    "format": "gaussmark key 2",
+    "key_id": "00000000",
+    "secret": "00" * 16,
+    "binding": None,
+    "checksum": "0" * 64,
+    "binding.weight": "model.layers.0.mlp.down_proj.weight",
+    "binding.shape": [48, 32],
+    "binding.sigma": 0.06,
+    "binding.rank_dropped": 1,
+    "binding.base_sha256": "0" * 64,
+    "binding.noise_sha256": "0" * 64,
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_an_edit_of_any_field_is_refused(tmp_path, bound, field):
+    path, content = saved(tmp_path, bound)
+    edit(content, field, OTHER[field])
+    path.write_text(json.dumps(content))
+    assert_refused(path, bound, "expected format 'gaussmark key 1', got 'gaussmark key 2'" if field == "format" else "edited or damaged")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", ["missing", 17.5, {"a": "b"}])
+def test_a_missing_or_malformed_field_is_named(tmp_path, bound, field, value):
+    path, content = saved(tmp_path, bound)
+    edit(content, field, value)
+    path.write_text(json.dumps(content))
+    assert_refused(path, bound, "edited or damaged" if (field, value) == ("binding.sigma", 17.5) else f"missing or malformed: .*{field}")
+
+
+def test_a_field_that_does_not_belong_is_named(tmp_path, bound):
+    path, content = saved(tmp_path, bound)
+    path.write_text(json.dumps(content | {"note": "mine"}))
+    assert_refused(path, bound, "malformed: note")
+
+
+@pytest.mark.parametrize(("field", "value"), [("secret", "zz" * 16), ("secret", "0" * 31), ("secret", "AB" * 16), ("key_id", "00000000")])
+def test_an_edit_with_its_checksum_made_anew_is_refused_too_where_it_contradicts_itself(tmp_path, bound, field, value):
+    path, content = saved(tmp_path, bound)
+    edit(content, field, value)
+    path.write_text(json.dumps(content | {"checksum": keys._checksum(content)}))
+    assert_refused(path, bound, "malformed: secret|edited or damaged")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", bytes(range(256)), b"\xff\xfe\x00", b"PK\x03\x04", b"hello", b"[" * 100_000],
+    ids=["empty", "blank", "binary", "not UTF-8", "zip", "text", "nested too deep"],
+)
+def test_a_file_that_is_no_json_is_refused(tmp_path, key, content):
+    path = tmp_path / "key.json"
+    path.write_bytes(content)
+    assert_refused(path, key, "not a whole key file")
+
+
+@pytest.mark.parametrize("content", ["null", "[]", "{}", "3", '"x"', '{"seed": 3}'])
+def test_json_of_another_kind_is_refused(tmp_path, key, content):
+    path = tmp_path / "key.json"
+    path.write_text(content)
+    assert_refused(path, key, "not a key file: missing or malformed")
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path, key):
+    assert_refused(tmp_path / "none.json", key, r"cannot read the key file .*none\.json: No such file")
+    assert_refused(tmp_path, key, "cannot read the key file .*: Is a directory")
+
+
+def saved(tmp_path, key) -> tuple:
+    path = key.save(tmp_path / "key.json")
+    return path, json.loads(path.read_text())
+
+
+def edit(content: dict, field: str, value) -> None:
+    *outer, name = field.split(".")
+    for part in outer:
+        content = content[part]
+    assert content[name] != value
+    if value == "missing":
+        del content[name]
+    else:
+        content[name] = value
+
+
+def assert_refused(path, key: Key, message: str) -> None:
+    with pytest.raises(KeyFileError) as error:
+        Key.load(path)
+    assert str(path) in str(error.value)
+    assert re.search(message, str(error.value))
+    assert key.secret.hex() not in "".join(traceback.format_exception(error.value))

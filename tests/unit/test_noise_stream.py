@@ -1,0 +1,48 @@
+"""What a key's stream of numbers promises: the same bits for ever, whatever is asked of it."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gaussmark_lib import normal
+
+
+def test_golden_hash_of_the_stream():
+    """If this fails, every key in the world means another noise. Do not update the hash: find what changed."""
+    z = normal.standard_normal(2**127 + 12345, 100_000)
+    assert hashlib.sha256(z.astype("<f8").tobytes()).hexdigest() == "3e31a8764ca55aeaf4bbb51d12041fc1f2740cb666df7db12aff10d4370186c6"
+
+
+def test_first_numbers_do_not_depend_on_how_many_are_asked_for():
+    z = normal.standard_normal(7, 3 * normal.CHUNK + 5)
+    for n in (0, 1, 3, 4, normal.CHUNK - 1, normal.CHUNK, normal.CHUNK + 1, 2 * normal.CHUNK):
+        np.testing.assert_array_equal(normal.standard_normal(7, n), z[:n])
+
+
+@given(chunk=st.integers(1, 200))
+def test_the_chunk_size_does_not_matter(chunk):
+    expected = normal.standard_normal(7, 500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(normal, "CHUNK", chunk)
+        np.testing.assert_array_equal(normal.standard_normal(7, 500), expected)
+
+
+def test_different_seeds_give_different_numbers():
+    firsts = {normal.standard_normal(seed, 1)[0] for seed in (0, 1, 2, 2**64, 2**64 + 1, 2**127, 2**128 - 1)}
+    assert len(firsts) == 7
+
+
+@pytest.mark.parametrize("seed", [-1, 2**128])
+def test_a_seed_outside_its_range_is_refused(seed):
+    with pytest.raises(ValueError, match="key"):
+        normal.standard_normal(seed, 1)
+
+
+def test_no_number_is_infinite_even_at_the_ends_of_the_grid():
+    ends = np.array([2.0**-53, 1 - 2.0**-53])
+    z = normal.quantile(ends)
+    assert np.isfinite(z).all()
+    assert 8.2 < z[1] == -z[0] < 8.3

@@ -1,0 +1,141 @@
+"""Inside ``watermarked`` the weight is θ + ξ; outside it is θ, to the last bit, whatever happened in between."""
+
+import pytest
+import tiny_models
+import torch
+
+from gaussmark_lib import generate, perturb
+from gaussmark_lib.errors import GaussMarkError, InvalidWatermarkError, PerturbedModelError, UnknownWeightError
+from gaussmark_lib.perturb import Key, Watermark
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("architecture", "weight"), tiny_models.EVERY_WEIGHT)
+def test_inside_it_is_theta_plus_xi_and_outside_theta_to_the_last_bit(architecture, weight, dtype, key):
+    model = tiny_models.build(architecture, dtype)
+    wm = Watermark(weight, 0.05)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    where = {name: p.data_ptr() for name, p in model.named_parameters()}
+    parameter = dict(model.named_parameters())[weight]
+    xi = perturb.noise(key, wm, model).double()
+    xi = xi.T if architecture == "gpt2" else xi  # Conv1D stores its matrix transposed
+    with perturb.watermarked(model, wm, key) as inside:
+        assert inside is model
+        assert dict(model.named_parameters())[weight] is parameter
+        exact = before[weight].double() + xi
+        torch.testing.assert_close(parameter.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-7 if dtype != torch.float64 else 0)
+        for name, p in model.named_parameters():
+            assert p.dtype == dtype
+            assert torch.equal(p, before[name]) == (name != weight)
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name])
+        assert p.data_ptr() == where[name]
+    assert dict(model.named_parameters())[weight] is parameter
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
+def test_also_after_an_exception(dtype, error, wm, key):
+    model = tiny_models.build("llama", dtype)
+    parameter = wm.find(model).parameter
+    before, where = parameter.detach().clone(), parameter.data_ptr()
+    with pytest.raises(error), perturb.watermarked(model, wm, key):
+        assert not torch.equal(parameter, before)
+        raise error
+    assert torch.equal(parameter, before)
+    assert parameter.data_ptr() == where
+    with perturb.watermarked(model, wm, key):
+        pass  # and can be watermarked again
+
+
+def test_also_after_a_very_strong_watermark_and_writes_from_within(model, key):
+    """Subtracting ξ again would not do: 1e20 swallows θ whole."""
+    wm = Watermark("model.layers.2.mlp.down_proj.weight", 1e20)
+    parameter = wm.find(model).parameter
+    before = parameter.detach().clone()
+    with perturb.watermarked(model, wm, key):
+        parameter.data.add_(5)
+    assert torch.equal(parameter, before)
+
+
+def test_theta_plus_xi_is_rounded_once(key):
+    """In bfloat16, rounding ξ first and then the sum gives other weights."""
+    model = tiny_models.build("llama", torch.bfloat16)
+    wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
+    theta, xi = wm.find(model).value().clone(), perturb.noise(key, wm, model)
+    twice = theta + xi.bfloat16()
+    with perturb.watermarked(model, wm, key):
+        inside = wm.find(model).value()
+        assert torch.equal(inside, (theta.float() + xi).bfloat16())
+        assert not torch.equal(inside, twice)
+
+
+def test_gpt2s_layout_is_transposed_and_the_function_is_not(key):
+    """y = (W + ξ)·x for Conv1D as for Linear: the layer's own output tells."""
+    model = tiny_models.build("gpt2")
+    wm = Watermark("transformer.h.0.mlp.c_fc.weight", 0.05)
+    layer, xi = model.transformer.h[0].mlp.c_fc, perturb.noise(key, wm, model)
+    x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        base = layer(x)
+        with perturb.watermarked(model, wm, key):
+            torch.testing.assert_close(layer(x) - base, x @ xi.T, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight", ["model.layers.2.mlp.down_proj.weight", "model.layers.0.mlp.down_proj.weight"])
+def test_watermarking_twice_is_refused_and_harmless(model, wm, key, weight):
+    before = wm.find(model).value().clone()
+    with perturb.watermarked(model, wm, key):
+        inside = wm.find(model).value().clone()
+        with pytest.raises(PerturbedModelError, match=r"inside watermarked\(\)"), perturb.watermarked(model, Watermark(weight, 0.05), Key.from_seed(1)):
+            pytest.fail("watermarked twice")
+        assert torch.equal(wm.find(model).value(), inside)
+        with pytest.raises(PerturbedModelError):
+            perturb.refuse_perturbed(model)
+    assert torch.equal(wm.find(model).value(), before)
+    perturb.refuse_perturbed(model)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [({"weight": "model.norm.weight"}, UnknownWeightError), ({"rank_dropped": 32}, InvalidWatermarkError)], ids=["weight", "rank"]
+)
+def test_a_refusal_leaves_the_model_unmarked(model, key, wrong, error):
+    wm = Watermark(**{"weight": "model.layers.2.mlp.down_proj.weight", "sigma": 0.05} | wrong)
+    with pytest.raises(error), perturb.watermarked(model, wm, key):
+        pytest.fail("watermarked")
+    perturb.refuse_perturbed(model)
+
+
+def test_two_models_can_be_watermarked_at_once(wm, key):
+    one, two = tiny_models.build("llama"), tiny_models.build("llama", seed=1)
+    with perturb.watermarked(one, wm, key), perturb.watermarked(two, wm, key):
+        pass
+    perturb.refuse_perturbed(one)
+
+
+def test_the_library_refuses_with_its_own_error(model, wm, key):
+    with perturb.watermarked(model, wm, key), pytest.raises(GaussMarkError):
+        perturb.refuse_perturbed(model)
+
+
+def test_parameters_keep_asking_for_gradients_or_not(model, wm, key):
+    wm.find(model).parameter.requires_grad_(False)
+    with perturb.watermarked(model, wm, key):
+        assert not wm.find(model).parameter.requires_grad
+    assert not wm.find(model).parameter.requires_grad
+
+
+def test_a_watermark_far_below_the_weights_precision_changes_no_text(model, key):
+    """σ → 0: the negative control of everything that follows."""
+    wm = Watermark("model.layers.2.mlp.down_proj.weight", 1e-20)
+    plain = generate.sample(model, [[1, 2, 3]], 20)
+    with perturb.watermarked(model, wm, key):
+        assert generate.sample(model, [[1, 2, 3]], 20) == plain
+
+
+def test_a_strong_one_does(model, wm, key):
+    plain = generate.sample(model, [[1, 2, 3]], 20)
+    with perturb.watermarked(model, Watermark(wm.weight, 1.0), key):
+        assert generate.sample(model, [[1, 2, 3]], 20) != plain
