@@ -17,8 +17,10 @@ e_t                   ``evidence``: above 0 leans to the key, below 0 away from 
 Read it as a picture of one sum, not as T tests: only ψ is N(0, 1), and under the null the terms are as often above zero as below.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -29,6 +31,10 @@ from transformers import PreTrainedModel
 from gaussmark_lib import models, perturb, score, tokens
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
+
+with warnings.catch_warnings():  # torch's first forward-mode derivative loads rules by torch's own deprecated torch.jit.script, and says so
+    warnings.simplefilter("ignore", DeprecationWarning)
+    torch.func.jvp(torch.sin, (torch.zeros(1),), (torch.ones(1),))
 
 
 def per_token(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[int], wm: perturb.Watermark, key: perturb.Key) -> pd.DataFrame:
@@ -70,21 +76,19 @@ def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFr
     >>> pieces(table, lambda ids: bytes(ids).decode(errors="replace"))[["text", "evidence", "n_tokens"]].values.tolist()
     [['h', 0.5, 1], ['é', 0.5, 2]]
     """
-    rows = [
-        {"text": text, "evidence": table["evidence"].iloc[part].sum(), "log_p": table["log_p"].iloc[part].sum(), "n_tokens": part.stop - part.start}
-        for text, part in _whole_characters(table["token_id"].tolist(), decode)
-    ]
-    return pd.DataFrame(rows, columns=["text", "evidence", "log_p", "n_tokens"])
+    texts, starts = zip(*_whole_characters(table["token_id"].tolist(), decode), strict=True)
+    sums = {name: np.add.reduceat(table[name].to_numpy(), starts) for name in ("evidence", "log_p")}
+    return pd.DataFrame({"text": texts, **sums, "n_tokens": np.diff([*starts, len(table)])})
 
 
-def _whole_characters(ids: list[int], decode: Callable[[list[int]], str]) -> Iterator[tuple[str, slice]]:
-    """Pieces of text with their tokens. Each is decoded after the piece before it, since some tokenizers drop a leading space."""
+def _whole_characters(ids: list[int], decode: Callable[[list[int]], str]) -> Iterator[tuple[str, int]]:
+    """Pieces of text with their first token. Each is decoded after the piece before it, since some tokenizers drop a leading space."""
     start = shown = 0
     for end in range(1, len(ids) + 1):
         before, now = decode(ids[start:shown]), decode(ids[start:end])
         if end < len(ids) and now.endswith("\ufffd"):
             continue  # in the middle of a character
-        yield now[len(before) :], slice(shown, end)
+        yield now[len(before) :], shown
         start, shown = shown, end
 
 

@@ -106,7 +106,7 @@ def pick(logits: Tensor, luck: Tensor, top_p: float, temperature: float) -> Tens
     logits = logits.double()
     p = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)  # the largest is 0 first, so that no temperature overflows
     if top_p < 1:
-        ranked, order = p.sort(-1, descending=True, stable=True)
+        ranked, order = p.sort(dim=-1, descending=True, stable=True)
         beyond = ranked.cumsum(-1) - ranked >= top_p  # what the tokens before it already hold
         p = p.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), 0.0)
     cumulative = p.cumsum(-1)

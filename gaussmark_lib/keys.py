@@ -47,7 +47,7 @@ class Key:
     """The secret of one watermark. Printing it shows the public ``key_id`` only.
 
     >>> Key.from_seed(7)
-    Key(key_id='7a40ffe6', unbound)
+    Key(key_id='8201c635', unbound)
     """
 
     secret: bytes

@@ -6,7 +6,6 @@ texts for one fixed key, whose false positives on texts of one kind can be many 
 
 import copy
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -51,19 +50,14 @@ def fresh_keys(
     Keys are ``Key.from_seed(first_seed)`` and its successors, in the order of the texts; none is kept. Returns ``score``'s columns.
     """
     rows = []
-    with ThreadPoolExecutor() as pool, tqdm(total=len(pairs[0]) * keys_per_text, desc="fresh keys", unit="key", disable=not progress) as bar:
+    with tqdm(total=len(pairs[0]) * keys_per_text, desc="fresh keys", unit="key", disable=not progress) as bar:
         for found in score.gradients(lm.model, *pairs, wm, batch_size=batch_size):
             seeds = range(first_seed + found.text * keys_per_text, first_seed + (found.text + 1) * keys_per_text)
             keys = [perturb.Key.from_seed(seed) for seed in seeds]
-            psi = np.fromiter(pool.map(lambda key, found=found: _psi(found, key, wm, lm), keys), float)
+            psi = score.statistic(found, perturb.noises(keys, wm, lm.model).to(found.G.device), wm.sigma)
             rows.append(score.table(found, psi, [key.key_id for key in keys]))
             bar.update(keys_per_text)
     return pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
-
-
-def _psi(found: score.TextGradient, key: perturb.Key, wm: perturb.Watermark, lm: models.LM) -> float:
-    xi = perturb.noise(key, wm, lm.model).to(found.G.device)
-    return float(score.statistic(found, xi[None], wm.sigma)[0])
 
 
 def mean_cosine(units: torch.Tensor) -> float:

@@ -14,8 +14,10 @@ p_{θ+ξ}               the model inside ``with watermarked(model, wm, key):``
 """
 
 import math
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -94,7 +96,8 @@ def noises(keys: Sequence[Key], wm: Watermark, model: PreTrainedModel) -> Float[
     """``noise`` of each of K keys, with one singular value decomposition for all."""
     linear = wm.find(model)
     directions = wm.directions(linear).cpu()
-    xis = torch.stack([_isotropic(key, wm.sigma, linear.shape) for key in keys])
+    with ThreadPoolExecutor(min(len(keys), os.cpu_count() or 1)) as pool:
+        xis = torch.stack(list(pool.map(lambda key: _isotropic(key, wm.sigma, linear.shape), keys)))
     for key, xi in zip(keys, xis, strict=True):
         if key.binding:
             key.check(wm, linear, xi)

@@ -197,12 +197,12 @@ def _checked_pairs(model, prompts, responses, failed) -> dict[int, tuple[list[in
 
 @contextmanager
 def _frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode and no parameter gradients, so that the graph begins at the hooked layer; both are put back."""
+    """Evaluation mode, and a graph that begins at the hooked layer, since no parameter asks for a gradient; all is put back."""
     wanted = [p for p in model.parameters() if p.requires_grad]
     for p in wanted:
         p.requires_grad_(False)
     try:
-        with models.evaluating(model):
+        with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():  # whatever the caller is in
             yield
     finally:
         for p in wanted:
@@ -228,8 +228,7 @@ def _batch_gradients(
     first = min(len(prompt) for prompt, _ in pairs) - 1  # the earliest position that predicts a response token
     handle = linear.module.register_forward_hook(keep)
     try:
-        with torch.enable_grad():
-            log_liks = _log_likelihoods(model, ids, mask, pairs, first)
+        log_liks = _log_likelihoods(model, ids, mask, pairs, first)
     finally:
         handle.remove()
     if not log_liks.requires_grad:

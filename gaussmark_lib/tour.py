@@ -25,6 +25,7 @@ from gaussmark_lib import notebooks, paths, records, runs
 from gaussmark_lib.errors import GaussMarkError
 
 TEMPLATES = Path(__file__).parent / "templates"
+SYMBOLS = latex_symbols | {"\\langle": "⟨", "\\rangle": "⟩"}
 _FORMULA = re.compile(r"\$([^$]+)\$")
 
 
@@ -121,7 +122,7 @@ def _claim(source: notebooks.Notebook) -> tuple[str, str]:
 
 def _unicode(formula: re.Match) -> str:
     """A short LaTeX formula in Unicode, so that the page needs no script to typeset it."""
-    return re.sub(r"\\[A-Za-z]+", lambda name: latex_symbols.get(name[0], name[0][1:]), formula[1])
+    return re.sub(r"\\[A-Za-z]+", lambda name: SYMBOLS.get(name[0], name[0][1:]), formula[1])
 
 
 def _copy(stop: Stop, folder: Path) -> None:

@@ -60,7 +60,7 @@ def per_key_rates(table: pd.DataFrame, level: float, caption: str) -> Figure:
     axes.set(
         xlabel="share of the kind's texts that one key calls watermarked", ylabel="", title="A fixed key can be wrong about a whole kind of text"
     )
-    axes.legend(fontsize="small", loc="lower right")
+    axes.legend(fontsize="small", loc="upper right")
     return style.caption(figure, caption)
 
 
@@ -68,9 +68,9 @@ def trap(table: pd.DataFrame, caption: str) -> Figure:
     """ψ of unwatermarked text with the gradient at θ and at θ + ξ (columns ``psi``, ``at``), with the N(0, 1) that p-values assume."""
     figure, axes = plt.subplots()
     palette = {"θ": style.PLAIN, "θ + ξ": style.WATERMARKED}
-    sns.histplot(table, x="psi", hue="at", stat="density", common_norm=False, bins=60, alpha=0.45, palette=palette, ax=axes)
+    sns.histplot(table, x="psi", hue="at", stat="density", common_norm=False, bins=30, alpha=0.45, palette=palette, ax=axes)
     grid = np.linspace(min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()), 400)
-    axes.plot(grid, distributions.norm.pdf(grid), color=style.THEORY, label="N(0, 1)")
-    axes.get_legend().set_title("gradient at")
+    axes.plot(grid, distributions.norm.pdf(grid), color=style.THEORY)
+    axes.get_legend().set_title("gradient at\n(line: N(0, 1))")
     axes.set(xlabel="ψ of unwatermarked text", ylabel="density", title="Scored at θ + ξ, the test's null distribution is gone")
     return style.caption(figure, caption)

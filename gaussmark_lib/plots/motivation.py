@@ -208,7 +208,7 @@ def language_model(table: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
     left.set_title("Strength")
     left.legend(fontsize="small")
     bars = [table["price"] - table["price_low"], table["price_high"] - table["price"]]
-    right.errorbar(table["predicted"], table["price"], yerr=bars, fmt="o", capsize=3, color=style.WATERMARKED, label="KL(p_θ₊ξ ‖ p_θ)/T")
+    right.errorbar(table["predicted"], table["price"], yerr=bars, fmt="o", capsize=3, color=style.WATERMARKED, label="measured KL, per token")
     right.plot(x, x**2 / (2 * n_tokens), color=style.THEORY, lw=1, label="ψ²/(2T)")
     right.set(xlabel="predicted ψ", ylabel="price, nats a token")
     right.set_title("Price")

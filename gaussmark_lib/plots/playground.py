@@ -25,7 +25,7 @@ def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05) -> 
     """
     figure = Figure(figsize=(6.0, 3.4), layout="constrained")
     axes = figure.subplots()
-    grid = np.linspace(min(-4.0, scores["psi"].min() - 0.5), max(5.0, predicted + 1, scores["psi"].max() + 0.5), 400)
+    grid = np.linspace(min(-4.0, scores["psi"].min() - 0.5), max(5.0, predicted + 2, scores["psi"].max() + 0.5), 400)
     tau = stats.threshold(level)
     axes.fill_between(grid, norm.pdf(grid), color="0.88")
     axes.fill_between(grid, norm.pdf(grid), where=grid >= tau, color="0.6")
@@ -41,7 +41,7 @@ def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05) -> 
     axes.grid(axis="y", visible=False)
     n = scores.groupby(["kind", "key"]).size().iloc[0]
     axes.set(xlabel="ψ, in standard deviations of a text without watermark", ylim=(-0.055 * (len(GROUPS) + 0.8), 0.43), xlim=(grid[0], grid[-1]))
-    axes.set_title(f"ψ below its null density N(0, 1): n = {n} a row, {scores['n_tokens'].iloc[0]} tokens", loc="left")
+    axes.set_title(f"ψ below its null density N(0, 1): n = {n} a row, {scores['n_tokens'].iloc[0]} tokens each", loc="left")
     return figure
 
 

@@ -1,5 +1,7 @@
 """One look for every figure: colour-blind-safe, quiet grid, sizes that fit a notebook's width."""
 
+import textwrap
+
 import matplotlib as mpl
 import seaborn as sns
 from matplotlib.figure import Figure
@@ -22,5 +24,5 @@ def use() -> None:
 
 def caption(figure: Figure, text: str) -> Figure:
     """Writes n, seeds and settings under the figure, where a reader looks for them."""
-    figure.text(0.01, -0.035, text, fontsize="small", color="0.35", va="top")
+    figure.text(0.01, -0.035, textwrap.fill(text, 100), fontsize="small", color="0.35", va="top")
     return figure

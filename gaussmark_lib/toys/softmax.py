@@ -64,9 +64,8 @@ class LinearSoftmax:
 
 def random_model(n_outcomes: int, dim: int, temperature: float = 1.0, seed: int = 0) -> LinearSoftmax:
     """Features in random directions with lengths uniform on [0.5, 1.5]; θ is standard normal, divided by the temperature."""
-    rng = np.random.default_rng(
-        [seed, 1]
-    )  # streams of their own: with one stream, a model and keys of the same seed would be made of the same numbers
+    # A stream of its own: from one stream, a model and the keys of the same seed would be made of the same numbers.
+    rng = np.random.default_rng([seed, 1])
     directions = rng.standard_normal((n_outcomes, dim))
     lengths = rng.uniform(0.5, 1.5, size=(n_outcomes, 1))
     return LinearSoftmax(rng.standard_normal(dim) / temperature, lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True))

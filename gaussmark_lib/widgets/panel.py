@@ -15,7 +15,7 @@ from gaussmark_lib.widgets.worker import Worker
 LONGEST = 400  # tokens; the slider's end, or half the context where that is shorter
 _WIDE = w.Layout(width="auto", margin="2px 0")
 _BUTTON = w.Layout(width="auto", margin="2px 8px 2px 0")
-_STYLE = {"description_width": "8.5em"}
+_STYLE = {"description_width": render.LABEL}
 
 
 class Panel:
@@ -32,7 +32,7 @@ class Panel:
         self.result: Comparison | None = None
         self.verdict: Verdict | None = None
         self._prompts = cycle(session.prompts)
-        self._measured: tuple[str, int] | None = None  # what σ was last measured for, or tried to be
+        self._tried: tuple[str, int] | None = None  # the weight and length that ‖G‖ was last measured for, or was to be
         first = next(self._prompts)
         weights = mlp_weights(session.lm.model)
         self._make_inputs(question or Question(first, weights[2 * len(weights) // 3]), weights)
@@ -96,7 +96,7 @@ class Panel:
 
     def _lay_out(self) -> w.VBox:
         half = w.Layout(flex="1 1 22em", width="auto", min_width="0")
-        keys = w.HBox([self.seed_key, self.new_key], layout=w.Layout(margin="0 0 0 8.5em", flex_flow="row wrap"))
+        keys = w.HBox([self.seed_key, self.new_key], layout=w.Layout(margin=f"0 0 0 {render.INDENT}", flex_flow="row wrap"))
         left = w.VBox([self.weight, self.psi, self.sigma_shown, self.n_tokens, self.n_samples], layout=half)
         right = w.VBox([self.key_seed, self.key_shown, keys, self.seed], layout=half)
         columns = w.HBox([left, right], layout=w.Layout(flex_flow="row wrap", grid_gap="0 24px"))
@@ -124,11 +124,11 @@ class Panel:
     def _use(self, key: Key, kind: str) -> None:
         self.key = key
         note = {
-            "demonstration": f"from seed {self.key_seed.value}: anybody can guess it",
-            "secret": "random, in this kernel's memory only",
-            "given": "as given to the panel",
+            "demonstration": "anybody can guess it",
+            "secret": "secret, in this kernel's memory",
+            "given": "given to the panel",
         }[kind]
-        self.key_shown.value = render.aside(f"key_id {key.key_id}, {note}")
+        self.key_shown.value = render.aside(f"key_id {key.key_id}: {note}")
 
     def _show_sigma(self) -> None:
         """σ for the inputs as they are: at once where ‖G‖ is known, else after measuring it."""
@@ -137,12 +137,17 @@ class Panel:
             sigma = self.session.sigma(weight, n_tokens, psi)
             self.sigma_shown.value = render.aside(f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}")
             return
-        if (weight, n_tokens) == self._measured:  # it failed or was stopped, and Generate will say why
-            self.sigma_shown.value = render.aside("σ: solved for when you press Generate")
-            return
-        self.sigma_shown.value = render.aside("σ: waiting for ‖G‖ of unwatermarked text …")
-        if self._worker.start(lambda report: self.session.sigma(weight, n_tokens, psi, report), lambda _: None):
-            self._measured = weight, n_tokens
+        if self._worker.busy or self._measure(weight, n_tokens):
+            self.sigma_shown.value = render.aside("σ: waiting for ‖G‖ of unwatermarked text …")
+        else:
+            self.sigma_shown.value = render.aside("σ: will be solved for when you press Generate")
+
+    def _measure(self, weight: str, n_tokens: int) -> bool:
+        """Starts measuring, but not again what failed or was stopped: Generate will say why."""
+        if self._tried == (weight, n_tokens):
+            return False
+        self._tried = weight, n_tokens
+        return self._worker.start(lambda report: self.session.sigma(weight, n_tokens, 1.0, report), lambda _: None)
 
     def _generate(self) -> None:
         try:
@@ -182,6 +187,8 @@ class Panel:
             self.doing.value, self.progress.value = what, share
 
     def _ended(self, sentence: str) -> None:
+        if sentence:  # nothing starts by itself after a failure or a stop
+            self._tried = self.weight.value, self.n_tokens.value
         self.message.value = render.message(sentence, is_error=self.error is not None)
         self.progress.value, self.doing.value = 0, ""
         self._set_busy(False)

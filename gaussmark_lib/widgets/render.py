@@ -18,6 +18,8 @@ from gaussmark_lib.plots import style
 
 LEVEL = 0.05
 FULL_COLOUR = 3.0  # evidence of 3/√T is shown in full colour: three times what a token of T would have if all had their share of a ψ of N(0, 1)
+LABEL = "8.5em"  # width of the inputs' labels
+INDENT = f"calc({LABEL} + 8px)"  # where the inputs begin
 _CARD = "flex:1 1 20em;min-width:0;padding:.6em .9em;border:1px solid rgba(128,128,128,.45);border-radius:6px"
 _CELL = "padding:.2em .9em .2em 0;text-align:left;white-space:nowrap"
 _RULE = "border-bottom:1px solid rgba(128,128,128,.6)"
@@ -36,7 +38,7 @@ def message(sentence: str, is_error: bool = False) -> str:
 
 def aside(sentence: str) -> str:
     """A quiet line below an input."""
-    return f'<div style="margin-left:8.5em;padding-left:.5em;line-height:1.5;{_QUIET}">{escape(sentence)}</div>'
+    return f'<div style="margin-left:{INDENT};line-height:1.5"><span style="{_QUIET}">{escape(sentence)}</span></div>'
 
 
 def probability(p: float, log10_p: float) -> str:
@@ -49,12 +51,13 @@ def probability(p: float, log10_p: float) -> str:
 
 def verdict_sentence(row: pd.Series, level: float = LEVEL) -> str:
     """What a p-value says, in words, and nothing more."""
-    often = f", about once in {10 ** -row['log10_p']:,.0f}" if -9 < row["log10_p"] < -1 else ""
+    once_in = float(f"{10 ** min(-row['log10_p'], 9):.2g}")  # two digits are all that it means
+    often = f", about once in {once_in:,.0f}" if 10 < once_in < 1e9 else ""
     outcome = f"Detected at level {level}." if row["p_value"] <= level else f"Not detected at level {level}: that is no proof of absence."
     caution = " One token: the p-value is exact, but there is hardly anything to see." if row["n_tokens"] == 1 else ""
     n, p = row["n_tokens"], probability(row["p_value"], row["log10_p"])
     return (
-        f"p = {p} (ψ = {row['psi']:.2f}, {n} {_plural('token', n)}). If the text had nothing to do with the key,"
+        f"p = {p} (ψ = {_signed(row['psi'])}, {n} {_plural('token', n)}). If the text had nothing to do with the key,"
         f" a key drawn at random would lean this much to it with that probability{often}. {outcome}{caution}"
     )
 
@@ -127,6 +130,10 @@ def _side_by_side(*parts: str) -> str:
     return f'<div style="display:flex;flex-wrap:wrap;gap:1em;align-items:stretch;margin-top:.8em">{"".join(parts)}</div>'
 
 
+def _signed(number: float) -> str:
+    return f"{number:.2f}".replace("-", "−")
+
+
 def _plural(word: str, n: int) -> str:
     return word if n == 1 else f"{word}s"
 
@@ -137,7 +144,7 @@ def _text_card(result: Comparison, kind: str, sample: int) -> str:
     pieces = result.pieces.query("kind == @kind and sample == @sample")
     return (
         f'<div style="{_CARD}"><div style="font-weight:600;margin-bottom:.4em">{kind.capitalize()} text{number}'
-        f' <span style="font-weight:400;{_QUIET}">ψ = {this["psi"]:.2f}, p = {probability(this["p_value"], this["log10_p"])}</span></div>'
+        f' <span style="font-weight:400;{_QUIET}">ψ = {_signed(this["psi"])}, p = {probability(this["p_value"], this["log10_p"])}</span></div>'
         f"{tokens(pieces, this['psi'])}</div>"
     )
 
@@ -151,7 +158,7 @@ def _score_table(scores: pd.DataFrame) -> str:
 
 
 def _score_row(row: pd.Series, number: str) -> str:
-    psi, detected = f"{row['psi']:.2f}".replace("-", "−"), "detected" if row["p_value"] <= LEVEL else "–"
+    psi, detected = _signed(row["psi"]), "detected" if row["p_value"] <= LEVEL else "–"
     cells = (row["kind"] + number, row["key"], psi, probability(row["p_value"], row["log10_p"]), detected)
     weight = "600" if (row["kind"], row["key"]) == (WATERMARKED, THIS_KEY) else "400"
     return "<tr>" + "".join(f'<td style="{_CELL};font-weight:{weight}">{escape(cell)}</td>' for cell in cells) + "</tr>"

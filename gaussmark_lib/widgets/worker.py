@@ -28,6 +28,10 @@ class Worker:
         self._free, self._stop, self._thread = Lock(), Event(), None
         self.error: Exception | None = None  # of the last work, with its traceback
 
+    @property
+    def busy(self) -> bool:
+        return self._free.locked()
+
     def start(self, work: Callable[[Report], Any], show: Callable[[Any], None]) -> bool:
         """Begins ``show(work(report))`` and returns at once; False, and nothing happens, if other work is going on."""
         if not self._free.acquire(blocking=False):

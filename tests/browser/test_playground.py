@@ -14,11 +14,9 @@ PATIENCE = 180_000  # ms
 SMALL = {"n_tokens": 12, "n_samples": 1, "psi": 4.0}
 
 DRIVE = """
-import base64, time
-assert not panel.result and panel.stop.disabled
-
+import time
 panel.wait()
-assert "σ = " in panel.sigma_shown.value
+assert panel.stop.disabled and panel.result is None and "σ = " in panel.sigma_shown.value
 before = panel.sigma_shown.value
 panel.psi.value = 8
 assert panel.sigma_shown.value != before
@@ -118,7 +116,12 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     assert panel.locator("span[title^=evidence]").count() >= 2 * SMALL["n_tokens"] - 4, "pieces of several tokens are rare"
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled()
     expect(panel.get_by_role("button", name="Stop")).to_be_disabled()
-    panel.screenshot(path=tmp_path / "panel.png")
+    panel.screenshot(path=tmp_path / "generated.png")
+
+    panel.get_by_role("button", name="Take the watermarked text").click()
+    panel.get_by_role("button", name=re.compile("Test$")).click()
+    expect(panel.get_by_text("Negative control, a wrong key: p =")).to_be_visible(timeout=PATIENCE)
+    panel.screenshot(path=tmp_path / "tested.png")
 
 
 @pytest.mark.browser

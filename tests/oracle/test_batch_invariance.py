@@ -15,9 +15,10 @@ VALUES = ["psi", "grad_norm", "log_lik"]
 RNG = np.random.default_rng(11)
 PROMPTS = tiny_models.random_ids(RNG, 1, 25, 3, 8, 8, 2, 40, 0, 14, 5)
 RESPONSES = tiny_models.random_ids(RNG, 30, 2, 1, 8, 20, 50, 24, 13, 1, 44)
+IN_ORDER = range(len(PROMPTS))
 
 
-def run(model, wm, order=range(len(PROMPTS)), **kwargs) -> np.ndarray:
+def run(model, wm, order=IN_ORDER, **kwargs) -> np.ndarray:
     """(texts in their own order, keys, values)"""
     table = score.score(model, [PROMPTS[i] for i in order], [RESPONSES[i] for i in order], wm, KEYS, **kwargs)
     values = table[VALUES].to_numpy().reshape(len(order), len(KEYS), len(VALUES))

@@ -64,7 +64,7 @@ def test_watermarked_text_has_the_predicted_mean(marked):
     low, high = (stats.mean_interval(psi, confidence=0.999)[end] for end in ("low", "high"))
     assert low > 0.7 * marked.wanted
     assert high < 1.3 * marked.wanted
-    assert stats.tpr(psi, 0.05)["rate"] > 0.8
+    assert stats.tpr(psi, 0.05)["rate"] > 0.65
 
 
 def is_null(psi: np.ndarray) -> bool:
@@ -105,10 +105,10 @@ def test_another_weight_is_not_detected(marked):
     assert abs(psi.mean()) < 0.3 * marked.wanted
 
 
-def test_shuffled_text_loses_most_of_it(marked):
+def test_shuffled_text_is_not_detected(marked):
     rng = np.random.default_rng(5)
     shuffled = [rng.permutation(row).tolist() for row in marked.responses]
-    assert marked.psi(marked.prompts, shuffled).mean() < 0.6 * marked.psi(marked.prompts, marked.responses).mean()
+    assert abs(marked.psi(marked.prompts, shuffled).mean()) < 0.3 * marked.wanted
 
 
 def test_another_model_finds_nothing(marked):

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+from tiny_models import ONE_WEIGHT, build, random_ids
 
 from gaussmark_lib import generate, perturb, price, score
 from gaussmark_lib.errors import PerturbedModelError
-from tests.tiny_models import ONE_WEIGHT, build, random_ids
 
 KEY, OTHER = perturb.Key.from_seed(1), perturb.Key.from_seed(2)
 

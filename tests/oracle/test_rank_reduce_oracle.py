@@ -34,7 +34,7 @@ def test_projection_is_symmetric_idempotent_and_as_defined(shape, seed, data):
     torch.testing.assert_close(project_out(once, u), once, **tolerance)
     torch.testing.assert_close((once * y).sum(), (x * project_out(y, u)).sum(), **tolerance)
     torch.testing.assert_close(u.double().T @ once, torch.zeros(k, shape[1], dtype=torch.float64), **tolerance)
-    gap = torch.linalg.svdvals(theta).tolist() + [0.0]
+    gap = [*torch.linalg.svdvals(theta).tolist(), 0.0]
     if k == 0 or gap[k - 1] - gap[k] > 0.05:  # else U_k is not unique
         torch.testing.assert_close(once, explicit(theta, k) @ x, rtol=1e-4, atol=1e-4)
 

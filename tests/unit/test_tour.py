@@ -12,7 +12,12 @@ from gaussmark_lib import cli, kernels, notebooks, paths, results
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.tour import tour
 
-CLAIM = "# {name}: one claim & more\n\n**Claim.** An alarm at level $\\alpha$ rings\nrarely, where $\\langle\\xi, g\\rangle$ is small.\n\n**Time:** a minute"
+CLAIM = r"""# {name}: one claim & more
+
+**Claim.** An alarm at level $\alpha$ rings
+rarely, where $\langle\xi, g\rangle$ is small.
+
+**Time:** a minute"""
 
 
 @pytest.fixture

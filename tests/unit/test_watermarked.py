@@ -42,7 +42,6 @@ def test_also_after_an_exception(dtype, error, wm, key):
     parameter = wm.find(model).parameter
     before, where = parameter.detach().clone(), parameter.data_ptr()
     with pytest.raises(error), perturb.watermarked(model, wm, key):
-        assert not torch.equal(parameter, before)
         raise error
     assert torch.equal(parameter, before)
     assert parameter.data_ptr() == where
@@ -89,7 +88,10 @@ def test_watermarking_twice_is_refused_and_harmless(model, wm, key, weight):
     before = wm.find(model).value().clone()
     with perturb.watermarked(model, wm, key):
         inside = wm.find(model).value().clone()
-        with pytest.raises(PerturbedModelError, match=r"inside watermarked\(\)"), perturb.watermarked(model, Watermark(weight, 0.05), Key.from_seed(1)):
+        with (
+            pytest.raises(PerturbedModelError, match=r"inside watermarked\(\)"),
+            perturb.watermarked(model, Watermark(weight, 0.05), Key.from_seed(1)),
+        ):
             pytest.fail("watermarked twice")
         assert torch.equal(wm.find(model).value(), inside)
         with pytest.raises(PerturbedModelError):

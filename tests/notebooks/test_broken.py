@@ -1,0 +1,46 @@
+"""The test of the notebooks can fail: nbval, called as the Makefile calls it, finds a cell that raises and an output that went stale."""
+
+import re
+import subprocess
+import sys
+
+import nbformat
+from small_notebooks import code, write
+
+from gaussmark_lib import paths
+
+
+def _stored(source: str, output: str, *tags: str) -> nbformat.NotebookNode:
+    """A cell that was committed with this output."""
+    cell = code(source, *tags)
+    cell.execution_count = 1
+    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=output)]
+    return cell
+
+
+def test_nbval_finds_broken_notebooks(tmp_path):
+    checked = "nbval-check-output"
+    write(
+        tmp_path / "fine.ipynb",
+        _stored("print(3)", "3\n", checked),
+        _stored("print('took 2.5 s')", "took 71 s\n", checked),
+        code("1 / 0", "nbval-skip"),
+    )
+    write(tmp_path / "ignored.ipynb", _stored("print(4)", "3\n"))
+    write(tmp_path / "raises.ipynb", code("x = 1"), code("1 / 0"))
+    write(tmp_path / "asserts.ipynb", code("assert 0.31 > 0.78, 'the claim does not hold'"))
+    write(tmp_path / "stale.ipynb", _stored("print(4)", "3\n", checked))
+    write(tmp_path / "unrun.ipynb", code("print(4)", checked))
+    options = re.search(r"^NBVAL := (.*)$", (paths.ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-rA", "-p", "no:cacheprovider", *options, str(tmp_path)]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=300)
+    outcomes = {name: outcome for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) \S*?(\w+\.ipynb)", done.stdout, re.MULTILINE)}
+    assert outcomes == {
+        "fine.ipynb": "PASSED",
+        "ignored.ipynb": "PASSED",
+        "raises.ipynb": "FAILED",
+        "asserts.ipynb": "FAILED",
+        "stale.ipynb": "FAILED",
+        "unrun.ipynb": "PASSED",  # nbval cannot see this one: test_structure does
+    }, done.stdout + done.stderr
+    assert done.returncode == 1

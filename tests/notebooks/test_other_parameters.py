@@ -1,0 +1,33 @@
+"""Each notebook runs with parameters other than its defaults: its claims are not tuned to one seed, and nothing in it is hard-wired.
+
+The defaults are run once by nbval; sizes are small here, so that both together take minutes.
+"""
+
+import pytest
+
+from gaussmark_lib import notebooks, runs
+
+OTHER = {
+    "00_first_watermark": {"seed": 1, "sigma": 0.15, "n_prompts": 12},
+    "01_motivation": {"seed": 1, "n_texts": 500},
+    "02_level_check": {"seed": 1, "n_texts": 40, "keys_per_text": 20},
+    "11_playground": {"seed": 1, "n_tokens": 60},
+    "20_train_doclm": {"seed": 1, "steps": 30},
+}
+
+
+def test_every_notebook_has_a_second_set_of_parameters():
+    assert set(OTHER) == {path.stem for path in notebooks.numbered()}
+
+
+def test_it_runs_with_other_parameters(numbered, tmp_path):
+    run = runs.run(numbered, OTHER.get(numbered.stem, {}), progress=False, root=tmp_path)
+    assert run.params.items() >= OTHER[numbered.stem].items()
+    assert run.results, "it records its numbers"
+    assert run.figures, "and its figures"
+
+
+@pytest.mark.parametrize("stem", OTHER)
+def test_the_other_parameters_differ_from_the_defaults(stem):
+    declared = notebooks.load(stem).parameters
+    assert all(declared[name].default != value for name, value in OTHER[stem].items())

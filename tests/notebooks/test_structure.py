@@ -1,0 +1,88 @@
+"""Every notebook has the shape that a reader can rely on, and was committed as it came out of a run with its defaults."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from gaussmark_lib import notebooks, paths
+
+PROMISES = ["# ", "**Claim.**", "**You will be able to**", "**Prerequisites:**", "**Time:**", "**Paper:**"]
+
+
+def _code(path: Path, *, exercises: bool = False) -> list[nbformat.NotebookNode]:
+    """The code cells, or those that are exercises."""
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return [cell for cell in cells if ("nbval-skip" in cell.metadata.get("tags", [])) == exercises]
+
+
+def _python(cell: nbformat.NotebookNode) -> ast.Module:
+    return ast.parse(re.sub(r"^[%!].*$", "", cell.source, flags=re.MULTILINE))
+
+
+def test_there_are_notebooks_and_each_is_on_the_reading_path():
+    """A test over no notebooks passes: so this one counts."""
+    names = [path.name for path in notebooks.numbered()]
+    assert len(names) >= 5
+    guide = (paths.NOTEBOOKS / "README.md").read_text()
+    assert [name for name in names if f"({name})" not in guide] == []
+
+
+def test_it_opens_with_its_claim(numbered):
+    first = nbformat.read(numbered, as_version=4).cells[0]
+    assert first.cell_type == "markdown"
+    places = [first.source.find(promise) for promise in PROMISES]
+    assert -1 not in places, dict(zip(PROMISES, places, strict=True))
+    assert places == sorted(places)
+    assert places[0] == 0
+
+
+def test_every_parameter_is_declared_and_explained(numbered):
+    declared = notebooks.load(numbered).parameters
+    assert declared
+    assert [name for name, parameter in declared.items() if not parameter.help] == []
+
+
+def test_it_defines_nothing_that_belongs_in_the_library(numbered):
+    for cell in _code(numbered):
+        for node in ast.walk(_python(cell)):
+            assert not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef), node.name
+
+
+def test_it_was_executed_from_top_to_bottom_without_errors(any_notebook):
+    cells = [cell for cell in _code(any_notebook) if cell.source.strip()]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert [output.ename for cell in cells for output in cell.outputs if output.output_type == "error"] == []
+    assert not any("injected-parameters" in cell.metadata.get("tags", []) for cell in cells), "it shows a run with other parameters"
+
+
+def test_exercises_are_left_to_the_reader_and_have_solutions(numbered):
+    exercises = _code(numbered, exercises=True)
+    assert exercises
+    for cell in exercises:
+        assert cell.execution_count is None
+        assert not cell.outputs
+        _python(cell)
+    assert (numbered.parent / "solutions" / numbered.name).is_file()
+
+
+def test_it_records_its_results_last(numbered):
+    assert "runs.record(" in _code(numbered)[-1].source
+
+
+def test_it_is_small_and_portable(any_notebook):
+    text = any_notebook.read_text(encoding="utf-8")
+    assert len(text.encode()) < 1_000_000
+    for private in (str(paths.ROOT), str(Path.home())):
+        assert private not in text
+    assert nbformat.reads(text, as_version=4).metadata.kernelspec.name == "python3", "the one name that every machine has"
+
+
+@pytest.mark.parametrize("broken", [pytest.param("def f(): return 1", id="def"), pytest.param("class A: pass", id="class")])
+def test_the_check_for_definitions_can_fail(tmp_path, broken):
+    path = tmp_path / "a.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"%matplotlib inline\nif True:\n    {broken}")]), path)
+    with pytest.raises(AssertionError, match=r"f|A"):
+        test_it_defines_nothing_that_belongs_in_the_library(path)

@@ -1,0 +1,121 @@
+"""Statistics against closed forms, loops over pairs, and simulation."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from gaussmark_lib import stats
+
+
+@given(hits=st.integers(0, 60), misses=st.integers(0, 60), confidence=st.sampled_from([0.9, 0.95, 0.999]))
+def test_the_interval_of_a_rate_is_clopper_and_pearsons(hits, misses, confidence):
+    """Quantiles of beta distributions, by the textbook."""
+    n = hits + misses
+    if n == 0:
+        return
+    found = stats.rate([True] * hits + [False] * misses, confidence)
+    tail = (1 - confidence) / 2
+    assert found["rate"] == hits / n
+    assert found["n"] == n
+    assert found["low"] == pytest.approx(scipy_stats.beta.ppf(tail, hits, misses + 1) if hits else 0.0, rel=1e-9)
+    assert found["high"] == pytest.approx(scipy_stats.beta.isf(tail, hits + 1, misses) if misses else 1.0, rel=1e-9)
+
+
+def test_the_interval_covers_as_often_as_it_says():
+    """Exact: over all outcomes of 40 trials, weighted by their probability."""
+    for p in (0.02, 0.05, 0.3, 0.5, 0.9):
+        intervals = [stats.rate(np.arange(40) < hits) for hits in range(41)]
+        covered = sum(scipy_stats.binom.pmf(hits, 40, p) for hits, i in enumerate(intervals) if i["low"] <= p <= i["high"])
+        assert covered >= 0.95
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=12), st.lists(st.integers(-5, 5), min_size=1, max_size=12))
+def test_auc_is_the_share_of_pairs_in_order(null, marked):
+    """Mann–Whitney, ties half, by a loop over all pairs."""
+    wins = sum((b > a) + 0.5 * (b == a) for a, b in itertools.product(null, marked))
+    assert stats.auc(null, marked) == pytest.approx(wins / (len(null) * len(marked)))
+
+
+def test_auc_of_two_shifted_normals_is_the_closed_form():
+    rng = np.random.default_rng(0)
+    n = 4000
+    found = stats.auc(rng.standard_normal(n), 1.5 + rng.standard_normal(n))
+    assert found == pytest.approx(scipy_stats.norm.cdf(1.5 / 2**0.5), abs=3.3 * 0.5 / n**0.5)
+
+
+def test_roc_points_are_the_rates_at_their_thresholds():
+    rng = np.random.default_rng(1)
+    null, marked = rng.standard_normal(50).round(1), (1 + rng.standard_normal(70)).round(1)
+    curve = stats.roc(null, marked)
+    for fpr, tpr, threshold in curve.itertuples(index=False):
+        assert fpr == pytest.approx((null >= threshold).mean())
+        assert tpr == pytest.approx((marked >= threshold).mean())
+    assert curve.iloc[0, :2].tolist() == [0, 0]
+    assert curve.iloc[-1, :2].tolist() == [1, 1]
+    area = np.trapezoid(curve["tpr"], curve["fpr"])
+    assert area == pytest.approx(stats.auc(null, marked))
+
+
+def test_qq_bands_are_quantiles_of_order_statistics_by_simulation():
+    n, repeats = 12, 20_000
+    sorted_uniform = np.sort(np.random.default_rng(2).random((repeats, n)), axis=1)
+    found = stats.qq(np.random.default_rng(3).random(n), confidence=0.9)
+    np.testing.assert_allclose(found["expected"], sorted_uniform.mean(0), atol=3.5 * 0.5 / repeats**0.5)
+    inside = ((sorted_uniform >= found["low"].to_numpy()) & (sorted_uniform <= found["high"].to_numpy())).mean(0)
+    np.testing.assert_allclose(inside, 0.9, atol=3.5 * (0.9 * 0.1 / repeats) ** 0.5)
+
+
+def test_the_ks_test_is_uniform_for_uniform_p_values_and_small_for_others():
+    rng = np.random.default_rng(4)
+    p = [stats.uniformity(rng.random(50))["p_value"] for _ in range(400)]
+    assert scipy_stats.kstest(p, "uniform").pvalue > 1e-3
+    assert stats.uniformity(rng.random(400) ** 1.4)["p_value"] < 1e-3
+    x = np.array([0.1, 0.2, 0.6])
+    assert stats.uniformity(x)["distance"] == pytest.approx(2 / 3 - 0.2)  # by hand: the largest gap is after the second
+
+
+def test_the_interval_of_a_mean_is_students():
+    x = [1.0, 2.0, 4.0, 9.0]
+    found = stats.mean_interval(x)
+    half = 3.182446305284263 * np.std(x, ddof=1) / 2  # t₀.₉₇₅ with 3 degrees of freedom, from tables; √4
+    assert found == pytest.approx({"mean": 4.0, "low": 4 - half, "high": 4 + half, "n": 4})
+
+
+@pytest.mark.parametrize("level", [0.05, 0.01, 0.001])
+def test_the_level_of_the_threshold_is_the_level(level):
+    n = 200_000
+    psi = np.random.default_rng(5).standard_normal(n)
+    found = stats.tpr(psi, level, confidence=0.999)
+    assert found["low"] <= level <= found["high"]
+    assert found["level"] == level
+    assert scipy_stats.norm.sf(stats.threshold(level)) == pytest.approx(level, rel=1e-12)
+
+
+def test_predicted_power_is_the_share_detected_in_simulation():
+    """ψ ~ N(σ‖G‖, 1), the linear regime itself."""
+    rng = np.random.default_rng(6)
+    norms, sigma = rng.gamma(4, 10, size=500), 0.06
+    n = 200
+    psi = sigma * norms[:, None] + rng.standard_normal((500, n))
+    for level in (0.05, 0.01):
+        measured = stats.tpr(psi, level, confidence=0.999)
+        assert measured["low"] <= stats.predicted_power(norms, sigma, level) <= measured["high"]
+    assert stats.predicted_power(norms, 1e-12, 0.05) == pytest.approx(0.05)  # σ → 0: no more than the level
+
+
+@given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=30), st.floats(0.1, 20))
+def test_sigma_for_psi_is_the_inverse_of_the_prediction(norms, psi):
+    sigma = stats.sigma_for_psi(norms, psi)
+    assert np.median(stats.predicted_psi(norms, sigma)) == pytest.approx(psi)
+
+
+def test_the_predicted_price_is_the_divergence_of_two_normals_of_that_distance():
+    """KL(N(ψ, 1) ‖ N(0, 1)) = ψ²/2, over T tokens."""
+    x = np.linspace(-30, 30, 200_001)
+    p, q = scipy_stats.norm.pdf(x, 3), scipy_stats.norm.logpdf(x)
+    divergence = np.trapezoid(p * (scipy_stats.norm.logpdf(x, 3) - q), x)
+    assert stats.predicted_price(3, 200) == pytest.approx(divergence / 200, rel=1e-6)

@@ -1,0 +1,203 @@
+"""Loading a model: the real code path on a tiny saved one, and every way a checkpoint can be missing or broken."""
+
+import json
+import shutil
+import socket
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gaussmark_lib import hub, models, train
+from gaussmark_lib.errors import InvalidModelError
+
+WEIGHTS = "model.safetensors"
+TEXTS = ["The quick brown fox jumps over the lazy dog. " * 5]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint like doclm's: byte-level BPE, Llama, tied embeddings, bfloat16."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = train.train_tokenizer(TEXTS, 300)
+    recipe = train.Recipe(vocab=len(tokenizer), hidden=32, blocks=2, heads=4, intermediate=48, context=64)
+    train.new_model(recipe, tokenizer.eos_token_id).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "broken")
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """No name can be looked up, which is what a machine without a network sees; and no token or cache of the tester's helps."""
+
+    def fail(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+
+
+def refused(name, message: str) -> str:
+    with pytest.raises(InvalidModelError, match=message) as error:
+        models.load(name)
+    return str(error.value)
+
+
+class TestAWholeCheckpoint:
+    def test_it_is_loaded_in_float32_on_the_cpu_ready_to_evaluate(self, saved):
+        lm = models.load(saved, device="cpu")
+        assert {p.dtype for p in lm.model.parameters()} == {torch.float32}
+        assert not lm.model.training
+        assert lm.name == str(saved)
+        stored = load_file(saved / WEIGHTS)
+        for name, p in lm.model.named_parameters():
+            assert torch.equal(p, stored[name].float())
+
+    @pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", torch.bfloat16), (torch.float64, torch.float64), ("auto", torch.bfloat16)])
+    def test_in_the_precision_asked_for(self, saved, dtype, expected):
+        assert models.load(saved, dtype=dtype).model.dtype == expected
+
+    def test_from_a_string_as_from_a_path_and_with_a_tilde(self, saved, monkeypatch):
+        monkeypatch.setenv("HOME", str(saved.parent))
+        assert models.load(str(saved)).encode("fox") == models.load("~/tiny").encode("fox")
+
+    def test_from_a_relative_path_without_a_slash(self, saved, monkeypatch):
+        monkeypatch.chdir(saved.parent)
+        assert models.load("tiny").name == "tiny"
+
+    def test_without_a_network(self, saved, no_network):
+        models.load(saved)
+
+    def test_text_goes_to_ids_and_back(self, saved):
+        lm = models.load(saved)
+        for text in ("The quick brown fox", " naïve ξ∇θ 日本\n\n", ""):
+            assert lm.decode(lm.encode(text)) == text
+        assert lm.decode([lm.tokenizer.eos_token_id, *lm.encode("fox")]) == "fox"
+
+    def test_a_prompt_without_a_chat_template_is_the_text(self, saved):
+        lm = models.load(saved)
+        assert lm.prompt("The quick") == lm.encode("The quick")
+
+    def test_a_prompt_with_one_is_a_user_turn_that_the_model_answers(self, saved):
+        lm = models.load(saved)
+        lm.tokenizer.chat_template = (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+        )
+        ids = lm.prompt("The quick")
+        assert all(type(i) is int for i in ids)
+        assert lm.decode(ids) == "<user>Complete the following prompt: The quick<assistant>"
+
+
+def test_the_embedded_model_is_found_from_any_folder(saved, tmp_path, monkeypatch):
+    shutil.copytree(saved, tmp_path / "data" / "doclm")
+    monkeypatch.setattr(models, "DATA", tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "doclm").mkdir()  # a folder that happens to have its name
+    assert models.load().name == models.load("doclm").name == "doclm"
+
+
+@pytest.mark.parametrize("name", ["/no/such/model", "./model", "../model", "~/no-such-model", "runs/of/mine"])
+def test_a_path_that_does_not_exist(name):
+    refused(name, r"no model at .*: expected a folder with config\.json and \*\.safetensors\. models\.load\('doclm'\) needs no download")
+
+
+def test_a_path_object_is_never_taken_for_a_hub_id(tmp_path):
+    refused(tmp_path.relative_to(tmp_path.parent) / "x", "no model at")
+
+
+@pytest.mark.parametrize("name", ["some-org/some-model", "gpt2-that-nobody-has"])
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_hub_id_without_a_network(name, offline, no_network, monkeypatch, tmp_path):
+    """Says so, names what works without one, and comes back at once, where the hub's client alone takes 46 s of retries."""
+    if offline:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    start = time.monotonic()
+    message = refused(name, rf"cannot get '{name}' from the model hub: .*Check the name and the network.*models\.load\('doclm'\) needs no network")
+    assert "connect" in message
+    assert time.monotonic() - start < 10
+
+
+def test_the_hub_is_not_reachable_without_a_network(no_network):
+    assert not hub.reachable()
+
+
+def test_the_hub_is_reachable_if_it_answers_anything(monkeypatch):
+    class Client:
+        def head(self, url, timeout):
+            assert url.startswith("http")
+            assert timeout <= 10
+
+    monkeypatch.setattr(hub, "get_session", Client)
+    assert hub.reachable()
+
+
+BROKEN = {
+    "truncated": lambda folder: cut(folder / WEIGHTS, 0.5),
+    "cut in the header": lambda folder: cut(folder / WEIGHTS, 0.001),
+    "empty": lambda folder: (folder / WEIGHTS).write_bytes(b""),
+    "garbage": lambda folder: (folder / WEIGHTS).write_bytes(bytes(range(256)) * 40),
+    "a header and nothing else": lambda folder: cut(folder / WEIGHTS, 0.03),
+    "no weights": lambda folder: (folder / WEIGHTS).unlink(),
+    "no config": lambda folder: (folder / "config.json").unlink(),
+    "config cut": lambda folder: cut(folder / "config.json", 0.5),
+    "config is a list": lambda folder: (folder / "config.json").write_text("[]"),
+    "unknown architecture": lambda folder: configure(folder, model_type="no-such"),
+    "no language model": lambda folder: configure(folder, model_type="t5"),
+    "a word for a number": lambda folder: configure(folder, hidden_size="many"),
+    "heads that do not fit": lambda folder: configure(folder, num_attention_heads=5),
+    "no heads": lambda folder: configure(folder, num_attention_heads=0),
+    "no tokenizer": lambda folder: [file.unlink() for file in folder.glob("tokenizer*")],
+    "no tokenizer.json": lambda folder: (folder / "tokenizer.json").unlink(),
+    "tokenizer cut": lambda folder: cut(folder / "tokenizer.json", 0.5),
+    "tokenizer is empty": lambda folder: (folder / "tokenizer.json").write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_checkpoint(copy, how):
+    BROKEN[how](copy)
+    message = refused(copy, r"cannot read the model in .*broken: .*Expected config\.json, tokenizer files and whole \*\.safetensors")
+    assert str(copy) in message
+
+
+def test_missing_weights_are_named_and_not_made_up(copy):
+    weights = load_file(copy / WEIGHTS)
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, copy / WEIGHTS, {"format": "pt"})
+    refused(copy, r"does not fit its config\.json, missing keys: \['model\.layers\.1\.mlp\.up_proj\.weight'\]")
+
+
+def test_weights_of_another_shape_are_named_and_not_made_up(copy):
+    weights = load_file(copy / WEIGHTS)
+    weights["model.layers.1.mlp.up_proj.weight"] = torch.zeros(47, 32)
+    save_file(weights, copy / WEIGHTS, {"format": "pt"})
+    refused(copy, r"mismatched keys: .*model\.layers\.1\.mlp\.up_proj\.weight.*47")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_checkpoint_with_a_weight_that_is_not_finite(copy, value):
+    weights = load_file(copy / WEIGHTS)
+    weights["model.layers.1.mlp.up_proj.weight"][3, :5] = value
+    save_file(weights, copy / WEIGHTS, {"format": "pt"})
+    refused(copy, r"expected finite weights, got 5 NaN or infinite numbers in model\.layers\.1\.mlp\.up_proj\.weight; the checkpoint is damaged")
+
+
+def test_weights_that_can_run_code_are_not_loaded(copy):
+    torch.save(load_file(copy / WEIGHTS), copy / "pytorch_model.bin")
+    (copy / WEIGHTS).unlink()
+    refused(copy, r"whole \*\.safetensors")
+
+
+def cut(path, share: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+
+def configure(folder, **changes) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

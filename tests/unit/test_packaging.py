@@ -1,0 +1,114 @@
+"""What is declared is what is used: dependencies, the conda environment, the Makefile, and the shape of the tree."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from gaussmark_lib.paths import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]
+FOR_TESTS = [Requirement(text) for text in PROJECT["optional-dependencies"]["test"]]
+TOP_LEVEL = {
+    *(".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml"),
+    *("data", "gaussmark_lib", "notebooks", "papermill_runs", "tests"),
+}
+
+
+def _names(requirements: list[Requirement]) -> set[str]:
+    return {canonicalize_name(requirement.name) for requirement in requirements}
+
+
+def _imported(folder: Path) -> set[str]:
+    """The top-level packages that the Python files of a folder import, this project's and the standard library's aside."""
+    found = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add(node.module.split(".")[0])
+    return found - set(sys.stdlib_module_names) - {"gaussmark_lib"} - {file.stem for file in (ROOT / "tests").glob("*.py")}
+
+
+def _undeclared(imported: set[str], declared: set[str]) -> set[str]:
+    distributions = metadata.packages_distributions()
+    return {name for name in imported if not declared & set(map(canonicalize_name, distributions.get(name, [name])))}
+
+
+def test_what_the_library_imports_is_declared():
+    assert _undeclared(_imported(ROOT / "gaussmark_lib"), _names(DECLARED)) == set()
+
+
+def test_what_the_tests_import_is_declared():
+    assert _undeclared(_imported(ROOT / "tests"), _names(DECLARED + FOR_TESTS)) == set()
+
+
+def test_the_check_for_undeclared_imports_can_fail():
+    assert _undeclared({"pandas", "yaml", "PIL", "zmq", "no_such_package"}, _names(DECLARED)) == {"zmq", "no_such_package"}
+
+
+def test_what_is_installed_fits_what_is_declared():
+    for requirement in DECLARED + FOR_TESTS:
+        version = metadata.version(requirement.name).partition("+")[0]
+        assert requirement.specifier.contains(version), f"{requirement} is declared, {version} is installed"
+
+
+def test_torch_is_pinned_and_the_makefile_installs_that_version_alone():
+    (torch,) = [str(requirement) for requirement in DECLARED if requirement.name == "torch"]
+    assert re.fullmatch(r"torch==\d+\.\d+\.\d+", torch)
+    done = subprocess.run(["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, check=True)
+    installs = [line.split() for line in done.stdout.splitlines() if " pip install " in line]
+    assert [line[-1].strip("'") for line in installs] == [torch, ".[test]"]
+
+
+def test_the_conda_environment_is_that_of_pyproject():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert environment["name"] == "gaussmark"
+    python, pip, through_pip = environment["dependencies"]
+    name, version = python.split("=")
+    assert (name, pip) == ("python", "pip")
+    assert SpecifierSet(PROJECT["requires-python"]).contains(f"{version}.1")
+    (line,) = through_pip["pip"]
+    extras = re.fullmatch(r"-e \.\[([\w,]+)\]", line)[1].split(",")
+    assert set(extras) <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_command_exists_and_every_file_of_the_library_is_packaged():
+    module, function = PROJECT["scripts"]["gaussmark"].split(":")
+    assert hasattr(__import__(module, fromlist=[function]), function)
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {path.parent for path in (ROOT / "gaussmark_lib").rglob("*.py")}
+    assert all((package / "__init__.py").exists() for package in packages), "a folder without __init__.py is no package"
+    assert setuptools["packages"]["find"]["include"] == ["gaussmark_lib*"]
+    patterns = setuptools["package-data"]["gaussmark_lib"]
+    others = [path for path in (ROOT / "gaussmark_lib").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert [path for path in others if not any(path.match(pattern) for pattern in patterns)] == []
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git what belongs to the project")
+def test_the_top_level_of_the_tree_is_the_agreed_one():
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    assert {file.split("/")[0] for file in files if file} == TOP_LEVEL
+
+
+def test_ci_runs_the_tests_and_insists_on_a_browser():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "set -euo pipefail"
+    assert lines[-1] == "make test", "its last line is the test suite's"
+    assert any(line.startswith("export GAUSSMARK_REQUIRE_BROWSER=1") for line in lines)
+    subprocess.run(["bash", "-n", str(script)], check=True)

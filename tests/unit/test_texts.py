@@ -1,0 +1,168 @@
+"""Texts by kind: columns, order, lengths, splits, and what is said where there are none."""
+
+import gzip
+import json
+import socket
+import time
+
+import pandas as pd
+import pytest
+
+from gaussmark_lib import docs_corpus, texts
+from gaussmark_lib.errors import CorpusError
+
+
+@pytest.fixture
+def corpus(monkeypatch) -> pd.DataFrame:
+    """A corpus of 2,000 paragraphs in 40 files of 8 packages, in place of the installed packages'."""
+    rows = [
+        (f"pkg{i // 250}/file{i // 50}.py", f"Paragraph number {i} says something of its own, at some length, about nothing at all.")
+        for i in range(2000)
+    ]
+    table = pd.DataFrame(rows, columns=["source", "text"])
+    table["split"] = table["text"].map(docs_corpus.split_of)
+    monkeypatch.setattr(docs_corpus, "load", lambda: table)
+    return table
+
+
+class TestDocs:
+    def test_each_text_is_whole_paragraphs_of_one_package_and_split(self, corpus):
+        split, package = corpus.set_index("text")["split"], corpus.set_index("text")["source"].str.split("/").str[0]
+        for wanted in ("train", "heldout"):
+            for row in texts.load("docs", split=wanted, min_chars=200):
+                parts = row["text"].split("\n\n")
+                assert set(split[parts]) == {wanted}
+                assert set(package[parts]) == {row["source"]}
+                assert len(row["text"]) >= 200
+                assert len("\n\n".join(parts[:-1])) < 200  # no longer than it has to be
+
+    def test_splits_share_no_paragraph(self, corpus):
+        train, heldout = (
+            {part for text in texts.load("docs", split=split, min_chars=100)["text"] for part in text.split("\n\n")} for split in ("train", "heldout")
+        )
+        assert train
+        assert heldout
+        assert not train & heldout
+
+    def test_the_first_n_are_a_prefix_in_a_fixed_order_that_mixes_packages(self, corpus):
+        everything = texts.load("docs", split="train", min_chars=200)
+        assert texts.load("docs", split="train", n=7, min_chars=200).to_list() == everything.to_list()[:7]
+        assert len(set(everything["source"][:20])) > 3
+        assert everything.column_names == ["text", "source"]
+
+    def test_an_unknown_split(self, corpus):
+        with pytest.raises(CorpusError, match="docs: expected the split 'train' or 'heldout', got 'test'"):
+            texts.load("docs", split="test")
+
+    def test_more_than_there_are(self, corpus):
+        n = len(texts.load("docs", min_chars=200))
+        with pytest.raises(
+            CorpusError, match=rf"docs \(heldout\): expected {n + 1} texts of at least 200 characters, found {n}; ask for fewer or shorter"
+        ):
+            texts.load("docs", n=n + 1, min_chars=200)
+
+    def test_longer_than_any(self, corpus):
+        with pytest.raises(CorpusError, match="expected some texts of at least 10000000 characters, found 0"):
+            texts.load("docs", min_chars=10**7)
+
+
+@pytest.mark.parametrize("kind", ["licences", "source"])
+def test_the_other_kinds_exist_on_this_machine(kind):
+    found = texts.load(kind, n=50)
+    assert found.column_names == ["text", "source"]
+    assert len(set(found["text"])) == 50
+    assert min(map(len, found["text"])) >= 1000
+    assert len(set(found["source"])) > 10
+    assert texts.load(kind, n=5).to_list() == found.to_list()[:5]
+
+
+def test_licences_are_licences_and_source_is_python():
+    assert sum("copyright" in text.lower() or "licen" in text.lower() for text in texts.load("licences", n=50)["text"]) > 25
+    assert sum("def " in text or "import " in text for text in texts.load("source", n=50)["text"]) > 25
+
+
+class TestJsonl:
+    @staticmethod
+    def write(path, *rows):
+        path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n", encoding="utf-8")
+        return path
+
+    def test_texts_come_in_the_files_order_with_its_name(self, tmp_path):
+        path = self.write(tmp_path / "mine.jsonl", {"text": "b ξ\u2028x"}, "", {"text": "a", "more": 1}, {"text": ""})
+        assert texts.load(path).to_list() == [{"text": "b ξ\u2028x", "source": "mine.jsonl"}, {"text": "a", "source": "mine.jsonl"}]
+        assert texts.load(str(path), n=1)["text"] == ["b ξ\u2028x"]
+
+    def test_min_chars_holds_where_it_is_given(self, tmp_path):
+        path = self.write(tmp_path / "mine.jsonl", {"text": "short"}, {"text": "long enough"})
+        assert texts.load(path, min_chars=6)["text"] == ["long enough"]
+
+    def test_gzipped(self, tmp_path):
+        plain = self.write(tmp_path / "mine.jsonl", {"text": "a ξ"}, {"text": "b"})
+        path = tmp_path / "mine.jsonl.gz"
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        assert texts.load(path)["text"] == ["a ξ", "b"]
+
+    @pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b'{"text": "a"}' * 999)[:30], b""], ids=["plain", "truncated", "empty"])
+    def test_gzipped_and_broken(self, tmp_path, content):
+        path = tmp_path / "mine.jsonl.gz"
+        path.write_bytes(content)
+        with pytest.raises(CorpusError, match=r"cannot read .*mine\.jsonl\.gz|expected some texts"):
+            texts.load(path)
+
+    @pytest.mark.parametrize("line", ["{", "[1]", '"x"', "3", "null", '{"txt": "a"}', "plain words"])
+    def test_a_line_without_a_text_is_named_by_number(self, tmp_path, line):
+        path = self.write(tmp_path / "mine.jsonl", {"text": "a"}, "", line)
+        with pytest.raises(CorpusError, match=r"mine\.jsonl, line 3: expected a JSON object with a 'text' field, got"):
+            texts.load(path)
+
+    @pytest.mark.parametrize("value", [3, None, ["a"], {"a": 1}])
+    def test_a_text_that_is_no_string(self, tmp_path, value):
+        path = self.write(tmp_path / "mine.jsonl", {"text": value})
+        with pytest.raises(CorpusError, match="line 1: expected 'text' to be a string, got"):
+            texts.load(path)
+
+    def test_bytes_that_are_no_text(self, tmp_path):
+        path = tmp_path / "mine.jsonl"
+        path.write_bytes(b'{"text": "\xff\xfe"}')
+        with pytest.raises(CorpusError, match=r"cannot read .*expected UTF-8 text"):
+            texts.load(path)
+
+    @pytest.mark.parametrize("name", ["none.jsonl", "none.jsonl.gz"])
+    def test_a_missing_file(self, tmp_path, name):
+        with pytest.raises(CorpusError, match=rf"no file .*{name}: expected a \.jsonl file"):
+            texts.load(tmp_path / name)
+
+    def test_an_empty_file_and_too_few_lines(self, tmp_path):
+        path = self.write(tmp_path / "mine.jsonl", {"text": "a"})
+        with pytest.raises(CorpusError, match="expected 2 texts of at least 1 characters, found 1"):
+            texts.load(path, n=2)
+        with pytest.raises(CorpusError, match="found 0"):
+            texts.load(self.write(tmp_path / "empty.jsonl"))
+
+
+@pytest.mark.parametrize("kind", ["wikipedia", "", "mine.txt", "docs ", "Docs"])
+def test_an_unknown_kind(kind):
+    with pytest.raises(CorpusError, match=r"expected one of docs, licences, source, c4 or a path ending in \.jsonl, got"):
+        texts.load(kind)
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_fewer_than_one(n):
+    with pytest.raises(CorpusError, match=f"n: expected at least 1 text, got {n}"):
+        texts.load("docs", n=n)
+
+
+def test_c4_needs_to_know_how_many():
+    with pytest.raises(CorpusError, match=r"say how many \(n=…\)"):
+        texts.load("c4")
+
+
+def test_c4_without_a_network_says_what_works_without_one(monkeypatch):
+    def fail(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    start = time.monotonic()
+    with pytest.raises(CorpusError, match=r"cannot read allenai/c4: the hub cannot be reached.*texts\.load\('docs'\) or a \.jsonl file works"):
+        texts.load("c4", n=3)
+    assert time.monotonic() - start < 10
