@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 import os
 import secrets
 import tempfile
@@ -65,7 +66,7 @@ class Key:
     @classmethod
     def from_seed(cls, seed: int) -> "Key":
         """A key that anybody can guess: for demonstrations and tests only."""
-        return cls(hashlib.sha256(f"gaussmark demonstration key {int(seed)}".encode()).digest()[:16])
+        return cls(hashlib.sha256(f"gaussmark demonstration key {operator.index(seed)}".encode()).digest()[:16])
 
     @property
     def seed(self) -> int:

@@ -8,7 +8,7 @@ import difflib
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging
 
 from gaussmark_lib import hub
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
@@ -96,9 +97,15 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
     where = {"revision": revision, "local_files_only": local.is_dir() or not hub.reachable()}
     try:
         tokenizer = AutoTokenizer.from_pretrained(local if local.is_dir() else source, **where)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            local if local.is_dir() else source, **where, dtype=dtype, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True
-        )
+        with _quiet() if local.is_dir() else nullcontext():
+            model, info = AutoModelForCausalLM.from_pretrained(
+                local if local.is_dir() else source,
+                **where,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
     except Exception as error:  # a broken checkpoint fails in as many ways as there are libraries below
         raise InvalidModelError(_why_not_loaded(str(name), local.is_dir(), error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
@@ -108,6 +115,18 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
             )
     check_finite(model, str(name))
     return LM(model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer, str(name))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar of transformers: reading a local file is over before anyone has read the bar. Downloads keep theirs."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _why_not_loaded(name: str, is_local: bool, error: Exception) -> str:

@@ -80,8 +80,8 @@ def test_temperature_0_is_transformers_greedy_text(architecture):
         ids = torch.tensor([prompt])
         out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=15, eos_token_id=None, pad_token_id=0)
         expected.append(out[0, len(prompt) :].tolist())
-    assert generate.sample(model, prompts, 15, temperature=0) == expected
-    assert generate.sample(model, prompts, 15, temperature=0, batch_size=1) == expected
+    assert generate.sample(model, prompts, 15, temperature=0.0) == expected
+    assert generate.sample(model, prompts, 15, temperature=0.0, batch_size=1) == expected
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)

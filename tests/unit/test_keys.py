@@ -4,6 +4,7 @@ import hashlib
 import pickle
 import traceback
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,13 @@ def test_new_keys_are_all_different_and_a_seed_always_gives_the_same():
     assert Key.from_seed(3) == Key.from_seed(3)
     assert len({Key.from_seed(seed).secret for seed in range(-50, 50)}) == 100
     assert len(Key.new().secret) == 16
+
+
+def test_a_seed_is_a_whole_number():
+    assert Key.from_seed(np.int64(3)) == Key.from_seed(3)
+    for seed in (1.5, "1", None):  # rounded, it would quietly be another key's seed
+        with pytest.raises(TypeError, match="integer"):
+            Key.from_seed(seed)
 
 
 @pytest.mark.parametrize("n", [0, 15, 17, 32])

@@ -15,6 +15,13 @@ def refused(message: str, model, prompts, responses, wm, keys, error=InvalidText
         score.score(model, prompts, responses, wm, keys, **kwargs)
 
 
+def test_tensors_arrays_and_tuples_are_ids_too(model, wm, key):
+    expected = score.score(model, [[1, 2]], [[3, 4, 5]], wm, [key])
+    for kind in (torch.tensor, np.array, tuple, lambda ids: np.array(ids, dtype=np.int16), lambda ids: [torch.tensor(i) for i in ids]):
+        table = score.score(model, [kind([1, 2])], [kind([3, 4, 5])], wm, [key])
+        np.testing.assert_array_equal(table["psi"], expected["psi"])
+
+
 def test_no_prompts(model, wm, key):
     refused("at least one prompt with its response, got none", model, [], [], wm, [key])
 
