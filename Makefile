@@ -6,7 +6,7 @@ STAMP := .venv/.complete
 TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
-NBVAL := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/notebooks/sanitize.cfg
+NBVAL := --nbval-lax --nbval-current-env --nbval-kernel-startup-timeout 300 --nbval-sanitize-with tests/notebooks/sanitize.cfg
 
 .PHONY: help setup tour test lab lint clean
 

@@ -14,12 +14,16 @@ REFUSED, FAILED, INTERRUPTED = 2, 1, 130  # exit codes
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser().parse_args(_joined(words) if words[:1] == ["run"] else words)
     try:
         return arguments.do(arguments)
     except GaussMarkError as error:
         print(f"gaussmark: {error}", file=sys.stderr)
         return REFUSED
+    except KeyboardInterrupt as error:
+        print(f"\ngaussmark: {error or 'interrupted'}", file=sys.stderr)
+        return INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:
@@ -99,9 +103,6 @@ def _run(arguments: argparse.Namespace) -> int:
     except runs.RunFailedError as error:
         print(f"gaussmark: {error}", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt as error:
-        print(f"\ngaussmark: {error}", file=sys.stderr)
-        return INTERRUPTED
     how = f"answered from its record of {run.status['finished']}; --force runs it again" if run.cached else f"complete in {run.status['seconds']} s"
     print(f"{notebook.name}: {how}")
     for name, value in run.numbers.items():
@@ -113,12 +114,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _tour(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.tour import tour
 
-    try:
-        with _stoppable():
-            done = tour(force=arguments.force, root=arguments.records)
-    except KeyboardInterrupt:
-        print("\ngaussmark: the tour was interrupted; what was complete is kept, and the next tour goes on from there", file=sys.stderr)
-        return INTERRUPTED
+    with _stoppable():
+        done = tour(force=arguments.force, root=arguments.records)
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
     print(f"\nThe tour is in {done.page}")

@@ -85,9 +85,10 @@ def execute(path: Path, parameters: Mapping[str, Any], *, folder: Path, env: Map
 
 def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: dict | bool) -> None:
     name = str(path).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
+    patience = {"start_timeout": 300, "iopub_timeout": 60}  # seconds; a busy machine is slow, and a dead kernel is seen at once
     settings = {"kernel_name": "python3", "language": "python", "km": kernel, "skip_cells_with_tag": SKIP_TAG, "progress_bar": progress}
     try:
-        notebook = papermill.execute_notebook(name, name, parameters, **settings)
+        notebook = papermill.execute_notebook(name, name, parameters, **settings, **patience)
     finally:
         run_sync(kernel.stop)()
         ensure_event_loop().close()

@@ -13,7 +13,7 @@ logarithm that the tails need is built from the same four operations.
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1 << 15  # numbers at a time: the temporaries stay in the processor's cache
+CHUNK = 1 << 16  # numbers at a time: the temporaries stay in the processor's cache
 
 Float64 = NDArray[np.float64]
 

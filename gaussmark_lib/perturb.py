@@ -14,10 +14,8 @@ p_{θ+ξ}               the model inside ``with watermarked(model, wm, key):``
 """
 
 import math
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -96,8 +94,7 @@ def noises(keys: Sequence[Key], wm: Watermark, model: PreTrainedModel) -> Float[
     """``noise`` of each of K keys, with one singular value decomposition for all."""
     linear = wm.find(model)
     directions = wm.directions(linear).cpu()
-    with ThreadPoolExecutor(min(len(keys), os.cpu_count() or 1)) as pool:
-        xis = torch.stack(list(pool.map(lambda key: _isotropic(key, wm.sigma, linear.shape), keys)))
+    xis = torch.stack([_isotropic(key, wm.sigma, linear.shape) for key in keys])
     for key, xi in zip(keys, xis, strict=True):
         if key.binding:
             key.check(wm, linear, xi)

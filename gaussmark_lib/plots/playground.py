@@ -16,7 +16,7 @@ GROUPS = {  # (kind of text, key) → colour and marker
 }
 
 
-def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05) -> Figure:
+def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05, caption: str = "") -> Figure:
     """ψ of each text and key below the density that ψ has without a watermark; a row a group.
 
     Args:
@@ -42,10 +42,10 @@ def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05) -> 
     n = scores.groupby(["kind", "key"]).size().iloc[0]
     axes.set(xlabel="ψ, in standard deviations of a text without watermark", ylim=(-0.055 * (len(GROUPS) + 0.8), 0.43), xlim=(grid[0], grid[-1]))
     axes.set_title(f"ψ below its null density N(0, 1): n = {n} a row, {scores['n_tokens'].iloc[0]} tokens each", loc="left")
-    return figure
+    return style.caption(figure, caption) if caption else figure
 
 
-def psi_when_turned(scores: pd.DataFrame, level: float = 0.05) -> Figure:
+def psi_when_turned(scores: pd.DataFrame, level: float = 0.05, caption: str = "") -> Figure:
     """ψ of watermarked texts under this key and the wrong one, against the ψ that σ was solved for.
 
     Args:
@@ -65,4 +65,4 @@ def psi_when_turned(scores: pd.DataFrame, level: float = 0.05) -> Figure:
     axes.set(xlabel="wanted ψ = σ · median‖G‖", ylabel="measured ψ (standard deviations)", xlim=(0, top))
     axes.set_title(f"Only this key sees the knob turn: n = {n} texts a setting, {marked['n_tokens'].iloc[0]} tokens", loc="left")
     axes.legend(fontsize="small")
-    return figure
+    return style.caption(figure, caption) if caption else figure

@@ -79,6 +79,12 @@ def corollary(model: LinearSoftmax, sigmas: list[float], level: float, unit_nois
     return pd.DataFrame(rows)
 
 
+def first_sigma(table: pd.DataFrame, column: str, beta: float) -> float | None:
+    """The smallest σ of a table whose miss rate (or bound on it) is at most β; None if there is none."""
+    enough = table.loc[table[column] <= beta, "sigma"]
+    return None if enough.empty else float(enough.min())
+
+
 def halfspace(direction: Float[np.ndarray, " d"], offset: float, gamma: float) -> float:
     """E[1{⟨Z, u⟩ ≤ a} exp(−γ‖Z‖²/2)] = (1+γ)^{−d/2} Φ(a √(1+γ)/‖u‖) for Z ~ N(0, I_d) (paper, Lemma "gaussian_halfspace").
 

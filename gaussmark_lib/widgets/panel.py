@@ -175,7 +175,7 @@ class Panel:
         self.result, self.generated.value = result, html
 
     def _show_verdict(self, verdict: Verdict) -> None:
-        html = render.tested(verdict)
+        html = render.verdict(verdict)
         self.verdict, self.tested.value = verdict, html
 
     def _started(self) -> None:

@@ -62,14 +62,14 @@ def verdict_sentence(row: pd.Series, level: float = LEVEL) -> str:
     )
 
 
-def comparison(result: Comparison, picture: Figure | None = None) -> str:
+def comparison(result: Comparison, picture: Figure | None = None, level: float = LEVEL) -> str:
     """Everything about plain and watermarked text: sentence, table, the figure if there is one, texts side by side."""
-    verdict = verdict_sentence(result.score(WATERMARKED, THIS_KEY))
-    table = f'<div style="flex:0 1 auto">{_score_table(result.scores)}</div>'
+    sentence = verdict_sentence(result.score(WATERMARKED, THIS_KEY), level)
+    table = f'<div style="flex:0 1 auto">{_score_table(result.scores, level)}</div>'
     figure = f'<div style="flex:1 1 22em">{image(picture)}</div>' if picture else ""
     pairs = [_side_by_side(*(_text_card(result, kind, sample) for kind in (PLAIN, WATERMARKED))) for sample in range(result.question.n_samples)]
     return _block(
-        _paragraph(f"<b>Watermarked text, this key:</b> {escape(verdict)}"),
+        _paragraph(f"<b>Watermarked text, this key:</b> {escape(sentence)}"),
         _paragraph(escape(_circumstances(result)), _QUIET),
         _side_by_side(table, figure),
         *pairs,
@@ -77,12 +77,12 @@ def comparison(result: Comparison, picture: Figure | None = None) -> str:
     )
 
 
-def tested(result: Verdict) -> str:
+def verdict(result: Verdict, level: float = LEVEL) -> str:
     """Everything about a text that was tested: sentence, control, evidence."""
     this, wrong = (result.scores.set_index("key").loc[key] for key in (THIS_KEY, WRONG_KEY))
     control = f"Negative control, a wrong key: p = {probability(wrong['p_value'], wrong['log10_p'])}. {result.weight}, key {result.key_id}."
     return _block(
-        _paragraph(f"<b>This key:</b> {escape(verdict_sentence(this))}"),
+        _paragraph(f"<b>This key:</b> {escape(verdict_sentence(this, level))}"),
         _paragraph(escape(control), _QUIET),
         f'<div style="{_CARD}">{tokens(result.pieces, this["psi"])}</div>',
         legend(this["n_tokens"]),
@@ -149,16 +149,16 @@ def _text_card(result: Comparison, kind: str, sample: int) -> str:
     )
 
 
-def _score_table(scores: pd.DataFrame) -> str:
+def _score_table(scores: pd.DataFrame, level: float) -> str:
     several = scores["sample"].nunique() > 1
-    head = "".join(f'<th scope="col" style="{_CELL};{_RULE}">{name}</th>' for name in ("Text", "Key", "ψ", "p", f"level {LEVEL}"))
+    head = "".join(f'<th scope="col" style="{_CELL};{_RULE}">{name}</th>' for name in ("Text", "Key", "ψ", "p", f"level {level}"))
     rows = scores.sort_values(["kind", "key", "sample"], ascending=[False, True, True])
-    body = "".join(_score_row(row, f" {row['sample'] + 1}" if several else "") for _, row in rows.iterrows())
+    body = "".join(_score_row(row, f" {row['sample'] + 1}" if several else "", level) for _, row in rows.iterrows())
     return f'<table style="border-collapse:collapse;background:none;font-size:inherit"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def _score_row(row: pd.Series, number: str) -> str:
-    psi, detected = _signed(row["psi"]), "detected" if row["p_value"] <= LEVEL else "–"
+def _score_row(row: pd.Series, number: str, level: float) -> str:
+    psi, detected = _signed(row["psi"]), "detected" if row["p_value"] <= level else "–"
     cells = (row["kind"] + number, row["key"], psi, probability(row["p_value"], row["log10_p"]), detected)
     weight = "600" if (row["kind"], row["key"]) == (WATERMARKED, THIS_KEY) else "400"
     return "<tr>" + "".join(f'<td style="{_CELL};font-weight:{weight}">{escape(cell)}</td>' for cell in cells) + "</tr>"

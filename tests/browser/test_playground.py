@@ -41,7 +41,7 @@ assert "expected a prompt" in panel.message.value.lower() and "Traceback" not in
 assert panel.generated.value == shown, "what was shown stays"
 
 theta = perturb.Watermark(weight, 1.0).find(lm.model).sha256()
-panel.prompt.value, panel.n_tokens.value = "The function", 300
+panel.prompt.value, panel.n_tokens.value = "The function", 120
 panel.wait()
 panel.generate.click()
 while panel.doing.value != "writing watermarked text":
@@ -122,6 +122,20 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     panel.get_by_role("button", name=re.compile("Test$")).click()
     expect(panel.get_by_text("Negative control, a wrong key: p =")).to_be_visible(timeout=PATIENCE)
     panel.screenshot(path=tmp_path / "tested.png")
+
+
+@pytest.mark.browser
+def test_stop_is_heard_while_it_works(page: Page):
+    """The kernel answers the click in the middle of the work, not after it."""
+    panel = page.locator(".jp-OutputArea-output .widget-vbox").first
+    expect(panel.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
+    panel.locator(".widget-slider").filter(has_text="Tokens").locator(".noUi-handle").focus()
+    page.keyboard.press("End")  # as many as there can be: gradients are measured for this length first
+    expect(panel.get_by_text(re.compile("^writing reference texts"))).to_be_visible(timeout=PATIENCE)
+    panel.get_by_role("button", name="Stop").click()
+    expect(panel.get_by_role("status")).to_have_text(re.compile("^Stopped"), timeout=PATIENCE)
+    expect(panel.get_by_text("σ: will be solved for when you press Generate")).to_be_visible()
+    expect(panel.get_by_role("button", name="Stop")).to_be_disabled()
 
 
 @pytest.mark.browser

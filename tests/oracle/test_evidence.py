@@ -113,6 +113,12 @@ def test_leaves_the_model_as_it_was():
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def test_no_dropout_even_while_training():
+    model, wm, key = tiny_models.build("gpt2"), Watermark(tiny_models.ONE_WEIGHT["gpt2"], 0.1), Key.from_seed(3)
+    quiet = evidence.per_token(model, PROMPT, RESPONSE, wm, key)
+    assert evidence.per_token(model.train(), PROMPT, RESPONSE, wm, key).equals(quiet)
+
+
 def test_refuses_a_watermarked_model():
     model, wm, key = tiny_models.build(), Watermark("model.layers.2.mlp.down_proj.weight", 0.1), Key.from_seed(3)
     with perturb.watermarked(model, wm, key), pytest.raises(errors.PerturbedModelError):

@@ -1,6 +1,7 @@
 """The paper's power bounds: their lemma by integration, the bounds above the exact miss rate in every cell, the printed forms below it."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import integrate, special, stats
 
@@ -121,6 +122,12 @@ def test_the_condition_of_the_corollary_is_never_met(dim, tau):
             assert slope[-1] > 0
             if quantile.min() >= 0:
                 assert slope[-1] == pytest.approx(tau * model.grad_norms.max(), rel=0.05)
+
+
+def test_first_sigma():
+    table = pd.DataFrame({"sigma": [3.0, 1.0, 2.0, 4.0], "beta": [0.05, 0.9, 0.1, 0.8]})
+    assert bounds.first_sigma(table, "beta", 0.1) == 2.0
+    assert bounds.first_sigma(table, "beta", 0.01) is None
 
 
 # --- the strongly log-concave theorem ---
