@@ -8,11 +8,11 @@ import pytest
 from gaussmark_lib import notebooks, runs
 
 OTHER = {
-    "00_first_watermark": {"seed": 1, "sigma": 0.15, "n_prompts": 12},
+    "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 12},
     "01_motivation": {"seed": 1, "n_texts": 500},
-    "02_level_check": {"seed": 1, "n_texts": 40, "keys_per_text": 20},
+    "02_level_check": {"seed": 1, "n_texts": 36, "keys_per_text": 20},
     "11_playground": {"seed": 1, "n_tokens": 60},
-    "20_train_doclm": {"seed": 1, "steps": 30},
+    "20_train_doclm": {"seed": 1, "steps": 36},
 }
 
 

@@ -125,7 +125,7 @@ def test_refuses_a_watermarked_model():
         evidence.per_token(model, PROMPT, RESPONSE, wm, key)
 
 
-@pytest.mark.parametrize("response", [[], [tiny_models.VOCAB], [1] * tiny_models.CONTEXT, "text"])
+@pytest.mark.parametrize("response", [[], [tiny_models.VOCAB], [1] * tiny_models.CONTEXT])
 def test_refuses_what_cannot_be_scored(response):
     with pytest.raises(errors.InvalidTextError):
         evidence.per_token(tiny_models.build(), PROMPT, response, Watermark("model.layers.2.mlp.down_proj.weight", 0.1), Key.from_seed(3))

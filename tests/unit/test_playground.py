@@ -181,7 +181,6 @@ def test_a_stopped_measurement_is_not_kept(session: Session):
         ({"psi": float("nan")}, errors.InvalidWatermarkError),
         ({"n_tokens": 0}, errors.InvalidTextError),
         ({"n_samples": 0}, errors.InvalidTextError),
-        ({"n_samples": 1.5}, errors.InvalidTextError),
         ({"prompt": " \n"}, errors.InvalidTextError),
         ({"prompt": "x" * 60}, errors.InvalidTextError),
         ({"weight": "model.layers.9.mlp.down_proj.weight"}, errors.UnknownWeightError),
