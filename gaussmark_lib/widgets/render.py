@@ -31,7 +31,7 @@ def message(sentence: str, is_error: bool = False) -> str:
     """A sentence that a screen reader reads out."""
     if not sentence:
         return ""
-    edge = _rgba(style.WATERMARKED, 1) if is_error else "rgba(128,128,128,.6)"
+    edge = _rgba(style.WATERMARKED, 1.0) if is_error else "rgba(128,128,128,.6)"
     role = "alert" if is_error else "status"
     return f'<div role="{role}" style="padding:.35em .8em;border-left:4px solid {edge};line-height:1.4">{escape(sentence)}</div>'
 
@@ -55,7 +55,7 @@ def verdict_sentence(row: pd.Series, level: float = LEVEL) -> str:
     often = f", about once in {once_in:,.0f}" if 10 < once_in < 1e9 else ""
     outcome = f"Detected at level {level}." if row["p_value"] <= level else f"Not detected at level {level}: that is no proof of absence."
     caution = " One token: the p-value is exact, but there is hardly anything to see." if row["n_tokens"] == 1 else ""
-    n, p = row["n_tokens"], probability(row["p_value"], row["log10_p"])
+    n, p = int(row["n_tokens"]), probability(row["p_value"], row["log10_p"])
     return (
         f"p = {p} (ψ = {_signed(row['psi'])}, {n} {_plural('token', n)}). If the text had nothing to do with the key,"
         f" a key drawn at random would lean this much to it with that probability{often}. {outcome}{caution}"
@@ -85,7 +85,7 @@ def verdict(result: Verdict, level: float = LEVEL) -> str:
         _paragraph(f"<b>This key:</b> {escape(verdict_sentence(this, level))}"),
         _paragraph(escape(control), _QUIET),
         f'<div style="{_CARD}">{tokens(result.pieces, this["psi"])}</div>',
-        legend(this["n_tokens"]),
+        legend(int(this["n_tokens"])),
     )
 
 
