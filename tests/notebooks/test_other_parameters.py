@@ -11,6 +11,14 @@ OTHER = {
     "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 12},
     "01_motivation": {"seed": 1, "n_texts": 500},
     "02_level_check": {"seed": 1, "n_texts": 36, "keys_per_text": 20},
+    "03_detectability": {"seed": 1, "lengths": [30, 120, 240], "n_prompts": 12, "n_spread": 8, "weight": "model.layers.5.mlp.down_proj.weight"},
+    "04_layer_sigma_sweep": {
+        "seed": 1,
+        "weights": ["model.layers.0.mlp.up_proj.weight", "model.layers.4.mlp.down_proj.weight"],
+        "n_tokens": 60,
+        "n_check": 16,
+    },
+    "10_speed": {"seed": 1, "n_texts": 4, "n_tokens": 60, "lengths": [30, 60], "repeats": 2, "n_rows": 16, "n_keys": 32, "n_generated": 10},
     "11_playground": {"seed": 1, "n_tokens": 60},
     "20_train_doclm": {"seed": 1, "steps": 36},
 }
