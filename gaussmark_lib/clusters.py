@@ -17,8 +17,9 @@ from typing import Any
 import dask
 import dask_jobqueue
 import dask_jobqueue.local
+from dask.system import CPU_COUNT
 from distributed import Client, Nanny, Scheduler, SpecCluster
-from distributed.system import CPU_COUNT, MEMORY_LIMIT
+from distributed.system import MEMORY_LIMIT
 from distributed.utils import TimeoutError as DaskTimeoutError
 
 from gaussmark_lib import notebooks

@@ -46,7 +46,7 @@ def run_all(
         client.submit(sweep_worker.run_cell, source, values, run_id, root, key=f"{source.name}-{run_id}-{mark}", resources=resources): run_id
         for run_id, values in cells.items()
     }
-    finished, outcomes, recorded, shown = as_completed(futures), {}, bar.n, 0.0
+    finished, outcomes, recorded, shown = as_completed(futures, loop=client.loop), {}, bar.n, 0.0
     while len(outcomes) < len(futures):
         batch = finished.next_batch(block=False)
         for future in batch:
@@ -62,8 +62,7 @@ def _show(bar: tqdm, new: int, recorded: int, outcomes: list[Outcome], workers: 
     recorded += sum(outcome.cached for outcome in outcomes)
     failed = sum(bool(outcome.error) for outcome in outcomes)
     bar.set_postfix_str(f"{recorded} from record, {failed} failed, {workers} worker{'s'[: workers != 1]}", refresh=False)
-    bar.update(new)
-    bar.refresh()
+    bar.update(new) or bar.refresh()
 
 
 def _outcome(future: Future) -> Outcome:

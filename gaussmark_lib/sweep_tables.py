@@ -56,7 +56,7 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
 
 def _storable(table: pd.DataFrame) -> pd.DataFrame:
     """Columns of mixed kinds (a number here, a word there) as JSON, because a parquet column holds one kind."""
-    for name in table.columns[table.dtypes == object]:
+    for name in [name for name, kind in table.dtypes.items() if pd.api.types.is_object_dtype(kind)]:
         try:
             pa.array(table[name], from_pandas=True)
         except (pa.ArrowInvalid, pa.ArrowTypeError):
