@@ -16,7 +16,7 @@ Everything is checked before anything runs, because a night of runs with a missp
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,14 @@ def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any]
     problems: list[str] = []
     listed = _listed(grid.get(CELLS, [{}]), problems)
     crossed = {name: _values(notebook, name, given, problems) for name, given in grid.items() if name != CELLS}
+    for part in [params or {}, *listed, *({name: value} for name, values in crossed.items() for value in values)]:
+        problems += _problems(notebook, part)
     problems += [f"{name}: given both in a cell and beside the cells; say it once" for name in crossed if any(name in cell for cell in listed)]
     if not grid:
         problems.append("it is empty; write `name: [value, value]` lines")
     rows = [{**cell, **dict(zip(crossed, row, strict=True))} for cell in listed for row in itertools.product(*crossed.values())]
-    checked = list(_checked(notebook, [{**(params or {}), **row} for row in rows or [params or {}]], problems))
-    if not problems:
-        problems += _duplicates(rows, checked)
+    checked = [] if problems else [notebook.check({**(params or {}), **row}) for row in rows]
+    problems += _duplicates(rows, checked)
     if problems:
         raise ParameterError("\n  ".join([f"{notebook.name} cannot be swept over this grid:", *dict.fromkeys(problems)]))
     return checked
@@ -86,19 +87,18 @@ def _values(notebook: Notebook, name: str, given: Any, problems: list[str]) -> l
     return given
 
 
-def _checked(notebook: Notebook, rows: list[dict[str, Any]], problems: list[str]) -> Iterator[dict[str, Any]]:
-    """Every row with all parameters' values; where one cannot be used, ``problems`` says so once and not once a cell."""
-    for row in rows:
-        try:
-            yield notebook.check(row)
-        except ParameterError as error:
-            problems += [line.strip() for line in str(error).splitlines()[1:]]
+def _problems(notebook: Notebook, part: dict[str, Any]) -> list[str]:
+    try:
+        notebook.check(part)
+    except ParameterError as error:
+        return [line.strip() for line in str(error).splitlines()[1:]]
+    return []
 
 
 def _duplicates(rows: list[dict[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
     first: dict[str, int] = {}
-    for index, (row, cell) in enumerate(zip(rows, checked, strict=True)):
+    for index, cell in enumerate(checked):
         known = first.setdefault(json.dumps(cell, sort_keys=True), index)
         if known != index:
-            return [f"cells {known + 1} and {index + 1} are the same: {row}; give each once"]
+            return [f"cells {known + 1} and {index + 1} are the same: {rows[index]}; give each once"]
     return []
