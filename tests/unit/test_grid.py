@@ -93,7 +93,7 @@ def test_a_file_that_is_no_grid(tmp_path, text):
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(ParameterError, match="no grid is called 'sigma_gird'; there are .*sigma_grid"):
+    with pytest.raises(ParameterError, match=r"no grid is called 'sigma_gird'; there are .*sigma_grid"):
         grid.read("sigma_gird")
 
 
