@@ -9,14 +9,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
-import dask_jobqueue
-import dask_jobqueue.local
 from dask.system import CPU_COUNT
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.system import MEMORY_LIMIT
@@ -25,18 +24,12 @@ from distributed.utils import TimeoutError as DaskTimeoutError
 from gaussmark_lib import notebooks
 from gaussmark_lib.errors import ClusterError
 
+if TYPE_CHECKING:
+    from dask_jobqueue import JobQueueCluster
+
 PATIENCE = 10  # seconds for a scheduler to answer
 MEMORY = 2 * 1024**3  # bytes that a small model's run may need
-QUEUES = {
-    "slurm": dask_jobqueue.SLURMCluster,
-    "pbs": dask_jobqueue.PBSCluster,
-    "sge": dask_jobqueue.SGECluster,
-    "lsf": dask_jobqueue.LSFCluster,
-    "oar": dask_jobqueue.OARCluster,
-    "moab": dask_jobqueue.MoabCluster,
-    "htcondor": dask_jobqueue.HTCondorCluster,
-    "local": dask_jobqueue.local.LocalCluster,  # processes of this machine, to try a file out
-}
+QUEUES = {"slurm": "SLURM", "pbs": "PBS", "sge": "SGE", "lsf": "LSF", "oar": "OAR", "moab": "Moab", "htcondor": "HTCondor"}
 
 
 @contextmanager
@@ -149,7 +142,7 @@ def _queue(file: str | Path, gpus_per_run: int) -> Iterator[Client]:
             yield client
 
 
-def _submit(cluster: dask_jobqueue.JobQueueCluster, jobs: int | list[int]) -> None:
+def _submit(cluster: "JobQueueCluster", jobs: int | list[int]) -> None:
     async def submitted() -> None:
         await cluster
 
@@ -160,7 +153,7 @@ def _submit(cluster: dask_jobqueue.JobQueueCluster, jobs: int | list[int]) -> No
         cluster.sync(submitted)  # raises what the queue says; scale alone would leave it in a log
 
 
-def queue(file: str | Path) -> tuple[dask_jobqueue.JobQueueCluster, int | list[int]]:
+def queue(file: str | Path) -> tuple["JobQueueCluster", int | list[int]]:
     """The cluster that a YAML file describes, with nothing submitted yet, and how many jobs it wants: a number, or [least, most].
 
     ``kind`` says which queue, ``jobs`` how many; all else are keyword arguments of ``dask-jobqueue``'s cluster of that kind.
@@ -175,9 +168,18 @@ def queue(file: str | Path) -> tuple[dask_jobqueue.JobQueueCluster, int | list[i
     if not _is_count(jobs):
         raise ClusterError(f"{file}: expected `jobs:` a number from 1, or [least, most] for as many as there is work for, got {jobs!r}")
     try:
-        return QUEUES[kind](**{"cores": 1, "processes": 1, **given}), jobs
+        return _class(kind)(**{"cores": 1, "processes": 1, **given}), jobs
     except (TypeError, ValueError, OSError, RuntimeError) as error:
         raise ClusterError(f"{file}: no {kind} cluster can be made of it: {error}") from None
+
+
+def _class(kind: str) -> type["JobQueueCluster"]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    import dask_jobqueue  # here, because importing it makes a Ctrl-C end the process with exit code 0
+
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    return getattr(dask_jobqueue, f"{QUEUES[kind]}Cluster")
 
 
 def _is_count(jobs: Any) -> bool:

@@ -142,13 +142,14 @@ def _abandoned(folder: Path) -> list[Path]:
 
 
 def _alive(pid: str) -> bool:
+    import psutil  # here, because it is needed only if something was left
+
     try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
+        return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE  # dead, and waiting for whoever adopted it
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:  # someone else's
-        pass
-    return True
+    except psutil.AccessDenied:  # someone else's
+        return True
 
 
 @cache
