@@ -56,8 +56,9 @@ def problem(library: str, source_folder: Path, seen: Path) -> str:
 
 
 def dask_setup(worker: Worker) -> None:
-    """Preloaded by workers on the sweep's own machine: a Ctrl-C in the terminal is for the sweep, which then stops them in order."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which kernels would inherit
+    """Preloaded by workers on the sweep's own machine: a signal that goes to all processes is for the sweep, which then stops them in order."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which kernels would inherit
 
 
 def _wanted() -> Callable[[], bool]:

@@ -224,7 +224,7 @@ def test_a_cell_that_fails_does_not_stop_the_others_and_is_run_again(place, undi
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
         done = place.sweep(tmp_path, workers=1)
     failed, killed = done.failed
-    assert (failed.params, failed.reason) == ({"x": 1}, "RuntimeError: no 1")
+    assert (failed.params, failed.reason) == ({"x": 1}, "in cell `import os, time`: RuntimeError: no 1")
     assert "RuntimeError: no 1" in failed.traceback
     assert "\x1b" not in failed.traceback
     assert killed.params == {"x": 3}
@@ -232,7 +232,7 @@ def test_a_cell_that_fails_does_not_stop_the_others_and_is_run_again(place, undi
     assert done.results["status"].tolist() == ["complete", "failed", "failed"]
     assert done.results["square"].isna().tolist() == [False, True, True]
     about = json.loads((done.dir / "sweep.json").read_text())
-    assert (about["status"], about["cells"][1]["error"]) == ("failed", "RuntimeError: no 1")
+    assert (about["status"], about["cells"][1]["error"]) == ("failed", failed.reason)
 
     place.unset("kill")
     printed, errors = _finish(place.start(tmp_path, "--workers", "1"), 1)
