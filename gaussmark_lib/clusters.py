@@ -136,21 +136,24 @@ def _queue(file: str | Path, gpus_per_run: int) -> Iterator[Client]:
             raise ClusterError(f"{file}: jobs are submitted with {command[0]}, which is not on this machine; start the sweep where it is")
         try:
             _submit(cluster, jobs)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise ClusterError(f"{file}: the queue took no job; correct the file and start again: {error}") from None
         with Client(cluster, set_as_default=False) as client:
             yield client
 
 
 def _submit(cluster: "JobQueueCluster", jobs: int | list[int]) -> None:
+    """Submits the jobs; the first ones by hand, because ``scale`` and ``adapt`` leave it in a log if the queue takes none."""
+
     async def submitted() -> None:
         await cluster
 
-    if isinstance(jobs, list):
-        cluster.adapt(minimum_jobs=jobs[0], maximum_jobs=jobs[1])
-    else:
-        cluster.scale(jobs=jobs)
-        cluster.sync(submitted)  # raises what the queue says; scale alone would leave it in a log
+    least, most = jobs if isinstance(jobs, list) else (jobs, jobs)
+    for _ in range(max(1, least)):
+        cluster.worker_spec.update(cluster.new_worker_spec())
+    cluster.sync(submitted)
+    if most > least:
+        cluster.adapt(minimum_jobs=least, maximum_jobs=most)
 
 
 def queue(file: str | Path) -> tuple["JobQueueCluster", int | list[int]]:
