@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.system import CPU_COUNT
-from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed import Client, Nanny, Scheduler, SpecCluster, Status
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import TimeoutError as DaskTimeoutError
 
@@ -146,7 +146,12 @@ def _submit(cluster: "JobQueueCluster", jobs: int | list[int]) -> None:
     """Submits the jobs; the first ones by hand, because ``scale`` and ``adapt`` leave it in a log if the queue takes none."""
 
     async def submitted() -> None:
-        await cluster
+        try:
+            await cluster
+        finally:
+            for job in cluster.workers.values():
+                if job.status == Status.created:
+                    job.status = Status.failed  # or Dask would not close the cluster
 
     least, most = jobs if isinstance(jobs, list) else (jobs, jobs)
     for _ in range(max(1, least)):

@@ -10,8 +10,11 @@ from small_notebooks import code, parameters, write
 from gaussmark_lib import clusters, paths, sweeps
 from gaussmark_lib.errors import ClusterError
 
+# dask-jobqueue drops a cluster whose arguments it refuses, without closing it
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed cluster:ResourceWarning")
+
 SBATCH = """#!/bin/sh
-setsid sh "$1" >/dev/null 2>&1 &
+setsid sh -c "$(cat "$1")" >/dev/null 2>&1 &
 echo "Submitted batch job $!"
 """
 SCANCEL = """#!/bin/sh
