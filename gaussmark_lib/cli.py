@@ -6,16 +6,21 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.errors import GaussMarkError
+
+if TYPE_CHECKING:
+    from gaussmark_lib.notebooks import Notebook
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130  # exit codes
 
 
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
-    arguments = parser().parse_args(_joined(words) if words[:1] == ["run"] else words)
+    arguments = parser().parse_args(_joined(words) if words[:1] in (["run"], ["sweep"]) else words)
     try:
         return arguments.do(arguments)
     except GaussMarkError as error:
@@ -35,15 +40,29 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run", help="run a notebook with checked parameters and record it", description="Runs a notebook, or answers from its record."
     )
-    run.add_argument("notebook", metavar="NOTEBOOK", help="number (00), name (00_first_watermark) or path")
-    run.add_argument("-p", dest="typed", metavar="NAME VALUE", action="append", default=[], help="a parameter's value, in YAML; may be repeated")
-    run.add_argument(
-        "-f", dest="preset", metavar="PRESET", help="a YAML file of parameter values, or its name in papermill_runs/presets; -p overrides it"
-    )
+    _add_question(run)
     run.add_argument("--force", action="store_true", help="run it even if there is a record")
     run.add_argument("--parameters", action="store_true", help="list the notebook's parameters, and run nothing")
-    run.add_argument("--records", metavar="DIR", type=Path, help="where records lie, instead of papermill_runs")
     run.set_defaults(do=_run)
+
+    sweep = commands.add_parser(
+        "sweep",
+        help="run a notebook over a grid of parameters",
+        description="Runs a notebook once for every cell of a grid, as many at a time as there are workers, and writes one table. "
+        "Cells with a record are not run again, so a sweep that was stopped goes on where it was.",
+    )
+    _add_question(sweep)
+    sweep.add_argument(
+        "--grid", metavar="GRID", required=True, help="a YAML file of `name: [value, value]` lines, or its name in papermill_runs/presets"
+    )
+    place = sweep.add_mutually_exclusive_group()
+    place.add_argument("--workers", metavar="N", type=int, help="how many local processes; by default one a core, or one a GPU with --gpus-per-run")
+    place.add_argument("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler, e.g. tcp://host:8786")
+    place.add_argument(
+        "--cluster", metavar="FILE", help="start workers as a queue's jobs: a YAML file, or its name in papermill_runs/presets (slurm)"
+    )
+    sweep.add_argument("--gpus-per-run", metavar="N", type=int, choices=range(65), default=0, help="GPUs that a run has to itself (0)")
+    sweep.set_defaults(do=_sweep)
 
     tour = commands.add_parser(
         "tour", help="run all numbered notebooks and write one page", description="Runs all numbered notebooks and writes one page."
@@ -77,6 +96,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _add_question(command: argparse.ArgumentParser) -> None:
+    """What is asked of which notebook, for all commands that run one."""
+    command.add_argument("notebook", metavar="NOTEBOOK", help="number (00), name (00_first_watermark) or path")
+    command.add_argument("-p", dest="typed", metavar="NAME VALUE", action="append", default=[], help="a parameter's value, in YAML; may be repeated")
+    command.add_argument(
+        "-f", dest="preset", metavar="PRESET", help="a YAML file of parameter values, or its name in papermill_runs/presets; -p overrides it"
+    )
+    command.add_argument("--records", metavar="DIR", type=Path, help="where records lie, instead of papermill_runs")
+
+
 def _joined(words: list[str]) -> list[str]:
     """``-p name value`` as the one word ``-pname=value``, because argparse would take a value like -1e-3 for an option."""
     if "-p" not in words:
@@ -86,20 +115,27 @@ def _joined(words: list[str]) -> list[str]:
     return [*before, "-p" + "=".join(after[:taken]), *_joined(after[taken:])]
 
 
+def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[str, Any], dict[str, Any]]:
+    """What -f and what -p say."""
+    from gaussmark_lib import notebooks, parameters
+
+    if lone := [typed for typed in arguments.typed if "=" not in typed]:
+        raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
+    preset = notebooks.preset(arguments.preset) if arguments.preset else {}
+    return preset, parameters.parse(notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed])
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    from gaussmark_lib import notebooks, parameters, runs
+    from gaussmark_lib import notebooks, runs
 
     notebook = notebooks.load(arguments.notebook)
     if arguments.parameters:
         print("\n".join(map(str, notebook.parameters.values())))
         return 0
-    values = notebooks.preset(arguments.preset) if arguments.preset else {}
-    if lone := [typed for typed in arguments.typed if "=" not in typed]:
-        raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
-    values |= parameters.parse(notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed])
+    preset, typed = _values(arguments, notebook)
     try:
         with _stoppable():
-            run = runs.run(notebook, values, force=arguments.force, root=arguments.records)
+            run = runs.run(notebook, preset | typed, force=arguments.force, root=arguments.records)
     except runs.RunFailedError as error:
         print(f"gaussmark: {error}", file=sys.stderr)
         return FAILED
@@ -109,6 +145,36 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"  {name:32} {value}")
     print(run.dir)
     return 0
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from gaussmark_lib import grid, notebooks, sweeps
+
+    notebook = notebooks.load(arguments.notebook)
+    values = grid.read(arguments.grid)
+    preset, typed = _values(arguments, notebook)
+    if twice := typed.keys() & values.keys():
+        raise GaussMarkError(f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; say it once")
+    with _stoppable():
+        done = sweeps.sweep(
+            notebook,
+            values,
+            preset | typed,
+            workers=arguments.workers,
+            scheduler=arguments.scheduler,
+            cluster=arguments.cluster,
+            gpus_per_run=arguments.gpus_per_run,
+            root=arguments.records,
+        )
+    for why, failures in groupby(sorted(done.failed, key=lambda failure: failure.why), key=lambda failure: failure.why):
+        cells = [", ".join(f"{name}={value!r}" for name, value in failure.params.items()) or notebook.name for failure in failures]
+        print(f"\ngaussmark: failed: {'; '.join(cells)}\n{why}", file=sys.stderr)
+    complete = len(done.cells) - len(done.failed)
+    print(f"{notebook.name}: {complete} of {len(done.cells)} cells complete, {done.cached} of them from record, {len(done.failed)} failed")
+    if done.failed:
+        print("The same command again runs the failed cells again.")
+    print(done.dir)
+    return FAILED if done.failed else 0
 
 
 def _tour(arguments: argparse.Namespace) -> int:

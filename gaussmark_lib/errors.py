@@ -43,3 +43,7 @@ class CorpusError(GaussMarkError):
 
 class ParameterError(GaussMarkError):
     """A notebook parameter that is unknown, of the wrong type, or out of range."""
+
+
+class ClusterError(GaussMarkError):
+    """A Dask cluster that cannot be reached, or that cannot run what is asked of it."""

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -58,7 +58,15 @@ class Kernel(AsyncKernelManager):
             os.killpg(self.provisioner.process.pid, signal.SIGKILL)  # a kernel leads its own process group
 
 
-def execute(path: Path, parameters: Mapping[str, Any], *, folder: Path, env: Mapping[str, str], progress: dict | bool = True) -> None:
+def execute(
+    path: Path,
+    parameters: Mapping[str, Any],
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    progress: dict | bool = True,
+    wanted: Callable[[], bool] = lambda: True,
+) -> None:
     """Executes the notebook at ``path`` in place, and saves it after every cell.
 
     Args:
@@ -66,16 +74,20 @@ def execute(path: Path, parameters: Mapping[str, Any], *, folder: Path, env: Map
         folder: where the cells run; the caller's own working directory stays as it is.
         env: added to the environment of the kernel, and of nothing else.
         progress: whether to show a bar over the cells, or tqdm's options for it.
+        wanted: asked twice a second; once it says no, the kernel is killed as by a Ctrl-C, for callers that cannot get one.
 
     Raises:
         papermill.PapermillExecutionError: a cell raised.
         nbclient.exceptions.DeadKernelError: the kernel died, for lack of memory for example.
-        KeyboardInterrupt: as it came in the caller's thread.
+        KeyboardInterrupt: as it came in the caller's thread, or because the answer is not wanted any more.
     """
     with tempfile.TemporaryDirectory(prefix="gaussmark-", ignore_cleanup_errors=True) as sockets, ThreadPoolExecutor(1) as pool:
         kernel = Kernel(sockets, {**os.environ, **env}, folder)
         job = pool.submit(_execute, kernel, path, dict(parameters), progress)
         try:
+            while wait([job], timeout=0.5).not_done:
+                if not wanted():
+                    raise KeyboardInterrupt("not wanted any more")
             job.result()
         except BaseException:
             while wait([job], timeout=0.1).not_done:
@@ -118,3 +130,12 @@ def mark_stopped(path: Path, name: str, text: str) -> str | None:
     notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
     nbformat.write(notebook, path)
     return stopped.source.strip().partition("\n")[0]
+
+
+def traceback(path: Path) -> str:
+    """The last traceback that the notebook at ``path`` shows, without colours; empty if there is none."""
+    from nbconvert.filters import strip_ansi  # here, because it takes a second and most runs do not fail
+
+    cells = nbformat.read(path, as_version=4).cells
+    errors = [output for cell in cells for output in cell.get("outputs", []) if output.output_type == "error"]
+    return strip_ansi("\n".join(errors[-1].traceback)) if errors else ""

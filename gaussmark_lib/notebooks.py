@@ -57,10 +57,10 @@ class Notebook:
         """Every parameter's value, given or default; ParameterError where one cannot be used."""
         return parameters.check(self.parameters, given, self.name)
 
-    def run_id(self, values: Mapping[str, Any]) -> str:
-        """The id of this notebook's run with these values, which are complete and checked."""
+    def run_id(self, values: Mapping[str, Any], library: str | None = None) -> str:
+        """The id of this notebook's run with these values, which are complete and checked; ``library`` if its version is known already."""
         cells = [[cell.kind, cell.source, cell.tags] for cell in self.cells]
-        question = json.dumps({"cells": cells, "parameters": dict(values), "library": library_version()}, sort_keys=True)
+        question = json.dumps({"cells": cells, "parameters": dict(values), "library": library or library_version()}, sort_keys=True)
         return hashlib.sha256(question.encode()).hexdigest()[:12]
 
 
@@ -101,8 +101,11 @@ def _find(name: str) -> Path:
     raise GaussMarkError(f"{'several notebooks are' if matches else 'no notebook is'} called {name!r}; {hint}")
 
 
-def preset(name: str | Path) -> dict[str, Any]:
+def preset(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     """The parameter values of a preset: a YAML file of ``name: value`` lines, by path or by its name in ``papermill_runs/presets``.
+
+    Args:
+        kind: what to call it in an error; a sweep's grid and cluster are such files too.
 
     Raises:
         ParameterError: there is none, or it is something else; says which presets there are.
@@ -112,13 +115,13 @@ def preset(name: str | Path) -> dict[str, Any]:
     if path is None:
         known = sorted(place.stem for place in paths.PRESETS.glob("*.yaml"))
         near = difflib.get_close_matches(Path(name).stem, known, n=3) or known
-        raise ParameterError(f"no preset is called {str(name)!r}; there are {', '.join(near) or 'none'} in {paths.PRESETS}")
+        raise ParameterError(f"no {kind} is called {str(name)!r}; there are {', '.join(near) or 'none'} in {paths.PRESETS}")
     try:
         values = plain_yaml.load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ParameterError(f"the preset {path} cannot be read: {error}") from None
+        raise ParameterError(f"the {kind} {path} cannot be read: {error}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ParameterError(f"the preset {path} should be lines of `name: value`, and is {type(values).__name__} {values!r}")
+        raise ParameterError(f"the {kind} {path} should be lines of `name: value`, and is {type(values).__name__} {values!r}")
     return values
 
 

@@ -3,10 +3,12 @@
     <notebook>/<id>/          notebook.ipynb  params.json  results.json  status.json  *.parquet  figures/*.png
     <notebook>/<id>.failed/   the same of a run that did not end: the traceback in its notebook, the reason in status.json
 
-A folder named by an id is therefore always a complete answer, whatever happened meanwhile.
+A folder named by an id is therefore always a complete answer, whatever happened meanwhile. A hidden one carries the machine and the process
+that writes it, so that what a killed process left is known as such, and removed by the next run beside it.
 """
 
 import errno
+import hashlib
 import json
 import os
 import platform
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,8 +106,10 @@ def load(folder: Path) -> Run | None:
 
 
 def begin(target: Path) -> Path:
-    """A new hidden folder beside ``target``, of this process alone."""
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}-{secrets.token_hex(3)}")
+    """A new hidden folder beside ``target``, of this process alone; those of processes that are dead are removed."""
+    for left in _abandoned(target.parent):
+        shutil.rmtree(left, ignore_errors=True)
+    partial = _hidden(target, "partial")
     partial.mkdir(parents=True)
     return partial
 
@@ -121,10 +126,39 @@ def finish(partial: Path, target: Path, *, replace: bool) -> None:
         if not replace and load(target):
             shutil.rmtree(partial)
             return
-        old = target.with_name(f".{target.name}.old-{os.getpid()}-{secrets.token_hex(3)}")
+        old = _hidden(target, "old")
         with suppress(FileNotFoundError):  # someone else was faster
             target.rename(old)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _hidden(target: Path, what: str) -> Path:
+    return target.with_name(f".{target.name}.{what}-{_machine()}-{os.getpid()}-{secrets.token_hex(3)}")
+
+
+def _abandoned(folder: Path) -> list[Path]:
+    """Hidden folders whose process is gone. Only this machine's: nobody can know that of another's."""
+    return [path for what in ("partial", "old") for path in folder.glob(f".*.{what}-{_machine()}-*-*") if not _alive(path.name.split("-")[-2])]
+
+
+def _alive(pid: str) -> bool:
+    import psutil  # here, because it is needed only if something was left
+
+    try:
+        return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE  # dead, and waiting for whoever adopted it
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # someone else's
+        return True
+
+
+@cache
+def _machine() -> str:
+    """A hash for "where process numbers mean the same": the host, since its last start, in the same container."""
+    words = [platform.node()]
+    with suppress(OSError):  # Linux only
+        words += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

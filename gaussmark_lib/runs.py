@@ -10,7 +10,7 @@ Inside a notebook the same module takes what is to be kept: ``runs.record``, ``r
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +40,7 @@ def run(
     force: bool = False,
     progress: dict | bool = True,
     root: Path | None = None,
+    wanted: Callable[[], bool] = lambda: True,
 ) -> Run:
     """A notebook's answer to these parameters, from its record or by running it.
 
@@ -49,6 +50,7 @@ def run(
         force: run it even if there is a record, which is replaced once the new one is complete.
         progress: whether to show a bar over the cells, or tqdm's options for it.
         root: where records lie; ``papermill_runs`` by default.
+        wanted: asked twice a second; once it says no, the run is interrupted.
 
     Raises:
         GaussMarkError: before anything starts: no such notebook, or parameters that cannot be used.
@@ -65,7 +67,7 @@ def run(
     try:
         records.write_json(partial / "params.json", values)
         file.write_text(source.text, encoding="utf-8")
-        _execute(source, values, file, progress)
+        _execute(source, values, file, progress, wanted)
         records.write_json(partial / "status.json", {"status": "complete", **records.circumstances(started)})
     except BaseException as error:
         outcome = "failed" if isinstance(error, Exception) else "interrupted"
@@ -91,13 +93,13 @@ def _question(notebook: str | Path | Notebook, params: Mapping[str, Any] | None,
     return source, values, (root or paths.RUNS).absolute() / source.name / source.run_id(values)
 
 
-def _execute(source: Notebook, values: dict[str, Any], file: Path, progress: dict | bool) -> None:
+def _execute(source: Notebook, values: dict[str, Any], file: Path, progress: dict | bool, wanted: Callable[[], bool]) -> None:
     from gaussmark_lib import kernels  # here, because papermill takes two seconds to import and notebooks import this module too
 
     changed = {name: value for name, value in values.items() if value != source.parameters[name].default}
     if progress:
         progress = {"desc": source.name, "unit": "cell"} | (progress if isinstance(progress, dict) else {})
-    kernels.execute(file, changed, folder=source.path.parent, env={RUN_DIR: str(file.parent)}, progress=progress)
+    kernels.execute(file, changed, folder=source.path.parent, env={RUN_DIR: str(file.parent)}, progress=progress, wanted=wanted)
 
 
 def _where_and_why(file: Path, error: BaseException) -> tuple[str | None, str]:

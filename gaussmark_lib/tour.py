@@ -17,11 +17,11 @@ import jinja2
 import nbformat
 from IPython.core.latex_symbols import latex_symbols
 from nbconvert import HTMLExporter
-from nbconvert.filters import markdown2html, strip_ansi
+from nbconvert.filters import markdown2html
 from PIL import Image
 from tqdm.auto import tqdm
 
-from gaussmark_lib import notebooks, paths, records, runs
+from gaussmark_lib import kernels, notebooks, paths, records, runs
 from gaussmark_lib.errors import GaussMarkError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -134,8 +134,7 @@ def _copy(stop: Stop, folder: Path) -> None:
     node = nbformat.read(stop.record / "notebook.ipynb", as_version=4)
     html, _ = HTMLExporter(template_file=str(TEMPLATES / "notebook.html.j2")).from_notebook_node(node, {"metadata": {"name": stop.title}})
     (folder / f"{stop.notebook}.html").write_text(html, encoding="utf-8")
-    errors = [output for cell in node.cells for output in cell.get("outputs", []) if output.output_type == "error"]
-    stop.traceback = strip_ansi("\n".join(errors[-1].traceback)) if errors and stop.error else ""
+    stop.traceback = kernels.traceback(stop.record / "notebook.ipynb") if stop.error else ""
     for path in records.figures(stop.record):
         href = f"figures/{stop.name}-{path.name}"
         shutil.copyfile(path, folder / href)
