@@ -99,3 +99,13 @@ def test_a_file_that_is_not_there():
 
 def test_the_example_fits_its_notebook():
     assert len(grid.cells(notebooks.load("02"), grid.read(paths.PRESETS / "sigma_grid.yaml"))) == 6
+
+
+@pytest.mark.parametrize(("notebook", "preset"), [("20", "doclm"), ("04", "map"), ("04", "gpu")])
+def test_the_presets_fit_their_notebooks(notebook, preset):
+    notebooks.load(notebook).check(notebooks.preset(preset))
+
+
+@pytest.mark.parametrize(("notebook", "example", "n"), [("02", "sigma_grid", 6), ("04", "map_grid", 6)])
+def test_the_example_grids_fit_their_notebooks(notebook, example, n):
+    assert len(grid.cells(notebooks.load(notebook), grid.read(example))) == n
