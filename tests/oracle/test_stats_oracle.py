@@ -146,29 +146,6 @@ def test_a_power_that_cannot_be_had(norms, power, match):
         stats.sigma_for_power(norms, power, 0.05)
 
 
-@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=3, max_size=20, unique=True), st.sampled_from([0.9, 0.99]))
-def test_paired_is_the_paired_t_test(pairs, confidence):
-    base, other = np.array(pairs).T
-    if np.std(other - base) < 1e-6:
-        return
-    found = stats.paired(base, other, confidence)
-    test = scipy_stats.ttest_rel(other, base)
-    assert found["mean"] == pytest.approx((other - base).mean(), abs=1e-12)
-    assert found["p_value"] == pytest.approx(test.pvalue, rel=1e-6, abs=1e-300)
-    half = scipy_stats.t.isf((1 - confidence) / 2, len(base) - 1) * np.std(other - base, ddof=1) / np.sqrt(len(base))
-    assert found["high"] - found["low"] == pytest.approx(2 * half, rel=1e-6)
-
-
-def test_paired_with_itself_is_exact_and_with_a_shift_certain():
-    x = np.array([0.1, 0.7, 3.3])
-    assert stats.paired(x, x) == {"mean": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0, "n": 3}
-    assert stats.paired([1.0, 2.0], [2.0, 3.0])["p_value"] == 0.0
-    with pytest.raises(ValueError, match="at least two items"):
-        stats.paired([1.0], [1.0])
-    with pytest.raises(ValueError, match="got 2 and 3"):
-        stats.paired([1.0, 2.0], [1.0, 2.0, 3.0])
-
-
 def test_the_crossed_interval_knows_that_texts_of_a_key_are_alike():
     """Keys with effects of their own: an interval over texts misses the truth most of the time, the crossed one hardly ever."""
     rng = np.random.default_rng(0)
