@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from tqdm.auto import tqdm
@@ -20,27 +21,44 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 def cross_entropy(
-    model: PreTrainedModel, passages: Sequence[Sequence[int]], *, batch_size: int = 8, progress: bool = False
+    model: PreTrainedModel,
+    passages: Sequence[Sequence[int]],
+    *,
+    prompts: Sequence[Sequence[int]] | None = None,
+    batch_size: int = 8,
+    progress: bool = False,
 ) -> Float[np.ndarray, " passages"]:
-    """−(1/T) Σ_t log p(y_t | y_<t) of each passage, nats a token; the first token is predicted from the model's start token.
+    """−(1/T) Σ_t log p(y_t | x, y_<t) of each passage, nats a token.
 
     Args:
-        model: any state of it, also one inside ``watermarked()``: this is how its cost is measured, passage by passage.
-        passages: token ids, none empty, none longer than the context less one.
+        model: any state of it, also inside ``watermarked()``: unlike a score, a cross-entropy has no reason to stay at θ.
+        passages: token ids, none empty; all their tokens count.
+        prompts: what stands before each passage, and does not count; the model's start token by default.
 
     Raises:
-        InvalidTextError: no passages, an empty one, ids outside the vocabulary, or a passage too long.
+        InvalidTextError: no passages, an empty one, ids outside the vocabulary, or a passage too long for the context.
     """
     if len(passages) == 0:
         raise InvalidTextError("expected at least one passage, got none")
-    start = [tokens.start_token(model)]
-    ids = [tokens.checked(model, passage, f"passage {i}") for i, passage in enumerate(passages)]
-    for i, passage in enumerate(ids):
-        if not passage:
+    before = tokens.checked_prompts(model, [[]] * len(passages) if prompts is None else prompts)
+    pairs = []
+    for i, (prompt, passage) in enumerate(zip(before, passages, strict=True)):
+        ids = tokens.checked(model, passage, f"passage {i}")
+        if not ids:
             raise InvalidTextError(f"passage {i}: expected at least one token, got none")
-        tokens.check_fits(model, 1, len(passage), f"passage {i}")
-    sums = _per_text(model, [(start, y) for y in ids], lambda logits, targets: _LogLikelihood.apply(logits, targets), batch_size, progress)
-    return -np.array([values.sum() / len(values) for values in sums])
+        tokens.check_fits(model, len(prompt), len(ids), f"passage {i}")
+        pairs.append((prompt, ids))
+    log_p = _per_text(model, pairs, _LogLikelihood.apply, batch_size, progress)
+    return -np.array([values.mean() for values in log_p])
+
+
+def bits_per_character(nats_per_token: ArrayLike, n_tokens: ArrayLike, n_characters: ArrayLike) -> Float[np.ndarray, " passages"]:
+    """The same in bits a character, which does not depend on the tokenizer: nats a token · tokens / (ln 2 · characters).
+
+    >>> bits_per_character([np.log(2)], [10], [40]).tolist()
+    [0.25]
+    """
+    return np.asarray(nats_per_token) * np.asarray(n_tokens) / (np.log(2) * np.asarray(n_characters))
 
 
 def entropies(

@@ -45,6 +45,15 @@ def test_cross_entropy_is_transformers_own_loss(architecture):
         np.testing.assert_allclose(likelihood.cross_entropy(model, RESPONSES, batch_size=batch_size), expected, rtol=1e-6)
 
 
+def test_what_stands_before_a_passage_does_not_count_but_is_seen():
+    model = tiny_models.build("llama", torch.float64)
+    found = likelihood.cross_entropy(model, RESPONSES, prompts=PROMPTS, batch_size=3)
+    for x, y, nats in zip(PROMPTS, RESPONSES, found, strict=True):
+        log_p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1)
+        assert nats == pytest.approx(-log_p[range(len(y)), y].mean().item(), rel=1e-6)
+    assert not np.allclose(found, likelihood.cross_entropy(model, RESPONSES))
+
+
 def test_cross_entropy_of_a_watermarked_model_is_another(model, wm, key):
     base = likelihood.cross_entropy(model, RESPONSES)
     with perturb.watermarked(model, wm, key):

@@ -1,29 +1,26 @@
-"""The examples in the docstrings of the core are true."""
+"""The examples in docstrings are true."""
 
 import doctest
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
-CORE = [
-    "docs_corpus",
-    "errors",
-    "generate",
-    "hub",
-    "keys",
-    "models",
-    "muon",
-    "normal",
-    "perturb",
-    "rank_reduce",
-    "score",
-    "stats",
-    "texts",
-    "tokens",
-    "train",
-]
+import gaussmark_lib
+
+ROOT = Path(gaussmark_lib.__file__).parent
+EXAMPLE = re.compile(r"^ *>>> ", re.MULTILINE)
+WITH_EXAMPLES = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.rglob("*.py") if EXAMPLE.search(path.read_text()))
 
 
-@pytest.mark.parametrize("name", CORE)
+def test_some_modules_have_examples():
+    assert {"stats", "score", "keys"} & set(WITH_EXAMPLES)
+    assert len(WITH_EXAMPLES) > 5
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples(name):
-    assert doctest.testmod(importlib.import_module(f"gaussmark_lib.{name}")).failed == 0
+    found = doctest.testmod(importlib.import_module(f"gaussmark_lib.{name}"))
+    assert found.attempted > 0
+    assert found.failed == 0
