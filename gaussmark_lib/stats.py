@@ -131,3 +131,37 @@ def predicted_price(psi: float, n_tokens: int) -> float:
     0.0225
     """
     return psi**2 / (2 * n_tokens)
+
+
+def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, resamples: int = 9_999, seed: int = 0) -> dict[str, float]:
+    """The mean of other − base over items that both were measured on, without assuming a distribution.
+
+    The interval is the bootstrap's (percentiles of the mean over items drawn with replacement). The p-value is two-sided, from flipping the signs
+    of the differences at random: exact where swapping the two within an item changes nothing under the null.
+
+    Returns:
+        ``mean, low, high, p_value, n``, and ``n_equal``: items on which both are exactly the same.
+    """
+    base, other = np.asarray(base, dtype=float), np.asarray(other, dtype=float)
+    if base.shape != other.shape or base.ndim != 1 or base.size < 2:
+        raise ValueError(f"expected two rows of the same length, at least 2, one number an item; got shapes {base.shape} and {other.shape}")
+    difference = other - base
+    if not np.isfinite(difference).all():
+        raise ValueError(f"expected finite numbers, got {(~np.isfinite(difference)).sum()} items with NaN or infinity; leave them out and say so")
+    n, rng = difference.size, np.random.default_rng(seed)
+    means, as_large = np.empty(resamples), 0
+    bound = abs(difference.sum()) * (1 - 1e-12)  # sums of the same numbers in another order differ in their last digits
+    for rows in np.array_split(np.arange(resamples), max(1, resamples * n // 4_000_000)):
+        means[rows] = difference[rng.integers(n, size=(len(rows), n))].mean(axis=1)
+        signs = rng.integers(2, size=(len(rows), n)) * 2 - 1
+        as_large += int((abs(signs @ difference) >= bound).sum())
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    p_value = (1 + as_large) / (resamples + 1)
+    return {
+        "mean": float(difference.mean()),
+        "low": float(low),
+        "high": float(high),
+        "p_value": p_value,
+        "n": n,
+        "n_equal": int((difference == 0).sum()),
+    }
