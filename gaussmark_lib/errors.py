@@ -43,3 +43,11 @@ class CorpusError(GaussMarkError):
 
 class ParameterError(GaussMarkError):
     """A notebook parameter that is unknown, of the wrong type, or out of range."""
+
+
+class HarnessError(GaussMarkError):
+    """A task of lm-evaluation-harness that does not exist, cannot be had, or does not fit the model."""
+
+
+class JudgeError(GaussMarkError):
+    """A judge that is not set up, or that answered nothing usable."""
