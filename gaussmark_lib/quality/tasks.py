@@ -46,7 +46,7 @@ def build(corpus: Dataset, n: int, *, seed: int = 0) -> dict[str, dict[str, Any]
     }
 
 
-def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int = 160, option_chars: int = 80) -> list[dict]:
+def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int = 140, option_chars: int = 60) -> list[dict]:
     """``context`` (the end of a paragraph), ``choices`` (four openings of paragraphs), ``answer`` (index of the one that follows).
 
     Scored by mutual information, log p(choice | context) − log p(choice): the likelihood alone mostly says which opening is the least surprising.
