@@ -73,7 +73,7 @@ def sample(
         for start in batches:
             rows = slice(start, start + batch_size)
             responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, advance).tolist()
-    return [_cut(response, _end_tokens(model)) for response in responses] if until_end else responses
+    return [_cut(response, end_tokens(model)) for response in responses] if until_end else responses
 
 
 def _sample_batch(
@@ -115,7 +115,8 @@ def pick(logits: Tensor, luck: Tensor, top_p: float, temperature: float) -> Tens
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
 
 
-def _end_tokens(model: PreTrainedModel) -> set[int]:
+def end_tokens(model: PreTrainedModel) -> set[int]:
+    """The ids that end a text, of which a model may have several."""
     end = model.generation_config.eos_token_id if model.generation_config is not None else None
     end = model.config.eos_token_id if end is None else end
     return set(end if isinstance(end, list) else [end])

@@ -1,8 +1,8 @@
 """Does the watermark make text repeat itself, or end sooner? Per text, so that two models can be compared over the same prompts.
 
-    distinct-n  = different n-grams / n-grams                      (Li et al. 2016)
-    seq-rep-n   = 1 − distinct-n                                   (Welleck et al. 2020)
-    length      = tokens before the first end token, or all of them
+distinct-n  = different n-grams / n-grams                      (Li et al. 2016)
+seq-rep-n   = 1 − distinct-n                                   (Welleck et al. 2020)
+length      = tokens before the first end token, or all of them
 """
 
 from collections.abc import Collection, Sequence

@@ -104,7 +104,9 @@ def _moved(model: PreTrainedModel, wm: perturb.Watermark, xi: Tensor) -> Iterato
         linear.parameter.data = theta
 
 
-def rates(table: pd.DataFrame, by: Sequence[str] = ("weight", "wanted"), *, confidence: float = 0.95, resamples: int = 2_000, seed: int = 0) -> pd.DataFrame:
+def rates(
+    table: pd.DataFrame, by: Sequence[str] = ("weight", "wanted"), *, confidence: float = 0.95, resamples: int = 2_000, seed: int = 0
+) -> pd.DataFrame:
     """Of :func:`measure`'s table, a row a group: mean ψ, mean Δ, the law's price, and how dear the weight is.
 
     ``rate`` = Δ / (ψ²/(2T)); below 1 the weight buys power cheaper than the law. Its interval is the bootstrap's over texts, passages and keys at once.

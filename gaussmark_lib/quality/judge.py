@@ -108,7 +108,9 @@ class EndpointJudge:
                     answers[name] = answer
                     if answer.error is None:
                         cache.put(name, answer)
-                    bar.set_postfix(failed=sum(a.error is not None for a in answers.values()), tokens=sum(a.tokens_in + a.tokens_out for a in answers.values()))
+                    bar.set_postfix(
+                        failed=sum(a.error is not None for a in answers.values()), tokens=sum(a.tokens_in + a.tokens_out for a in answers.values())
+                    )
                     bar.update()
         return [answers[name] for name in names]
 

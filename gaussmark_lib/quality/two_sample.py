@@ -122,7 +122,9 @@ def _fit(x: Embeddings, y: Embeddings):
     n, folds = len(x), 5
     fold = np.arange(n) * folds // n
     splits = [(np.flatnonzero(np.tile(fold != k, 2)), np.flatnonzero(np.tile(fold == k, 2))) for k in range(folds)]
-    regression = LogisticRegressionCV(Cs=np.logspace(-4, 0, 5), cv=splits, max_iter=2_000, scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False)
+    regression = LogisticRegressionCV(
+        Cs=np.logspace(-4, 0, 5), cv=splits, max_iter=2_000, scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False
+    )
     return make_pipeline(StandardScaler(), regression).fit(np.concatenate([x, y]), np.repeat([0, 1], n))
 
 
