@@ -83,7 +83,7 @@ def write(lm: models.LM, contenders: Sequence[Contender], prompts: Sequence[Sequ
 
 def cross_entropy_rows(nats: Mapping[str, np.ndarray], n_tokens: Sequence[int], n_characters: Sequence[int]) -> list[dict]:
     """Nats a token and bits a character of each model against the first, paired per passage."""
-    (first, base), *others = nats.items()
+    (_, base), *others = nats.items()
     rows = []
     for name, other in others:
         rows.append(_row(CROSS_ENTROPY, name, stats.paired(base, other), base.mean(), other.mean()))

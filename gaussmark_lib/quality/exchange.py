@@ -109,16 +109,19 @@ def rates(
 ) -> pd.DataFrame:
     """Of :func:`measure`'s table, a row a group: mean ψ, mean Δ, the law's price, and how dear the weight is.
 
-    ``rate`` = Δ / (ψ²/(2T)); below 1 the weight buys power cheaper than the law. Its interval is the bootstrap's over texts, passages and keys at once.
-    With ``by=("weight",)`` the rate of all strengths together: Σ Δ over Σ ψ²/(2T).
+    ``rate`` = Δ / (ψ²/(2T)); below 1 the weight buys power cheaper than the law. Its interval is the bootstrap's, over texts, passages and keys at
+    once. With ``by=("weight",)`` the rate of all strengths together: Σ Δ over Σ ψ²/(2T).
 
     Returns:
-        The ``by`` columns, ``sigma`` (mean), ``psi, psi_low, psi_high, delta, delta_low, delta_high, law, rate, low, high, n_texts, n_passages, n_keys``.
+        The ``by`` columns, ``sigma`` (mean), ``psi, psi_low, psi_high, delta, delta_low, delta_high, law, rate, low, high``, and the numbers
+        ``n_texts, n_passages, n_keys``.
     """
     rows = []
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     for group, cells in table.groupby(list(by), sort=False):
-        drawn = np.array([_drawn(cells, np.random.default_rng([seed, i]) if i else None) for i in range(resamples + 1)])
+        arrays = _arrays(cells)
+        rng = np.random.default_rng(seed)
+        drawn = np.array([_means(arrays), *(_means(_redrawn(arrays, rng)) for _ in range(resamples))])
         psi, delta, law = drawn.T
         rate = delta / law
         row = dict(zip(by, group, strict=True)) | {"sigma": cells["sigma"].mean()}
@@ -131,14 +134,27 @@ def rates(
     return pd.DataFrame(rows)
 
 
-def _drawn(cells: pd.DataFrame, rng: np.random.Generator | None) -> tuple[float, float, float]:
-    """Mean ψ, mean Δ and mean of ψ²/(2T) over a group's strengths; of a bootstrap sample where a generator is given."""
+def _arrays(cells: pd.DataFrame) -> list[tuple[np.ndarray, np.ndarray, int]]:
+    """Of each strength: ψ (texts,), Δ (keys, passages), T."""
     found = []
     for _, cell in cells.groupby("wanted", sort=False):
-        psi = cell.loc[cell["kind"] == "psi", "value"].to_numpy()
         delta = cell[cell["kind"] == "delta"].pivot(index="key_id", columns="item", values="value").to_numpy()
-        if rng is not None:
-            psi = psi[rng.integers(len(psi), size=len(psi))]
-            delta = delta[rng.integers(len(delta), size=len(delta))][:, rng.integers(delta.shape[1], size=delta.shape[1])]
-        found.append((psi.mean(), delta.mean(), stats.predicted_price(psi.mean(), cell["n_tokens"].iloc[0])))
-    return tuple(np.mean(found, axis=0))
+        found.append((cell.loc[cell["kind"] == "psi", "value"].to_numpy(), delta, int(cell["n_tokens"].iloc[0])))
+    return found
+
+
+def _redrawn(arrays: list[tuple[np.ndarray, np.ndarray, int]], rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, int]]:
+    """A bootstrap sample: texts, keys and passages each with replacement."""
+    return [
+        (
+            psi[rng.integers(len(psi), size=len(psi))],
+            delta[rng.integers(len(delta), size=len(delta))][:, rng.integers(delta.shape[1], size=delta.shape[1])],
+            n,
+        )
+        for psi, delta, n in arrays
+    ]
+
+
+def _means(arrays: list[tuple[np.ndarray, np.ndarray, int]]) -> tuple[float, float, float]:
+    """Mean ψ, mean Δ and mean of ψ²/(2T), over strengths."""
+    return tuple(np.mean([(psi.mean(), delta.mean(), stats.predicted_price(psi.mean(), n)) for psi, delta, n in arrays], axis=0))

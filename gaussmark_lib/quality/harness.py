@@ -30,7 +30,7 @@ class Evaluation:
     """What the harness found.
 
     Args:
-        items: one row a task × item × metric: ``task, item, metric, score``. A metric that the harness only has for a whole task is in ``table`` alone.
+        items: one row a task × item × metric: ``task, item, metric, score``. A metric of a whole task only is in ``table`` alone.
         dropped: one row an item left out: ``task, item, tokens, context``.
         table: the harness's own table, in Markdown.
         log_likelihoods: one row a request of the tasks that score log-likelihoods: ``task, item, request, context, continuation, log_lik, greedy``.
@@ -89,8 +89,8 @@ def evaluate(
             if not samples[name]:
                 shortest = min(row["tokens"] for row in too_long)
                 raise HarnessError(
-                    f"{name}: none of its {len(too_long)} items fits the model's context of {adapter.max_length} tokens (the shortest takes {shortest});"
-                    " choose another task, or a model with a longer context"
+                    f"{name}: none of its {len(too_long)} items fits the model's context of {adapter.max_length} tokens"
+                    f" (the shortest takes {shortest}); choose another task, or a model with a longer context"
                 )
         found = evaluator.evaluate(adapter, loaded, samples=samples, bootstrap_iters=bootstrap, log_samples=True)
     return Evaluation(

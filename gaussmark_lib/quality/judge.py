@@ -29,8 +29,9 @@ from gaussmark_lib.quality.win_rate import Answer, Question
 
 VARIABLES = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL", "GAUSSMARK_JUDGE_KEY")
 INSTRUCTIONS = (
-    "You compare two continuations of the same beginning of a text. Judge which one a careful reader would find better: more coherent, fluent and fitting."
-    " Do not let their order or their length influence you. Answer with one letter and nothing else: A if the first is better, B if the second is, T for a tie."
+    "You compare two continuations of the same beginning of a text. Judge which one a careful reader would find better: more coherent, fluent and"
+    " fitting. Do not let their order or their length influence you. Answer with one letter and nothing else: A if the first is better, B if the"
+    " second is, T for a tie."
 )
 PREFERENCE = {"A": 1.0, "B": 0.0, "T": 0.5}
 
@@ -159,7 +160,8 @@ class EndpointJudge:
         return Answer(preference, **spent)
 
     def _messages(self, question: Question) -> list[dict[str, str]]:
-        text = f"# Beginning\n{question.prompt}\n\n# Continuation A\n{question.first}\n\n# Continuation B\n{question.second}\n\n# Your answer (A, B or T)"
+        parts = {"Beginning": question.prompt, "Continuation A": question.first, "Continuation B": question.second, "Your answer (A, B or T)": ""}
+        text = "\n\n".join(f"# {heading}\n{content}" for heading, content in parts.items())
         return [{"role": "system", "content": self.instructions}, {"role": "user", "content": text}]
 
     def _digest(self, question: Question) -> str:

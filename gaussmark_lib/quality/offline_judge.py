@@ -7,8 +7,8 @@ The rule: higher mean log q(token | the two before it), q an interpolated trigra
 where c counts, N(h) is how many different tokens follow h, and h' is h without its first token. It is fitted on human text, and knows nothing of the
 language model's weights or of any key.
 
-Its limits. It reads three tokens at a time: it sees broken words and broken grammar, never sense, truth or relevance. It likes commonplace and repeated
-phrases, so text at a lower temperature would beat human text. It shares the model's tokenizer, and for the embedded model its training
+Its limits. It reads three tokens at a time: it sees broken words and broken grammar, never sense, truth or relevance. It likes commonplace and
+repeated phrases, so text at a lower temperature would beat human text. It shares the model's tokenizer, and for the embedded model its training
 text. A win rate of ½ under it is evidence against clumsy damage, not for quality.
 """
 

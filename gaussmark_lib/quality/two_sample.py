@@ -88,6 +88,7 @@ def mmd(x: Embeddings, y: Embeddings, *, permutations: int = 999, bandwidth: flo
         "bandwidth": h,
         "null_95": float(np.quantile(swapped, 0.95)),
         "n": n,
+        "n_equal": int((x == y).all(axis=1).sum()),
     }
 
 
@@ -103,18 +104,21 @@ def classifier(x: Embeddings, y: Embeddings, *, confidence: float = 0.95, seed: 
     what another classifier, or more training text, would find.
 
     Returns:
-        ``accuracy, low, high, p_value`` (one-sided: better than chance), ``n`` (held-out pairs).
+        ``accuracy, low, high, p_value`` (one-sided: better than chance), ``n`` (held-out pairs that differ), ``n_equal`` (those that do not).
     """
     _check(x, y)
     order = np.random.default_rng(seed).permutation(len(x))
     train, held_out = order[: len(x) // 2], order[len(x) // 2 :]
     fitted = _fit(x[train], y[train])
     margin = fitted.decision_function(y[held_out]) - fitted.decision_function(x[held_out])
-    ties = margin == 0  # the same text twice: a coin decides
-    right = np.where(ties, np.random.default_rng([seed, 1]).random(len(margin)) < 0.5, margin > 0)
+    right = margin[margin != 0] > 0  # the same text twice is no question
+    n_equal = len(margin) - len(right)
+    if len(right) == 0:
+        return {"accuracy": 0.5, "low": 0.5, "high": 0.5, "p_value": 1.0, "n": n_equal, "n_equal": n_equal}
     test = binomtest(int(right.sum()), len(right), 0.5, alternative="greater")
     interval = binomtest(int(right.sum()), len(right)).proportion_ci(confidence, method="exact")
-    return {"accuracy": float(right.mean()), "low": interval.low, "high": interval.high, "p_value": float(test.pvalue), "n": len(right)}
+    found = {"accuracy": float(right.mean()), "low": interval.low, "high": interval.high, "p_value": float(test.pvalue)}
+    return found | {"n": len(right), "n_equal": n_equal}
 
 
 def _fit(x: Embeddings, y: Embeddings):

@@ -43,20 +43,18 @@ def sentence(metric: Metric, found: dict, level: float = 0.05) -> str:
         return f"no claim: {n} usable items, at least 2 are needed"
     if found.get("n_equal") == n:
         return f"equal on every one of {n} items"
-    low, high, unit = found["low"], found["high"], f" {metric.unit}" if metric.unit else ""
+    unit = f" {metric.unit}" if metric.unit else ""
+    interval = f"{found['low']:+.2g} to {found['high']:+.2g}".replace("-", "−")
     if p_value < level:
         p = f"n = {n}, p = {p_value:.1g}"
-        if math.isnan(low):
+        if math.isnan(found["low"]):
             return f"told apart ({p})"
-        return f"{_direction(metric, found['difference'])} by {abs(found['difference']):.3g}{unit} (95% interval {low:+.2g} to {high:+.2g}, {p})".replace(
-            "-", "−"
-        ).replace("e−", "e-")
+        return f"{_direction(metric, found['difference'])} by {abs(found['difference']):.3g}{unit} (95% interval {interval}, {p})"
     if metric.margin is None:
         return f"not told apart at n = {n} (p = {p_value:.2g})" if n >= FEWEST else f"n = {n} is too small for a claim: expected at least {FEWEST}"
-    interval = f"{low:+.2g} to {high:+.2g}".replace("-", "−")
-    if -metric.margin <= low and high <= metric.margin:
+    if -metric.margin <= found["low"] and found["high"] <= metric.margin:
         return f"indistinguishable at this n = {n}: the interval {interval}{unit} lies within ±{metric.margin:g}"
-    needed = math.ceil(n * ((high - low) / 2 / metric.margin) ** 2)
+    needed = math.ceil(n * ((found["high"] - found["low"]) / 2 / metric.margin) ** 2)
     more = f"about {needed:,} would do" if needed > n else "a few more would do"
     return f"n = {n} is too small for a claim: the interval {interval}{unit} reaches beyond ±{metric.margin:g}; {more}"
 
