@@ -128,7 +128,7 @@ class EndpointJudge:
             in_a_row, last = 0, ""
             for future in as_completed(futures):
                 if future.cancelled():
-                    yield futures[future], Answer(math.nan, f"not asked: {in_a_row} questions in a row had failed, the last with: {last}")
+                    yield futures[future], Answer(math.nan, f"not asked: {self.give_up} questions in a row had failed, the last with: {last}")
                     continue
                 answer = future.result()
                 in_a_row = in_a_row + 1 if answer.error else 0
