@@ -10,13 +10,16 @@ An item that does not fit the model's context is left out, by number, rather tha
 
 import contextlib
 import difflib
+import functools
 import io
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
+import datasets
+import huggingface_hub
 import pandas as pd
 
 from gaussmark_lib import hub, models
@@ -103,10 +106,10 @@ def evaluate(
 
 @contextlib.contextmanager
 def _quiet(progress: bool) -> Iterator[None]:
-    """Without the harness's progress bars, which it has no switch for, and its remarks below a warning."""
+    """Without the harness's progress bars, which it has no switch for, and its remarks below an error: it warns of every model in memory."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
-    logger.setLevel(max(logging.WARNING, level))
+    logger.setLevel(max(logging.ERROR, level))
     try:
         with contextlib.nullcontext() if progress else contextlib.redirect_stderr(io.StringIO()):
             yield
@@ -117,24 +120,38 @@ def _quiet(progress: bool) -> Iterator[None]:
 def _load(tasks: Mapping[str, dict] | Sequence[str]) -> dict[str, Any]:
     from lm_eval.tasks import TaskManager
 
-    if isinstance(tasks, Mapping):
-        return TaskManager(include_defaults=False).load(list(tasks.values()))
     if isinstance(tasks, str) or not tasks:
         raise HarnessError(f"tasks: expected a list of at least one name, or definitions by name, got {tasks!r}")
-    manager = TaskManager()
+    if isinstance(tasks, Mapping):
+        return TaskManager(include_defaults=False).load(list(tasks.values()))
+    manager = _known_tasks()
     for name in tasks:
         if name not in manager.all_tasks:
             near = ", ".join(difflib.get_close_matches(name, manager.all_tasks, n=5, cutoff=0.5)) or "none that is close"
             raise HarnessError(f"the harness has no task {name!r}; near names: {near}. tasks.build makes three that need no network")
     online = hub.reachable()
-    if not online:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        return manager.load(list(tasks))
+        with contextlib.nullcontext() if online else _offline():
+            return manager.load(list(tasks))
     except Exception as error:  # a data set fails to load in as many ways as there are hosts and formats
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         advice = "look at its data set's page" if online else "the hub cannot be reached; data that is not on this machine already needs a network"
         raise HarnessError(f"cannot load {', '.join(tasks)}: {first_line}: {advice}. tasks.build makes three tasks that need none") from error
+
+
+@functools.cache
+def _known_tasks() -> Any:
+    """Some 15,000 tasks, whose definitions take seconds to find."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager()
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Data from this machine's cache only, at once: without a network the hub's client would try each file for a minute."""
+    with mock.patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True), mock.patch.object(datasets.config, "HF_HUB_OFFLINE", True):
+        yield
 
 
 def _fitting(task: Any, adapter: Any, limit: int | None) -> tuple[list[int], list[dict]]:
