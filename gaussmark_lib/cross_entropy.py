@@ -21,18 +21,25 @@ from gaussmark_lib.errors import InvalidTextError
 
 @torch.no_grad()
 def per_passage(
-    model: PreTrainedModel, passages: Sequence[Sequence[int]], *, batch_size: int = 16, progress: bool = False
+    model: PreTrainedModel,
+    passages: Sequence[Sequence[int]],
+    *,
+    prompts: Sequence[Sequence[int]] | None = None,
+    batch_size: int = 16,
+    progress: bool = False,
 ) -> Float[np.ndarray, " passages"]:
-    """Nats a token of each passage, all its tokens scored: the first after the model's start token.
+    """Nats a token of each passage, all its tokens scored, each passage after its prompt.
 
     Args:
         model: any model, also one inside ``watermarked()``.
         passages: token ids without a start token.
+        prompts: what stands before each, and is not scored; the model's start token if not given.
 
     Raises:
         InvalidTextError: an empty passage, an id outside the vocabulary, or a passage longer than the context.
     """
-    rows = [_checked(model, passage, f"passage {i}") for i, passage in enumerate(passages)]
+    before = tokens.checked_prompts(model, prompts if prompts is not None else [[]] * len(passages))
+    rows = [[*prompt, *_checked(model, prompt, passage, i)] for i, (prompt, passage) in enumerate(zip(before, passages, strict=True))]
     found = np.empty(len(rows))
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     with models.evaluating(model), tqdm(total=len(rows), desc="cross-entropy", unit="passage", disable=not progress) as bar:
@@ -41,18 +48,19 @@ def per_passage(
             ids, mask = tokens.pad([rows[i] for i in batch], "right", model.device)
             logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
             logits = logits if logits.dtype == torch.float64 else logits.float()
-            nats = functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none") * mask[:, 1:]
-            found[batch] = (nats.double().sum(-1) / mask[:, 1:].sum(-1)).cpu().numpy()
+            nats = functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").double()
+            for row, i in zip(nats, batch, strict=True):
+                found[i] = row[len(before[i]) - 1 : len(rows[i]) - 1].mean().item()
             bar.update(len(batch))
     return found
 
 
-def _checked(model: PreTrainedModel, passage: Sequence[int], what: str) -> list[int]:
-    ids = tokens.checked(model, passage, what)
+def _checked(model: PreTrainedModel, prompt: list[int], passage: Sequence[int], i: int) -> list[int]:
+    ids = tokens.checked(model, passage, f"passage {i}")
     if not ids:
-        raise InvalidTextError(f"{what}: expected at least one token, got none")
-    tokens.check_fits(model, 1, len(ids), what)
-    return [tokens.start_token(model), *ids]
+        raise InvalidTextError(f"passage {i}: expected at least one token, got none")
+    tokens.check_fits(model, len(prompt), len(ids), f"passage {i}")
+    return ids
 
 
 def bits_per_character(nats_per_token: Float[np.ndarray, " passages"], n_tokens: Sequence[int], n_characters: Sequence[int]) -> np.ndarray:

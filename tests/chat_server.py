@@ -20,7 +20,7 @@ class ChatServer:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
-    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+    def _handler(server) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -62,6 +62,10 @@ def _complete(answer: Any) -> tuple[int, dict[str, str], bytes]:
         message = {"role": "assistant", "content": answer}
         usage = {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
-        return 200, {}, json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "stand-in", "choices": [choice], "usage": usage}).encode()
+        return (
+            200,
+            {},
+            json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "stand-in", "choices": [choice], "usage": usage}).encode(),
+        )
     status, headers, body = answer
     return status, headers, body.encode()

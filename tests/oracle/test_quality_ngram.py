@@ -28,7 +28,6 @@ def slow(texts, prompt, response, order, start=0):
         counts = follows[history]
         return (counts[token] + len(counts) * lower) / (counts.total() + len(counts))
 
-
     ids = [start] * (order - 1) + list(prompt) + list(response)
     return [math.log(q(tuple(ids[t - order + 1 : t]), ids[t])) for t in range(len(ids) - len(response), len(ids))]
 

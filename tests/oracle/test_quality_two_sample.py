@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tiny_models
+import torch
 from scipy.stats import binom
 
 from gaussmark_lib import perturb
@@ -98,12 +99,11 @@ def test_texts_against_themselves_are_equal():
     assert (told["accuracy"], told["p_value"], told["n_equal"]) == (0.5, 1.0, told["n"])
 
 
-def test_embeddings_are_means_over_the_response_whatever_the_batch(rng=np.random.default_rng(0)):
+def test_embeddings_are_means_over_the_response_whatever_the_batch():
+    rng = np.random.default_rng(0)
     model = tiny_models.build()
     prompts, responses = tiny_models.random_ids(rng, 3, 9, 1), tiny_models.random_ids(rng, 7, 2, 5)
     found = two_sample.embed(model, prompts, responses, batch_size=2)
-    import torch
-
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         with torch.no_grad():
             states = model.model(torch.tensor([prompt + response])).last_hidden_state[0]
