@@ -42,7 +42,7 @@ def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure
 
 
 def two_sample(table: pd.DataFrame, caption: str) -> Figure:
-    """A row a model. Left: how surprising its MMD² is, as −log₁₀ p; right: the classifier's accuracy with its interval (rows of ``compare.table``)."""
+    """A row a model (of ``compare.table``). Left: how surprising its MMD² is, as −log₁₀ p; right: the classifier's accuracy with its interval."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), sharey=True)
     names = list(dict.fromkeys(table["model"]))
     mmd, told = (table[table["metric"] == metric].set_index("model").loc[names] for metric in ("MMD²", "classifier"))
@@ -112,7 +112,7 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
 def short_name(weight: str) -> str:
     """A weight's name without what all of them share.
 
-    >>> style_name("model.layers.4.mlp.down_proj.weight")
+    >>> short_name("model.layers.4.mlp.down_proj.weight")
     'layer 4 down_proj'
     """
     parts = weight.removesuffix(".weight").split(".")

@@ -11,6 +11,16 @@ OTHER = {
     "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 12},
     "01_motivation": {"seed": 1, "n_texts": 500},
     "02_level_check": {"seed": 1, "n_texts": 36, "keys_per_text": 20},
+    "05_quality": {
+        "seed": 1,
+        "n_passages": 24,
+        "n_items": 40,
+        "n_texts": 48,
+        "n_judged": 24,
+        "exchange_psi": [2.5],
+        "n_exchange": 16,
+        "rank_dropped": 0,
+    },
     "11_playground": {"seed": 1, "n_tokens": 60},
     "20_train_doclm": {"seed": 1, "steps": 36},
 }

@@ -6,6 +6,7 @@ import importlib
 import pytest
 
 CORE = [
+    "cross_entropy",
     "docs_corpus",
     "errors",
     "generate",
@@ -15,6 +16,11 @@ CORE = [
     "muon",
     "normal",
     "perturb",
+    "plots.quality",
+    "quality.accuracy",
+    "quality.diversity",
+    "quality.judge",
+    "quality.verdict",
     "rank_reduce",
     "score",
     "stats",
