@@ -43,7 +43,7 @@ def measure(
 
     Args:
         prompts: continued by n_tokens; prompt i under key i mod K.
-        human: how its human author continued each prompt, token ids.
+        human: how their human authors continued the first of the prompts, token ids. Δ needs fewer texts than ψ: so many are used for it.
         wanted_psi: σ is solved for, as wanted ψ over the median ‖G‖ of unwatermarked continuations.
 
     Returns:
@@ -51,8 +51,9 @@ def measure(
         ``"human"`` or ``"own"``: Δ of a human or of the model's own plain continuation, nats a token, mean over ξ and −ξ (one a prompt × key).
     """
     plain = generate.sample(model, prompts, n_tokens, seed=seed)
-    continuations = {"human": human, "own": plain}
-    base = {kind: cross_entropy.per_passage(model, texts, prompts=prompts, batch_size=batch_size) for kind, texts in continuations.items()}
+    continuations = {"human": human, "own": plain[: len(human)]}
+    first = prompts[: len(human)]
+    base = {kind: cross_entropy.per_passage(model, texts, prompts=first, batch_size=batch_size) for kind, texts in continuations.items()}
     tables = []
     with tqdm(total=len(weights) * len(wanted_psi), desc="exchange", unit="cell", disable=not progress) as bar:
         for weight in weights:
@@ -61,7 +62,7 @@ def measure(
                 wm = perturb.Watermark(weight, stats.sigma_for_psi(norms, wanted))
                 found = [_psi(model, prompts, wm, keys, n_tokens, seed + 1, batch_size)]
                 for kind, texts in continuations.items():
-                    found.append(delta(model, prompts, texts, base[kind], wm, keys, batch_size).assign(kind=kind))
+                    found.append(delta(model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind))
                 cell = pd.concat(found)
                 tables.append(cell.assign(weight=weight, wanted=wanted, sigma=wm.sigma, n_tokens=n_tokens))
                 bar.update()

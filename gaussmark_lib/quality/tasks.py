@@ -68,7 +68,7 @@ def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int =
     return items
 
 
-def last_words(rows: Sequence[dict], *, context_chars: int = 300) -> list[dict]:
+def last_words(rows: Sequence[dict], *, context_chars: int = 200) -> list[dict]:
     """``context`` (a passage without its last word), ``answer`` (a space and that word)."""
     items = []
     for row in rows:
