@@ -15,8 +15,8 @@ KEY = perturb.Key.from_seed(0)
 BASE, AGAIN, OTHER_SEED = Contender("base"), Contender("the same again"), Contender("another seed", seed=1)
 MARKED = Contender("watermarked", perturb.Watermark(WEIGHT, SIGMA), KEY, seed=2)
 DESTROYED = Contender("destroyed", perturb.Watermark(WEIGHT, 100 * SIGMA), KEY, seed=3)
-CONTENDERS = [BASE, AGAIN, OTHER_SEED, MARKED, DESTROYED]
-N_PASSAGES, N_ITEMS, N_PROMPTS, N_TOKENS = 24, 60, 128, 40
+WRITERS = [BASE, AGAIN, OTHER_SEED, DESTROYED]
+N_PASSAGES, N_ITEMS, N_PROMPTS, N_TOKENS = 24, 60, 128, 64  # so many that some of the base model's texts end
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def table(lm, corpus, judge, evaluations):
     nats = compare.cross_entropies(lm, [BASE, MARKED, DESTROYED], passages)
     nats |= compare.cross_entropies(lm, [AGAIN], passages)
     prompts = [lm.encode(text)[:24] for text in corpus["text"][N_PASSAGES : N_PASSAGES + N_PROMPTS]]
-    written = compare.write(lm, CONTENDERS, prompts, N_TOKENS)
+    written = compare.write(lm, WRITERS, prompts, N_TOKENS)
     judged, _ = compare.judge_rows(judge, lm, prompts, written)
     rows = compare.cross_entropy_rows(nats, list(map(len, passages)), characters)
     return compare.table([*rows, *compare.task_rows(evaluations), *compare.text_rows(lm, prompts, written), *judged])
