@@ -109,6 +109,30 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
     return style.caption(figure, caption)
 
 
+def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Figure:
+    """A value over weight × σ, as a number in each cell; the colour says only whether the cell was told from the base model (``flagged``).
+
+    As the paper's maps of GSM8K are: yellow where indistinguishable, purple where not. Columns ``weight, sigma, flagged`` and ``value``.
+    """
+    numbers, flagged = (table.pivot(index="weight", columns="sigma", values=column) for column in (value, "flagged"))
+    figure, axes = plt.subplots(figsize=(1.1 * numbers.shape[1] + 2.6, 0.5 * numbers.shape[0] + 1.8))
+    colours = ["#fde725", "#440154"]  # the ends of viridis
+    sns.heatmap(
+        flagged.astype(float),
+        annot=numbers,
+        fmt=".3g",
+        cmap=colours,
+        vmin=0,
+        vmax=1,
+        cbar=False,
+        linewidths=1,
+        yticklabels=list(map(short_name, numbers.index)),
+        ax=axes,
+    )
+    axes.set(xlabel="σ", ylabel="", title=f"{label}: yellow is indistinguishable from the base model, purple is not")
+    return style.caption(figure, caption)
+
+
 def short_name(weight: str) -> str:
     """A weight's name without what all of them share.
 

@@ -57,7 +57,9 @@ def measure(
     tables = []
     with tqdm(total=len(weights) * len(wanted_psi), desc="exchange", unit="cell", disable=not progress) as bar:
         for weight in weights:
-            norms = [found.norm for found in score.gradients(model, prompts, plain, perturb.Watermark(weight, 1.0), batch_size=batch_size)]
+            norms = [
+                found.norm for found in score.gradients(model, first, plain[: len(first)], perturb.Watermark(weight, 1.0), batch_size=batch_size)
+            ]
             for wanted in wanted_psi:
                 wm = perturb.Watermark(weight, stats.sigma_for_psi(norms, wanted))
                 found = [_psi(model, prompts, wm, keys, n_tokens, seed + 1, batch_size)]
