@@ -47,3 +47,11 @@ class ParameterError(GaussMarkError):
 
 class ClusterError(GaussMarkError):
     """A Dask cluster that cannot be reached, or that cannot run what is asked of it."""
+
+
+class HarnessError(GaussMarkError):
+    """A task of lm-evaluation-harness that does not exist, cannot be had, or does not fit the model."""
+
+
+class JudgeError(GaussMarkError):
+    """A judge that is not set up, or that answered nothing usable."""

@@ -54,7 +54,7 @@ def sample(
     """
     prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
     chosen = continued(model, prompts, uniform(seed, len(prompts), n_tokens), top_p, temperature, batch_size, progress, on_step)
-    return [_cut(response, _end_tokens(model)) for response in chosen] if until_end else chosen
+    return [_cut(response, end_tokens(model)) for response in chosen] if until_end else chosen
 
 
 def checked(
@@ -172,7 +172,8 @@ def pick(logits: Tensor, luck: Tensor, top_p: float, temperature: float) -> Tens
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
 
 
-def _end_tokens(model: PreTrainedModel) -> set[int]:
+def end_tokens(model: PreTrainedModel) -> set[int]:
+    """The ids that end a text, of which a model may have several."""
     end = model.generation_config.eos_token_id if model.generation_config is not None else None
     end = model.config.eos_token_id if end is None else end
     return set(end if isinstance(end, list) else [end])

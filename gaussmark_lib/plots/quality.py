@@ -1,0 +1,144 @@
+"""Figures of what the watermark costs."""
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from gaussmark_lib.plots import style
+
+
+def cross_entropy(nats: dict[str, np.ndarray], caption: str) -> Figure:
+    """Each passage's change of cross-entropy against the base model's value, a colour a model. The first of ``nats`` is the base."""
+    figure, axes = plt.subplots()
+    (first, base), *others = nats.items()
+    for (name, values), colour in zip(others, sns.color_palette("colorblind"), strict=False):
+        change = values - base
+        axes.plot(base, change, "o", markersize=4, alpha=0.55, color=colour, label=f"{name}: mean {change.mean():+.4f}")
+        axes.axhline(change.mean(), color=colour, linewidth=1.2)
+    axes.axhline(0, color=style.THEORY, linewidth=1)
+    axes.set(xlabel=f"{first}: nats a token of a passage", ylabel="change, nats a token", title="The price is small beside what passages differ by")
+    axes.legend(fontsize="small")
+    return style.caption(figure, caption)
+
+
+def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure:
+    """Change of accuracy with its 95% interval, a row a task and model (rows of ``compare.table``), beside the margin that was called harmless."""
+    figure, axes = plt.subplots(figsize=(6.8, 0.55 * len(table) + 1.9))
+    labels = []
+    for place, row in enumerate(table.itertuples()):
+        errors = [[row.difference - row.low], [row.high - row.difference]]
+        colour = style.WATERMARKED if row.flagged else style.PLAIN
+        axes.errorbar(row.difference, place, xerr=np.maximum(errors, 0), fmt="o", capsize=3, color=colour)
+        beside = f", chance {chance[row.metric]:.0%}" if row.metric in chance else ""
+        labels.append(f"{row.metric}, {row.model}\nbase {row.base:.1%}{beside}")
+    axes.axvspan(-0.05, 0.05, color="0.92", zorder=0, label="margin ±5 points")
+    axes.axvline(0, color=style.THEORY, linewidth=1)
+    axes.set(yticks=range(len(table)), yticklabels=labels, xlabel="change of accuracy", title="No task is worse than its interval")
+    axes.invert_yaxis()
+    axes.legend(fontsize="small", loc="lower left")
+    return style.caption(figure, caption)
+
+
+def two_sample(table: pd.DataFrame, caption: str) -> Figure:
+    """A row a model (of ``compare.table``). Left: how surprising its MMD² is, as −log₁₀ p; right: the classifier's accuracy with its interval."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), sharey=True)
+    names = list(dict.fromkeys(table["model"]))
+    mmd, told = (table[table["metric"] == metric].set_index("model").loc[names] for metric in ("MMD²", "classifier"))
+    left.barh(names, -np.log10(mmd["p_value"]), color=[style.WATERMARKED if f else style.PLAIN for f in mmd["flagged"]], height=0.5)
+    left.axvline(-np.log10(0.05), color=style.THEORY, linewidth=1, label="p = 0.05")
+    left.set(xlabel="MMD: −log₁₀ p (permutation)", title="Told apart by MMD?")
+    left.legend(fontsize="small")
+    errors = [told["difference"] - told["low"], told["high"] - told["difference"]]
+    right.errorbar(told["value"], range(len(names)), xerr=errors, fmt="o", capsize=3, color=style.PLAIN)
+    right.axvline(0.5, color=style.THEORY, linewidth=1, label="chance")
+    right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(0.3, 1.02))
+    right.legend(fontsize="small")
+    left.invert_yaxis()
+    return style.caption(figure, caption)
+
+
+def diversity(varied: dict[str, pd.DataFrame], columns: dict[str, str], caption: str) -> Figure:
+    """Mean of each measure with its 95% interval, a panel a measure, a point a model."""
+    figure, panels = plt.subplots(1, len(columns), figsize=(2.5 * len(columns), 3.4))
+    long = pd.concat([table.assign(model=name) for name, table in varied.items()])
+    for axes, (column, label) in zip(panels, columns.items(), strict=True):
+        sns.pointplot(long, x="model", y=column, hue="model", errorbar=("ci", 95), n_boot=500, seed=0, linestyle="none", capsize=0.15, ax=axes)
+        axes.set(xlabel="", ylabel=label)
+        axes.set_xticks(range(len(varied)), list(varied), rotation=35, ha="right", fontsize="small")
+    figure.suptitle("Text as varied as before, and as long")
+    return style.caption(figure, caption)
+
+
+def win_rates(table: pd.DataFrame, reference: str, caption: str) -> Figure:
+    """Win rate with its 95% interval, a row a model; the band is the interval of ``reference``: the base model against itself."""
+    figure, axes = plt.subplots(figsize=(6.4, 0.6 * len(table) + 1.9))
+    band = table.set_index("model").loc[reference]
+    axes.axvspan(0.5 + band["low"], 0.5 + band["high"], color="0.88", label=f"{reference}: its interval")
+    axes.errorbar(
+        table["value"], range(len(table)), xerr=[table["difference"] - table["low"], table["high"] - table["difference"]], fmt="o", capsize=3
+    )
+    axes.axvline(0.5, color=style.THEORY, linewidth=1)
+    axes.set(
+        yticks=range(len(table)),
+        yticklabels=table["model"],
+        xlabel="win rate against the base model",
+        title="A judge asked in both orders has no favourite",
+    )
+    axes.invert_yaxis()
+    axes.legend(fontsize="small", loc="lower right")
+    return style.caption(figure, caption)
+
+
+def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
+    """Δ cross-entropy against mean ψ, a line a weight, with 95% intervals (rows of ``exchange.rates``), beside ψ²/(2T); a panel a kind of text."""
+    figure, panels = plt.subplots(1, 2, figsize=(10.2, 4.4), sharey=True)
+    grid = np.linspace(0, 1.08 * rates["psi_high"].max(), 100)
+    law = grid**2 / (2 * n_tokens)
+    for axes, (text, title) in zip(panels, {"own": "On the model's own text: the law", "human": "On human text: what you pay"}.items(), strict=True):
+        axes.fill_between(grid, 0.7 * law, 1.3 * law, color="0.9", label="within 30%")
+        axes.plot(grid, law, color=style.THEORY, linewidth=1.4, label="ψ²/(2T)")
+        for weight, rows in rates[rates["text"] == text].groupby("weight", sort=False):
+            rows = rows.sort_values("psi")
+            sides = [[rows[name] - rows[f"{name}_low"], rows[f"{name}_high"] - rows[name]] for name in ("psi", "delta")]
+            axes.errorbar(rows["psi"], rows["delta"], xerr=sides[0], yerr=sides[1], marker="o", capsize=2, linewidth=1, label=short_name(weight))
+        axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
+    panels[0].set_ylabel("Δ cross-entropy, nats a token")
+    panels[0].legend(fontsize="small")
+    return style.caption(figure, caption)
+
+
+def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Figure:
+    """A value over weight × σ, as a number in each cell; the colour says only whether the cell was told from the base model (``flagged``).
+
+    As the paper's maps of GSM8K are: yellow where indistinguishable, purple where not. Columns ``weight, sigma, flagged`` and ``value``.
+    """
+    numbers, flagged = (table.pivot(index="weight", columns="sigma", values=column) for column in (value, "flagged"))
+    figure, axes = plt.subplots(figsize=(1.1 * numbers.shape[1] + 2.6, 0.5 * numbers.shape[0] + 1.8))
+    colours = ["#fde725", "#440154"]  # the ends of viridis
+    sns.heatmap(
+        flagged.astype(float),
+        annot=numbers,
+        fmt=".3g",
+        cmap=colours,
+        vmin=0,
+        vmax=1,
+        cbar=False,
+        linewidths=1,
+        yticklabels=list(map(short_name, numbers.index)),
+        ax=axes,
+    )
+    axes.set(xlabel="σ", ylabel="", title=f"{label}: yellow is indistinguishable from the base model, purple is not")
+    return style.caption(figure, caption)
+
+
+def short_name(weight: str) -> str:
+    """A weight's name without what all of them share.
+
+    >>> short_name("model.layers.4.mlp.down_proj.weight")
+    'layer 4 down_proj'
+    """
+    parts = weight.removesuffix(".weight").split(".")
+    number = next((part for part in parts if part.isdigit()), None)
+    return f"layer {number} {parts[-1]}" if number else parts[-1]

@@ -1,0 +1,50 @@
+"""Does the watermark make text repeat itself, or end sooner? Per text, so that two models can be compared over the same prompts.
+
+distinct-n  = different n-grams / n-grams                      (Li et al. 2016)
+seq-rep-n   = 1 − distinct-n                                   (Welleck et al. 2020)
+length      = tokens before the first end token, or all of them
+"""
+
+from collections.abc import Collection, Sequence
+
+import pandas as pd
+
+
+def distinct(response: Sequence[int], n: int) -> float:
+    """Share of a text's n-grams that differ from all before them, in (0, 1]; nan for a text shorter than n.
+
+    >>> distinct([5, 6, 5, 6, 5], 2)
+    0.5
+    """
+    grams = [tuple(response[i : i + n]) for i in range(len(response) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else float("nan")
+
+
+def until_end(response: Sequence[int], ends: Collection[int]) -> list[int]:
+    """The tokens before the first end token; all of them where there is none.
+
+    >>> until_end([7, 8, 0, 9], {0})
+    [7, 8]
+    """
+    stop = next((i for i, token in enumerate(response) if token in ends), len(response))
+    return list(response[:stop])
+
+
+def table(responses: Sequence[Sequence[int]], ends: Collection[int]) -> pd.DataFrame:
+    """One row a text: ``distinct_1``, ``distinct_2``, ``seq_rep_4`` over the whole response, ``length`` and ``ended`` at its first end token.
+
+    Responses should be of one length, sampled through their end tokens: distinct-n falls with length, and would otherwise measure that.
+    """
+    rows = []
+    for response in responses:
+        length = len(until_end(response, ends))
+        rows.append(
+            {
+                "distinct_1": distinct(response, 1),
+                "distinct_2": distinct(response, 2),
+                "seq_rep_4": 1 - distinct(response, 4),
+                "length": length,
+                "ended": length < len(response),
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,203 @@
+"""lm-evaluation-harness on a model in memory, watermarked or not: its own tasks, prompts, metrics and tables; the score of every item kept.
+
+    with perturb.watermarked(lm.model, wm, key):
+        marked = harness.evaluate(lm, tasks.build(corpus, 300))
+    print(marked.table)
+
+A task is a definition (``tasks.build``) or a name that the harness knows: ``"boolq"``, ``"super-glue-lm-eval-v1"``, ``"gsm8k_cot"``, with a network.
+An item that does not fit the model's context is left out, by number, rather than cut: a cut question is another question.
+"""
+
+import contextlib
+import difflib
+import functools
+import io
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import datasets
+import huggingface_hub
+import pandas as pd
+
+from gaussmark_lib import hub, models
+from gaussmark_lib.errors import HarnessError
+
+_SEED = 1234  # of the examples in few-shot prompts: the harness's own default, and the same for every model
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the harness found.
+
+    Args:
+        items: one row a task × item × metric: ``task, item, metric, score``. A metric of a whole task only is in ``table`` alone.
+        dropped: one row an item left out: ``task, item, tokens, context``.
+        table: the harness's own table, in Markdown.
+        log_likelihoods: one row a request of the tasks that score log-likelihoods: ``task, item, request, context, continuation, log_lik, greedy``.
+    """
+
+    items: pd.DataFrame
+    dropped: pd.DataFrame
+    table: str
+    log_likelihoods: pd.DataFrame
+
+    def of(self, task: str, metric: str | None = None) -> pd.Series:
+        """The scores of a task's items, by item; of its first metric if none is named."""
+        rows = self.items[self.items["task"] == task]
+        return rows[rows["metric"] == (metric or rows["metric"].iloc[0])].set_index("item")["score"]
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(self.items["task"]))
+
+
+def evaluate(
+    lm: models.LM,
+    tasks: Mapping[str, dict] | Sequence[str],
+    *,
+    limit: int | None = None,
+    batch_size: int = 16,
+    bootstrap: int = 0,
+    progress: bool = False,
+) -> Evaluation:
+    """Runs the tasks on ``lm.model`` as it is: inside ``watermarked()``, on the watermarked model.
+
+    Args:
+        tasks: definitions by name, or names of tasks and groups that the harness knows.
+        limit: at most so many items a task, the first that fit.
+        bootstrap: resamples for the standard errors in the table; 0 for formulas only.
+        progress: whether the harness shows its bars.
+
+    Raises:
+        HarnessError: an unknown task (with close matches), one whose data cannot be had, or one of which no item fits the context.
+    """
+    from lm_eval import evaluator  # here: it takes seconds to import
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.utils import make_table
+
+    with _quiet(progress), models.evaluating(lm.model):
+        loaded = _load(tasks)
+        adapter = HFLM(pretrained=lm.model, tokenizer=lm.tokenizer, batch_size=batch_size, device=str(lm.model.device))
+        for task in loaded["tasks"].values():
+            task.set_fewshot_seed(seed=_SEED)
+            if task.get_config("num_fewshot") is None:
+                task.set_config("num_fewshot", 0)
+        samples, dropped = {}, []
+        for name, task in loaded["tasks"].items():
+            samples[name], too_long = _fitting(task, adapter, limit)
+            dropped += [{"task": name, **row} for row in too_long]
+            if not samples[name]:
+                shortest = min(row["tokens"] for row in too_long)
+                raise HarnessError(
+                    f"{name}: none of its {len(too_long)} items fits the model's context of {adapter.max_length} tokens"
+                    f" (the shortest takes {shortest}); choose another task, or a model with a longer context"
+                )
+        found = evaluator.evaluate(adapter, loaded, samples=samples, bootstrap_iters=bootstrap, log_samples=True)
+    return Evaluation(
+        pd.DataFrame(_items(found["samples"])),
+        pd.DataFrame(dropped, columns=["task", "item", "tokens", "context"]),
+        make_table(found) + ("\n" + make_table(found, "groups") if found.get("groups") else ""),
+        pd.DataFrame(_requests(found["samples"])),
+    )
+
+
+@contextlib.contextmanager
+def _quiet(progress: bool) -> Iterator[None]:
+    """Without the harness's progress bars, which it has no switch for, and its remarks below an error: it warns of every model in memory."""
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(max(logging.ERROR, level))
+    try:
+        with contextlib.nullcontext() if progress else contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _load(tasks: Mapping[str, dict] | Sequence[str]) -> dict[str, Any]:
+    from lm_eval.tasks import TaskManager
+
+    if isinstance(tasks, str) or not tasks:
+        raise HarnessError(f"tasks: expected a list of at least one name, or definitions by name, got {tasks!r}")
+    if isinstance(tasks, Mapping):
+        return TaskManager(include_defaults=False).load(list(tasks.values()))
+    manager = _known_tasks()
+    for name in tasks:
+        if name not in manager.all_tasks:
+            near = ", ".join(difflib.get_close_matches(name, manager.all_tasks, n=5, cutoff=0.5)) or "none that is close"
+            raise HarnessError(f"the harness has no task {name!r}; near names: {near}. tasks.build makes three that need no network")
+    online = hub.reachable()
+    try:
+        with contextlib.nullcontext() if online else _offline():
+            return manager.load(list(tasks))
+    except Exception as error:  # a data set fails to load in as many ways as there are hosts and formats
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        advice = "look at its data set's page" if online else "the hub cannot be reached; data that is not on this machine already needs a network"
+        raise HarnessError(f"cannot load {', '.join(tasks)}: {first_line}: {advice}. tasks.build makes three tasks that need none") from error
+
+
+@functools.cache
+def _known_tasks() -> Any:
+    """Some 15,000 tasks, whose definitions take seconds to find."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager()
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Data from this machine's cache only, at once: without a network the hub's client would try each file for a minute."""
+    with mock.patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True), mock.patch.object(datasets.config, "HF_HUB_OFFLINE", True):
+        yield
+
+
+def _fitting(task: Any, adapter: Any, limit: int | None) -> tuple[list[int], list[dict]]:
+    """Numbers of the items that fit the context, and those that do not with the tokens their longest request takes."""
+    task.build_all_requests(limit=None, rank=0, world_size=1)
+    longest: dict[int, int] = {}
+    for instance in task.instances:
+        longest[instance.doc_id] = max(longest.get(instance.doc_id, 0), _tokens(instance, adapter))
+    fits = [item for item, n in longest.items() if n <= adapter.max_length]
+    too_long = [{"item": item, "tokens": n, "context": adapter.max_length} for item, n in longest.items() if n > adapter.max_length]
+    return sorted(fits)[:limit], too_long
+
+
+def _tokens(instance: Any, adapter: Any) -> int:
+    """What a request takes of the context: it and its continuation less the last token, or it and all that may be generated."""
+    if instance.request_type == "generate_until":
+        context, options = instance.args
+        return len(adapter.tok_encode(context)) + int(options.get("max_gen_toks", adapter.max_gen_toks))
+    if instance.request_type == "loglikelihood":
+        context, continuation = instance.args
+        return max(1, len(adapter.tok_encode(context + continuation)) - (1 if context else 0))
+    return 0  # rolling log-likelihoods go through long texts in windows
+
+
+def _items(samples: Mapping[str, list[dict]]) -> Iterator[dict]:
+    """Every number that the harness has for a single item. A metric under a filter other than the harness's default is named with it."""
+    for task, rows in samples.items():
+        for row in rows:
+            for metric in row["metrics"]:
+                score = row[metric]
+                if isinstance(score, bool | int | float) or getattr(score, "ndim", 1) == 0:
+                    name = metric if row["filter"] == "none" else f"{metric},{row['filter']}"
+                    yield {"task": task, "item": row["doc_id"], "metric": name, "score": float(score)}
+
+
+def _requests(samples: Mapping[str, list[dict]]) -> Iterator[dict]:
+    for task, rows in samples.items():
+        for row in rows:
+            for number, (arguments, response) in enumerate(zip(row["arguments"], row["filtered_resps"], strict=True)):
+                if isinstance(response, tuple | list) and len(response) == 2:
+                    yield {
+                        "task": task,
+                        "item": row["doc_id"],
+                        "request": number,
+                        "context": arguments[0],
+                        "continuation": arguments[1],
+                        "log_lik": float(response[0]),
+                        "greedy": bool(response[1]),
+                    }

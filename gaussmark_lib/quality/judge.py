@@ -1,0 +1,216 @@
+"""A judge behind any OpenAI-compatible endpoint (paper, App. on quality: GPT-4o), from three environment variables:
+
+    GAUSSMARK_JUDGE_URL    e.g. https://api.openai.com/v1, or a server of your own
+    GAUSSMARK_JUDGE_MODEL  e.g. gpt-4o
+    GAUSSMARK_JUDGE_KEY    the secret; sent to that address and nowhere else, never recorded
+
+Answers are kept in a cache by model, address and question, so an interrupted or partly failed comparison asks only what is missing. What fails after
+its retries is recorded as failed, with the reason, and the rest goes on, until several in a row fail: then the judge is down, and is left alone.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+from tqdm.auto import tqdm
+
+from gaussmark_lib.errors import JudgeError
+from gaussmark_lib.quality.win_rate import Answer, Question
+
+VARIABLES = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL", "GAUSSMARK_JUDGE_KEY")
+INSTRUCTIONS = (
+    "You compare two continuations of the same beginning of a text. Judge which one a careful reader would find better: more coherent, fluent and"
+    " fitting. Do not let their order or their length influence you. Answer with one letter and nothing else: A if the first is better, B if the"
+    " second is, T for a tie."
+)
+PREFERENCE = {"A": 1.0, "B": 0.0, "T": 0.5}
+
+
+class _Message(BaseModel):
+    content: str
+
+
+class _Choice(BaseModel):
+    message: _Message
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Reply(BaseModel):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+
+@dataclass(frozen=True)
+class EndpointJudge:
+    """A chat model as a judge, at temperature 0.
+
+    Args:
+        url, model: the endpoint's base address, and the model's name there.
+        key: its secret. Not in ``repr``, not in the cache, and blacked out in every error.
+        cache: an SQLite file of answers; None to keep none.
+        timeout: seconds for one attempt.
+        retries: further attempts after a timeout, a lost connection, 408, 409, 429 (after what Retry-After says) or 5xx.
+        concurrent: questions on their way at once.
+        give_up: so many failures in a row, and what is left is not asked.
+    """
+
+    url: str
+    model: str
+    key: str = field(repr=False)
+    cache: Path | None = None
+    timeout: float = 60.0
+    retries: int = 4
+    concurrent: int = 4
+    give_up: int = 8
+    instructions: str = INSTRUCTIONS
+
+    @classmethod
+    def from_environment(cls, **settings) -> "EndpointJudge":
+        """The judge that the three variables describe; ``settings`` are the other arguments.
+
+        Raises:
+            JudgeError: naming the variables that are missing.
+        """
+        if missing := [name for name in VARIABLES if not os.environ.get(name)]:
+            raise JudgeError(f"no judge is set up: expected {', '.join(missing)} in the environment. The offline judge needs none")
+        url, model, key = (os.environ[name] for name in VARIABLES)
+        return cls(url, model, key, **settings)
+
+    def __post_init__(self):
+        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname:
+            raise JudgeError(f"expected the judge's address as http(s)://host/…, got {self._clean(self.url)!r}")
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} at {urlsplit(self.url).hostname}"
+
+    def ask(self, questions: Sequence[Question], *, progress: bool = False) -> list[Answer]:
+        """One answer a question; those in the cache cost nothing."""
+        with closing(_Cache(self.cache)) as cache:
+            names = [self._digest(question) for question in questions]
+            answers = {name: known for name in dict.fromkeys(names) if (known := cache.get(name))}
+            missing = {name: question for name, question in zip(names, questions, strict=True) if name not in answers}
+            with tqdm(total=len(missing), desc=self.name, unit="question", disable=not progress) as bar:
+                for name, answer in self._fresh(missing):
+                    answers[name] = answer
+                    if answer.error is None:
+                        cache.put(name, answer)
+                    bar.set_postfix(
+                        failed=sum(a.error is not None for a in answers.values()), tokens=sum(a.tokens_in + a.tokens_out for a in answers.values())
+                    )
+                    bar.update()
+        return [answers[name] for name in names]
+
+    def _fresh(self, missing: dict[str, Question]) -> Iterator[tuple[str, Answer]]:
+        """Answers as they come in. Failures in a row empty the queue."""
+        from openai import OpenAI
+
+        if not missing:
+            return
+        client = OpenAI(api_key=self.key, base_url=self.url, timeout=self.timeout, max_retries=self.retries)
+        pool = ThreadPoolExecutor(self.concurrent)
+        try:
+            futures: dict[Future, str] = {pool.submit(self._one, client, question): name for name, question in missing.items()}
+            in_a_row, last = 0, ""
+            for future in as_completed(futures):
+                if future.cancelled():
+                    yield futures[future], Answer(math.nan, f"not asked: {self.give_up} questions in a row had failed, the last with: {last}")
+                    continue
+                answer = future.result()
+                in_a_row = in_a_row + 1 if answer.error else 0
+                last = answer.error or last
+                if in_a_row >= self.give_up:
+                    for waiting in futures:
+                        waiting.cancel()
+                yield futures[future], answer
+        finally:
+            pool.shutdown(cancel_futures=True)
+            client.close()
+
+    def _one(self, client, question: Question) -> Answer:
+        from openai import OpenAIError
+
+        try:
+            raw = client.chat.completions.with_raw_response.create(model=self.model, messages=self._messages(question), temperature=0, max_tokens=4)
+        except OpenAIError as error:  # after its retries
+            return Answer(math.nan, self._clean(f"{type(error).__name__}: {error}"), retries=self.retries)
+        try:
+            reply = _Reply.model_validate_json(raw.text)
+            text = reply.choices[0].message.content
+        except (ValidationError, IndexError):
+            return Answer(math.nan, self._clean(f"expected a chat completion as JSON, got {raw.text[:80]!r}"), retries=raw.retries_taken)
+        usage = reply.usage or _Usage()
+        spent = {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens, "retries": raw.retries_taken}
+        if (preference := parse(text)) is None:
+            return Answer(math.nan, self._clean(f"expected the answer A, B or T, got {text[:60]!r}"), **spent)
+        return Answer(preference, **spent)
+
+    def _messages(self, question: Question) -> list[dict[str, str]]:
+        parts = {"Beginning": question.prompt, "Continuation A": question.first, "Continuation B": question.second, "Your answer (A, B or T)": ""}
+        text = "\n\n".join(f"# {heading}\n{content}" for heading, content in parts.items())
+        return [{"role": "system", "content": self.instructions}, {"role": "user", "content": text}]
+
+    def _digest(self, question: Question) -> str:
+        """What an answer is an answer to; the key is no part of it."""
+        return hashlib.sha256(json.dumps([self.url, self.model, self._messages(question)]).encode()).hexdigest()
+
+    def _clean(self, text: str) -> str:
+        """An error's text on one line, without the key, which a server may have sent back."""
+        return " ".join(text.replace(self.key, "•••").split())[:300] if self.key else text
+
+
+def parse(text: str) -> float | None:
+    """The preference in a judge's reply: one letter, perhaps in quotes or brackets or with a full stop; None for anything else.
+
+    >>> parse(" (A)."), parse("T"), parse("A or B, hard to say")
+    (1.0, 0.5, None)
+    """
+    match = re.fullmatch(r"[\s\"'(\[*]*([ABT])[\s\"')\].*]*", text.strip())
+    return PREFERENCE[match[1]] if match else None
+
+
+def cost(tokens_in: int, tokens_out: int, price_in: float, price_out: float) -> float:
+    """What so many tokens cost, in the currency of the prices, which are for a million tokens each.
+
+    >>> cost(1_000_000, 500_000, price_in=2.5, price_out=10.0)
+    7.5
+    """
+    return (tokens_in * price_in + tokens_out * price_out) / 1e6
+
+
+class _Cache:
+    """Answers by digest in one SQLite table: whole or not there, however the process ends, and safe for several processes."""
+
+    def __init__(self, path: Path | None):
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._db = sqlite3.connect(path or ":memory:", timeout=30)
+            self._db.execute("CREATE TABLE IF NOT EXISTS answers (digest TEXT PRIMARY KEY, preference REAL, tokens_in INTEGER, tokens_out INTEGER)")
+        except sqlite3.DatabaseError as error:
+            raise JudgeError(f"cannot use the judge's cache {path}: {error}; expected an SQLite file of its own, name another or remove it") from None
+
+    def get(self, digest: str) -> Answer | None:
+        row = self._db.execute("SELECT preference, tokens_in, tokens_out FROM answers WHERE digest = ?", [digest]).fetchone()
+        return Answer(row[0], cached=True) if row else None
+
+    def put(self, digest: str, answer: Answer) -> None:
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", [digest, answer.preference, answer.tokens_in, answer.tokens_out])
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,106 @@
+"""A judge that needs no network: of two continuations it prefers the one that an n-gram model of human text finds likelier, per token.
+
+The rule: higher mean log q(token | the two before it), q an interpolated trigram model with Witten and Bell's weights,
+
+    q_n(w | h) = (c(h, w) + N(h) · q_{n−1}(w | h')) / (c(h) + N(h)),      q_0 = 1/V
+
+where c counts, N(h) is how many different tokens follow h, and h' is h without its first token. It is fitted on human text, and knows nothing of the
+language model's weights or of any key.
+
+Its limits. It reads three tokens at a time: it sees broken words and broken grammar, never sense, truth or relevance. It likes commonplace and
+repeated phrases, so text at a lower temperature would beat human text. It shares the model's tokenizer, and for the embedded model its training
+text. A win rate of ½ under it is evidence against clumsy damage, not for quality.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gaussmark_lib.quality.win_rate import Answer, Question
+
+
+class Ngram:
+    """q above, over token ids.
+
+    Args:
+        texts: token ids; each text starts with ``order − 1`` times ``start``.
+        vocabulary: V, one more than the largest id.
+        start: the id before the first token.
+        order: 3 for a trigram model; V^order must fit 63 bits.
+    """
+
+    def __init__(self, texts: Sequence[Sequence[int]], vocabulary: int, *, start: int = 0, order: int = 3):
+        if vocabulary**order >= 2**63:
+            raise ValueError(f"expected vocabulary^order below 2^63, got {vocabulary}^{order}; use a lower order")
+        if not any(len(text) for text in texts):
+            raise ValueError("expected at least one token of text to fit an n-gram model on, got none")
+        self.vocabulary, self.start, self.order = vocabulary, start, order
+        windows = np.concatenate([self._windows([], text) for text in texts])
+        self._counts = [_Counts(self._codes(windows, n), vocabulary) for n in range(1, order + 1)]
+
+    def log_q(self, prompt: Sequence[int], response: Sequence[int]) -> np.ndarray:
+        """log q of each response token, nats; float64, shape (len(response),)."""
+        windows = self._windows(prompt, response)
+        q = np.full(len(response), 1 / self.vocabulary)
+        for n, counts in enumerate(self._counts, 1):
+            q = counts.interpolate(self._codes(windows, n), q)
+        return np.log(q)
+
+    def _windows(self, prompt: Sequence[int], response: Sequence[int]) -> np.ndarray:
+        """(tokens, order): each response token with what stands before it."""
+        ids = np.array([self.start] * (self.order - 1) + [*prompt, *response], dtype=np.int64)
+        whole = np.lib.stride_tricks.sliding_window_view(ids, self.order) if len(ids) >= self.order else np.empty((0, self.order), dtype=np.int64)
+        return whole[len(prompt) :]
+
+    def _codes(self, windows: np.ndarray, n: int) -> np.ndarray:
+        """The last n tokens of each window as one number in base V."""
+        return windows[:, -n:] @ (self.vocabulary ** np.arange(n - 1, -1, -1, dtype=np.int64))
+
+
+class _Counts:
+    """c(h, w), c(h) and N(h) of one order, as sorted arrays."""
+
+    def __init__(self, codes: np.ndarray, vocabulary: int):
+        self.vocabulary = vocabulary
+        self.grams, self.count = np.unique(codes, return_counts=True)
+        self.histories, inverse = np.unique(self.grams // vocabulary, return_inverse=True)
+        self.total = np.bincount(inverse, weights=self.count)
+        self.followers = np.bincount(inverse)
+
+    def interpolate(self, codes: np.ndarray, lower: np.ndarray) -> np.ndarray:
+        seen = _look_up(self.grams, self.count, codes)
+        total, followers = (_look_up(self.histories, values, codes // self.vocabulary) for values in (self.total, self.followers))
+        known = total > 0
+        return np.where(known, (seen + followers * lower) / np.where(known, total + followers, 1), lower)
+
+
+def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """values[keys == wanted], 0 where there is none."""
+    place = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+    return np.where(keys[place] == wanted, values[place], 0)
+
+
+class LikelihoodJudge:
+    """The rule above as a judge. It knows no first and second: asked in the other order, it gives the opposite answer.
+
+    Args:
+        model: the n-gram model.
+        encode: text → token ids.
+        tie: nats a token within which two continuations are equally good.
+    """
+
+    name = "likelihood under an n-gram model of human text"
+
+    def __init__(self, model: Ngram, encode: Callable[[str], list[int]], *, tie: float = 0.0):
+        self.model, self.encode, self.tie = model, encode, tie
+
+    def ask(self, questions: Sequence[Question], *, progress: bool = False) -> list[Answer]:
+        return [self._one(question) for question in questions]
+
+    def _one(self, question: Question) -> Answer:
+        prompt = self.encode(question.prompt)
+        responses = [self.encode(text) for text in (question.first, question.second)]
+        if not all(responses):  # an empty continuation has no likelihood a token: saying nothing loses to saying something
+            return Answer(0.5 if not any(responses) else float(bool(responses[0])))
+        first, second = (self.model.log_q(prompt, response).mean() for response in responses)
+        return Answer(0.5 if abs(first - second) <= self.tie else float(first > second))

@@ -1,0 +1,143 @@
+"""Three tasks for lm-evaluation-harness that need no download: made from held-out text, which no model has to be good at to be compared on.
+
+==================  =============================================================  ==================================
+``next_paragraph``  which of four openings continues this paragraph?               chance ¼; the three wrong ones come from other sources
+``last_word``       the last word of a passage, exactly, by greedy choice          chance about 0
+``minimal_pairs``   a sentence, or the same with one verb or demonstrative wrong   chance ½
+==================  =============================================================  ==================================
+
+Items come from text that the model was not trained on, in the order in which ``texts.load`` gives it. Token boundaries are kept: contexts
+end without a space, and what is scored starts with one.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from gaussmark_lib.errors import CorpusError
+
+CHANCE = {"next_paragraph": 0.25, "last_word": 0.0, "minimal_pairs": 0.5}
+
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+_LAST_WORD = re.compile(r" ([A-Za-z]{2,})[.!?]$")
+_PAIRS = [("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("this", "these"), ("that", "those")]
+_PARTNER = dict(_PAIRS) | {b: a for a, b in _PAIRS if a != "that"}  # "that" is far more often no demonstrative
+
+
+def build(corpus: Dataset, n: int, *, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """The three task definitions by name, n items each, ready for ``harness.evaluate``.
+
+    Args:
+        corpus: columns ``text`` (paragraphs, a blank line between) and ``source``, as ``texts.load`` gives it.
+        n: items a task.
+        seed: of the wrong answers and of the place of the right one.
+
+    Raises:
+        CorpusError: if the texts do not yield n items of each task (says how many they do).
+    """
+    rows = [{"text": text, "source": source} for text, source in zip(corpus["text"], corpus["source"], strict=True)]
+    return {
+        "next_paragraph": _multiple_choice("next_paragraph", _enough(next_paragraphs(rows, seed), n, "next_paragraph"), "\n\n", "acc_mutual_info"),
+        "last_word": _cloze("last_word", _enough(last_words(rows), n, "last_word")),
+        "minimal_pairs": _multiple_choice("minimal_pairs", _enough(minimal_pairs(rows, seed), n, "minimal_pairs"), "", "acc"),
+    }
+
+
+def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int = 140, option_chars: int = 60) -> list[dict]:
+    """``context`` (the end of a paragraph), ``choices`` (four openings of paragraphs), ``answer`` (index of the one that follows).
+
+    Scored by mutual information, log p(choice | context) − log p(choice): the likelihood alone mostly says which opening is the least surprising.
+    """
+    found = []
+    for row in rows:
+        paragraphs = row["text"].split("\n\n")
+        if len(paragraphs) > 1 and len(paragraphs[1]) >= 40:
+            found.append((row["source"], _end(paragraphs[0], context_chars), _opening(paragraphs[1], option_chars)))
+    rng = np.random.default_rng(seed)
+    items = []
+    for source, context, right in found:
+        wrong = list(dict.fromkeys(opening for other, _, opening in found if other != source and opening != right))
+        if len(wrong) < 3:
+            continue
+        choices = [wrong[i] for i in rng.choice(len(wrong), 3, replace=False)]
+        answer = int(rng.integers(4))
+        items.append({"context": context, "choices": [*choices[:answer], right, *choices[answer:]], "answer": answer})
+    return items
+
+
+def last_words(rows: Sequence[dict], *, context_chars: int = 200) -> list[dict]:
+    """``context`` (a passage without its last word), ``answer`` (a space and that word)."""
+    items = []
+    for row in rows:
+        if match := _LAST_WORD.search(row["text"]):
+            items.append({"context": _end(row["text"][: match.start()], context_chars), "answer": f" {match[1]}"})
+    return items
+
+
+def minimal_pairs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
+    """``choices`` (a sentence, and the same with one word replaced by its singular or plural partner), ``answer`` 0: the harness knows no order.
+
+    One item a passage. The replacement is by rule, so that now and then both sentences are right: the best possible accuracy is a little below 1.
+    """
+    rng = np.random.default_rng(seed)
+    items = []
+    for row in rows:
+        for sentence in (s for paragraph in row["text"].split("\n\n") for s in _SENTENCE_END.split(paragraph)):
+            words = sentence.split(" ")
+            places = [i for i, word in enumerate(words) if word in _PARTNER]
+            if 6 <= len(words) <= 25 and places:
+                i = int(rng.choice(places))
+                items.append({"choices": [sentence, " ".join([*words[:i], _PARTNER[words[i]], *words[i + 1 :]])], "answer": 0})
+                break
+    return items
+
+
+def _end(text: str, n: int) -> str:
+    """At most the last n characters, from the start of a word."""
+    return text if len(text) <= n else text[-n:].partition(" ")[2]
+
+
+def _opening(text: str, n: int) -> str:
+    """At most the first n characters, to the end of a word."""
+    return text if len(text) <= n else text[: n + 1].rpartition(" ")[0]
+
+
+def _enough(items: list[dict], n: int, name: str) -> list[dict]:
+    if len(items) < n:
+        raise CorpusError(f"{name}: expected {n} items, but these texts yield {len(items)}; give more texts, or ask for fewer items")
+    return items[:n]
+
+
+def _dataset(items: list[dict]) -> Callable[..., dict[str, Dataset]]:
+    return lambda **_: {"test": Dataset.from_list(items)}
+
+
+def _multiple_choice(name: str, items: list[dict], delimiter: str, metric: str) -> dict[str, Any]:
+    return {
+        "task": name,
+        "custom_dataset": _dataset(items),
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "context" if "context" in items[0] else "",
+        "doc_to_choice": "choices",
+        "doc_to_target": "answer",
+        "target_delimiter": delimiter,
+        "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True}],
+        "metadata": {"version": 1},
+    }
+
+
+def _cloze(name: str, items: list[dict]) -> dict[str, Any]:
+    return {
+        "task": name,
+        "custom_dataset": _dataset(items),
+        "test_split": "test",
+        "output_type": "loglikelihood",
+        "doc_to_text": "context",
+        "doc_to_target": "answer",
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+        "metadata": {"version": 1},
+    }

@@ -1,0 +1,65 @@
+"""What a comparison may say, in a sentence: worse by how much, indistinguishable, or nothing because n is too small.
+
+"No significant difference" is what any experiment says that is small enough. So a difference that is not significant is called
+indistinguishable only if its whole interval lies within a margin that was stated beforehand, and otherwise the sentence says that n is too small, and
+about how many items would do.
+"""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a number means.
+
+    Args:
+        name: as in the table.
+        unit: of the value and its difference.
+        worse: ``"higher"``, ``"lower"``, or ``"either"`` where a difference is one, but neither good nor bad.
+        margin: the largest difference that does not matter; None where the value has no scale that one could be stated on.
+    """
+
+    name: str
+    unit: str
+    worse: str
+    margin: float | None
+
+
+FEWEST = 30  # items, for a claim of indistinguishability without a margin
+
+
+def sentence(metric: Metric, found: dict, level: float = 0.05) -> str:
+    """The verdict on ``difference, low, high, p_value, n`` of other − base (``n_equal`` too, where items are paired).
+
+    >>> accuracy = Metric("accuracy", "", "lower", 0.05)
+    >>> sentence(accuracy, {"difference": -0.12, "low": -0.15, "high": -0.09, "p_value": 1e-6, "n": 300})
+    'worse by 0.12 (95% interval −0.15 to −0.09, n = 300, p = 1e-06)'
+    >>> sentence(accuracy, {"difference": 0.0, "low": -0.2, "high": 0.2, "p_value": 1.0, "n": 20})
+    'n = 20 is too small for a claim: the interval −0.2 to +0.2 reaches beyond ±0.05; about 320 would do'
+    """
+    n, p_value = found["n"], found["p_value"]
+    if p_value is None or n < 2:
+        return f"no claim: {n} usable items, at least 2 are needed"
+    if found.get("n_equal") == n:
+        return f"equal on every one of {n} items"
+    unit = f" {metric.unit}" if metric.unit else ""
+    interval = f"{found['low']:+.2g} to {found['high']:+.2g}".replace("-", "−")
+    if p_value < level:
+        p = f"n = {n}, p = {p_value:.1g}"
+        if math.isnan(found["low"]):
+            return f"told apart ({p})"
+        return f"{_direction(metric, found['difference'])} by {abs(found['difference']):.3g}{unit} (95% interval {interval}, {p})"
+    if metric.margin is None:
+        return f"not told apart at n = {n} (p = {p_value:.2g})" if n >= FEWEST else f"n = {n} is too small for a claim: expected at least {FEWEST}"
+    if -metric.margin <= found["low"] and found["high"] <= metric.margin:
+        return f"indistinguishable at this n = {n}: the interval {interval}{unit} lies within ±{metric.margin:g}"
+    needed = math.ceil(n * ((found["high"] - found["low"]) / 2 / metric.margin) ** 2)
+    more = f"about {needed:,} would do" if needed > n else "a few more would do"
+    return f"n = {n} is too small for a claim: the interval {interval}{unit} reaches beyond ±{metric.margin:g}; {more}"
+
+
+def _direction(metric: Metric, difference: float) -> str:
+    if metric.worse == "either":
+        return "higher" if difference > 0 else "lower"
+    return "worse" if (difference > 0) == (metric.worse == "higher") else "better"

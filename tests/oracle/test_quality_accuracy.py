@@ -1,0 +1,93 @@
+"""McNemar's test, its interval and its power, against exact enumeration and simulation."""
+
+from math import comb
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gaussmark_lib.quality import accuracy
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (5, 0), (3, 9), (10, 10), (31, 12)])
+def test_p_value_is_the_binomial_sum(lost, gained):
+    m = lost + gained
+    as_far = sum(comb(m, k) for k in range(m + 1) if abs(k - m / 2) >= abs(lost - m / 2))
+    assert accuracy.mcnemar(lost, gained) == pytest.approx(as_far / 2**m, rel=1e-12)
+
+
+def test_counts_and_direction():
+    base, other = [1, 1, 1, 0, 0, 1], [1, 0, 0, 1, 0, 1]
+    found = accuracy.paired(base, other)
+    assert (found["lost"], found["gained"], found["n_equal"], found["n"]) == (2, 1, 3, 6)
+    assert found["mean"] == pytest.approx(found["other"] - found["base"])
+    assert accuracy.paired(other, base)["mean"] == -found["mean"]
+    assert found["low"] < found["mean"] < found["high"]
+
+
+def test_the_same_answers_are_no_difference():
+    right = np.random.default_rng(0).random(50) < 0.7
+    found = accuracy.paired(right, right)
+    assert (found["mean"], found["p_value"], found["n_equal"]) == (0, 1.0, 50)
+    assert found["low"] < 0 < found["high"], "no changes in 50 items is no proof of none in all"
+
+
+def _enumerate(n, p_lost, p_gained):
+    """Every (lost, gained) with its probability."""
+    for lost in range(n + 1):
+        for gained in range(n - lost + 1):
+            yield lost, gained, stats.multinomial.pmf([lost, gained, n - lost - gained], n, [p_lost, p_gained, 1 - p_lost - p_gained])
+
+
+@pytest.mark.parametrize(("p_lost", "p_gained"), [(0.02, 0.02), (0.1, 0.05), (0.3, 0.05), (0.25, 0.25)])
+def test_the_interval_covers(p_lost, p_gained):
+    """Over all outcomes of 40 items, the 95% interval holds the true difference with a probability of about 95%."""
+    n, coverage = 40, 0.0
+    for lost, gained, probability in _enumerate(n, p_lost, p_gained):
+        if probability > 1e-9:
+            base = np.repeat([1, 0, 1], [lost, gained, n - lost - gained])
+            other = np.repeat([0, 1, 1], [lost, gained, n - lost - gained])
+            found = accuracy.paired(base, other)
+            coverage += probability * (found["low"] <= p_gained - p_lost <= found["high"])
+    assert 0.93 <= coverage <= 0.999
+
+
+@pytest.mark.parametrize(("n", "drop", "churn"), [(40, 0.1, 0.05), (40, 0.0, 0.2), (60, 0.15, 0.0)])
+def test_power_is_the_sum_over_all_outcomes(n, drop, churn):
+    by_hand = sum(p for lost, gained, p in _enumerate(n, drop + churn / 2, churn / 2) if accuracy.mcnemar(lost, gained) <= 0.05)
+    assert accuracy.power(n, drop, churn) == pytest.approx(by_hand, abs=1e-7)
+
+
+def test_power_is_what_simulation_gives():
+    n, drop, churn, trials = 300, 0.05, 0.04, 4_000
+    rng = np.random.default_rng(1)
+    lost, gained, _ = rng.multinomial(n, [drop + churn / 2, churn / 2, 1 - drop - churn], size=trials).T
+    hits = int((accuracy.mcnemar(lost, gained) <= 0.05).sum())
+    low, high = stats.binomtest(hits, trials).proportion_ci(0.999)
+    assert low <= accuracy.power(n, drop, churn) <= high
+
+
+def test_the_exact_test_keeps_its_level_and_gains_power_with_n():
+    assert accuracy.power(300, 0.0, 0.05) <= 0.05
+    powers = [accuracy.power(n, 0.05, 0.03) for n in (100, 200, 400)]
+    assert powers == sorted(powers)
+    assert accuracy.power(100, 0.0, 0.0) == 0.0, "nothing ever changes, and nothing is ever found"
+
+
+def test_the_detectable_drop_has_the_wanted_power_and_no_smaller_one_has():
+    drop = accuracy.detectable_drop(300, 0.03)
+    assert accuracy.power(300, drop, 0.03) >= 0.8 > accuracy.power(300, drop - 0.001, 0.03)
+    assert np.isnan(accuracy.detectable_drop(3, 0.03))
+
+
+@pytest.mark.parametrize("wrong", [[0.5, 1.0], [2, 1], [np.nan, 1]])
+def test_items_are_right_or_wrong(wrong):
+    with pytest.raises(ValueError, match="right or wrong"):
+        accuracy.paired(wrong, [1, 1])
+
+
+def test_other_items_are_refused():
+    with pytest.raises(ValueError, match="same items"):
+        accuracy.paired([1, 0], [1])
+    with pytest.raises(ValueError, match="drop \\+ churn"):
+        accuracy.power(10, 0.9, 0.2)

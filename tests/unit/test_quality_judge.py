@@ -1,0 +1,211 @@
+"""The endpoint judge against a local server that speaks the protocol: good and bad answers, what is asked again, and where the key goes."""
+
+import logging
+import math
+import sqlite3
+import threading
+
+import pytest
+from chat_server import ChatServer
+
+from gaussmark_lib.errors import JudgeError
+from gaussmark_lib.quality import judge, win_rate
+from gaussmark_lib.quality.win_rate import Question
+
+KEY = "sk-do-not-write-this-anywhere-5f1c"
+TRANSIENT = {"retry-after-ms": "1"}  # the client's own waits would be half a second and more
+QUESTIONS = [Question(f"prompt {i}", f"good {i}", f"bad {i}") for i in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def good_wins(text: str, attempt: int = 1) -> str:
+    return "A" if text.index("good") < text.index("bad") else "B"
+
+
+def ask(answer, questions=QUESTIONS, **settings):
+    with ChatServer(answer).running() as server:
+        made = judge.EndpointJudge(server.url, "stand-in", KEY, **{"timeout": 5.0, "retries": 2} | settings)
+        return made.ask(questions), server
+
+
+def test_it_asks_as_the_protocol_says_and_understands_the_answer():
+    answers, server = ask(good_wins, [*QUESTIONS, Question("p", "bad", "good")])
+    assert [answer.preference for answer in answers] == [1.0, 1.0, 1.0, 0.0]
+    assert all((answer.tokens_in, answer.tokens_out, answer.retries, answer.error) == (100, 1, 0, None) for answer in answers)
+    request = server.requests[0]
+    assert request["path"] == "/v1/chat/completions"
+    assert (request["model"], request["temperature"]) == ("stand-in", 0)
+    assert [message["role"] for message in request["messages"]] == ["system", "user"]
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_a_passing_failure_is_tried_again(status):
+    answers, server = ask(lambda text, attempt: (status, TRANSIENT, "{}") if attempt < 3 else good_wins(text))
+    assert [answer.preference for answer in answers] == [1.0] * 3
+    assert [answer.retries for answer in answers] == [2] * 3
+    assert len(server.requests) == 9
+
+
+def test_retry_after_is_waited_for(monkeypatch):
+    waited = []
+    import openai._base_client as client
+
+    monkeypatch.setattr(client.time, "sleep", lambda seconds: waited.append(seconds))
+    answers, _ = ask(lambda text, attempt: (429, {"Retry-After": "7"}, "{}") if attempt == 1 else good_wins(text), QUESTIONS[:1])
+    assert answers[0].preference == 1.0
+    assert waited == [7.0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ((429, TRANSIENT, '{"error": {"message": "slow down"}}'), "RateLimitError"),
+        ((500, TRANSIENT, "<html>"), "InternalServerError"),
+        ((401, {}, '{"error": {"message": "no such key"}}'), "AuthenticationError"),
+        ((404, {}, '{"error": {"message": "no such model"}}'), "NotFoundError"),
+        ((200, {}, "not json"), "chat completion as JSON"),
+        ((200, {"Content-Type": "text/html"}, "<html>log in</html>"), "chat completion as JSON"),
+        ((200, {}, '{"choices": []}'), "chat completion as JSON"),
+        ((200, {}, '{"choices": [{"message": {"content": null}}]}'), "chat completion as JSON"),
+        ((200, {}, '["A"]'), "chat completion as JSON"),
+        ("Both are fine, but A", "expected the answer A, B or T"),
+        ("", "expected the answer A, B or T"),
+    ],
+)
+def test_what_fails_is_recorded_and_the_rest_is_kept(reply, reason):
+    answers, _ = ask(lambda text, attempt: reply if "prompt 1" in text else good_wins(text))
+    assert [answer.preference for answer in answers if answer.error is None] == [1.0, 1.0]
+    assert math.isnan(answers[1].preference)
+    assert reason in answers[1].error
+
+
+def test_a_slow_judge_times_out():
+    def slow(text, attempt):
+        if "prompt 1" in text:
+            server.released.wait(30)
+        return good_wins(text)
+
+    with ChatServer(slow).running() as server:
+        answers = judge.EndpointJudge(server.url, "stand-in", KEY, timeout=0.3, retries=0).ask(QUESTIONS)
+    assert [answer.error is None for answer in answers] == [True, False, True]
+    assert "APITimeoutError" in answers[1].error
+
+
+def test_a_judge_that_is_down_is_left_alone():
+    many = [Question(f"prompt {i}", "good", "bad") for i in range(40)]
+    answers, server = ask(lambda *_: (401, {}, "{}"), many, concurrent=2, give_up=3, retries=0)
+    assert all(math.isnan(answer.preference) for answer in answers)
+    assert len(server.requests) < 20
+    assert "not asked: 3 questions in a row had failed, the last with: AuthenticationError" in answers[-1].error
+
+
+def test_nobody_listens():
+    with ChatServer(good_wins).running() as server:
+        url = server.url
+    answers = judge.EndpointJudge(url, "stand-in", KEY, timeout=1.0, retries=0).ask(QUESTIONS[:1])
+    assert "APIConnectionError" in answers[0].error
+
+
+def test_rerun_asks_only_what_is_missing(tmp_path):
+    broken = [True]
+
+    def sometimes(text, attempt):
+        return (400, {}, "{}") if broken[0] and "prompt 1" in text else good_wins(text)
+
+    with ChatServer(sometimes).running() as server:
+        made = judge.EndpointJudge(server.url, "stand-in", KEY, cache=tmp_path / "new" / "cache.sqlite")
+        first = made.ask(QUESTIONS)
+        broken[0] = False
+        second = made.ask(QUESTIONS)
+        other = judge.EndpointJudge(server.url, "another model", KEY, cache=made.cache).ask(QUESTIONS)
+    assert [math.isnan(answer.preference) for answer in first] == [False, True, False]
+    assert [answer.preference for answer in second] == [1.0] * 3
+    assert [answer.cached for answer in second] == [True, False, True]
+    assert [answer.tokens_in for answer in second] == [0, 100, 0], "a cached answer costs nothing"
+    assert not any(answer.cached for answer in other), "another model is another judge"
+    assert len(server.requests) == 3 + 1 + 3
+
+
+def test_the_same_question_twice_is_asked_once():
+    answers, server = ask(good_wins, [QUESTIONS[0], QUESTIONS[0]])
+    assert [answer.preference for answer in answers] == [1.0, 1.0]
+    assert len(server.requests) == 1
+
+
+def test_the_key_is_written_nowhere(tmp_path, caplog):
+    """Not even where the server sends it back, with everything logged."""
+    caplog.set_level(logging.DEBUG)
+    replies = iter(["A", f"your key is {KEY}", (401, {}, f'{{"error": {{"message": "Incorrect API key: {KEY}"}}}}'), (200, {}, f"{KEY}")])
+    lock = threading.Lock()
+
+    def echo(text, attempt):
+        with lock:
+            return next(replies)
+
+    with ChatServer(echo).running() as server:
+        made = judge.EndpointJudge(server.url, "stand-in", KEY, cache=tmp_path / "cache.sqlite", retries=0, concurrent=1)
+        questions = [*QUESTIONS, Question("p", "good", "bad")]
+        table = win_rate.compare(_Once(made), *zip(*[(q.prompt, q.first, q.second) for q in questions], strict=True))
+    assert table["error"].notna().sum() == 3
+    assert table["error"].str.contains("•••").sum() == 3
+    everything = [caplog.text, repr(made), str(made), made.name, table.to_csv(), *(str(path.read_bytes()) for path in tmp_path.rglob("*"))]
+    assert len(caplog.text) > 100, "the client does log"
+    assert not any(KEY in text for text in everything)
+
+
+class _Once:
+    """Asks in one order only, so that each reply above is used once."""
+
+    def __init__(self, inner):
+        self.inner, self.name = inner, inner.name
+
+    def ask(self, questions, *, progress=False):
+        half = self.inner.ask(questions[: len(questions) // 2])
+        return [*half, *half]
+
+
+def test_the_environment_describes_it(monkeypatch):
+    for name in judge.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GAUSSMARK_JUDGE_MODEL", "m")
+    with pytest.raises(JudgeError, match="GAUSSMARK_JUDGE_URL, GAUSSMARK_JUDGE_KEY in the environment"):
+        judge.EndpointJudge.from_environment()
+    monkeypatch.setenv("GAUSSMARK_JUDGE_URL", "https://user:pass@judge.example/v1?x=1")
+    monkeypatch.setenv("GAUSSMARK_JUDGE_KEY", KEY)
+    made = judge.EndpointJudge.from_environment(timeout=3.0)
+    assert (made.name, made.timeout, made.key) == ("m at judge.example", 3.0, KEY)
+
+
+@pytest.mark.parametrize("url", ["judge.example/v1", "ftp://judge.example", "http://"])
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(JudgeError, match="http"):
+        judge.EndpointJudge(url, "m", KEY)
+
+
+def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, and more than a hundred bytes of it. " * 5)
+    with ChatServer(good_wins).running() as server, pytest.raises(JudgeError, match="SQLite"):
+        judge.EndpointJudge(server.url, "m", KEY, cache=path).ask(QUESTIONS)
+    assert path.read_text().startswith("not a database")
+
+
+def test_the_cache_holds_digests_and_no_text(tmp_path):
+    ask(good_wins, cache=tmp_path / "c.sqlite")
+    with sqlite3.connect(tmp_path / "c.sqlite") as db:
+        rows = db.execute("SELECT * FROM answers").fetchall()
+    db.close()
+    assert sorted(row[1:] for row in rows) == [(1.0, 100, 1)] * 3
+    assert b"prompt" not in (tmp_path / "c.sqlite").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "preference"), [("A", 1.0), ("**B**", 0.0), (" T\n", 0.5), ("(A)", 1.0), ("AB", None), ("a", None), ("A is better", None), ("C", None)]
+)
+def test_parse(text, preference):
+    assert judge.parse(text) == preference

@@ -1,0 +1,163 @@
+"""What may be said, and the table that says it."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gaussmark_lib import stats
+from gaussmark_lib.quality import compare, diversity, win_rate
+from gaussmark_lib.quality.verdict import Metric, sentence
+
+ACCURACY, LOSS, SHIFT = Metric("accuracy", "", "lower", 0.05), Metric("loss", "nats", "higher", 0.03), Metric("length", "tokens", "either", 2.0)
+
+
+def found(difference, half, p_value, n=100, **more):
+    return {"difference": difference, "low": difference - half, "high": difference + half, "p_value": p_value, "n": n} | more
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "word"),
+    [(ACCURACY, -0.1, "worse"), (ACCURACY, 0.1, "better"), (LOSS, 0.1, "worse"), (LOSS, -0.1, "better"), (SHIFT, 1, "higher"), (SHIFT, -1, "lower")],
+)
+def test_a_difference_has_a_direction(metric, difference, word):
+    assert sentence(metric, found(difference, 0.02, 0.001)).startswith(f"{word} by {abs(difference):g}")
+
+
+def test_no_significance_is_no_claim_unless_the_interval_is_narrow():
+    assert sentence(LOSS, found(0.005, 0.01, 0.3)).startswith("indistinguishable at this n = 100")
+    assert "too small for a claim" in sentence(LOSS, found(0.005, 0.06, 0.3))
+    assert "about 400 would do" in sentence(LOSS, found(0.0, 0.06, 0.3))
+    assert "a few more would do" in sentence(LOSS, found(0.02, 0.02, 0.06))
+
+
+def test_a_metric_without_a_margin_needs_a_number_of_items():
+    mmd = Metric("MMD²", "", "either", None)
+    assert sentence(mmd, found(0.0, math.nan, 0.4, n=256)) == "not told apart at n = 256 (p = 0.4)"
+    assert "too small" in sentence(mmd, found(0.0, math.nan, 0.4, n=12))
+    assert sentence(mmd, found(0.1, math.nan, 0.001, n=256)).startswith("told apart")
+
+
+def test_equal_items_are_called_equal_and_none_are_no_claim():
+    assert sentence(LOSS, found(0.0, 0.0, 1.0, n_equal=100)) == "equal on every one of 100 items"
+    assert sentence(LOSS, found(0.0, 0.0, 1.0, n_equal=99)).startswith("indistinguishable")
+    assert sentence(LOSS, found(0.0, 0.0, None, n=1)).startswith("no claim")
+
+
+class TestPaired:
+    def test_the_mean_and_a_bootstrap_around_it(self):
+        rng = np.random.default_rng(0)
+        base, other = rng.normal(size=60), rng.normal(size=60)
+        paired = stats.paired(base, other)
+        assert paired["mean"] == pytest.approx(np.mean(other - base))
+        by_formula = stats.mean_interval(other - base)
+        assert paired["low"] == pytest.approx(by_formula["low"], abs=0.04)
+        assert paired["high"] == pytest.approx(by_formula["high"], abs=0.04)
+
+    def test_the_p_value_is_that_of_all_sign_flips(self):
+        from itertools import product
+
+        difference = np.array([0.3, 0.1, 0.4, -0.1, 0.5, 0.2, 0.35, 0.0])
+        sums = np.array([np.dot(signs, difference) for signs in product([-1, 1], repeat=8)])
+        exact = (abs(sums) >= abs(difference.sum()) - 1e-12).mean()
+        assert stats.paired(np.zeros(8), difference, resamples=20_000)["p_value"] == pytest.approx(exact, abs=0.005)
+
+    def test_it_is_exact_under_the_null(self):
+        rng = np.random.default_rng(2)
+        p = [stats.paired(np.zeros(20), rng.standard_t(3, size=20), resamples=199, seed=i)["p_value"] for i in range(600)]
+        assert stats.rate(np.array(p) <= 0.05, confidence=0.999)["low"] <= 0.05 <= stats.rate(np.array(p) <= 0.05, confidence=0.999)["high"]
+
+    def test_equal_is_equal(self):
+        paired = stats.paired([1.0, 2.0], [1.0, 2.0])
+        assert (paired["mean"], paired["low"], paired["high"], paired["p_value"], paired["n_equal"]) == (0, 0, 0, 1.0, 2)
+
+    @pytest.mark.parametrize(("base", "other"), [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([1.0, np.nan], [1.0, 2.0])])
+    def test_what_cannot_be_paired_is_refused(self, base, other):
+        with pytest.raises(ValueError, match="expected"):
+            stats.paired(base, other)
+
+
+class TestDiversity:
+    def test_by_hand(self):
+        table = diversity.table([[1, 2, 1, 2, 1, 2], [3, 4, 0, 5, 6, 7]], ends={0})
+        assert table["distinct_1"].tolist() == [2 / 6, 1.0]
+        assert table["distinct_2"].tolist() == [2 / 5, 1.0]
+        assert table["seq_rep_4"].tolist() == pytest.approx([1 / 3, 0.0])
+        assert table["length"].tolist() == [6, 2]
+        assert table["ended"].tolist() == [False, True]
+
+    def test_short_texts_have_no_n_grams(self):
+        assert math.isnan(diversity.distinct([1, 2], 4))
+
+
+class _Favours:
+    """A judge with a favourite place, which otherwise prefers the longer answer."""
+
+    name = "biased"
+
+    def __init__(self, bias, fails=()):
+        self.bias, self.fails, self.asked = bias, set(fails), 0
+
+    def ask(self, questions, *, progress=False):
+        self.asked += len(questions)
+        return [self._one(question) for question in questions]
+
+    def _one(self, question):
+        if question.prompt in self.fails:
+            return win_rate.Answer(math.nan, "down")
+        return win_rate.Answer(float(len(question.first) + self.bias >= len(question.second)))
+
+
+class TestWinRate:
+    prompts = tuple(f"p{i}" for i in range(20))
+    long, short = tuple(["long answer"] * 20), tuple(["short"] * 20)
+
+    def test_a_favourite_place_cancels(self):
+        table = win_rate.compare(_Favours(100), self.prompts, self.long, self.short)
+        found = win_rate.summary(table)
+        assert found["win_rate"] == 0.5
+        assert found["position_bias"] == 0.5
+        assert (table["score"] == 0.5).all()
+
+    def test_the_better_wins_in_both_orders(self):
+        assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.long, self.short))["win_rate"] == 1.0
+        assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.short, self.long))["win_rate"] == 0.0
+
+    def test_one_order_alone_would_be_biased(self):
+        table = win_rate.compare(_Favours(100), self.prompts, self.short, self.long)
+        assert table["candidate_first"].mean() == 1.0
+
+    def test_identical_answers_are_a_tie_and_nobody_is_asked(self):
+        judge = _Favours(100)
+        table = win_rate.compare(judge, self.prompts, self.long, self.long)
+        assert judge.asked == 0
+        assert (table["score"] == 0.5).all()
+        assert (table["asked"] == 0).all()
+
+    def test_failures_are_counted_and_left_out(self):
+        table = win_rate.compare(_Favours(0, fails={"p3", "p4"}), self.prompts, self.long, self.short)
+        found = win_rate.summary(table)
+        assert (found["n"], found["failed"]) == (18, 2)
+        assert table.loc[3, "error"] == "down"
+        assert found["win_rate"] == 1.0
+
+    def test_a_judge_that_answers_nothing_is_no_claim(self):
+        found = win_rate.summary(win_rate.compare(_Favours(0, fails=self.prompts), self.prompts, self.long, self.short))
+        assert (found["n"], found["failed"], found["win_rate"], found["p_value"]) == (0, 20, None, None)
+        row = {"metric": compare.WIN_RATE, "model": "m", "difference": None, "low": None, "high": None, "n": 0, "p_value": None}
+        assert compare.table([row])["verdict"][0].startswith("no claim")
+
+    def test_as_many_answers_as_prompts(self):
+        with pytest.raises(ValueError, match="one candidate"):
+            win_rate.compare(_Favours(0), ["p"], [], [])
+
+
+def test_the_table_has_the_agreed_columns():
+    rows = compare.cross_entropy_rows({"base": np.array([3.0, 3.1, 3.2]), "other": np.array([3.1, 3.2, 3.3])}, [10, 10, 10], [40, 40, 40])
+    table = compare.table(rows)
+    assert list(table.columns) == compare.COLUMNS
+    assert table["unit"].tolist() == ["nats/token", "bits/character"]
+    assert table.loc[0, "difference"] == pytest.approx(0.1)
+    assert table.loc[1, "difference"] == pytest.approx(0.1 * 10 / 40 / math.log(2))
+    assert isinstance(table, pd.DataFrame)
