@@ -35,8 +35,8 @@ def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure
         labels.append(f"{row.metric}, {row.model}\nbase {row.base:.1%}{beside}")
     axes.axvspan(-0.05, 0.05, color="0.92", zorder=0, label="margin ±5 points")
     axes.axvline(0, color=style.THEORY, linewidth=1)
-    axes.set(yticks=range(len(table)), yticklabels=labels, xlabel="change of accuracy", title="No task is worse than its interval")
-    axes.invert_yaxis()
+    axes.set(yticks=range(len(table)), yticklabels=labels, xlabel="change of accuracy", title="What the same items say of both models")
+    axes.set_ylim(len(table) - 0.4, -0.6)
     axes.legend(fontsize="small", loc="lower left")
     return style.caption(figure, caption)
 
@@ -55,18 +55,18 @@ def two_sample(table: pd.DataFrame, caption: str) -> Figure:
     right.axvline(0.5, color=style.THEORY, linewidth=1, label="chance")
     right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(0.3, 1.02))
     right.legend(fontsize="small")
-    left.invert_yaxis()
+    left.set_ylim(len(names) - 0.4, -0.6)
     return style.caption(figure, caption)
 
 
 def diversity(varied: dict[str, pd.DataFrame], columns: dict[str, str], caption: str) -> Figure:
     """Mean of each measure with its 95% interval, a panel a measure, a point a model."""
-    figure, panels = plt.subplots(1, len(columns), figsize=(2.5 * len(columns), 3.4))
+    figure, panels = plt.subplots(1, len(columns), figsize=(2.8 * len(columns), 3.8), layout="constrained")
     long = pd.concat([table.assign(model=name) for name, table in varied.items()])
     for axes, (column, label) in zip(panels, columns.items(), strict=True):
         sns.pointplot(long, x="model", y=column, hue="model", errorbar=("ci", 95), n_boot=500, seed=0, linestyle="none", capsize=0.15, ax=axes)
         axes.set(xlabel="", ylabel=label)
-        axes.set_xticks(range(len(varied)), list(varied), rotation=35, ha="right", fontsize="small")
+        axes.set_xticks(range(len(varied)), list(varied), rotation=30, ha="right", fontsize="small")
     figure.suptitle("Text as varied as before, and as long")
     return style.caption(figure, caption)
 
@@ -86,7 +86,7 @@ def win_rates(table: pd.DataFrame, reference: str, caption: str) -> Figure:
         xlabel="win rate against the base model",
         title="A judge asked in both orders has no favourite",
     )
-    axes.invert_yaxis()
+    axes.set_ylim(len(table) - 0.2, -0.6)
     axes.legend(fontsize="small", loc="lower right")
     return style.caption(figure, caption)
 

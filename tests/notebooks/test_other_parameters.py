@@ -24,7 +24,7 @@ OTHER = {
         "n_items": 40,
         "n_texts": 48,
         "n_judged": 24,
-        "exchange_psi": [2.5],
+        "exchange_psi": [2.0],
         "n_exchange": 16,
         "rank_dropped": 0,
     },
