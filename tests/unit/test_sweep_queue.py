@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from small_notebooks import code, parameters, write
 
@@ -49,6 +50,8 @@ def notebook(tmp_path) -> Path:
 def test_jobs_are_submitted_work_and_are_cancelled(slurm, notebook, tmp_path):
     done = sweeps.sweep(notebook, {"x": [1, 2]}, cluster=slurm, gpus_per_run=1, root=tmp_path / "records", progress=False)
     assert done.results["square"].tolist() == [1, 4]
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in set(done.results["job"]) if psutil.pid_exists(pid)], timeout=20)
+    assert [job for job in alive if job.status() != psutil.STATUS_ZOMBIE] == [], "scancel ends them"
 
 
 def test_a_queue_that_takes_no_job(slurm, notebook, tmp_path):

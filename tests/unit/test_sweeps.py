@@ -343,7 +343,8 @@ def test_a_scheduler_that_goes_away(place, tmp_path, monkeypatch):
     monkeypatch.setattr(clusters, "PATIENCE", 2)
     place.set("hold", 4)
     with _scheduler(tmp_path, 1) as address:
-        stopper = threading.Thread(target=lambda: (_until(lambda: place.kernels(4)), psutil.Process().children()[0].kill()))
+        scheduler = next(process for process in psutil.Process().children() if "scheduler.py" in " ".join(process.cmdline()))
+        stopper = threading.Thread(target=lambda: (_until(lambda: place.kernels(4)), scheduler.kill()))
         stopper.start()
         with pytest.raises(ClusterError, match="went away"):
             place.sweep(tmp_path / "records", scheduler=address)
