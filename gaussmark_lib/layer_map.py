@@ -11,7 +11,7 @@ a cell                 one weight and one σ, over all keys and prompts
 =====================  ==========================================
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, gradients, grouped, likelihood, models, perturb, score, stats
+from gaussmark_lib.quality import compare
 
 
 def mlp_weights(model: PreTrainedModel, blocks: Iterable[int] | None = None) -> list[str]:
@@ -28,8 +29,8 @@ def mlp_weights(model: PreTrainedModel, blocks: Iterable[int] | None = None) -> 
     return [name for name in names if wanted is None or _block(name) in wanted]
 
 
-def _block(weight: str) -> str:
-    return next(part for part in weight.split(".") if part.isdigit())
+def _block(weight: str) -> str | None:
+    return next((part for part in weight.split(".") if part.isdigit()), None)
 
 
 def short(weight: str) -> str:
@@ -37,8 +38,11 @@ def short(weight: str) -> str:
 
     >>> short("model.layers.4.mlp.down_proj.weight")
     '4.down_proj'
+    >>> short("lm_head.weight")
+    'lm_head'
     """
-    return f"{_block(weight)}.{weight.split('.')[-2]}"
+    block, name = _block(weight), weight.removesuffix(".weight").split(".")[-1]
+    return f"{block}.{name}" if block else name
 
 
 def predicted(
@@ -140,6 +144,33 @@ def cost(
                     )
                 )
     return pd.concat(rows, ignore_index=True)
+
+
+def answers(
+    lm: models.LM,
+    definitions: Mapping[str, dict] | Sequence[str],
+    weights: Sequence[str],
+    sigmas: Sequence[float],
+    key: perturb.Key,
+    *,
+    level: float = 0.05,
+    batch_size: int = 16,
+) -> pd.DataFrame:
+    """lm-evaluation-harness in every cell, paired by item with the base model (the paper's maps of GSM8K).
+
+    Args:
+        definitions: tasks as for ``quality.harness.evaluate``: definitions made from text, or names that the harness knows.
+
+    Returns:
+        One row a cell × task: ``weight, sigma, task, base, value`` (accuracies), ``difference, low, high, n, p_value``, and ``flagged``: told
+        apart at the level.
+    """
+    cells = {f"{weight} {sigma}": perturb.Watermark(weight, sigma) for weight in weights for sigma in sigmas}
+    contenders = [compare.Contender("base"), *(compare.Contender(name, wm, key) for name, wm in cells.items())]
+    rows = compare.table(compare.task_rows(compare.evaluations(lm, contenders, definitions, batch_size=batch_size)), level)
+    where = pd.DataFrame([{"weight": cells[name].weight, "sigma": cells[name].sigma} for name in rows["model"]])
+    wanted = rows.rename(columns={"metric": "task"})[["task", "base", "value", "difference", "low", "high", "n", "p_value", "flagged"]]
+    return pd.concat([where, wanted.reset_index(drop=True)], axis=1)
 
 
 def summary(prediction: pd.DataFrame, texts: pd.DataFrame, passages: pd.DataFrame, *, level: float = 0.05) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from gaussmark_lib import layer_map
 from gaussmark_lib.plots import style
 
 
@@ -102,7 +103,7 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
         for weight, rows in rates[rates["text"] == text].groupby("weight", sort=False):
             rows = rows.sort_values("psi")
             sides = [[rows[name] - rows[f"{name}_low"], rows[f"{name}_high"] - rows[name]] for name in ("psi", "delta")]
-            axes.errorbar(rows["psi"], rows["delta"], xerr=sides[0], yerr=sides[1], marker="o", capsize=2, linewidth=1, label=short_name(weight))
+            axes.errorbar(rows["psi"], rows["delta"], xerr=sides[0], yerr=sides[1], marker="o", capsize=2, linewidth=1, label=layer_map.short(weight))
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
     panels[0].legend(fontsize="small")
@@ -126,19 +127,8 @@ def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Fi
         vmax=1,
         cbar=False,
         linewidths=1,
-        yticklabels=list(map(short_name, numbers.index)),
+        yticklabels=list(map(layer_map.short, numbers.index)),
         ax=axes,
     )
     axes.set(xlabel="σ", ylabel="", title=f"{label}: yellow is indistinguishable from the base model, purple is not")
     return style.caption(figure, caption)
-
-
-def short_name(weight: str) -> str:
-    """A weight's name without what all of them share.
-
-    >>> short_name("model.layers.4.mlp.down_proj.weight")
-    'layer 4 down_proj'
-    """
-    parts = weight.removesuffix(".weight").split(".")
-    number = next((part for part in parts if part.isdigit()), None)
-    return f"layer {number} {parts[-1]}" if number else parts[-1]

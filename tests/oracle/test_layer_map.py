@@ -99,6 +99,23 @@ def test_a_model_against_itself_is_indistinguishable_and_a_destroyed_one_is_not(
     assert not layer_map.summary(predicted, written, many.assign(watermarked=many["base"] + noise))["indistinguishable"].any()
 
 
+def test_answers_are_paired_with_the_base_models():
+    from gaussmark_lib import texts
+    from gaussmark_lib.quality import harness, tasks
+
+    lm = models.load()
+    definitions = {"minimal_pairs": tasks.build(texts.load("docs", min_chars=400), 40)["minimal_pairs"]}
+    weight, key = "model.layers.0.mlp.up_proj.weight", Key.from_seed(0)
+    found = layer_map.answers(lm, definitions, [weight], [1e-6, 3.0], key)
+    assert found["sigma"].tolist() == [1e-6, 3.0]
+    assert found["difference"].iloc[0] == 0, "noise too small to change an answer changes none"
+    assert found["flagged"].tolist() == [False, True], "a destroyed model is found out"
+    with perturb.watermarked(lm.model, Watermark(weight, 3.0), key):
+        broken = harness.evaluate(lm, definitions)
+    assert found["value"].iloc[1] == broken.of("minimal_pairs").mean()
+    assert found["base"].iloc[0] == harness.evaluate(lm, definitions).of("minimal_pairs").mean() > 0.8
+
+
 def test_agreement_is_over_the_linear_cells_only():
     cells = pd.DataFrame({"predicted_psi": [1.0, 2.0, 4.0, 10.0], "psi": [1.1, 1.8, 4.0, 0.0]})
     found = layer_map.agreement(cells)
