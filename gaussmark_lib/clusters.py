@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 from dask.system import CPU_COUNT
 from distributed import Client, Nanny, Scheduler, SpecCluster, Status
+from distributed.comm import get_address_host_port
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import TimeoutError as DaskTimeoutError
 
@@ -116,6 +118,7 @@ def _shares(cells: int, workers: int | None, gpus_per_run: int) -> tuple[list[di
 @contextmanager
 def _scheduler(address: str, gpus_per_run: int) -> Iterator[Client]:
     try:
+        socket.create_connection(get_address_host_port(address, strict=True), PATIENCE).close()  # refused at once, and without half a client
         client = Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError, DaskTimeoutError) as error:
         raise ClusterError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`, or correct the address ({error})") from None

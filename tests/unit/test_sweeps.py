@@ -55,6 +55,7 @@ class Place:
         self.folder = folder
         self.notebook = write(folder / "demo.ipynb", parameters(PARAMETERS), code(WORK.format(folder=str(folder))))
         (folder / "grid.yaml").write_text(json.dumps(GRID))
+        self.started: list[subprocess.Popen] = []
 
     def set(self, what: str, *cells: int) -> None:
         for x in cells:
@@ -74,14 +75,9 @@ class Place:
         """The command in a session of its own, as a terminal would start it."""
         command = [sys.executable, "-m", "gaussmark_lib.cli", "sweep", str(self.notebook), "--grid", str(self.folder / "grid.yaml")]
         environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
-        return subprocess.Popen(
-            [*command, "--records", str(root), *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.started.append(subprocess.Popen([*command, "--records", str(root), *words], env=environment, start_new_session=True, **pipes))
+        return self.started[-1]
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +88,11 @@ def place(tmp_path_factory) -> Place:
 @pytest.fixture(autouse=True)
 def _tidy(place) -> Iterator[None]:
     yield
+    for process in place.started:  # by a test that failed
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
+    place.started.clear()
     for what in ("hold", "fail", "kill", "pid"):
         place.unset(what)
 
@@ -100,6 +101,7 @@ def _tidy(place) -> Iterator[None]:
 def undisturbed(place, tmp_path_factory) -> sweeps.Sweep:
     done = place.sweep(tmp_path_factory.mktemp("undisturbed"), workers=2)
     assert len(place.kernels()) == 3
+    place.unset("pid")
     return done
 
 
