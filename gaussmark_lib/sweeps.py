@@ -108,7 +108,7 @@ def sweep(
     cells = {source.run_id(values, library): values for values in rows}
     missing = {run_id: values for run_id, values in cells.items() if not records.load(root / source.name / run_id)}
     outcomes = {}
-    with tqdm(total=len(cells), initial=len(cells) - len(missing), desc=source.name, unit="run", disable=not progress) as bar:
+    with tqdm(total=len(cells), initial=len(cells) - len(missing), desc=source.name, unit="run", smoothing=0, disable=not progress) as bar:
         try:
             if missing:
                 outcomes = _run(source, missing, root, library, gpus_per_run, {"cells": len(cells), **place}, bar)
