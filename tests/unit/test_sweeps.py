@@ -382,3 +382,13 @@ def test_the_slurm_example_gives_the_script_that_it_says():
     assert "--resources GPU=1" in command
     assert clusters._declared(script) == (1, 1.0)
     assert "export OMP_NUM_THREADS=8" in script
+
+
+def test_a_queue_leaves_ctrl_c_as_it_is():
+    source = """
+import signal
+from gaussmark_lib import clusters
+clusters.queue("slurm")[0].close()
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "dask-jobqueue sets its own, which ends with exit code 0"
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, env=os.environ | {"PYTHONPATH": str(paths.ROOT)})
