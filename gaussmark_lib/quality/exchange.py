@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, likelihood, models, perturb, score, stats
+from gaussmark_lib import generate, gradients, grouped, likelihood, models, perturb, score, stats
 
 
 def measure(
@@ -42,45 +42,44 @@ def measure(
     """For every weight at every wanted ψ: the ψ of watermarked continuations, and Δ cross-entropy of plain and of human ones under ±ξ.
 
     Args:
-        prompts: continued by n_tokens; prompt i under key i mod K.
+        prompts: continued by n_tokens, each under every key.
         human: how their human authors continued the first of the prompts, token ids. Δ needs fewer texts than ψ: so many are used for it.
         wanted_psi: σ is solved for, as wanted ψ over the median ‖G‖ of unwatermarked continuations.
 
     Returns:
-        One row a measurement: ``weight, wanted, sigma, n_tokens, key_id, kind, item, value``. ``kind`` is ``"psi"`` (one a prompt), or
+        One row a measurement: ``weight, wanted, sigma, n_tokens, key_id, kind, item, value``. ``kind`` is ``"psi"`` (one a prompt × key), or
         ``"human"`` or ``"own"``: Δ of a human or of the model's own plain continuation, nats a token, mean over ξ and −ξ (one a prompt × key).
     """
     plain = generate.sample(model, prompts, n_tokens, seed=seed)
     continuations = {"human": human, "own": plain[: len(human)]}
     first = prompts[: len(human)]
     base = {kind: likelihood.cross_entropy(model, texts, prompts=first, batch_size=batch_size) for kind, texts in continuations.items()}
+    norms = gradients.norms(model, first, plain[: len(first)], weights, batch_size=batch_size)
     tables = []
     with tqdm(total=len(weights) * len(wanted_psi), desc="exchange", unit="cell", disable=not progress) as bar:
         for weight in weights:
-            norms = [
-                found.norm for found in score.gradients(model, first, plain[: len(first)], perturb.Watermark(weight, 1.0), batch_size=batch_size)
-            ]
-            for wanted in wanted_psi:
-                wm = perturb.Watermark(weight, stats.sigma_for_psi(norms, wanted))
-                found = [_psi(model, prompts, wm, keys, n_tokens, seed + 1, batch_size)]
-                for kind, texts in continuations.items():
-                    found.append(delta(model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind))
-                cell = pd.concat(found)
-                tables.append(cell.assign(weight=weight, wanted=wanted, sigma=wm.sigma, n_tokens=n_tokens))
+            norm = norms.loc[norms["weight"] == weight, "grad_norm"]
+            watermarks = [perturb.Watermark(weight, stats.sigma_for_psi(norm, wanted)) for wanted in wanted_psi]
+            written = _psi(model, prompts, watermarks, keys, n_tokens, seed + 1, batch_size)
+            for wanted, wm, psi in zip(wanted_psi, watermarks, written, strict=True):
+                changes = [delta(model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind) for kind, texts in continuations.items()]
+                tables.append(pd.concat([psi, *changes]).assign(weight=weight, wanted=wanted, sigma=wm.sigma, n_tokens=n_tokens))
                 bar.update()
     return pd.concat(tables, ignore_index=True)
 
 
-def _psi(model, prompts, wm, keys, n_tokens, seed, batch_size) -> pd.DataFrame:
-    tables = []
-    for j, key in enumerate(keys):
-        mine = list(range(j, len(prompts), len(keys)))
-        chosen = [prompts[i] for i in mine]
-        with perturb.watermarked(model, wm, key):
-            responses = generate.sample(model, chosen, n_tokens, seed=seed + j)
-        psi = score.score(model, chosen, responses, wm, [key], batch_size=batch_size)["psi"]
-        tables.append(pd.DataFrame({"key_id": key.key_id, "kind": "psi", "item": mine, "value": psi}))
-    return pd.concat(tables)
+def _psi(model, prompts, watermarks: Sequence[perturb.Watermark], keys, n_tokens, seed, batch_size) -> list[pd.DataFrame]:
+    """For each watermark of one weight, ψ of every prompt's continuation under every key: ``key_id, kind, item, value``. All are one batch."""
+    cells = [(wm, key) for wm in watermarks for key in keys]
+    responses = grouped.sample(model, prompts, cells, n_tokens, seed=[seed + i for i in range(len(cells))])
+    flat = [text for group in responses for text in group]
+    scored = score.score(model, list(prompts) * len(cells), flat, perturb.Watermark(watermarks[0].weight, 1.0), keys, batch_size=batch_size)
+    own = scored.pivot(index="text", columns="key_id", values="psi")
+    found = []
+    for i, (_, key) in enumerate(cells):
+        texts = range(i * len(prompts), (i + 1) * len(prompts))
+        found.append(pd.DataFrame({"key_id": key.key_id, "kind": "psi", "item": range(len(prompts)), "value": own.loc[texts, key.key_id].to_numpy()}))
+    return [pd.concat(found[i : i + len(keys)]) for i in range(0, len(found), len(keys))]
 
 
 def delta(model: PreTrainedModel, prompts, texts, base: np.ndarray, wm: perturb.Watermark, keys: Sequence[perturb.Key], batch_size: int = 16):

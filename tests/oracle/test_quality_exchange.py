@@ -53,11 +53,11 @@ def test_a_prompt_is_read_and_not_scored(model, passages):
 
 def test_every_measurement_is_there(table):
     counts = table.groupby(["weight", "wanted", "kind"]).size()
-    assert (counts.xs("psi", level="kind") == 4).all(), "one a prompt"
+    assert (counts.xs("psi", level="kind") == 4 * 3).all(), "one a prompt and key"
     assert (counts.xs("human", level="kind") == 4 * 3).all(), "one a prompt and key"
     assert (counts.xs("own", level="kind") == 4 * 3).all()
     assert np.isfinite(table["value"]).all()
-    assert table[table["kind"] == "psi"]["key_id"].nunique() == 3, "prompts are shared out among keys"
+    assert table[table["kind"] == "psi"].groupby("key_id")["item"].nunique().tolist() == [4, 4, 4]
 
 
 def test_delta_is_the_mean_over_a_noise_and_its_negative(model, passages, table):
@@ -143,3 +143,18 @@ def test_the_interval_covers():
         row, _ = exchange.rates(cell, resamples=200, seed=trial).to_dict("records")
         covered += row["low"] <= 1.0 <= row["high"]
     assert covered / 200 > 0.88, "95% less what 200 resamples and 4 keys cost"
+
+
+def test_psi_is_of_each_texts_own_key_and_strength(model, table):
+    from gaussmark_lib import generate, score
+
+    plain = generate.sample(model, PROMPTS, 12)
+    for number, wanted in enumerate([1.0, 2.0]):
+        norms = [found.norm for found in score.gradients(model, PROMPTS, plain, perturb.Watermark(WEIGHT, 1.0))]
+        wm = perturb.Watermark(WEIGHT, stats.sigma_for_psi(norms, wanted))
+        for k, key in enumerate(KEYS):
+            with perturb.watermarked(model, wm, key):
+                responses = generate.sample(model, PROMPTS, 12, seed=1 + 3 * number + k)
+            expected = score.score(model, PROMPTS, responses, wm, [key])["psi"]
+            rows = table[(table["weight"] == WEIGHT) & (table["wanted"] == wanted) & (table["kind"] == "psi") & (table["key_id"] == key.key_id)]
+            np.testing.assert_allclose(rows.sort_values("item")["value"], expected, rtol=1e-3, atol=1e-3)
