@@ -121,9 +121,9 @@ class _LogLikelihood(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits: Tensor, targets: Tensor) -> Tensor:
         wide = torch.promote_types(logits.dtype, torch.float32)
-        normaliser = torch.stack([row.to(wide).logsumexp(-1) for row in logits])
-        ctx.save_for_backward(logits, targets, normaliser)
-        return logits.gather(-1, targets[..., None])[..., 0].to(wide) - normaliser
+        log_p = torch.stack([row.to(wide).log_softmax(-1).gather(-1, to[:, None])[:, 0] for row, to in zip(logits, targets, strict=True)])
+        ctx.save_for_backward(logits, targets, logits.gather(-1, targets[..., None])[..., 0].to(wide) - log_p)
+        return log_p
 
     @staticmethod
     @once_differentiable

@@ -4,6 +4,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from gaussmark_lib.plots import style
 
@@ -18,6 +19,8 @@ def against(table: pd.DataFrame, x: str, xlabel: str, title: str, caption: str, 
     sizes = sorted(table[x].unique())
     axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=unit, title=title)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.minorticks_off()
     axes.legend(fontsize="small")
     return style.caption(figure, caption)
@@ -25,7 +28,7 @@ def against(table: pd.DataFrame, x: str, xlabel: str, title: str, caption: str, 
 
 def ratios(table: pd.DataFrame, title: str, caption: str) -> Figure:
     """How many times faster than the reference, a bar a task (``speed.ratios``), the fastest and slowest repeat as whiskers."""
-    figure, axes = plt.subplots(figsize=(7.0, 0.9 + 0.45 * len(table)))
+    figure, axes = plt.subplots(figsize=(7.0, 1.1 + 0.45 * len(table)))
     errors = [table["ratio"] - table["low"], table["high"] - table["ratio"]]
     axes.barh(table["task"], table["ratio"], xerr=errors, color=style.PLAIN, alpha=0.8, capsize=3)
     axes.axvline(1, color=style.THEORY, linewidth=1)
@@ -33,4 +36,5 @@ def ratios(table: pd.DataFrame, title: str, caption: str) -> Figure:
         axes.text(0.02, y, f" {value:.2f}×", va="center", color="white", fontsize="small")
     axes.invert_yaxis()
     axes.set(xlabel="times as fast as the reference", title=title)
+    figure.tight_layout()
     return style.caption(figure, caption)
