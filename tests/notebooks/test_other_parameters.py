@@ -28,7 +28,17 @@ OTHER = {
         "n_exchange": 16,
         "rank_dropped": 0,
     },
-    "10_speed": {"seed": 1, "n_texts": 4, "n_tokens": 60, "lengths": [30, 60], "repeats": 2, "n_rows": 16, "n_keys": 32, "n_generated": 10},
+    "10_speed": {
+        "seed": 1,
+        "n_texts": 4,
+        "n_tokens": 60,
+        "lengths": [30, 60],
+        "batches": [1, 3],
+        "repeats": 2,
+        "n_rows": 8,
+        "n_keys": 32,
+        "n_generated": 8,
+    },
     "11_playground": {"seed": 1, "n_tokens": 60},
     "20_train_doclm": {"seed": 1, "steps": 36},
 }
