@@ -60,7 +60,7 @@ class Notebook:
     def run_id(self, values: Mapping[str, Any], library: str | None = None) -> str:
         """The id of this notebook's run with these values, which are complete and checked; ``library`` if its version is known already."""
         cells = [[cell.kind, cell.source, cell.tags] for cell in self.cells]
-        question = json.dumps({"cells": cells, "parameters": dict(values), "library": library or library_version()}, sort_keys=True)
+        question = json.dumps({"cells": cells, "parameters": dict(values), "library": library or source_version()}, sort_keys=True)
         return hashlib.sha256(question.encode()).hexdigest()[:12]
 
 
@@ -125,7 +125,7 @@ def preset(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     return values
 
 
-def library_version() -> str:
+def source_version() -> str:
     """A short hash of what the checkout brings to every run: the library's sources and the embedded model."""
     digest = hashlib.sha256()
     sources = Path(__file__).parent.rglob("*.py")

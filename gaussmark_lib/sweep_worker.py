@@ -47,7 +47,7 @@ def problem(library: str, source_folder: Path, seen: Path) -> str:
         library: the version that the sweep began with.
         seen: a file that the sweep has just written among its records.
     """
-    if (mine := notebooks.library_version()) != library:
+    if (mine := notebooks.source_version()) != library:
         return f"has version {mine} of gaussmark_lib and data/, expected {library}: use the same checkout"
     for path in (source_folder, seen):
         if not path.exists():

@@ -102,7 +102,7 @@ def sweep(
     """
     source = notebook if isinstance(notebook, Notebook) else notebooks.load(notebook)
     root = (root or paths.RUNS).absolute()
-    started, library = datetime.now(UTC), notebooks.library_version()
+    started, library = datetime.now(UTC), notebooks.source_version()
     rows = grids.cells(source, grid, params)
     varying = grids.varying(rows)
     cells = {source.run_id(values, library): values for values in rows}

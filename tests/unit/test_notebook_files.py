@@ -130,7 +130,7 @@ def test_the_id_changes_with_everything_that_could_change_the_answer(tmp_path, m
     for index, changed in [(0, markdown("# U")), (1, parameters("x: int = 1  # [0, 6]")), (2, code("x + 0")), (2, code("x", "nbval-skip"))]:
         ids.append(_id(write(tmp_path / "b.ipynb", *[changed if i == index else cell for i, cell in enumerate(cells)])))
     ids.append(_id(write(tmp_path / "b.ipynb", *cells, code(""))))
-    monkeypatch.setattr(notebooks, "library_version", lambda: "another")
+    monkeypatch.setattr(notebooks, "source_version", lambda: "another")
     ids.append(_id(tmp_path / "a.ipynb"))
     assert len(set(ids)) == len(ids)
 
@@ -143,18 +143,18 @@ def test_the_id_does_not_change_when_json_says_the_same_in_another_way(tmp_path)
     assert _id(path) == _id(tmp_path / "b.ipynb")
 
 
-def test_the_library_version_follows_sources_and_model(tmp_path, monkeypatch):
+def test_the_source_version_follows_sources_and_model(tmp_path, monkeypatch):
     library, data = tmp_path / "gaussmark_lib", tmp_path / "data"
     (library / "plots").mkdir(parents=True)
     (data / "doclm").mkdir(parents=True)
     monkeypatch.setattr(notebooks, "__file__", str(library / "notebooks.py"))
     monkeypatch.setattr(paths, "DATA", data)
-    versions = [notebooks.library_version()]
+    versions = [notebooks.source_version()]
     for file, content in [("plots/a.py", "1"), ("plots/a.py", "2"), ("b.py", "2"), ("../data/doclm/model.safetensors", "w")]:
         (library / file).write_text(content)
-        versions.append(notebooks.library_version())
+        versions.append(notebooks.source_version())
     (library / "b.py").rename(library / "c.py")
-    versions.append(notebooks.library_version())
+    versions.append(notebooks.source_version())
     assert len(set(versions)) == len(versions)
     (library / "notes.txt").write_text("not code")
-    assert notebooks.library_version() == versions[-1]
+    assert notebooks.source_version() == versions[-1]

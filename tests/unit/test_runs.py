@@ -22,7 +22,7 @@ runs.record({"x": x, "python": sys.executable, "folder": os.getcwd(), "pid": os.
 @pytest.fixture(autouse=True)
 def _same_library(monkeypatch):
     """The id of a question stays, whoever edits the library meanwhile."""
-    monkeypatch.setattr(notebooks, "library_version", lambda: "tested")
+    monkeypatch.setattr(notebooks, "source_version", lambda: "tested")
 
 
 @pytest.fixture

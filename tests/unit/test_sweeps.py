@@ -322,7 +322,7 @@ def test_a_scheduler_that_is_there_already(place, undisturbed, tmp_path, monkeyp
         with pytest.raises(ClusterError, match="no worker has more than 0"):
             place.sweep(root, scheduler=address, gpus_per_run=1)
         with monkeypatch.context() as patch:
-            patch.setattr(notebooks, "library_version", lambda: "another one")
+            patch.setattr(notebooks, "source_version", lambda: "another one")
             with pytest.raises(ClusterError, match=r"has version .*, expected another one"):
                 place.sweep(root, scheduler=address)
         assert place.kernels() == []

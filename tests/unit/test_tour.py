@@ -24,7 +24,7 @@ rarely, where $\langle\xi, g\rangle$ is small.
 def executed(tmp_path, monkeypatch) -> list[str]:
     """Three notebooks, of which the second fails and the third cannot start; the list fills with what was executed."""
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(notebooks, "library_version", lambda: "tested")
+    monkeypatch.setattr(notebooks, "source_version", lambda: "tested")
     write(paths.NOTEBOOKS / "00_good.ipynb", markdown(CLAIM.format(name="Zero")), parameters(), code("x"))
     write(paths.NOTEBOOKS / "01_bad.ipynb", markdown(CLAIM.format(name="One")), parameters(), code("1 / 0"))
     write(paths.NOTEBOOKS / "02_none.ipynb", markdown("no heading here"))
