@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import roc_auc_score
 
 from gaussmark_lib import gradients, grouped, likelihood, models, perturb, score, stats
 
@@ -64,7 +63,7 @@ def by_length(table: pd.DataFrame, *, n_resamples: int = 500, seed: int = 0) -> 
     for n_tokens in sorted(table["n_tokens"].unique()):
         own, plain = matrix(table, OWN, n_tokens), matrix(table, PLAIN, n_tokens)
         p = matrix(table, OWN, n_tokens, "p_value")
-        figures = {"median p": (np.median, (p,)), "AUC": (_auc, (plain, own))}
+        figures = {"median p": (np.median, (p,)), "AUC": (stats.auc, (plain, own))}
         for alpha in LEVELS:
             figures[f"TPR at {alpha}"] = (_share_above(alpha), (own,))
             figures[f"false positives at {alpha}"] = (_share_above(alpha), (plain,))
@@ -132,7 +131,3 @@ def token_gradients(lm: models.LM, weight: str, prompts: Sequence[Sequence[int]]
 def _share_above(alpha: float) -> Callable[[np.ndarray], float]:
     threshold = stats.threshold(alpha)
     return lambda psi: np.mean(psi >= threshold)
-
-
-def _auc(null: np.ndarray, watermarked: np.ndarray) -> float:
-    return roc_auc_score(np.repeat([0, 1], [null.size, watermarked.size]), np.concatenate([null.ravel(), watermarked.ravel()]))

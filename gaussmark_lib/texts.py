@@ -66,14 +66,18 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
 
 
 def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """The beginnings of n held-out texts, n_tokens each, as the model wants to be asked (its start token, its chat template).
+    """:func:`beginnings` as the model wants to be asked: with its start token, in its chat template."""
+    return [lm.prompt(lm.decode(ids)) for ids in beginnings(lm, kind, n, n_tokens)]
+
+
+def beginnings(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
+    """The beginnings of n held-out texts, n_tokens each, as their authors wrote them.
 
     Raises:
         CorpusError: as :func:`load`, and where fewer than n texts are long enough.
     """
     rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
-    beginnings = (ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens)
-    found = [lm.prompt(lm.decode(ids)) for ids in islice(beginnings, n)]
+    found = list(islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n))
     if len(found) < n:
         raise CorpusError(f"{kind}: expected {n} texts of at least {n_tokens} tokens, found {len(found)}; ask for fewer or shorter ones")
     return found

@@ -23,11 +23,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, gradients, grouped, likelihood, models, perturb, score, stats
+from gaussmark_lib import generate, gradients, layer_map, likelihood, models, perturb, stats
 
 
 def measure(
-    model: PreTrainedModel,
+    lm: models.LM,
     prompts: Sequence[Sequence[int]],
     human: Sequence[Sequence[int]],
     weights: Sequence[str],
@@ -50,36 +50,25 @@ def measure(
         One row a measurement: ``weight, wanted, sigma, n_tokens, key_id, kind, item, value``. ``kind`` is ``"psi"`` (one a prompt × key), or
         ``"human"`` or ``"own"``: Δ of a human or of the model's own plain continuation, nats a token, mean over ξ and −ξ (one a prompt × key).
     """
-    plain = generate.sample(model, prompts, n_tokens, seed=seed)
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed)
     continuations = {"human": human, "own": plain[: len(human)]}
     first = prompts[: len(human)]
-    base = {kind: likelihood.cross_entropy(model, texts, prompts=first, batch_size=batch_size) for kind, texts in continuations.items()}
-    norms = gradients.norms(model, first, plain[: len(first)], weights, batch_size=batch_size)
+    base = {kind: likelihood.cross_entropy(lm.model, texts, prompts=first, batch_size=batch_size) for kind, texts in continuations.items()}
+    norms = gradients.norms(lm.model, first, plain[: len(first)], weights, batch_size=batch_size)
     tables = []
     with tqdm(total=len(weights) * len(wanted_psi), desc="exchange", unit="cell", disable=not progress) as bar:
         for weight in weights:
             norm = norms.loc[norms["weight"] == weight, "grad_norm"]
-            watermarks = [perturb.Watermark(weight, stats.sigma_for_psi(norm, wanted)) for wanted in wanted_psi]
-            written = _psi(model, prompts, watermarks, keys, n_tokens, seed + 1, batch_size)
-            for wanted, wm, psi in zip(wanted_psi, watermarks, written, strict=True):
-                changes = [delta(model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind) for kind, texts in continuations.items()]
-                tables.append(pd.concat([psi, *changes]).assign(weight=weight, wanted=wanted, sigma=wm.sigma, n_tokens=n_tokens))
+            sigmas = [stats.sigma_for_psi(norm, wanted) for wanted in wanted_psi]
+            written = layer_map.measured(lm, prompts, [weight], sigmas, keys, n_tokens=n_tokens, seed=seed + 1)
+            for wanted, sigma in zip(wanted_psi, sigmas, strict=True):
+                psi = written.loc[written["sigma"] == sigma, ["key_id", "prompt", "psi"]].rename(columns={"prompt": "item", "psi": "value"})
+                wm = perturb.Watermark(weight, sigma)
+                changes = [delta(lm.model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind) for kind, texts in continuations.items()]
+                cell = pd.concat([psi.assign(kind="psi"), *changes])
+                tables.append(cell.assign(weight=weight, wanted=wanted, sigma=sigma, n_tokens=n_tokens))
                 bar.update()
     return pd.concat(tables, ignore_index=True)
-
-
-def _psi(model, prompts, watermarks: Sequence[perturb.Watermark], keys, n_tokens, seed, batch_size) -> list[pd.DataFrame]:
-    """For each watermark of one weight, ψ of every prompt's continuation under every key: ``key_id, kind, item, value``. All are one batch."""
-    cells = [(wm, key) for wm in watermarks for key in keys]
-    responses = grouped.sample(model, prompts, cells, n_tokens, seed=[seed + i for i in range(len(cells))])
-    flat = [text for group in responses for text in group]
-    scored = score.score(model, list(prompts) * len(cells), flat, perturb.Watermark(watermarks[0].weight, 1.0), keys, batch_size=batch_size)
-    own = scored.pivot(index="text", columns="key_id", values="psi")
-    found = []
-    for i, (_, key) in enumerate(cells):
-        texts = range(i * len(prompts), (i + 1) * len(prompts))
-        found.append(pd.DataFrame({"key_id": key.key_id, "kind": "psi", "item": range(len(prompts)), "value": own.loc[texts, key.key_id].to_numpy()}))
-    return [pd.concat(found[i : i + len(keys)]) for i in range(0, len(found), len(keys))]
 
 
 def delta(model: PreTrainedModel, prompts, texts, base: np.ndarray, wm: perturb.Watermark, keys: Sequence[perturb.Key], batch_size: int = 16):

@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import pandas as pd
 import pytest
+import tiny_lm
 import tiny_models
 import torch
 
@@ -16,8 +17,13 @@ KEYS = [perturb.Key.from_seed(i) for i in range(3)]
 
 
 @pytest.fixture(scope="module")
-def model():
-    return tiny_models.build()
+def lm():
+    return tiny_lm.build()
+
+
+@pytest.fixture(scope="module")
+def model(lm):
+    return lm.model
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +35,8 @@ PROMPTS = tiny_models.random_ids(np.random.default_rng(1), 3, 4, 5, 6)
 
 
 @pytest.fixture(scope="module")
-def table(model, passages):
-    return exchange.measure(model, PROMPTS, passages, [WEIGHT, "model.layers.1.self_attn.q_proj.weight"], [1.0, 2.0], KEYS, n_tokens=12)
+def table(lm, passages):
+    return exchange.measure(lm, PROMPTS, passages, [WEIGHT, "model.layers.1.self_attn.q_proj.weight"], [1.0, 2.0], KEYS, n_tokens=12)
 
 
 def test_cross_entropy_is_the_mean_over_tokens(model, passages):

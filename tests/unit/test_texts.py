@@ -167,7 +167,7 @@ def test_c4_without_a_network_says_what_works_without_one(monkeypatch):
     assert time.monotonic() - start < 10
 
 
-def test_prompts_are_beginnings_of_the_wanted_length(tmp_path):
+def test_prompts_are_beginnings_of_the_wanted_length_as_the_model_wants_to_be_asked(tmp_path):
     import tiny_lm
 
     lm = tiny_lm.build()
@@ -175,5 +175,10 @@ def test_prompts_are_beginnings_of_the_wanted_length(tmp_path):
     lines = ["Returns the first of them, always.", "too short", "A list of values that are whole."]
     path.write_text("\n".join(json.dumps({"text": line}) for line in lines))
     assert [lm.decode(ids) for ids in texts.prompts(lm, path, 2, 5)] == ["Retur", "A lis"]
+    lm.tokenizer.chat_template = "{{ bos_token }}{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
+    assert [lm.tokenizer.decode(ids) for ids in texts.prompts(lm, path, 2, 5)] == [
+        f"<s>[Complete the following prompt: {text}]" for text in ("Retur", "A lis")
+    ]
+    assert [lm.tokenizer.decode(ids) for ids in texts.beginnings(lm, path, 2, 5)] == ["Retur", "A lis"], "people wrote no template"
     with pytest.raises(CorpusError, match="expected 3 texts of at least 5 tokens, found 2"):
         texts.prompts(lm, path, 3, 5)
