@@ -43,3 +43,11 @@ class CorpusError(GaussMarkError):
 
 class ParameterError(GaussMarkError):
     """A notebook parameter that is unknown, of the wrong type, or out of range."""
+
+
+class CorruptionError(GaussMarkError):
+    """A change to a text that cannot be made, or that would leave nothing of it."""
+
+
+class BoundError(GaussMarkError):
+    """Parameters outside the range for which a bound is proved."""
