@@ -32,7 +32,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, perturb, rank_reduce, tokens
+from gaussmark_lib import models, perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, InvalidTextError
 
 COLUMNS = ["text", "key_id", "psi", "p_value", "log10_p", "grad_norm", "log_lik", "n_tokens"]
@@ -159,7 +159,7 @@ def gradients(
         raise InvalidTextError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
     perturb.refuse_perturbed(model)
     linear = wm.find(model)
-    directions = wm.directions(linear)
+    project = wm.projector(linear)
     pairs = _checked_pairs(model, prompts, responses, failed)
     order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
     bar = tqdm(total=len(order), desc="scoring", unit="text", disable=not progress)
@@ -170,7 +170,7 @@ def gradients(
             with _frozen(model):
                 matrices, log_liks = _batch_gradients(model, linear, [pairs[i] for i in batch])
             for i, matrix, log_lik in zip(batch, matrices, log_liks, strict=True):
-                yield TextGradient(i, rank_reduce.project_out(matrix, directions), log_lik, len(pairs[i][1]))
+                yield TextGradient(i, project(matrix), log_lik, len(pairs[i][1]))
             bar.update(len(batch))
 
 

@@ -90,6 +90,7 @@ OTHER = {
     "binding.shape": [48, 32],
     "binding.sigma": 0.06,
     "binding.rank_dropped": 1,
+    "binding.side": "right",
     "binding.base_sha256": "0" * 64,
     "binding.noise_sha256": "0" * 64,
 }
