@@ -172,12 +172,21 @@ def test_the_null_is_standard_normal_over_keys_on_each_side(side):
 
 
 def test_power_falls_as_more_directions_are_dropped():
-    """At one σ: ‖PG‖ falls with k, and with it the mean ψ of watermarked text."""
-    model, prompts, key = tiny_models.build("llama", seed=3), [[3, 4, 5]] * 60, Key.from_seed(77)
-    found = []
-    for k in (0, 16, 30):
-        wm = Watermark(tiny_models.ONE_WEIGHT["llama"], 0.15, k)
-        with perturb.watermarked(model, wm, key):
-            responses = generate.sample(model, prompts, 50, seed=1)
-        found.append(stats.mean_interval(score.score(model, prompts, responses, wm, [key])["psi"], confidence=0.999))
-    assert found[0]["low"] > found[1]["mean"] > found[2]["high"], found
+    """At one σ, over texts of one key each: ‖PG‖ falls with k, and with it the mean ψ of watermarked text."""
+    model, weight, prompts = tiny_models.build("llama", seed=3), tiny_models.ONE_WEIGHT["llama"], [[3, 4, 5]] * 5
+    psi = {0: [], 24: [], 31: []}
+    for k, found in psi.items():
+        for i in range(12):
+            wm, key = Watermark(weight, 0.15, k), Key.from_seed(900 + i)
+            with perturb.watermarked(model, wm, key):
+                responses = generate.sample(model, prompts, 50, seed=i)
+            found += score.score(model, prompts, responses, wm, [key])["psi"].tolist()
+    whole, some, little = (stats.mean_interval(found, confidence=0.999) for found in psi.values())
+    assert whole["low"] > some["high"] > some["low"] > little["high"] > 0, (whole, some, little)
+
+
+def test_a_projection_never_lengthens_a_gradient():
+    model, weight = tiny_models.build("llama"), tiny_models.ONE_WEIGHT["llama"]
+    norms = [next(iter(score.gradients(model, [[1, 2]], [[5, 6, 7]], Watermark(weight, 1.0, k)))).norm for k in range(0, 32, 5)]
+    assert norms == sorted(norms, reverse=True)
+    assert norms[-1] < 0.5 * norms[0]
