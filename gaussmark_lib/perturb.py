@@ -130,13 +130,18 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     linear = wm.find(model)
     xi = linear.oriented(noise(key, wm, model)).to(linear.parameter.device)
     theta = linear.parameter.data
-    linear.parameter.data = (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
+    linear.parameter.data = added(theta, xi)
     setattr(model, _MARK, key.key_id)
     try:
         yield model
     finally:
         linear.parameter.data = theta
         delattr(model, _MARK)
+
+
+def added(theta: Tensor, xi: Tensor) -> Tensor:
+    """θ + ξ in θ's precision, rounded once."""
+    return (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
 
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
