@@ -6,13 +6,16 @@ gives base and watermarked model the same luck.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
@@ -20,7 +23,6 @@ from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 Processor = Callable[[Tensor, Tensor], Tensor]
 
 
-@torch.no_grad()
 def sample(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
@@ -55,6 +57,15 @@ def sample(
         InvalidTextError: no prompts, ids outside the vocabulary, or prompt and response beyond the context.
         InvalidModelError: if the model's logits are not finite.
     """
+    prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
+    chosen = continued(model, prompts, uniform(seed, len(prompts), n_tokens), top_p, temperature, batch_size, progress, on_step, processor=processor)
+    return [_cut(response, _end_tokens(model)) for response in chosen] if until_end else chosen
+
+
+def checked(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], n_tokens: int, top_p: float, temperature: float, batch_size: int
+) -> list[list[int]]:
+    """The prompts as lists of ids, all of :func:`sample`'s arguments being possible."""
     prompts = tokens.checked_prompts(model, prompts)
     if not isinstance(n_tokens, int) or n_tokens < 1:
         raise InvalidTextError(f"n_tokens: expected a whole number ≥ 1, got {n_tokens!r}")
@@ -64,11 +75,31 @@ def sample(
         raise InvalidTextError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
     for i, prompt in enumerate(prompts):
         tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
-    luck = np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(len(prompts))])
+    return prompts
+
+
+def uniform(seed: int, n_rows: int, n_tokens: int) -> Float[np.ndarray, "rows tokens"]:
+    """The uniform numbers by which rows are sampled: a stream a row, of (seed, row) alone."""
+    return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(n_rows)])
+
+
+def continued(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    luck: Float[np.ndarray, "rows tokens"],
+    top_p: float,
+    temperature: float,
+    batch_size: int,
+    progress: bool = False,
+    on_step: Callable[[int, int], None] | None = None,
+    around: Callable[[slice], AbstractContextManager] = lambda rows: nullcontext(),
+    processor: Callable[[slice], Processor] | None = None,
+) -> list[list[int]]:
+    """Checked prompts, continued by given luck; ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`."""
     responses: list[list[int]] = []
     batches = range(0, len(prompts), batch_size)
     steps = count(1)
-    with tqdm(total=len(batches) * n_tokens, desc="generating", unit="step", disable=not progress) as bar:
+    with tqdm(total=len(batches) * luck.shape[1], desc="generating", unit="step", disable=not progress) as bar:
 
         def advance() -> None:
             bar.update()
@@ -78,10 +109,12 @@ def sample(
         for start in batches:
             rows = slice(start, start + batch_size)
             process = processor(rows) if processor else None
-            responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, advance, process).tolist()
-    return [_cut(response, _end_tokens(model)) for response in responses] if until_end else responses
+            with around(rows):
+                responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, advance, process).tolist()
+    return responses
 
 
+@torch.no_grad()
 def _sample_batch(
     model: PreTrainedModel,
     prompts: list[list[int]],
@@ -96,11 +129,10 @@ def _sample_batch(
     luck = luck.to(model.device)
     position = (mask.cumsum(-1) - 1).clamp_min(0)
     last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
-    cache, chosen, before = None, [], ids
+    cache, chosen, before = _cache(model, position.shape[1] + luck.shape[1]), [], ids
     with models.evaluating(model):
         for step in range(luck.shape[1]):
             out = model(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, **last_only)
-            cache = out.past_key_values
             logits = out.logits[:, -1]
             if process:
                 logits = process(torch.cat([before, *chosen], dim=1), logits)
@@ -110,6 +142,32 @@ def _sample_batch(
             chosen.append(ids)
             advance()
     return torch.cat(chosen, dim=1)
+
+
+class _Reserved(DynamicLayer):
+    """A block's keys and values, in memory reserved for ``n_positions`` at the start: the stock layer copies all of them at each step."""
+
+    def __init__(self, n_positions: int):
+        super().__init__()
+        self.n_positions = n_positions
+
+    def update(self, keys: Tensor, values: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(keys, values)
+            self.reserved = [new.new_empty(*new.shape[:-2], self.n_positions, new.shape[-1]) for new in (keys, values)]
+        start = self.get_seq_length()
+        end = start + keys.shape[-2]
+        for reserved, new in zip(self.reserved, (keys, values), strict=True):
+            reserved[..., start:end, :] = new
+        self.keys, self.values = (reserved[..., :end, :] for reserved in self.reserved)
+        return self.keys, self.values
+
+
+def _cache(model: PreTrainedModel, n_positions: int) -> DynamicCache:
+    """The model's own kind of cache, its plain layers with reserved memory."""
+    cache = DynamicCache(config=model.config)
+    cache.layers = [_Reserved(n_positions) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
 
 
 def pick(logits: Tensor, luck: Tensor, top_p: float, temperature: float) -> Tensor:

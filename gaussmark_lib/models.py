@@ -24,6 +24,7 @@ from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
 from gaussmark_lib.paths import DATA
 
 EMBEDDED = "doclm"
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,40 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def native_bfloat16(device: torch.device) -> bool:
+    """Whether the processor multiplies bfloat16 itself; where it does not, emulation is far slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type != "cpu" or bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch.dtype:
+    """What to compute in, when ``dtype`` is the lowest precision that will do: float32 in place of a bfloat16 that the processor would emulate.
+
+    Raises:
+        InvalidModelError: not ``"bfloat16"``, ``"float32"``, ``"float64"``, or None for the model's own.
+    """
+    if dtype is None:
+        return model.dtype
+    wanted = DTYPES.get(str(dtype).removeprefix("torch."))
+    if wanted is None:
+        raise InvalidModelError(f"dtype: expected one of {', '.join(DTYPES)}, or None for the model's own, got {dtype!r}")
+    return torch.float32 if wanted is torch.bfloat16 and not native_bfloat16(model.device) else wanted
+
+
+@contextmanager
+def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
+    """Inside the ``with``, the model's weights are rounded (or widened) to a dtype; after it, they are the same tensors as before."""
+    kept = {p: p.data for p in model.parameters() if p.is_floating_point() and p.dtype != dtype}
+    for p in kept:
+        p.data = p.data.to(dtype)
+    try:
+        yield
+    finally:
+        for p, data in kept.items():
+            p.data = data
 
 
 def watermarkable(model: PreTrainedModel) -> list[str]:

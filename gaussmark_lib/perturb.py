@@ -126,16 +126,25 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     Raises:
         PerturbedModelError: if the model carries a watermark already.
     """
+    with marked(model, key.key_id):
+        linear = wm.find(model)
+        xi = linear.oriented(noise(key, wm, model)).to(linear.parameter.device)
+        theta = linear.parameter.data
+        linear.parameter.data = added(theta, xi)
+        try:
+            yield model
+        finally:
+            linear.parameter.data = theta
+
+
+@contextmanager
+def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
+    """Inside the ``with``, the model is known as perturbed, so that nothing scores or watermarks it."""
     refuse_perturbed(model)
-    linear = wm.find(model)
-    xi = linear.oriented(noise(key, wm, model)).to(linear.parameter.device)
-    theta = linear.parameter.data
-    linear.parameter.data = added(theta, xi)
-    setattr(model, _MARK, key.key_id)
+    setattr(model, _MARK, by)
     try:
-        yield model
+        yield
     finally:
-        linear.parameter.data = theta
         delattr(model, _MARK)
 
 

@@ -126,6 +126,11 @@ def p_value(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:
     return binom.sf(np.asarray(hits) - 1, n_tokens, alpha_0)
 
 
+def log10_p(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:
+    """The logarithm of ``p_value``, which does not underflow."""
+    return binom.logsf(np.asarray(hits) - 1, n_tokens, alpha_0) / np.log(10)
+
+
 def efficiency(alpha_0: float) -> float:
     """φ(τ)² / (α₀(1 − α₀)): as many tokens, for each one that counting hits has, give the sum of the Γ_k the same power (small leanings; Pitman).
 

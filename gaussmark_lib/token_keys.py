@@ -8,10 +8,10 @@ weight: ψ = Σ_k ⟨ξ_k, G_k⟩ / (σ √Σ_k ‖G_k‖²) is N(0, 1), and lea
 
 Key k belongs to *position* k: what is inserted or deleted shifts all tokens behind it away from their keys.
 
-In the last block. Where a token's prediction depends on the weight through the token's own position only (o_proj, q_proj and MLP of the last
-block, and the head), nothing that a cache holds depends on ξ_k, so cached generation is exact; and G_k = g_k a_kᵀ has rank one, so that one
-backward pass gives every Γ_k = g_kᵀ ξ_k a_k / (σ‖g_k‖‖a_k‖). ``is_local`` asks the model whether it is so. Elsewhere each token is generated from the whole
-text anew, and has a backward pass of its own: right, but slow.
+In the last block. Where a token's prediction depends on the weight through the token's own position only (o_proj, q_proj and MLP of the
+last block, and the head), nothing that a cache holds depends on ξ_k, so cached generation is exact; and G_k = g_k a_kᵀ has rank one, so that
+one backward pass gives every Γ_k = g_kᵀ ξ_k a_k / (σ‖g_k‖‖a_k‖). ``token_gradients.is_local`` asks the model whether it is so. Elsewhere
+each token is generated from the whole text anew, and has a backward pass of its own: right, but slow.
 
 =========  ==================================================================
 paper      here
@@ -23,7 +23,7 @@ K keys     one ``Key``, from whose secret those of all positions follow
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
@@ -37,7 +37,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, models, perturb, quantile_test, rank_reduce, stats, token_gradients, tokens
+from gaussmark_lib import generate, gradients, models, perturb, quantile_test, rank_reduce, stats, token_gradients, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidWatermarkError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.schemes import Texts
@@ -65,16 +65,14 @@ def sample(
         PerturbedModelError, InvalidTextError, InvalidModelError, UnknownWeightError: as ``generate.sample`` and ``perturb.watermarked``.
     """
     perturb.refuse_perturbed(model)
-    prompts = tokens.checked_prompts(model, prompts)
-    for i, prompt in enumerate(prompts):
-        tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
+    prompts = generate.checked(model, prompts, n_tokens, top_p=1.0, temperature=1.0, batch_size=1)
     linear = wm.find(model)
     project = wm.projector(linear)
     keep_cache = token_gradients.is_local(model, linear)
-    luck = torch.from_numpy(np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(len(prompts))])).to(model.device)
+    luck = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
     ids, mask = tokens.pad(prompts, "left", model.device)
     cache = None
-    with models.evaluating(model), _put_back(linear) as theta:
+    with models.evaluating(model), perturb.marked(model, key.key_id), _put_back(linear) as theta:
         for k in tqdm(range(n_tokens), desc="generating", unit="step", disable=not progress):
             xi = linear.oriented(project(noise(key, k, wm, linear))).to(theta.device)
             linear.parameter.data = perturb.added(theta, xi)
@@ -109,7 +107,7 @@ def per_token(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Wate
     perturb.refuse_perturbed(model)
     linear = wm.find(model)
     project = wm.projector(linear)
-    pairs = token_gradients.checked_pairs(model, prompts, responses)
+    pairs = list(gradients.checked_pairs(model, prompts, responses, None).values())
     per_text = _rank_one if token_gradients.is_local(model, linear) else _whole_gradients
     slopes, norms = per_text(model, linear, pairs, wm, key, project)
     rows = []

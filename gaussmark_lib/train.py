@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from gaussmark_lib import models
 from gaussmark_lib.muon import Muon
 
 END = "<|endoftext|>"
@@ -115,8 +116,7 @@ def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
 
 def fast_autocast(device: torch.device) -> torch.autocast:
     """bfloat16 where the hardware multiplies it natively, plain float32 elsewhere (emulation is far slower than float32)."""
-    native = torch.cuda.is_bf16_supported() if device.type == "cuda" else torch.cpu._is_avx512_bf16_supported()
-    return torch.autocast(device.type, torch.bfloat16, enabled=bool(native))
+    return torch.autocast(device.type, torch.bfloat16, enabled=models.native_bfloat16(device))
 
 
 @torch.no_grad()

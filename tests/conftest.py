@@ -1,14 +1,18 @@
-"""For all tests: one thread a worker, no network, and a real browser where one is asked for."""
+"""For all tests: one thread a worker, no network, a tiny model, the same examples from hypothesis, and a real browser where one is asked for."""
 
 import os
 import shutil
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores; kernels inherit it
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it warns after a fork otherwise
 os.environ.pop("GAUSSMARK_RUN_DIR", None)
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60, database=None)
+settings.load_profile("repeatable")
 
 CHROMIUM = shutil.which("chromium")
 
@@ -29,3 +33,25 @@ def browser():
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*quiet, "--disable-sync"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def model():
+    """A tiny random Llama of its own for each test."""
+    import tiny_models
+
+    return tiny_models.build("llama")
+
+
+@pytest.fixture
+def wm():
+    from gaussmark_lib.perturb import Watermark
+
+    return Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.05)
+
+
+@pytest.fixture
+def key():
+    from gaussmark_lib.perturb import Key
+
+    return Key.from_seed(0)

@@ -1,0 +1,121 @@
+"""log p_θ(y_t | x, y_<t) of every response token, the cross-entropy of passages, and the entropy of what the model could have said instead.
+
+Padding is on the right, where a causal model cannot see it. The arithmetic after the logits is in float32 at least, sums in float64.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from gaussmark_lib import models, tokens
+from gaussmark_lib.errors import InvalidTextError
+
+Pair = tuple[Sequence[int], Sequence[int]]
+
+
+def cross_entropy(
+    model: PreTrainedModel, passages: Sequence[Sequence[int]], *, batch_size: int = 8, progress: bool = False
+) -> Float[np.ndarray, " passages"]:
+    """−(1/T) Σ_t log p(y_t | y_<t) of each passage, nats a token; the first token is predicted from the model's start token.
+
+    Args:
+        model: any state of it, also one inside ``watermarked()``: this is how its cost is measured, passage by passage.
+        passages: token ids, none empty, none longer than the context less one.
+
+    Raises:
+        InvalidTextError: no passages, an empty one, ids outside the vocabulary, or a passage too long.
+    """
+    if len(passages) == 0:
+        raise InvalidTextError("expected at least one passage, got none")
+    start = [tokens.start_token(model)]
+    ids = [tokens.checked(model, passage, f"passage {i}") for i, passage in enumerate(passages)]
+    for i, passage in enumerate(ids):
+        if not passage:
+            raise InvalidTextError(f"passage {i}: expected at least one token, got none")
+        tokens.check_fits(model, 1, len(passage), f"passage {i}")
+    sums = _per_text(model, [(start, y) for y in ids], lambda logits, targets: _LogLikelihood.apply(logits, targets), batch_size, progress)
+    return -np.array([values.sum() / len(values) for values in sums])
+
+
+def entropies(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], *, batch_size: int = 8
+) -> list[Float[np.ndarray, " n"]]:
+    """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats: how much freedom the model had there."""
+    prompts = tokens.checked_prompts(model, prompts)
+    return _per_text(model, list(zip(prompts, responses, strict=True)), lambda logits, _: _entropy(logits), batch_size, False)
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+@torch.no_grad()
+def _per_text(
+    model: PreTrainedModel, pairs: Sequence[Pair], measure: Callable[[Tensor, Tensor], Tensor], batch_size: int, progress: bool
+) -> list[Float[np.ndarray, " n"]]:
+    """``measure(logits, targets)`` at each response token of each text, float64, in batches of like length."""
+    order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
+    found: dict[int, np.ndarray] = {}
+    with models.evaluating(model), tqdm(total=len(pairs), desc="reading", unit="text", disable=not progress) as bar:
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            logits, targets, number = _predictions(model, [pairs[i] for i in batch])
+            for i, values, where in zip(batch, measure(logits, targets).double().cpu().numpy(), (number > 0).cpu().numpy(), strict=True):
+                found[i] = values[where]
+            bar.update(len(batch))
+    return [found[i] for i in range(len(pairs))]
+
+
+def token_log_p(model: PreTrainedModel, pairs: Sequence[Pair]) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
+    """log p_θ of each response token, nats, and its number within its response, from 1; both 0 where a row has no token.
+
+    Differentiable; all pairs (prompt, response) are one batch.
+    """
+    logits, targets, number = _predictions(model, pairs)
+    return _LogLikelihood.apply(logits, targets).masked_fill(number == 0, 0.0), number
+
+
+def _predictions(model: PreTrainedModel, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits that predict a response token of some row, (texts, n, vocabulary); the tokens there; their numbers."""
+    ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
+    first = min(len(x) for x, _ in pairs) - 1  # the earliest position that predicts a response token
+    kept = {"logits_to_keep": ids.shape[1] - first} if model._supports_logits_to_keep() else {}
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
+    logits = logits[:, logits.shape[1] - (ids.shape[1] - first) : -1]  # the last position predicts nothing that we have
+    number = torch.stack([torch.arange(first + 1, ids.shape[1]) - len(x) + 1 for x, _ in pairs])
+    beyond = number > torch.tensor([[len(y)] for _, y in pairs])
+    return logits, ids[:, first + 1 :], number.clamp_min(0).masked_fill(beyond, 0).to(ids.device)
+
+
+class _LogLikelihood(torch.autograd.Function):
+    """log softmax(logits)[target], with its gradient onehot − softmax in closed form; a text at a time, so that the vocabulary stays in the cache.
+
+    logits (texts, n, vocabulary), targets (texts, n) → (texts, n), in float32 at least.
+    """
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor) -> Tensor:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        normaliser = torch.stack([row.to(wide).logsumexp(-1) for row in logits])
+        ctx.save_for_backward(logits, targets, normaliser)
+        return logits.gather(-1, targets[..., None])[..., 0].to(wide) - normaliser
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        logits, targets, normaliser = ctx.saved_tensors
+        out = torch.empty_like(logits)
+        for row, into in enumerate(out):
+            same = into.dtype == normaliser.dtype
+            p = torch.sub(logits[row].to(normaliser.dtype), normaliser[row, :, None], out=into if same else None).exp_()
+            p.mul_(-grad[row, :, None]).scatter_add_(-1, targets[row, :, None], grad[row, :, None])
+            if not same:
+                into.copy_(p)
+        return out, None

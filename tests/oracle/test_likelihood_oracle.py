@@ -1,0 +1,69 @@
+"""Likelihoods, cross-entropy and entropy against one text at a time, and the closed-form gradient against autograd."""
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+
+from gaussmark_lib import likelihood, perturb
+from gaussmark_lib.errors import InvalidTextError
+
+RNG = np.random.default_rng(8)
+PROMPTS = tiny_models.random_ids(RNG, 4, 11, 1, 7)
+RESPONSES = tiny_models.random_ids(RNG, 20, 6, 33, 12)
+
+
+def test_the_closed_form_gradient_is_autograds():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 7, dtype=torch.float64, generator=generator, requires_grad=True)
+    targets = torch.randint(7, (2, 3), generator=generator)
+    assert torch.autograd.gradcheck(lambda x: likelihood._LogLikelihood.apply(x, targets), logits)
+    found = likelihood._LogLikelihood.apply(logits, targets)
+    torch.testing.assert_close(found, logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_arrives_in_the_logits_dtype(dtype):
+    logits = (4 * torch.randn(2, 5, 50, generator=torch.Generator().manual_seed(1))).to(dtype).requires_grad_()
+    targets = torch.arange(10).view(2, 5)
+    likelihood._LogLikelihood.apply(logits, targets).sum().backward()
+    wide = logits.detach().double().requires_grad_()
+    wide.log_softmax(-1).gather(-1, targets[..., None]).sum().backward()
+    assert logits.grad.dtype == dtype
+    torch.testing.assert_close(logits.grad.double(), wide.grad, rtol=1e-2, atol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_cross_entropy_is_transformers_own_loss(architecture):
+    model = tiny_models.build(architecture, torch.float64)
+    start = model.config.bos_token_id
+    expected = []
+    for passage in RESPONSES:
+        ids = torch.tensor([[start, *passage]])
+        expected.append(model(input_ids=ids, labels=ids).loss.item())
+    for batch_size in (1, 3, 10):
+        np.testing.assert_allclose(likelihood.cross_entropy(model, RESPONSES, batch_size=batch_size), expected, rtol=1e-6)
+
+
+def test_cross_entropy_of_a_watermarked_model_is_another(model, wm, key):
+    base = likelihood.cross_entropy(model, RESPONSES)
+    with perturb.watermarked(model, wm, key):
+        assert not np.allclose(likelihood.cross_entropy(model, RESPONSES), base)
+    np.testing.assert_array_equal(likelihood.cross_entropy(model, RESPONSES), base)
+
+
+def test_entropy_at_each_position():
+    model = tiny_models.build("llama", torch.float64)
+    found = likelihood.entropies(model, PROMPTS, RESPONSES, batch_size=3)
+    for x, y, values in zip(PROMPTS, RESPONSES, found, strict=True):
+        p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].softmax(-1)
+        expected = torch.distributions.Categorical(p).entropy()
+        np.testing.assert_allclose(values, expected.detach(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("passages", "match"), [([], "no"), ([[1], []], "passage 1"), ([[1] * 64], "at most 64"), ([[97]], "from 0 to 96"), (["text"], "got text")]
+)
+def test_passages_that_cannot_be_read(model, passages, match):
+    with pytest.raises(InvalidTextError, match=match):
+        likelihood.cross_entropy(model, passages)
