@@ -113,7 +113,7 @@ class Translator:
         return [part for sentence in sentences(text) for part in self._fitting(sentence)]
 
     def _fitting(self, sentence: str) -> list[str]:
-        if len(self.tokenizer(sentence.strip()).input_ids) <= self.n_tokens:
+        if len(self.tokenizer(sentence.strip(), verbose=False).input_ids) <= self.n_tokens:
             return [sentence]
         words = re.findall(r"\s*\S+\s*$|\s*\S+", sentence)
         if len(words) == 1:
