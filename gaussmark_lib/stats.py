@@ -5,10 +5,12 @@ log-likelihood by ⟨ξ, G⟩ and sampling from p_{θ+ξ} tilts it by as much. S
 the mean of ψ, and Φ(σ‖G‖ − τ_α) the power at level α (the Gaussian-shift reading of the paper's Prop. on linear softmax power).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import optimize, stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
 
@@ -82,6 +84,52 @@ def mean_interval(x: ArrayLike, confidence: float = 0.95) -> dict[str, float]:
     return {"mean": float(x.mean()), "low": float(x.mean() - half), "high": float(x.mean() + half), "n": x.size}
 
 
+def paired(base: ArrayLike, other: ArrayLike, confidence: float = 0.95) -> dict[str, float]:
+    """Mean of other − base over items measured under both, with Student's interval: ``mean``, ``low``, ``high``, ``p_value``, ``n``.
+
+    Pairing takes out what the items differ in among themselves. Equal measurements give exactly (0, 0, 0, 1).
+
+    >>> paired([1.0, 2.0, 3.0], [1.1, 2.1, 3.1])["mean"].round(3)
+    np.float64(0.1)
+    """
+    base, other = np.asarray(base, dtype=float).ravel(), np.asarray(other, dtype=float).ravel()
+    if base.shape != other.shape or base.size < 2:
+        raise ValueError(f"pairs: expected at least two items measured under both, got {base.size} and {other.size}")
+    difference = other - base
+    if np.ptp(difference) == 0:
+        exact = float(difference[0])
+        return {"mean": exact, "low": exact, "high": exact, "p_value": 1.0 if exact == 0 else 0.0, "n": base.size}
+    test = stats.ttest_1samp(difference, 0.0)
+    interval = test.confidence_interval(confidence)
+    return {"mean": difference.mean(), "low": interval.low, "high": interval.high, "p_value": test.pvalue, "n": base.size}
+
+
+def crossed_interval(
+    statistic: Callable[..., float], *matrices: ArrayLike, confidence: float = 0.95, n_resamples: int = 1000, seed: int = 0
+) -> dict[str, float]:
+    """A statistic of texts that are prompts × keys, with an interval over both: ``value``, ``low``, ``high``, ``n_prompts``, ``n_keys``.
+
+    Texts of one prompt are alike, and so are texts of one key, so resampling texts would promise too much. Here prompts and keys are resampled
+    independently (the bootstrap of Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007), which is conservative. It cannot know more about
+    keys than it has seen: with three of them, it is a rough guide.
+
+    Args:
+        statistic: of the matrices' values, e.g. a median.
+        matrices: each (prompts, keys); resampled alike.
+    """
+    matrices = [np.asarray(matrix, dtype=float) for matrix in matrices]
+    if {matrix.shape for matrix in matrices} != {matrices[0].shape} or matrices[0].ndim != 2 or len(matrices[0]) < 2:
+        raise ValueError(f"expected matrices of one shape, two or more prompts × keys, got {[matrix.shape for matrix in matrices]}")
+    n_prompts, n_keys = matrices[0].shape
+    rng = np.random.default_rng(seed)
+    draws = []
+    for _ in range(n_resamples):
+        chosen = np.ix_(rng.integers(n_prompts, size=n_prompts), rng.integers(n_keys, size=n_keys))
+        draws.append(statistic(*(matrix[chosen] for matrix in matrices)))
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return {"value": float(statistic(*matrices)), "low": float(low), "high": float(high), "n_prompts": n_prompts, "n_keys": n_keys}
+
+
 def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
     """ROC of ψ: ``fpr``, ``tpr``, ``threshold``; scikit-learn's, higher ψ meaning watermarked."""
     labels, values = _labelled(null, watermarked)
@@ -122,6 +170,26 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
     if not np.isfinite(median) or median <= 0 or not psi > 0:
         raise ValueError(f"expected positive gradient norms and a ψ > 0, got median ‖G‖ = {median} and ψ = {psi}")
     return psi / median
+
+
+def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
+    """The σ at which :func:`predicted_power` at a level is the wanted power; ``grad_norm`` being of texts of the length in question.
+
+    It is a promise of the linear regime: past it a larger σ does not detect more.
+
+    >>> sigma_for_power([10.0, 10.0], power=0.5, level=0.05) * 10 == threshold(0.05)
+    True
+    """
+    norms = np.asarray(grad_norm, dtype=float).ravel()
+    if norms.size == 0 or not np.isfinite(norms).all() or (norms <= 0).any():
+        raise ValueError(f"expected positive gradient norms of at least one text, got {norms.size} of which {(norms > 0).sum()} are positive")
+    if not level < power < 1:
+        raise ValueError(f"power: expected a number between the level, {level}, which no watermark at all has, and 1; got {power}")
+    unit = 1 / norms.max()  # at σ = unit, no text has a ψ above 1
+    high = unit
+    while predicted_power(norms, high, level) < power:
+        high *= 2
+    return float(optimize.brentq(lambda sigma: predicted_power(norms, sigma, level) - power, 0.0, high, xtol=1e-12 * unit, rtol=1e-12))
 
 
 def predicted_price(psi: float, n_tokens: int) -> float:

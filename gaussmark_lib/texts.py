@@ -15,13 +15,17 @@ import sysconfig
 import zlib
 from collections.abc import Iterable, Iterator
 from importlib import metadata
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datasets import Dataset
 
 from gaussmark_lib import docs_corpus, hub
 from gaussmark_lib.errors import CorpusError
+
+if TYPE_CHECKING:
+    from gaussmark_lib import models
 
 KINDS = ("docs", "licences", "source", "c4")
 
@@ -59,6 +63,20 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
             f"{kind} ({split}): expected {n or 'some'} texts of at least {min_chars} characters, found {len(rows)}; ask for fewer or shorter ones"
         )
     return Dataset.from_list(rows[:n])
+
+
+def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
+    """The beginnings of n held-out texts, n_tokens each, as the model wants to be asked (its start token, its chat template).
+
+    Raises:
+        CorpusError: as :func:`load`, and where fewer than n texts are long enough.
+    """
+    rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
+    beginnings = (ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens)
+    found = [lm.prompt(lm.decode(ids)) for ids in islice(beginnings, n)]
+    if len(found) < n:
+        raise CorpusError(f"{kind}: expected {n} texts of at least {n_tokens} tokens, found {len(found)}; ask for fewer or shorter ones")
+    return found
 
 
 def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:

@@ -119,3 +119,75 @@ def test_the_predicted_price_is_the_divergence_of_two_normals_of_that_distance()
     p, q = scipy_stats.norm.pdf(x, 3), scipy_stats.norm.logpdf(x)
     divergence = np.trapezoid(p * (scipy_stats.norm.logpdf(x, 3) - q), x)
     assert stats.predicted_price(3.0, 200) == pytest.approx(divergence / 200, rel=1e-6)
+
+
+@given(
+    norms=st.lists(st.floats(0.01, 100), min_size=1, max_size=20),
+    level=st.sampled_from([0.05, 0.01, 1e-6]),
+    share=st.floats(0.01, 0.99),
+)
+def test_sigma_for_power_has_the_wanted_power(norms, level, share):
+    power = level + share * (1 - level)
+    if power < 0.9999:
+        assert stats.predicted_power(norms, stats.sigma_for_power(norms, power, level), level) == pytest.approx(power, abs=1e-9)
+
+
+def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
+    expected = (scipy_stats.norm.isf(0.01) + scipy_stats.norm.ppf(0.9)) / 25
+    assert stats.sigma_for_power([25.0] * 7, 0.9, 0.01) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("norms", "power", "match"),
+    [([], 0.5, "at least one text"), ([0.0, 1.0], 0.5, "positive"), ([np.nan], 0.5, "positive"), ([1.0], 0.05, "power"), ([1.0], 1.0, "power")],
+)
+def test_a_power_that_cannot_be_had(norms, power, match):
+    with pytest.raises(ValueError, match=match):
+        stats.sigma_for_power(norms, power, 0.05)
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=3, max_size=20, unique=True), st.sampled_from([0.9, 0.99]))
+def test_paired_is_the_paired_t_test(pairs, confidence):
+    base, other = np.array(pairs).T
+    if np.std(other - base) < 1e-6:
+        return
+    found = stats.paired(base, other, confidence)
+    test = scipy_stats.ttest_rel(other, base)
+    assert found["mean"] == pytest.approx((other - base).mean(), abs=1e-12)
+    assert found["p_value"] == pytest.approx(test.pvalue, rel=1e-6, abs=1e-300)
+    half = scipy_stats.t.isf((1 - confidence) / 2, len(base) - 1) * np.std(other - base, ddof=1) / np.sqrt(len(base))
+    assert found["high"] - found["low"] == pytest.approx(2 * half, rel=1e-6)
+
+
+def test_paired_with_itself_is_exact_and_with_a_shift_certain():
+    x = np.array([0.1, 0.7, 3.3])
+    assert stats.paired(x, x) == {"mean": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0, "n": 3}
+    assert stats.paired([1.0, 2.0], [2.0, 3.0])["p_value"] == 0.0
+    with pytest.raises(ValueError, match="at least two items"):
+        stats.paired([1.0], [1.0])
+    with pytest.raises(ValueError, match="got 2 and 3"):
+        stats.paired([1.0, 2.0], [1.0, 2.0, 3.0])
+
+
+def test_the_crossed_interval_knows_that_texts_of_a_key_are_alike():
+    """Keys with effects of their own: an interval over texts misses the truth most of the time, the crossed one hardly ever."""
+    rng = np.random.default_rng(0)
+    crossed = naive = 0
+    for _ in range(100):
+        texts = rng.normal(size=(20, 8)) * 0.3 + rng.normal(size=(1, 8)) + rng.normal(size=(20, 1)) * 0.3
+        found = stats.crossed_interval(np.mean, texts, n_resamples=200)
+        crossed += found["low"] <= 0 <= found["high"]
+        over_texts = stats.mean_interval(texts)
+        naive += over_texts["low"] <= 0 <= over_texts["high"]
+    assert crossed > 80
+    assert naive < 50
+
+
+def test_crossed_matrices_are_resampled_together():
+    matrix = np.arange(12.0).reshape(4, 3)
+    found = stats.crossed_interval(lambda a, b: np.abs(a - b).max(), matrix, matrix, n_resamples=20)
+    assert found == {"value": 0.0, "low": 0.0, "high": 0.0, "n_prompts": 4, "n_keys": 3}
+    with pytest.raises(ValueError, match="one shape"):
+        stats.crossed_interval(np.mean, matrix, matrix[:2])
+    with pytest.raises(ValueError, match="two or more prompts"):
+        stats.crossed_interval(np.mean, matrix[:1])

@@ -165,3 +165,15 @@ def test_c4_without_a_network_says_what_works_without_one(monkeypatch):
     with pytest.raises(CorpusError, match=r"cannot read allenai/c4: the hub cannot be reached.*texts\.load\('docs'\) or a \.jsonl file works"):
         texts.load("c4", n=3)
     assert time.monotonic() - start < 10
+
+
+def test_prompts_are_beginnings_of_the_wanted_length(tmp_path):
+    import tiny_lm
+
+    lm = tiny_lm.build()
+    path = tmp_path / "texts.jsonl"
+    lines = ["Returns the first of them, always.", "too short", "A list of values that are whole."]
+    path.write_text("\n".join(json.dumps({"text": line}) for line in lines))
+    assert [lm.decode(ids) for ids in texts.prompts(lm, path, 2, 5)] == ["Retur", "A lis"]
+    with pytest.raises(CorpusError, match="expected 3 texts of at least 5 tokens, found 2"):
+        texts.prompts(lm, path, 3, 5)
