@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
-from scipy import stats as distributions
 
 from gaussmark_lib import robustness, score
 from gaussmark_lib.errors import CorruptionError
@@ -125,5 +124,3 @@ def test_the_level_holds_for_every_scheme_and_corruption():
     assert not found["exceeds"].any(), found[found["exceeds"]]
     continuous = found[found["scheme"].isin(["GaussMark", "rank-reduced", "token keys, sum"]) & (found["level"] == 0.05)]
     assert (continuous["high"] >= 0.05).all()
-    pooled = continuous["rate"] * continuous["n"]
-    assert distributions.binomtest(int(round(pooled.sum())), int(continuous["n"].sum()), 0.05).pvalue > 1e-3
