@@ -29,7 +29,7 @@ from scipy import stats
 from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import generate, tokens
+from gaussmark_lib import generate, models, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.schemes import Texts
@@ -109,6 +109,21 @@ class KGW:
         if int(vocabulary * self.green_share) == 0:
             raise InvalidWatermarkError(f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a larger one")
         return int(vocabulary * self.green_share) / vocabulary
+
+
+@torch.no_grad()
+def stock_generate(model: PreTrainedModel, prompts: Texts, n_tokens: int, scheme: KGW | None = None, *, seed: int = 0) -> list[list[int]]:
+    """transformers' own ``generate``, with a soft red list or without one: for timings in which nothing but the scheme differs.
+
+    A GaussMark model is generated from like any other, so its time is that of ``scheme=None`` inside ``watermarked()``. Torch's random state stays.
+    """
+    ids, mask = tokens.pad(tokens.checked_prompts(model, prompts), "left", model.device)
+    options = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens, "eos_token_id": None, "pad_token_id": 0}
+    if scheme:
+        options["watermarking_config"] = scheme.config
+    with models.evaluating(model), torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        return model.generate(ids, attention_mask=mask, **options)[:, ids.shape[1] :].tolist()
 
 
 def exact_tail(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: float) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from transformers.generation.logits_process import WatermarkLogitsProcessor
 
 from gaussmark_lib import generate
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.kgw import KGW, exact_tail
+from gaussmark_lib.kgw import KGW, exact_tail, stock_generate
 from gaussmark_lib.perturb import Key
 
 SCHEME = KGW(2.0, Key.from_seed(4))
@@ -140,6 +140,16 @@ def test_a_leading_start_token_is_not_scored(model):
     bos = model.config.bos_token_id
     with_it, without = (SCHEME.score(model, [[]], [response]) for response in ([bos, 5, 6, 7], [5, 6, 7]))
     assert with_it.drop(columns="n_tokens").equals(without.drop(columns="n_tokens"))
+
+
+def test_stock_generation_is_watermarked_the_same_way_and_leaves_torchs_random_state(model):
+    state, prompts = torch.get_rng_state(), [[3, 4, 5], [6]] * 15
+    marked, plain = (stock_generate(model, prompts, 40, scheme) for scheme in (SCHEME, None))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert {len(row) for row in marked + plain} == {40}
+    assert SCHEME.score(model, prompts, marked)["statistic"].mean() > 1.5 > 1 > SCHEME.score(model, prompts, plain)["statistic"].mean()
+    assert plain == stock_generate(model, prompts, 40)
+    assert plain != stock_generate(model, prompts, 40, seed=1)
 
 
 def test_printing_it_does_not_show_the_secret():
