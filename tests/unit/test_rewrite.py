@@ -8,7 +8,7 @@ import pytest
 import tiny_lm
 import tiny_models
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 from tokenizers import Tokenizer, decoders, processors
@@ -118,7 +118,8 @@ def test_no_word_is_lost_and_white_space_stays(seen):
     assert sum(len(piece.split()) for batch in seen for piece in batch) == len(TEXT.split())
 
 
-@given(st.text(alphabet="abc .!\n", max_size=120))
+@given(st.one_of(st.text(alphabet="abc .!\n", max_size=120), st.integers(20, 60).map(lambda n: "ab " * (n // 3) + "c" * (n % 3))))
+@example("a" * 24)  # with its end token one too many
 def test_no_piece_is_longer_than_the_translator_can_read(text):
     translator = tiny_marian()
     pieces = translator.pieces(text)
