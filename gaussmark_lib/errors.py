@@ -55,3 +55,11 @@ class HarnessError(GaussMarkError):
 
 class JudgeError(GaussMarkError):
     """A judge that is not set up, or that answered nothing usable."""
+
+
+class CorruptionError(GaussMarkError):
+    """A change to a text that cannot be made, or that would leave nothing of it."""
+
+
+class BoundError(GaussMarkError):
+    """Parameters outside the range for which a bound is proved."""

@@ -20,6 +20,8 @@ from transformers.cache_utils import DynamicLayer
 from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 
+Processor = Callable[[Tensor, Tensor], Tensor]
+
 
 def sample(
     model: PreTrainedModel,
@@ -33,6 +35,7 @@ def sample(
     batch_size: int = 64,
     progress: bool = False,
     on_step: Callable[[int, int], None] | None = None,
+    processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
     """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t).
 
@@ -44,6 +47,8 @@ def sample(
         temperature: > 0, or 0 for the most likely token.
         seed: ≥ 0.
         on_step: called after each step with (steps done, steps in all). What it raises ends the sampling there and comes out of this function.
+        processor: given the slice of prompts that make a batch, returns what changes that batch's logits before each pick: token ids so far
+            (rows, n), padded on the left, and logits (rows, vocabulary) → logits. transformers' logits processors are such functions.
 
     Returns:
         One list of token ids a prompt.
@@ -53,7 +58,7 @@ def sample(
         InvalidModelError: if the model's logits are not finite.
     """
     prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
-    chosen = continued(model, prompts, uniform(seed, len(prompts), n_tokens), top_p, temperature, batch_size, progress, on_step)
+    chosen = continued(model, prompts, uniform(seed, len(prompts), n_tokens), top_p, temperature, batch_size, progress, on_step, processor=processor)
     return [_cut(response, end_tokens(model)) for response in chosen] if until_end else chosen
 
 
@@ -88,8 +93,9 @@ def continued(
     progress: bool = False,
     on_step: Callable[[int, int], None] | None = None,
     around: Callable[[slice], AbstractContextManager] = lambda rows: nullcontext(),
+    processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
-    """Checked prompts, continued by given luck; ``around`` is entered for each batch, with the batch's rows."""
+    """Checked prompts, continued by given luck; ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`."""
     responses: list[list[int]] = []
     batches = range(0, len(prompts), batch_size)
     steps = count(1)
@@ -102,25 +108,35 @@ def continued(
 
         for start in batches:
             rows = slice(start, start + batch_size)
+            process = processor(rows) if processor else None
             with around(rows):
-                responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, advance).tolist()
+                responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, advance, process).tolist()
     return responses
 
 
 @torch.no_grad()
 def _sample_batch(
-    model: PreTrainedModel, prompts: list[list[int]], luck: Tensor, top_p: float, temperature: float, advance: Callable[[], None]
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    luck: Tensor,
+    top_p: float,
+    temperature: float,
+    advance: Callable[[], None],
+    process: Processor | None,
 ) -> Tensor:
     """Token ids (rows, steps) for uniform numbers (rows, steps). Prompts are padded on the left, so that all rows end together."""
     ids, mask = tokens.pad(prompts, "left", model.device)
     luck = luck.to(model.device)
     position = (mask.cumsum(-1) - 1).clamp_min(0)
     last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
-    cache, chosen = _cache(model, position.shape[1] + luck.shape[1]), []
+    cache, chosen, before = _cache(model, position.shape[1] + luck.shape[1]), [], ids
     with models.evaluating(model):
         for step in range(luck.shape[1]):
             out = model(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, **last_only)
-            ids = pick(out.logits[:, -1], luck[:, step], top_p, temperature)[:, None]
+            logits = out.logits[:, -1]
+            if process:
+                logits = process(torch.cat([before, *chosen], dim=1), logits)
+            ids = pick(logits, luck[:, step], top_p, temperature)[:, None]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             position = position[:, -1:] + 1
             chosen.append(ids)

@@ -31,7 +31,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import likelihood, models, perturb, rank_reduce, tokens
+from gaussmark_lib import likelihood, models, perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, InvalidTextError
 from gaussmark_lib.likelihood import Pair
 
@@ -87,9 +87,9 @@ def gradients(
         PerturbedModelError, InvalidTextError, DegenerateScoreError, UnknownWeightError.
     """
     linear = wm.find(model)
-    directions = wm.directions(linear)
+    project = wm.projector(linear)
     for i, n, log_lik, [matrix] in _each(model, prompts, responses, [linear], lengths, dtype, batch_size, failed, progress):
-        yield TextGradient(i, rank_reduce.project_out(matrix, directions), log_lik, n)
+        yield TextGradient(i, project(matrix), log_lik, n)
 
 
 def norms(
@@ -130,13 +130,13 @@ def _each(
     perturb.refuse_perturbed(model)
     lengths = _checked_lengths(lengths)
     dtype = models.arithmetic(model, dtype)
-    pairs = _checked_pairs(model, prompts, responses, failed)
+    pairs = checked_pairs(model, prompts, responses, failed)
     order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
     with tqdm(total=len(order), desc="scoring", unit="text", disable=not progress) as bar:
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             perturb.refuse_perturbed(model)  # again: what runs between two yields may have watermarked it
-            with models.computing_in(model, dtype), _frozen(model):
+            with models.computing_in(model, dtype), frozen(model):
                 found = _batch(model, linears, [pairs[i] for i in batch], lengths)
             for i, n, log_lik, matrices in found:
                 yield batch[i], n, log_lik, matrices
@@ -151,7 +151,7 @@ def _checked_lengths(lengths: Sequence[int] | None) -> list[int] | None:
     return sorted(set(lengths))
 
 
-def _checked_pairs(model, prompts, responses, failed) -> dict[int, Pair]:
+def checked_pairs(model, prompts, responses, failed) -> dict[int, Pair]:
     if isinstance(responses, str) or len(prompts) != len(responses):
         raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
     if len(prompts) == 0:
@@ -173,7 +173,7 @@ def _checked_pairs(model, prompts, responses, failed) -> dict[int, Pair]:
 
 
 @contextmanager
-def _frozen(model: PreTrainedModel) -> Iterator[None]:
+def frozen(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode, and a graph that begins at the hooked layer, since no parameter asks for a gradient; all is put back."""
     wanted = [p for p in model.parameters() if p.requires_grad]
     for p in wanted:

@@ -87,7 +87,7 @@ class Noises:
         if len(weights) != 1:
             raise InvalidWatermarkError(f"expected watermarks of one weight, got {weights or 'none'}; make a group for each weight")
         self.linear = models.linear(model, weights[0])
-        known: dict[tuple[bytes, int], int] = {}
+        known: dict[tuple[bytes, int, str], int] = {}
         units = []
         self.number = [-1] * len(cells)
         self.sigma = [0.0] * len(cells)
@@ -95,7 +95,7 @@ class Noises:
             if cell is None:
                 continue
             wm, key = cell
-            name = (key.secret, wm.rank_dropped)
+            name = (key.secret, wm.rank_dropped, wm.side)
             if name not in known or key.binding:  # a bound key is checked at each use
                 xi = perturb.noise(key, wm, model)
                 if name not in known:

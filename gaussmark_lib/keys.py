@@ -32,6 +32,7 @@ class Binding(BaseModel):
     rank_dropped: int
     base_sha256: str
     noise_sha256: str
+    side: str = "left"  # what files say that are older than the choice
 
 
 class _File(BaseModel):
@@ -85,7 +86,7 @@ class Key:
 
         if self.binding is None:
             raise KeyMismatchError(f"key {self.key_id} is not bound to a weight; make one with perturb.bind(key, wm, model)")
-        return Watermark(self.binding.weight, self.binding.sigma, self.binding.rank_dropped)
+        return Watermark(self.binding.weight, self.binding.sigma, self.binding.rank_dropped, self.binding.side)
 
     def __repr__(self) -> str:
         return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"
@@ -163,6 +164,7 @@ def _binding(wm: "Watermark", linear: "Linear", xi: Tensor) -> Binding:
         shape=linear.shape,
         sigma=float(wm.sigma),
         rank_dropped=wm.rank_dropped,
+        side=wm.side if wm.rank_dropped else "left",  # which side none is dropped from makes no difference
         base_sha256=linear.sha256(),
         noise_sha256=hashlib.sha256(xi.contiguous().numpy()).hexdigest(),
     )

@@ -46,12 +46,14 @@ class Watermark:
     Args:
         weight: full name of a linear layer's matrix, e.g. ``"model.layers.4.mlp.down_proj.weight"``.
         sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights.
-        rank_dropped: k ≥ 0, how many top left singular directions of θ the noise avoids; 0 is the vanilla scheme.
+        rank_dropped: k ≥ 0, how many top singular directions of θ the noise avoids; 0 is the vanilla scheme.
+        side: of which kind: ``"left"`` as in the paper, ``"right"``, or ``"both"``. Without a rank it has no meaning.
     """
 
     weight: str
     sigma: float
     rank_dropped: int = 0
+    side: str = "left"
 
     def __post_init__(self):
         if not isinstance(self.sigma, Real) or isinstance(self.sigma, bool) or not math.isfinite(self.sigma) or self.sigma <= 0:
@@ -60,6 +62,8 @@ class Watermark:
             raise InvalidWatermarkError(f"sigma = {self.sigma!r} is out of the range of float32, which the noise is in: expected 1e-30 to 1e30")
         if not isinstance(self.rank_dropped, int) or isinstance(self.rank_dropped, bool) or self.rank_dropped < 0:
             raise InvalidWatermarkError(f"rank_dropped counts singular directions: expected an integer ≥ 0, got {self.rank_dropped!r}")
+        if self.side not in rank_reduce.SIDES:
+            raise InvalidWatermarkError(f"side: expected one of {', '.join(rank_reduce.SIDES)}, got {self.side!r}")
 
     def find(self, model: PreTrainedModel) -> "Linear":
         """This watermark's matrix in a model, checked: it exists, is finite, and its rank exceeds ``rank_dropped``."""
@@ -72,9 +76,9 @@ class Watermark:
             )
         return linear
 
-    def directions(self, linear: "Linear") -> Float[Tensor, "d_out k"]:
-        """U_k of the base weight: what noise and gradient are projected off."""
-        return rank_reduce.top_left_singular_vectors(linear.value(), self.rank_dropped)
+    def projector(self, linear: "Linear") -> rank_reduce.Projector:
+        """What noise and gradient are projected by: off the top singular directions of the base weight."""
+        return rank_reduce.projector(linear.value(), self.rank_dropped, self.side)
 
 
 def noise(key: Key, wm: Watermark, model: PreTrainedModel) -> Float[Tensor, "d_out d_in"]:
@@ -93,12 +97,12 @@ def noise(key: Key, wm: Watermark, model: PreTrainedModel) -> Float[Tensor, "d_o
 def noises(keys: Sequence[Key], wm: Watermark, model: PreTrainedModel) -> Float[Tensor, "k d_out d_in"]:
     """``noise`` of each of K keys, with one singular value decomposition for all."""
     linear = wm.find(model)
-    directions = wm.directions(linear).cpu()
+    project = wm.projector(linear)
     xis = torch.stack([_isotropic(key, wm.sigma, linear.shape) for key in keys])
     for key, xi in zip(keys, xis, strict=True):
         if key.binding:
             key.check(wm, linear, xi)
-    return torch.stack([rank_reduce.project_out(xi, directions) for xi in xis]) if wm.rank_dropped else xis
+    return torch.stack([project(xi) for xi in xis]) if wm.rank_dropped else xis
 
 
 def _isotropic(key: Key, sigma: float, shape: tuple[int, int]) -> Float[Tensor, "d_out d_in"]:
@@ -126,7 +130,7 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
         linear = wm.find(model)
         xi = linear.oriented(noise(key, wm, model)).to(linear.parameter.device)
         theta = linear.parameter.data
-        linear.parameter.data = (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
+        linear.parameter.data = added(theta, xi)
         try:
             yield model
         finally:
@@ -142,6 +146,11 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
         yield
     finally:
         delattr(model, _MARK)
+
+
+def added(theta: Tensor, xi: Tensor) -> Tensor:
+    """θ + ξ in θ's precision, rounded once."""
+    return (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
 
 
 def refuse_perturbed(model: PreTrainedModel) -> None:

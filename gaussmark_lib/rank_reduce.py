@@ -2,18 +2,47 @@
 
 P = I − U_k U_kᵀ with U_k the top-k left singular vectors of θ multiplies noise and gradient from the left
 (paper, Sec. "rank-reduction"). ⟨Pξ, PG⟩ / (σ‖PG‖) is N(0, 1) under the null for the same reason as without P.
+
+The left singular vectors span what the layer *writes*; the right ones, V_k, what it *reads*. The paper projects from the left. As an
+ablation, Q = I − V_k V_kᵀ can be applied from the right, or both: M → PM, MQ or PMQ. Each is an orthogonal projection of the space of
+matrices, so the level stays exact; σ‖PG‖, σ‖GQ‖ or σ‖PGQ‖ predicts the power.
 """
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+SIDES = ("left", "right", "both")
+CACHE_BYTES = 1 << 30  # of singular vectors, in main memory
 
-def top_left_singular_vectors(theta: Float[Tensor, "d_out d_in"], k: int) -> Float[Tensor, "d_out k"]:
-    """U_k in float32, orthonormal columns, ordered by singular value; k = 0 gives no columns."""
-    if k == 0:
-        return torch.empty(theta.shape[0], 0, dtype=torch.float32, device=theta.device)
-    return torch.linalg.svd(theta.float(), full_matrices=False).U[:, :k].contiguous()
+
+@dataclass(frozen=True)
+class Projector:
+    """M → PMQ with P = I − LLᵀ and Q = I − RRᵀ; either may have no columns, and then is the identity.
+
+    Args:
+        left: orthonormal columns, shape (d_out, k).
+        right: orthonormal columns, shape (d_in, k).
+    """
+
+    left: Float[Tensor, "d_out kl"]
+    right: Float[Tensor, "d_in kr"]
+
+    def __call__(self, matrix: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
+        """The projection, idempotent and symmetric; with no directions, the matrix itself."""
+        matrix = project_out(matrix, self.left)
+        return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix
+
+
+def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Projector:
+    """The projector off the top-k singular directions of a weight, from one singular value decomposition a weight (see ``singular_vectors``)."""
+    left, right = (k if side in (this, "both") else 0 for this in ("left", "right"))
+    return Projector(singular_vectors(theta, left, "left"), singular_vectors(theta, right, "right"))
 
 
 def project_out(matrix: Float[Tensor, "d_out d_in"], directions: Float[Tensor, "d_out k"]) -> Float[Tensor, "d_out d_in"]:
@@ -22,3 +51,43 @@ def project_out(matrix: Float[Tensor, "d_out d_in"], directions: Float[Tensor, "
         return matrix
     directions = directions.to(matrix)
     return matrix - directions @ (directions.T @ matrix)
+
+
+def singular_vectors(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Float[Tensor, "d k"]:
+    """The top-k left or right singular vectors in float32, orthonormal columns, ordered by singular value; k = 0 gives no columns.
+
+    They are computed once for each weight and then kept in main memory, known by the SHA-256 of the weight's exact values: a weight that has
+    changed in one bit is another weight. The longest unused are dropped where all together exceed ``CACHE_BYTES``.
+    """
+    if k == 0:
+        return torch.empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32, device=theta.device)
+    return _cache.vectors(theta, side)[:, :k].clone(memory_format=torch.contiguous_format).to(theta.device)
+
+
+class _Cache:
+    def __init__(self):
+        self.kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
+        self.lock = Lock()
+
+    def vectors(self, theta: Tensor, side: str) -> Tensor:
+        name = (_sha256(theta), side)
+        with self.lock:
+            if name not in self.kept:
+                with torch.inference_mode(False), torch.no_grad():  # to be of use in any mode later
+                    u, _, vh = torch.linalg.svd(theta.float(), full_matrices=False)
+                self.kept[name] = (u if side == "left" else vh.T).contiguous().cpu()
+            self.kept.move_to_end(name)
+            found = self.kept[name]
+            while len(self.kept) > 1 and sum(vectors.nbytes for vectors in self.kept.values()) > CACHE_BYTES:
+                self.kept.popitem(last=False)
+        return found
+
+
+_cache = _Cache()
+
+
+def _sha256(theta: Tensor) -> str:
+    """Of the shape and every bit: ``Linear.sha256`` rounds, and two models that it takes for one have different singular vectors."""
+    digest = hashlib.sha256(str(tuple(theta.shape)).encode())
+    digest.update(theta.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -90,8 +90,7 @@ def _moved(model: PreTrainedModel, wm: perturb.Watermark, xi: Tensor) -> Iterato
     perturb.refuse_perturbed(model)
     linear = models.linear(model, wm.weight)
     theta = linear.parameter.data
-    moved = theta.to(torch.promote_types(theta.dtype, torch.float32)) + linear.oriented(xi).to(theta.device)
-    linear.parameter.data = moved.to(theta.dtype)
+    linear.parameter.data = perturb.added(theta, linear.oriented(xi).to(theta.device))
     try:
         yield
     finally:

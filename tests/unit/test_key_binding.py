@@ -19,6 +19,7 @@ WRONG = {
     "shape": (Watermark("model.layers.1.mlp.down_proj.weight", 0.05, 2), ["weight", "shape", "base_sha256"]),
     "sigma": (Watermark("model.layers.1.mlp.up_proj.weight", 0.0500001, 2), ["sigma"]),
     "rank": (Watermark("model.layers.1.mlp.up_proj.weight", 0.05, 1), ["rank_dropped"]),
+    "side": (Watermark("model.layers.1.mlp.up_proj.weight", 0.05, 2, "right"), ["side"]),
 }
 
 
@@ -69,6 +70,11 @@ def test_a_bound_key_gives_the_noise_and_the_scores_of_the_unbound_one(model, ke
     assert torch.equal(perturb.noise(bound, wm, model), perturb.noise(key, wm, model))
     table = score.score(model, [[1, 2]], [[3, 4, 5]], wm, [bound, key])
     assert table["psi"][0] == pytest.approx(table["psi"][1], rel=1e-5)
+
+
+def test_without_a_rank_the_side_makes_no_difference(model, key):
+    bound = perturb.bind(key, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, side="right"), model)
+    perturb.noise(bound, Watermark("model.layers.1.mlp.up_proj.weight", 0.05), model)
 
 
 def test_binding_changes_neither_the_model_nor_the_key_id(model, key, wm):

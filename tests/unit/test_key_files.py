@@ -90,6 +90,7 @@ OTHER = {
     "binding.shape": [48, 32],
     "binding.sigma": 0.06,
     "binding.rank_dropped": 1,
+    "binding.side": "right",
     "binding.base_sha256": "0" * 64,
     "binding.noise_sha256": "0" * 64,
 }
@@ -109,7 +110,16 @@ def test_a_missing_or_malformed_field_is_named(tmp_path, bound, field, value):
     path, content = saved(tmp_path, bound)
     edit(content, field, value)
     path.write_text(json.dumps(content))
-    assert_refused(path, bound, "edited or damaged" if (field, value) == ("binding.sigma", 17.5) else f"missing or malformed: .*{field}")
+    by_its_checksum = [("binding.sigma", 17.5), ("binding.side", "missing")]
+    assert_refused(path, bound, "edited or damaged" if (field, value) in by_its_checksum else f"missing or malformed: .*{field}")
+
+
+def test_a_file_from_before_there_were_sides_is_read(tmp_path, bound):
+    path, content = saved(tmp_path, bound)
+    del content["binding"]["side"]
+    del content["checksum"]
+    path.write_text(json.dumps(content | {"checksum": keys._checksum(content)}))
+    assert Key.load(path) == bound
 
 
 def test_a_field_that_does_not_belong_is_named(tmp_path, bound):

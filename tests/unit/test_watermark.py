@@ -118,3 +118,9 @@ def test_the_shape_is_out_times_in_whatever_the_layout():
     assert conv1d.shape == (48, 32)
     assert conv1d.parameter.shape == (32, 48)
     assert conv1d.transposed
+
+
+def test_side_is_left_right_or_both():
+    assert Watermark(W, 0.05).side == "left"
+    with pytest.raises(InvalidWatermarkError, match="side: expected one of left, right, both, got 'top'"):
+        Watermark(W, 0.05, 2, "top")

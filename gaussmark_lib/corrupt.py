@@ -1,0 +1,179 @@
+"""What may happen to a text between model and detector, token by token (paper, App. "robustness").
+
+A corruption takes token ids and returns new ones; its input stays as it was. A fraction f of T tokens is ⌊f·T⌉ tokens, at places drawn
+*without* replacement: drawn with replacement, "50%" would touch 39% of the text, and "100%" 63%.
+
+==============================  =====================================================================
+paper                           here
+==============================  =====================================================================
+random insertions               ``insert``: at ⌊f·T⌉ of the T + 1 gaps, or all of them as a prefix
+random deletions                ``delete``
+random substitutions            ``substitute``: each chosen token becomes *another* one
+tokens from the vocabulary      ``pool=range(vocabulary)``; ``pool=ids`` takes them from the text itself
+ignorance of the prompt         ``of_whole`` (edits at the start of prompt and response), ``wrong_prompts``
+only a part is used             ``truncate``, ``splice``
+==============================  =====================================================================
+
+Rewriting by a model is in ``rewrite``.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gaussmark_lib import models
+from gaussmark_lib.errors import CorruptionError, InvalidTextError
+
+Corruption = Callable[[Sequence[int], torch.Generator], list[int]]
+
+
+def generator(seed: int, text: int = 0) -> torch.Generator:
+    """The source of randomness of one text: a function of (seed, text) alone, so that no text depends on those beside it."""
+    state = np.random.SeedSequence([seed, text]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+
+
+def each(corruption: Corruption, texts: Sequence[Sequence[int]], seed: int = 0) -> list[list[int]]:
+    """The corruption of each text, with randomness of its own."""
+    return [corruption(ids, generator(seed, i)) for i, ids in enumerate(texts)]
+
+
+def count(n_tokens: int, fraction: float) -> int:
+    """⌊f·T⌉: how many of T tokens a fraction is.
+
+    >>> count(40, 0.3)
+    12
+
+    Raises:
+        CorruptionError: if the fraction is outside [0, 1].
+    """
+    if isinstance(fraction, bool) or not 0 <= fraction <= 1:
+        raise CorruptionError(f"fraction: expected a number from 0 to 1, got {fraction!r}")
+    return round(fraction * n_tokens)
+
+
+def insert(ids: Sequence[int], fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
+    """The text with ⌊f·T⌉ tokens from the pool more, in as many different gaps (``at="random"``) or before it (``at="start"``)."""
+    ids = _checked(ids)
+    n = count(len(ids), fraction)
+    added = [[token] for token in _drawn(n, pool, rng)]
+    gaps = [0] * n if _at_start(at) else torch.randperm(len(ids) + 1, generator=rng)[:n].sort().values.tolist()
+    pieces = [ids[a:b] for a, b in pairwise([0, *gaps, len(ids)])]
+    return [token for piece, new in zip(pieces, [*added, []], strict=True) for token in piece + new]
+
+
+def delete(ids: Sequence[int], fraction: float, rng: torch.Generator, *, at: str = "random") -> list[int]:
+    """The text without ⌊f·T⌉ of its tokens, or without its first ones.
+
+    Raises:
+        CorruptionError: if nothing would be left.
+    """
+    ids = _checked(ids)
+    gone = set(_places(len(ids), fraction, rng, at))
+    if len(gone) == len(ids):
+        raise CorruptionError(f"fraction = {fraction} removes all {len(ids)} tokens: expected at least one to stay; choose a smaller fraction")
+    return [token for place, token in enumerate(ids) if place not in gone]
+
+
+def substitute(ids: Sequence[int], fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
+    """The text with ⌊f·T⌉ of its tokens, or its first ones, each replaced by a different token from the pool.
+
+    Raises:
+        CorruptionError: if the pool has no token that differs from the one to be replaced.
+    """
+    ids = _checked(ids)
+    changed = list(ids)
+    places = _places(len(ids), fraction, rng, at)
+    if places and len(only := set(pool)) < 2 and only & {ids[place] for place in places}:
+        raise CorruptionError(f"expected a pool with at least one token other than the one it replaces, got only {sorted(only)}")
+    while places:  # again for those that drew the token they have
+        for place, token in zip(places, _drawn(len(places), pool, rng), strict=True):
+            changed[place] = token
+        places = [place for place in places if changed[place] == ids[place]]
+    return changed
+
+
+def of_whole(prompt: Sequence[int], response: Sequence[int], corruption: Corruption, rng: torch.Generator) -> tuple[list[int], list[int]]:
+    """Prompt and response after a corruption of both in one piece, for a detector that knows neither well.
+
+    At the start of the whole this is the paper's ignorance of the prompt. The last T tokens count as the response, T being its former length:
+    what was put before them belongs to the prompt, and a deletion beyond the prompt shortens the response.
+    """
+    prompt, response = _checked(prompt), _checked(response)
+    whole = corruption(prompt + response, rng)
+    cut = max(0, len(whole) - len(response))
+    return whole[:cut], whole[cut:]
+
+
+def wrong_prompts(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Each text's prompt exchanged for the next text's.
+
+    Raises:
+        CorruptionError: if there are fewer than two.
+    """
+    if len(prompts) < 2:
+        raise CorruptionError(f"a wrong prompt is another text's: expected at least 2 texts, got {len(prompts)}")
+    return [list(prompt) for prompt in (*prompts[1:], prompts[0])]
+
+
+def truncate(ids: Sequence[int], n_tokens: int, *, skip: int = 0) -> list[int]:
+    """``n_tokens`` of the text, after the first ``skip``.
+
+    Raises:
+        CorruptionError: if the text has fewer.
+    """
+    ids = _checked(ids)
+    if n_tokens < 1 or skip < 0 or skip + n_tokens > len(ids):
+        raise CorruptionError(f"expected a passage of at least 1 token within the text's {len(ids)}, got {n_tokens} tokens after the first {skip}")
+    return ids[skip : skip + n_tokens]
+
+
+def splice(passage: Sequence[int], host: Sequence[int], rng: torch.Generator) -> list[int]:
+    """The host text with the passage put in whole, in one of its gaps: a watermarked quotation inside human text."""
+    passage, host = _checked(passage), list(_ids(host))
+    at = int(torch.randint(len(host) + 1, (1,), generator=rng))
+    return host[:at] + passage + host[at:]
+
+
+def retokenise(lm: models.LM, ids: Sequence[int]) -> list[int]:
+    """The ids of the text that these ids spell: what a detector sees that was given text. No start token is put in.
+
+    Raises:
+        CorruptionError: if the ids spell nothing, for example special tokens only.
+    """
+    text = lm.decode(_checked(ids))
+    if not text or not (again := lm.encode(text)):
+        raise CorruptionError("expected ids that spell a text, got an empty one; nothing is left to score")
+    return again
+
+
+def _ids(ids: Sequence[int] | Tensor) -> list[int]:
+    if isinstance(ids, str):
+        raise InvalidTextError("expected token ids, got text; encode it first, e.g. lm.encode(text)")
+    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
+
+
+def _checked(ids: Sequence[int] | Tensor) -> list[int]:
+    if not (ids := _ids(ids)):
+        raise InvalidTextError("expected a text of at least one token to corrupt, got an empty one")
+    return ids
+
+
+def _at_start(at: str) -> bool:
+    if at not in ("random", "start"):
+        raise CorruptionError(f"at: expected 'random' or 'start', got {at!r}")
+    return at == "start"
+
+
+def _places(n_tokens: int, fraction: float, rng: torch.Generator, at: str) -> list[int]:
+    n = count(n_tokens, fraction)
+    return list(range(n)) if _at_start(at) else torch.randperm(n_tokens, generator=rng)[:n].tolist()
+
+
+def _drawn(n: int, pool: Sequence[int], rng: torch.Generator) -> list[int]:
+    if n and len(pool) == 0:
+        raise CorruptionError("expected a pool of at least one token to draw from, got none")
+    return [int(pool[i]) for i in torch.randint(max(1, len(pool)), (n,), generator=rng).tolist()]

@@ -1,0 +1,135 @@
+"""The baseline: soft red lists of Kirchenbauer et al. (arXiv:2301.10226), by transformers' own processor and detector.
+
+The token before seeds a random split of the vocabulary; a share γ of it is *green*, and green tokens' logits are raised by δ. Text that
+knows nothing of the key has a share γ of green tokens, so the number of green ones among n scored is about Binomial(n, γ).
+
+    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (the detector's)
+    p = P(Binomial(n, γ) ≥ green)                         (ours: exact where the normal tail is too small)
+
+=================  ================================================================
+paper (App. KGW)   here
+=================  ================================================================
+γ = 0.25           ``green_share``; of V tokens ⌊γV⌋ are green, and that share is what the exact tail uses
+δ = 1, 2           ``bias``: KGW-1 and KGW-2
+m = 1              the context is one token, transformers' "lefthash"
+=================  ================================================================
+
+Fair to the baseline: the response alone is scored, each pair of neighbouring tokens once (``ignore_repeated_ngrams``, else repetition counts as
+evidence), and a text at a time, since the detector has no mask and would score padding. It cannot score the first token, whose context
+is the prompt's. Green lists come from the random numbers of the device that the model is on: what was written on a GPU must be tested on one.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
+from transformers.generation.logits_process import WatermarkLogitsProcessor
+
+from gaussmark_lib import generate, models, tokens
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
+from gaussmark_lib.perturb import Key
+from gaussmark_lib.schemes import Texts
+
+COLUMNS = ["text", "n_tokens", "n_scored", "n_green", "statistic", "p_normal", "p_value", "log10_p"]
+
+
+@dataclass(frozen=True)
+class KGW:
+    """One soft red list watermark.
+
+    Args:
+        bias: δ > 0, added to green tokens' logits, nats.
+        key: its secret starts the hash.
+        green_share: γ, 0 < γ < 1.
+    """
+
+    bias: float
+    key: Key
+    green_share: float = 0.25
+
+    def __post_init__(self):
+        if not 0 < self.bias < float("inf"):
+            raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {self.bias!r}")
+        if not 0 < self.green_share < 1:
+            raise InvalidWatermarkError(f"green_share: expected 0 < γ < 1, got {self.green_share!r}")
+
+    @property
+    def name(self) -> str:
+        return f"KGW-{self.bias:g}"
+
+    @property
+    def config(self) -> WatermarkingConfig:
+        """transformers' own description of it, as ``model.generate(watermarking_config=…)`` takes it."""
+        hashing_key = self.key.seed >> 65  # torch takes seeds below 2⁶³
+        return WatermarkingConfig(greenlist_ratio=self.green_share, bias=self.bias, hashing_key=hashing_key, context_width=1)
+
+    def rekeyed(self, seed: int) -> Self:
+        return replace(self, key=Key.from_seed(seed))
+
+    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
+        """Continues each prompt, with the luck that :func:`generate.sample` has for this seed."""
+        self._realised_share(model)  # raises where there is none
+        processor = WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
+        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: processor)
+
+    def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
+        """Tests each response; the prompts are not looked at.
+
+        Returns:
+            One row a text: ``text, n_tokens``, ``n_scored`` (distinct pairs), ``n_green``, ``statistic`` (z), ``p_normal`` (1 − Φ(z)),
+            ``p_value`` (the exact tail) and its ``log10_p``.
+
+        Raises:
+            InvalidModelError: a model without a start token, which transformers' detector cannot do without.
+            InvalidTextError: ids outside the vocabulary, or fewer than two tokens (a leading start token does not count).
+        """
+        bos = model.config.bos_token_id
+        if bos is None:
+            raise InvalidModelError(
+                "expected a model with a start token, which transformers' KGW detector looks for, but its config's bos_token_id is None;"
+                " set model.config.bos_token_id to the token that its texts would start with"
+            )
+        detector = WatermarkDetector(model.config, str(model.device), self.config, ignore_repeated_ngrams=True)
+        found = []
+        for i, response in enumerate(responses):
+            ids = tokens.checked(model, response, f"response {i}")
+            if len(ids) - (ids[:1] == [bos]) < 2:
+                raise InvalidTextError(f"response {i}: expected at least 2 tokens, since KGW scores pairs of neighbours, got {len(ids)}")
+            out = detector(torch.tensor([ids], device=model.device), return_dict=True)
+            found.append((i, len(ids), int(out.num_tokens_scored[0]), int(out.num_green_tokens[0]), out.z_score[0], out.p_value[0]))
+        table = pd.DataFrame(found, columns=COLUMNS[:6])
+        return table.assign(**exact_tail(table["n_green"], table["n_scored"], self._realised_share(model)))[COLUMNS]
+
+    def _realised_share(self, model: PreTrainedModel) -> float:
+        vocabulary = model.config.vocab_size
+        if int(vocabulary * self.green_share) == 0:
+            raise InvalidWatermarkError(f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a larger one")
+        return int(vocabulary * self.green_share) / vocabulary
+
+
+@torch.no_grad()
+def stock_generate(model: PreTrainedModel, prompts: Texts, n_tokens: int, scheme: KGW | None = None, *, seed: int = 0) -> list[list[int]]:
+    """transformers' own ``generate``, with a soft red list or without one: for timings in which nothing but the scheme differs.
+
+    A GaussMark model is generated from like any other, so its time is that of ``scheme=None`` inside ``watermarked()``. Torch's random state stays.
+    """
+    ids, mask = tokens.pad(tokens.checked_prompts(model, prompts), "left", model.device)
+    options = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens, "eos_token_id": None, "pad_token_id": 0}
+    if scheme:
+        options["watermarking_config"] = scheme.config
+    with models.evaluating(model), torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        return model.generate(ids, attention_mask=mask, **options)[:, ids.shape[1] :].tolist()
+
+
+def exact_tail(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: float) -> dict[str, np.ndarray]:
+    """P(Binomial(n, share) ≥ hits) as ``p_value``, and its ``log10_p``, which does not underflow.
+
+    >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
+    array([0.0625])
+    """
+    return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10)}

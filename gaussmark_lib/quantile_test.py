@@ -1,0 +1,182 @@
+"""The test of Algorithm 4 and what the robustness proposition promises of it (paper, App. "Robustness to Corruptions").
+
+Each token k has its own key and its own Γ_k, which is N(0, 1) under the null, independent of the others. A *hit* is Γ_k ≥ τ = Φ⁻¹(1 − α₀). The
+text is called watermarked if the λ'-quantile of all Γ_k is at least τ. With K tokens and m = ⌊λ'K⌋ that quantile is the m-th smallest, so
+
+    detected  ⇔  at least K − m + 1 hits,     level = P(Binomial(K, α₀) ≥ K − m + 1)     exactly.
+
+The proposition bounds the level by Hoeffding's exp(−2K(1 − λ' − α₀)²), which is far above it. Its proof asks for K(1 − λ') hits where
+the quantile asks for one more (K − m + 1): harmless for the level, one hit too optimistic for the power.
+
+At α₀ = ½ a hit is a positive Γ_k, and the test is the sign test. Where each Γ_k leans by a small amount, counting hits is worth
+``efficiency(α₀)`` of adding the Γ_k up: at best 2/π, at ½.
+
+===========  ==============================================================
+paper        here
+===========  ==============================================================
+K            ``n_tokens``
+α₀, β₀       ``alpha_0``, ``beta_0``: error rates of one token's test
+λ'           ``quantile``, the quantile's parameter
+λ₀           ``corrupted``: the share of tokens that may be substituted
+α, β         ``level``, and one minus the power, of the whole test
+===========  ==============================================================
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import binom, norm
+
+from gaussmark_lib import stats
+from gaussmark_lib.errors import BoundError
+
+
+def lower_quantile(gammas: ArrayLike, quantile: float) -> float:
+    """The largest Γ' among the Γ_k with (1/K)·#{k: Γ_k ≤ Γ'} ≤ λ'.
+
+    >>> lower_quantile([0.3, -1.0, 2.0, 0.1], 0.5)
+    0.1
+
+    Raises:
+        BoundError: if λ' < 1/K, since then there is none.
+    """
+    ordered = np.sort(np.asarray(gammas, dtype=float))
+    at_or_below = np.searchsorted(ordered, ordered, side="right")
+    allowed = ordered[at_or_below <= _rank(ordered.size, quantile)]
+    if not allowed.size:
+        raise BoundError(f"the {quantile}-quantile does not exist: more than {quantile} of the {ordered.size} statistics tie as the smallest")
+    return float(allowed[-1])
+
+
+def detected(gammas: ArrayLike, quantile: float, alpha_0: float) -> bool:
+    """Whether the λ'-quantile is at or above Φ⁻¹(1 − α₀)."""
+    return lower_quantile(gammas, quantile) >= stats.threshold(alpha_0)
+
+
+def hits_needed(n_tokens: int, quantile: float) -> int:
+    """K − ⌊λ'K⌋ + 1: how many hits make the quantile pass.
+
+    >>> hits_needed(100, 0.9)
+    11
+    """
+    return n_tokens - _rank(n_tokens, quantile) + 1
+
+
+def exact_level(n_tokens: int, quantile: float, alpha_0: float) -> float:
+    """P(Binomial(K, α₀) ≥ hits needed): the level of the quantile test, whatever the text."""
+    _probabilities(alpha_0=alpha_0)
+    return float(binom.sf(hits_needed(n_tokens, quantile) - 1, n_tokens, alpha_0))
+
+
+def level_bound(n_tokens: int, quantile: float, alpha_0: float) -> float:
+    """exp(−2K(1 − λ' − α₀)²), the proposition's bound on the level.
+
+    Raises:
+        BoundError: unless λ' ≤ 1 − α₀.
+    """
+    return math.exp(-2 * n_tokens * _level_gap(quantile, alpha_0) ** 2)
+
+
+def power_bound(n_tokens: int, quantile: float, beta_0: float, corrupted: float) -> float:
+    """1 − exp(−(1 − λ₀)K(λ' − λ₀ − β₀)²/2), the proposition's bound on the power with a share λ₀ of substituted tokens.
+
+    Raises:
+        BoundError: unless λ' ≥ λ₀ + β₀.
+    """
+    return -math.expm1(-(1 - corrupted) * n_tokens * _power_gap(quantile, beta_0, corrupted) ** 2 / 2)
+
+
+def tokens_for_level(level: float, quantile: float, alpha_0: float) -> int:
+    """The K from which on the proposition promises level α: log(1/α) / (2(1 − λ' − α₀)²), rounded up.
+
+    >>> tokens_for_level(0.01, quantile=0.8, alpha_0=0.1)
+    231
+    """
+    _probabilities(level=level)
+    return _whole(math.log(1 / level), 2 * _level_gap(quantile, alpha_0) ** 2, "1 − λ' − α₀")
+
+
+def tokens_for_power(power: float, quantile: float, beta_0: float, corrupted: float) -> int:
+    """The K from which on it promises power 1 − β: 2·log(1/β) / ((1 − λ₀)(λ' − λ₀ − β₀)²), rounded up."""
+    _probabilities(power=power)
+    return _whole(-2 * math.log1p(-power), (1 - corrupted) * _power_gap(quantile, beta_0, corrupted) ** 2, "λ' − λ₀ − β₀")
+
+
+def quantile_for(n_tokens: int, level: float, alpha_0: float) -> float:
+    """The λ' of the most powerful quantile test whose exact level is at most ``level``.
+
+    >>> lam = quantile_for(100, 0.05, 0.5)
+    >>> hits_needed(100, lam), round(exact_level(100, lam, 0.5), 3)
+    (59, 0.044)
+
+    Raises:
+        BoundError: if even K hits of K are likelier than the level: too few tokens.
+    """
+    _probabilities(level=level, alpha_0=alpha_0)
+    needed = int(binom.isf(level, n_tokens, alpha_0)) + 1  # isf is the smallest h with P(X > h) ≤ level
+    needed = max(2, needed)  # since λ' < 1
+    if needed > n_tokens:
+        raise BoundError(f"no quantile test of {n_tokens} tokens has level {level}: even all hits have probability α₀^K = {alpha_0**n_tokens:.3g}")
+    return (n_tokens - needed + 1) / n_tokens
+
+
+def p_value(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:
+    """P(Binomial(K, α₀) ≥ hits): the smallest level at which a quantile test with this α₀ detects the text."""
+    return binom.sf(np.asarray(hits) - 1, n_tokens, alpha_0)
+
+
+def log10_p(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:
+    """The logarithm of ``p_value``, which does not underflow."""
+    return binom.logsf(np.asarray(hits) - 1, n_tokens, alpha_0) / np.log(10)
+
+
+def efficiency(alpha_0: float) -> float:
+    """φ(τ)² / (α₀(1 − α₀)): as many tokens, for each one that counting hits has, give the sum of the Γ_k the same power (small leanings; Pitman).
+
+    >>> round(efficiency(0.5) * np.pi, 6), round(efficiency(0.05), 3)
+    (2.0, 0.224)
+    """
+    return float(norm.pdf(stats.threshold(alpha_0)) ** 2 / (alpha_0 * (1 - alpha_0)))
+
+
+def _rank(n_tokens: int, quantile: float) -> int:
+    """m = ⌊λ'K⌋, with 0.29·100 being 29."""
+    _probabilities(quantile=quantile)
+    rank = math.floor(quantile * n_tokens + 1e-9)
+    if rank < 1:
+        raise BoundError(f"the {quantile}-quantile of {n_tokens} statistics does not exist: expected λ' ≥ 1/K = {1 / max(1, n_tokens):.3g}")
+    return rank
+
+
+def _level_gap(quantile: float, alpha_0: float) -> float:
+    _probabilities(quantile=quantile, alpha_0=alpha_0)
+    if quantile > 1 - alpha_0:
+        raise BoundError(
+            f"the level is proved for λ' ≤ 1 − α₀, got λ' = {quantile} > 1 − {alpha_0} = {1 - alpha_0:.6g}; choose a smaller λ' or a smaller α₀"
+        )
+    return 1 - quantile - alpha_0
+
+
+def _power_gap(quantile: float, beta_0: float, corrupted: float) -> float:
+    _probabilities(quantile=quantile, beta_0=beta_0)
+    if not 0 <= corrupted < 1:
+        raise BoundError(f"corrupted: expected a share 0 ≤ λ₀ < 1, got {corrupted!r}")
+    if corrupted + beta_0 > quantile:
+        raise BoundError(
+            f"the power is proved for λ' ≥ λ₀ + β₀, got λ' = {quantile} < {corrupted} + {beta_0} = {corrupted + beta_0:.6g};"
+            " choose a larger λ', less corruption, or a token test of more power"
+        )
+    return quantile - corrupted - beta_0
+
+
+def _probabilities(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < 1:
+            raise BoundError(f"{name}: expected a number strictly between 0 and 1, got {value!r}")
+
+
+def _whole(above: float, below: float, gap: str) -> int:
+    if below == 0:
+        raise BoundError(f"no number of tokens is enough where {gap} = 0: expected it to be positive")
+    return math.ceil(above / below)

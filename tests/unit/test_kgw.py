@@ -1,0 +1,158 @@
+"""KGW as transformers has it, fairly: only the response, no pair twice, no padding, and the exact tail."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_models
+import torch
+from scipy import stats as distributions
+from transformers import WatermarkDetector
+from transformers.generation.logits_process import WatermarkLogitsProcessor
+
+from gaussmark_lib import generate
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
+from gaussmark_lib.kgw import KGW, exact_tail, stock_generate
+from gaussmark_lib.perturb import Key
+
+SCHEME = KGW(2.0, Key.from_seed(4))
+PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
+
+
+def greens_by_hand(scheme: KGW, response: list[int]) -> tuple[int, int]:
+    """A loop over the distinct pairs, with a fresh green list each."""
+    hashing_key, vocabulary = scheme.key.seed >> 65, tiny_models.VOCAB
+    pairs = set(pairwise(response))
+    greens = 0
+    for before, token in pairs:
+        rng = torch.Generator().manual_seed(hashing_key * before % (2**64 - 1))
+        greens += token in torch.randperm(vocabulary, generator=rng)[: int(vocabulary * scheme.green_share)].tolist()
+    return greens, len(pairs)
+
+
+@pytest.mark.parametrize("bias", [1.0, 2.0])
+def test_counts_z_and_p_are_transformers_and_scipys(model, bias):
+    scheme = KGW(bias, Key.from_seed(4))
+    responses = scheme.generate(model, PROMPTS, 40, seed=1)
+    table = scheme.score(model, PROMPTS, responses)
+    detector = WatermarkDetector(model.config, "cpu", scheme.config, ignore_repeated_ngrams=True)
+    for i, row in table.iterrows():
+        greens, n = greens_by_hand(scheme, responses[i])
+        assert (row["n_green"], row["n_scored"], row["n_tokens"]) == (greens, n, 40)
+        theirs = detector(torch.tensor([responses[i]]), return_dict=True)
+        assert row["statistic"] == pytest.approx(theirs.z_score[0], rel=1e-6)
+        assert row["statistic"] == pytest.approx((greens - 0.25 * n) / (n * 0.25 * 0.75) ** 0.5, rel=1e-6)
+        assert row["p_normal"] == pytest.approx(distributions.norm.sf(row["statistic"]), rel=1e-6)
+        exact = distributions.binomtest(greens, n, 24 / 97, alternative="greater").pvalue
+        assert row["p_value"] == pytest.approx(exact, rel=1e-9)
+        assert 10 ** row["log10_p"] == pytest.approx(exact, rel=1e-9)
+
+
+def test_text_is_that_of_transformers_processor_with_our_luck(model):
+    """Token by token: p ∝ exp(logits + δ·green), picked by the same uniform numbers as unwatermarked text."""
+    responses = SCHEME.generate(model, PROMPTS, 8, seed=5)
+    processor = WatermarkLogitsProcessor(vocab_size=tiny_models.VOCAB, device="cpu", **SCHEME.config.to_dict())
+    for row, (prompt, response) in enumerate(zip(PROMPTS, responses, strict=True)):
+        luck = np.random.default_rng([5, row]).random(8)
+        for t in range(8):
+            ids = torch.tensor([prompt + response[:t]])
+            with torch.no_grad():
+                logits = model(input_ids=ids).logits[:, -1]
+            raised = processor(ids, logits)
+            assert ((raised - logits).round(decimals=3).unique() == torch.tensor([0.0, 2.0])).all()
+            assert generate.pick(raised, torch.tensor([luck[t]]), 1.0, 1.0).item() == response[t]
+    assert responses != generate.sample(model, PROMPTS, 8, seed=5)
+
+
+def test_a_text_does_not_depend_on_its_batch(model):
+    assert SCHEME.generate(model, PROMPTS, 10)[:2] == SCHEME.generate(model, PROMPTS[:2], 10)
+    responses = [[5, 6, 7, 5, 6, 7], [9, 8], list(range(40))]
+    alone = [SCHEME.score(model, [[]], [response]).drop(columns="text").iloc[0].tolist() for response in responses]
+    assert SCHEME.score(model, [[]] * 3, responses).drop(columns="text").to_numpy().tolist() == alone
+
+
+def test_a_repeated_pair_is_scored_once_and_the_prompt_not_at_all(model):
+    table = SCHEME.score(model, [[1], [2, 3, 4]], [[5, 6] * 20, [5, 6, 5]])
+    assert table["n_scored"].tolist() == [2, 2]
+    assert table["n_green"].nunique() == 1
+
+
+def test_watermarked_text_is_found_and_more_with_a_larger_bias(model):
+    prompts = [[3, 4]] * 30
+    mean = {
+        bias: KGW(bias, SCHEME.key).score(model, prompts, KGW(bias, SCHEME.key).generate(model, prompts, 40))["statistic"].mean() for bias in (1, 2)
+    }
+    plain = SCHEME.score(model, prompts, generate.sample(model, prompts, 40))["statistic"].mean()
+    assert mean[2] > mean[1] + 0.5 > plain + 1.0
+    wrong = SCHEME.rekeyed(99).score(model, prompts, SCHEME.generate(model, prompts, 40))["statistic"].mean()
+    assert abs(wrong) < 1.0
+
+
+def test_the_exact_tail_keeps_the_level_over_keys(model):
+    """On random text, fresh keys: the realised level is the largest attainable one below the nominal (the test is discrete)."""
+    responses = tiny_models.random_ids(np.random.default_rng(1), *[30] * 10)
+    tables = [SCHEME.rekeyed(seed).score(model, [[]] * 10, responses) for seed in range(200)]
+    table = pd.concat(tables)
+    table = table[table["n_scored"] == 29]
+    attainable = distributions.binom.sf(np.arange(-1, 29), 29, 24 / 97)
+    for level in (0.05, 0.01):
+        expected = attainable[attainable <= level].max()
+        assert distributions.binomtest(int((table["p_value"] <= level).sum()), len(table), expected).pvalue > 1e-3
+
+
+def test_the_normal_tail_is_too_small_where_it_matters():
+    """n = 200, γ = ¼: a z-test at nominal .01 and .001 has a higher level, at z = 4 by a factor of nearly three."""
+    n, greens = 200, np.arange(201)
+    z = (greens - 50) / 37.5**0.5
+    exact = exact_tail(greens, np.full(201, n), 0.25)["p_value"]
+    for level, excess in ((0.01, 1.03), (0.001, 1.02), (1e-4, 1.5)):  # by how much depends on where the discrete z falls
+        assert exact[distributions.norm.sf(z) <= level].max() > excess * level
+    at_4 = np.abs(z - 4).argmin()
+    assert 2.2 < exact[at_4] / distributions.norm.sf(z[at_4]) < 3.5
+
+
+def test_the_green_list_is_the_keys(model):
+    responses = [list(range(3, 43))]
+    greens = {SCHEME.rekeyed(seed).score(model, [[]], responses)["n_green"][0] for seed in range(20)}
+    assert len(greens) > 3
+    assert SCHEME.rekeyed(3).score(model, [[]], responses).equals(SCHEME.rekeyed(3).score(model, [[]], responses))
+
+
+def test_bad_input_is_named(model):
+    for response in ([], [5], [model.config.bos_token_id, 5]):
+        with pytest.raises(InvalidTextError, match="response 0: expected at least 2 tokens"):
+            SCHEME.score(model, [[]], [response])
+    with pytest.raises(InvalidTextError, match="expected token ids from 0 to 96, got 97"):
+        SCHEME.score(model, [[]], [[5, 97]])
+    with pytest.raises(InvalidWatermarkError, match="bias: expected a finite δ > 0"):
+        KGW(0.0, SCHEME.key)
+    with pytest.raises(InvalidWatermarkError, match="green_share: expected 0 < γ < 1"):
+        KGW(1.0, SCHEME.key, green_share=1.0)
+    with pytest.raises(InvalidWatermarkError, match=r"0\.001 of 97 tokens is none"):
+        KGW(1.0, SCHEME.key, green_share=0.001).generate(model, PROMPTS, 2)
+    model.config.bos_token_id = None
+    with pytest.raises(InvalidModelError, match="bos_token_id is None"):
+        SCHEME.score(model, [[]], [[5, 6]])
+
+
+def test_a_leading_start_token_is_not_scored(model):
+    bos = model.config.bos_token_id
+    with_it, without = (SCHEME.score(model, [[]], [response]) for response in ([bos, 5, 6, 7], [5, 6, 7]))
+    assert with_it.drop(columns="n_tokens").equals(without.drop(columns="n_tokens"))
+
+
+def test_stock_generation_is_watermarked_the_same_way_and_leaves_torchs_random_state(model):
+    state, prompts = torch.get_rng_state(), [[3, 4, 5], [6]] * 15
+    marked, plain = (stock_generate(model, prompts, 40, scheme) for scheme in (SCHEME, None))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert {len(row) for row in marked + plain} == {40}
+    assert SCHEME.score(model, prompts, marked)["statistic"].mean() > 1.5 > 1 > SCHEME.score(model, prompts, plain)["statistic"].mean()
+    assert plain == stock_generate(model, prompts, 40)
+    assert plain != stock_generate(model, prompts, 40, seed=1)
+
+
+def test_printing_it_does_not_show_the_secret():
+    assert SCHEME.key.secret.hex() not in repr(SCHEME)
+    assert str(SCHEME.key.seed) not in repr(SCHEME)
+    assert SCHEME.name == "KGW-2"
