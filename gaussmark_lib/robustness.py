@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from gaussmark_lib import corrupt, models, rewrite, stats
+from gaussmark_lib import corrupt, models, rewrite, stats, text_cache
 from gaussmark_lib.schemes import Scheme, Texts
 
 LEVELS = (0.05, 0.01)
@@ -101,9 +101,9 @@ def rekeyed(schemes: Sequence[Scheme], n_keys: int, first_seed: int = 0) -> list
 def written(
     keyed: Sequence[tuple[int, Scheme]], lm: models.LM, prompts: Texts, n_tokens: int, *, seed: int = 0, progress: bool = False
 ) -> list[list[list[int]]]:
-    """The responses of each keyed scheme; text i under key j has the same luck in all schemes."""
+    """The responses of each keyed scheme; text i under key j has the same luck in all schemes. They are kept: see ``text_cache``."""
     bar = tqdm(keyed, desc="writing", unit="scheme × key", disable=not progress)
-    return [scheme.generate(lm.model, prompts, n_tokens, seed=seed + number) for number, scheme in bar]
+    return [text_cache.responses(lm.model, scheme, prompts, n_tokens, seed=seed + number) for number, scheme in bar]
 
 
 def measure(

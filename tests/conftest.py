@@ -55,3 +55,11 @@ def key():
     from gaussmark_lib.perturb import Key
 
     return Key.from_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _own_text_cache(tmp_path_factory, monkeypatch):
+    """Texts of tiny models do not belong among those of the checkout."""
+    from gaussmark_lib import text_cache
+
+    monkeypatch.setattr(text_cache, "FOLDER", tmp_path_factory.getbasetemp() / "written")

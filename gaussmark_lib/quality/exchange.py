@@ -18,7 +18,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
