@@ -35,6 +35,7 @@ OTHER = {
         "lengths": [30, 60],
         "batches": [1, 3],
         "repeats": 2,
+        "repeats_of_curve": 2,
         "n_rows": 8,
         "n_keys": 32,
         "n_generated": 8,
