@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 
+ESTIMATES = {"rate", "mean", "value"}  # by which names ``stats`` calls what its intervals are of
+
 
 @dataclass(frozen=True)
 class Run:
@@ -56,7 +58,7 @@ class Run:
 
     @property
     def numbers(self) -> dict[str, str]:
-        """The results, one line each, as a reader wants them: nested names joined, four digits, long lists counted."""
+        """The results, one line each, as a reader wants them: nested names joined, an estimate with its interval, four digits, long lists counted."""
         return dict(_lines(self.results))
 
     def table(self, name: str) -> "pd.DataFrame":
@@ -71,13 +73,21 @@ def figures(folder: Path) -> list[Path]:
 
 
 def _lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
+    if isinstance(value, dict) and (estimate := ESTIMATES & value.keys()) and {"low", "high"} <= value.keys():
+        yield name, _estimate(value, min(estimate))
+    elif isinstance(value, dict):
         for key, item in value.items():
             yield from _lines(item, f"{name} · {key}" if name else key)
     elif isinstance(value, list) and len(value) > 8:
         yield name, f"{len(value)} values"
     else:
         yield name, _words(value)
+
+
+def _estimate(value: dict, name: str) -> str:
+    """``0.94 (0.7 to 1), n = 16`` for what ``stats`` returns."""
+    rest = "".join(f", {key.replace('_', ' ')} = {_words(item)}" for key, item in value.items() if key not in (name, "low", "high"))
+    return f"{_words(value[name])} ({_words(value['low'])} to {_words(value['high'])}){rest}"
 
 
 def _words(value: Any) -> str:

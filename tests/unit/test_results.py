@@ -130,6 +130,7 @@ def test_without_a_run_nothing_is_written(tmp_path, monkeypatch, figure):
 
 def test_numbers_for_a_reader(tmp_path):
     values = {"p_value": 3.21987e-5, "n": 12345, "few": 999, "ok": True, "none": None, "by": {"α": 0.5, "β": [1, 2.5]}, "many": list(range(20))}
+    values["found"] = {"level": 0.05, "rate": 0.93751, "low": 0.69771, "high": 1.0, "n": 16}
     assert records.Run(tmp_path, "id", {}, values, {}).numbers == {
         "p_value": "3.22e-05",
         "n": "12,345",
@@ -139,4 +140,5 @@ def test_numbers_for_a_reader(tmp_path):
         "by · α": "0.5",
         "by · β": "1, 2.5",
         "many": "20 values",
+        "found": "0.9375 (0.6977 to 1), level = 0.05, n = 16",
     }
