@@ -16,19 +16,19 @@ EDITED = "share of tokens edited"
 PANELS = ("median p", "TPR at 0.05", "TPR at 0.01", "AUC")
 
 
-def _band(axes: Axes, rows: pd.DataFrame, label: str, **look) -> None:
-    rows = rows.sort_values("fraction")
-    axes.plot(rows["fraction"], rows["value"], marker="o", markersize=4, label=label, **look)
-    axes.fill_between(rows["fraction"], rows["low"], rows["high"], alpha=0.15, linewidth=0, color=look.get("color"))
+def _band(axes: Axes, rows: pd.DataFrame, label: str, x: str = "fraction", **look) -> None:
+    rows = rows.sort_values(x)
+    axes.plot(rows[x], rows["value"], marker="o", markersize=4, label=label, **look)
+    axes.fill_between(rows[x], rows["low"], rows["high"], alpha=0.15, linewidth=0, color=look.get("color"))
 
 
-def against_fraction(summary: pd.DataFrame, caption: str, *, by: str = "corruption") -> Figure:
-    """Each figure of detection against f with its interval, a panel a figure, a line a corruption (or ``by="scheme"``)."""
+def detection(summary: pd.DataFrame, caption: str, *, by: str = "corruption", x: str = "fraction", label: str = EDITED) -> Figure:
+    """Each figure of detection with its interval against f, or another column, a panel a figure, a line a corruption (or ``by="scheme"``)."""
     figure, panels = plt.subplots(2, 2, figsize=(9.5, 6.6), sharex=True)
     lines = dict(zip(summary[by].unique(), sns.color_palette("colorblind"), strict=False))
     for axes, name in zip(panels.flat, PANELS, strict=True):
-        for label, colour in lines.items():
-            _band(axes, summary[(summary[by] == label) & (summary["figure"] == name)], label, color=colour)
+        for line, colour in lines.items():
+            _band(axes, summary[(summary[by] == line) & (summary["figure"] == name)], line, x, color=colour)
         if name == "median p":
             axes.set_yscale("log")
             axes.axhline(0.05, color=style.THEORY, linestyle=":", linewidth=1)
@@ -36,7 +36,7 @@ def against_fraction(summary: pd.DataFrame, caption: str, *, by: str = "corrupti
             chance = 0.5 if name == "AUC" else float(name.split()[-1])
             axes.axhline(chance, color=style.THEORY, linestyle=":", linewidth=1)
             axes.set_ylim(-0.02 if name != "AUC" else 0.4, 1.02)
-        axes.set(ylabel=name, xlabel=EDITED if axes in panels[1] else "")
+        axes.set(ylabel=name, xlabel=label if axes in panels[1] else "")
     panels[0, 0].set_title("Dotted: level, or what guessing gives")
     panels[0, 0].legend(fontsize="small")
     figure.tight_layout()
