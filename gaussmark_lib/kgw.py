@@ -17,6 +17,7 @@ m = 1              the context is one token, transformers' "lefthash"
 Fair to the baseline: the response alone is scored, each pair of neighbouring tokens once (``ignore_repeated_ngrams``, else repetition counts as
 evidence), and a text at a time, since the detector has no mask and would score padding. It cannot score the first token, whose context
 is the prompt's. Green lists come from the random numbers of the device that the model is on: what was written on a GPU must be tested on one.
+A list's seed is the key times the token, so that after token 0 it is the same under every key: those pairs are no secret, and no evidence.
 """
 
 from dataclasses import dataclass, replace
@@ -139,3 +140,15 @@ def exact_tail(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: f
     array([0.0625])
     """
     return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10)}
+
+
+def attained(n: int, share: float, level: float, test: str = "exact") -> float:
+    """The level that a test at a nominal one has over n pairs, if the number of green ones is binomial: P(p-value ≤ level).
+
+    >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
+    (0.0625, 0.0)
+    """
+    greens = np.arange(n + 1)
+    z = (greens - share * n) / np.sqrt(n * share * (1 - share))
+    p = stats.norm.sf(z) if test == "z" else exact_tail(greens, np.full(n + 1, n), share)["p_value"]
+    return float(stats.binom.pmf(greens, n, share)[p <= level].sum())
