@@ -30,7 +30,7 @@ from scipy import stats
 from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import generate, models, tokens
+from gaussmark_lib import generate, models, price, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.schemes import Texts
@@ -77,9 +77,15 @@ class KGW:
 
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
         """Continues each prompt, with the luck that :func:`generate.sample` has for this seed."""
+        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
+
+    def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:
         self._realised_share(model)  # raises where there is none
-        processor = WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: processor)
+        return WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
+
+    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> np.ndarray:
+        """How far from the base model its own texts were written, nats a text: see ``price``."""
+        return price.processed_divergences(model, prompts, responses, lambda rows: self.processor(model))
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         """Tests each response; the prompts are not looked at.

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
+import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, perturb, score
+from gaussmark_lib import generate, perturb, price, score
 
 COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]
 Texts = Sequence[Sequence[int]]
@@ -58,6 +59,10 @@ class GaussMark:
 
     def rekeyed(self, seed: int) -> Self:
         return replace(self, key=perturb.Key.from_seed(seed))
+
+    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> np.ndarray:
+        """How far from the base model its own texts were written, nats a text: see ``price``."""
+        return price.divergences(model, prompts, responses, self.wm, self.key)
 
 
 def scores(schemes: Sequence[Scheme], model: PreTrainedModel, prompts: Texts, responses: Texts) -> list[pd.DataFrame]:

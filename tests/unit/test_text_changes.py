@@ -19,7 +19,9 @@ KEYED = [(0, KGW(2.0, KEY)), (1, KGW(2.0, KEY)), (0, schemes.GaussMark(Watermark
 
 def test_a_change_is_the_mean_over_texts_of_its_measure_less_that_of_the_plain_text():
     texts = [tiny_models.random_ids(np.random.default_rng(seed), *[20] * 4) for seed in (2, 3)] + [PLAIN]
-    found = text_changes.against_plain(KEYED, LM, PROMPTS, texts, PLAIN, n_resamples=20).set_index(["scheme", "measure"])
+    names = [scheme.name for _, scheme in KEYED]
+    found = text_changes.against_plain(LM, PROMPTS, [(name, own, PLAIN) for name, own in zip(names, texts, strict=True)], n_resamples=20)
+    found = found.set_index(["scheme", "measure"])
     assert len(found) == 2 * 3
     pairs = [(x, y, z) for own in texts[:2] for x, y, z in zip(PROMPTS, own, PLAIN, strict=True)]
     nats = [np.subtract(*(likelihood.cross_entropy(LM.model, [text], prompts=[x])[0] for text in (y, z))) for x, y, z in pairs]
