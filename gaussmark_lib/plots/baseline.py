@@ -53,7 +53,7 @@ def text_changes(table: pd.DataFrame, caption: str) -> Figure:
     return style.caption(figure, caption)
 
 
-def pareto(table: pd.DataFrame, caption: str, *, cost: str = "Δ cross-entropy, nats a token") -> Figure:
+def pareto(table: pd.DataFrame, caption: str, *, cost: str = "price: distance from the base model under the key, nats a token") -> Figure:
     """Detectability (median p, upwards) against quality cost, a point a scheme with both intervals.
 
     Columns: ``scheme``, ``p, p_low, p_high`` and ``cost, cost_low, cost_high``.
