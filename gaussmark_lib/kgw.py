@@ -17,6 +17,7 @@ m = 1              the context is one token, transformers' "lefthash"
 Fair to the baseline: the response alone is scored, each pair of neighbouring tokens once (``ignore_repeated_ngrams``, else repetition counts as
 evidence), and a text at a time, since the detector has no mask and would score padding. It cannot score the first token, whose context
 is the prompt's. Green lists come from the random numbers of the device that the model is on: what was written on a GPU must be tested on one.
+A list's seed is the key times the token, so that after token 0 it is the same under every key: those pairs are no secret, and no evidence.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from scipy import stats
 from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import generate, models, tokens
+from gaussmark_lib import generate, models, price, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.schemes import Texts
@@ -45,21 +46,25 @@ class KGW:
         bias: δ > 0, added to green tokens' logits, nats.
         key: its secret starts the hash.
         green_share: γ, 0 < γ < 1.
+        test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` to show what the detector's own p-value does to the level.
     """
 
     bias: float
     key: Key
     green_share: float = 0.25
+    test: str = "exact"
 
     def __post_init__(self):
         if not 0 < self.bias < float("inf"):
             raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {self.bias!r}")
         if not 0 < self.green_share < 1:
             raise InvalidWatermarkError(f"green_share: expected 0 < γ < 1, got {self.green_share!r}")
+        if self.test not in ("exact", "z"):
+            raise InvalidWatermarkError(f"test: expected 'exact' or 'z', got {self.test!r}")
 
     @property
     def name(self) -> str:
-        return f"KGW-{self.bias:g}"
+        return f"KGW-{self.bias:g}" + (", z-test" if self.test == "z" else "")
 
     @property
     def config(self) -> WatermarkingConfig:
@@ -72,16 +77,22 @@ class KGW:
 
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
         """Continues each prompt, with the luck that :func:`generate.sample` has for this seed."""
+        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
+
+    def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:
         self._realised_share(model)  # raises where there is none
-        processor = WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: processor)
+        return WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
+
+    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> np.ndarray:
+        """How far from the base model its own texts were written, nats a text: see ``price``."""
+        return price.processed_divergences(model, prompts, responses, lambda rows: self.processor(model))
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         """Tests each response; the prompts are not looked at.
 
         Returns:
             One row a text: ``text, n_tokens``, ``n_scored`` (distinct pairs), ``n_green``, ``statistic`` (z), ``p_normal`` (1 − Φ(z)),
-            ``p_value`` (the exact tail) and its ``log10_p``.
+            ``p_value`` (the exact tail, or with ``test="z"`` the normal one again) and its ``log10_p``.
 
         Raises:
             InvalidModelError: a model without a start token, which transformers' detector cannot do without.
@@ -102,6 +113,8 @@ class KGW:
             out = detector(torch.tensor([ids], device=model.device), return_dict=True)
             found.append((i, len(ids), int(out.num_tokens_scored[0]), int(out.num_green_tokens[0]), out.z_score[0], out.p_value[0]))
         table = pd.DataFrame(found, columns=COLUMNS[:6])
+        if self.test == "z":
+            return table.assign(p_value=table["p_normal"], log10_p=stats.norm.logsf(table["statistic"]) / np.log(10))[COLUMNS]
         return table.assign(**exact_tail(table["n_green"], table["n_scored"], self._realised_share(model)))[COLUMNS]
 
     def _realised_share(self, model: PreTrainedModel) -> float:
@@ -133,3 +146,15 @@ def exact_tail(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: f
     array([0.0625])
     """
     return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10)}
+
+
+def attained(n: int, share: float, level: float, test: str = "exact") -> float:
+    """The level that a test at a nominal one has over n pairs, if the number of green ones is binomial: P(p-value ≤ level).
+
+    >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
+    (0.0625, 0.0)
+    """
+    greens = np.arange(n + 1)
+    z = (greens - share * n) / np.sqrt(n * share * (1 - share))
+    p = stats.norm.sf(z) if test == "z" else exact_tail(greens, np.full(n + 1, n), share)["p_value"]
+    return float(stats.binom.pmf(greens, n, share)[p <= level].sum())

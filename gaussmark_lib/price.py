@@ -6,7 +6,7 @@ The texts y are samples; over the next token the sum is exact. That has the mean
 order the price is ψ²/2 nats a text, ψ being the mean statistic (``stats.predicted_price`` per token).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, perturb, score, stats, tokens
+from gaussmark_lib.errors import InvalidTextError
 
 
 @torch.no_grad()
@@ -47,8 +48,45 @@ def divergences(
     return np.array(found)
 
 
+@torch.no_grad()
+def processed_divergences(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    processor: Callable[[slice], generate.Processor],
+    batch_size: int = 16,
+) -> Float[np.ndarray, " texts"]:
+    """The same for a scheme that changes the logits while it samples: Σ_t KL(q_t ‖ p_t) with q_t from the processed logits, nats a text.
+
+    Args:
+        processor: as for ``generate.sample``. It meets the texts as it met them then, step by step: responses of one length.
+
+    Raises:
+        PerturbedModelError, InvalidTextError: responses of several lengths, or none.
+    """
+    perturb.refuse_perturbed(model)
+    if len({len(y) for y in responses}) != 1 or not responses[0]:
+        raise InvalidTextError(f"expected responses of one length, at least 1 token, got lengths {sorted({len(y) for y in responses})}")
+    prompts, n_tokens, found = tokens.checked_prompts(model, prompts), len(responses[0]), []
+    for start in range(0, len(prompts), batch_size):
+        rows = slice(start, start + batch_size)
+        ids, mask = tokens.pad([[*x, *y] for x, y in zip(prompts[rows], responses[rows], strict=True)], "left", model.device)
+        position = (mask.cumsum(-1) - 1).clamp_min(0)
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits[:, -n_tokens - 1 : -1]
+        process, total = processor(rows), 0.0
+        for t in range(n_tokens):
+            base = _normalised(logits[:, t])
+            marked = _normalised(process(ids[:, : ids.shape[1] - n_tokens + t], logits[:, t]))
+            total = total + (marked.exp() * (marked - base)).sum(-1).double()
+        found += total.tolist()
+    return np.array(found)
+
+
 def _log_p(model: PreTrainedModel, ids: Tensor, mask: Tensor) -> Float[Tensor, "texts positions vocabulary"]:
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    return _normalised(model(input_ids=ids, attention_mask=mask, use_cache=False).logits)
+
+
+def _normalised(logits: Tensor) -> Tensor:
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
 
 

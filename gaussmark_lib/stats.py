@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
-from sklearn.metrics import roc_auc_score, roc_curve
+from sklearn.metrics import roc_curve
 
 
 def threshold(level: float) -> float:
@@ -156,7 +156,11 @@ def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
     >>> auc([0.0, 1.0], [2.0, 3.0])
     1.0
     """
-    return float(roc_auc_score(*_labelled(null, watermarked)))
+    null, watermarked = np.ravel(null), np.ravel(watermarked)
+    if not null.size or not watermarked.size:
+        raise ValueError(f"expected values of both kinds, got {null.size} without and {watermarked.size} with a watermark")
+    ranks = stats.rankdata(np.concatenate([watermarked, null]), nan_policy="raise")[: watermarked.size]  # ties share theirs, and so count half
+    return float((ranks.mean() - (watermarked.size + 1) / 2) / null.size)
 
 
 def _labelled(null: ArrayLike, watermarked: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, SynthIDTextWatermarkLogitsProcessor
 
-from gaussmark_lib import generate, kgw, tokens
+from gaussmark_lib import generate, kgw, price, tokens
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.schemes import Texts
@@ -40,6 +40,10 @@ class SynthID:
 
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
         return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
+
+    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> np.ndarray:
+        """How far from the base model its own texts were written under *this* key, nats a text: see ``price``. Over keys it is no distance."""
+        return price.processed_divergences(model, prompts, responses, lambda rows: self.processor(model))
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         """One row a text: ``schemes.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``. Responses of at least five tokens."""

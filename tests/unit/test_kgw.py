@@ -13,7 +13,7 @@ from transformers.generation.logits_process import WatermarkLogitsProcessor
 
 from gaussmark_lib import generate
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.kgw import KGW, exact_tail, stock_generate
+from gaussmark_lib.kgw import KGW, attained, exact_tail, stock_generate
 from gaussmark_lib.perturb import Key
 
 SCHEME = KGW(2.0, Key.from_seed(4))
@@ -110,6 +110,38 @@ def test_the_normal_tail_is_too_small_where_it_matters():
         assert exact[distributions.norm.sf(z) <= level].max() > excess * level
     at_4 = np.abs(z - 4).argmin()
     assert 2.2 < exact[at_4] / distributions.norm.sf(z[at_4]) < 3.5
+
+
+def test_the_detectors_own_test_is_there_to_be_looked_at(model):
+    z_test = KGW(2.0, Key.from_seed(1), test="z")
+    responses = [list(range(3, 43)), list(range(50, 90))]
+    exact, normal = KGW(2.0, Key.from_seed(1)).score(model, [[]] * 2, responses), z_test.score(model, [[]] * 2, responses)
+    assert normal["p_value"].tolist() == exact["p_normal"].tolist() != exact["p_value"].tolist()
+    np.testing.assert_allclose(10 ** normal["log10_p"], distributions.norm.sf(exact["statistic"]), rtol=1e-6)
+    assert z_test.name == "KGW-2, z-test"
+    with pytest.raises(InvalidWatermarkError, match="test: expected 'exact' or 'z', got 'normal'"):
+        KGW(2.0, Key.from_seed(1), test="normal")
+
+
+def test_the_attained_level_is_the_share_of_simulated_counts_that_reject():
+    greens = np.random.default_rng(0).binomial(120, 0.25, size=200_000)
+    exact = exact_tail(greens, np.full(len(greens), 120), 0.25)["p_value"]
+    normal = distributions.norm.sf((greens - 30) / 22.5**0.5)
+    for level in (0.05, 0.01, 0.001):
+        for test, p in (("exact", exact), ("z", normal)):
+            assert distributions.binomtest(int((p <= level).sum()), len(p), attained(120, 0.25, level, test)).pvalue > 1e-3
+        assert attained(120, 0.25, level) <= level
+    assert attained(120, 0.25, 0.001, "z") > 0.0013
+
+
+def test_after_token_0_the_green_list_is_the_same_under_every_key(model):
+    """Not by our choice, and shown in notebook 08: transformers multiplies the key by the token."""
+    keyed = [SCHEME.rekeyed(seed) for seed in range(8)]
+    after = {
+        token: [tuple(scheme.score(model, [[]], [[token, other]])["n_green"][0] for other in range(20, 60)) for scheme in keyed] for token in (0, 5)
+    }
+    assert len(set(after[0])) == 1
+    assert len(set(after[5])) == 8
 
 
 def test_the_green_list_is_the_keys(model):
