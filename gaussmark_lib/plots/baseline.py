@@ -53,10 +53,13 @@ def text_changes(table: pd.DataFrame, caption: str) -> Figure:
     return style.caption(figure, caption)
 
 
-def pareto(table: pd.DataFrame, caption: str, *, cost: str = "price: distance from the base model under the key, nats a token") -> Figure:
+def pareto(
+    table: pd.DataFrame, n_tokens: int, caption: str, *, cost: str = "price: distance from the base model under the key, nats a token"
+) -> Figure:
     """Detectability (median p, upwards) against quality cost, a point a scheme with both intervals.
 
-    Columns: ``scheme``, ``p, p_low, p_high`` and ``cost, cost_low, cost_high``.
+    Columns: ``scheme``, ``p, p_low, p_high`` and ``cost, cost_low, cost_high``, nats a token. The line is exp(−tokens · cost), which is what a
+    price can buy.
     """
     figure, axes = plt.subplots(figsize=(7.5, 4.6))
     markers = "osD^vP*X"
@@ -64,9 +67,10 @@ def pareto(table: pd.DataFrame, caption: str, *, cost: str = "price: distance fr
         x, y = ([[value - low], [high - value]] for value, low, high in ((row.cost, row.cost_low, row.cost_high), (row.p, row.p_low, row.p_high)))
         look = {"fmt": markers[place % len(markers)], "markersize": 8, "capsize": 3, "color": colour, "label": row.scheme}
         axes.errorbar(row.cost, row.p, xerr=np.maximum(x, 0), yerr=np.maximum(y, 0), **look)
-    axes.axvline(0, color=style.THEORY, linewidth=1)
+    grid = np.linspace(0, 1.05 * table["cost_high"].max(), 50)
+    axes.plot(grid, np.exp(-n_tokens * grid), color=style.THEORY, linestyle="--", linewidth=1, label="p = exp(−nats)")
     axes.axhline(0.05, color=style.THEORY, linestyle=":", linewidth=1)
-    axes.set(yscale="log", xlabel=cost, ylabel="median p (up is better found)", title="What detection costs: left and up is better")
+    axes.set(yscale="log", xlim=(0, None), xlabel=cost, ylabel="median p (up is better found)", title="What detection costs: left and up is better")
     axes.invert_yaxis()
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return style.caption(figure, caption)
@@ -96,7 +100,7 @@ def seconds(times: pd.DataFrame, caption: str) -> Figure:
     for axes, (of, rows) in zip(panels, groups, strict=True):
         sns.stripplot(rows, x="seconds", y="task", hue="task", legend=False, size=6, alpha=0.8, palette="colorblind", ax=axes)
         medians = rows.groupby("task", sort=False)["seconds"].median()
-        axes.plot(medians, medians.index, "|", markersize=22, color="black", label="median")
-        axes.set(xlim=(0, None), xlabel="seconds", ylabel="", title=of)
-    panels[-1].legend(fontsize="small")
+        axes.plot(medians, medians.index, "|", markersize=18, color="black", label="median")
+        axes.set(xlim=(0, 1.1 * rows["seconds"].max()), ylim=(len(medians) - 0.5, -0.5), xlabel="seconds", ylabel="", title=of)
+    panels[-1].legend(fontsize="small", loc="lower right")
     return style.caption(figure, caption)
