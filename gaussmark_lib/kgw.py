@@ -45,21 +45,25 @@ class KGW:
         bias: δ > 0, added to green tokens' logits, nats.
         key: its secret starts the hash.
         green_share: γ, 0 < γ < 1.
+        test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` to show what the detector's own p-value does to the level.
     """
 
     bias: float
     key: Key
     green_share: float = 0.25
+    test: str = "exact"
 
     def __post_init__(self):
         if not 0 < self.bias < float("inf"):
             raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {self.bias!r}")
         if not 0 < self.green_share < 1:
             raise InvalidWatermarkError(f"green_share: expected 0 < γ < 1, got {self.green_share!r}")
+        if self.test not in ("exact", "z"):
+            raise InvalidWatermarkError(f"test: expected 'exact' or 'z', got {self.test!r}")
 
     @property
     def name(self) -> str:
-        return f"KGW-{self.bias:g}"
+        return f"KGW-{self.bias:g}" + (", z-test" if self.test == "z" else "")
 
     @property
     def config(self) -> WatermarkingConfig:
@@ -81,7 +85,7 @@ class KGW:
 
         Returns:
             One row a text: ``text, n_tokens``, ``n_scored`` (distinct pairs), ``n_green``, ``statistic`` (z), ``p_normal`` (1 − Φ(z)),
-            ``p_value`` (the exact tail) and its ``log10_p``.
+            ``p_value`` (the exact tail, or with ``test="z"`` the normal one again) and its ``log10_p``.
 
         Raises:
             InvalidModelError: a model without a start token, which transformers' detector cannot do without.
@@ -102,6 +106,8 @@ class KGW:
             out = detector(torch.tensor([ids], device=model.device), return_dict=True)
             found.append((i, len(ids), int(out.num_tokens_scored[0]), int(out.num_green_tokens[0]), out.z_score[0], out.p_value[0]))
         table = pd.DataFrame(found, columns=COLUMNS[:6])
+        if self.test == "z":
+            return table.assign(p_value=table["p_normal"], log10_p=stats.norm.logsf(table["statistic"]) / np.log(10))[COLUMNS]
         return table.assign(**exact_tail(table["n_green"], table["n_scored"], self._realised_share(model)))[COLUMNS]
 
     def _realised_share(self, model: PreTrainedModel) -> float:

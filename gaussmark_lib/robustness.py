@@ -10,20 +10,23 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binom
 from tqdm.auto import tqdm
 
-from gaussmark_lib import corrupt, models, rewrite, stats, text_cache
+from gaussmark_lib import corrupt, models, rewrite, schemes, stats, text_cache
 from gaussmark_lib.schemes import Scheme, Texts
 
 LEVELS = (0.05, 0.01)
 OWN, PLAIN = "own key", "plain text"
+STRENGTH = ["corruption", "fraction"]
+COLUMNS = ["scheme", "key", *STRENGTH, "kind", "prompt", "n_tokens", "statistic", "p_value", "log10_p", "grad_norm"]
 
 Pairs = tuple[list[list[int]], list[list[int]]]  # prompts as the detector believes them, responses
 Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
 
 
 def changes(lm: models.LM) -> dict[str, Change]:
-    """The corruptions by name; each takes (prompts, responses, fraction, seed). Those without a strength do nothing at 0 and all at 1.
+    """The corruptions by name; each takes (prompts, responses, fraction, seed). Those without a strength do nothing at 0, and all they can above.
 
     Edits ``at random`` are of the response, with tokens from the vocabulary (``own tokens``: from the text). Edits ``at the start`` are of prompt and
     response in one piece, for a detector that knows neither where one ends nor what the other was.
@@ -36,22 +39,28 @@ def changes(lm: models.LM) -> dict[str, Change]:
         found[f"{name} own tokens"] = partial(_edited, edit=partial(_from_itself, edit=edit))
         found[f"{name} at the start"] = partial(_edited_whole, edit=partial(edit, pool=pool, at="start"))
     found["delete at the start"] = partial(_edited_whole, edit=partial(corrupt.delete, at="start"))
+    found["truncate"] = partial(_edited, edit=_beginning)
     found["resample spans"] = partial(_resampled, model=lm.model)
-    found["no prompt"] = lambda x, y, fraction, seed: ([[] for _ in x] if corrupt.count(1, fraction) else _copy(x), _copy(y))
-    found["wrong prompt"] = lambda x, y, fraction, seed: (corrupt.wrong_prompts(x) if corrupt.count(1, fraction) else _copy(x), _copy(y))
-    found["retokenise"] = lambda x, y, fraction, seed: (
-        _copy(x),
-        [corrupt.retokenise(lm, ids) for ids in y] if corrupt.count(1, fraction) else _copy(y),
-    )
+    found["no prompt"] = _whole(lambda x, y: ([[] for _ in x], y))
+    found["wrong prompt"] = _whole(lambda x, y: (corrupt.wrong_prompts(x), y))
+    found["retokenise"] = _whole(lambda x, y: (x, [corrupt.retokenise(lm, ids) for ids in y]))
     return found
 
 
 def translation(lm: models.LM, there: rewrite.Translator, back: rewrite.Translator) -> Change:
     """Translation there and back as a corruption, beside those of :func:`changes`."""
-    return lambda x, y, fraction, seed: (
-        _copy(x),
-        [rewrite.round_trip(lm, ids, there, back) for ids in y] if corrupt.count(1, fraction) else _copy(y),
-    )
+    return _whole(lambda x, y: (x, [rewrite.round_trip(lm, ids, there, back) for ids in y]))
+
+
+def _whole(change: Callable[[list[list[int]], list[list[int]]], Pairs]) -> Change:
+    """A corruption that has no strength: it is done, or at 0 it is not."""
+
+    def done(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
+        corrupt.count(1, fraction)
+        pairs = _copy(prompts), _copy(responses)
+        return change(*pairs) if fraction else pairs
+
+    return done
 
 
 def spliced(hosts: Texts) -> Change:
@@ -85,6 +94,10 @@ def _edited_whole(prompts: Texts, responses: Texts, fraction: float, seed: int, 
     return [x for x, _ in pairs], [y for _, y in pairs]
 
 
+def _beginning(ids: Sequence[int], fraction: float, rng) -> list[int]:
+    return corrupt.truncate(ids, len(ids) - corrupt.count(len(ids), fraction))
+
+
 def _from_itself(ids: Sequence[int], fraction: float, rng, *, edit: Callable) -> list[int]:
     return edit(ids, fraction, rng, pool=ids)
 
@@ -93,9 +106,9 @@ def _resampled(prompts: Texts, responses: Texts, fraction: float, seed: int, *, 
     return _copy(prompts), rewrite.resample(model, prompts, responses, fraction, seed=seed)
 
 
-def rekeyed(schemes: Sequence[Scheme], n_keys: int, first_seed: int = 0) -> list[tuple[int, Scheme]]:
+def rekeyed(candidates: Sequence[Scheme], n_keys: int, first_seed: int = 0) -> list[tuple[int, Scheme]]:
     """(number of its key, scheme) for every scheme under each of n_keys keys, the same keys for all."""
-    return [(number, scheme.rekeyed(first_seed + number)) for scheme in schemes for number in range(n_keys)]
+    return [(number, scheme.rekeyed(first_seed + number)) for scheme in candidates for number in range(n_keys)]
 
 
 def written(
@@ -122,25 +135,31 @@ def measure(
 
     Args:
         texts: from :func:`written`. plain: one response a prompt that no key has touched.
-        chosen: some of :func:`changes`, and others like them.
+        chosen: some of :func:`changes`, and others like them. At strength 0 all of them are nothing, and so that is measured once.
 
     Returns:
-        One row a scheme × key × corruption × fraction × kind × prompt: ``scheme, key, corruption, fraction, kind`` (``own key`` or ``plain text``),
-        ``prompt, n_tokens, statistic, p_value, log10_p``.
+        One row a corruption × fraction × scheme × key × kind × prompt: ``COLUMNS``; ``kind`` is ``own key`` or ``plain text``, and ``grad_norm``
+        is NaN for schemes that have none.
     """
-    tables = []
     cells = [(name, fraction) for name in chosen for fraction in fractions]
-    with tqdm(total=len(cells) * len(keyed), desc="corrupting and testing", unit="cell", disable=not progress) as bar:
-        for (number, scheme), own in zip(keyed, texts, strict=True):
-            for name, fraction in cells:
-                for kind, responses in ((OWN, own), (PLAIN, plain)):
-                    x, y = chosen[name](prompts, responses, fraction, seed)
-                    facts = {"scheme": scheme.name, "key": number, "corruption": name, "fraction": fraction, "kind": kind}
-                    found = scheme.score(lm.model, x, y)[["text", "n_tokens", "statistic", "p_value", "log10_p"]]
-                    tables.append(found.rename(columns={"text": "prompt"}).assign(**facts))
-                bar.update()
-    columns = ["scheme", "key", "corruption", "fraction", "kind", "prompt", "n_tokens", "statistic", "p_value", "log10_p"]
-    return pd.concat(tables, ignore_index=True)[columns]
+    tables, done = [], {}
+    for name, fraction in tqdm(cells, desc="corrupting and testing", unit="cell", disable=not progress):
+        which = (name if fraction else None, fraction)
+        if which not in done:
+            done[which] = _cell(keyed, lm, prompts, texts, plain, partial(chosen[name], fraction=fraction, seed=seed))
+        tables.append(done[which].assign(corruption=name, fraction=fraction))
+    return pd.concat(tables, ignore_index=True)[COLUMNS]
+
+
+def _cell(keyed, lm: models.LM, prompts: Texts, texts: Sequence[Texts], plain: Texts, change: Callable[[Texts, Texts], Pairs]) -> pd.DataFrame:
+    """All schemes and keys after one corruption; plain texts are corrupted once, and tested for all keys."""
+    controls = schemes.scores([scheme for _, scheme in keyed], lm.model, *change(prompts, plain))
+    tables = []
+    for (number, scheme), own, control in zip(keyed, texts, controls, strict=True):
+        for kind, found in ((OWN, scheme.score(lm.model, *change(prompts, own))), (PLAIN, control)):
+            facts = {"scheme": scheme.name, "key": number, "kind": kind}
+            tables.append(found.rename(columns={"text": "prompt"}).assign(**facts).reindex(columns=[c for c in COLUMNS if c not in STRENGTH]))
+    return pd.concat([table.astype({"grad_norm": float}) for table in tables], ignore_index=True)
 
 
 def by_fraction(table: pd.DataFrame, *, n_resamples: int = 500, seed: int = 0) -> pd.DataFrame:
@@ -176,29 +195,43 @@ def _share(log10_p: np.ndarray, level: float) -> float:
 
 
 def null_levels(
-    schemes: Sequence[Scheme],
+    candidates: Sequence[Scheme],
     lm: models.LM,
     prompts: Texts,
     human: Texts,
     chosen: dict[str, Change],
     fraction: float,
     *,
+    keys_per_text: int = 1,
     first_seed: int = 0,
     confidence: float = 0.99,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """The realised level of each scheme after each corruption of texts that no key has touched, with a fresh key for every text.
+    """The realised level of each scheme after each corruption of texts that no key has touched, under fresh keys that no other text shares.
+
+    A text may meet several keys: given the text, whether one of them gives a false alarm is a coin of its own with the exact level, whatever the
+    text is. So over pairs of one cell the count is binomial. Cells share texts and keys, and with them luck.
 
     Returns:
-        One row a scheme × corruption × level: ``scheme, corruption, level, rate, low, high, n`` (exact interval), and ``exceeds``: whether the
-        nominal level lies below the interval. A discrete test's level may lie below the nominal one, never above.
+        One row a scheme × corruption × level: ``scheme, corruption, level, rate, low, high, n`` (exact interval), ``exceeds``: whether the
+        nominal level lies below the interval, and ``p_excess`` = P(Binomial(n, level) ≥ alarms). A discrete test's level may lie below the
+        nominal one, never above.
     """
+    versions = {name: change(prompts, human, fraction, first_seed) for name, change in chosen.items()}
     rows = []
-    for name in tqdm(chosen, desc="null levels", unit="corruption", disable=not progress):
-        x, y = chosen[name](prompts, human, fraction, first_seed)
-        for scheme in schemes:
-            p = np.array([scheme.rekeyed(first_seed + i).score(lm.model, [x[i]], [y[i]])["p_value"][0] for i in range(len(y))])
-            for level in LEVELS:
-                found = stats.rate(p <= level, confidence)
-                rows.append({"scheme": scheme.name, "corruption": name, "level": level, **found, "exceeds": found["low"] > level})
+    with tqdm(total=len(candidates) * len(human), desc="null levels", unit="text", disable=not progress) as bar:
+        for scheme in candidates:
+            found = []
+            for i in range(len(human)):
+                fresh = [scheme.rekeyed(first_seed + i * keys_per_text + j) for j in range(keys_per_text)]
+                x, y = ([texts[which][i] for texts in versions.values()] for which in (0, 1))
+                found += [table["p_value"].to_numpy() for table in schemes.scores(fresh, lm.model, x, y)]
+                bar.update()
+            for name, p in zip(versions, np.transpose(found), strict=True):
+                rows += [{"scheme": scheme.name, "corruption": name, "level": level} | _realised(p, level, confidence) for level in LEVELS]
     return pd.DataFrame(rows)
+
+
+def _realised(p: np.ndarray, level: float, confidence: float) -> dict[str, float]:
+    found = stats.rate(p <= level, confidence)
+    return found | {"exceeds": found["low"] > level, "p_excess": float(binom.sf((p <= level).sum() - 1, p.size, level))}

@@ -12,6 +12,7 @@ and ``p_value`` is exact, so that schemes are compared by p-values only.
 ==================  =============================================================
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
@@ -57,3 +58,19 @@ class GaussMark:
 
     def rekeyed(self, seed: int) -> Self:
         return replace(self, key=perturb.Key.from_seed(seed))
+
+
+def scores(schemes: Sequence[Scheme], model: PreTrainedModel, prompts: Texts, responses: Texts) -> list[pd.DataFrame]:
+    """What each scheme's ``score`` says of the same texts. Keys of one Gaussian watermark share the gradients, which are nearly all of the work."""
+    found: dict[int, pd.DataFrame] = {}
+    sharing = defaultdict(list)
+    for place, scheme in enumerate(schemes):
+        if isinstance(scheme, GaussMark):
+            sharing[scheme.wm].append(place)
+        else:
+            found[place] = scheme.score(model, prompts, responses)
+    for wm, places in sharing.items():
+        table = score.score(model, prompts, responses, wm, [schemes[place].key for place in places]).rename(columns={"psi": "statistic"})
+        for j, place in enumerate(places):  # a text's rows are in the order of the keys
+            found[place] = table.iloc[j :: len(places)].reset_index(drop=True)
+    return [found[place] for place in range(len(schemes))]

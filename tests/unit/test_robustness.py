@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
+from scipy.stats import binom
 
-from gaussmark_lib import robustness, score
+from gaussmark_lib import robustness, schemes, score
 from gaussmark_lib.errors import CorruptionError
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.perturb import Key, Watermark
@@ -48,7 +49,15 @@ def test_each_change_is_what_its_name_says():
     assert all(set(new) <= set(old) for new, old in zip(y, RESPONSES, strict=True))
     assert CHANGES["no prompt"](PROMPTS, RESPONSES, 1.0, 0) == ([[]] * 6, RESPONSES)
     assert CHANGES["wrong prompt"](PROMPTS, RESPONSES, 1.0, 0)[0][0] == PROMPTS[1]
+    assert CHANGES["truncate"](PROMPTS, RESPONSES, 0.25, 0) == (PROMPTS, [response[:15] for response in RESPONSES])
     assert [len(ids) for ids in CHANGES["insert at random"](PROMPTS, RESPONSES, 0.25, 0)[1]] == [25] * 6
+
+
+@pytest.mark.parametrize("name", ["no prompt", "wrong prompt", "retokenise"])
+def test_what_has_no_strength_is_done_at_any_but_0(name):
+    assert CHANGES[name](PROMPTS, RESPONSES, 0.3, 0) == CHANGES[name](PROMPTS, RESPONSES, 1.0, 0) != (PROMPTS, RESPONSES)
+    with pytest.raises(CorruptionError, match="from 0 to 1"):
+        CHANGES[name](PROMPTS, RESPONSES, 1.5, 0)
 
 
 def test_splicing_makes_up_the_fraction():
@@ -75,6 +84,16 @@ def test_every_scheme_has_the_same_face(scheme):
     assert scheme.rekeyed(5).score(LM.model, PROMPTS, responses)["statistic"].tolist() != table["statistic"].tolist()
 
 
+def test_scores_together_are_each_schemes_own():
+    several = [SCHEMES[2], SCHEMES[0], SCHEMES[1], SCHEMES[0].rekeyed(9), SCHEMES[3]]
+    found = schemes.scores(several, LM.model, PROMPTS, RESPONSES)
+    assert len(found) == 5
+    for scheme, table in zip(several, found, strict=True):
+        alone = scheme.score(LM.model, PROMPTS, RESPONSES)
+        assert table["text"].tolist() == alone["text"].tolist()
+        np.testing.assert_allclose(table["statistic"], alone["statistic"], rtol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     keyed = robustness.rekeyed([SCHEMES[0], SCHEMES[2]], n_keys=2, first_seed=40)
@@ -90,6 +109,11 @@ def test_the_table_has_every_cell_once_and_its_scores_are_the_schemes(table):
     own = SCHEMES[0].rekeyed(41).generate(LM.model, PROMPTS, 40, seed=2)
     expected = score.score(LM.model, [[]] * 6, own, WM, [Key.from_seed(41)])["psi"]
     np.testing.assert_allclose(rows[rows["corruption"] == "no prompt"]["statistic"], expected, rtol=1e-6)
+    assert rows["grad_norm"].gt(0).all()
+    assert table.loc[table["scheme"] == "KGW-2", "grad_norm"].isna().all()
+    plain = SCHEMES[2].rekeyed(40).score(LM.model, PROMPTS, CHANGES["substitute at random"](PROMPTS, RESPONSES, 1.0, 2)[1])["statistic"]
+    cell = table.query("scheme == 'KGW-2' and key == 0 and kind == 'plain text' and corruption == 'substitute at random' and fraction == 1")
+    assert cell["statistic"].tolist() == plain.tolist()
     same = table[table["fraction"] == 0].pivot(index=["scheme", "key", "kind", "prompt"], columns="corruption", values="log10_p")
     assert (same["no prompt"] == same["substitute at random"]).all()
 
@@ -124,3 +148,20 @@ def test_the_level_holds_for_every_scheme_and_corruption():
     assert not found["exceeds"].any(), found[found["exceeds"]]
     continuous = found[found["scheme"].isin(["GaussMark", "rank-reduced", "token keys, sum"]) & (found["level"] == 0.05)]
     assert (continuous["high"] >= 0.05).all()
+
+
+def test_null_levels_count_the_alarms_of_fresh_keys():
+    """Against scoring one by one, at a level of .05 that is hit: 3 keys a text, none shared."""
+    chosen = {"no prompt": CHANGES["no prompt"], "delete at random": CHANGES["delete at random"]}
+    several = [SCHEMES[0], SCHEMES[2]]
+    found = robustness.null_levels(several, LM, PROMPTS, RESPONSES, chosen, 0.3, keys_per_text=30, first_seed=50)
+    assert len(found) == 2 * 2 * 2
+    assert (found["n"] == 6 * 30).all()
+    for row in found.itertuples():
+        x, y = chosen[row.corruption](PROMPTS, RESPONSES, 0.3, 50)
+        [scheme] = [scheme for scheme in several if scheme.name == row.scheme]
+        p = np.array([scheme.rekeyed(50 + 30 * i + j).score(LM.model, [x[i]], [y[i]])["p_value"][0] for i in range(6) for j in range(30)])
+        assert row.rate == (p <= row.level).mean()
+        assert row.exceeds == (row.low > row.level)
+        assert row.p_excess == pytest.approx(sum(binom.pmf(k, 180, row.level) for k in range((p <= row.level).sum(), 181)))
+    assert found["rate"].nunique() > 2
