@@ -57,10 +57,13 @@ def gradient_norms(
 
 def _dropped(G: Float[Tensor, "d_out d_in"], u: Float[Tensor, "d_out r"], v: Float[Tensor, "d_in r"], side: str) -> Float[np.ndarray, " k"]:
     """‖G − PGQ‖²/‖G‖² for k = 0 … r; with both sides, what either drops, and what both drop only once."""
-    left, right = (u.T @ G).square().sum(1).cumsum(0), (G @ v).square().sum(0).cumsum(0)
+    gone = torch.zeros(u.shape[1]).to(G)
+    if side in ("left", "both"):
+        gone += (u.T @ G).square().sum(1).cumsum(0)
+    if side in ("right", "both"):
+        gone += (G @ v).square().sum(0).cumsum(0)
     if side == "both":
-        corner = (u.T @ G @ v).square().cumsum(0).cumsum(1).diagonal()
-    gone = {"left": left, "right": right}[side] if side != "both" else left + right - corner
+        gone -= (u.T @ G @ v).square().cumsum(0).cumsum(1).diagonal()
     return np.concatenate([[0.0], (gone / G.square().sum()).clamp(0, 1).cpu().numpy()])
 
 
@@ -139,9 +142,7 @@ def against_prediction(table: pd.DataFrame, norms: pd.DataFrame, level: float) -
     return pd.DataFrame(rows)
 
 
-def misuses(
-    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: perturb.Watermark, keys: Sequence[Sequence[perturb.Key]]
-) -> pd.DataFrame:
+def misuses(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: perturb.Watermark, keys: Sequence[Sequence[perturb.Key]]) -> pd.DataFrame:
     """The statistic of a rank-reduced watermark, and what becomes of it if P is not where it belongs.
 
         P on both                 ⟨Pξ, PG⟩ / (σ‖PG‖)     N(0, 1) under the null, mean σ‖PG‖ on its own text
