@@ -19,7 +19,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, grouped, models, perturb, price, rank_reduce, robustness, score, stats
+from gaussmark_lib import gradients, grouped, likelihood, models, perturb, price, rank_reduce, robustness, score, stats
+from gaussmark_lib.quality import exchange
 from gaussmark_lib.schemes import GaussMark, Texts
 
 STATISTICS = ["P on both", "divided by σ‖G‖", "P forgotten in the test"]
@@ -210,3 +211,41 @@ def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFra
         for figure in ("TPR", "statistic")
     ]
     return pd.concat(tables, ignore_index=True)
+
+
+def human_cost(
+    lm: models.LM, prompts: Texts, human: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key], *, progress: bool = False
+) -> pd.DataFrame:
+    """Δ cross-entropy of human continuations under each watermark, the mean over ξ and −ξ (``quality.exchange``), nats a token.
+
+    Returns:
+        One row a watermark × key × prompt: ``scheme, rank_dropped, sigma, key, prompt, delta``.
+    """
+    base = likelihood.cross_entropy(lm.model, human, prompts=prompts)
+    numbers = {key.key_id: number for number, key in enumerate(keys)}
+    tables = []
+    for wm in tqdm(watermarks, desc="human text", unit="watermark", disable=not progress):
+        found = exchange.delta(lm.model, prompts, human, base, wm, keys).rename(columns={"item": "prompt", "value": "delta"})
+        facts = {"scheme": name(wm), "rank_dropped": wm.rank_dropped, "sigma": wm.sigma, "key": found["key_id"].map(numbers)}
+        tables.append(found.assign(**facts).drop(columns="key_id"))
+    return pd.concat(tables, ignore_index=True)
+
+
+def cost_curve(table: pd.DataFrame, norms: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
+    """Mean Δ on human text of each watermark beside the price that the law gives it on the model's own.
+
+    Args:
+        table: from :func:`human_cost`, of one side. norms: :func:`gradient_norms` of plain texts of ``n_tokens`` tokens.
+
+    Returns:
+        One row a watermark: ``scheme, rank_dropped, sigma, law`` (½σ²·mean‖PG‖²/T, nats a token), ``delta, delta_low, delta_high`` (95%, over prompts
+        and keys).
+    """
+    square = norms.groupby("rank_dropped")["grad_norm"].agg(lambda norm: np.mean(norm**2))
+    rows = []
+    for (scheme_name, rank, sigma), cell in table.groupby(["scheme", "rank_dropped", "sigma"], sort=False):
+        found = stats.crossed_interval(np.mean, cell.pivot(index="prompt", columns="key", values="delta").to_numpy(), n_resamples=500)
+        delta = {"delta": found["value"], "delta_low": found["low"], "delta_high": found["high"]}
+        law = stats.predicted_price(sigma * square[rank] ** 0.5, n_tokens)
+        rows.append({"scheme": scheme_name, "rank_dropped": rank, "sigma": sigma, "law": law} | delta)
+    return pd.DataFrame(rows)

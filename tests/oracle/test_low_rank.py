@@ -7,7 +7,7 @@ import tiny_lm
 import tiny_models
 from scipy import stats as distributions
 
-from gaussmark_lib import generate, gradients, low_rank, perturb, price, robustness, score, stats
+from gaussmark_lib import generate, gradients, likelihood, low_rank, perturb, price, robustness, score, stats
 from gaussmark_lib.perturb import Key, Watermark
 
 WEIGHTS = [
@@ -160,3 +160,24 @@ def test_under_corruption_the_difference_is_of_the_texts_own_key():
     assert found["value"]["TPR"] == -1.0
     assert found["value"]["statistic"] == 2.0
     assert found["mean"]["TPR"] == 0.0
+
+
+def test_the_cost_on_human_text_is_the_mean_over_both_signs_and_stands_beside_the_law():
+    weight, keys = WEIGHTS[0][1], [Key.from_seed(i) for i in range(2)]
+    wms = [Watermark(weight, 0.1), Watermark(weight, 0.2, 4)]
+    table = low_rank.human_cost(LM, PROMPTS, RESPONSES, wms, keys)
+    assert len(table) == 2 * 2 * 3
+    base = likelihood.cross_entropy(LM.model, RESPONSES, prompts=PROMPTS)
+    with perturb.watermarked(LM.model, wms[1], keys[1]):
+        plus = likelihood.cross_entropy(LM.model, RESPONSES, prompts=PROMPTS)
+    linear = wms[1].find(LM.model)
+    theta = linear.parameter.data.clone()
+    linear.parameter.data -= linear.oriented(perturb.noise(keys[1], wms[1], LM.model))
+    minus = likelihood.cross_entropy(LM.model, RESPONSES, prompts=PROMPTS)
+    linear.parameter.data = theta
+    rows = table[(table["scheme"] == "k = 4") & (table["key"] == 1)].sort_values("prompt")
+    assert rows["delta"].to_numpy() == pytest.approx((plus + minus) / 2 - base, rel=1e-3, abs=1e-6)
+    norms = pd.DataFrame({"rank_dropped": [0, 0, 4, 4], "grad_norm": [1.0, 7.0, 2.0, 2.0]})
+    curve = low_rank.cost_curve(table, norms, 10).set_index("scheme")
+    assert curve["delta"]["k = 4"] == pytest.approx(table.loc[table["scheme"] == "k = 4", "delta"].mean())
+    assert list(curve["law"]) == pytest.approx([0.5 * 0.01 * 25 / 10, 0.5 * 0.04 * 4 / 10])
