@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, grouped, likelihood, models, perturb, price, rank_reduce, robustness, score, stats
+from gaussmark_lib import compared, gradients, grouped, likelihood, models, perturb, price, rank_reduce, robustness, score, stats
 from gaussmark_lib.quality import exchange
 from gaussmark_lib.schemes import GaussMark, Texts
 
@@ -79,9 +79,9 @@ def equal_price(wm: perturb.Watermark, norms: pd.DataFrame, rank: int, side: str
 
 
 def name(wm: perturb.Watermark) -> str:
-    """``vanilla``, ``k = 64``, or ``k = 64, right``."""
+    """``GaussMark`` for the vanilla scheme, ``k = 64``, or ``k = 64, right``."""
     side = "" if wm.side == "left" else f", {wm.side}"
-    return f"k = {wm.rank_dropped}{side}" if wm.rank_dropped else "vanilla"
+    return f"k = {wm.rank_dropped}{side}" if wm.rank_dropped else "GaussMark"
 
 
 def scheme(wm: perturb.Watermark, key: perturb.Key | None = None) -> GaussMark:
@@ -178,25 +178,6 @@ def prices(keyed: Sequence[tuple[int, GaussMark]], lm: models.LM, prompts: Texts
     return pd.concat(tables, ignore_index=True)
 
 
-def ratios(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = 1000) -> pd.DataFrame:
-    """Each scheme's mean over the base scheme's, paired over prompts and keys: ``scheme, value, low, high, n_prompts, n_keys``, and ``mean``."""
-    return _paired(table, column, base, lambda ours, theirs: ours.mean() / theirs.mean(), n_resamples)
-
-
-def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = 1000) -> pd.DataFrame:
-    """The same for the difference of the means."""
-    return _paired(table, column, base, lambda ours, theirs: ours.mean() - theirs.mean(), n_resamples)
-
-
-def _paired(table: pd.DataFrame, column: str, base: str, statistic, n_resamples: int) -> pd.DataFrame:
-    matrices = {name: rows.pivot(index="prompt", columns="key", values=column).to_numpy(float) for name, rows in table.groupby("scheme", sort=False)}
-    return pd.DataFrame(
-        {"scheme": name, "mean": ours.mean()} | stats.crossed_interval(statistic, ours, matrices[base], n_resamples=n_resamples)
-        for name, ours in matrices.items()
-        if name != base
-    )
-
-
 def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFrame:
     """Of ``robustness.measure``'s table: what each scheme detects more than the base scheme, of the same prompts' texts with the same luck.
 
@@ -206,7 +187,7 @@ def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFra
     """
     own = table[table["kind"] == robustness.OWN].assign(TPR=lambda rows: rows["p_value"] <= level)
     tables = [
-        differences(cell, figure, base).assign(corruption=corruption, fraction=fraction, figure=figure)
+        compared.differences(cell, figure, base).assign(corruption=corruption, fraction=fraction, figure=figure)
         for (corruption, fraction), cell in own.groupby(["corruption", "fraction"], sort=False)
         for figure in ("TPR", "statistic")
     ]

@@ -7,7 +7,7 @@ import tiny_lm
 import tiny_models
 from scipy import stats as distributions
 
-from gaussmark_lib import generate, gradients, likelihood, low_rank, perturb, price, robustness, score, stats
+from gaussmark_lib import compared, generate, gradients, likelihood, low_rank, perturb, price, robustness, score, stats
 from gaussmark_lib.perturb import Key, Watermark
 
 WEIGHTS = [
@@ -87,7 +87,7 @@ def test_measured_texts_are_scored_for_their_own_key_and_for_the_next():
                 expected = score.score(LM.model, PROMPTS, own, wm, [tested], lengths=[6, 20])["psi"].to_numpy()
                 rows = table[(table["scheme"] == low_rank.name(wm)) & (table["key"] == j)].sort_values(["prompt", "n_tokens"])
                 assert rows[column].to_numpy() == pytest.approx(expected, abs=1e-3)
-    assert list(table["scheme"].unique()) == ["vanilla", "k = 8", "k = 8, both"]
+    assert list(table["scheme"].unique()) == ["GaussMark", "k = 8", "k = 8, both"]
 
 
 def test_prediction_and_measurement_meet_in_one_row():
@@ -134,17 +134,17 @@ def test_prices_and_their_ratio_are_paired_over_prompts_and_keys():
     expected = price.divergences(LM.model, PROMPTS, texts[3], one.wm, one.key) / 8
     assert table[(table["scheme"] == "k = 4") & (table["key"] == number)]["price"].to_numpy() == pytest.approx(expected)
     means = table.groupby("scheme")["price"].mean()
-    [ratio] = low_rank.ratios(table, "price", "vanilla").to_dict("records")
-    assert ratio["value"] == pytest.approx(means["k = 4"] / means["vanilla"])
+    [ratio] = compared.ratios(table, "price", "GaussMark").to_dict("records")
+    assert ratio["value"] == pytest.approx(means["k = 4"] / means["GaussMark"])
     assert ratio["low"] <= ratio["value"] <= ratio["high"]
-    [difference] = low_rank.differences(table, "price", "vanilla").to_dict("records")
-    assert difference["value"] == pytest.approx(means["k = 4"] - means["vanilla"])
+    [difference] = compared.differences(table, "price", "GaussMark").to_dict("records")
+    assert difference["value"] == pytest.approx(means["k = 4"] - means["GaussMark"])
     assert difference["scheme"] == "k = 4"
 
 
 def test_under_corruption_the_difference_is_of_the_texts_own_key():
     rows = [
-        ("vanilla", key, "none", 0.0, kind, prompt, p, 1.0)
+        ("GaussMark", key, "none", 0.0, kind, prompt, p, 1.0)
         for key in (0, 1)
         for prompt in (0, 1)
         for kind, p in (("own key", 0.01), ("plain text", 0.5))
@@ -156,7 +156,7 @@ def test_under_corruption_the_difference_is_of_the_texts_own_key():
         for kind, p in (("own key", 0.2), ("plain text", 0.01))
     ]
     table = pd.DataFrame(rows, columns=["scheme", "key", "corruption", "fraction", "kind", "prompt", "p_value", "statistic"])
-    found = low_rank.under_corruption(table, "vanilla", 0.05).set_index("figure")
+    found = low_rank.under_corruption(table, "GaussMark", 0.05).set_index("figure")
     assert found["value"]["TPR"] == -1.0
     assert found["value"]["statistic"] == 2.0
     assert found["mean"]["TPR"] == 0.0
