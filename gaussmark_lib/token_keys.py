@@ -23,7 +23,7 @@ K keys     one ``Key``, from whose secret those of all positions follow
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
@@ -104,50 +104,64 @@ def per_token(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Wate
     Raises:
         PerturbedModelError, InvalidTextError, UnknownWeightError, DegenerateScoreError: as ``score.score``.
     """
+    return per_token_of_keys(model, prompts, responses, wm, [key])[0]
+
+
+def per_token_of_keys(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, keys: Sequence[Key]) -> list[pd.DataFrame]:
+    """:func:`per_token` for each of several keys. The gradients, which are most of the work, are the same for all of them."""
     perturb.refuse_perturbed(model)
     linear = wm.find(model)
     project = wm.projector(linear)
     pairs = list(gradients.checked_pairs(model, prompts, responses, None).values())
     per_text = _rank_one if token_gradients.is_local(model, linear) else _whole_gradients
-    slopes, norms = per_text(model, linear, pairs, wm, key, project)
+    slopes, norms = per_text(model, linear, pairs, wm, keys, project)
+    return [_table(pairs, of_key, norms, wm.sigma) for of_key in slopes]
+
+
+def _table(pairs: list, slopes: list[Tensor], norms: list[Tensor], sigma: float) -> pd.DataFrame:
     rows = []
     for text, (_, response) in enumerate(pairs):
         slope, length = (values[text].double().cpu().numpy() for values in (slopes, norms))
         if not np.isfinite(slope).all() or not np.isfinite(length).all() or not length.any():
             raise DegenerateScoreError(f"text {text}: expected finite gradients that are not all zero; a weight without influence, or an overflow")
         with np.errstate(divide="ignore", invalid="ignore"):
-            gamma = np.where(length > 0, slope / (wm.sigma * length), -np.inf)
+            gamma = np.where(length > 0, slope / (sigma * length), -np.inf)
         rows.append(pd.DataFrame({"text": text, "position": range(len(response)), "token_id": response, "gamma": gamma, "grad_norm": length}))
     return pd.concat(rows, ignore_index=True)
 
 
-def _rank_one(model, linear, pairs, wm: Watermark, key: Key, project: rank_reduce.Projector) -> tuple[list[Tensor], list[Tensor]]:
-    """⟨ξ_k, PG_k⟩ and ‖PG_k‖ of all tokens; each noise is drawn once for all texts."""
+Slopes = tuple[list[list[Tensor]], list[Tensor]]  # ⟨ξ_k, PG_k⟩ of each key and text, ‖PG_k‖ of each text
+
+
+def _rank_one(model, linear, pairs, wm: Watermark, keys: Sequence[Key], project: rank_reduce.Projector) -> Slopes:
+    """Each noise is drawn once for all texts."""
     factors = []
     for prompt, response in pairs:
         a, g = token_gradients.factors(model, linear, prompt, response)
         factors.append((rank_reduce.project_out(a.T, project.right).T, rank_reduce.project_out(g.T, project.left).T))
-    slopes = [torch.zeros(len(a)) for a, _ in factors]
+    slopes = [[torch.zeros(len(a)) for a, _ in factors] for _ in keys]
     for k in range(max(len(a) for a, _ in factors)):
         there = [i for i, (a, _) in enumerate(factors) if k < len(a)]
         a, g = (torch.stack([factors[i][part][k] for i in there]) for part in (0, 1))
-        found = ((g @ noise(key, k, wm, linear).to(g)) * a).sum(-1).cpu()
-        for i, slope in zip(there, found, strict=True):
-            slopes[i][k] = slope
+        for key, of_key in zip(keys, slopes, strict=True):
+            found = ((g @ noise(key, k, wm, linear).to(g)) * a).sum(-1).cpu()
+            for i, slope in zip(there, found, strict=True):
+                of_key[i][k] = slope
     return slopes, [a.norm(dim=-1) * g.norm(dim=-1) for a, g in factors]
 
 
-def _whole_gradients(model, linear, pairs, wm: Watermark, key: Key, project: rank_reduce.Projector) -> tuple[list[Tensor], list[Tensor]]:
+def _whole_gradients(model, linear, pairs, wm: Watermark, keys: Sequence[Key], project: rank_reduce.Projector) -> Slopes:
     """The same by a backward pass a token."""
-    slopes, norms = [], []
+    slopes, norms = [[] for _ in keys], []
     for prompt, response in pairs:
         found = []
         for k, gradient in enumerate(token_gradients.each(model, linear, prompt, response)):
             gradient = project(gradient)
-            found.append(torch.stack([(noise(key, k, wm, linear).to(gradient) * gradient).sum(), gradient.norm()]))
-        slope, length = torch.stack(found).unbind(-1)
-        slopes.append(slope)
+            found.append(torch.stack([gradient.norm(), *((noise(key, k, wm, linear).to(gradient) * gradient).sum() for key in keys)]))
+        length, *by_key = torch.stack(found).unbind(-1)
         norms.append(length)
+        for of_key, slope in zip(slopes, by_key, strict=True):
+            of_key.append(slope)
     return slopes, norms
 
 
@@ -160,9 +174,14 @@ def score(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermar
     Returns:
         One row a text: ``text, n_tokens``, ``hits``, ``p_hits`` with its ``log10_p_hits``, and for the sum: ``psi``, ``p_psi``, ``log10_p_psi``.
     """
+    return tests(per_token(model, prompts, responses, wm, key), alpha_0)
+
+
+def tests(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
+    """:func:`score`'s table from that of :func:`per_token`, or from part of its rows, such as the first tokens of each text."""
     threshold = stats.threshold(alpha_0)
     rows = []
-    for text, table in per_token(model, prompts, responses, wm, key).groupby("text"):
+    for text, table in gammas.groupby("text"):
         gamma, length = table["gamma"].to_numpy(), table["grad_norm"].to_numpy()
         psi = gamma[length > 0] @ length[length > 0] / np.linalg.norm(length)
         rows.append((text, len(table), int((gamma >= threshold).sum()), psi))

@@ -42,7 +42,7 @@ def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], cap
 
 
 def misuses(null: pd.DataFrame, rates: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Left: ψ of plain human text by statistic (``low_rank.misuses``), with N(0, 1). Right: shares detected (``statistic, kind, rate, low, high``)."""
+    """Left: ψ of human text by statistic (``low_rank.misuses``), with N(0, 1). Right: shares detected (``statistic, kind, rate, low, high``)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9))
     names = list(null["statistic"].unique())
     colours = dict(zip(names, sns.color_palette("colorblind")[:3], strict=True))
@@ -81,9 +81,11 @@ def power(compared: pd.DataFrame, level: float, caption: str) -> Figure:
         title="At the same σ, each direction dropped is power lost",
     )
     left.legend(fontsize="small")
-    ranks = list(compared["rank_dropped"].unique())
-    for colour, (rank, rows) in zip(_shades(len(ranks)), compared.groupby("rank_dropped"), strict=True):
-        right.errorbar(rows["n_tokens"], rows["tpr"], yerr=_bars(rows, "tpr"), fmt="o", capsize=2, color=colour, label=f"k = {rank}")
+    ranks = sorted(compared["rank_dropped"].unique())
+    ranks = [ranks[i] for i in sorted({0, len(ranks) // 2, len(ranks) - 1})]  # more would hide each other
+    for i, (colour, rank) in enumerate(zip(_shades(len(ranks)), ranks, strict=True)):
+        rows = compared[compared["rank_dropped"] == rank]
+        right.errorbar(rows["n_tokens"] + 1.5 * i, rows["tpr"], yerr=_bars(rows, "tpr"), fmt="o", capsize=2, color=colour, label=f"k = {rank}")
         right.plot(rows["n_tokens"], rows["predicted_power"], "--", color=colour, linewidth=1)
     right.axhline(level, color=style.THEORY, linestyle=":", linewidth=1)
     right.set(
