@@ -174,10 +174,10 @@ def score(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermar
     Returns:
         One row a text: ``text, n_tokens``, ``hits``, ``p_hits`` with its ``log10_p_hits``, and for the sum: ``psi``, ``p_psi``, ``log10_p_psi``.
     """
-    return tests(per_token(model, prompts, responses, wm, key), alpha_0)
+    return from_gammas(per_token(model, prompts, responses, wm, key), alpha_0)
 
 
-def tests(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
+def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
     """:func:`score`'s table from that of :func:`per_token`, or from part of its rows, such as the first tokens of each text."""
     threshold = stats.threshold(alpha_0)
     rows = []

@@ -83,7 +83,7 @@ def test_several_keys_share_the_gradients_and_nothing_else(model, key, weight):
 
 def test_the_tests_of_part_of_a_text_are_those_of_the_shorter_text(model, wm, key):
     gammas = token_keys.per_token(model, [[1, 2], [3]], [[5, 6, 7, 8], [8, 9, 10]], wm, key)
-    part = token_keys.tests(gammas[gammas["position"] < 2], 0.3)
+    part = token_keys.from_gammas(gammas[gammas["position"] < 2], 0.3)
     short = token_keys.score(model, [[1, 2], [3]], [[5, 6], [8, 9]], wm, key, alpha_0=0.3)
     pd.testing.assert_frame_equal(part, short, rtol=1e-4)
 
