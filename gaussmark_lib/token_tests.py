@@ -67,7 +67,7 @@ def _placed(table: pd.DataFrame, cells: Cells, n_prompts: int) -> pd.DataFrame:
 
 
 def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
-    """Hits and weighted sum of each text, from those of its Γ_k that are given: two rows a text, with the columns of :func:`measure`'s first table."""
+    """Hits and weighted sum of each text, from those of its Γ_k that are given: two rows a text, like :func:`measure`'s first table."""
     number = gammas.groupby(TEXT, sort=False).ngroup()
     found = token_keys.from_gammas(gammas.assign(text=number), alpha_0)
     where = gammas.assign(text=number).drop_duplicates("text")[["text", *TEXT]].merge(found, on="text")
