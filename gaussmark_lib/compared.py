@@ -29,3 +29,27 @@ def _paired(table: pd.DataFrame, column: str, base: str, statistic: Callable[[np
         for name, ours in matrices.items()
         if name != base
     )
+
+
+def shares(table: pd.DataFrame, level: float, *, n_resamples: int = 500) -> pd.DataFrame:
+    """The share detected at a level, of ``robustness.measure``'s table: all that a comparison needs, at any level and without areas under curves.
+
+    Returns:
+        One row a corruption × fraction × scheme × kind: those, ``value, low, high`` (95%, over prompts and keys), ``n_prompts, n_keys``.
+    """
+    cells = table.assign(hit=table["p_value"] <= level).groupby(["corruption", "fraction", "scheme", "kind"], sort=False)
+    rows = []
+    for (corruption, fraction, scheme, kind), cell in cells:
+        hits = cell.pivot(index="prompt", columns="key", values="hit").to_numpy(float)
+        where = {"corruption": corruption, "fraction": fraction, "scheme": scheme, "kind": kind}
+        rows.append(where | stats.crossed_interval(np.mean, hits, n_resamples=n_resamples))
+    return pd.DataFrame(rows)
+
+
+def false_alarms(table: pd.DataFrame, level: float, column: str = "p_value", *, confidence: float = 0.999) -> dict[str, float]:
+    """The share of all rows at or below the level: ``value, low, high, n_prompts, n_keys``.
+
+    Rows of one prompt and key are averaged first. They differ in the scheme or in what was done to the text, and are no trials of their own.
+    """
+    rates = table.assign(hit=table[column] <= level).pivot_table(index="prompt", columns="key", values="hit", aggfunc="mean").to_numpy(float)
+    return stats.crossed_interval(np.mean, rates, confidence=confidence, n_resamples=5_000)

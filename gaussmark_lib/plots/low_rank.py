@@ -134,39 +134,42 @@ def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
 
 
 def _points(axes: Axes, rows: pd.DataFrame) -> None:
-    errors = [np.maximum(rows["value"] - rows["low"], 0), np.maximum(rows["high"] - rows["value"], 0)]
-    axes.errorbar(rows["value"], range(len(rows)), xerr=errors, fmt="o", capsize=3, color=style.WATERMARKED)
+    axes.errorbar(rows["value"], range(len(rows)), xerr=_around(rows), fmt="o", capsize=3, color=style.WATERMARKED)
     axes.set_yticks(range(len(rows)), rows["scheme"])
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def robustness(figures: pd.DataFrame, against: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Left: TPR by corruption with plain text's false alarms (``robustness.by_fraction``); right: mean ψ less vanilla's (``under_corruption``)."""
+def robustness(shares: pd.DataFrame, against: pd.DataFrame, level: float, caption: str) -> Figure:
+    """Left: share detected by corruption, own key and plain text (``compared.shares``); right: mean ψ less vanilla's (``under_corruption``).
+
+    Both with a column ``label`` for what was done.
+    """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.1))
-    labels = list(dict.fromkeys(figures["label"]))
-    schemes = list(figures["scheme"].unique())
-    for i, (name, colour) in enumerate(zip(schemes, _shades(len(schemes)), strict=True)):
-        for kind, marker in (("TPR", "o"), ("false positives", "x")):
-            rows = figures[(figures["scheme"] == name) & (figures["figure"] == f"{kind} at {level}")].set_index("label").loc[labels]
-            x = np.arange(len(labels)) + 0.16 * (i - (len(schemes) - 1) / 2)
-            errors = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
-            left.errorbar(x, rows["value"], yerr=np.maximum(errors, 0), fmt=marker, capsize=2, color=colour, label=name if kind == "TPR" else None)
-    left.plot([], [], "x", color=style.THEORY, label="plain text")
+    labels, schemes = list(shares["label"].unique()), list(shares["scheme"].unique())
+    colours = dict(zip(schemes, _shades(len(schemes)), strict=True))
+    for i, name in enumerate(schemes):
+        x = np.arange(len(labels)) + 0.2 * (i - (len(schemes) - 1) / 2)
+        for kind, shift, fill in (("own key", 0, "full"), ("plain text", 0.05, "none")):
+            rows = shares[(shares["scheme"] == name) & (shares["kind"] == kind)].set_index("label").loc[labels]
+            look = {"fmt": "o", "markersize": 5, "capsize": 2, "fillstyle": fill, "color": colours[name]}
+            left.errorbar(x + shift, rows["value"], yerr=_around(rows), label=name if fill == "full" else None, **look)
+        if i:
+            rows = against[(against["figure"] == "statistic") & (against["scheme"] == name)].set_index("label").loc[labels]
+            right.errorbar(x, rows["value"], yerr=_around(rows), fmt="o", capsize=3, color=colours[name], label=name)
+    left.errorbar([], [], fmt="o", fillstyle="none", color=style.THEORY, label="plain text")
     left.axhline(level, color=style.THEORY, linestyle=":", linewidth=1)
-    left.set_xticks(range(len(labels)), labels, fontsize="small")
     left.set(ylabel=f"share detected at level {level}", ylim=(-0.03, 1.03), title="At equal price: what survives")
-    left.legend(fontsize="x-small")
-    rows = against[against["figure"] == "statistic"]
-    for i, (name, colour) in enumerate(zip(schemes[1:], _shades(len(schemes))[1:], strict=True)):
-        mine = rows[rows["scheme"] == name].set_index("label").loc[labels]
-        errors = [mine["value"] - mine["low"], mine["high"] - mine["value"]]
-        right.errorbar(np.arange(len(labels)) + 0.16 * i, mine["value"], yerr=np.maximum(errors, 0), fmt="o", capsize=3, color=colour, label=name)
     right.axhline(0, color=style.THEORY, linewidth=1)
-    right.set_xticks(range(len(labels)), labels, fontsize="small")
     right.set(ylabel=f"mean ψ less {schemes[0]}'s", title="and by how much they differ, paired")
-    right.legend(fontsize="x-small")
+    for axes in (left, right):
+        axes.set_xticks(range(len(labels)), labels, fontsize="small")
+        axes.legend(fontsize="x-small")
     figure.tight_layout()
     return style.caption(figure, caption)
+
+
+def _around(rows: pd.DataFrame) -> list[np.ndarray]:
+    return [np.maximum(rows["value"] - rows["low"], 0), np.maximum(rows["high"] - rows["value"], 0)]
 
 
 def sides(table: pd.DataFrame, caption: str) -> Figure:

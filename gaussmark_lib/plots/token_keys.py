@@ -24,7 +24,7 @@ def _sides(rows: pd.DataFrame, value: str = "value", low: str = "low", high: str
 
 
 def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: float, caption: str) -> Figure:
-    """Left: Γ_k of human text beside N(0, 1). Right: level of the quantile test against K: bound, exact, simulated, measured (``token_tests.levels``)."""
+    """Left: Γ_k of human text beside N(0, 1). Right: level of the quantile test against K (``token_tests.levels``)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.1))
     left.hist(gammas, bins=np.linspace(-4, 4, 41), density=True, color=style.PLAIN, alpha=0.6, label="Γ_k of human text")
     grid = np.linspace(-4, 4, 200)
@@ -97,7 +97,7 @@ def choices(by_quantile: pd.DataFrame, by_alpha: pd.DataFrame, best: float, leve
         by_alpha["alpha_0"], by_alpha["value"], yerr=_sides(by_alpha), fmt="o", capsize=2, color=style.WATERMARKED, label=f"power at level {level}"
     )
     right.plot(by_alpha["alpha_0"], by_alpha["efficiency"], color=style.THEORY, label="efficiency φ(τ)²/(α₀(1 − α₀))")
-    right.set(xlabel="α₀, level of one token's test", ylabel="share", ylim=(-0.02, 1.03), title="and the best token test is the sign")
+    right.set(xlabel="α₀, level of one token's test", ylabel="share", ylim=(-0.02, 1.03), title="and no token test beats the sign")
     right.legend(fontsize="small", loc="lower right")
     figure.tight_layout()
     return style.caption(figure, caption)
@@ -117,16 +117,16 @@ def positions(table: pd.DataFrame, caption: str) -> Figure:
     return style.caption(figure, caption)
 
 
-def survival(figures: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Share detected after each change, own key and plain text (``robustness.by_fraction``), a colour a scheme."""
+def survival(shares: pd.DataFrame, level: float, caption: str) -> Figure:
+    """Share detected after each change, own key and plain text (``compared.shares``), a colour a scheme."""
     figure, axes = plt.subplots(figsize=(9.4, 4.2))
-    cells = figures.drop_duplicates(["corruption", "fraction"])[["corruption", "fraction"]]
-    labels = [f"{name.replace(' at random', '')}\n{fraction:g}" if fraction else name for name, fraction in cells.itertuples(index=False)]
-    indexed = figures.set_index(["scheme", "figure", "corruption", "fraction"]).sort_index()
+    cells = list(dict.fromkeys(zip(shares["corruption"], shares["fraction"], strict=True)))
+    labels = [f"{name.replace(' at random', '')}\n{fraction:g}" if fraction else name.replace(" ", "\n", 1) for name, fraction in cells]
+    indexed = shares.set_index(["scheme", "kind", "corruption", "fraction"]).sort_index()
     for i, (scheme, look) in enumerate(LOOK.items()):
-        for kind, fill in (("TPR", "full"), ("false positives", "none")):
-            rows = indexed.loc[(scheme, f"{kind} at {level}")].loc[list(cells.itertuples(index=False, name=None))]
-            x = np.arange(len(labels)) + 0.2 * (i - 1) + (0.07 if fill == "none" else 0)
+        for kind, fill, shift in ((robustness.OWN, "full", 0), (robustness.PLAIN, "none", 0.07)):
+            rows = indexed.loc[(scheme, kind)].loc[cells]
+            x = np.arange(len(labels)) + 0.2 * (i - 1) + shift
             label = scheme if fill == "full" else None
             axes.errorbar(x, rows["value"], yerr=_sides(rows), linestyle="none", capsize=2, label=label, fillstyle=fill, markersize=5, **look)
     axes.errorbar([], [], fmt="o", fillstyle="none", color=style.THEORY, label=robustness.PLAIN)
