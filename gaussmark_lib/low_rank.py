@@ -47,10 +47,10 @@ def gradient_norms(
     """
     linear = models.linear(model, weight)
     top = min(linear.shape)
-    u, v = (rank_reduce.singular_vectors(linear.value(), top, this).double() for this in ("left", "right"))
+    u, v = (rank_reduce.singular_vectors(linear.value(), top, this) for this in ("left", "right"))
     rows = []
     for found in gradients.gradients(model, prompts, responses, perturb.Watermark(weight, 1.0), lengths=lengths):
-        shares = _dropped(found.G.double().to(u.device), u, v, side)
+        shares = _dropped(found.G.to(u), u, v, side)
         rows += [(found.text, found.n_tokens, k, found.norm * (1 - shares[k]) ** 0.5, shares[k]) for k in ranks]
     table = pd.DataFrame(rows, columns=["text", "n_tokens", "rank_dropped", "grad_norm", "share"])
     return table.sort_values(["text", "n_tokens", "rank_dropped"], kind="stable", ignore_index=True)
@@ -58,14 +58,14 @@ def gradient_norms(
 
 def _dropped(G: Float[Tensor, "d_out d_in"], u: Float[Tensor, "d_out r"], v: Float[Tensor, "d_in r"], side: str) -> Float[np.ndarray, " k"]:
     """‖G − PGQ‖²/‖G‖² for k = 0 … r; with both sides, what either drops, and what both drop only once."""
-    gone = torch.zeros(u.shape[1]).to(G)
+    gone = torch.zeros(u.shape[1], dtype=torch.float64, device=G.device)
     if side in ("left", "both"):
-        gone += (u.T @ G).square().sum(1).cumsum(0)
+        gone += (u.T @ G).square().sum(1).double().cumsum(0)
     if side in ("right", "both"):
-        gone += (G @ v).square().sum(0).cumsum(0)
+        gone += (G @ v).square().sum(0).double().cumsum(0)
     if side == "both":
-        gone -= (u.T @ G @ v).square().cumsum(0).cumsum(1).diagonal()
-    return np.concatenate([[0.0], (gone / G.square().sum()).clamp(0, 1).cpu().numpy()])
+        gone -= (u.T @ G @ v).square().double().cumsum(0).cumsum(1).diagonal()
+    return np.concatenate([[0.0], (gone / G.double().square().sum()).clamp(0, 1).cpu().numpy()])
 
 
 def equal_price(wm: perturb.Watermark, norms: pd.DataFrame, rank: int, side: str = "left") -> perturb.Watermark:

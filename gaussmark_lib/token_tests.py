@@ -14,7 +14,8 @@ from gaussmark_lib.errors import BoundError
 from gaussmark_lib.schemes import Texts
 
 ONE, HITS, SUM = "one key", "token keys, hits", "token keys, sum"
-Cells = Mapping[tuple[str, float], Callable[[Texts, Texts], robustness.Pairs]]  # (name, fraction) → (prompts, responses) → changed ones
+Change = Callable[[Texts, Texts], robustness.Pairs]  # (prompts, responses) → changed ones, of as many texts or of the first of them
+Cells = Mapping[tuple[str, float], Change]  # by name and fraction
 CELL = ["corruption", "fraction"]
 TEXT = [*CELL, "kind", "key", "prompt"]
 
@@ -41,29 +42,36 @@ def measure(
         ``position, token_id, gamma, grad_norm``.
     """
     control = _changed(prompts, plain, cells)
-    once = score.score(lm.model, *control, wm, keys)
+    groups = [(*control[:2], keys)]
+    groups += [(*_changed(prompts, texts, cells)[:2], [key]) for texts, key in zip(token_level, keys, strict=True)]
+    of_each = token_keys.per_token_by_owner(lm.model, groups, wm)  # plain texts under each key, then each key's own
+    once = score.score(lm.model, *control[:2], wm, keys)
     tables, gammas = [], []
-    of_plain = token_keys.per_token_of_keys(lm.model, *control, wm, keys)
     for number, key in enumerate(keys):
-        own = score.score(lm.model, *_changed(prompts, one_key[number], cells), wm, [key])
-        for kind, found in ((robustness.OWN, own), (robustness.PLAIN, once[once["key_id"] == key.key_id])):
-            tables.append(_placed(found, cells, len(prompts)).assign(scheme=ONE, key=number, kind=kind, statistic=found["psi"]))
-        of_own = token_keys.per_token(lm.model, *_changed(prompts, token_level[number], cells), wm, key)
-        for kind, found in ((robustness.OWN, of_own), (robustness.PLAIN, of_plain[number])):
-            gammas.append(_placed(found, cells, len(prompts)).assign(key=number, kind=kind))
+        own = score.score(lm.model, *_changed(prompts, one_key[number], cells)[:2], wm, [key])
+        for kind, rows in ((robustness.OWN, own), (robustness.PLAIN, once[once["key_id"] == key.key_id])):
+            tables.append(rows.join(control[2], on="text").assign(scheme=ONE, key=number, kind=kind, statistic=rows["psi"]))
+        for kind, rows in ((robustness.OWN, of_each[len(keys) + number]), (robustness.PLAIN, of_each[number])):
+            gammas.append(rows.join(control[2], on="text").assign(key=number, kind=kind))
     gammas = pd.concat(gammas, ignore_index=True)[[*TEXT, "position", "token_id", "gamma", "grad_norm"]]
     columns = ["scheme", *TEXT, "n_tokens", "statistic", "p_value", "log10_p"]
     return pd.concat([*(table[columns] for table in tables), from_gammas(gammas, alpha_0)[columns]], ignore_index=True), gammas
 
 
-def _changed(prompts: Texts, responses: Texts, cells: Cells) -> robustness.Pairs:
-    versions = [change(prompts, responses) for change in cells.values()]
-    return [x for xs, _ in versions for x in xs], [y for _, ys in versions for y in ys]
+def _changed(prompts: Texts, responses: Texts, cells: Cells) -> tuple[list, list, pd.DataFrame]:
+    """All versions of the texts in a row: prompts, responses, and which version of which prompt's text each is."""
+    x, y, places = [], [], []
+    for cell, change in cells.items():
+        versions = change(prompts, responses)
+        x += versions[0]
+        y += versions[1]
+        places += [(*cell, prompt) for prompt in range(len(versions[1]))]
+    return x, y, pd.DataFrame(places, columns=[*CELL, "prompt"]).astype({"fraction": float})
 
 
-def _placed(table: pd.DataFrame, cells: Cells, n_prompts: int) -> pd.DataFrame:
-    names = np.array(list(cells), dtype=object)[table["text"] // n_prompts]
-    return table.assign(corruption=names[:, 0], fraction=names[:, 1].astype(float), prompt=table["text"] % n_prompts)
+def first(n: int, change: Change) -> Change:
+    """A change for :func:`measure` of the first n texts only."""
+    return lambda prompts, responses: change(prompts[:n], responses[:n])
 
 
 def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:

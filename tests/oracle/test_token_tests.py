@@ -112,3 +112,13 @@ def test_a_wrong_key_and_plain_text_are_not_detected(measured):
     plain = table[(table["kind"] == robustness.PLAIN)]
     for _, rows in plain.groupby("scheme"):
         assert stats.rate(rows["p_value"] <= 0.05, confidence=0.999)["low"] <= 0.05
+
+
+def test_a_change_may_be_of_the_first_texts_only(written):
+    cells = {("unchanged", 0.0): CELLS["unchanged", 0.0], ("some", 0.4): token_tests.first(2, CELLS["substitute at random", 0.4])}
+    table, gammas = token_tests.measure(LM, WM, KEYS, PROMPTS, *written, PLAIN, cells)
+    assert table.groupby("corruption")["prompt"].unique().map(list).to_dict() == {"unchanged": [0, 1, 2, 3], "some": [0, 1]}
+    x, y = cells["some", 0.4](PROMPTS, written[1][1])
+    expected = token_keys.per_token(LM.model, x, y, WM, KEYS[1])["gamma"].to_numpy()
+    rows = gammas[(gammas["corruption"] == "some") & (gammas["key"] == 1) & (gammas["kind"] == robustness.OWN)].sort_values(["prompt", "position"])
+    assert rows["gamma"].to_numpy() == pytest.approx(expected, abs=1e-4)
