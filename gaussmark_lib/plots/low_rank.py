@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
@@ -123,20 +122,19 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
 
 
 def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
-    """Each scheme's mean over vanilla's with its 95% interval (rows of ``low_rank.ratios``), a panel a quantity."""
-    figure, panels = plt.subplots(1, len(tables), figsize=(3.2 * len(tables) + 0.6, 3.0), sharey=True)
-    for axes, (title, rows) in zip(np.atleast_1d(panels), tables.items(), strict=True):
-        _points(axes, rows)
-        axes.axvline(1, color=style.THEORY, linewidth=1)
-        axes.set(xlabel="over vanilla's", title=title)
+    """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity; not all have all schemes."""
+    names = list(dict.fromkeys(name for rows in tables.values() for name in rows["scheme"]))
+    figure, axes = plt.subplots(figsize=(7.6, 0.75 * len(names) + 1.4))
+    for i, (quantity, rows) in enumerate(tables.items()):
+        y = [names.index(name) + 0.2 * (i - (len(tables) - 1) / 2) for name in rows["scheme"]]
+        axes.errorbar(rows["value"], y, xerr=_around(rows), fmt="osD"[i % 3], capsize=3, label=quantity)
+    axes.axvline(1, color=style.THEORY, linewidth=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set(xlabel="over the vanilla scheme's", title="At the σ of equal price")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     return style.caption(figure, caption)
-
-
-def _points(axes: Axes, rows: pd.DataFrame) -> None:
-    axes.errorbar(rows["value"], range(len(rows)), xerr=_around(rows), fmt="o", capsize=3, color=style.WATERMARKED)
-    axes.set_yticks(range(len(rows)), rows["scheme"])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
 def robustness(shares: pd.DataFrame, against: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -181,4 +179,5 @@ def sides(table: pd.DataFrame, caption: str) -> Figure:
     axes.set_ylim(len(table) - 0.5, -0.5)
     axes.set(xlabel="mean ψ", title="At equal price, from whichever side", xlim=(0, None))
     axes.legend(fontsize="small", loc="lower left")
+    figure.tight_layout()
     return style.caption(figure, caption)

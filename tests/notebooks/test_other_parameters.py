@@ -38,7 +38,7 @@ OTHER = {
         "n_map": 8,
         "contestants": [128],
         "n_changed": 6,
-        "changes": ["substitute at random"],
+        "changes": ["delete at random"],
         "n_items": 24,
     },
     "09_token_level_keys": {
