@@ -23,7 +23,7 @@ K keys     one ``Key``, from whose secret those of all positions follow
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
@@ -104,29 +104,66 @@ def per_token(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Wate
     Raises:
         PerturbedModelError, InvalidTextError, UnknownWeightError, DegenerateScoreError: as ``score.score``.
     """
+    return per_token_of_keys(model, prompts, responses, wm, [key])[0]
+
+
+def per_token_of_keys(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, keys: Sequence[Key]) -> list[pd.DataFrame]:
+    """:func:`per_token` for each of several keys. The gradients, which are most of the work, are the same for all of them."""
+    return per_token_by_owner(model, [(prompts, responses, keys)], wm)
+
+
+def per_token_by_owner(model: PreTrainedModel, groups: Sequence[tuple[Texts, Texts, Sequence[Key]]], wm: Watermark) -> list[pd.DataFrame]:
+    """:func:`per_token` of several groups of texts, each under keys of its own: (prompts, responses, keys). No noise is drawn twice.
+
+    Returns:
+        A table a group and key of it, in order.
+    """
     perturb.refuse_perturbed(model)
     linear = wm.find(model)
     project = wm.projector(linear)
-    pairs = list(gradients.checked_pairs(model, prompts, responses, None).values())
+    pairs = [list(gradients.checked_pairs(model, prompts, responses, None).values()) for prompts, responses, _ in groups]
     per_text = _rank_one if token_gradients.is_local(model, linear) else _whole_gradients
-    slopes, norms = per_text(model, linear, pairs, wm, key, project)
+    wanted = [(texts, keys) for texts, (_, _, keys) in zip(pairs, groups, strict=True)]
+    return [_table(texts, *found, wm.sigma) for texts, found in per_text(model, linear, wanted, wm, project)]
+
+
+def _table(pairs: list, slopes: list[Tensor], norms: list[Tensor], sigma: float) -> pd.DataFrame:
     rows = []
     for text, (_, response) in enumerate(pairs):
         slope, length = (values[text].double().cpu().numpy() for values in (slopes, norms))
         if not np.isfinite(slope).all() or not np.isfinite(length).all() or not length.any():
             raise DegenerateScoreError(f"text {text}: expected finite gradients that are not all zero; a weight without influence, or an overflow")
         with np.errstate(divide="ignore", invalid="ignore"):
-            gamma = np.where(length > 0, slope / (wm.sigma * length), -np.inf)
+            gamma = np.where(length > 0, slope / (sigma * length), -np.inf)
         rows.append(pd.DataFrame({"text": text, "position": range(len(response)), "token_id": response, "gamma": gamma, "grad_norm": length}))
     return pd.concat(rows, ignore_index=True)
 
 
-def _rank_one(model, linear, pairs, wm: Watermark, key: Key, project: rank_reduce.Projector) -> tuple[list[Tensor], list[Tensor]]:
-    """⟨ξ_k, PG_k⟩ and ‖PG_k‖ of all tokens; each noise is drawn once for all texts."""
-    factors = []
-    for prompt, response in pairs:
-        a, g = token_gradients.factors(model, linear, prompt, response)
-        factors.append((rank_reduce.project_out(a.T, project.right).T, rank_reduce.project_out(g.T, project.left).T))
+Wanted = Sequence[tuple[list, Sequence[Key]]]  # (texts as pairs, keys)
+Found = Iterator[tuple[list, tuple[list[Tensor], list[Tensor]]]]  # for each of them and key: its texts, ⟨ξ_k, PG_k⟩ and ‖PG_k‖ of each
+
+
+def _rank_one(model, linear, wanted: Wanted, wm: Watermark, project: rank_reduce.Projector) -> Found:
+    factors = [[_factors(model, linear, project, *pair) for pair in pairs] for pairs, _ in wanted]
+    slopes: dict[tuple[int, bytes], list[Tensor]] = {}
+    for key in {key.secret: key for _, keys in wanted for key in keys}.values():
+        mine = [(group, i) for group, (pairs, keys) in enumerate(wanted) if key in keys for i in range(len(pairs))]
+        along = _along(key, wm, linear, [factors[group][i] for group, i in mine])
+        for (group, _), slope in zip(mine, along, strict=True):
+            slopes.setdefault((group, key.secret), []).append(slope)
+    for group, (pairs, keys) in enumerate(wanted):
+        lengths = [a.norm(dim=-1) * g.norm(dim=-1) for a, g in factors[group]]
+        for key in keys:
+            yield pairs, (slopes[group, key.secret], lengths)
+
+
+def _factors(model, linear, project: rank_reduce.Projector, prompt, response) -> tuple[Tensor, Tensor]:
+    a, g = token_gradients.factors(model, linear, prompt, response)
+    return rank_reduce.project_out(a.T, project.right).T, rank_reduce.project_out(g.T, project.left).T
+
+
+def _along(key: Key, wm: Watermark, linear, factors: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """g_kᵀ ξ_k a_k of all texts; each noise is drawn once."""
     slopes = [torch.zeros(len(a)) for a, _ in factors]
     for k in range(max(len(a) for a, _ in factors)):
         there = [i for i, (a, _) in enumerate(factors) if k < len(a)]
@@ -134,21 +171,24 @@ def _rank_one(model, linear, pairs, wm: Watermark, key: Key, project: rank_reduc
         found = ((g @ noise(key, k, wm, linear).to(g)) * a).sum(-1).cpu()
         for i, slope in zip(there, found, strict=True):
             slopes[i][k] = slope
-    return slopes, [a.norm(dim=-1) * g.norm(dim=-1) for a, g in factors]
+    return slopes
 
 
-def _whole_gradients(model, linear, pairs, wm: Watermark, key: Key, project: rank_reduce.Projector) -> tuple[list[Tensor], list[Tensor]]:
+def _whole_gradients(model, linear, wanted: Wanted, wm: Watermark, project: rank_reduce.Projector) -> Found:
     """The same by a backward pass a token."""
-    slopes, norms = [], []
-    for prompt, response in pairs:
-        found = []
-        for k, gradient in enumerate(token_gradients.each(model, linear, prompt, response)):
-            gradient = project(gradient)
-            found.append(torch.stack([(noise(key, k, wm, linear).to(gradient) * gradient).sum(), gradient.norm()]))
-        slope, length = torch.stack(found).unbind(-1)
-        slopes.append(slope)
-        norms.append(length)
-    return slopes, norms
+    for pairs, keys in wanted:
+        slopes, norms = [[] for _ in keys], []
+        for prompt, response in pairs:
+            found = []
+            for k, gradient in enumerate(token_gradients.each(model, linear, prompt, response)):
+                gradient = project(gradient)
+                found.append(torch.stack([gradient.norm(), *((noise(key, k, wm, linear).to(gradient) * gradient).sum() for key in keys)]))
+            length, *by_key = torch.stack(found).unbind(-1)
+            norms.append(length)
+            for of_key, slope in zip(slopes, by_key, strict=True):
+                of_key.append(slope)
+        for of_key in slopes:
+            yield pairs, (of_key, norms)
 
 
 def score(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, key: Key, *, alpha_0: float = 0.5) -> pd.DataFrame:
@@ -160,9 +200,14 @@ def score(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermar
     Returns:
         One row a text: ``text, n_tokens``, ``hits``, ``p_hits`` with its ``log10_p_hits``, and for the sum: ``psi``, ``p_psi``, ``log10_p_psi``.
     """
+    return from_gammas(per_token(model, prompts, responses, wm, key), alpha_0)
+
+
+def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
+    """:func:`score`'s table from that of :func:`per_token`, or from part of its rows, such as the first tokens of each text."""
     threshold = stats.threshold(alpha_0)
     rows = []
-    for text, table in per_token(model, prompts, responses, wm, key).groupby("text"):
+    for text, table in gammas.groupby("text"):
         gamma, length = table["gamma"].to_numpy(), table["grad_norm"].to_numpy()
         psi = gamma[length > 0] @ length[length > 0] / np.linalg.norm(length)
         rows.append((text, len(table), int((gamma >= threshold).sum()), psi))

@@ -39,6 +39,7 @@ def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure
     axes.set(yticks=range(len(table)), yticklabels=labels, xlabel="change of accuracy", title="What the same items say of both models")
     axes.set_ylim(len(table) - 0.4, -0.6)
     axes.legend(fontsize="small", loc="lower left")
+    figure.tight_layout()
     return style.caption(figure, caption)
 
 

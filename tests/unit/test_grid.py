@@ -101,7 +101,7 @@ def test_the_example_fits_its_notebook():
     assert len(grid.cells(notebooks.load("02"), grid.read(paths.PRESETS / "sigma_grid.yaml"))) == 6
 
 
-@pytest.mark.parametrize(("notebook", "preset"), [("20", "doclm"), ("04", "map"), ("04", "gpu")])
+@pytest.mark.parametrize(("notebook", "preset"), [("20", "doclm"), ("04", "map"), ("04", "gpu"), ("07", "low_rank"), ("09", "token_keys")])
 def test_the_presets_fit_their_notebooks(notebook, preset):
     notebooks.load(notebook).check(notebooks.preset(preset))
 

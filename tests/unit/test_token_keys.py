@@ -1,6 +1,7 @@
 """Promises of token-level keys: names, errors, and nothing left behind."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_models
 import torch
@@ -68,6 +69,23 @@ def test_a_certain_token_is_no_hit(model, wm, key, monkeypatch):
     g[:] = 0
     with pytest.raises(DegenerateScoreError, match="text 0: expected finite gradients that are not all zero"):
         token_keys.per_token(model, [[1]], [[5, 6, 7]], wm, key)
+
+
+@pytest.mark.parametrize("weight", [W, "model.layers.1.mlp.down_proj.weight"])
+def test_several_keys_share_the_gradients_and_nothing_else(model, key, weight):
+    wm, keys = Watermark(weight, 0.2, 3), [key, Key.from_seed(8)]
+    prompts, responses = [[1, 2], [3]], [[5, 6, 7], [8, 9]]
+    together = token_keys.per_token_of_keys(model, prompts, responses, wm, keys)
+    for one, table in zip(keys, together, strict=True):
+        pd.testing.assert_frame_equal(table, token_keys.per_token(model, prompts, responses, wm, one))
+    assert not np.allclose(together[0]["gamma"], together[1]["gamma"])
+
+
+def test_the_tests_of_part_of_a_text_are_those_of_the_shorter_text(model, wm, key):
+    gammas = token_keys.per_token(model, [[1, 2], [3]], [[5, 6, 7, 8], [8, 9, 10]], wm, key)
+    part = token_keys.from_gammas(gammas[gammas["position"] < 2], 0.3)
+    short = token_keys.score(model, [[1, 2], [3]], [[5, 6], [8, 9]], wm, key, alpha_0=0.3)
+    pd.testing.assert_frame_equal(part, short, rtol=1e-4)
 
 
 def test_as_a_scheme(model, key):
