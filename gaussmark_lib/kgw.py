@@ -64,7 +64,7 @@ class KGW:
 
     @property
     def name(self) -> str:
-        return f"KGW-{self.bias:g}" + (", z-test" if self.test == "z" else "")
+        return f"KGW-{self.bias:g}" + (" z-test" if self.test == "z" else "")
 
     @property
     def config(self) -> WatermarkingConfig:

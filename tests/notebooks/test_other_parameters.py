@@ -36,7 +36,7 @@ OTHER = {
         "n_corrupted": 6,
         "fractions": [0.0, 0.4],
         "strength": 0.4,
-        "null_schemes": ["GaussMark", "rank-reduced", "KGW-2", "KGW-2, z-test", "SynthID", "token keys"],
+        "null_schemes": ["GaussMark", "rank-reduced", "KGW-2", "KGW-2 z-test", "SynthID", "token keys"],
         "token_weight": "model.layers.5.self_attn.o_proj.weight",
         "n_null": 3,
         "keys_per_text": 4,

@@ -118,7 +118,7 @@ def test_the_detectors_own_test_is_there_to_be_looked_at(model):
     exact, normal = KGW(2.0, Key.from_seed(1)).score(model, [[]] * 2, responses), z_test.score(model, [[]] * 2, responses)
     assert normal["p_value"].tolist() == exact["p_normal"].tolist() != exact["p_value"].tolist()
     np.testing.assert_allclose(10 ** normal["log10_p"], distributions.norm.sf(exact["statistic"]), rtol=1e-6)
-    assert z_test.name == "KGW-2, z-test"
+    assert z_test.name == "KGW-2 z-test"
     with pytest.raises(InvalidWatermarkError, match="test: expected 'exact' or 'z', got 'normal'"):
         KGW(2.0, Key.from_seed(1), test="normal")
 
