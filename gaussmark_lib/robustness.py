@@ -14,6 +14,7 @@ from scipy.stats import binom
 from tqdm.auto import tqdm
 
 from gaussmark_lib import corrupt, models, rewrite, schemes, stats, text_cache
+from gaussmark_lib.errors import CorruptionError
 from gaussmark_lib.schemes import Scheme, Texts
 
 LEVELS = (0.05, 0.01)
@@ -25,11 +26,14 @@ Pairs = tuple[list[list[int]], list[list[int]]]  # prompts as the detector belie
 Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
 
 
-def changes(lm: models.LM) -> dict[str, Change]:
-    """The corruptions by name; each takes (prompts, responses, fraction, seed). Those without a strength do nothing at 0, and all they can above.
+def changes(lm: models.LM, names: Sequence[str] | None = None) -> dict[str, Change]:
+    """The corruptions of these names, or all; each takes (prompts, responses, fraction, seed). Those without a strength do nothing at 0, and all they can above.
 
     Edits ``at random`` are of the response, with tokens from the vocabulary (``own tokens``: from the text). Edits ``at the start`` are of prompt and
     response in one piece, for a detector that knows neither where one ends nor what the other was.
+
+    Raises:
+        CorruptionError: a name that none of them has.
     """
     pool = range(lm.model.config.vocab_size)
     drawn = {"insert": corrupt.insert, "substitute": corrupt.substitute}
@@ -44,7 +48,9 @@ def changes(lm: models.LM) -> dict[str, Change]:
     found["no prompt"] = _whole(lambda x, y: ([[] for _ in x], y))
     found["wrong prompt"] = _whole(lambda x, y: (corrupt.wrong_prompts(x), y))
     found["retokenise"] = _whole(lambda x, y: (x, [corrupt.retokenise(lm, ids) for ids in y]))
-    return found
+    if unknown := [name for name in names or () if name not in found]:
+        raise CorruptionError(f"no corruption is called {unknown[0]!r}: expected some of {', '.join(found)}")
+    return found if names is None else {name: found[name] for name in names}
 
 
 def translation(lm: models.LM, there: rewrite.Translator, back: rewrite.Translator) -> Change:

@@ -165,3 +165,10 @@ def test_null_levels_count_the_alarms_of_fresh_keys():
         assert row.exceeds == (row.low > row.level)
         assert row.p_excess == pytest.approx(sum(binom.pmf(k, 180, row.level) for k in range((p <= row.level).sum(), 181)))
     assert found["rate"].nunique() > 2
+
+
+def test_an_unknown_corruption_is_refused_with_those_there_are():
+    lm = tiny_lm.build()
+    assert list(robustness.changes(lm, ["truncate", "no prompt"])) == ["truncate", "no prompt"]
+    with pytest.raises(CorruptionError, match="no corruption is called 'paraphrase': expected some of delete at random, .*retokenise"):
+        robustness.changes(lm, ["truncate", "paraphrase"])
