@@ -27,8 +27,9 @@ Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fra
 
 
 def changes(lm: models.LM, names: Sequence[str] | None = None) -> dict[str, Change]:
-    """The corruptions of these names, or all; each takes (prompts, responses, fraction, seed). Those without a strength do nothing at 0, and all they can above.
+    """The corruptions of these names, or all; each takes (prompts, responses, fraction, seed).
 
+    Those without a strength do nothing at 0, and all they can above.
     Edits ``at random`` are of the response, with tokens from the vocabulary (``own tokens``: from the text). Edits ``at the start`` are of prompt and
     response in one piece, for a detector that knows neither where one ends nor what the other was.
 

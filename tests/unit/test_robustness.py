@@ -170,5 +170,5 @@ def test_null_levels_count_the_alarms_of_fresh_keys():
 def test_an_unknown_corruption_is_refused_with_those_there_are():
     lm = tiny_lm.build()
     assert list(robustness.changes(lm, ["truncate", "no prompt"])) == ["truncate", "no prompt"]
-    with pytest.raises(CorruptionError, match="no corruption is called 'paraphrase': expected some of delete at random, .*retokenise"):
+    with pytest.raises(CorruptionError, match=r"no corruption is called 'paraphrase': expected some of delete at random, .*retokenise"):
         robustness.changes(lm, ["truncate", "paraphrase"])
