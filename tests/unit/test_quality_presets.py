@@ -14,6 +14,11 @@ def quality():
 def test_the_large_preset_asks_for_a_thousand_and_more(quality):
     values = quality.check(notebooks.preset("quality_large"))
     assert min(values["n_items"], values["n_texts"], values["n_judged"]) >= 1000
+
+
+def test_the_exchange_preset_goes_up_to_a_psi_of_4_on_four_weights_and_more(quality):
+    values = quality.check(notebooks.preset("exchange_large"))
+    assert values["n_exchange"] * values["n_exchange_keys"] >= 100
     assert max(values["exchange_psi"]) == 4.0
     assert len(values["exchange_weights"]) >= 4
 
