@@ -46,7 +46,7 @@ OTHER = {
         "weight": "model.layers.2.mlp.up_proj.weight",
         "n_prompts": 8,
         "n_tokens": 64,
-        "ranks": [0, 200],
+        "ranks": [0, 240],
         "lengths": [16, 32],
         "n_map": 8,
         "contestants": [128],
