@@ -78,7 +78,7 @@ def card(
         rules=docs_corpus.VERSION,
         sources=", ".join(f"{name} {size:,.0f}" for name, size in sources.items()),
         curve=_table(shown[["step", "tokens", "loss", "held_out"]]),
-        versions=", ".join(f"{name} {version}" for name, version in docs_corpus.installed_packages().items())
+        versions=", ".join(f"{name} {version}" for name, version in docs_corpus.versions().items())
         + f". Trained with torch {torch.__version__}, transformers {transformers.__version__}.",
     )
 

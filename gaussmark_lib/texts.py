@@ -1,9 +1,9 @@
 """Text to prompt with and to test on, as ``datasets.Dataset`` with the columns ``text`` and ``source``.
 
 =============  ==============================================================================================
-``"docs"``     documentation prose of the installed packages, what the embedded model was trained on (``docs_corpus``)
-``"licences"`` licence files of the installed packages: English of another kind, much of it repeated
-``"source"``   Python source code of the standard library: not prose at all
+``"docs"``     documentation prose of a fixed list of packages, what the embedded model was trained on (``docs_corpus``)
+``"licences"`` licence files of the same packages: English of another kind, much of it repeated
+``"source"``   Python source code of two of these packages: not prose at all
 ``"c4"``       ``allenai/c4``, ``realnewslike``: the paper's prompts; needs a network
 a path         a ``.jsonl`` file with a ``text`` field a line
 =============  ==============================================================================================
@@ -11,10 +11,8 @@ a path         a ``.jsonl`` file with a ``text`` field a line
 
 import hashlib
 import json
-import sysconfig
 import zlib
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,17 +113,17 @@ def _pieces(files: Iterable[tuple[str, str]], min_chars: int) -> Iterator[dict]:
 
 
 def _licences() -> Iterator[tuple[str, str]]:
-    names = ("licen", "copying", "notice")
-    for distribution in metadata.distributions():
-        for file in distribution.files or ():
-            path = Path(distribution.locate_file(file))
-            if file.name.lower().startswith(names) and path.suffix.lower() in ("", ".txt", ".md", ".rst") and path.is_file():
-                yield distribution.metadata["Name"], path.read_text(errors="ignore")
+    for package in docs_corpus.PACKAGES:
+        for name, path in docs_corpus.files_of(package, suffix=""):
+            if path.name.lower().startswith(("licen", "copying", "notice")) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
+                yield name, path.read_text(encoding="utf-8", errors="ignore")
 
 
 def _source_code() -> Iterator[tuple[str, str]]:
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
-        yield path.name, path.read_text(errors="ignore")
+    for package in ("dask", "distributed"):
+        for name, path in docs_corpus.files_of(package):
+            if "/tests/" not in name:
+                yield name, path.read_text(encoding="utf-8", errors="ignore")
 
 
 def _jsonl(path: Path) -> list[dict]:
