@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gaussmark_lib.errors import GaussMarkError
 
 if TYPE_CHECKING:
-    from gaussmark_lib.notebooks import Notebook
+    from gaussmark_lib.runs.notebook import Notebook
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130  # exit codes
 
@@ -117,16 +117,17 @@ def _joined(words: list[str]) -> list[str]:
 
 def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[str, Any], dict[str, Any]]:
     """What -f and what -p say."""
-    from gaussmark_lib import notebooks, parameters
+    from gaussmark_lib.runs import parameters, presets
 
     if lone := [typed for typed in arguments.typed if "=" not in typed]:
         raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
-    preset = notebooks.preset(arguments.preset) if arguments.preset else {}
+    preset = presets.read(arguments.preset) if arguments.preset else {}
     return preset, parameters.parse(notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed])
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gaussmark_lib import notebooks, runs
+    from gaussmark_lib import runs
+    from gaussmark_lib.runs import notebook as notebooks
 
     notebook = notebooks.load(arguments.notebook)
     if arguments.parameters:
@@ -148,7 +149,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from gaussmark_lib import grid, notebooks, sweeps
+    from gaussmark_lib import sweeps
+    from gaussmark_lib.runs import notebook as notebooks
+    from gaussmark_lib.sweeps import grid
 
     notebook = notebooks.load(arguments.notebook)
     values = grid.read(arguments.grid)
@@ -178,7 +181,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _tour(arguments: argparse.Namespace) -> int:
-    from gaussmark_lib.tour import tour
+    from gaussmark_lib.runs.tour import tour
 
     with _stoppable():
         done = tour(force=arguments.force, root=arguments.records)
@@ -225,7 +228,7 @@ def _new_key(arguments: argparse.Namespace) -> int:
     from gaussmark_lib import models, perturb
 
     watermark = perturb.Watermark(arguments.weight, arguments.sigma, arguments.rank_dropped)
-    key = perturb.bind(perturb.Key.new(), watermark, models.load(arguments.model).model)
+    key = perturb.bind(models.load(arguments.model).model, watermark, perturb.Key.new())
     key.save(arguments.path)
     print(f"key {key.key_id} for {arguments.weight}: {arguments.path}\nKeep it secret: whoever has it can detect the watermark, and remove it.")
     return 0

@@ -10,7 +10,7 @@ where reverse mode would need a backward pass a token.
 paper                 here
 ====================  ==========================================
 x, v_1 … v_T          prompt, response (token ids)
-ξ, σ                  ``perturb.noise(key, wm, model)``, ``wm.sigma``
+ξ, σ                  ``perturb.noise(model, wm, key)``, ``wm.sigma``
 e_t                   ``evidence``: above 0 leans to the key, below 0 away from it
 ====================  ==========================================
 
@@ -19,6 +19,7 @@ Read it as a picture of one sum, not as T tests: only ψ is N(0, 1), and under t
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -31,10 +32,6 @@ from transformers import PreTrainedModel
 from gaussmark_lib import models, perturb, score, tokens
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
-
-with warnings.catch_warnings():  # torch's first forward-mode derivative loads rules by torch's own deprecated torch.jit.script, and says so
-    warnings.simplefilter("ignore", DeprecationWarning)
-    torch.func.jvp(torch.sin, (torch.zeros(1),), (torch.ones(1),))
 
 
 def per_token(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[int], wm: perturb.Watermark, key: perturb.Key) -> pd.DataFrame:
@@ -51,11 +48,12 @@ def per_token(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError, UnknownWeightError: as ``score.score``.
     """
+    wm = wm.on(model)
     [found] = score.gradients(model, [prompt], [response], wm)  # checks everything, and gives ‖G‖
-    xi = perturb.noise(key, wm, model).to(found.G.device)
+    xi = perturb.noise(model, wm, key).to(found.G.device)
     score.statistic(found, xi[None], wm.sigma)  # raises where ψ does not exist
     prompt, response = tokens.checked_prompt(model, prompt, "prompt"), tokens.checked(model, response, "response")
-    log_p, slope = _along(model, models.linear(model, wm.weight), xi, prompt + response, len(response))
+    log_p, slope = _along(model, wm.linear, xi, prompt + response, len(response))
     evidence = slope.double() / (wm.sigma * found.norm)
     return pd.DataFrame(
         {"position": range(len(response)), "token_id": response, "evidence": evidence.tolist(), "log_p": log_p.double().tolist()}, columns=COLUMNS
@@ -104,10 +102,14 @@ def _along(
         return logits.log_softmax(-1).gather(-1, row[0, -n:, None])[:, 0]
 
     theta = linear.parameter.detach()
-    training = model.training
-    model.eval()
-    try:
-        with sdpa_kernel(SDPBackend.MATH), torch.no_grad():  # the fused attention kernels have no forward-mode derivative
-            return torch.func.jvp(log_p, (theta,), (linear.oriented(xi).to(theta),))
-    finally:
-        model.train(training)
+    _load_forward_mode()
+    with models.evaluating(model), sdpa_kernel(SDPBackend.MATH), torch.no_grad():  # the fused attention kernels have no forward-mode derivative
+        return torch.func.jvp(log_p, (theta,), (linear.oriented(xi).to(theta),))
+
+
+@cache
+def _load_forward_mode() -> None:
+    """torch's first forward-mode derivative loads its rules by torch's own deprecated ``torch.jit.script``, and warns of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.func.jvp(torch.sin, (torch.zeros(1),), (torch.ones(1),))

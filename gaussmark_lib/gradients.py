@@ -17,12 +17,12 @@ x, y                  prompt, response (token ids)
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -32,8 +32,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, models, perturb, tokens
-from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, InvalidTextError
-from gaussmark_lib.likelihood import Pair
+from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
+from gaussmark_lib.tokens import Pair, Texts
+from gaussmark_lib.watermark import Watermark
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class TextGradient:
         """G/‖G‖ in row order, d = d_out·d_in: its inner product with ξ/σ is ψ.
 
         Raises:
-            DegenerateScoreError: if G is zero or not finite.
+            DegenerateScoreError: G is zero or not finite.
         """
         if not math.isfinite(self.norm) or not math.isfinite(self.log_lik) or self.norm == 0:
             raise DegenerateScoreError(
@@ -66,14 +67,13 @@ class TextGradient:
 
 def gradients(
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    wm: perturb.Watermark,
+    prompts: Texts,
+    responses: Texts,
+    wm: Watermark,
     *,
     lengths: Sequence[int] | None = None,
     dtype: str | torch.dtype | None = None,
     batch_size: int = 8,
-    failed: dict[int, str] | None = None,
     progress: bool = False,
 ) -> Iterator[TextGradient]:
     """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first.
@@ -81,21 +81,32 @@ def gradients(
     Args:
         lengths: where given, the G of each response's first n tokens, for each of these n that the response has. The forward pass is shared.
         dtype: as for ``score.score``.
-        failed: where given, a text that cannot be scored is noted there (index → reason) instead of raising.
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, UnknownWeightError.
     """
-    linear = wm.find(model)
-    project = wm.projector(linear)
-    for i, n, log_lik, [matrix] in _each(model, prompts, responses, [linear], lengths, dtype, batch_size, failed, progress):
-        yield TextGradient(i, project(matrix), log_lik, n)
+    perturb.refuse_perturbed(model)
+    return of_pairs(
+        model, tokens.checked_pairs(model, prompts, responses), wm, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress
+    )
+
+
+def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *, perturbed: bool = False, **settings) -> Iterator[TextGradient]:
+    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their numbers.
+
+    Args:
+        perturbed: the model may be a watermarked one. Only for showing what goes wrong then: ψ is N(0, 1) at the base θ alone.
+    """
+    wm = wm.on(model)
+    reading = _Reading(model, [wm.linear], perturbed=perturbed, **settings)
+    for prefix in reading.prefixes(pairs):
+        yield TextGradient(prefix.text, wm.project(prefix.matrices[0]), prefix.log_lik, prefix.n_tokens)
 
 
 def norms(
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
+    prompts: Texts,
+    responses: Texts,
     weights: Sequence[str],
     *,
     lengths: Sequence[int] | None = None,
@@ -113,125 +124,136 @@ def norms(
         One row a text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over the tokens).
     """
     linears = [models.linear(model, weight) for weight in weights]
+    reading = _Reading(model, linears, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress)
     rows = [
-        {"text": i, "weight": linear.name, "n_tokens": n, "grad_norm": matrix.norm().item(), "log_lik": log_lik}
-        for i, n, log_lik, matrices in _each(model, prompts, responses, linears, lengths, dtype, batch_size, None, progress)
-        for linear, matrix in zip(linears, matrices, strict=True)
+        {"text": prefix.text, "weight": linear.name, "n_tokens": prefix.n_tokens, "grad_norm": G.norm().item(), "log_lik": prefix.log_lik}
+        for prefix in reading.prefixes(tokens.checked_pairs(model, prompts, responses))
+        for linear, G in zip(linears, prefix.matrices, strict=True)
     ]
     return pd.DataFrame(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
 
 
-def _each(
-    model, prompts, responses, linears: Sequence[models.Linear], lengths, dtype, batch_size, failed, progress
-) -> Iterator[tuple[int, int, float, list[Tensor]]]:
-    """(text, number of its tokens, log-likelihood, G for each layer), in batches of texts of like length."""
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidTextError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
-    perturb.refuse_perturbed(model)
-    lengths = _checked_lengths(lengths)
-    dtype = models.arithmetic(model, dtype)
-    pairs = checked_pairs(model, prompts, responses, failed)
-    order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
-    with tqdm(total=len(order), desc="scoring", unit="text", disable=not progress) as bar:
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            perturb.refuse_perturbed(model)  # again: what runs between two yields may have watermarked it
-            with models.computing_in(model, dtype), frozen(model):
-                found = _batch(model, linears, [pairs[i] for i in batch], lengths)
-            for i, n, log_lik, matrices in found:
-                yield batch[i], n, log_lik, matrices
-            bar.update(len(batch))
-
-
-def _checked_lengths(lengths: Sequence[int] | None) -> list[int] | None:
-    if lengths is None:
-        return None
-    if not lengths or not all(isinstance(n, int) and n >= 1 for n in lengths):
-        raise InvalidTextError(f"lengths: expected whole numbers ≥ 1, got {lengths!r}")
-    return sorted(set(lengths))
-
-
-def checked_pairs(model, prompts, responses, failed) -> dict[int, Pair]:
-    if isinstance(responses, str) or len(prompts) != len(responses):
-        raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
-    if len(prompts) == 0:
-        raise InvalidTextError("expected at least one prompt with its response, got none")
-    pairs = {}
-    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        try:
-            prompt = tokens.checked_prompt(model, prompt, f"prompt {i}")
-            response = tokens.checked(model, response, f"response {i}")
-            if not response:
-                raise InvalidTextError(f"response {i}: expected at least one token to score, got none")
-            tokens.check_fits(model, len(prompt), len(response), f"text {i}")
-            pairs[i] = (prompt, response)
-        except GaussMarkError as error:
-            if failed is None:
-                raise
-            failed[i] = str(error)
-    return pairs
-
-
 @contextmanager
 def frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode, and a graph that begins at the hooked layer, since no parameter asks for a gradient; all is put back."""
+    """Evaluation mode, and a graph that begins at the traced layer, since no parameter asks for a gradient; restored afterwards."""
     wanted = [p for p in model.parameters() if p.requires_grad]
     for p in wanted:
         p.requires_grad_(False)
     try:
-        with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():  # whatever the caller is in
+        with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
             yield
     finally:
         for p in wanted:
             p.requires_grad_(True)
 
 
-def _batch(
-    model: PreTrainedModel, linears: Sequence[models.Linear], pairs: Sequence[Pair], lengths: list[int] | None
-) -> Iterator[tuple[int, int, float, list[Tensor]]]:
-    """(row, tokens, log-likelihood, G of each layer) from one forward pass and a backward pass a length; each G is formed when it is asked for.
+class Call(NamedTuple):
+    """One use of a layer in a forward pass: which layer of the list, its input a, and its output y, where the graph begins."""
 
-    Padding is on the right, where a causal model cannot see it, and carries no loss: a text's G does not depend on its batch.
-    """
-    calls: list[tuple[int, Tensor, Tensor]] = []  # (which layer, its input, its output), in the order of the forward pass
+    layer: int
+    a: Float[Tensor, "texts n d_in"]
+    y: Float[Tensor, "texts n d_out"]
+
+
+@contextmanager
+def traced(linears: Sequence[models.Linear]) -> Iterator[list[Call]]:
+    """Inside the ``with``, every use of these layers is kept, in the order of the forward pass; their outputs ask for a gradient."""
+    calls: list[Call] = []
 
     def keeper(layer: int):
         def keep(_, inputs, output):
             if not output.requires_grad:
                 output = output.detach().requires_grad_()
-            calls.append((layer, inputs[0].detach(), output))
+            calls.append(Call(layer, inputs[0].detach(), output))
             return output
 
         return keep
 
     handles = [linear.module.register_forward_hook(keeper(layer)) for layer, linear in enumerate(linears)]
     try:
-        log_p, number = likelihood.token_log_p(model, pairs)
+        yield calls
     finally:
         for handle in handles:
             handle.remove()
-    for layer, linear in enumerate(linears):
-        if not log_p.requires_grad or layer not in [called for called, _, _ in calls]:
-            raise DegenerateScoreError(f"expected texts that depend on {linear.name}, but the model computes them without it; choose another weight")
-    ends = lengths or [max(len(y) for _, y in pairs)]
-    parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
-    outputs = [output for _, _, output in calls]
-    grads = [torch.autograd.grad((log_p * part).sum(), outputs, retain_graph=part is not parts[-1], materialize_grads=True) for part in parts]
-    log_liks = torch.stack([(log_p.detach().double() * part).sum(-1) for part in parts]).cumsum(0).tolist()
-    return _formed([(layer, a) for layer, a, _ in calls], grads, log_liks, pairs, lengths)
 
 
-def _formed(inputs, grads, log_liks, pairs, lengths) -> Iterator[tuple[int, int, float, list[Tensor]]]:
-    """G = Σ_s g_s a_sᵀ of each row and length; that of a longer prefix is the one before plus what its further tokens add."""
-    for row, (x, y) in enumerate(pairs):
-        matrices: dict[int, Tensor | float] = defaultdict(float)
-        for part, end in enumerate(lengths or [len(y)]):
-            if end > len(y):
-                break
-            n = len(x) + end
-            for (layer, a), g in zip(inputs, grads[part], strict=True):
-                matrices[layer] = matrices[layer] + _outer(g[row, :n], a[row, :n])
-            yield row, end, log_liks[part][row], [matrices[layer] for layer in sorted(matrices)]
+class _Prefix(NamedTuple):
+    """The first ``n_tokens`` of one text: their log-likelihood, and G for each layer."""
+
+    text: int
+    n_tokens: int
+    log_lik: float
+    matrices: list[Tensor]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How texts are read: in batches of texts of like length, one forward pass a batch and one backward pass a length."""
+
+    model: PreTrainedModel
+    linears: Sequence[models.Linear]
+    lengths: Sequence[int] | None = None
+    dtype: str | torch.dtype | None = None
+    batch_size: int = 8
+    progress: bool = False
+    perturbed: bool = False
+
+    def __post_init__(self):
+        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise InvalidTextError(f"batch_size: expected a whole number ≥ 1, got {self.batch_size!r}")
+        if self.lengths is not None and (not self.lengths or not all(isinstance(n, int) and n >= 1 for n in self.lengths)):
+            raise InvalidTextError(f"lengths: expected whole numbers ≥ 1, got {self.lengths!r}")
+
+    def prefixes(self, pairs: Mapping[int, Pair]) -> Iterator[_Prefix]:
+        """Each text, or each wanted prefix of it, shortest texts first."""
+        dtype = models.arithmetic(self.model, self.dtype)
+        order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
+        with tqdm(total=len(order), desc="scoring", unit="text", disable=not self.progress) as bar:
+            for start in range(0, len(order), self.batch_size):
+                batch = order[start : start + self.batch_size]
+                if not self.perturbed:
+                    perturb.refuse_perturbed(self.model)  # for each batch: what runs between two yields may have watermarked it
+                with models.computing_in(self.model, dtype), frozen(self.model):
+                    found = self._batch([pairs[i] for i in batch])
+                for prefix in found:
+                    yield prefix._replace(text=batch[prefix.text])
+                bar.update(len(batch))
+
+    def _batch(self, pairs: Sequence[Pair]) -> Iterator[_Prefix]:
+        """The prefixes of one batch, numbered within it; each G is formed when it is asked for.
+
+        Padding is on the right, where a causal model cannot see it, and carries no loss: a text's G does not depend on its batch.
+        """
+        with traced(self.linears) as calls:
+            log_p, number = likelihood.token_log_p(self.model, pairs)
+        self._check_used(log_p, calls)
+        ends = sorted(set(self.lengths)) if self.lengths else [max(len(y) for _, y in pairs)]
+        parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
+        outputs = [call.y for call in calls]
+        g = [torch.autograd.grad((log_p * part).sum(), outputs, retain_graph=part is not parts[-1], materialize_grads=True) for part in parts]
+        log_liks = torch.stack([(log_p.detach().double() * part).sum(-1) for part in parts]).cumsum(0).tolist()
+        inputs = [call._replace(y=None) for call in calls]  # the outputs hold the whole graph
+        return self._formed(inputs, g, log_liks, pairs)
+
+    def _check_used(self, log_p: Tensor, calls: Sequence[Call]) -> None:
+        used = {call.layer for call in calls} if log_p.requires_grad else set()
+        for layer, linear in enumerate(self.linears):
+            if layer not in used:
+                raise DegenerateScoreError(
+                    f"expected texts that depend on {linear.name}, but the model computes them without it; choose another weight"
+                )
+
+    def _formed(self, inputs: Sequence[Call], g: Sequence[Sequence[Tensor]], log_liks: list[list[float]], pairs: Sequence[Pair]) -> Iterator[_Prefix]:
+        """G = Σ_s g_s a_sᵀ; that of a longer prefix is the one before plus what its further tokens add."""
+        for row, (x, y) in enumerate(pairs):
+            matrices: list[Tensor | float] = [0.0] * len(self.linears)
+            for part, end in enumerate(sorted(set(self.lengths)) if self.lengths else [len(y)]):
+                if end > len(y):
+                    break
+                n = len(x) + end
+                for call, of_output in zip(inputs, g[part], strict=True):
+                    matrices[call.layer] = matrices[call.layer] + _outer(of_output[row, :n], call.a[row, :n])
+                yield _Prefix(row, end, log_liks[part][row], list(matrices))
 
 
 def _outer(g: Float[Tensor, "n d_out"], a: Float[Tensor, "n d_in"]) -> Float[Tensor, "d_out d_in"]:

@@ -8,16 +8,13 @@ import secrets
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from gaussmark_lib.errors import KeyFileError, KeyMismatchError
-
-if TYPE_CHECKING:
-    from gaussmark_lib.models import Linear
-    from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.watermark import PlacedWatermark, Watermark
 
 FORMAT = "gaussmark key 1"
 
@@ -80,23 +77,31 @@ class Key:
         return hashlib.sha256(b"gaussmark key id" + self.secret).hexdigest()[:8]
 
     @property
-    def watermark(self) -> "Watermark":
-        """The watermark a bound key is for."""
-        from gaussmark_lib.perturb import Watermark
+    def fingerprint(self) -> str:
+        """64 hexadecimal digits that name the key without giving it away: for what must never confuse two keys, where ``key_id`` may."""
+        return hashlib.sha256(b"gaussmark key fingerprint" + self.secret).hexdigest()
 
+    @property
+    def watermark(self) -> Watermark:
+        """The watermark a bound key is for."""
         if self.binding is None:
-            raise KeyMismatchError(f"key {self.key_id} is not bound to a weight; make one with perturb.bind(key, wm, model)")
+            raise KeyMismatchError(f"key {self.key_id} is not bound to a weight; make one with perturb.bind(model, wm, key)")
         return Watermark(self.binding.weight, self.binding.sigma, self.binding.rank_dropped, self.binding.side)
 
     def __repr__(self) -> str:
         return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"
 
-    def bound(self, wm: "Watermark", linear: "Linear", xi: Tensor) -> "Key":
-        return replace(self, binding=_binding(wm, linear, xi))
+    def bound(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> "Key":
+        """This key with a note that it is for this watermark, on this model; ``xi`` is its noise before any projection."""
+        return replace(self, binding=_binding(wm, xi))
 
-    def check(self, wm: "Watermark", linear: "Linear", xi: Tensor) -> None:
-        """Raises KeyMismatchError naming each thing in which a bound key's purpose and its use differ."""
-        made_for, used_for = self.binding.model_dump(), _binding(wm, linear, xi).model_dump()
+    def check(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> None:
+        """Compares a bound key's purpose with its use.
+
+        Raises:
+            KeyMismatchError: they differ; the message names each difference.
+        """
+        made_for, used_for = self.binding.model_dump(), _binding(wm, xi).model_dump()
         if made_for["sigma"] != used_for["sigma"] or made_for["shape"] != used_for["shape"]:
             used_for.pop("noise_sha256")  # follows from the other difference
         wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
@@ -158,14 +163,14 @@ class Key:
         return key
 
 
-def _binding(wm: "Watermark", linear: "Linear", xi: Tensor) -> Binding:
+def _binding(wm: PlacedWatermark, xi: Tensor) -> Binding:
     return Binding(
         weight=wm.weight,
-        shape=linear.shape,
+        shape=wm.linear.shape,
         sigma=float(wm.sigma),
         rank_dropped=wm.rank_dropped,
-        side=wm.side if wm.rank_dropped else "left",  # which side none is dropped from makes no difference
-        base_sha256=linear.sha256(),
+        side=wm.side if wm.rank_dropped else "left",  # with rank_dropped = 0 the side is ignored
+        base_sha256=wm.linear.sha256(),
         noise_sha256=hashlib.sha256(xi.contiguous().numpy()).hexdigest(),
     )
 

@@ -20,26 +20,27 @@ is the prompt's. Green lists come from the random numbers of the device that the
 A list's seed is the key times the token, so that after token 0 it is the same under every key: those pairs are no secret, and no evidence.
 """
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 from scipy import stats
 from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import generate, models, price, tokens
+from gaussmark_lib import divergence, generate, models, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.perturb import Key
-from gaussmark_lib.schemes import Texts
+from gaussmark_lib.keys import Key
+from gaussmark_lib.scheme import Scheme, register
+from gaussmark_lib.tokens import Texts
 
 COLUMNS = ["text", "n_tokens", "n_scored", "n_green", "statistic", "p_normal", "p_value", "log10_p"]
 
 
 @dataclass(frozen=True)
-class KGW:
+class KGW(Scheme):
     """One soft red list watermark.
 
     Args:
@@ -67,13 +68,14 @@ class KGW:
         return f"KGW-{self.bias:g}" + (" z-test" if self.test == "z" else "")
 
     @property
+    def exact(self) -> bool:
+        return self.test == "exact"
+
+    @property
     def config(self) -> WatermarkingConfig:
         """transformers' own description of it, as ``model.generate(watermarking_config=…)`` takes it."""
         hashing_key = self.key.seed >> 65  # torch takes seeds below 2⁶³
         return WatermarkingConfig(greenlist_ratio=self.green_share, bias=self.bias, hashing_key=hashing_key, context_width=1)
-
-    def rekeyed(self, seed: int) -> Self:
-        return replace(self, key=Key.from_seed(seed))
 
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
         """Continues each prompt, with the luck that :func:`generate.sample` has for this seed."""
@@ -83,9 +85,9 @@ class KGW:
         self._realised_share(model)  # raises where there is none
         return WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
 
-    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> np.ndarray:
-        """How far from the base model its own texts were written, nats a text: see ``price``."""
-        return price.processed_divergences(model, prompts, responses, lambda rows: self.processor(model))
+    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
+        """How far from the base model its own texts were written, nats a text: see ``divergence``."""
+        return divergence.per_text_of_processor(model, prompts, responses, lambda rows: self.processor(model))
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         """Tests each response; the prompts are not looked at.
@@ -122,6 +124,11 @@ class KGW:
         if int(vocabulary * self.green_share) == 0:
             raise InvalidWatermarkError(f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a larger one")
         return int(vocabulary * self.green_share) / vocabulary
+
+
+for _bias in (1.0, 2.0):
+    register(f"KGW-{_bias:g}")(lambda wm, key, bias=_bias: KGW(bias, key))
+register("KGW-2 z-test")(lambda wm, key: KGW(2.0, key, test="z"))
 
 
 @torch.no_grad()

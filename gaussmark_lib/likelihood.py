@@ -16,8 +16,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import InvalidTextError
-
-Pair = tuple[Sequence[int], Sequence[int]]
+from gaussmark_lib.tokens import Pair
 
 
 def cross_entropy(

@@ -25,9 +25,10 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import perturb
+from gaussmark_lib import perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.gradients import TextGradient, gradients
+from gaussmark_lib.gradients import TextGradient, gradients, of_pairs
+from gaussmark_lib.tokens import Texts
 
 __all__ = ["COLUMNS", "TextGradient", "gradients", "score", "statistic", "table"]
 
@@ -36,8 +37,8 @@ COLUMNS = ["text", "key_id", "psi", "p_value", "log10_p", "grad_norm", "log_lik"
 
 def score(
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
+    prompts: Texts,
+    responses: Texts,
     wm: perturb.Watermark,
     keys: Sequence[perturb.Key],
     *,
@@ -57,7 +58,7 @@ def score(
         wm: the watermark the keys belong to; ``wm.sigma`` cancels in ψ but must be the keys' own where they are bound.
         keys: K keys; one backward pass serves them all.
         lengths: where given, each response is tested on its first n tokens, for each of these n that it has: ``n_tokens`` tells which.
-        xis: the noises, where the caller holds them already: what ``perturb.noises(keys, wm, model)`` returned.
+        xis: the noises, where the caller holds them already: what ``perturb.noises(model, wm, keys)`` returned.
         dtype: the lowest precision that will do, ``"bfloat16"``, ``"float32"`` or ``"float64"``; by default the model's own. The level is exact
             in any (a rounded gradient does not know the key either); what it costs is power. Where the processor has no bfloat16 arithmetic,
             float32 takes its place.
@@ -77,24 +78,17 @@ def score(
         raise InvalidTextError("expected at least one key to test for, got none; gradients() needs no key")
     if isinstance(keys, perturb.Key):
         raise InvalidTextError("keys: expected a list of keys, got one; write keys=[key]")
-    linear = wm.find(model)
+    perturb.refuse_perturbed(model)
+    wm = wm.on(model)
     if xis is None:
-        xis = perturb.noises(keys, wm, model)
-    if xis.shape != (len(keys), *linear.shape):
-        raise InvalidWatermarkError(f"xis: expected the noises of these keys, shape {(len(keys), *linear.shape)}, got {tuple(xis.shape)}")
-    xis = xis.to(linear.parameter.device)
-    failed: dict[int, str] = {}
-    each = gradients(
-        model,
-        prompts,
-        responses,
-        wm,
-        lengths=lengths,
-        dtype=dtype,
-        batch_size=batch_size,
-        failed=failed if on_error == "record" else None,
-        progress=progress,
-    )
+        xis = perturb.noises(model, wm, keys)
+    if xis.shape != (len(keys), *wm.linear.shape):
+        raise InvalidWatermarkError(f"xis: expected the noises of these keys, shape {(len(keys), *wm.linear.shape)}, got {tuple(xis.shape)}")
+    xis = xis.to(wm.linear.parameter.device)
+    pairs, failed = tokens.usable_pairs(model, prompts, responses)
+    if failed and on_error == "raise":
+        raise next(iter(failed.values()))
+    each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress)
     facts, psi = [], [np.empty((0, len(keys)))]
     for several in _batched(each, min(len(keys), 32)):  # held together, they take no more memory than the noises
         units = []
@@ -105,13 +99,15 @@ def score(
             except DegenerateScoreError as error:
                 if on_error == "raise":
                     raise
-                failed[found.text] = str(error)
+                failed[found.text] = error
         if units:
             psi.append(_inner(torch.stack(units), xis, wm.sigma))
     rows = [_rows(facts, np.concatenate(psi), [key.key_id for key in keys])]
     rows += [_failure(text, responses[text], keys) for text in failed]
     found_rows = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
-    return found_rows if on_error == "raise" else found_rows.assign(error=found_rows["text"].map(failed))
+    return (
+        found_rows if on_error == "raise" else found_rows.assign(error=found_rows["text"].map({text: str(error) for text, error in failed.items()}))
+    )
 
 
 def statistic(found: TextGradient, xis: Float[Tensor, "k d_out d_in"], sigma: float) -> Float[np.ndarray, " k"]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from datasets import Dataset
 
-from gaussmark_lib import docs_corpus, hub
+from gaussmark_lib import docs, hub
 from gaussmark_lib.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:
 def _docs(split: str, min_chars: int) -> Iterator[dict]:
     if split not in ("train", "heldout"):
         raise CorpusError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
-    corpus = docs_corpus.load()
+    corpus = docs.load()
     corpus = corpus[corpus["split"] == split]
     for package, rows in groupby(zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]):
         yield from _joined((text for _, text in rows), package, min_chars)
@@ -113,15 +113,15 @@ def _pieces(files: Iterable[tuple[str, str]], min_chars: int) -> Iterator[dict]:
 
 
 def _licences() -> Iterator[tuple[str, str]]:
-    for package in docs_corpus.PACKAGES:
-        for name, path in docs_corpus.files_of(package, suffix=""):
+    for package in docs.PACKAGES:
+        for name, path in docs.files_of(package, suffix=""):
             if path.name.lower().startswith(("licen", "copying", "notice")) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
                 yield name, path.read_text(encoding="utf-8", errors="ignore")
 
 
 def _source_code() -> Iterator[tuple[str, str]]:
     for package in ("dask", "distributed"):
-        for name, path in docs_corpus.files_of(package):
+        for name, path in docs.files_of(package):
             if "/tests/" not in name:
                 yield name, path.read_text(encoding="utf-8", errors="ignore")
 

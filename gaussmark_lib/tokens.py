@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.errors import GaussMarkError, InvalidTextError
+
+Texts = Sequence[Sequence[int]]  # token ids, a list a text
+Pair = tuple[Sequence[int], Sequence[int]]  # prompt, response
 
 
 def checked(model: PreTrainedModel, ids: Sequence[int] | Tensor, what: str) -> list[int]:
@@ -41,6 +44,43 @@ def checked_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int] | Te
 
 def checked_prompt(model: PreTrainedModel, prompt: Sequence[int] | Tensor, what: str) -> list[int]:
     return checked(model, prompt, what) or [start_token(model)]
+
+
+def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> dict[int, Pair]:
+    """(prompt, response) of each text by its number, ready to be scored.
+
+    Raises:
+        InvalidTextError: no texts, another number of prompts than of responses, or a text that cannot be scored; names the first one.
+    """
+    pairs, failed = usable_pairs(model, prompts, responses)
+    for error in failed.values():
+        raise error
+    return pairs
+
+
+def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tuple[dict[int, Pair], dict[int, GaussMarkError]]:
+    """The pairs that can be scored, by number, and the error of each of the others."""
+    if isinstance(responses, str) or len(prompts) != len(responses):
+        raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
+    if len(prompts) == 0:
+        raise InvalidTextError("expected at least one prompt with its response, got none")
+    pairs: dict[int, Pair] = {}
+    failed: dict[int, GaussMarkError] = {}
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        try:
+            pairs[i] = _checked_pair(model, prompt, response, i)
+        except GaussMarkError as error:
+            failed[i] = error
+    return pairs, failed
+
+
+def _checked_pair(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[int], i: int) -> Pair:
+    prompt = checked_prompt(model, prompt, f"prompt {i}")
+    response = checked(model, response, f"response {i}")
+    if not response:
+        raise InvalidTextError(f"response {i}: expected at least one token to score, got none")
+    check_fits(model, len(prompt), len(response), f"text {i}")
+    return prompt, response
 
 
 def start_token(model: PreTrainedModel) -> int:

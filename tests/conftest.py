@@ -60,6 +60,6 @@ def key():
 @pytest.fixture(autouse=True)
 def _own_text_cache(tmp_path_factory, monkeypatch):
     """Texts of tiny models do not belong among those of the checkout."""
-    from gaussmark_lib import text_cache
+    from gaussmark_lib.schemes import cache
 
-    monkeypatch.setattr(text_cache, "FOLDER", tmp_path_factory.getbasetemp() / "written")
+    monkeypatch.setattr(cache, "FOLDER", tmp_path_factory.getbasetemp() / "written")

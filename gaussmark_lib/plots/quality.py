@@ -6,7 +6,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from gaussmark_lib import layer_map
+from gaussmark_lib.experiments import layer_sigma_sweep
 from gaussmark_lib.plots import style
 
 
@@ -104,7 +104,9 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
         for weight, rows in rates[rates["text"] == text].groupby("weight", sort=False):
             rows = rows.sort_values("psi")
             sides = [[rows[name] - rows[f"{name}_low"], rows[f"{name}_high"] - rows[name]] for name in ("psi", "delta")]
-            axes.errorbar(rows["psi"], rows["delta"], xerr=sides[0], yerr=sides[1], marker="o", capsize=2, linewidth=1, label=layer_map.short(weight))
+            axes.errorbar(
+                rows["psi"], rows["delta"], xerr=sides[0], yerr=sides[1], marker="o", capsize=2, linewidth=1, label=layer_sigma_sweep.short(weight)
+            )
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
     panels[0].legend(fontsize="small")
@@ -128,7 +130,7 @@ def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Fi
         vmax=1,
         cbar=False,
         linewidths=1,
-        yticklabels=list(map(layer_map.short, numbers.index)),
+        yticklabels=list(map(layer_sigma_sweep.short, numbers.index)),
         ax=axes,
     )
     axes.set(xlabel="σ", ylabel="", title=f"{label}: yellow is indistinguishable from the base model, purple is not")

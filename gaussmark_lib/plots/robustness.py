@@ -9,7 +9,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gaussmark_lib import fading, stats
+from gaussmark_lib import stats
+from gaussmark_lib.experiments import fading
 from gaussmark_lib.plots import style
 
 EDITED = "share of tokens edited"

@@ -6,8 +6,8 @@ from typing import Any
 import ipywidgets as w
 
 from gaussmark_lib import models
+from gaussmark_lib.experiments.playground import WATERMARKED, Comparison, Question, Session, Verdict, mlp_weights
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.playground import WATERMARKED, Comparison, Question, Session, Verdict, mlp_weights
 from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.widgets import render
 from gaussmark_lib.widgets.worker import Worker

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib.playground import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Verdict
+from gaussmark_lib.experiments.playground import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Verdict
 from gaussmark_lib.plots import style
 
 LEVEL = 0.05

@@ -10,7 +10,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.playground import Report, StoppedError
+from gaussmark_lib.experiments.playground import Report, StoppedError
 
 
 class Worker:

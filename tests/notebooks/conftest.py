@@ -2,7 +2,8 @@
 
 import pytest
 
-from gaussmark_lib import notebooks, paths
+from gaussmark_lib import paths
+from gaussmark_lib.runs import notebook as notebooks
 
 NUMBERED = notebooks.numbered()
 SOLUTIONS = sorted((paths.NOTEBOOKS / "solutions").glob("*.ipynb"))

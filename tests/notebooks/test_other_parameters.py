@@ -5,7 +5,8 @@ The defaults are run once by nbval; sizes are small here, so that both together 
 
 import pytest
 
-from gaussmark_lib import notebooks, runs
+from gaussmark_lib import runs
+from gaussmark_lib.runs import notebook as notebooks
 
 OTHER = {
     "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 12},

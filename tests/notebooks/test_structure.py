@@ -7,7 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from gaussmark_lib import notebooks, paths
+from gaussmark_lib import paths
+from gaussmark_lib.runs import notebook as notebooks
 
 PROMISES = ["# ", "**Claim.**", "**You will be able to**", "**Prerequisites:**", "**Time:**", "**Paper:**"]
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from gaussmark_lib import docs_corpus, generate, models, perturb, score, stats, texts, train
+from gaussmark_lib import docs, generate, models, perturb, score, stats, texts
+from gaussmark_lib.doclm import train
 from gaussmark_lib.paths import DATA
 
 FOLDER = DATA / "doclm"
@@ -45,7 +46,7 @@ def test_any_text_survives_its_tokenizer(lm):
 def test_held_out_bits_per_character_are_those_of_the_card(lm):
     on_the_card = float(re.search(r"held-out bits per character \| \*\*([\d.]+)\*\*", (FOLDER / "README.md").read_text())[1])
     assert on_the_card <= 1.28
-    pages = train.pages(docs_corpus.load(), "heldout")[::12]
+    pages = train.pages(docs.load(), "heldout")[::12]
     measured = train.bits_per_character(lm.model, lm.tokenizer, pages)
     assert measured["bits_per_char"] == pytest.approx(on_the_card, rel=0.08)  # a twelfth of the pages, and perhaps other package versions
 

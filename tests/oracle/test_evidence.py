@@ -24,10 +24,10 @@ def log_probabilities(model, prompt: list[int], response: list[int]) -> torch.Te
 
 def by_backward_passes(model, wm: Watermark, key: Key) -> np.ndarray:
     """⟨ξ, ∇ log p(v_t)⟩/(σ‖Σ_t ∇ log p(v_t)‖), a gradient a token."""
-    linear = wm.find(model)
+    linear = wm.on(model).linear
     log_p = log_probabilities(model, PROMPT, RESPONSE)
     gradients = [linear.oriented(torch.autograd.grad(one, linear.parameter, retain_graph=True)[0]) for one in log_p]
-    xi = perturb.noise(key, wm, model).to(gradients[0])
+    xi = perturb.noise(model, wm, key).to(gradients[0])
     norm = wm.sigma * torch.stack(gradients).sum(0).norm()
     return np.array([((xi * g).sum() / norm).item() for g in gradients])
 
@@ -49,7 +49,7 @@ def test_is_the_slope_of_each_log_probability(architecture: str, weight: str):
     model, wm, key = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.1), Key.from_seed(3)
     found = evidence.per_token(model, PROMPT, RESPONSE, wm, key)["evidence"].to_numpy()
     [gradient] = score.gradients(model, [PROMPT], [RESPONSE], wm)
-    linear, xi = wm.find(model), perturb.noise(key, wm, model)
+    linear, xi = wm.on(model).linear, perturb.noise(model, wm, key)
     errors_at = []
     with torch.no_grad():
         for step in (1e-3, 1e-4):

@@ -24,7 +24,7 @@ def test_the_slope_along_the_noise_is_the_inner_product(architecture, weight, ra
     [row] = score.score(model, [prompt], [response], wm, [key]).itertuples()
     expected = row.psi * row.grad_norm  # σ = 1
     parameter, theta = dict(model.named_parameters())[weight], dict(model.state_dict())[weight].clone()
-    xi = perturb.noise(key, wm, model).double()
+    xi = perturb.noise(model, wm, key).double()
     xi = xi.T if architecture == "gpt2" else xi
 
     def slope(h: float) -> float:

@@ -118,7 +118,7 @@ def test_another_model_finds_nothing(marked):
 
 def test_text_under_minus_xi_leans_the_other_way(marked):
     """A sign error in noise or statistic would pass every test of spread."""
-    linear, xi = marked.wm.find(marked.model), perturb.noise(marked.key, marked.wm, marked.model)
+    linear, xi = marked.wm.find(marked.model), perturb.noise(marked.model, marked.wm, marked.key)
     theta = linear.parameter.data
     linear.parameter.data = theta - xi
     responses = generate.sample(marked.model, marked.prompts, marked.n_tokens, seed=2)
@@ -132,7 +132,7 @@ def test_the_trap_of_the_gradient_at_theta_plus_xi(marked):
     psi = []
     for i in range(30):
         key = Key.from_seed(4000 + i)
-        xi = perturb.noise(key, wm, marked.model)
+        xi = perturb.noise(marked.model, wm, key)
         with perturb.watermarked(marked.model, wm, key):
             parameter = wm.find(marked.model).parameter
             log_p = marked.model(input_ids=torch.tensor([marked.prompts[i] + marked.plain[i]])).logits[0, 3:-1].log_softmax(-1)

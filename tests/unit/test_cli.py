@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import cli, generate, models, notebooks, paths, perturb, score
+from gaussmark_lib import cli, generate, models, paths, perturb, score
+from gaussmark_lib.runs import notebook as notebooks
 
 COMMAND = [sys.executable, "-m", "gaussmark_lib.cli"]
 SLOW = """
@@ -177,7 +178,7 @@ def test_a_key_is_made_for_one_weight_and_shown_without_its_secret(tmp_path, cap
 def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch):
     lm = models.load()
     watermark = perturb.Watermark(WEIGHT, sigma=0.2)
-    keys = [perturb.bind(perturb.Key.from_seed(seed), watermark, lm.model) for seed in (1, 2)]
+    keys = [perturb.bind(lm.model, watermark, perturb.Key.from_seed(seed)) for seed in (1, 2)]
     files = [str(key.save(tmp_path / f"{key.key_id}.json")) for key in keys]
     prompt = "Return the"
     with perturb.watermarked(lm.model, watermark, keys[0]):

@@ -8,7 +8,8 @@ import tiny_models
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gaussmark_lib import generate, perturb, score, train
+from gaussmark_lib import generate, perturb, score
+from gaussmark_lib.doclm import train
 from gaussmark_lib.errors import InvalidModelError, PerturbedModelError
 from gaussmark_lib.perturb import Watermark
 
@@ -28,7 +29,7 @@ def test_its_weights_are_theta_plus_xi(architecture, key, tmp_path):
 def test_in_bfloat16_it_is_the_sum_rounded_once(wm, key, tmp_path):
     model = tiny_models.build("llama", torch.bfloat16)
     exported = reload(perturb.export(model, wm, key, tmp_path / "out"))
-    expected = (wm.find(model).value().float() + perturb.noise(key, wm, model)).bfloat16()
+    expected = (wm.on(model).linear.value().float() + perturb.noise(model, wm, key)).bfloat16()
     assert torch.equal(exported.state_dict()[wm.weight], expected)
 
 
@@ -61,9 +62,9 @@ def test_its_files_name_the_weight_and_never_the_secret(model, wm, key, tmp_path
 
 
 def test_the_base_model_is_as_before(model, wm, key, tmp_path):
-    before = wm.find(model).value().clone()
+    before = wm.on(model).linear.value().clone()
     perturb.export(model, wm, key, tmp_path / "out")
-    assert torch.equal(wm.find(model).value(), before)
+    assert torch.equal(wm.on(model).linear.value(), before)
     perturb.refuse_perturbed(model)
     assert "gaussmark" not in model.config.to_dict()
 
@@ -78,7 +79,7 @@ def test_an_existing_folder_is_never_touched(model, wm, key, tmp_path):
 
 @pytest.mark.parametrize("who", ["model", "tokenizer"])
 def test_a_failure_leaves_nothing_half_written_and_the_model_clean(model, wm, key, tmp_path, monkeypatch, who):
-    before = wm.find(model).value().clone()
+    before = wm.on(model).linear.value().clone()
     tokenizer = train.train_tokenizer(["a b"], 257)
 
     def fail(folder, *args, **kwargs):
@@ -91,7 +92,7 @@ def test_a_failure_leaves_nothing_half_written_and_the_model_clean(model, wm, ke
     with pytest.raises(OSError, match="No space"):
         perturb.export(model, wm, key, tmp_path / "out", tokenizer)
     assert os.listdir(tmp_path) == []
-    assert torch.equal(wm.find(model).value(), before)
+    assert torch.equal(wm.on(model).linear.value(), before)
     perturb.refuse_perturbed(model)
     assert not hasattr(model.config, "gaussmark")
 

@@ -11,7 +11,7 @@ from gaussmark_lib.perturb import Watermark
 
 @pytest.fixture
 def bound(model, key):
-    return perturb.bind(key, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=2), model)
+    return perturb.bind(model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=2), key)
 
 
 WRONG = {
@@ -46,41 +46,41 @@ def test_another_base_model_is_refused(bound, tmp_path, use):
 
 
 def test_one_changed_number_in_the_base_weight_is_another_base(model, bound):
-    linear = bound.watermark.find(model)
+    linear = bound.watermark.on(model).linear
     linear.parameter.data[3, 4] *= 1.01
     with pytest.raises(KeyMismatchError, match="base_sha256"):
-        perturb.noise(bound, bound.watermark, model)
+        perturb.noise(model, bound.watermark, bound)
 
 
 def test_a_change_of_another_weight_is_no_other_base(model, bound):
     model.model.layers[0].mlp.up_proj.weight.data += 1
-    perturb.noise(bound, bound.watermark, model)
+    perturb.noise(model, bound.watermark, bound)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_same_model_in_another_precision_is_the_same_base(bound, dtype):
     wm = bound.watermark
-    kept = perturb.noise(bound, wm, tiny_models.build("llama"))
-    again = perturb.noise(bound, wm, tiny_models.build("llama", dtype))
+    kept = perturb.noise(tiny_models.build("llama"), wm, bound)
+    again = perturb.noise(tiny_models.build("llama", dtype), wm, bound)
     torch.testing.assert_close(again, kept, rtol=0, atol=0.02 * wm.sigma)  # bfloat16 rounds θ, and so turns its singular vectors a little
 
 
 def test_a_bound_key_gives_the_noise_and_the_scores_of_the_unbound_one(model, key, bound):
     wm = bound.watermark
-    assert torch.equal(perturb.noise(bound, wm, model), perturb.noise(key, wm, model))
+    assert torch.equal(perturb.noise(model, wm, bound), perturb.noise(model, wm, key))
     table = score.score(model, [[1, 2]], [[3, 4, 5]], wm, [bound, key])
     assert table["psi"][0] == pytest.approx(table["psi"][1], rel=1e-5)
 
 
 def test_without_a_rank_the_side_makes_no_difference(model, key):
-    bound = perturb.bind(key, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, side="right"), model)
-    perturb.noise(bound, Watermark("model.layers.1.mlp.up_proj.weight", 0.05), model)
+    bound = perturb.bind(model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, side="right"), key)
+    perturb.noise(model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05), bound)
 
 
 def test_binding_changes_neither_the_model_nor_the_key_id(model, key, wm):
-    before = wm.find(model).value().clone()
-    bound = perturb.bind(key, wm, model)
-    assert torch.equal(wm.find(model).value(), before)
+    before = wm.on(model).linear.value().clone()
+    bound = perturb.bind(model, wm, key)
+    assert torch.equal(wm.on(model).linear.value(), before)
     assert bound.key_id == key.key_id
     assert bound.secret == key.secret
 
@@ -88,12 +88,12 @@ def test_binding_changes_neither_the_model_nor_the_key_id(model, key, wm):
 def test_a_fixed_binding_of_conv1d_is_of_the_oriented_matrix(key):
     model = tiny_models.build("gpt2")
     wm = Watermark("transformer.h.0.mlp.c_fc.weight", 0.05)
-    assert perturb.bind(key, wm, model).binding.shape == (48, 32)
+    assert perturb.bind(model, wm, key).binding.shape == (48, 32)
 
 
 def used(use: str, model, wm, key, tmp_path) -> None:
     if use == "noise":
-        perturb.noise(key, wm, model)
+        perturb.noise(model, wm, key)
     elif use == "watermarked":
         with perturb.watermarked(model, wm, key):
             pytest.fail("the model was watermarked")

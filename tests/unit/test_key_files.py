@@ -15,7 +15,7 @@ from gaussmark_lib.perturb import Key
 
 @pytest.fixture
 def bound(model, wm, key) -> Key:
-    return perturb.bind(key, wm, model)
+    return perturb.bind(model, wm, key)
 
 
 def test_bound_and_unbound_keys_come_back_equal(tmp_path, key, bound):

@@ -47,7 +47,7 @@ def test_key_id_is_a_hash_and_differs_between_keys():
 
 
 def test_no_printed_form_shows_the_secret(model, wm, key):
-    bound = perturb.bind(key, wm, model)
+    bound = perturb.bind(model, wm, key)
     for one in (key, bound):
         for printed in (repr(one), str(one), f"{one}", f"{[one]}", f"{(one,)!r}", f"{one.binding}"):
             assert key.secret.hex() not in printed
@@ -60,19 +60,19 @@ def test_no_printed_form_shows_the_secret(model, wm, key):
 
 def test_no_traceback_shows_the_secret(model, wm, key):
     with pytest.raises(KeyMismatchError) as error:
-        perturb.noise(perturb.bind(key, wm, model), Watermark(wm.weight, 2 * wm.sigma), model)
+        perturb.noise(model, Watermark(wm.weight, 2 * wm.sigma), perturb.bind(model, wm, key))
     text = "".join(traceback.format_exception(error.value))
     assert key.secret.hex() not in text
     assert str(key.seed) not in text
 
 
 def test_a_key_survives_pickling_for_worker_processes(model, wm, key):
-    bound = perturb.bind(key, wm, model)
+    bound = perturb.bind(model, wm, key)
     assert pickle.loads(pickle.dumps(bound)) == bound
 
 
 def test_a_bound_key_knows_its_watermark_and_an_unbound_one_says_how_to_bind(model, wm, key):
     wm = Watermark(wm.weight, 0.125, rank_dropped=3)
-    assert perturb.bind(key, wm, model).watermark == wm
+    assert perturb.bind(model, wm, key).watermark == wm
     with pytest.raises(KeyMismatchError, match=r"not bound to a weight.*perturb\.bind"):
         _ = key.watermark

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gaussmark_lib import hub, models, train
+from gaussmark_lib import hub, models
+from gaussmark_lib.doclm import train
 from gaussmark_lib.errors import InvalidModelError
 
 WEIGHTS = "model.safetensors"

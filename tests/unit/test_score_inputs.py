@@ -140,7 +140,7 @@ def test_watermarking_between_two_texts_of_one_run(model, wm, key):
 
 
 def test_a_nan_in_the_weight_itself(model, wm, key):
-    wm.find(model).parameter.data[0, 0] = float("nan")
+    wm.on(model).linear.parameter.data[0, 0] = float("nan")
     refused("NaN or infinite numbers in model.layers.2.mlp.down_proj.weight", model, [[1]], [[2]], wm, [key], error=InvalidModelError)
 
 

@@ -8,7 +8,7 @@ import time
 import pandas as pd
 import pytest
 
-from gaussmark_lib import docs_corpus, texts
+from gaussmark_lib import docs, texts
 from gaussmark_lib.errors import CorpusError
 
 
@@ -20,8 +20,8 @@ def corpus(monkeypatch) -> pd.DataFrame:
         for i in range(2000)
     ]
     table = pd.DataFrame(rows, columns=["source", "text"])
-    table["split"] = table["text"].map(docs_corpus.split_of)
-    monkeypatch.setattr(docs_corpus, "load", lambda: table)
+    table["split"] = table["text"].map(docs.split_of)
+    monkeypatch.setattr(docs, "load", lambda: table)
     return table
 
 

@@ -36,7 +36,7 @@ def test_rank_dropped_must_leave_something(model, rank):
 
 
 def test_one_direction_left_is_enough(model, key):
-    xi = perturb.noise(key, Watermark(W, 0.05, rank_dropped=31), model)
+    xi = perturb.noise(model, Watermark(W, 0.05, rank_dropped=31), key)
     assert torch.linalg.matrix_rank(xi, rtol=1e-4) == 1
 
 
@@ -92,9 +92,9 @@ def test_embeddings_and_tied_heads(architecture, weight):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_weight_that_is_not_finite(model, key, value):
     wm = Watermark(W, 0.05)
-    wm.find(model).parameter.data[3, 4] = value
+    wm.on(model).linear.parameter.data[3, 4] = value
     with pytest.raises(InvalidModelError, match=f"expected finite weights, got NaN or infinite numbers in {W}"):
-        perturb.noise(key, wm, model)
+        perturb.noise(model, wm, key)
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)

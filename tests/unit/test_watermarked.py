@@ -19,7 +19,7 @@ def test_inside_it_is_theta_plus_xi_and_outside_theta_to_the_last_bit(architectu
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     where = {name: p.data_ptr() for name, p in model.named_parameters()}
     parameter = dict(model.named_parameters())[weight]
-    xi = perturb.noise(key, wm, model).double()
+    xi = perturb.noise(model, wm, key).double()
     xi = xi.T if architecture == "gpt2" else xi  # Conv1D stores its matrix transposed
     with perturb.watermarked(model, wm, key) as inside:
         assert inside is model
@@ -39,7 +39,7 @@ def test_inside_it_is_theta_plus_xi_and_outside_theta_to_the_last_bit(architectu
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
 def test_also_after_an_exception(dtype, error, wm, key):
     model = tiny_models.build("llama", dtype)
-    parameter = wm.find(model).parameter
+    parameter = wm.on(model).linear.parameter
     before, where = parameter.detach().clone(), parameter.data_ptr()
     with pytest.raises(error), perturb.watermarked(model, wm, key):
         raise error
@@ -52,7 +52,7 @@ def test_also_after_an_exception(dtype, error, wm, key):
 def test_also_after_a_very_strong_watermark_and_writes_from_within(model, key):
     """Subtracting ξ again would not do: 1e20 swallows θ whole."""
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 1e20)
-    parameter = wm.find(model).parameter
+    parameter = wm.on(model).linear.parameter
     before = parameter.detach().clone()
     with perturb.watermarked(model, wm, key):
         parameter.data.add_(5)
@@ -63,10 +63,10 @@ def test_theta_plus_xi_is_rounded_once(key):
     """In bfloat16, rounding ξ first and then the sum gives other weights."""
     model = tiny_models.build("llama", torch.bfloat16)
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
-    theta, xi = wm.find(model).value().clone(), perturb.noise(key, wm, model)
+    theta, xi = wm.on(model).linear.value().clone(), perturb.noise(model, wm, key)
     twice = theta + xi.bfloat16()
     with perturb.watermarked(model, wm, key):
-        inside = wm.find(model).value()
+        inside = wm.on(model).linear.value()
         assert torch.equal(inside, (theta.float() + xi).bfloat16())
         assert not torch.equal(inside, twice)
 
@@ -75,7 +75,7 @@ def test_gpt2s_layout_is_transposed_and_the_function_is_not(key):
     """y = (W + ξ)·x for Conv1D as for Linear: the layer's own output tells."""
     model = tiny_models.build("gpt2")
     wm = Watermark("transformer.h.0.mlp.c_fc.weight", 0.05)
-    layer, xi = model.transformer.h[0].mlp.c_fc, perturb.noise(key, wm, model)
+    layer, xi = model.transformer.h[0].mlp.c_fc, perturb.noise(model, wm, key)
     x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         base = layer(x)
@@ -85,18 +85,18 @@ def test_gpt2s_layout_is_transposed_and_the_function_is_not(key):
 
 @pytest.mark.parametrize("weight", ["model.layers.2.mlp.down_proj.weight", "model.layers.0.mlp.down_proj.weight"])
 def test_watermarking_twice_is_refused_and_harmless(model, wm, key, weight):
-    before = wm.find(model).value().clone()
+    before = wm.on(model).linear.value().clone()
     with perturb.watermarked(model, wm, key):
-        inside = wm.find(model).value().clone()
+        inside = wm.on(model).linear.value().clone()
         with (
             pytest.raises(PerturbedModelError, match=r"inside watermarked\(\)"),
             perturb.watermarked(model, Watermark(weight, 0.05), Key.from_seed(1)),
         ):
             pytest.fail("watermarked twice")
-        assert torch.equal(wm.find(model).value(), inside)
+        assert torch.equal(wm.on(model).linear.value(), inside)
         with pytest.raises(PerturbedModelError):
             perturb.refuse_perturbed(model)
-    assert torch.equal(wm.find(model).value(), before)
+    assert torch.equal(wm.on(model).linear.value(), before)
     perturb.refuse_perturbed(model)
 
 
@@ -123,10 +123,10 @@ def test_the_library_refuses_with_its_own_error(model, wm, key):
 
 
 def test_parameters_keep_asking_for_gradients_or_not(model, wm, key):
-    wm.find(model).parameter.requires_grad_(False)
+    wm.on(model).linear.parameter.requires_grad_(False)
     with perturb.watermarked(model, wm, key):
-        assert not wm.find(model).parameter.requires_grad
-    assert not wm.find(model).parameter.requires_grad
+        assert not wm.on(model).linear.parameter.requires_grad
+    assert not wm.on(model).linear.parameter.requires_grad
 
 
 def test_a_watermark_far_below_the_weights_precision_changes_no_text(model, key):

@@ -1,0 +1,50 @@
+"""What may happen to a text between model and detector.
+
+=============  ==========================================================================================
+``edits``      token by token: insert, delete, substitute, truncate, splice, retokenise
+``by_model``   spans written anew by a language model, translation there and back
+``registry``   all of them by name: ``corrupt.named(lm, names)``
+=============  ==========================================================================================
+"""
+
+from gaussmark_lib.corrupt.by_model import Translator, resample, round_trip, translator
+from gaussmark_lib.corrupt.edits import (
+    Corruption,
+    count,
+    delete,
+    each,
+    generator,
+    insert,
+    of_whole,
+    retokenise,
+    splice,
+    substitute,
+    truncate,
+    wrong_prompts,
+)
+from gaussmark_lib.corrupt.registry import Change, Pairs, named, register, spliced, translation
+
+__all__ = [
+    "Change",
+    "Corruption",
+    "Pairs",
+    "Translator",
+    "count",
+    "delete",
+    "each",
+    "generator",
+    "insert",
+    "named",
+    "of_whole",
+    "register",
+    "resample",
+    "retokenise",
+    "round_trip",
+    "splice",
+    "spliced",
+    "substitute",
+    "translation",
+    "translator",
+    "truncate",
+    "wrong_prompts",
+]

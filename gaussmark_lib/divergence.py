@@ -1,0 +1,92 @@
+"""What a watermark costs a language model, in nats: how far p_{θ+ξ} is from p_θ where the watermarked model writes.
+
+    KL(p_{θ+ξ} ‖ p_θ)  =  E_{y ~ p_{θ+ξ}} Σ_t KL(p_{θ+ξ}(· | x, y_<t) ‖ p_θ(· | x, y_<t))      (chain rule)
+
+The texts y are samples; over the next token the sum is exact. That has the mean of log p_{θ+ξ}(y) − log p_θ(y), with far less noise. To second
+order the price is ψ²/2 nats a text, ψ being the mean statistic (``stats.predicted_price`` per token).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gaussmark_lib import generate, perturb, tokens
+from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.tokens import Texts
+
+
+@torch.no_grad()
+def per_text(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    wm: perturb.Watermark,
+    key: perturb.Key,
+    batch_size: int = 16,
+) -> Float[np.ndarray, " texts"]:
+    """Σ_t KL(p_{θ+ξ}(· | x, y_<t) ‖ p_θ(· | x, y_<t)) over the response's positions, nats a text; its mean over y ~ p_{θ+ξ} is the price.
+
+    Args:
+        model: the base model.
+        prompts, responses: token ids, one prompt a response; an empty prompt stands for the model's start token.
+    """
+    perturb.refuse_perturbed(model)
+    wm = wm.on(model)
+    xi = perturb.noise(model, wm, key)
+    prompts = tokens.checked_prompts(model, prompts)
+    found = []
+    for start in range(0, len(prompts), batch_size):
+        pairs = list(zip(prompts[start : start + batch_size], responses[start : start + batch_size], strict=True))
+        ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
+        with perturb.moved(model, wm, xi, by=key.key_id):
+            marked = log_p(model, ids, mask)
+        per_position = (marked.exp() * (marked - log_p(model, ids, mask))).sum(-1).double()
+        found += [per_position[i, len(x) - 1 : len(x) + len(y) - 1].sum().item() for i, (x, y) in enumerate(pairs)]
+    return np.array(found)
+
+
+@torch.no_grad()
+def per_text_of_processor(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    processor: Callable[[slice], generate.Processor],
+    batch_size: int = 16,
+) -> Float[np.ndarray, " texts"]:
+    """The same for a scheme that changes the logits while it samples: Σ_t KL(q_t ‖ p_t) with q_t from the processed logits, nats a text.
+
+    Args:
+        processor: as for ``generate.sample``. It meets the texts as it met them then, step by step: responses of one length.
+
+    Raises:
+        PerturbedModelError, InvalidTextError: responses of several lengths, or none.
+    """
+    perturb.refuse_perturbed(model)
+    if len({len(y) for y in responses}) != 1 or not responses[0]:
+        raise InvalidTextError(f"expected responses of one length, at least 1 token, got lengths {sorted({len(y) for y in responses})}")
+    prompts, n_tokens, found = tokens.checked_prompts(model, prompts), len(responses[0]), []
+    for start in range(0, len(prompts), batch_size):
+        rows = slice(start, start + batch_size)
+        ids, mask = tokens.pad([[*x, *y] for x, y in zip(prompts[rows], responses[rows], strict=True)], "left", model.device)
+        position = (mask.cumsum(-1) - 1).clamp_min(0)
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits[:, -n_tokens - 1 : -1]
+        process, total = processor(rows), 0.0
+        for t in range(n_tokens):
+            base = _normalised(logits[:, t])
+            marked = _normalised(process(ids[:, : ids.shape[1] - n_tokens + t], logits[:, t]))
+            total = total + (marked.exp() * (marked - base)).sum(-1).double()
+        found += total.tolist()
+    return np.array(found)
+
+
+def log_p(model: PreTrainedModel, ids: Tensor, mask: Tensor) -> Float[Tensor, "texts positions vocabulary"]:
+    """log p of every token of the vocabulary at every position of padded texts, nats."""
+    return _normalised(model(input_ids=ids, attention_mask=mask, use_cache=False).logits)
+
+
+def _normalised(logits: Tensor) -> Tensor:
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)

@@ -1,0 +1,1 @@
+"""How the embedded model is made: ``train`` (recipe and training loop), ``muon`` (its optimiser), ``card`` (the model card)."""

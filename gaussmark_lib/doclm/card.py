@@ -1,0 +1,89 @@
+"""Saves a trained model as a checkpoint folder with a card that says what it is, all numbers measured."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import torch
+import transformers
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from gaussmark_lib import docs
+from gaussmark_lib.doclm.train import Recipe
+
+TEMPLATE = Path(__file__).parent / "model_card.md"
+
+
+def save(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    *,
+    recipe: Recipe,
+    corpus: pd.DataFrame,
+    curve: pd.DataFrame,
+    quality: dict[str, float],
+    stream_tokens: int,
+    hardware: str,
+) -> Path:
+    """Writes weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card; replaces a folder only once all is written."""
+    folder = Path(folder)
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.config.use_cache = True
+    model.to(torch.bfloat16).save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    (partial / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1) + "\n")
+    curve.to_csv(partial / "curve.csv", index=False, float_format="%.5g")
+    (partial / "README.md").write_text(card(model, recipe, corpus, curve, quality, stream_tokens, hardware))
+    shutil.rmtree(folder, ignore_errors=True)
+    return partial.rename(folder)
+
+
+def card(
+    model: LlamaForCausalLM,
+    recipe: Recipe,
+    corpus: pd.DataFrame,
+    curve: pd.DataFrame,
+    quality: dict[str, float],
+    stream_tokens: int,
+    hardware: str,
+) -> str:
+    """The model card as Markdown."""
+    lengths = corpus["text"].str.len()
+    packages = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
+    sources = (lengths.groupby(packages).sum() / 1e3).sort_values(ascending=False).head(12)
+    paragraphs, characters = corpus["split"].value_counts(), lengths.groupby(corpus["split"]).sum()
+    shown = curve[curve["step"] % max(recipe.steps // 10 // 100 * 100, 1) == 0]
+    tokens = recipe.steps * recipe.batch_tokens
+    return TEMPLATE.read_text().format(
+        **asdict(recipe),
+        parameters=sum(p.numel() for p in model.parameters()) / 1e6,
+        bits_per_char=quality["bits_per_char"],
+        nats_per_token=quality["nats_per_token"],
+        eval_tokens=quality["tokens"],
+        eval_characters=quality["characters"],
+        tokens=tokens,
+        epochs=tokens / stream_tokens,
+        minutes=curve["seconds"].iloc[-1] / 60,
+        hardware=hardware,
+        train_paragraphs=paragraphs["train"],
+        heldout_paragraphs=paragraphs["heldout"],
+        train_characters=characters["train"],
+        heldout_characters=characters["heldout"],
+        heldout_share=docs.HELDOUT_SHARE,
+        fingerprint=docs.fingerprint(),
+        rules=docs.VERSION,
+        sources=", ".join(f"{name} {size:,.0f}" for name, size in sources.items()),
+        curve=_table(shown[["step", "tokens", "loss", "held_out"]]),
+        versions=", ".join(f"{name} {version}" for name, version in docs.versions().items())
+        + f". Trained with torch {torch.__version__}, transformers {transformers.__version__}.",
+    )
+
+
+def _table(frame: pd.DataFrame) -> str:
+    head = "| " + " | ".join(frame.columns) + " |\n|" + "---:|" * len(frame.columns)
+    rows = ("| " + " | ".join(f"{value:,.0f}" if float(value).is_integer() else f"{value:.3f}" for value in row) + " |" for row in frame.to_numpy())
+    return "\n".join([head, *rows])

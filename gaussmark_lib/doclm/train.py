@@ -1,0 +1,252 @@
+"""How the embedded model is made: a byte-level BPE and a small Llama, trained on the documentation corpus.
+
+One recipe, one seed and one corpus give the same weights on the same machine: batches are a function of (seed, step) alone,
+so a run that was stopped and resumed ends bit for bit where an undisturbed one does.
+"""
+
+import json
+import math
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from tqdm.auto import tqdm
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from gaussmark_lib import models
+from gaussmark_lib.doclm.muon import Muon
+
+END = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the weights, besides the corpus. Tokens and contexts are counted in BPE tokens."""
+
+    vocab: int = 4096
+    hidden: int = 256
+    blocks: int = 6
+    heads: int = 4
+    intermediate: int = 768
+    context: int = 1024
+    short_context: int = 256
+    long_share: float = 0.12  # of the steps, the last ones, at the full context
+    batch_tokens: int = 4096
+    steps: int = 2800
+    warmup: int = 60
+    decay_share: float = 0.5  # of the steps, the last ones, over which the learning rate falls to zero
+    lr_matrices: float = 6e-3  # Muon
+    lr_others: float = 3e-3  # AdamW: embeddings and norms
+    weight_decay: float = 0.05
+    seed: int = 0
+
+    def context_at(self, step: int) -> int:
+        return self.context if step >= self.steps * (1 - self.long_share) else self.short_context
+
+    def lr_factor_at(self, step: int) -> float:
+        """Linear warm-up, constant, then linear to zero: what came before the decay does not depend on ``steps``."""
+        return min(1.0, (step + 1) / self.warmup, (self.steps - step) / (self.steps * self.decay_share))
+
+
+def pages(corpus: pd.DataFrame, split: str) -> list[str]:
+    """The paragraphs of one split, joined file by file in the order of the file, one blank line between them."""
+    chosen = corpus[corpus["split"] == split]
+    return chosen.groupby("source", sort=True)["text"].apply("\n\n".join).tolist()
+
+
+def train_tokenizer(texts: list[str], vocab: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE (any text round-trips) whose one special token ends a text and pads."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False))
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=END, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False)
+
+
+def token_stream(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tensor:
+    """All texts as one row of token ids, each preceded by the end token."""
+    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return torch.tensor(np.concatenate([[tokenizer.eos_token_id, *ids] for ids in encoded]), dtype=torch.int32)
+
+
+def new_model(recipe: Recipe, end_id: int = 0) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=recipe.vocab,
+        hidden_size=recipe.hidden,
+        intermediate_size=recipe.intermediate,
+        num_hidden_layers=recipe.blocks,
+        num_attention_heads=recipe.heads,
+        max_position_embeddings=recipe.context,
+        tie_word_embeddings=True,
+        bos_token_id=end_id,
+        eos_token_id=end_id,
+        pad_token_id=end_id,
+        use_cache=False,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return LlamaForCausalLM(config)
+
+
+def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
+    """The step's batch, (batch_tokens / context, context + 1): windows of a random permutation, a new one each epoch.
+
+    The phase of the windows moves from epoch to epoch, so that cuts never fall in the same place twice.
+    """
+    context = recipe.context_at(step)
+    rows = recipe.batch_tokens // context
+    per_epoch = (len(stream) - 1 - context) // context // rows
+    if per_epoch < 1:
+        raise ValueError(f"the corpus has {len(stream)} tokens, a batch of {rows} windows of {context} needs {context * (rows + 1) + 1}")
+    epoch, index = divmod(step, per_epoch)
+    rng = np.random.default_rng([recipe.seed, context, epoch])
+    phase = int(rng.integers(context))
+    chosen = rng.permutation(per_epoch * rows)[index * rows : (index + 1) * rows]
+    return torch.stack([stream[phase + w * context : phase + (w + 1) * context + 1] for w in chosen]).long()
+
+
+def fast_autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 where the hardware multiplies it natively, plain float32 elsewhere (emulation is far slower than float32)."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=models.native_bfloat16(device))
+
+
+@torch.no_grad()
+def bits_per_character(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 4, progress: bool = False
+) -> dict[str, float]:
+    """−Σ log₂ p / number of characters: how well a model compresses texts, whatever its tokens.
+
+    The texts form one stream, each after an end token, which is predicted and paid for like any other. Windows of the model's
+    whole context move on by half of it and score their second half: every token but the first once, with half a context before it.
+
+    Returns:
+        ``bits_per_char``, ``nats_per_token`` (mean), ``tokens``, ``characters``.
+    """
+    stream = token_stream(tokenizer, texts).long()
+    context = model.config.max_position_embeddings
+    half = context // 2
+    nats = 0.0
+    starts = range(0, max(len(stream) - 1 - half, 1), half)
+    for first in tqdm(range(0, len(starts), rows), desc="held-out bits per character", unit="batch", disable=not progress):
+        windows = [stream[start : start + context + 1] for start in starts[first : first + rows]]
+        ids = torch.nn.utils.rnn.pad_sequence([w[:-1] for w in windows], batch_first=True)
+        targets = torch.nn.utils.rnn.pad_sequence([w[1:] for w in windows], batch_first=True, padding_value=-100)
+        for row, start in enumerate(starts[first : first + rows]):
+            if start > 0:
+                targets[row, :half] = -100  # scored by the window before
+        logits = model(input_ids=ids.to(model.device)).logits.float()
+        nats += cross_entropy(logits.flatten(0, 1), targets.to(model.device).flatten(), ignore_index=-100, reduction="sum").item()
+    tokens, characters = len(stream) - 1, sum(map(len, texts))
+    return {"bits_per_char": nats / math.log(2) / characters, "nats_per_token": nats / tokens, "tokens": tokens, "characters": characters}
+
+
+def train(
+    recipe: Recipe,
+    stream: Tensor,
+    *,
+    checkpoint: Path | None = None,
+    every: int = 200,
+    held_out: Tensor | None = None,
+    device: str = "cpu",
+    stop_after: float = math.inf,
+    progress: bool = True,
+) -> tuple[LlamaForCausalLM, pd.DataFrame]:
+    """Trains a model by ``recipe`` on a token stream; returns it with its curve (step, tokens, loss, held_out, seconds).
+
+    Args:
+        checkpoint: a file that holds the state; where it exists, the run goes on from it.
+        every: steps between two rows of the curve, and between two checkpoints.
+        held_out: a stream whose first 64 windows of ``short_context`` tokens are scored with every row (nats per token).
+        stop_after: seconds after which the run returns early (a later call goes on from its last checkpoint).
+    """
+    where = torch.device(device)
+    model = new_model(recipe).to(where)
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers." in name]
+    inside = set(map(id, matrices))
+    others = [p for p in model.parameters() if id(p) not in inside]
+    optimizers = [
+        Muon(matrices, lr=recipe.lr_matrices, weight_decay=recipe.weight_decay),
+        torch.optim.AdamW(others, lr=recipe.lr_others, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+    ]
+    peaks = [recipe.lr_matrices, recipe.lr_others]
+    curve: list[dict] = []
+    step, spent = 0, 0.0
+    if checkpoint and checkpoint.exists():
+        state = torch.load(checkpoint, map_location=where, weights_only=True)
+        if json.loads(state["recipe"]) != asdict(recipe):
+            raise ValueError(
+                f"{checkpoint} holds a run of another recipe: expected {asdict(recipe)}, got {state['recipe']}; remove it or name another file"
+            )
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        step, spent, curve = state["step"], state["seconds"], json.loads(state["curve"])
+    start = time.monotonic()
+    bar = tqdm(total=recipe.steps, initial=step, desc="training", unit="step", disable=not progress, mininterval=2)
+    losses = []
+    while step < recipe.steps and time.monotonic() - start < stop_after:
+        ids = batch_at(stream, recipe, step).to(where)
+        with fast_autocast(where):
+            logits = model(input_ids=ids[:, :-1]).logits
+        loss = cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, peak in zip(optimizers, peaks, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = peak * recipe.lr_factor_at(step)
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.detach())
+        step += 1
+        bar.update()
+        if step % every == 0 or step == recipe.steps:
+            mean = torch.stack(losses).mean().item()
+            losses = []
+            seconds = spent + time.monotonic() - start
+            row = {
+                "step": step,
+                "tokens": step * recipe.batch_tokens,
+                "loss": mean,
+                "held_out": _held_out(model, held_out, recipe),
+                "seconds": seconds,
+            }
+            curve.append(row)
+            bar.set_postfix(loss=f"{mean:.3f}", held_out=f"{row['held_out']:.3f}")
+        if checkpoint and (step % every == 0 or step == recipe.steps):
+            _save(checkpoint, recipe, model, optimizers, step, spent + time.monotonic() - start, curve)
+    bar.close()
+    return model.eval(), pd.DataFrame(curve)
+
+
+def _save(path: Path, recipe: Recipe, model: LlamaForCausalLM, optimizers: list, step: int, seconds: float, curve: list[dict]) -> None:
+    state = {
+        "recipe": json.dumps(asdict(recipe)),
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "step": step,
+        "seconds": seconds,
+        "curve": json.dumps(curve),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+@torch.no_grad()
+def _held_out(model: LlamaForCausalLM, stream: Tensor | None, recipe: Recipe) -> float:
+    if stream is None:
+        return math.nan
+    n = min(64, (len(stream) - 1) // recipe.short_context)
+    rows = torch.stack([stream[i * recipe.short_context : (i + 1) * recipe.short_context + 1] for i in range(n)]).long().to(model.device)
+    losses = [cross_entropy(model(input_ids=r[:, :-1]).logits.float().flatten(0, 1), r[:, 1:].flatten()) for r in rows.split(16)]
+    return torch.stack(losses).mean().item()

@@ -1,0 +1,18 @@
+"""The experiments behind the notebooks: one file a notebook, with the notebook's name, and what several of them share.
+
+=========================  ===========================================================================
+``motivation``             01: what a watermark on a language model is worth and costs
+``level_check``            02: p-values of texts that no key has touched
+``detectability``          03: detection against the number of tokens
+``layer_sigma_sweep``      04: the map over weight × σ, predicted and measured
+``exchange``               05: what a unit of ψ costs (its other measures are the room ``quality``)
+``robustness``             06: every scheme × every corruption
+``low_rank``               07: noise off the weight's top directions
+``kgw_baseline``           08: how schemes change the text
+``token_level_keys``       09: token-level keys beside one key
+``speed``                  10: fair timings
+``playground``             11: the playground without its widgets
+``written_and_scored``     the loop they share: write under each key, score under each key
+``compared``               schemes against each other, paired over prompts and keys
+=========================  ===========================================================================
+"""

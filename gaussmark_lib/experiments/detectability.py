@@ -1,0 +1,133 @@
+"""How much text detection needs: one generation, tested at every length (paper, Sec. "Can GaussMark be detected?", Figs. 1 and 2).
+
+Each prompt is continued by the base model and under each key, and every text is tested against every key. So one table has the watermarked
+texts under their own key, the same texts under keys that are not theirs, and plain text: the positive and two negative controls.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from gaussmark_lib import generate_many, gradients, likelihood, models, perturb, score, stats
+
+LEVELS = (0.05, 0.01)
+OWN, WRONG, PLAIN = "own key", "wrong key", "plain text"
+
+
+def measure(
+    lm: models.LM,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    prompts: Sequence[Sequence[int]],
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    batch_size: int = 128,
+    dtype: str | None = None,
+    progress: bool = False,
+) -> tuple[pd.DataFrame, list[list[list[int]]]]:
+    """Continues every prompt to the greatest length, plain and under each key, and tests all texts against all keys at every length.
+
+    Returns:
+        ``score``'s columns with ``prompt``, ``written`` (the key under which the text was written, None for plain text) and ``kind``
+        (``own key``, ``wrong key``, ``plain text``); and the responses: first those of plain text, then a list a key.
+    """
+    cells = [None, *((wm, key) for key in keys)]
+    seeds = [seed + i for i in range(len(cells))]
+    responses = generate_many.sample(lm.model, prompts, cells, max(lengths), seed=seeds, batch_size=batch_size, progress=progress)
+    flat = [text for group in responses for text in group]
+    table = score.score(lm.model, list(prompts) * len(cells), flat, wm, keys, lengths=lengths, dtype=dtype, progress=progress)
+    written = table["text"] // len(prompts)
+    key_ids = [None, *(key.key_id for key in keys)]
+    table = table.assign(prompt=table["text"] % len(prompts), written=[key_ids[i] for i in written])
+    own = table["written"] == table["key_id"]
+    table["kind"] = np.select([own, written > 0], [OWN, WRONG], PLAIN)
+    return table, responses
+
+
+def matrix(table: pd.DataFrame, kind: str, n_tokens: int, column: str = "psi") -> np.ndarray:
+    """A column at one length as (prompts, keys), for ``OWN`` or ``PLAIN``: of the other kind there are several texts a prompt and key."""
+    rows = table[(table["kind"] == kind) & (table["n_tokens"] == n_tokens)]
+    return rows.pivot(index="prompt", columns="key_id", values=column).to_numpy()
+
+
+def by_length(table: pd.DataFrame, *, n_resamples: int = 500, seed: int = 0) -> pd.DataFrame:
+    """Each figure of detection at each length, over prompts and keys, with a 95% interval over both.
+
+    Returns:
+        One row a length × figure: ``n_tokens, figure, value, low, high, n_prompts, n_keys``; the figures are ``median p``, ``TPR at α``, ``AUC``, and
+        ``false positives at α`` of plain text.
+    """
+    rows = []
+    for n_tokens in sorted(table["n_tokens"].unique()):
+        own, plain = matrix(table, OWN, n_tokens), matrix(table, PLAIN, n_tokens)
+        p = matrix(table, OWN, n_tokens, "p_value")
+        figures = {"median p": (np.median, (p,)), "AUC": (stats.auc, (plain, own))}
+        for alpha in LEVELS:
+            figures[f"TPR at {alpha}"] = (_share_above(alpha), (own,))
+            figures[f"false positives at {alpha}"] = (_share_above(alpha), (plain,))
+        for figure, (statistic, matrices) in figures.items():
+            interval = stats.crossed_interval(statistic, *matrices, n_resamples=n_resamples, seed=seed)
+            rows.append({"n_tokens": n_tokens, "figure": figure} | interval)
+    return pd.DataFrame(rows)
+
+
+def predicted(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
+    """What the gradient norms of *plain* text promise at each length, before anything is watermarked.
+
+    Returns:
+        One row a length: ``n_tokens``, ``psi`` (σ · mean ‖G‖), ``TPR at α`` (mean of Φ(σ‖G‖ − τ_α)), ``n`` (texts).
+    """
+    plain = table[table["kind"] == PLAIN].drop_duplicates(["text", "n_tokens"])
+    rows = []
+    for n_tokens, norms in plain.groupby("n_tokens")["grad_norm"]:
+        powers = {f"TPR at {alpha}": stats.predicted_power(norms, sigma, alpha) for alpha in LEVELS}
+        rows.append({"n_tokens": n_tokens, "psi": stats.predicted_psi(norms, sigma).mean(), "n": len(norms)} | powers)
+    return pd.DataFrame(rows)
+
+
+def against_prediction(figures: pd.DataFrame, prediction: pd.DataFrame) -> pd.DataFrame:
+    """Measured beside predicted power: ``n_tokens, figure, value, low, high, predicted, error`` (predicted − measured)."""
+    wanted = [f"TPR at {alpha}" for alpha in LEVELS]
+    long = prediction.melt("n_tokens", wanted, var_name="figure", value_name="predicted")
+    both = figures[figures["figure"].isin(wanted)].merge(long, on=["n_tokens", "figure"])
+    return both.assign(error=both["predicted"] - both["value"])
+
+
+def by_temperature(
+    lm: models.LM,
+    wm: perturb.Watermark,
+    key: perturb.Key,
+    prompts: Sequence[Sequence[int]],
+    temperatures: Sequence[float],
+    n_tokens: int,
+    *,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Watermarked texts sampled more and less freely: one row a text, ``temperature, prompt, psi, grad_norm``, ``entropy`` (mean over tokens, nats).
+
+    The entropy is the base model's at temperature 1 along the text: how much freedom it sees there.
+    """
+    tables = []
+    for temperature in temperatures:
+        [texts] = generate_many.sample(lm.model, prompts, [(wm, key)], n_tokens, seed=seed, temperature=temperature)
+        scored = score.score(lm.model, prompts, texts, wm, [key])[["psi", "grad_norm"]]
+        entropy = [values.mean() for values in likelihood.entropies(lm.model, prompts, texts)]
+        tables.append(scored.assign(temperature=temperature, prompt=range(len(prompts)), entropy=entropy))
+    return pd.concat(tables, ignore_index=True)
+
+
+def token_gradients(lm: models.LM, weight: str, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], every: int) -> pd.DataFrame:
+    """‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: columns ``text, position, grad_norm``, ``entropy`` (nats, before it)."""
+    entropies = likelihood.entropies(lm.model, prompts, responses)
+    rows = [(i, t) for i, y in enumerate(responses) for t in range(0, len(y), every)]
+    before = [[*prompts[i], *responses[i][:t]] for i, t in rows]
+    norms = gradients.norms(lm.model, before, [[responses[i][t]] for i, t in rows], [weight])
+    table = pd.DataFrame(rows, columns=["text", "position"])
+    return table.assign(grad_norm=norms["grad_norm"], entropy=[entropies[i][t] for i, t in rows])
+
+
+def _share_above(alpha: float) -> Callable[[np.ndarray], float]:
+    threshold = stats.threshold(alpha)
+    return lambda psi: np.mean(psi >= threshold)

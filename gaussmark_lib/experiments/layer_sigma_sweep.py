@@ -1,0 +1,238 @@
+"""The map of a model: what each weight at each σ is worth and costs, measured; and the same map predicted from one gradient pass.
+
+The paper draws such maps by trying every cell (its heat maps over layer and σ²). In the linear regime they need no trying: the mean of ψ is
+σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where measured and predicted part, linearity ends.
+
+=====================  ==========================================
+here                   what
+=====================  ==========================================
+a column               one weight, all σ and keys: one batch of texts (``generate_many.sample``)
+a cell                 one weight and one σ, over all keys and prompts
+=====================  ==========================================
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from gaussmark_lib import generate, generate_many, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib.quality import compare
+
+
+def mlp_weights(model: PreTrainedModel, blocks: Iterable[int] | None = None) -> list[str]:
+    """Full names of the MLP matrices of each block (up, gate and down, or what the architecture calls them), in order; of all blocks by default."""
+    wanted = None if blocks is None else {str(block) for block in blocks}
+    names = [name for name in models.watermarkable(model) if ".mlp." in name]
+    return [name for name in names if wanted is None or _block(name) in wanted]
+
+
+def _block(weight: str) -> str | None:
+    return next((part for part in weight.split(".") if part.isdigit()), None)
+
+
+def short(weight: str) -> str:
+    """``4.down_proj`` for ``model.layers.4.mlp.down_proj.weight``.
+
+    >>> short("model.layers.4.mlp.down_proj.weight")
+    '4.down_proj'
+    >>> short("lm_head.weight")
+    'lm_head'
+    """
+    block, name = _block(weight), weight.removesuffix(".weight").split(".")[-1]
+    return f"{block}.{name}" if block else name
+
+
+def predicted(
+    lm: models.LM,
+    prompts: Sequence[Sequence[int]],
+    weights: Sequence[str],
+    sigmas: Sequence[float],
+    *,
+    n_tokens: int,
+    level: float = 0.05,
+    seed: int = 0,
+    batch_size: int = 128,
+    dtype: str | None = None,
+    progress: bool = False,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The map before anything is watermarked: from plain continuations of the prompts and one gradient pass over them for all weights.
+
+    Returns:
+        One row a weight × σ: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), ``predicted_power`` (at ``level``); and the norms it is made of.
+    """
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size, progress=progress)
+    norms = gradients.norms(lm.model, prompts, plain, weights, dtype=dtype, progress=progress)
+    rows = []
+    for weight in weights:
+        norm = norms.loc[norms["weight"] == weight, "grad_norm"]
+        for sigma in sigmas:
+            power = stats.predicted_power(norm, sigma, level)
+            rows.append({"weight": weight, "sigma": sigma, "predicted_psi": sigma * norm.mean(), "predicted_power": power})
+    return pd.DataFrame(rows), norms
+
+
+def measured(
+    lm: models.LM,
+    prompts: Sequence[Sequence[int]],
+    weights: Sequence[str],
+    sigmas: Sequence[float],
+    keys: Sequence[perturb.Key],
+    *,
+    n_tokens: int,
+    seed: int = 0,
+    batch_size: int = 128,
+    dtype: str | None = None,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Continues every prompt in every cell, a column at a time, and tests each text against its own key and against the next one.
+
+    Returns:
+        One row a text: ``weight, sigma, key_id, prompt, psi, p_value, log10_p, grad_norm, log_lik, n_tokens, wrong_psi``.
+    """
+    tables = []
+    for weight in tqdm(weights, desc="columns", unit="weight", disable=not progress):
+        cells = [(perturb.Watermark(weight, sigma), key) for sigma in sigmas for key in keys]
+        responses = generate_many.sample(lm.model, prompts, cells, n_tokens, seed=[seed + i for i in range(len(cells))], batch_size=batch_size)
+        flat = [text for group in responses for text in group]
+        scored = score.score(lm.model, list(prompts) * len(cells), flat, perturb.Watermark(weight, 1.0), keys, dtype=dtype)  # σ cancels in ψ
+        tables.append(_own_rows(scored, cells, keys, len(prompts)).assign(weight=weight))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _own_rows(scored: pd.DataFrame, cells: Sequence, keys: Sequence[perturb.Key], n_prompts: int) -> pd.DataFrame:
+    """Of the rows text × key, those of each text's own key, with the ψ of the next key in the list as ``wrong_psi``."""
+    by_key = scored.pivot(index="text", columns="key_id", values="psi")
+    cell = by_key.index // n_prompts
+    own = [cells[i][1].key_id for i in cell]
+    following = {key.key_id: keys[(i + 1) % len(keys)].key_id for i, key in enumerate(keys)}
+    wanted = pd.DataFrame({"text": by_key.index, "key_id": own, "sigma": [cells[i][0].sigma for i in cell], "prompt": by_key.index % n_prompts})
+    wanted["wrong_psi"] = [by_key.at[text, following[key_id]] if len(keys) > 1 else np.nan for text, key_id in zip(wanted["text"], own, strict=True)]
+    return wanted.merge(scored, on=["text", "key_id"]).drop(columns="text")
+
+
+def cost(
+    lm: models.LM,
+    passages: Sequence[Sequence[int]],
+    weights: Sequence[str],
+    sigmas: Sequence[float],
+    keys: Sequence[perturb.Key],
+    *,
+    batch_size: int = 16,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Cross-entropy of human passages in every cell beside the base model's, paired by passage.
+
+    Returns:
+        One row a weight × σ × passage: ``weight, sigma, passage, base``, ``watermarked`` (nats a token, the mean over the keys).
+    """
+    base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)
+    rows = []
+    with tqdm(total=len(weights) * len(sigmas) * len(keys), desc="cross-entropy", unit="model", disable=not progress) as bar:
+        for weight in weights:
+            for sigma in sigmas:
+                each = []
+                for key in keys:
+                    with perturb.watermarked(lm.model, perturb.Watermark(weight, sigma), key):
+                        each.append(likelihood.cross_entropy(lm.model, passages, batch_size=batch_size))
+                    bar.update()
+                rows.append(
+                    pd.DataFrame(
+                        {"weight": weight, "sigma": sigma, "passage": range(len(passages)), "base": base, "watermarked": np.mean(each, axis=0)}
+                    )
+                )
+    return pd.concat(rows, ignore_index=True)
+
+
+def answers(
+    lm: models.LM,
+    definitions: Mapping[str, dict] | Sequence[str],
+    weights: Sequence[str],
+    sigmas: Sequence[float],
+    key: perturb.Key,
+    *,
+    level: float = 0.05,
+    batch_size: int = 16,
+) -> pd.DataFrame:
+    """lm-evaluation-harness in every cell, paired by item with the base model (the paper's maps of GSM8K).
+
+    Args:
+        definitions: tasks as for ``quality.harness.evaluate``: definitions made from text, or names that the harness knows.
+
+    Returns:
+        One row a cell × task: ``weight, sigma, task, base, value`` (accuracies), ``difference, low, high, n, p_value``, and ``flagged``: told
+        apart at the level.
+    """
+    cells = {f"{weight} {sigma}": perturb.Watermark(weight, sigma) for weight in weights for sigma in sigmas}
+    contenders = [compare.Contender("base"), *(compare.Contender(name, wm, key) for name, wm in cells.items())]
+    rows = compare.table(compare.task_rows(compare.evaluations(lm, contenders, definitions, batch_size=batch_size)), level)
+    where = pd.DataFrame([{"weight": cells[name].weight, "sigma": cells[name].sigma} for name in rows["model"]])
+    wanted = rows.rename(columns={"metric": "task"})[["task", "base", "value", "difference", "low", "high", "n", "p_value", "flagged"]]
+    return pd.concat([where, wanted.reset_index(drop=True)], axis=1)
+
+
+def summary(prediction: pd.DataFrame, texts: pd.DataFrame, passages: pd.DataFrame, *, level: float = 0.05) -> pd.DataFrame:
+    """One row a cell: what was predicted, what was measured, what it costs.
+
+    Returns:
+        ``predicted``'s columns; ``psi`` with ``psi_low, psi_high`` (mean over the cell's texts, interval over prompts and keys), ``wrong_psi``,
+        ``median_p``, ``tpr`` with its exact interval over texts and ``n``; ``delta`` (cross-entropy, nats a token) with ``delta_low, delta_high,
+        delta_p`` over passages; ``indistinguishable``: the paired test at ``level`` cannot tell the cell from the base model by these passages.
+    """
+    rows = []
+    for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
+        psi = stats.crossed_interval(np.mean, cell.pivot(index="prompt", columns="key_id", values="psi"), n_resamples=400)
+        found = stats.tpr(cell["psi"], level)
+        pairs = passages[(passages["weight"] == weight) & (passages["sigma"] == sigma)]
+        delta = stats.paired(pairs["base"], pairs["watermarked"])
+        row = {"weight": weight, "sigma": sigma, "psi": psi["value"], "psi_low": psi["low"], "psi_high": psi["high"]}
+        row |= {
+            "wrong_psi": cell["wrong_psi"].mean(),
+            "median_p": cell["p_value"].median(),
+            "tpr": found["rate"],
+            "tpr_low": found["low"],
+            "tpr_high": found["high"],
+            "n": found["n"],
+        }
+        row |= {"delta": delta["mean"], "delta_low": delta["low"], "delta_high": delta["high"], "delta_p": delta["p_value"]}
+        rows.append(row | {"indistinguishable": bool(delta["p_value"] > level)})
+    return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])
+
+
+def agreement(cells: pd.DataFrame, up_to: float = 4.0) -> dict[str, float]:
+    """Predicted against measured mean ψ over the cells predicted up to a bound: ``r`` (Pearson), ``median_error`` (relative), ``n``."""
+    linear = cells[cells["predicted_psi"] <= up_to]
+    error = ((linear["psi"] - linear["predicted_psi"]) / linear["predicted_psi"]).abs()
+    return {"r": float(np.corrcoef(linear["predicted_psi"], linear["psi"])[0, 1]), "median_error": float(error.median()), "n": len(linear)}
+
+
+def search_sigma(
+    lm: models.LM,
+    prompts: Sequence[Sequence[int]],
+    weight: str,
+    keys: Sequence[perturb.Key],
+    *,
+    n_tokens: int,
+    power: float,
+    level: float,
+    low: float,
+    high: float,
+    steps: int,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """What one does without a prediction: bisect (on the log scale) for the σ at which a measured TPR is the wanted power.
+
+    Returns:
+        One row a step: ``sigma``, ``rate, low, high, n`` as measured, ``next`` (the σ to try after it), ``tokens`` (generated so far).
+    """
+    rows, spent = [], 0
+    for step in range(steps):
+        sigma = float(np.sqrt(low * high))
+        texts = measured(lm, prompts, [weight], [sigma], keys, n_tokens=n_tokens, seed=seed + 1000 * step)
+        found = stats.tpr(texts["psi"], level)
+        low, high = (sigma, high) if found["rate"] < power else (low, sigma)
+        spent += len(texts) * n_tokens
+        rows.append({"sigma": sigma} | found | {"next": float(np.sqrt(low * high)), "tokens": spent})
+    return pd.DataFrame(rows)

@@ -1,0 +1,94 @@
+"""Experiments on the level: what p-values do when text and key have nothing to do with each other (paper, Prop. on level).
+
+The promise is over the draw of the *key*: for any text, whatever its origin, a fresh key's ψ is N(0, 1). It is not a promise over
+texts for one fixed key, whose false positives on texts of one kind can be many or none, because their gradients share directions.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm.auto import tqdm
+
+from gaussmark_lib import generate, models, perturb, score, stats, texts
+
+HUMAN = ("docs", "licences", "source")
+KINDS = (*HUMAN, "model samples", "random tokens")
+
+Pairs = tuple[list[list[int]], list[list[int]]]
+
+
+def null_texts(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int = 200, seed: int = 0, progress: bool = False) -> Pairs:
+    """n prompts and responses of one of ``KINDS`` that no key has touched: human text cut in two, the model's own, or random ids.
+
+    Human texts shorter than n_prompt + n_tokens are passed over; prompts of the last two kinds are documentation.
+    """
+    if kind in HUMAN:
+        wanted = n_prompt + n_tokens
+        rows = texts.load(kind, split="heldout", min_chars=6 * wanted)["text"]
+        ids = (lm.encode(text) for text in rows)
+        long_enough = [row for row, _ in zip((row for row in ids if len(row) >= wanted), range(n), strict=False)]
+        if len(long_enough) < n:
+            raise texts.CorpusError(f"{kind}: expected {n} texts of {wanted} tokens, found {len(long_enough)}; ask for fewer or shorter ones")
+        return [row[:n_prompt] for row in long_enough], [row[n_prompt:wanted] for row in long_enough]
+    prompts, _ = null_texts(lm, "docs", n, n_prompt=n_prompt, n_tokens=1)
+    if kind == "model samples":
+        return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed, progress=progress)
+    if kind == "random tokens":
+        rng = np.random.default_rng(seed)
+        return prompts, rng.integers(lm.model.config.vocab_size, size=(n, n_tokens)).tolist()
+    raise texts.CorpusError(f"expected one of {', '.join(KINDS)}, got {kind!r}")
+
+
+def fresh_keys(
+    lm: models.LM, pairs: Pairs, wm: perturb.Watermark, *, keys_per_text: int, first_seed: int = 0, batch_size: int = 16, progress: bool = False
+) -> pd.DataFrame:
+    """ψ and p of each text under ``keys_per_text`` keys that no other text shares, so that all rows are independent.
+
+    Keys are ``Key.from_seed(first_seed)`` and its successors, in the order of the texts; none is kept. Returns ``score``'s columns.
+    """
+    rows = []
+    with tqdm(total=len(pairs[0]) * keys_per_text, desc="fresh keys", unit="key", disable=not progress) as bar:
+        for found in score.gradients(lm.model, *pairs, wm, batch_size=batch_size):
+            seeds = range(first_seed + found.text * keys_per_text, first_seed + (found.text + 1) * keys_per_text)
+            keys = [perturb.Key.from_seed(seed) for seed in seeds]
+            psi = score.statistic(found, perturb.noises(lm.model, wm, keys).to(found.G.device), wm.sigma)
+            rows.append(score.table(found, psi, [key.key_id for key in keys]))
+            bar.update(keys_per_text)
+    return pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
+
+
+def mean_cosine(units: torch.Tensor) -> float:
+    """Mean cosine between two different rows' directions: |Σ u|² = n + Σ_{i≠j} cos_ij, for unit rows u, shape (n, d)."""
+    n = len(units)
+    return float((units.sum(0).square().sum() - n) / (n * (n - 1)))
+
+
+def fixed_key_experiment(
+    lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[perturb.Key], *, level: float, batch_size: int = 16
+) -> tuple[pd.DataFrame, float]:
+    """The rate of false positives of each key over these texts, and the mean cosine of the texts' gradients that explains its spread."""
+    found = list(score.gradients(lm.model, *pairs, wm, batch_size=batch_size))
+    units = torch.stack([one.G.flatten() / one.norm for one in found])
+    psi = np.stack([(units @ perturb.noise(lm.model, wm, key).flatten().to(units)).double().cpu().numpy() / wm.sigma for key in keys])
+    rows = [{"key_id": key.key_id} | stats.tpr(row, level) for key, row in zip(keys, psi, strict=True)]
+    return pd.DataFrame(rows).sort_values("rate", ignore_index=True), mean_cosine(units)
+
+
+def trap(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[perturb.Key], *, batch_size: int = 16) -> pd.DataFrame:
+    """The mistake, on purpose: ψ of null texts with the gradient taken at θ + ξ, beside the right one at θ. Columns ``text, key_id, at, psi``.
+
+    At θ + ξ the gradient knows ξ: it points back towards θ, where a text that is likely under θ is likelier. So ψ leans to the negative.
+    """
+    right = score.score(lm.model, *pairs, wm, keys, batch_size=batch_size).assign(at="θ")
+    wrong = []
+    for key in keys:
+        moved = copy.deepcopy(lm.model)
+        linear = wm.on(moved).linear
+        xi = perturb.noise(lm.model, wm, key).to(linear.parameter.device)
+        linear.parameter.data = (linear.parameter.data + linear.oriented(xi)).to(linear.parameter.dtype)
+        for found in score.gradients(moved, *pairs, wm, batch_size=batch_size):
+            wrong.append({"text": found.text, "key_id": key.key_id, "psi": float(score.statistic(found, xi[None], wm.sigma)[0]), "at": "θ + ξ"})
+    return pd.concat([right[["text", "key_id", "at", "psi"]], pd.DataFrame(wrong)], ignore_index=True)

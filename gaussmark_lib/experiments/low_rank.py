@@ -1,0 +1,233 @@
+"""Rank reduction measured: where a weight's gradient lives, what a projection costs in power, and the σ that makes projections comparable.
+
+With M → PM the projection off the top-k singular directions (``rank_reduce``), the linear law of notebook 01 reads
+
+    mean ψ ≈ σ‖PG‖,        price ≈ ½σ² E‖PG‖²        (nats a text, on the model's own text)
+
+so both are one number, and at the same σ every dropped direction takes its share of both. ``equal_price`` solves for the σ_k that gives k dropped
+directions the price that σ has without: then ψ is the same too, whatever is dropped, and projections can only differ where the law does not
+speak: on text that the model did not write, and on text that was changed.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from gaussmark_lib import divergence, generate_many, gradients, likelihood, models, perturb, rank_reduce, score, stats
+from gaussmark_lib.experiments import compared, exchange, robustness
+from gaussmark_lib.schemes import GaussMark
+from gaussmark_lib.tokens import Texts
+
+STATISTICS = ["P on both", "divided by σ‖G‖", "P forgotten in the test"]
+
+
+def gradient_norms(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    weight: str,
+    ranks: Sequence[int],
+    *,
+    side: str = "left",
+    lengths: Sequence[int] | None = None,
+) -> pd.DataFrame:
+    """‖PG‖ of each text for each number k of dropped directions, from one backward pass a text.
+
+    Args:
+        ranks: the k, 0 ≤ k ≤ min(d_out, d_in); at the end of the range nothing is left for ``side="left"`` if d_out ≤ d_in.
+        lengths: as for ``gradients.gradients``.
+
+    Returns:
+        One row a text × length × k: ``text, n_tokens, rank_dropped, grad_norm`` (‖PG‖), ``share`` (of ‖G‖² in the dropped directions).
+    """
+    linear = models.linear(model, weight)
+    top = min(linear.shape)
+    u, v = (rank_reduce.singular_vectors(linear.value(), top, this) for this in ("left", "right"))
+    rows = []
+    for found in gradients.gradients(model, prompts, responses, perturb.Watermark(weight, 1.0), lengths=lengths):
+        shares = _dropped(found.G.to(u), u, v, side)
+        rows += [(found.text, found.n_tokens, k, found.norm * (1 - shares[k]) ** 0.5, shares[k]) for k in ranks]
+    table = pd.DataFrame(rows, columns=["text", "n_tokens", "rank_dropped", "grad_norm", "share"])
+    return table.sort_values(["text", "n_tokens", "rank_dropped"], kind="stable", ignore_index=True)
+
+
+def _dropped(G: Float[Tensor, "d_out d_in"], u: Float[Tensor, "d_out r"], v: Float[Tensor, "d_in r"], side: str) -> Float[np.ndarray, " k"]:
+    """‖G − PGQ‖²/‖G‖² for k = 0 … r; with both sides, what either drops, and what both drop only once."""
+    gone = torch.zeros(u.shape[1], dtype=torch.float64, device=G.device)
+    if side in ("left", "both"):
+        gone += (u.T @ G).square().sum(1).double().cumsum(0)
+    if side in ("right", "both"):
+        gone += (G @ v).square().sum(0).double().cumsum(0)
+    if side == "both":
+        gone -= (u.T @ G @ v).square().double().cumsum(0).cumsum(1).diagonal()
+    return np.concatenate([[0.0], (gone / G.double().square().sum()).clamp(0, 1).cpu().numpy()])
+
+
+def equal_price(wm: perturb.Watermark, norms: pd.DataFrame, rank: int, side: str = "left") -> perturb.Watermark:
+    """The watermark with ``rank`` directions dropped whose price is, to second order, that of the vanilla ``wm``: σ_k = σ·rms‖G‖ / rms‖PG‖.
+
+    Args:
+        norms: :func:`gradient_norms` of plain text on this side, with the ranks 0 and ``rank``.
+    """
+    rms = norms.groupby("rank_dropped")["grad_norm"].agg(lambda norm: np.sqrt(np.mean(norm**2)))
+    return perturb.Watermark(wm.weight, float(wm.sigma * rms[0] / rms[rank]), rank, side)
+
+
+def name(wm: perturb.Watermark) -> str:
+    """``GaussMark`` for the vanilla scheme, ``k = 64``, or ``k = 64, right``."""
+    side = "" if wm.side == "left" else f", {wm.side}"
+    return f"k = {wm.rank_dropped}{side}" if wm.rank_dropped else "GaussMark"
+
+
+def scheme(wm: perturb.Watermark, key: perturb.Key | None = None) -> GaussMark:
+    """As a ``schemes.Scheme`` of that name."""
+    return GaussMark(wm, key or perturb.Key.from_seed(0), name=name(wm))
+
+
+def measured(
+    lm: models.LM,
+    prompts: Texts,
+    watermarks: Sequence[perturb.Watermark],
+    keys: Sequence[perturb.Key],
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Continues every prompt under every watermark (of one weight) and key, in one batch, and tests each text for its key and for the next one.
+
+    Returns:
+        One row a text × length: ``scheme, rank_dropped, side, sigma, key, prompt, n_tokens, psi, wrong_psi, grad_norm``.
+    """
+    cells = [(wm, key) for wm in watermarks for key in keys]
+    written = generate_many.sample(lm.model, prompts, cells, max(lengths), seed=[seed + i % len(keys) for i in range(len(cells))])
+    tables = []
+    for i, wm in enumerate(watermarks):
+        flat = [text for group in written[i * len(keys) : (i + 1) * len(keys)] for text in group]
+        scored = score.score(lm.model, list(prompts) * len(keys), flat, wm, keys, lengths=lengths)
+        by_key = scored.pivot(index=["text", "n_tokens"], columns="key_id", values="psi")[[key.key_id for key in keys]].to_numpy()
+        table = scored.drop_duplicates(["text", "n_tokens"])[["text", "n_tokens", "grad_norm"]]
+        number = table["text"].to_numpy() // len(prompts)
+        row = np.arange(len(table))
+        facts = {"scheme": name(wm), "rank_dropped": wm.rank_dropped, "side": wm.side, "sigma": wm.sigma, "prompt": table["text"] % len(prompts)}
+        tables.append(table.assign(**facts, key=number, psi=by_key[row, number], wrong_psi=by_key[row, (number + 1) % len(keys)]))
+    return pd.concat(tables, ignore_index=True).drop(columns="text")
+
+
+def against_prediction(table: pd.DataFrame, norms: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Measured beside predicted, of one side, for each rank and length.
+
+    Args:
+        table: from :func:`measured`. norms: :func:`gradient_norms` of *plain* text at the same ranks and lengths.
+
+    Returns:
+        One row a rank × length: ``rank_dropped, n_tokens, predicted_psi, predicted_power``; ``psi`` and ``tpr`` with ``…_low, …_high`` (95%, over
+        prompts and keys), ``false`` (share detected for the wrong key), ``n``.
+    """
+    threshold = stats.threshold(level)
+    rows = []
+    for (rank, n_tokens), cell in table.groupby(["rank_dropped", "n_tokens"]):
+        plain = norms.loc[(norms["rank_dropped"] == rank) & (norms["n_tokens"] == n_tokens), "grad_norm"]
+        sigma = cell["sigma"].iloc[0]
+        psi = cell.pivot(index="prompt", columns="key", values="psi").to_numpy()
+        row = {"rank_dropped": rank, "n_tokens": n_tokens, "predicted_psi": sigma * plain.mean()}
+        row["predicted_power"] = stats.predicted_power(plain, sigma, level)
+        for column, statistic in {"psi": np.mean, "tpr": lambda values: np.mean(values >= threshold)}.items():
+            found = stats.crossed_interval(statistic, psi, n_resamples=500)
+            row |= {column: found["value"], f"{column}_low": found["low"], f"{column}_high": found["high"]}
+        rows.append(row | {"false": np.mean(cell["wrong_psi"] >= threshold), "n": len(cell)})
+    return pd.DataFrame(rows)
+
+
+def misuses(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: perturb.Watermark, keys: Sequence[Sequence[perturb.Key]]) -> pd.DataFrame:
+    """The statistic of a rank-reduced watermark, and what becomes of it if P is not where it belongs.
+
+        P on both                 ⟨Pξ, PG⟩ / (σ‖PG‖)     N(0, 1) under the null, mean σ‖PG‖ on its own text
+        divided by σ‖G‖           ⟨Pξ, PG⟩ / (σ‖G‖)      N(0, ‖PG‖²/‖G‖²): the level is not α; ⟨Pξ, G⟩/(σ‖G‖), P on the noise alone, is the same
+        P forgotten in the test   ⟨ξ, G⟩ / (σ‖G‖)        N(0, 1), but the mean is σ‖PG‖²/‖G‖
+
+    Args:
+        keys: for each text, those that it is tested for.
+
+    Returns:
+        One row a text × key × statistic: ``text, key_id, statistic, psi``.
+    """
+    linear = wm.on(model).linear
+    project = wm.projector(linear)
+    rows = []
+    for found in gradients.gradients(model, prompts, responses, perturb.Watermark(wm.weight, wm.sigma)):
+        projected = project(found.G)
+        for key in keys[found.text]:
+            xi = perturb.isotropic(key, wm.sigma, linear.shape).to(found.G)
+            inner, whole = ((xi * matrix).sum().item() / wm.sigma for matrix in (projected, found.G))
+            values = inner / projected.norm().item(), inner / found.norm, whole / found.norm
+            rows += [(found.text, key.key_id, statistic, psi) for statistic, psi in zip(STATISTICS, values, strict=True)]
+    return pd.DataFrame(rows, columns=["text", "key_id", "statistic", "psi"])
+
+
+def prices(keyed: Sequence[tuple[int, GaussMark]], lm: models.LM, prompts: Texts, texts: Sequence[Texts], *, progress: bool = False) -> pd.DataFrame:
+    """KL(p_{θ+ξ} ‖ p_θ) on each watermarked text, nats a token: ``scheme, key, prompt, price`` (``robustness.written``'s texts)."""
+    tables = []
+    for (number, gaussmark), own in zip(tqdm(keyed, desc="prices", unit="scheme × key", disable=not progress), texts, strict=True):
+        nats = divergence.per_text(lm.model, prompts, own, gaussmark.wm, gaussmark.key) / [len(text) for text in own]
+        tables.append(pd.DataFrame({"scheme": gaussmark.name, "key": number, "prompt": range(len(own)), "price": nats}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFrame:
+    """Of ``robustness.measure``'s table: what each scheme detects more than the base scheme, of the same prompts' texts with the same luck.
+
+    Returns:
+        One row a corruption × fraction × scheme × figure: ``figure`` is ``TPR`` (at ``level``) or ``statistic``; ``mean, value`` (the difference),
+        ``low, high, n_prompts, n_keys``.
+    """
+    own = table[table["kind"] == robustness.OWN].assign(TPR=lambda rows: rows["p_value"] <= level)
+    tables = [
+        compared.differences(cell, figure, base).assign(corruption=corruption, fraction=fraction, figure=figure)
+        for (corruption, fraction), cell in own.groupby(["corruption", "fraction"], sort=False)
+        for figure in ("TPR", "statistic")
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def human_cost(
+    lm: models.LM, prompts: Texts, human: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key], *, progress: bool = False
+) -> pd.DataFrame:
+    """Δ cross-entropy of human continuations under each watermark, the mean over ξ and −ξ (``quality.exchange``), nats a token.
+
+    Returns:
+        One row a watermark × key × prompt: ``scheme, rank_dropped, sigma, key, prompt, delta``.
+    """
+    base = likelihood.cross_entropy(lm.model, human, prompts=prompts)
+    numbers = {key.key_id: number for number, key in enumerate(keys)}
+    tables = []
+    for wm in tqdm(watermarks, desc="human text", unit="watermark", disable=not progress):
+        found = exchange.delta(lm.model, prompts, human, base, wm, keys).rename(columns={"item": "prompt", "value": "delta"})
+        facts = {"scheme": name(wm), "rank_dropped": wm.rank_dropped, "sigma": wm.sigma, "key": found["key_id"].map(numbers)}
+        tables.append(found.assign(**facts).drop(columns="key_id"))
+    return pd.concat(tables, ignore_index=True)
+
+
+def cost_curve(table: pd.DataFrame, norms: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
+    """Mean Δ on human text of each watermark beside the price that the law gives it on the model's own.
+
+    Args:
+        table: from :func:`human_cost`, of one side. norms: :func:`gradient_norms` of plain texts of ``n_tokens`` tokens.
+
+    Returns:
+        One row a watermark: ``scheme, rank_dropped, sigma, law`` (½σ²·mean‖PG‖²/T, nats a token), ``delta, delta_low, delta_high`` (95%, over prompts
+        and keys).
+    """
+    square = norms.groupby("rank_dropped")["grad_norm"].agg(lambda norm: np.mean(norm**2))
+    rows = []
+    for (scheme_name, rank, sigma), cell in table.groupby(["scheme", "rank_dropped", "sigma"], sort=False):
+        found = stats.crossed_interval(np.mean, cell.pivot(index="prompt", columns="key", values="delta").to_numpy(), n_resamples=500)
+        delta = {"delta": found["value"], "delta_low": found["low"], "delta_high": found["high"]}
+        law = stats.predicted_price(sigma * square[rank] ** 0.5, n_tokens)
+        rows.append({"scheme": scheme_name, "rank_dropped": rank, "sigma": sigma, "law": law} | delta)
+    return pd.DataFrame(rows)

@@ -1,0 +1,65 @@
+"""Experiments of 01_motivation: what a watermark on a language model is worth and what it costs, beside the prediction from plain text."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from gaussmark_lib import divergence, generate, perturb, score, stats
+
+
+def measure(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    watermarks: Sequence[perturb.Watermark],
+    keys: Sequence[perturb.Key],
+    wrong_keys: Sequence[perturb.Key],
+    *,
+    n_tokens: int,
+    seed: int = 0,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Continues every prompt under every watermark, and returns what each text is worth and costs.
+
+    Args:
+        keys, wrong_keys: K of each. Prompt i is continued under key i mod K, and its text tested against that key and against wrong key i mod K.
+
+    Returns:
+        One row a watermark × prompt: ``weight, sigma, prompt, key_id, n_tokens, psi, wrong_psi, grad_norm, price`` (nats a text).
+    """
+    tables = []
+    with tqdm(total=len(watermarks) * len(keys), desc="watermarking", unit="run", disable=not progress) as bar:
+        for i, wm in enumerate(watermarks):
+            for j, (key, wrong_key) in enumerate(zip(keys, wrong_keys, strict=True)):
+                mine = range(j, len(prompts), len(keys))
+                chosen = [prompts[k] for k in mine]
+                with perturb.watermarked(model, wm, key):
+                    responses = generate.sample(model, chosen, n_tokens, seed=seed + i * len(keys) + j)
+                scored = score.score(model, chosen, responses, wm, [key, wrong_key])
+                right, wrong = (scored[scored["key_id"] == k.key_id].set_index("text") for k in (key, wrong_key))
+                table = right[["key_id", "n_tokens", "psi", "grad_norm"]].assign(wrong_psi=wrong["psi"])
+                table["price"] = divergence.per_text(model, chosen, responses, wm, key)
+                tables.append(table.assign(prompt=list(mine), weight=wm.weight, sigma=wm.sigma))
+                bar.update()
+    return pd.concat(tables, ignore_index=True)
+
+
+def summary(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:
+    """One row a watermark of :func:`measure`'s table, each mean with its 95% interval (``…_low``, ``…_high``) over texts.
+
+    Args:
+        typical_norm: ‖∇ log p_θ‖ of unwatermarked text; ``predicted`` is σ times it.
+
+    Returns:
+        ``weight, sigma, predicted, n``, then ``psi, wrong_psi`` and ``price`` (nats a *token*).
+    """
+    per_token = table.assign(price=table["price"] / table["n_tokens"])
+    rows = []
+    for (weight, sigma), texts in per_token.groupby(["weight", "sigma"], sort=False):
+        row = {"weight": weight, "sigma": sigma, "predicted": sigma * typical_norm, "n": len(texts)}
+        for column in ("psi", "wrong_psi", "price"):
+            found = stats.mean_interval(texts[column])
+            row |= {column: found["mean"], f"{column}_low": found["low"], f"{column}_high": found["high"]}
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -1,0 +1,135 @@
+"""Fair timings: alternating repeats in one process, medians, ratios; and the plain loop that everything is compared with.
+
+Seconds belong to a machine and an hour; ratios of tasks that took turns belong to the tasks. So each repeat runs every task once, in turn,
+and a ratio is formed within a repeat before the median over repeats is taken.
+"""
+
+import ctypes
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import psutil
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gaussmark_lib import models, perturb, tokens
+
+
+def alternating(tasks: Mapping[str, Callable[[], object]], repeats: int = 5, *, warm_up: bool = True) -> pd.DataFrame:
+    """Seconds of each task in each repeat, the tasks taking turns: one row each with ``task, repeat, seconds``.
+
+    Args:
+        tasks: name → a function of no arguments. An accelerator is waited for.
+        warm_up: run each once before, untimed.
+    """
+    rows = []
+    for repeat in range(-1 if warm_up else 0, repeats):
+        for name, task in tasks.items():
+            _wait()
+            start = time.perf_counter()
+            task()
+            _wait()
+            if repeat >= 0:
+                rows.append({"task": name, "repeat": repeat, "seconds": time.perf_counter() - start})
+    return pd.DataFrame(rows)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def ratios(times: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """How many times faster than the reference each task is: ``task, ratio`` (median over repeats), ``low, high`` (range), ``seconds`` (median).
+
+    >>> times = pd.DataFrame({"task": ["slow", "fast"] * 2, "repeat": [0, 0, 1, 1], "seconds": [2.0, 1.0, 3.0, 1.0]})
+    >>> ratios(times, "slow").loc[1, ["ratio", "low", "high"]].tolist()
+    [2.5, 2.0, 3.0]
+    """
+    by_repeat = times.pivot(index="repeat", columns="task", values="seconds")[list(dict.fromkeys(times["task"]))]
+    faster = by_repeat[[reference]].to_numpy() / by_repeat
+    found = pd.DataFrame({"ratio": faster.median(), "low": faster.min(), "high": faster.max(), "seconds": by_repeat.median()})
+    return found.rename_axis("task").reset_index()
+
+
+def plain_loop(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    wm: perturb.Watermark,
+    xi: Float[Tensor, "d_out d_in"],
+) -> Float[np.ndarray, " texts"]:
+    """ψ as a reader would write it down, and the reference of all ratios: one text at a time, autograd on the weight, in the model's own dtype."""
+    linear = wm.on(model).linear
+    found = []
+    for x, y in zip(tokens.checked_prompts(model, prompts), responses, strict=True):
+        ids = torch.tensor([[*x, *y]], device=model.device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(x) - 1 : -1]
+        log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
+        [gradient] = torch.autograd.grad(log_p, linear.parameter)
+        gradient = linear.oriented(gradient).float()
+        found.append(((xi.to(gradient) * gradient).sum() / (wm.sigma * gradient.norm())).item())
+    return np.array(found)
+
+
+@torch.no_grad()
+def forward_only(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    *,
+    batch_size: int = 8,
+    dtype: str | torch.dtype | None = None,
+) -> None:
+    """One forward pass over the same texts in the same batches, and nothing else: the floor below which no scoring can go."""
+    pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
+    with models.computing_in(model, models.arithmetic(model, dtype)):
+        for start in range(0, len(pairs), batch_size):
+            ids, mask = tokens.pad([[*x, *y] for x, y in pairs[start : start + batch_size]], "right", model.device)
+            model(input_ids=ids, attention_mask=mask, use_cache=False)
+
+
+@contextmanager
+def peak_memory(every: float = 0.002) -> Iterator[dict[str, float]]:
+    """Inside the ``with``, memory is watched; afterwards ``bytes`` is its peak above what was in use at the start.
+
+    Of the accelerator where there is one (exact); else of this process, looked at every few milliseconds (a lower bound).
+    """
+    found: dict[str, float] = {"bytes": 0.0}
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        yield found
+        found["bytes"] = float(torch.cuda.max_memory_allocated() - before)
+        return
+    _give_back_freed_memory()
+    process, done = psutil.Process(), threading.Event()
+    before = process.memory_info().rss
+
+    def watch() -> None:
+        while not done.wait(every):
+            found["bytes"] = max(found["bytes"], float(process.memory_info().rss - before))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _give_back_freed_memory() -> None:
+    """Else a task that reuses what an earlier one freed would seem to need none. A C library without the call keeps it."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim:
+        trim(0)

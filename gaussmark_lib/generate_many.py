@@ -1,0 +1,137 @@
+"""Many watermarks of one weight in one batch: each row of it is written by a model of its own.
+
+A map over σ and keys perturbs the same matrix again and again. The layer is linear, so a row that belongs to key k and to σ needs
+
+    y = (θ + σ z_k)·x = θ·x + σ (z_k·x),      z_k ~ N(0, I)
+
+and a hook can add the second term row by row. All cells then share every other multiplication of the model, in a batch large enough
+to be fast. The text is sampled from exactly p_{θ+ξ}; only the rounding differs from a model whose weight is θ + ξ.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import linear as matmul
+from transformers import PreTrainedModel
+
+from gaussmark_lib import generate, perturb
+from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
+from gaussmark_lib.tokens import Texts
+
+Cell = tuple[perturb.Watermark, perturb.Key] | None  # None is the base model
+
+
+def sample(
+    model: PreTrainedModel,
+    prompts: Texts,
+    cells: Sequence[Cell],
+    n_tokens: int,
+    *,
+    seed: int | Sequence[int] = 0,
+    top_p: float = 1.0,
+    temperature: float = 1.0,
+    batch_size: int = 128,
+    progress: bool = False,
+) -> list[list[list[int]]]:
+    """Continues every prompt under every watermark.
+
+    Args:
+        model: the base model.
+        prompts, n_tokens, top_p, temperature: as for ``generate.sample``.
+        cells: (watermark, key) pairs, all of one weight; None stands for the base model.
+        seed: of the sampling, one for all cells (which then have the same luck) or one a cell.
+        batch_size: rows, i.e. prompts × cells, at a time.
+
+    Returns:
+        For each cell its responses, one a prompt: those of ``generate.sample`` under ``watermarked(model, wm, key)`` with the same seed.
+
+    Raises:
+        InvalidWatermarkError: no cells, or cells of several weights; and whatever ``generate.sample`` and ``perturb.noise`` raise.
+    """
+    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size)
+    seeds = [seed] * len(cells) if isinstance(seed, int) else list(seed)
+    if len(seeds) != len(cells):
+        raise InvalidWatermarkError(f"seed: expected one for all, or one for each of {len(cells)} cells, got {len(seeds)}")
+    noises = Noises(model, cells)
+    order = sorted(range(len(cells)), key=lambda i: (noises.number[i], i))  # rows of one key side by side
+    luck = np.concatenate([generate.uniform(seeds[i], len(prompts), n_tokens) for i in order])
+    owner = np.repeat(order, len(prompts))
+    flat = generate.continued(
+        model,
+        prompts * len(cells),
+        luck,
+        top_p,
+        temperature,
+        batch_size,
+        progress,
+        around=lambda rows: watermarked_rows(model, noises, owner[rows].tolist()),
+    )
+    found = {i: flat[k * len(prompts) : (k + 1) * len(prompts)] for k, i in enumerate(order)}
+    return [found[i] for i in range(len(cells))]
+
+
+class Noises:
+    """The noises of some cells of one weight, each key's held once at unit standard deviation.
+
+    Args:
+        number: for each cell, the index of its key's noise in ``unit``; −1 for the base model.
+        sigma: for each cell, what to multiply it by.
+    """
+
+    def __init__(self, model: PreTrainedModel, cells: Sequence[Cell]):
+        weights = sorted({cell[0].weight for cell in cells if cell})
+        if len(weights) != 1:
+            raise InvalidWatermarkError(f"expected watermarks of one weight, got {weights or 'none'}; make a group for each weight")
+        placed = {cell[0]: cell[0].on(model) for cell in cells if cell}
+        self.linear = next(iter(placed.values())).linear
+        known: dict[tuple[bytes, int, str], int] = {}
+        self.unit: list[Float[Tensor, "d_out d_in"]] = []
+        self.number = [-1] * len(cells)
+        self.sigma = [0.0] * len(cells)
+        for i, cell in enumerate(cells):
+            if cell is None:
+                continue
+            wm, key = cell
+            name = (key.secret, wm.rank_dropped, wm.side)
+            if name not in known or key.binding:  # a bound key is checked at each use
+                xi = perturb.noise(model, placed[wm], key)
+                if name not in known:
+                    known[name] = len(self.unit)
+                    self.unit.append((xi.double() / wm.sigma).to(self.linear.parameter))
+            self.number[i], self.sigma[i] = known[name], wm.sigma
+
+
+@contextmanager
+def watermarked_rows(model: PreTrainedModel, noises: Noises, owner: Sequence[int]) -> Iterator[PreTrainedModel]:
+    """Inside the ``with``, row i of a batch of ``len(owner)`` rows is computed by p_{θ+ξ} of cell ``owner[i]``; after it, all rows by p_θ.
+
+    Raises:
+        PerturbedModelError: if the model carries a watermark already.
+        InvalidModelError: in the forward pass, if the layer does not see the batch row by row.
+    """
+    numbers = [noises.number[i] for i in owner]
+    sigma = torch.tensor([noises.sigma[i] for i in owner]).to(noises.unit[0])[:, None, None]
+    spans = [(number, len(list(rows))) for number, rows in groupby(numbers)]
+
+    def add(_, inputs, output):
+        [x] = inputs
+        if x.ndim != 3 or len(x) != len(owner):
+            raise InvalidModelError(
+                f"expected {noises.linear.name} to be applied to {len(owner)} rows × positions, got a shape {tuple(x.shape)};"
+                " sample one watermark at a time with perturb.watermarked()"
+            )
+        parts = zip(spans, x.split([n for _, n in spans]), strict=True)
+        extra = [output.new_zeros(*rows.shape[:-1], output.shape[-1]) if k < 0 else matmul(rows, noises.unit[k]) for (k, _), rows in parts]
+        return torch.addcmul(output, sigma, torch.cat(extra))
+
+    with perturb.marked(model, f"{len(set(owner))} keys"):
+        handle = noises.linear.module.register_forward_hook(add)
+        try:
+            yield model
+        finally:
+            handle.remove()

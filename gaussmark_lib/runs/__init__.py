@@ -1,0 +1,22 @@
+"""Runs of notebooks: ask a question, keep the answer. Inside a notebook, the same module takes what is to be kept.
+
+    answer = runs.run("00_first_watermark", {"sigma": 0.1})
+    answer.results, answer.dir
+
+==============  ==========================================================================
+``ask``         one run: from its record, or by running the notebook
+``notebook``    a notebook file as a question: cells, parameters, id
+``parameters``  what the cell tagged ``parameters`` declares, checked
+``presets``     YAML files of parameter values
+``kernel``      the process that executes the cells
+``folder``      the folder that a run leaves
+``inside``      what a notebook calls to record results, tables and figures
+``tour``        all numbered notebooks, and one page about them
+==============  ==========================================================================
+"""
+
+from gaussmark_lib.runs.ask import RunFailedError, find, run
+from gaussmark_lib.runs.folder import Run
+from gaussmark_lib.runs.inside import record, save_figure, save_table
+
+__all__ = ["Run", "RunFailedError", "find", "record", "run", "save_figure", "save_table"]

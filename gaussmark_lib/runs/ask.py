@@ -1,0 +1,112 @@
+"""A run: a question put to a notebook, and the record of its answer in ``papermill_runs/<notebook>/<id>``.
+
+    answer = runs.run("00_first_watermark", {"sigma": 0.1})
+    answer.results["p_value"], answer.dir
+
+The same question again is answered from its record. Two processes with the same question both work, and the first to finish is kept.
+Nothing here is global to a process, so that any number of them may run notebooks side by side.
+
+Inside a notebook the same module takes what is to be kept: ``runs.record``, ``runs.save_table``, ``runs.save_figure``.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gaussmark_lib import paths
+from gaussmark_lib.runs import folder as records
+from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs.folder import Run
+from gaussmark_lib.runs.inside import RUN_DIR, record, save_figure, save_table
+from gaussmark_lib.runs.notebook import Notebook
+
+__all__ = ["Run", "RunFailedError", "find", "record", "run", "save_figure", "save_table"]
+
+
+class RunFailedError(RuntimeError):
+    """A notebook that did not run to its end; ``reason`` says where and why, ``dir`` is the record of how far it came."""
+
+    def __init__(self, message: str, reason: str, dir: Path):
+        super().__init__(message)
+        self.reason = reason
+        self.dir = dir
+
+
+def run(
+    notebook: str | Path | Notebook,
+    params: Mapping[str, Any] | None = None,
+    *,
+    force: bool = False,
+    progress: dict | bool = True,
+    root: Path | None = None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Run:
+    """A notebook's answer to these parameters, from its record or by running it.
+
+    Args:
+        notebook: number, name or path, or one that is loaded already.
+        params: the values that differ from the defaults.
+        force: run it even if there is a record, which is replaced once the new one is complete.
+        progress: whether to show a bar over the cells, or tqdm's options for it.
+        root: where records lie; ``papermill_runs`` by default.
+        wanted: asked twice a second; once it says no, the run is interrupted.
+
+    Raises:
+        GaussMarkError: before anything starts: no such notebook, or parameters that cannot be used.
+        RunFailedError: a cell raised, or the kernel died; what there is was kept in ``<id>.failed``.
+        KeyboardInterrupt: after keeping it in the same way.
+    """
+    source, values, target = _question(notebook, params, root)
+    if not force and (known := records.load(target)):
+        return known
+    kept = target.with_name(f"{target.name}.failed")
+    started = datetime.now(UTC)
+    partial = records.begin(target)
+    file = partial / "notebook.ipynb"
+    try:
+        records.write_json(partial / "params.json", values)
+        file.write_text(source.text, encoding="utf-8")
+        _execute(source, values, file, progress, wanted)
+        records.write_json(partial / "status.json", {"status": "complete", **records.circumstances(started)})
+    except BaseException as error:
+        outcome = "failed" if isinstance(error, Exception) else "interrupted"
+        cell, reason = _where_and_why(file, error)
+        records.write_json(partial / "status.json", {"status": outcome, "error": reason, "cell": cell, **records.circumstances(started)})
+        records.finish(partial, kept, replace=True)
+        reason = f"in cell `{cell}`: {reason}" if cell else reason
+        message = f"{source.name} {outcome}: {reason}\nits record is {kept}"
+        raise (RunFailedError(message, reason, kept) if outcome == "failed" else type(error)(message)) from error
+    records.finish(partial, target, replace=force)
+    shutil.rmtree(kept, ignore_errors=True)
+    return replace(records.load(target), cached=False)
+
+
+def find(notebook: str | Path | Notebook, params: Mapping[str, Any] | None = None, *, root: Path | None = None) -> Run | None:
+    """The record that answers exactly this question, if there is one."""
+    return records.load(_question(notebook, params, root)[-1])
+
+
+def _question(notebook: str | Path | Notebook, params: Mapping[str, Any] | None, root: Path | None) -> tuple[Notebook, dict[str, Any], Path]:
+    source = notebook if isinstance(notebook, Notebook) else notebooks.load(notebook)
+    values = source.check(params or {})
+    return source, values, (root or paths.RUNS).absolute() / source.name / source.run_id(values)
+
+
+def _execute(source: Notebook, values: dict[str, Any], file: Path, progress: dict | bool, wanted: Callable[[], bool]) -> None:
+    from gaussmark_lib.runs import kernel  # here, because papermill takes two seconds to import and notebooks import this module too
+
+    changed = {name: value for name, value in values.items() if value != source.parameters[name].default}
+    if progress:
+        progress = {"desc": source.name, "unit": "cell"} | (progress if isinstance(progress, dict) else {})
+    kernel.execute(file, changed, folder=source.path.parent, env={RUN_DIR: str(file.parent)}, progress=progress, wanted=wanted)
+
+
+def _where_and_why(file: Path, error: BaseException) -> tuple[str | None, str]:
+    from gaussmark_lib.runs import kernel
+
+    name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))  # of the cell's own error, if it raised one
+    reason = f"{name}: {text}" if text else name
+    return kernel.mark_stopped(file, name, text), reason

@@ -1,0 +1,107 @@
+"""A notebook as a question: its source, its parameters, and the id that a question and its answer share.
+
+    id = SHA-256 over (cells' sources, all parameter values, the library and the embedded model), first 12 digits
+
+What could change the answer is in the id, so a record can be reused without looking: the same id is the same question.
+Outputs, the machine and the time are not in it; they are part of the answer.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gaussmark_lib import paths
+from gaussmark_lib.errors import GaussMarkError, ParameterError
+from gaussmark_lib.runs import identity, parameters
+from gaussmark_lib.runs.parameters import Parameter
+
+
+@dataclass(frozen=True)
+class Cell:
+    kind: str
+    source: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook file, read once: what is checked is what is hashed and what runs, even if the file changes meanwhile.
+
+    Args:
+        text: the file as it is, JSON (importing nbformat takes two seconds, and every kernel would pay them).
+    """
+
+    path: Path
+    text: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """What its one code cell tagged ``parameters`` declares; ParameterError where that is not one, or not readable."""
+        sources = [cell.source for cell in self.cells if cell.kind == "code" and "parameters" in cell.tags]
+        if len(sources) != 1:
+            raise ParameterError(
+                f"{self.name}: expected exactly one code cell tagged 'parameters', found {len(sources)}; tag the cell that declares them"
+            )
+        return parameters.read(sources[0], self.name)
+
+    @cached_property
+    def code(self) -> str:
+        """The version of the code that computes this notebook's answer: see ``runs.identity``."""
+        return identity.of_sources(cell.source for cell in self.cells if cell.kind == "code")
+
+    def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Every parameter's value, given or default; ParameterError where one cannot be used."""
+        return parameters.check(self.parameters, given, self.name)
+
+    def run_id(self, values: Mapping[str, Any], library: str | None = None) -> str:
+        """The id of this notebook's run with these values, which are complete and checked; ``library`` if its version is known already."""
+        cells = [[cell.kind, cell.source, cell.tags] for cell in self.cells]
+        question = json.dumps({"cells": cells, "parameters": dict(values), "library": library or self.code}, sort_keys=True)
+        return hashlib.sha256(question.encode()).hexdigest()[:12]
+
+
+def load(name: str | Path) -> Notebook:
+    """A notebook by path, by name (``00_first_watermark``) or by number (``00``).
+
+    Raises:
+        GaussMarkError: there is none, or it cannot be read; says which there are.
+    """
+    path = _find(str(name))
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        if content["nbformat"] != 4:
+            raise ValueError(f"its format is {content['nbformat']}, expected 4")
+        cells = tuple(Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ()))) for c in content["cells"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise GaussMarkError(f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab") from None
+    return Notebook(path.resolve(), text, cells)
+
+
+def numbered() -> list[Path]:
+    """The notebooks of the reading path, in order."""
+    return sorted(paths.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+
+
+def _find(name: str) -> Path:
+    for path in (Path(name), Path(f"{name}.ipynb")):
+        if path.suffix == ".ipynb" and path.is_file():
+            return path
+    known = {path.stem: path for path in sorted(paths.NOTEBOOKS.glob("*.ipynb"))}
+    wanted = Path(name).stem if name.endswith(".ipynb") else name
+    matches = [known[wanted]] if wanted in known else [path for stem, path in known.items() if stem.startswith(f"{wanted}_")]
+    if len(matches) == 1:
+        return matches[0]
+    near = difflib.get_close_matches(wanted, known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none'}"
+    raise GaussMarkError(f"{'several notebooks are' if matches else 'no notebook is'} called {name!r}; {hint}")

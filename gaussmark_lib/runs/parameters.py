@@ -1,0 +1,193 @@
+"""A notebook's parameters: read from its source, and checked before anything runs.
+
+Papermill logs an unknown name and goes on, and never looks at a type; a misspelt ``sgima`` would give an answer to a question
+nobody asked. Here the cell tagged ``parameters`` is the whole declaration, one annotated literal a line:
+
+    sigma: float = 0.05  # (0, 1] standard deviation of the noise
+    scheme: str = "plain"  # {plain, low_rank} which noise
+    n_texts: int = 64  # [1, 10000] texts to score
+    weight: str | None = None  # name of the matrix; None takes the model's default
+
+It is parsed, never executed. What fits is checked by pydantic in strict mode: True is no int, 3 is a float, nan is nothing.
+"""
+
+import ast
+import difflib
+import io
+import operator
+import re
+import tokenize
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+
+from gaussmark_lib.errors import ParameterError
+from gaussmark_lib.runs import presets
+
+SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+
+_NUMBER = r"[-+]?(?:inf|[\d.]+(?:[eE][-+]?\d+)?)"
+_RANGE = re.compile(rf"([\[(])\s*({_NUMBER})\s*,\s*({_NUMBER})\s*([\])])\s*(.*)")
+_CHOICES = re.compile(r"\{(.*?)\}\s*(.*)")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One line of the cell: ``type`` carries its range or choices, ``allowed`` says them in words."""
+
+    name: str
+    type: Any
+    default: Any
+    allowed: str
+    help: str
+
+    def check(self, value: Any) -> Any:
+        """``value`` as the parameter's type; raises pydantic's ValidationError where it does not fit."""
+        return TypeAdapter(self.type, config=STRICT).validate_python(value)
+
+    def fits(self, value: Any) -> bool:
+        try:
+            self.check(value)
+        except ValidationError:
+            return False
+        return True
+
+    def parse(self, text: str) -> Any:
+        """What someone typed: the text as it is where a string fits, YAML where not (and for None)."""
+        null = text in ("None", "null") and self.fits(None)
+        return text if self.fits(text) and not null else presets.load(text)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.allowed} = {self.default!r}" + (f"  # {self.help}" if self.help else "")
+
+
+def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
+    """The parameters that a cell's source declares, in order.
+
+    Raises:
+        ParameterError: a line that is not ``name: type = literal``, or a default outside its own range.
+    """
+    try:
+        tree = ast.parse(source)
+        comments = _comments(source)
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise ParameterError(f"{name}: the parameters cell is not Python: {error}") from None
+    found: dict[str, Parameter] = {}
+    last_line = 0
+    for statement in tree.body:
+        try:
+            if statement.lineno <= last_line:
+                raise ValueError("one parameter a line")
+            last_line = statement.end_lineno or statement.lineno
+            parameter = _parameter(statement, " ".join(comments.get(line, "") for line in range(statement.lineno, last_line + 1)).strip())
+            if parameter.name in found:
+                raise ValueError("declared twice")
+        except ValueError as error:
+            line = ast.get_source_segment(source, statement)
+            raise ParameterError(f"{name}: line {statement.lineno} of the parameters cell, `{line}`: {error}") from None
+        found[parameter.name] = parameter
+    return found
+
+
+def check(declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str = "notebook") -> dict[str, Any]:
+    """The value of every declared parameter: the given one, checked, or the default.
+
+    Raises:
+        ParameterError: names all values that cannot be used, each with what was expected and what came.
+    """
+    problems, values = [], {}
+    for key, value in given.items():
+        if key not in declared:
+            problems.append(f"{key}: no such parameter; {_nearest(key, declared)}")
+            continue
+        try:
+            values[key] = declared[key].check(value)
+        except ValidationError:
+            problems.append(f"{key}: expected {declared[key].allowed}, got {value!r}")
+    if problems:
+        raise ParameterError("\n  ".join([f"{name} cannot run with these parameters:", *problems]))
+    return {key: values.get(key, parameter.default) for key, parameter in declared.items()}
+
+
+def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Values from a command line's (name, text) pairs; unknown names are kept, for ``check`` to name them with all other problems."""
+    values: dict[str, Any] = {}
+    for key, text in typed:
+        if key in values:
+            raise ParameterError(f"{key} was given twice; give each parameter once")
+        try:
+            values[key] = declared[key].parse(text) if key in declared else text
+        except ValueError as error:
+            raise ParameterError(f"{key}: cannot read {text!r}: {error}") from None
+    return values
+
+
+def _nearest(key: str, declared: Mapping[str, Parameter]) -> str:
+    near = difflib.get_close_matches(key, declared, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(declared) or 'none'}"
+
+
+def _comments(source: str) -> dict[int, str]:
+    """Line number → its comment without the hash. Tokens, because a ``#`` may stand inside a string."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string.lstrip("# ").rstrip() for token in tokens if token.type == tokenize.COMMENT}
+
+
+def _parameter(statement: ast.stmt, comment: str) -> Parameter:
+    if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value is not None):
+        raise ValueError("expected `name: type = literal  # [low, high] help`")
+    try:
+        default = ast.literal_eval(statement.value)
+    except (ValueError, TypeError, SyntaxError):
+        raise ValueError("expected a literal; what is derived belongs in a later cell") from None
+    annotation = ast.unparse(statement.annotation)
+    limit, words, help_text = _limit(comment)
+    parameter = Parameter(statement.target.id, _type(statement.annotation, limit), default, annotation + words, help_text)
+    try:
+        return replace(parameter, default=parameter.check(default))  # 1 becomes the float that it stands for
+    except ValidationError:
+        raise ValueError(f"the default {default!r} is not {parameter.allowed}") from None
+    except TypeError:  # an order was asked of something that has none
+        raise ValueError(f"a range does not go with {annotation}") from None
+
+
+def _limit(comment: str) -> tuple[list[AfterValidator], str, str]:
+    """(what pydantic checks, the same in words, the help) of a comment ``[low, high] help``, ``{a, b} help`` or ``help``."""
+    if match := _RANGE.fullmatch(comment):
+        left, low, high, right, help_text = match.groups()
+        bottom, top = float(low), float(high)
+        above = operator.ge if left == "[" else operator.gt
+        below = operator.le if right == "]" else operator.lt
+        return [_only(lambda value: above(value, bottom) and below(value, top))], f" in {left}{low}, {high}{right}", help_text
+    if match := _CHOICES.fullmatch(comment):
+        choices = [presets.load(choice) for choice in match[1].split(",")]
+        return [_only(lambda value: value in choices)], f", one of {', '.join(map(repr, choices))}", match[2]
+    if comment.startswith(("[", "{")):
+        raise ValueError("expected `# [low, high] help` or `# {a, b} help`")
+    return [], "", comment
+
+
+def _only(accepts: Callable[[Any], bool]) -> AfterValidator:
+    def validate(value: Any) -> Any:
+        if not accepts(value):
+            raise ValueError("not allowed")
+        return value
+
+    return AfterValidator(validate)
+
+
+def _type(node: ast.expr, limit: list[AfterValidator]) -> Any:
+    """The type an annotation means, its innermost scalars limited; names are looked up here and nothing is evaluated."""
+    match node:
+        case ast.Name(id=name) if name in SCALARS:
+            return Annotated[(SCALARS[name], *limit)] if limit else SCALARS[name]
+        case ast.Constant(value=None):
+            return None
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _type(left, limit) | _type(right, limit)
+        case ast.Subscript(value=ast.Name(id="list"), slice=item):
+            return list[_type(item, limit)]
+    raise ValueError(f"cannot check the type {ast.unparse(node)}; int, float, str, bool, list[…] and … | None can be")

@@ -1,0 +1,27 @@
+"""All schemes by name: ``schemes.named(wm, key, ["GaussMark", "KGW-2"])``. A scheme is one file in this folder and its test.
+
+==================  ==========================================================================
+``gaussmark``       noise on one weight: the vanilla scheme, and the rank-reduced one
+``kgw`` (core)      green lists (Kirchenbauer et al., arXiv:2301.10226): KGW-1, KGW-2
+``synthid``         tournament sampling (Dathathri et al., Nature 634, 2024)
+``token_keys``      fresh noise for each token (paper, Algs. 3 and 4)
+``cache``           no scheme: the texts that schemes wrote, kept on disk
+==================  ==========================================================================
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from gaussmark_lib import kgw
+from gaussmark_lib.scheme import COLUMNS, Scheme, named, register, scores
+
+for _module in iter_modules(__path__):  # each file registers its schemes
+    import_module(f"{__name__}.{_module.name}")
+
+from gaussmark_lib.schemes.gaussmark import GaussMark  # noqa: E402 - after the loop, which decides the order of names
+from gaussmark_lib.schemes.synthid import SynthID  # noqa: E402
+from gaussmark_lib.schemes.token_keys import TokenKeys  # noqa: E402
+
+KGW = kgw.KGW
+
+__all__ = ["COLUMNS", "KGW", "GaussMark", "Scheme", "SynthID", "TokenKeys", "named", "register", "scores"]

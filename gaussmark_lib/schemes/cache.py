@@ -1,0 +1,74 @@
+"""Texts of a scheme, written once: whichever notebook asks for the same again reads them.
+
+The notebooks on robustness, rank reduction and the baselines compare schemes on the same prompts with the same random numbers. A text's
+name here is a hash of everything that it depends on: the code that writes it (``runs.identity``) and the versions of the packages that
+compute, every bit of the model, the scheme with its key's public fingerprint of 256 bits, the prompts, the length and the seed. So nothing
+stale is ever read, and no secret is written.
+"""
+
+import hashlib
+import json
+import os
+import weakref
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from gaussmark_lib import generate, perturb
+from gaussmark_lib.paths import CACHE
+from gaussmark_lib.runs import identity
+from gaussmark_lib.scheme import Scheme
+from gaussmark_lib.tokens import Texts
+
+FOLDER = CACHE / "written"
+_known: "weakref.WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = weakref.WeakKeyDictionary()
+
+
+def responses(
+    model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, *, seed: int = 0, folder: Path | None = None
+) -> list[list[int]]:
+    """``scheme.generate``'s continuations (None: the model's own, ``generate.sample``), from the folder, or written and then kept there.
+
+    Raises:
+        PerturbedModelError: the texts of a watermarked model are not kept.
+    """
+    perturb.refuse_perturbed(model)
+    folder = folder or FOLDER
+    path = folder / f"{_name(model, scheme, prompts, n_tokens, seed)}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    write = scheme.generate if scheme else generate.sample
+    texts = write(model, prompts, n_tokens, seed=seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(texts))
+    partial.replace(path)  # a reader never sees half a file
+    return texts
+
+
+def _name(model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, seed: int) -> str:
+    code = identity.of_module(type(scheme).__module__ if scheme else generate.__name__)
+    versions = [code, torch.__version__, transformers.__version__, str(model.device)]
+    who = [type(scheme).__qualname__, repr(scheme), scheme.key.fingerprint, repr(scheme.key.binding)] if scheme else []
+    question = [versions, sha256(model), who, [list(map(int, prompt)) for prompt in prompts], n_tokens, seed]
+    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:24]
+
+
+def sha256(model: PreTrainedModel) -> str:
+    """A digest of every parameter's and buffer's name, dtype, shape and bits, and of the config, which holds what no tensor does.
+
+    Computed once a process: known by the tensors' addresses and versions, which change with any write to them.
+    """
+    tensors = model.state_dict()
+    config = model.config.to_json_string()
+    state = (config, *((name, t.data_ptr(), t._version, t.dtype, tuple(t.shape)) for name, t in tensors.items()))
+    if (known := _known.get(model)) and known[0] == state:
+        return known[1]
+    digest = hashlib.sha256(config.encode())
+    for name, tensor in tensors.items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    _known[model] = state, digest.hexdigest()
+    return _known[model][1]

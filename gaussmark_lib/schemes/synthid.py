@@ -1,0 +1,64 @@
+"""A fourth scheme: SynthID-Text's tournament sampling (Dathathri et al., Nature 634, 2024), by transformers' own processor.
+
+The four tokens before seed, for each of m keys, a fair bit g for every token of the vocabulary; m knock-out rounds between draws prefer bits of 1,
+so that over keys the text keeps the model's distribution. Under the null the bits of n distinct contexts are m·n fair coins, so the number of ones
+is Binomial(m·n, ½) and its tail exact. The table that the bits are read from is 16 times transformers' default: 6,000 bits read from
+65,536 collide often enough to make the level too large.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from transformers import PreTrainedModel, SynthIDTextWatermarkLogitsProcessor
+
+from gaussmark_lib import divergence, generate, kgw, tokens
+from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.keys import Key
+from gaussmark_lib.scheme import Scheme, register
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.watermark import Watermark
+
+NGRAM = 5
+
+
+@dataclass(frozen=True)
+class SynthID(Scheme):
+    """Tournament sampling with ``depth`` rounds (m)."""
+
+    key: Key
+    depth: int = 30
+    name: str = "SynthID"
+
+    def processor(self, model: PreTrainedModel) -> SynthIDTextWatermarkLogitsProcessor:
+        """A fresh one: it remembers the contexts of the batch it has seen."""
+        seeds = np.random.default_rng(self.key.seed).integers(1 << 31, size=self.depth + 1).tolist()
+        return SynthIDTextWatermarkLogitsProcessor(NGRAM, seeds[1:], 1 << 20, seeds[0], context_history_size=1024, device=model.device)
+
+    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
+        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
+
+    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
+        """How far from the base model its own texts were written under *this* key, nats a text: see ``divergence``. Over keys it is no distance."""
+        return divergence.per_text_of_processor(model, prompts, responses, lambda rows: self.processor(model))
+
+    def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
+        """One row a text: ``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``. Responses of at least five tokens."""
+        processor, rows = self.processor(model), []
+        for i, response in enumerate(responses):
+            ids = torch.tensor([tokens.checked(model, response, f"response {i}")], device=model.device)
+            if ids.shape[1] < NGRAM:
+                raise InvalidTextError(
+                    f"response {i}: expected at least {NGRAM} tokens, since SynthID scores a token by the four before it, got {ids.numel()}"
+                )
+            bits = processor.compute_g_values(ids)[processor.compute_context_repetition_mask(ids)]
+            rows.append((i, ids.numel(), bits.numel(), int(bits.sum())))
+        table = pd.DataFrame(rows, columns=["text", "n_tokens", "n_bits", "ones"])
+        return table.assign(statistic=table["ones"] / table["n_bits"], **kgw.exact_tail(table["ones"], table["n_bits"], 0.5))
+
+
+@register("SynthID")
+def published(wm: Watermark, key: Key) -> SynthID:
+    return SynthID(key)

@@ -1,0 +1,53 @@
+"""Token-level keys (paper, Algs. 3 and 4) as a ``Scheme``: what ``token_level`` computes, tested by hits or by a weighted sum."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from transformers import PreTrainedModel
+
+from gaussmark_lib.errors import InvalidWatermarkError
+from gaussmark_lib.keys import Key
+from gaussmark_lib.scheme import Scheme, register
+from gaussmark_lib.token_level import divergence, keys
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.watermark import Watermark
+
+
+@dataclass(frozen=True)
+class TokenKeys(Scheme):
+    """Fresh noise for each token, tested by the number of hits (``test="hits"``, Algorithm 4) or by the weighted sum of the Γ_k (``"sum"``).
+
+    Args:
+        alpha_0: level of one token's test, for the hits.
+    """
+
+    wm: Watermark
+    key: Key
+    alpha_0: float = 0.5
+    test: str = "hits"
+
+    def __post_init__(self):
+        if self.test not in ("hits", "sum"):
+            raise InvalidWatermarkError(f"test: expected 'hits' or 'sum', got {self.test!r}")
+
+    @property
+    def name(self) -> str:
+        return f"token keys, {self.test}"
+
+    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
+        return keys.sample(model, prompts, n_tokens, self.wm, self.key, seed=seed)
+
+    def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
+        table = keys.score(model, prompts, responses, self.wm, self.key, alpha_0=self.alpha_0)
+        statistic = {"hits": "hits", "sum": "psi"}[self.test]
+        return table.rename(columns={f"p_{statistic}": "p_value", f"log10_p_{statistic}": "log10_p"}).assign(statistic=table[statistic])
+
+    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
+        return divergence.per_text(model, prompts, responses, self.wm, self.key)
+
+
+register("token keys")(TokenKeys)
+register("token keys, sum")(partial(TokenKeys, test="sum"))

@@ -1,0 +1,104 @@
+"""A grid: which values of a notebook's parameters to try, and the cells that they span.
+
+    sigma: [0.02, 0.05, 0.1]     a list is a list of values to try: 3 × 2 = 6 cells, the last name changes fastest
+    seed: [0, 1]
+    n_texts: 16                  one value, the same in every cell
+    weights: [[a, b], [c]]       two values of a parameter that is itself a list
+
+What is no product is written out under ``cells``, each of which is crossed with whatever stands beside it:
+
+    cells:
+      - {sigma: 0.02, n_tokens: 400}
+      - {sigma: 0.2, n_tokens: 50}
+
+Everything is checked before anything runs, because a night of runs with a misspelt name is a night lost.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gaussmark_lib.errors import ParameterError
+from gaussmark_lib.runs import presets
+from gaussmark_lib.runs.notebook import Notebook
+
+CELLS = "cells"  # not a parameter's name: no parameter can be a list of mappings
+
+
+def read(name: str | Path) -> dict[str, Any]:
+    """The grid in a YAML file, by path or by its name in ``papermill_runs/presets``.
+
+    Raises:
+        ParameterError: there is none, or it is something else.
+    """
+    return presets.read(name, "grid")
+
+
+def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """All cells of a grid in their order, each with a checked value for every parameter of the notebook.
+
+    Args:
+        grid: name → values to try, or one value; ``cells`` → list of cells that are written out.
+        params: values for the whole sweep, where the grid gives none.
+
+    Raises:
+        ParameterError: names everything in the grid that cannot be used, with what was expected and what came.
+    """
+    problems: list[str] = []
+    listed = _listed(grid.get(CELLS, [{}]), problems)
+    crossed = {name: _values(notebook, name, given, problems) for name, given in grid.items() if name != CELLS}
+    for part in [params or {}, *listed, *({name: value} for name, values in crossed.items() for value in values)]:
+        problems += _problems(notebook, part)
+    problems += [f"{name}: given both in a cell and beside the cells; say it once" for name in crossed if any(name in cell for cell in listed)]
+    if not grid:
+        problems.append("it is empty; write `name: [value, value]` lines")
+    rows = [{**cell, **dict(zip(crossed, row, strict=True))} for cell in listed for row in itertools.product(*crossed.values())]
+    checked = [] if problems else [notebook.check({**(params or {}), **row}) for row in rows]
+    problems += _duplicates(rows, checked)
+    if problems:
+        raise ParameterError("\n  ".join([f"{notebook.name} cannot be swept over this grid:", *dict.fromkeys(problems)]))
+    return checked
+
+
+def varying(cells: list[dict[str, Any]]) -> list[str]:
+    """The parameters that differ between cells, in the notebook's order."""
+    return [name for name in cells[0] if any(cell[name] != cells[0][name] for cell in cells)]
+
+
+def _listed(given: Any, problems: list[str]) -> list[dict[str, Any]]:
+    if isinstance(given, list) and given and all(isinstance(cell, dict) for cell in given):
+        return given
+    problems.append(f"{CELLS}: expected a list of cells like `- {{sigma: 0.1, seed: 0}}`, got {given!r}")
+    return [{}]
+
+
+def _values(notebook: Notebook, name: str, given: Any, problems: list[str]) -> list[Any]:
+    """The values to try of one name. A list is always a list of them, also where the parameter is a list itself."""
+    if not isinstance(given, list):
+        return [given]
+    parameter = notebook.parameters.get(name)
+    if not given:
+        problems.append(f"{name}: no value to try; give at least one, or leave the name out")
+    elif parameter and parameter.fits(given) and not all(map(parameter.fits, given)):
+        problems.append(f"{name}: expected a list of values, each {parameter.allowed}, got one value; write [{given}]")
+        return []
+    return given
+
+
+def _problems(notebook: Notebook, part: dict[str, Any]) -> list[str]:
+    try:
+        notebook.check(part)
+    except ParameterError as error:
+        return [line.strip() for line in str(error).splitlines()[1:]]
+    return []
+
+
+def _duplicates(rows: list[dict[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
+    first: dict[str, int] = {}
+    for index, cell in enumerate(checked):
+        known = first.setdefault(json.dumps(cell, sort_keys=True), index)
+        if known != index:
+            return [f"cells {known + 1} and {index + 1} are the same: {rows[index]}; give each once"]
+    return []

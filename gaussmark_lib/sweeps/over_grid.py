@@ -1,0 +1,174 @@
+"""A sweep: a notebook over a grid of parameters, one run a cell, on as many processes or machines as there are.
+
+    done = sweeps.sweep("02", {"sigma": [0.05, 0.1], "seed": [0, 1]})
+    done.results, done.failed, done.dir
+
+Every cell is a run like any other (``runs.run``) with its record in the usual place. So a sweep needs no memory of its own: started again, after
+a crash, after a Ctrl-C or with a finer grid, it looks for the records and does what is missing. At the end it leaves
+
+    papermill_runs/sweep-<id>/    results.parquet  tables/*.parquet  sweep.json
+
+where the id is a hash of its cells' ids, and those are hashes of notebook, parameters and library.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+from gaussmark_lib import paths
+from gaussmark_lib.runs import folder as records
+from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs.folder import Run
+from gaussmark_lib.runs.notebook import Notebook
+from gaussmark_lib.sweeps import grid as grids
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gaussmark_lib.sweeps.worker import Outcome
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell without an answer: what is its own in it, why in one line, and the traceback if its notebook shows one."""
+
+    run_id: str
+    params: dict[str, Any]
+    reason: str
+    traceback: str
+
+    @property
+    def why(self) -> str:
+        return self.traceback or self.reason
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that went over all its cells.
+
+    Args:
+        cells: run id → every parameter's value, in the grid's order.
+        cached: how many cells were answered from their records.
+    """
+
+    dir: Path
+    cells: dict[str, dict[str, Any]]
+    cached: int
+    failed: list[Failure]
+
+    @property
+    def results(self) -> "pd.DataFrame":
+        """One row a cell."""
+        return self._read("results")
+
+    def table(self, name: str) -> "pd.DataFrame":
+        """The tables of this name that its runs saved, one under the other."""
+        return self._read(f"tables/{name}")
+
+    def _read(self, name: str) -> "pd.DataFrame":
+        import pandas as pd
+
+        return pd.read_parquet(self.dir / f"{name}.parquet")
+
+
+def sweep(
+    notebook: str | Path | Notebook,
+    grid: Mapping[str, Any],
+    params: Mapping[str, Any] | None = None,
+    *,
+    gpus_per_run: int = 0,
+    progress: bool = True,
+    root: Path | None = None,
+    **place: Any,
+) -> Sweep:
+    """Runs every cell of a grid that has no record yet, and writes one table over all of them.
+
+    Args:
+        notebook: number, name or path, or one that is loaded already.
+        grid: name → values to try, see ``gaussmark_lib.sweeps.grid``.
+        params: values that are the same in every cell.
+        gpus_per_run: GPUs that a run has to itself.
+        progress: whether to show a bar over the cells.
+        root: where records lie; ``papermill_runs`` by default.
+        place: ``workers=``, ``scheduler=`` or ``cluster=``, see ``gaussmark_lib.sweeps.places.connect``.
+
+    Raises:
+        ParameterError: a grid that cannot be swept over.
+        ClusterError: nobody is there who could run it.
+        KeyboardInterrupt: once what was running is stopped; finished cells keep their records.
+    """
+    source = notebook if isinstance(notebook, Notebook) else notebooks.load(notebook)
+    root = (root or paths.RUNS).absolute()
+    started, library = datetime.now(UTC), notebooks.source_version()
+    rows = grids.cells(source, grid, params)
+    varying = grids.varying(rows)
+    cells = {source.run_id(values, library): values for values in rows}
+    missing = {run_id: values for run_id, values in cells.items() if not records.load(root / source.name / run_id)}
+    outcomes = {}
+    with tqdm(total=len(cells), initial=len(cells) - len(missing), desc=source.name, unit="run", smoothing=0, disable=not progress) as bar:
+        try:
+            if missing:
+                outcomes = _run(source, missing, root, library, gpus_per_run, {"cells": len(cells), **place}, bar)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(cells)} cells are done, and the same command goes on from there") from None
+    answers = {run_id: run for run_id in cells if (run := records.load(root / source.name / run_id))}
+    own = {run_id: {name: values[name] for name in varying} for run_id, values in cells.items()}
+    failed = [_failure(run_id, own[run_id], outcomes.get(run_id), root) for run_id in cells if run_id not in answers]
+    facts = {
+        "notebook": source.name,
+        "status": "failed" if failed else "complete",
+        "grid": dict(grid),
+        "params": dict(params or {}),
+        "library": library,
+        "cells": [_line(run_id, own[run_id], answers.get(run_id), failed) for run_id in cells],
+        **records.circumstances(started),
+    }
+    target = root / f"sweep-{hashlib.sha256(' '.join(cells).encode()).hexdigest()[:12]}"
+    _write(target, facts, cells, answers, varying)
+    return Sweep(target, cells, len(cells) - len(missing) + sum(outcome.cached for outcome in outcomes.values()), failed)
+
+
+def _run(
+    source: Notebook, missing: dict[str, dict], root: Path, library: str, gpus_per_run: int, place: dict[str, Any], bar: tqdm
+) -> "dict[str, Outcome]":
+    from gaussmark_lib.sweeps import places, submit  # here, because Dask and papermill take seconds to import, and a sweep may be done already
+
+    root.mkdir(parents=True, exist_ok=True)
+    with places.connect(gpus_per_run=gpus_per_run, **place) as client:
+        return submit.run_all(client, source, missing, root=root, library=library, gpus_per_run=gpus_per_run, bar=bar)
+
+
+def _failure(run_id: str, own: dict[str, Any], outcome: "Outcome | None", root: Path) -> Failure:
+    from gaussmark_lib.runs import kernel
+
+    if outcome is None or not outcome.error:
+        return Failure(run_id, own, f"its worker says it is complete, and there is no record in {root}; do all machines share that folder?", "")
+    try:
+        traceback = kernel.traceback(outcome.failed / "notebook.ipynb") if outcome.failed else ""
+    except (OSError, ValueError):  # stopped before its notebook was written, or run again meanwhile
+        traceback = ""
+    return Failure(run_id, own, outcome.error, traceback)
+
+
+def _line(run_id: str, own: dict[str, Any], answer: Run | None, failed: list[Failure]) -> dict[str, Any]:
+    """What ``sweep.json`` says of a cell; how long it took is here, because no two sweeps agree on it."""
+    if answer:
+        return {"run": run_id, "params": own, "status": "complete", "seconds": answer.status.get("seconds")}
+    return {"run": run_id, "params": own, "status": "failed", "error": next(failure.reason for failure in failed if failure.run_id == run_id)}
+
+
+def _write(target: Path, facts: dict[str, Any], cells: dict[str, dict[str, Any]], answers: dict[str, Run], varying: list[str]) -> None:
+    from gaussmark_lib.sweeps import tables
+
+    partial = records.begin(target)
+    records.write_json(partial / "sweep.json", facts)
+    tables.results(cells, answers).to_parquet(partial / "results.parquet")
+    for name, table in tables.saved(cells, answers, varying).items():
+        (partial / "tables").mkdir(exist_ok=True)
+        table.to_parquet(partial / "tables" / f"{name}.parquet")
+    records.finish(partial, target, replace=True)

@@ -1,0 +1,220 @@
+"""Where a sweep's runs run: processes of this machine, a Dask scheduler that is there already, or one that submits jobs to a queue.
+
+Whichever it is, a worker is a process with one thread, because a process runs one notebook at a time. Dask waits for ever for a resource that
+no worker has; so everything that is asked for is looked for first, and refused where it is not.
+"""
+
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.system import CPU_COUNT
+from distributed import Client, Nanny, Scheduler, SpecCluster, Status
+from distributed.comm import get_address_host_port
+from distributed.system import MEMORY_LIMIT
+from distributed.utils import TimeoutError as DaskTimeoutError
+
+from gaussmark_lib.errors import ClusterError
+from gaussmark_lib.runs import presets
+
+if TYPE_CHECKING:
+    from dask_jobqueue import JobQueueCluster
+
+PATIENCE = 10  # seconds for a scheduler to answer
+MEMORY = 2 * 1024**3  # bytes that a small model's run may need
+QUEUES = {"slurm": "SLURM", "pbs": "PBS", "sge": "SGE", "lsf": "LSF", "oar": "OAR", "moab": "Moab", "htcondor": "HTCondor"}
+
+
+@contextmanager
+def connect(
+    cells: int, *, workers: int | None = None, scheduler: str | None = None, cluster: str | Path | None = None, gpus_per_run: int = 0
+) -> Iterator[Client]:
+    """A client of the workers that a sweep asks for; what was started for it is stopped at the end.
+
+    Args:
+        cells: how many runs the whole sweep has, the finished ones included.
+        workers: how many local processes; one a core (or a GPU, if runs use them), but not more than cells, by default.
+        scheduler: address of a Dask scheduler, to use its workers instead.
+        cluster: YAML file of a ``dask-jobqueue`` cluster, to start workers as jobs instead.
+        gpus_per_run: how much of the workers' resource GPU a run takes.
+
+    Raises:
+        ClusterError: it cannot be reached, or has nobody who could do such a run; says what to do.
+    """
+    chosen = [name for name, value in {"workers": workers, "scheduler": scheduler, "cluster": cluster}.items() if value is not None]
+    if len(chosen) > 1:
+        raise ClusterError(f"expected one place to run on, got {' and '.join(chosen)}; give one of them, or none for this machine")
+    if scheduler is not None:
+        place = _scheduler(scheduler, gpus_per_run)
+    elif cluster is not None:
+        place = _queue(cluster, gpus_per_run)
+    else:
+        place = _local(cells, workers, gpus_per_run)
+    with place as client:
+        yield client
+
+
+def gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls the GPUs that this process may use."""
+    import torch  # here, because only those who ask for a GPU should wait for it
+
+    count = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [name.strip() for name in given.split(",")][:count] if given else [str(number) for number in range(count)]
+
+
+@contextmanager
+def _local(cells: int, workers: int | None, gpus_per_run: int) -> Iterator[Client]:
+    environments, resources = _shares(cells, workers, gpus_per_run)
+    threads = str(max(1, CPU_COUNT // len(environments)))
+    common = {
+        "nthreads": 1,
+        "memory_limit": 0,  # Dask sees the worker, and the memory is taken by its kernel
+        "death_timeout": 60,
+        "dashboard_address": "127.0.0.1:0",
+        "silence_logs": logging.CRITICAL,
+        "resources": resources,
+        "preload": ["gaussmark_lib.sweeps.worker"],
+    }
+    specification = {
+        index: {"cls": Nanny, "options": {**common, "env": environment, "name": index}} for index, environment in enumerate(environments)
+    }
+    # set before the workers start, and instead of Dask's own, which gives every process one thread and makes memory slow to grow
+    before_start = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+    options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": before_start}))
+        started = SpecCluster(specification, scheduler={"cls": Scheduler, "options": options}, silence_logs=logging.CRITICAL, name="gaussmark")
+        stack.enter_context(closing(started))
+        yield stack.enter_context(Client(started, set_as_default=False))
+
+
+def _shares(cells: int, workers: int | None, gpus_per_run: int) -> tuple[list[dict[str, str]], dict[str, float]]:
+    """Each local worker's environment, and what resources each has. Never from what is left to do: threads may change a last digit."""
+    if workers is not None and workers < 1:
+        raise ClusterError(f"expected at least one worker, got {workers}")
+    if not gpus_per_run:
+        return [{} for _ in range(workers or max(1, min(cells, CPU_COUNT, int(MEMORY_LIMIT // MEMORY))))], {}
+    found = gpus()
+    most = len(found) // gpus_per_run
+    if not most or (workers or 1) > most:
+        raise ClusterError(
+            f"{workers or 1} worker(s) with {gpus_per_run} GPU(s) each were asked for, and this machine has {len(found)}; "
+            "ask for fewer, or name a --scheduler or --cluster that has them"
+        )
+    taken = [found[index * gpus_per_run : (index + 1) * gpus_per_run] for index in range(workers or min(cells, most))]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(names)} for names in taken], {"GPU": gpus_per_run}
+
+
+@contextmanager
+def _scheduler(address: str, gpus_per_run: int) -> Iterator[Client]:
+    try:
+        socket.create_connection(get_address_host_port(address, strict=True), PATIENCE).close()  # refused at once, and without half a client
+        client = Client(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError, DaskTimeoutError) as error:
+        raise ClusterError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`, or correct the address ({error})") from None
+    with client:
+        found = client.scheduler_info()["workers"].values()
+        if not found:
+            raise ClusterError(f"the scheduler at {address} has no workers; start some with `dask worker {address} --nthreads 1`")
+        _enough(address, [(worker["nthreads"], worker.get("resources", {}).get("GPU", 0)) for worker in found], gpus_per_run)
+        yield client
+
+
+@contextmanager
+def _queue(file: str | Path, gpus_per_run: int) -> Iterator[Client]:
+    cluster, jobs = queue(file)
+    with closing(cluster):
+        _enough(str(file), [_declared(cluster.job_script())], gpus_per_run)
+        if (command := shlex.split(getattr(cluster.job_cls, "submit_command", None) or "")) and not shutil.which(command[0]):
+            raise ClusterError(f"{file}: jobs are submitted with {command[0]}, which is not on this machine; start the sweep where it is")
+        try:
+            _submit(cluster, jobs)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ClusterError(f"{file}: the queue took no job; correct the file and start again: {error}") from None
+        with Client(cluster, set_as_default=False) as client:
+            yield client
+
+
+def _submit(cluster: "JobQueueCluster", jobs: int | list[int]) -> None:
+    """Submits the jobs; the first ones by hand, because ``scale`` and ``adapt`` leave it in a log if the queue takes none."""
+
+    async def submitted() -> None:
+        try:
+            await cluster
+        finally:
+            for job in cluster.workers.values():
+                if job.status == Status.created:
+                    job.status = Status.failed  # or Dask would not close the cluster
+
+    least, most = jobs if isinstance(jobs, list) else (jobs, jobs)
+    for _ in range(max(1, least)):
+        cluster.worker_spec.update(cluster.new_worker_spec())
+    cluster.sync(submitted)
+    if most > least:
+        cluster.adapt(minimum_jobs=least, maximum_jobs=most)
+
+
+def queue(file: str | Path) -> tuple["JobQueueCluster", int | list[int]]:
+    """The cluster that a YAML file describes, with nothing submitted yet, and how many jobs it wants: a number, or [least, most].
+
+    ``kind`` says which queue, ``jobs`` how many; all else are keyword arguments of ``dask-jobqueue``'s cluster of that kind.
+
+    Raises:
+        ClusterError: a file that describes none.
+    """
+    given = presets.read(file, "cluster")
+    kind, jobs = given.pop("kind", None), given.pop("jobs", None)
+    if kind not in QUEUES:
+        raise ClusterError(f"{file}: expected `kind:` one of {', '.join(QUEUES)}, got {kind!r}")
+    if not _is_count(jobs):
+        raise ClusterError(f"{file}: expected `jobs:` a number from 1, or [least, most] for as many as there is work for, got {jobs!r}")
+    try:
+        return _class(kind)(**{"cores": 1, "processes": 1, **given}), jobs
+    except (TypeError, ValueError, OSError, RuntimeError) as error:
+        raise ClusterError(f"{file}: no {kind} cluster can be made of it: {error}") from None
+
+
+def _class(kind: str) -> type["JobQueueCluster"]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    import dask_jobqueue  # here, because importing it makes a Ctrl-C end the process with exit code 0
+
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    return getattr(dask_jobqueue, f"{QUEUES[kind]}Cluster")
+
+
+def _is_count(jobs: Any) -> bool:
+    numbers = jobs if isinstance(jobs, list) else [0, jobs]
+    return len(numbers) == 2 and all(type(number) is int for number in numbers) and 0 <= numbers[0] <= numbers[1] and numbers[1] > 0
+
+
+def _declared(script: str) -> tuple[int, float]:
+    """(threads, GPUs) of the workers that a job script starts."""
+    (command,) = [line for line in script.splitlines() if "dask_worker" in line]
+    threads = re.search(r"--nthreads[ =](\d+)", command)
+    gpus = re.search(r"--resources\b.*?\bGPU=([\d.]+)", command)
+    return int(threads[1]) if threads else 1, float(gpus[1]) if gpus else 0
+
+
+def _enough(where: str, workers: list[tuple[int, float]], gpus_per_run: int) -> None:
+    """Refuses workers, each given as (threads, GPUs), that a run cannot have to itself."""
+    if threads := [threads for threads, _ in workers if threads != 1]:
+        raise ClusterError(
+            f"{where}: expected workers with one thread, because each runs one notebook at a time, got {max(threads)}; say --nthreads 1"
+        )
+    most = max(gpus for _, gpus in workers)
+    if gpus_per_run > most:
+        raise ClusterError(
+            f"{where}: a run asks for {gpus_per_run} GPU(s), and no worker has more than {most:g}; "
+            f"start workers with --resources GPU={gpus_per_run}, or ask for fewer"
+        )

@@ -1,0 +1,64 @@
+"""The tables of a sweep, made of its records alone: the same cells give the same tables, however often the sweep was disturbed.
+
+    results   one row a cell, in the grid's order: run, status, every parameter, every recorded number
+    <name>    the tables of that name that the runs saved, one under the other, each with its run and the parameters that vary
+
+So there is no time, no machine and no order of arrival in them.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from gaussmark_lib.runs.folder import Run
+
+Cells = Mapping[str, dict[str, Any]]  # run id → parameters, in the grid's order
+
+
+def results(cells: Cells, runs: Mapping[str, Run]) -> pd.DataFrame:
+    """One row a cell; a cell without a complete run is ``failed`` and has no results.
+
+    Nested results have their names joined by dots. A result named like a parameter becomes ``result.<name>``.
+    """
+    rows = []
+    for run_id, params in cells.items():
+        found = _flat(runs[run_id].results) if run_id in runs else {}
+        taken = {"run", "status", *params}
+        recorded = {f"result.{name}" if name in taken else name: value for name, value in found.items()}
+        rows.append({"run": run_id, "status": "complete" if run_id in runs else "failed", **params, **recorded})
+    return _storable(pd.DataFrame(rows))
+
+
+def saved(cells: Cells, runs: Mapping[str, Run], varying: list[str]) -> dict[str, pd.DataFrame]:
+    """Name → the tables of that name over all complete runs. A parameter named like one of their columns becomes ``param.<name>``."""
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for run_id, params in cells.items():
+        if run_id not in runs:
+            continue
+        for path in sorted(runs[run_id].dir.glob("*.parquet")):
+            table = runs[run_id].table(path.stem)
+            table = table.reset_index(drop=table.index.names == [None])
+            columns = {"run": run_id, **{name: params[name] for name in varying}}
+            for position, (name, value) in enumerate(columns.items()):
+                table.insert(position, f"param.{name}" if name in table else name, pd.Series([value] * len(table), index=table.index))
+            parts.setdefault(path.stem, []).append(table)
+    return {name: _storable(pd.concat(tables, ignore_index=True)) for name, tables in sorted(parts.items())}
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: value}
+    return {long: leaf for key, item in value.items() for long, leaf in _flat(item, f"{name}.{key}" if name else key).items()}
+
+
+def _storable(table: pd.DataFrame) -> pd.DataFrame:
+    """Columns of mixed kinds (a number here, a word there) as JSON, because a parquet column holds one kind."""
+    for name in [name for name, kind in table.dtypes.items() if pd.api.types.is_object_dtype(kind)]:
+        try:
+            pa.array(table[name], from_pandas=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            table[name] = [json.dumps(value, ensure_ascii=False) for value in table[name]]
+    return table

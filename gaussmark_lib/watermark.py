@@ -1,0 +1,90 @@
+"""What a watermark is, apart from its key: one weight matrix, the strength of the noise on it, and the directions that the noise avoids.
+
+A :class:`Watermark` is a description and knows no model. :meth:`Watermark.on` looks its matrix up in a model and checks it, once; what it
+returns is again a watermark, and every function that takes one takes it too, without another look-up.
+
+====================  ==========================================
+paper                 here
+====================  ==========================================
+σ                     ``sigma`` (a standard deviation; the paper's tables give σ²)
+θ                     the matrix named ``weight``; ``on(model).linear``
+k (rank reduction)    ``rank_dropped``
+P                     ``on(model).project``
+====================  ==========================================
+"""
+
+import math
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from numbers import Real
+from typing import Self
+
+import torch
+from transformers import PreTrainedModel
+
+from gaussmark_lib import models, rank_reduce
+from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """Where the noise goes and how strong it is; public, unlike the key.
+
+    Args:
+        weight: full name of a linear layer's matrix, e.g. ``"model.layers.4.mlp.down_proj.weight"``.
+        sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights.
+        rank_dropped: k ≥ 0, how many top singular directions of θ the noise avoids; 0 is the vanilla scheme.
+        side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``. With ``rank_dropped=0`` the side is ignored.
+
+    Raises:
+        InvalidWatermarkError: a value outside its range.
+    """
+
+    weight: str
+    sigma: float
+    rank_dropped: int = 0
+    side: str = "left"
+
+    def __post_init__(self):
+        if not isinstance(self.sigma, Real) or isinstance(self.sigma, bool) or not math.isfinite(self.sigma) or self.sigma <= 0:
+            raise InvalidWatermarkError(f"sigma is the standard deviation of the noise: expected a finite number > 0, got {self.sigma!r}")
+        if not 1e-30 <= self.sigma <= 1e30:
+            raise InvalidWatermarkError(f"sigma = {self.sigma!r} is out of the range of float32, the noise's dtype: expected 1e-30 to 1e30")
+        if not isinstance(self.rank_dropped, int) or isinstance(self.rank_dropped, bool) or self.rank_dropped < 0:
+            raise InvalidWatermarkError(f"rank_dropped counts singular directions: expected an integer ≥ 0, got {self.rank_dropped!r}")
+        if self.side not in rank_reduce.SIDES:
+            raise InvalidWatermarkError(f"side: expected one of {', '.join(rank_reduce.SIDES)}, got {self.side!r}")
+
+    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
+        """This watermark with its matrix in a model.
+
+        Raises:
+            UnknownWeightError: the model has no such matrix; the message has the nearest names.
+            InvalidModelError: the matrix has NaN or infinite entries.
+            InvalidWatermarkError: ``rank_dropped`` leaves nothing of the matrix.
+        """
+        linear = models.linear(model, self.weight)
+        if not torch.isfinite(linear.parameter).all():
+            raise InvalidModelError(f"expected finite weights, got NaN or infinite numbers in {self.weight}; load the model again")
+        if self.rank_dropped >= min(linear.shape):
+            raise InvalidWatermarkError(
+                f"rank_dropped = {self.rank_dropped} leaves nothing of {self.weight}: expected less than min{linear.shape} = {min(linear.shape)}"
+            )
+        return PlacedWatermark(*(getattr(self, f.name) for f in fields(Watermark)), model=model, linear=linear)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedWatermark(Watermark):
+    """A watermark whose matrix has been found in ``model`` and checked; made by :meth:`Watermark.on`."""
+
+    model: PreTrainedModel = field(kw_only=True, repr=False)
+    linear: models.Linear = field(kw_only=True, repr=False)
+
+    def on(self, model: PreTrainedModel) -> Self:
+        """Itself; on another model, the same watermark there."""
+        return self if model is self.model else super().on(model)
+
+    @cached_property
+    def project(self) -> rank_reduce.Projector:
+        """The projector for noise and gradient, which removes the base weight's top singular directions."""
+        return rank_reduce.projector(self.linear.value(), self.rank_dropped, self.side)

@@ -1,0 +1,58 @@
+"""Comparisons paired over prompts and keys, against numbers done by hand and the coverage that they promise."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gaussmark_lib.experiments import compared
+
+
+def crossed(values: np.ndarray, **facts) -> pd.DataFrame:
+    rows = [{"prompt": i, "key": j, "x": values[i, j]} for i in range(values.shape[0]) for j in range(values.shape[1])]
+    return pd.DataFrame(rows).assign(**facts)
+
+
+def table(seed: int, shift: float) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    common = 10 + 3 * rng.standard_normal((12, 1)) + 3 * rng.standard_normal((1, 8))
+    a, b = (crossed(common + extra + 0.5 * rng.standard_normal((12, 8)), scheme=name) for name, extra in (("a", 0.0), ("b", shift)))
+    return pd.concat([a, b])
+
+
+def test_what_prompts_and_keys_share_cancels():
+    [found] = compared.differences(table(0, 1.0), "x", "a").to_dict("records")
+    assert found["scheme"] == "b"
+    assert found["low"] < 1 < found["high"]
+    assert found["high"] - found["low"] < 0.7, "the spread of prompts and keys alone would give an interval of more than 3"
+
+
+def test_the_interval_covers_and_sees():
+    covered = [compared.differences(table(seed, 0.0), "x", "a", n_resamples=200)[["low", "high"]].to_numpy()[0] for seed in range(60)]
+    assert sum(low <= 0 <= high for low, high in covered) >= 50  # conservative; 57 expected at least, 50 has probability 1e-3 at 95%
+    [seen] = compared.differences(table(1, 2.0), "x", "a").to_dict("records")
+    assert seen["low"] > 0
+
+
+def test_a_ratio_is_of_the_means():
+    values = np.array([[1.0, 3.0], [5.0, 7.0]])
+    [found] = compared.ratios(pd.concat([crossed(values, scheme="a"), crossed(3 * values, scheme="b")]), "x", "a").to_dict("records")
+    assert (found["value"], found["low"], found["high"]) == pytest.approx((3, 3, 3))
+    assert found["mean"] == 12
+
+
+def test_shares_are_of_each_cell_and_kind():
+    rows = [
+        crossed(np.array([[0.01, 0.2], [0.04, 0.01]]), scheme="a", corruption="c", fraction=0.1, kind="own key"),
+        crossed(np.array([[0.5, 0.2], [0.04, 0.3]]), scheme="a", corruption="c", fraction=0.1, kind="plain text"),
+    ]
+    found = compared.shares(pd.concat(rows).rename(columns={"x": "p_value"}), 0.05, n_resamples=50).set_index("kind")
+    assert found["value"]["own key"] == 0.75
+    assert found["value"]["plain text"] == 0.25
+    assert (found["n_prompts"] == 2).all()
+
+
+def test_copies_of_a_text_are_no_further_trials():
+    alarms = crossed(np.where(np.eye(6, 4) > 0, 0.01, 0.5), scheme="a").rename(columns={"x": "p_value"})
+    once, often = compared.false_alarms(alarms, 0.05), compared.false_alarms(pd.concat([alarms] * 5), 0.05)
+    assert once == often
+    assert once["value"] == pytest.approx(4 / 24)

@@ -1,0 +1,100 @@
+"""Prefixes of one generation against each step done alone, and the aggregates against loops."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_lm
+import tiny_models
+
+from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
+from gaussmark_lib.experiments import detectability
+from gaussmark_lib.perturb import Key, Watermark
+
+WM = Watermark(tiny_lm.WEIGHT, 0.4)
+KEYS = [Key.from_seed(i) for i in range(3)]
+PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 7, 5, 6)
+LENGTHS = [3, 10, 20]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return tiny_lm.build()
+
+
+@pytest.fixture(scope="module")
+def measured(lm):
+    return detectability.measure(lm, WM, KEYS, PROMPTS, LENGTHS, seed=5)
+
+
+def test_texts_are_plain_text_and_each_keys(lm, measured):
+    _, responses = measured
+    assert responses[0] == generate.sample(lm.model, PROMPTS, 20, seed=5)
+    for i, key in enumerate(KEYS):
+        with perturb.watermarked(lm.model, WM, key):
+            assert responses[1 + i] == generate.sample(lm.model, PROMPTS, 20, seed=6 + i)
+
+
+def test_kinds_say_by_which_key_a_text_was_written(lm, measured):
+    table, responses = measured
+    assert table["kind"].value_counts().to_dict() == {"wrong key": 4 * 3 * 2 * 3, "own key": 4 * 3 * 3, "plain text": 4 * 3 * 3}
+    for i, key in enumerate(KEYS):
+        own = table[(table["kind"] == "own key") & (table["key_id"] == key.key_id) & (table["n_tokens"] == 10)]
+        alone = score.score(lm.model, PROMPTS, [y[:10] for y in responses[1 + i]], WM, [key])
+        np.testing.assert_allclose(own.sort_values("prompt")["psi"], alone["psi"], rtol=1e-4, atol=1e-4)
+        assert (own["written"] == key.key_id).all()
+
+
+def test_by_length_against_loops(measured):
+    table, _ = measured
+    found = detectability.by_length(table, n_resamples=50).set_index(["n_tokens", "figure"])
+    for n in LENGTHS:
+        rows = table[table["n_tokens"] == n]
+        own, plain = (rows.loc[rows["kind"] == kind, "psi"] for kind in ("own key", "plain text"))
+        assert found.loc[(n, "median p"), "value"] == pytest.approx(rows.loc[rows["kind"] == "own key", "p_value"].median())
+        assert found.loc[(n, "TPR at 0.05"), "value"] == pytest.approx(np.mean([psi >= 1.6448536 for psi in own]))
+        assert found.loc[(n, "false positives at 0.01"), "value"] == pytest.approx(np.mean([psi >= 2.3263479 for psi in plain]))
+        pairs = [(a > b) + 0.5 * (a == b) for a in own for b in plain]
+        assert found.loc[(n, "AUC"), "value"] == pytest.approx(np.mean(pairs))
+        assert ((found["low"] <= found["value"]) & (found["value"] <= found["high"])).all()
+    assert (found["n_prompts"] == 4).all()
+    assert (found["n_keys"] == 3).all()
+
+
+def test_the_prediction_reads_plain_text_only(lm, measured):
+    table, responses = measured
+    found = detectability.predicted(table, 0.4).set_index("n_tokens")
+    norms = gradients.norms(lm.model, PROMPTS, responses[0], [WM.weight], lengths=LENGTHS)
+    for n, rows in norms.groupby("n_tokens"):
+        assert found.loc[n, "psi"] == pytest.approx(0.4 * rows["grad_norm"].mean(), rel=1e-4)
+        assert found.loc[n, "TPR at 0.01"] == pytest.approx(stats.predicted_power(rows["grad_norm"], 0.4, 0.01), rel=1e-3)
+        assert found.loc[n, "n"] == 4
+    altered = table.assign(grad_norm=table["grad_norm"].where(table["kind"] == "plain text", 1e6))
+    pd.testing.assert_frame_equal(detectability.predicted(altered, 0.4).set_index("n_tokens"), found)
+
+
+def test_the_error_is_prediction_less_measurement(measured):
+    table, _ = measured
+    found = detectability.against_prediction(detectability.by_length(table, n_resamples=20), detectability.predicted(table, 0.4))
+    assert len(found) == 2 * len(LENGTHS)
+    np.testing.assert_allclose(found["error"], found["predicted"] - found["value"])
+
+
+def test_single_tokens_are_scored_after_all_that_is_before_them(lm):
+    responses = generate.sample(lm.model, PROMPTS[:2], 9, seed=1)
+    found = detectability.token_gradients(lm, WM.weight, PROMPTS[:2], responses, every=4)
+    assert found[["text", "position"]].to_numpy().tolist() == [[i, t] for i in range(2) for t in (0, 4, 8)]
+    entropies = likelihood.entropies(lm.model, PROMPTS[:2], responses)
+    for _, row in found.iterrows():
+        i, t = int(row["text"]), int(row["position"])
+        [alone] = gradients.gradients(lm.model, [PROMPTS[i] + responses[i][:t]], [[responses[i][t]]], WM)
+        assert row["grad_norm"] == pytest.approx(alone.norm, rel=1e-4)
+        assert row["entropy"] == pytest.approx(entropies[i][t])
+
+
+def test_less_freedom_less_entropy(lm):
+    found = detectability.by_temperature(lm, WM, KEYS[0], PROMPTS, [0.2, 1.0], 15)
+    assert found.groupby("temperature").size().tolist() == [4, 4]
+    with perturb.watermarked(lm.model, WM, KEYS[0]):
+        cold = generate.sample(lm.model, PROMPTS, 15, temperature=0.2)
+    alone = score.score(lm.model, PROMPTS, cold, WM, KEYS[:1])["psi"]
+    np.testing.assert_allclose(found.loc[found["temperature"] == 0.2, "psi"], alone, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,56 @@
+"""The divergence of a scheme that changes logits: against a plain loop over single prefixes, and a closed form."""
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from gaussmark_lib.scheme.synthid import SynthID
+
+from gaussmark_lib import divergence
+from gaussmark_lib.errors import InvalidTextError, PerturbedModelError
+from gaussmark_lib.kgw import KGW
+from gaussmark_lib.perturb import Key, Watermark, watermarked
+
+PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_models.build()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [1.0, 2.0])
+def test_of_kgw_by_the_mass_of_the_green_list(model, bias):
+    """q ∝ p·exp(δ·green): with green mass m and Z = 1 + m(e^δ − 1), KL(q ‖ p) = δ·m·e^δ/Z − log Z. Each prefix by itself, unpadded."""
+    scheme = KGW(bias, Key.from_seed(1))
+    responses = scheme.generate(model, PROMPTS, 12, seed=2)
+    expected = []
+    for x, y in zip(PROMPTS, responses, strict=True):
+        total = 0.0
+        for t in range(len(y)):
+            ids = torch.tensor([x + y[:t]])
+            logits = model(ids).logits[:, -1]
+            green = scheme.processor(model)(ids, torch.zeros_like(logits))[0] > 0
+            mass = logits.double().softmax(-1)[0, green].sum().item()
+            z = 1 + mass * np.expm1(bias)
+            total += bias * mass * np.exp(bias) / z - np.log(z)
+        expected.append(total)
+    np.testing.assert_allclose(scheme.divergences(model, PROMPTS, responses), expected, rtol=1e-4)
+    in_two_batches = divergence.per_text_of_processor(model, PROMPTS, responses, lambda rows: scheme.processor(model), batch_size=2)
+    np.testing.assert_allclose(in_two_batches, expected, rtol=1e-4)
+
+
+def test_of_no_change_it_is_nothing_and_of_a_tournament_something(model):
+    responses = tiny_models.random_ids(np.random.default_rng(3), *[12] * 3)
+    assert divergence.per_text_of_processor(model, PROMPTS, responses, lambda rows: lambda ids, logits: logits).tolist() == [0.0] * 3
+    own = SynthID(Key.from_seed(0), depth=5)
+    assert (own.divergences(model, PROMPTS, own.generate(model, PROMPTS, 12)) > 0.5).all()
+
+
+def test_bad_input_is_named(model):
+    scheme = KGW(2.0, Key.from_seed(1))
+    with pytest.raises(InvalidTextError, match=r"one length, at least 1 token, got lengths \[2, 3\]"):
+        scheme.divergences(model, PROMPTS[:2], [[5, 6], [5, 6, 7]])
+    with watermarked(model, Watermark(tiny_models.ONE_WEIGHT["llama"], 0.1), Key.from_seed(0)), pytest.raises(PerturbedModelError):
+        scheme.divergences(model, PROMPTS[:1], [[5, 6]])

@@ -1,0 +1,190 @@
+"""Sampling against exact probabilities: frequencies by G-tests, joints by enumeration, greedy text by transformers' own ``generate``."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from gaussmark_lib import generate, perturb
+from gaussmark_lib.perturb import Key, Watermark
+
+N = 4000
+
+
+def exact(model, prompt: list[int], temperature: float = 1.0) -> np.ndarray:
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt])).logits[0, -1].double()
+    return (logits / temperature).softmax(-1).numpy()
+
+
+def nucleus_by_hand(p: np.ndarray, top_p: float) -> np.ndarray:
+    """The smallest set of most likely tokens that holds top_p, one token after the other."""
+    kept, held = np.zeros_like(p), 0.0
+    for token in np.argsort(-p, kind="stable"):
+        if held >= top_p:
+            break
+        kept[token] = p[token]
+        held += p[token]
+    return kept / kept.sum()
+
+
+def g_test(drawn: np.ndarray, p: np.ndarray) -> float:
+    """p-value of the counts under p; outcomes with fewer than 5 expected are put together."""
+    counts = np.bincount(drawn, minlength=len(p))
+    assert counts[p == 0].sum() == 0
+    rare = p * len(drawn) < 5
+    counts, p = (np.append(x[~rare], x[rare].sum()) for x in (counts, p))
+    present = p > 0
+    return stats.power_divergence(counts[present], p[present] / p[present].sum() * counts.sum(), lambda_="log-likelihood").pvalue
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.6), (0.7, 0.9), (1.0, 0.01)])
+def test_first_tokens_come_with_their_exact_probabilities(temperature, top_p):
+    model, prompt = tiny_models.build("llama"), [3, 1, 4]
+    drawn = np.array(generate.sample(model, [prompt] * N, 1, temperature=temperature, top_p=top_p, seed=5, batch_size=500))[:, 0]
+    p = nucleus_by_hand(exact(model, prompt, temperature), top_p)
+    if top_p == 0.01:
+        assert set(drawn) == {p.argmax()}
+        return
+    assert g_test(drawn, p) > 1e-3
+    if (temperature, top_p) != (1.0, 1.0):
+        assert g_test(drawn, np.maximum(exact(model, prompt), 1e-12)) < 1e-6  # the control: the plain distribution does not fit
+
+
+def test_pairs_of_tokens_come_with_their_joint_probability():
+    """All pairs enumerated: p(v₁ v₂ | x) = p(v₁ | x)·p(v₂ | x v₁); wrong positions or a stale cache after the first step would show here."""
+    model, prompt = tiny_models.build("gemma"), [3, 1, 4]
+    model.lm_head.weight.data *= 3  # fewer likely pairs
+    drawn = np.array(generate.sample(model, [prompt] * N, 2, seed=6, batch_size=1000))
+    first = exact(model, prompt)
+    with torch.no_grad():
+        ids = torch.tensor([[*prompt, v] for v in range(tiny_models.VOCAB)])
+        second = model(input_ids=ids).logits[:, -1].double().softmax(-1).numpy()
+    joint = (first[:, None] * second).ravel()
+    assert joint.sum() == pytest.approx(1)
+    assert g_test(drawn[:, 0] * tiny_models.VOCAB + drawn[:, 1], joint) > 1e-3
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_temperature_0_is_transformers_greedy_text(architecture):
+    """Also in a batch of unequal prompts, which transformers is given one at a time."""
+    model = tiny_models.build(architecture)
+    prompts = tiny_models.random_ids(np.random.default_rng(0), 1, 20, 6)
+    expected = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=15, eos_token_id=None, pad_token_id=0)
+        expected.append(out[0, len(prompt) :].tolist())
+    assert generate.sample(model, prompts, 15, temperature=0.0) == expected
+    assert generate.sample(model, prompts, 15, temperature=0.0, batch_size=1) == expected
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_every_step_draws_from_the_model_itself(architecture):
+    """Each token is recomputed from its uniform number and the model's own logits over the whole text so far: no cache, no padding, no batch."""
+    model = tiny_models.build(architecture)
+    prompts = tiny_models.random_ids(np.random.default_rng(1), 2, 17, 6)
+    responses = generate.sample(model, prompts, 18, seed=3)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        luck = np.random.default_rng([3, row]).random(18)
+        for t in range(18):
+            cumulative = np.cumsum(exact(model, prompt + response[:t]))
+            assert cumulative[response[t]] > luck[t] - 1e-5
+            assert response[t] == 0 or cumulative[response[t] - 1] < luck[t] + 1e-5
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_under_a_watermark_the_text_is_that_of_the_model_with_the_sum_in_place(architecture):
+    model, weight, key = tiny_models.build(architecture), tiny_models.ONE_WEIGHT[architecture], Key.from_seed(1)
+    wm = Watermark(weight, 0.3)
+    xi = perturb.noise(model, wm, key)
+    swapped = tiny_models.build(architecture)
+    with torch.no_grad():
+        dict(swapped.named_parameters())[weight].add_(xi.T if architecture == "gpt2" else xi)
+    ids = torch.tensor(tiny_models.random_ids(np.random.default_rng(2), 12))
+    prompts = tiny_models.random_ids(np.random.default_rng(3), 3, 8)
+    with perturb.watermarked(model, wm, key), torch.no_grad():
+        torch.testing.assert_close(model(input_ids=ids).logits, swapped(input_ids=ids).logits, rtol=0, atol=0)
+        marked = generate.sample(model, prompts, 30, seed=4)
+    assert marked == generate.sample(swapped, prompts, 30, seed=4)
+    assert marked != generate.sample(model, prompts, 30, seed=4)
+
+
+PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=12).filter(lambda p: sum(p) > 1e-3)
+LUCK = st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53]))
+
+
+@given(p=PROBABILITIES, luck=LUCK, top_p=st.floats(0.01, 1), temperature=st.floats(0.1, 5))
+def test_a_token_without_probability_is_never_picked(p, luck, top_p, temperature):
+    logits = torch.tensor([p], dtype=torch.float64).log()
+    token = generate.pick(logits, torch.tensor([luck], dtype=torch.float64), top_p, temperature).item()
+    assert 0 <= token < len(p)
+    assert p[token] > 0
+
+
+@given(weights=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any), luck=LUCK, top_p=st.sampled_from([0.1, 0.35, 0.5, 0.83, 1.0]))
+def test_pick_is_the_inverse_of_the_cumulative_distribution(weights, luck, top_p):
+    """A loop over the tokens, in exact order of index, of the renormalised nucleus."""
+    p = np.array(weights) / sum(weights)
+    prefixes = np.cumsum(np.sort(p)[::-1])
+    if np.abs(prefixes - top_p).min() < 1e-9 and top_p < 1:
+        return  # the nucleus hangs on rounding
+    nucleus = nucleus_by_hand(p, top_p)
+    edges = np.cumsum(nucleus)
+    if np.abs(edges - luck).min() < 1e-9 and 0 < luck < 1 - 1e-9:
+        return  # so does the token
+    expected, passed = 0, nucleus[0]
+    while passed <= luck and expected < len(p) - 1:
+        expected += 1
+        passed += nucleus[expected]
+    token = generate.pick(torch.tensor(p)[None].log(), torch.tensor([luck]).double(), top_p, 1.0).item()
+    if luck > 1 - 1e-9:
+        expected = np.flatnonzero(nucleus)[-1]
+    assert token == expected
+
+
+def test_luck_0_takes_the_first_token_that_can_be():
+    logits = torch.tensor([[-torch.inf, -torch.inf, 0.0, 1.0]])
+    assert generate.pick(logits, torch.zeros(1), 1.0, 1.0).tolist() == [2]
+
+
+@pytest.mark.parametrize("top_p", [0.5, 0.75, 1.0])
+def test_a_nucleus_holds_exactly_the_tokens_it_needs(top_p):
+    """p = ½, ¼, ⅛, ⅛: the prefix that reaches top_p exactly is enough."""
+    logits = torch.tensor([[0.125, 0.5, 0.125, 0.25]]).double().log()
+    possible = {generate.pick(logits, torch.tensor([u]).double(), top_p, 1.0).item() for u in np.linspace(0, 1, 400, endpoint=False)}
+    assert possible == {0.5: {1}, 0.75: {1, 3}, 1.0: {0, 1, 2, 3}}[top_p]
+
+
+def test_ties_at_the_edge_of_the_nucleus_keep_the_lower_index():
+    logits = torch.zeros(1, 4).double()
+    possible = {generate.pick(logits, torch.tensor([u]).double(), 0.5, 1.0).item() for u in np.linspace(0, 1, 100, endpoint=False)}
+    assert possible == {0, 1}
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-308, 5e-324])
+def test_a_temperature_near_0_is_greedy(temperature):
+    logits = torch.randn(50, 97, generator=torch.Generator().manual_seed(0))
+    luck = torch.rand(50, generator=torch.Generator().manual_seed(1)).double()
+    assert torch.equal(generate.pick(logits, luck, 1.0, temperature), logits.argmax(-1))
+
+
+def test_rows_are_independent_of_each_other():
+    """Across rows of one seed: first and second rows' tokens are uncorrelated, where a shared stream would make them equal."""
+    model = tiny_models.build("llama")
+    drawn = np.array(generate.sample(model, [[3, 1, 4]] * N, 1, seed=9, batch_size=500))[:, 0]
+    equal = (drawn[::2] == drawn[1::2]).mean()
+    p = exact(model, [3, 1, 4])
+    assert abs(equal - (p**2).sum()) < 3.3 * ((p**2).sum() / (N / 2)) ** 0.5
+
+
+def test_all_pairs_of_seed_and_row_have_their_own_luck():
+    """Seed 0, row 1 is not seed 1, row 0."""
+    model = tiny_models.build("llama")
+    texts = [tuple(row) for seed, _ in itertools.product(range(4), [0]) for row in generate.sample(model, [[3]] * 8, 12, seed=seed)]
+    assert len(set(texts)) == 32

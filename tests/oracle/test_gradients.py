@@ -1,0 +1,113 @@
+"""Prefixes, several weights and reduced precision, against one text, one length and one weight at a time."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_models
+import torch
+from scipy import stats
+
+from gaussmark_lib import gradients, models, perturb, score
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError, UnknownWeightError
+from gaussmark_lib.perturb import Key, Watermark
+
+RNG = np.random.default_rng(5)
+PROMPTS = tiny_models.random_ids(RNG, 4, 11, 1, 7)
+RESPONSES = tiny_models.random_ids(RNG, 20, 6, 33, 12)
+KEYS = [Key.from_seed(i) for i in range(3)]
+VALUES = ["psi", "grad_norm", "log_lik"]
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@pytest.mark.parametrize("batch_size", [1, 3, 10])
+def test_a_prefix_of_a_shared_pass_is_scored_as_if_it_were_the_whole_text(architecture, batch_size):
+    model, wm = tiny_models.build(architecture, torch.float64), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05)
+    lengths = [12, 1, 6, 20, 12]  # in any order, one twice
+    found = score.score(model, PROMPTS, RESPONSES, wm, KEYS, lengths=lengths, batch_size=batch_size)
+    expected = []
+    for n in sorted(set(lengths)):
+        long_enough = [i for i, y in enumerate(RESPONSES) if len(y) >= n]
+        alone = score.score(model, [PROMPTS[i] for i in long_enough], [RESPONSES[i][:n] for i in long_enough], wm, KEYS)
+        expected.append(alone.assign(text=alone["text"].map(dict(enumerate(long_enough)))))
+    expected = pd.concat(expected).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-9)
+    assert found.groupby("text")["n_tokens"].unique().map(list).tolist() == [[1, 6, 12, 20], [1, 6], [1, 6, 12, 20], [1, 6, 12]]
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_norms_of_several_weights_are_those_of_each_alone(architecture):
+    model, weights = tiny_models.build(architecture, torch.float64), tiny_models.WEIGHTS[architecture][::-1]
+    found = gradients.norms(model, PROMPTS, RESPONSES, weights, lengths=[5, 12], batch_size=3)
+    for weight in weights:
+        alone = score.score(model, PROMPTS, RESPONSES, Watermark(weight, 1.0), KEYS[:1], lengths=[5, 12])
+        rows = found[found["weight"] == weight]
+        np.testing.assert_allclose(rows[["text", "n_tokens", "grad_norm", "log_lik"]], alone[["text", "n_tokens", "grad_norm", "log_lik"]], rtol=1e-9)
+    assert found.groupby("weight")["grad_norm"].mean().nunique() == len(weights), "no weight is taken for another"
+
+
+def test_norms_name_an_unknown_weight(model):
+    with pytest.raises(UnknownWeightError):
+        gradients.norms(model, PROMPTS, RESPONSES, ["model.layers.0.mlp.up_proj.weight", "no.such.weight"])
+
+
+@pytest.mark.parametrize("lengths", [[], [0, 5], [2.5], [-1]])
+def test_lengths_are_whole_numbers_above_zero(model, wm, lengths):
+    with pytest.raises(InvalidTextError, match="lengths"):
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS, lengths=lengths)
+
+
+def test_held_noises_are_used_as_they_are_and_their_shape_is_checked(model, wm):
+    xis = perturb.noises(model, wm, KEYS)
+    found = score.score(model, PROMPTS, RESPONSES, wm, KEYS, xis=xis)
+    pd.testing.assert_frame_equal(found, score.score(model, PROMPTS, RESPONSES, wm, KEYS))
+    negated = score.score(model, PROMPTS, RESPONSES, wm, KEYS, xis=-xis)
+    np.testing.assert_allclose(negated["psi"], -found["psi"], rtol=1e-6)
+    with pytest.raises(InvalidWatermarkError, match="xis"):
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS[:2], xis=xis)
+
+
+@pytest.fixture
+def native(monkeypatch):
+    monkeypatch.setattr(models, "native_bfloat16", lambda device: True)
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_bfloat16_moves_psi_a_little_and_the_model_not_at_all(native, architecture):
+    model, wm = tiny_models.build(architecture), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05)
+    before = {name: (p.data_ptr(), p.detach().clone()) for name, p in model.named_parameters()}
+    exact = score.score(model, PROMPTS, RESPONSES, wm, KEYS)
+    rounded = score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype="bfloat16")
+    difference = (exact["psi"] - rounded["psi"]).abs()
+    assert 1e-6 < difference.max() < 0.5, "it was rounded, and not by much (these models are random and tiny)"
+    for name, p in model.named_parameters():
+        assert p.data_ptr() == before[name][0]
+        assert torch.equal(p, before[name][1])
+        assert p.dtype == torch.float32
+
+
+def test_bfloat16_keeps_the_level_over_keys(native, model, wm):
+    keys = [Key.from_seed(i) for i in range(2000)]
+    psi = score.score(model, PROMPTS[:1], RESPONSES[:1], wm, keys, dtype="bfloat16")["psi"]
+    assert stats.kstest(psi, "norm").pvalue > 1e-3
+    shifted = psi + 0.25
+    assert stats.kstest(shifted, "norm").pvalue < 1e-3, "the test could have failed"
+
+
+def test_without_the_hardware_float32_takes_the_place_of_bfloat16(monkeypatch, model, wm):
+    monkeypatch.setattr(models, "native_bfloat16", lambda device: False)
+    pd.testing.assert_frame_equal(
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype="bfloat16"), score.score(model, PROMPTS, RESPONSES, wm, KEYS)
+    )
+
+
+def test_float64_is_computed_in_float64(model, wm):
+    exact = score.score(tiny_models.build("llama", torch.float64), PROMPTS, RESPONSES, wm, KEYS)
+    widened = score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype=torch.float64)
+    np.testing.assert_allclose(widened[VALUES], exact[VALUES], rtol=1e-4, atol=1e-4)  # transformers' norms stay in float32
+    assert model.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", 16])
+def test_an_unknown_dtype_is_named(model, wm, dtype):
+    with pytest.raises(InvalidModelError, match="expected one of bfloat16, float32, float64"):
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype=dtype)

@@ -1,0 +1,192 @@
+"""The projector against its definition P = I − UUᵀ, formed in full; left, right and both."""
+
+import pytest
+import tiny_models
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gaussmark_lib import generate, perturb, rank_reduce, score, stats
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.rank_reduce import project_out, projector, singular_vectors
+
+SHAPES = st.tuples(st.integers(2, 12), st.integers(2, 12))
+
+
+def explicit(theta: torch.Tensor, k: int) -> torch.Tensor:
+    """P in float64, from the eigenvectors of θθᵀ rather than the SVD of θ."""
+    theta = theta.double()
+    _, vectors = torch.linalg.eigh(theta @ theta.T)  # ascending
+    u = vectors[:, len(theta) - k :]
+    return torch.eye(len(theta), dtype=torch.float64) - u @ u.T
+
+
+@given(shape=SHAPES, seed=st.integers(0, 1000), data=st.data())
+def test_projection_is_symmetric_idempotent_and_as_defined(shape, seed, data):
+    k = data.draw(st.integers(0, min(shape) - 1))
+    rng = torch.Generator().manual_seed(seed)
+    theta, x, y = (torch.randn(shape, generator=rng, dtype=torch.float64) for _ in range(3))
+    u = singular_vectors(theta, k)
+    assert u.shape == (shape[0], k)
+    assert u.dtype == torch.float32
+    once = project_out(x, u)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5}  # U is float32
+    torch.testing.assert_close(project_out(once, u), once, **tolerance)
+    torch.testing.assert_close((once * y).sum(), (x * project_out(y, u)).sum(), **tolerance)
+    torch.testing.assert_close(u.double().T @ once, torch.zeros(k, shape[1], dtype=torch.float64), **tolerance)
+    gap = [*torch.linalg.svdvals(theta).tolist(), 0.0]
+    if k == 0 or gap[k - 1] - gap[k] > 0.05:  # else U_k is not unique
+        torch.testing.assert_close(once, explicit(theta, k) @ x, rtol=1e-4, atol=1e-4)
+
+
+def test_the_directions_are_the_largest_ones_and_orthonormal():
+    theta = torch.diag(torch.tensor([1.0, 5.0, 3.0, 0.5]))
+    theta[3, 0] = 0.1  # so that left and right are not the same
+    u = singular_vectors(theta, 2)
+    assert u.abs().argmax(0).tolist() == [1, 2]
+    torch.testing.assert_close(u.T @ u, torch.eye(2))
+
+
+def test_no_directions_give_the_very_same_matrix():
+    x = torch.randn(3, 4)
+    assert project_out(x, torch.empty(3, 0)) is x
+
+
+@pytest.mark.parametrize(("architecture", "weight"), tiny_models.EVERY_WEIGHT)
+def test_noise_is_the_explicit_projection_of_the_vanilla_noise(architecture, weight):
+    model, key, k = tiny_models.build(architecture), Key.from_seed(0), 3
+    vanilla = perturb.noise(model, Watermark(weight, 0.05), key)
+    reduced = perturb.noise(model, Watermark(weight, 0.05, k), key)
+    stored = dict(model.named_parameters())[weight].detach()
+    theta = stored.T if architecture == "gpt2" else stored
+    torch.testing.assert_close(reduced.double(), explicit(theta, k) @ vanilla.double(), rtol=1e-4, atol=1e-6)
+    u = torch.linalg.svd(theta.double(), full_matrices=False).U[:, :k]
+    assert (u.T @ reduced.double()).norm() < 1e-4 * (u.T @ vanilla.double()).norm()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_rank_0_is_the_vanilla_scheme_bit_for_bit(architecture):
+    model, key, weight = tiny_models.build(architecture), Key.from_seed(0), tiny_models.ONE_WEIGHT[architecture]
+    vanilla = perturb.noise(model, Watermark(weight, 0.05), key)
+    assert torch.equal(perturb.noise(model, Watermark(weight, 0.05, 0), key), vanilla)
+    assert torch.equal(vanilla, perturb._isotropic(key, 0.05, vanilla.shape))
+
+
+def test_the_directions_are_those_of_the_base_weight_also_inside_watermarked():
+    """ξ is made from θ before θ is replaced; made inside, it would be another."""
+    model, key, wm = tiny_models.build("llama"), Key.from_seed(0), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.3, 4)
+    theta, xi = wm.on(model).linear.value().clone(), perturb.noise(model, wm, key)
+    with perturb.watermarked(model, wm, key):
+        torch.testing.assert_close(wm.on(model).linear.value(), theta + xi)
+        assert not torch.allclose(perturb.noise(model, wm, key), xi, atol=1e-3)
+
+
+def explicit_both(theta: torch.Tensor, k: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """P and Q in full."""
+    p = explicit(theta, 0 if side == "right" else k)
+    return p, explicit(theta.T, 0 if side == "left" else k)
+
+
+@pytest.mark.parametrize("side", rank_reduce.SIDES)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_each_side_is_what_it_says(architecture, side):
+    model, key, weight, k = tiny_models.build(architecture), Key.from_seed(0), tiny_models.ONE_WEIGHT[architecture], 3
+    wm = Watermark(weight, 0.05, k, side)
+    theta = wm.on(model).linear.value()
+    p, q = explicit_both(theta, k, side)
+    vanilla = perturb.noise(model, Watermark(weight, 0.05), key).double()
+    torch.testing.assert_close(perturb.noise(model, wm, key).double(), p @ vanilla @ q, rtol=1e-4, atol=1e-6)
+    texts = [[1, 2, 3]], [[5, 6, 7, 8]]
+    [plain] = score.gradients(model, *texts, Watermark(weight, 0.05))
+    [projected] = score.gradients(model, *texts, wm)
+    torch.testing.assert_close(projected.G.double(), p @ plain.G.double() @ q, rtol=1e-4, atol=1e-5)
+    assert projected.norm < 0.999 * plain.norm
+    once = projector(theta, k, side)(vanilla)
+    torch.testing.assert_close(projector(theta, k, side)(once), once, rtol=1e-6, atol=1e-6)
+
+
+def test_the_sides_are_different_watermarks():
+    model, key, weight = tiny_models.build("llama"), Key.from_seed(0), tiny_models.ONE_WEIGHT["llama"]
+    xis = [perturb.noise(model, Watermark(weight, 0.05, 3, side), key) for side in rank_reduce.SIDES]
+    assert all((a - b).norm() > 0.1 * a.norm() for a, b in [(xis[0], xis[1]), (xis[0], xis[2]), (xis[1], xis[2])])
+
+
+@given(shape=SHAPES, seed=st.integers(0, 1000), data=st.data(), side=st.sampled_from(rank_reduce.SIDES))
+def test_every_projector_is_idempotent_and_symmetric(shape, seed, data, side):
+    """⟨Π(x), y⟩ = ⟨x, Π(y)⟩ and Π(Π(x)) = Π(x), relative to the size of x and y."""
+    k = data.draw(st.integers(0, min(shape) - 1))
+    rng = torch.Generator().manual_seed(seed)
+    theta, x, y = (torch.randn(shape, generator=rng, dtype=torch.float64) for _ in range(3))
+    project = projector(theta, k, side)
+    tolerance = 1e-6 * x.norm() * y.norm()
+    assert (project(project(x)) - project(x)).norm() <= 1e-6 * x.norm()
+    assert abs((project(x) * y).sum() - (x * project(y)).sum()) <= tolerance
+
+
+def test_one_decomposition_serves_every_rank_and_call(monkeypatch):
+    calls = []
+    svd = torch.linalg.svd
+    monkeypatch.setattr(torch.linalg, "svd", lambda *args, **kwargs: calls.append(1) or svd(*args, **kwargs))
+    monkeypatch.setattr(rank_reduce, "_cache", rank_reduce._Cache())
+    theta = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
+    whole = svd(theta, full_matrices=False)
+    for k in (1, 4, 2):
+        torch.testing.assert_close(singular_vectors(theta, k), whole.U[:, :k], rtol=0, atol=0)
+    assert len(calls) == 1
+    torch.testing.assert_close(singular_vectors(theta, 3, "right"), whole.Vh[:3].T, rtol=0, atol=0)
+    changed = theta.clone()
+    changed[0, 0] = torch.nextafter(changed[0, 0], torch.tensor(9.0))  # one bit: another weight
+    singular_vectors(changed, 1)
+    singular_vectors(theta.bfloat16().float(), 1)
+    assert len(calls) == 4
+    singular_vectors(theta, 0)
+    assert len(calls) == 4
+
+
+def test_the_cache_keeps_to_its_size_and_drops_the_longest_unused(monkeypatch):
+    monkeypatch.setattr(rank_reduce, "_cache", cache := rank_reduce._Cache())
+    monkeypatch.setattr(rank_reduce, "CACHE_BYTES", 2 * 4 * 4 * 4)  # two of 4 × 4
+    thetas = [torch.randn(4, 4, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    names = [(rank_reduce._sha256(theta), "left") for theta in thetas]
+    for i in (0, 1, 0, 2):
+        singular_vectors(thetas[i], 1)
+    assert list(cache.kept) == [names[0], names[2]]
+    monkeypatch.setattr(rank_reduce, "CACHE_BYTES", 1)
+    singular_vectors(thetas[1], 1)
+    assert list(cache.kept) == [names[1]]  # what was just asked for stays
+
+
+def test_what_comes_out_of_the_cache_can_be_changed_without_harm():
+    theta = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    first = singular_vectors(theta, 4).clone()
+    singular_vectors(theta, 4).zero_()
+    torch.testing.assert_close(singular_vectors(theta, 4), first, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("side", rank_reduce.SIDES)
+def test_the_null_is_standard_normal_over_keys_on_each_side(side):
+    model, wm = tiny_models.build("llama"), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05, 6, side)
+    psi = score.score(model, [[1, 2]], [list(range(5, 45))], wm, [Key.from_seed(50_000 + i) for i in range(2000)])["psi"]
+    assert stats.levels(psi, at=(0.05, 0.01), confidence=0.999)["holds"].all()
+    assert abs(psi.std() - 1) < 3.3 / 4000**0.5  # forgetting to project the gradient's norm would shrink it
+
+
+def test_power_falls_as_more_directions_are_dropped():
+    """At one σ, over texts of one key each: ‖PG‖ falls with k, and with it the mean ψ of watermarked text."""
+    model, weight, prompts = tiny_models.build("llama", seed=3), tiny_models.ONE_WEIGHT["llama"], [[3, 4, 5]] * 5
+    psi = {0: [], 24: [], 31: []}
+    for k, found in psi.items():
+        for i in range(12):
+            wm, key = Watermark(weight, 0.15, k), Key.from_seed(900 + i)
+            with perturb.watermarked(model, wm, key):
+                responses = generate.sample(model, prompts, 50, seed=i)
+            found += score.score(model, prompts, responses, wm, [key])["psi"].tolist()
+    whole, some, little = (stats.mean_interval(found, confidence=0.999) for found in psi.values())
+    assert whole["low"] > some["high"] > some["low"] > little["high"] > 0, (whole, some, little)
+
+
+def test_a_projection_never_lengthens_a_gradient():
+    model, weight = tiny_models.build("llama"), tiny_models.ONE_WEIGHT["llama"]
+    norms = [next(iter(score.gradients(model, [[1, 2]], [[5, 6, 7]], Watermark(weight, 1.0, k)))).norm for k in range(0, 32, 5)]
+    assert norms == sorted(norms, reverse=True)
+    assert norms[-1] < 0.5 * norms[0]

@@ -1,0 +1,193 @@
+"""Rewriting by models: what is kept is kept, what is drawn is the model's, and no sentence is cut or lost on the way through a translator."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tiny_lm
+import tiny_models
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy import stats
+from tokenizers import Tokenizer, decoders, processors
+from tokenizers import models as tokenizer_models
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer, PreTrainedTokenizerFast
+
+from gaussmark_lib import corrupt, generate
+from gaussmark_lib.corrupt import by_model
+from gaussmark_lib.errors import CorruptionError, InvalidModelError, InvalidTextError
+
+PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
+RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 20, 31, 7)
+TEXT = "The first sentence. Is this the second one?  Yes!\n\nAnother paragraph (in 3.5 words). And its end"
+
+
+@given(n=st.integers(1, 60), fraction=st.floats(0, 1), span=st.integers(1, 12), seed=st.integers(0, 999))
+def test_spans_cover_exactly_the_fraction(n, fraction, span, seed):
+    places = by_model.spans(n, fraction, span, corrupt.generator(seed))
+    assert len(places) == round(fraction * n)
+    assert places <= set(range(n))
+    touched = {place // span for place in places}
+    assert len(touched) <= -(-len(places) // span) + 1  # whole spans, but for one that is cut and the short one at the end
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
+def test_what_is_not_redrawn_is_kept(model, fraction):
+    before = [list(row) for row in RESPONSES]
+    out = corrupt.resample(model, PROMPTS, RESPONSES, fraction, span=4, seed=3)
+    assert before == RESPONSES
+    assert [len(row) for row in out] == [len(row) for row in RESPONSES]
+    for i, (old, new) in enumerate(zip(RESPONSES, out, strict=True)):
+        places = by_model.spans(len(old), fraction, 4, corrupt.generator(3, i))
+        assert [token for place, token in enumerate(new) if place not in places] == [token for place, token in enumerate(old) if place not in places]
+    assert (out == RESPONSES) == (fraction == 0)
+
+
+def test_what_is_redrawn_is_the_models_given_all_before_it(model):
+    """Token by token from the model's own probabilities over the rewritten text so far."""
+    seed = 5
+    out = corrupt.resample(model, PROMPTS, RESPONSES, 0.5, span=3, seed=seed)
+    for row, (prompt, old, new) in enumerate(zip(PROMPTS, RESPONSES, out, strict=True)):
+        luck = generate.uniform(seed + by_model._FRESH, 3, 31)[row]
+        for k in by_model.spans(len(old), 0.5, 3, corrupt.generator(seed, row)):
+            with torch.no_grad():
+                p = model(input_ids=torch.tensor([prompt + new[:k]])).logits[0, -1].double().softmax(-1).cumsum(-1)
+            assert p[new[k]] > luck[k] - 1e-5
+            assert new[k] == 0 or p[new[k] - 1] < luck[k] + 1e-5
+
+
+def test_redrawn_tokens_are_independent_of_the_luck_that_wrote_the_text(model):
+    prompts = [[3, 4]] * 200
+    text = generate.sample(model, prompts, 1, seed=0)
+    again = corrupt.resample(model, prompts, text, 1.0, seed=0)
+    with torch.no_grad():
+        p = model(input_ids=torch.tensor([[3, 4]])).logits[0, -1].double().softmax(-1)
+    same = sum(a == b for a, b in zip(text, again, strict=True))
+    assert stats.binomtest(same, 200, float((p**2).sum())).pvalue > 1e-3
+
+
+def test_a_text_does_not_depend_on_those_beside_it(model):
+    whole = corrupt.resample(model, PROMPTS, RESPONSES, 0.5, seed=1)
+    assert corrupt.resample(model, PROMPTS[:1], RESPONSES[:1], 0.5, seed=1) == whole[:1]
+    many = corrupt.resample(model, PROMPTS * 30, RESPONSES * 30, 0.5, seed=1)  # two batches
+    assert many[:3] == whole
+
+
+@given(st.text(alphabet="ab .!?\n\"')…", max_size=60))
+def test_sentences_joined_are_the_text(text):
+    pieces = by_model.sentences(text)
+    assert "".join(pieces) == text
+    assert all(pieces)
+
+
+def tiny_marian(max_length: int = 24, seed: int = 0) -> corrupt.Translator:
+    """A random Marian model over characters, with an end token and, as Marian models have it, no start token."""
+    vocabulary = {token: i for i, token in enumerate(["</s>", "<unk>", "<pad>", *map(chr, range(32, 127))])}
+    tokenizer = Tokenizer(tokenizer_models.BPE(vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>", pad_token="<pad>", model_max_length=max_length)
+    return corrupt.Translator(marian_model(len(vocabulary), max_length, seed), fast, "tiny Marian")
+
+
+def marian_model(n_vocabulary: int, max_length: int, seed: int, pad: int = 2) -> MarianMTModel:
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    ids = {"pad_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0, "decoder_start_token_id": pad}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = MarianMTModel(MarianConfig(vocab_size=n_vocabulary, max_position_embeddings=max_length, **sizes, **heads, **ids)).eval()
+        for parameter in model.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    model.generation_config.update(bad_words_ids=[[pad]], num_beams=2, max_length=max_length)
+    return model
+
+
+@pytest.fixture
+def seen(monkeypatch) -> list[list[str]]:
+    """What reaches the translation model, which answers with the same text in capitals."""
+    batches: list[list[str]] = []
+    monkeypatch.setattr(corrupt.Translator, "_translated", lambda self, texts: batches.append(texts) or [text.upper() for text in texts])
+    return batches
+
+
+def test_no_word_is_lost_and_white_space_stays(seen):
+    assert tiny_marian()(TEXT, batch_size=3) == TEXT.upper()
+    assert all(len(batch) <= 3 for batch in seen)
+    assert sum(len(piece.split()) for batch in seen for piece in batch) == len(TEXT.split())
+
+
+@given(st.one_of(st.text(alphabet="abc .!\n", max_size=120), st.integers(20, 60).map(lambda n: "ab " * (n // 3) + "c" * (n % 3))))
+@example("a" * 24)  # with its end token one too many
+def test_no_piece_is_longer_than_the_translator_can_read(text):
+    translator = tiny_marian()
+    pieces = translator.pieces(text)
+    assert "".join(pieces) == text
+    assert all(len(translator.tokenizer(piece.strip()).input_ids) <= 24 for piece in pieces)
+
+
+def test_translation_of_a_text_is_that_of_its_sentences():
+    """Through the model itself: batched with others and padded, a sentence is translated as it is alone."""
+    translator = tiny_marian()
+    pieces = [piece.strip() for piece in translator.pieces(TEXT)]
+    alone = [translator(piece) for piece in pieces]
+    together = translator(TEXT)
+    assert re.sub(r"\s+", "", together) == re.sub(r"\s+", "", "".join(alone))
+    assert together != TEXT
+    assert translator("") == ""
+    assert translator(" \n ") == " \n "
+
+
+def test_a_round_trip_goes_through_both_models_and_adds_no_start_token():
+    lm, there, back = tiny_lm.build(), tiny_marian(seed=1), tiny_marian(seed=2)
+    ids = lm.encode("Some text. More of it.")
+    out = corrupt.round_trip(lm, [lm.tokenizer.bos_token_id, *ids], there, back)
+    assert lm.decode(out) == back(there("Some text. More of it."))
+    assert not {lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id} & set(out)
+    assert out != ids
+
+
+def test_a_round_trip_that_changes_nothing_is_retokenisation(monkeypatch):
+    monkeypatch.setattr(corrupt.Translator, "_translated", lambda self, texts: texts)
+    lm = tiny_lm.build()
+    ids = lm.encode(TEXT.replace("\n", " "))
+    assert corrupt.round_trip(lm, ids, tiny_marian(), tiny_marian()) == corrupt.retokenise(lm, ids) == ids
+
+
+def test_with_marians_own_tokenizer(tmp_path):
+    """The tokenizer that hub models come with, made here: a sentencepiece model trained on a few lines."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    pytest.importorskip("sacremoses")
+    (tmp_path / "lines.txt").write_text("\n".join([TEXT] * 20))
+    options = {"vocab_size": 40, "model_type": "char", "character_coverage": 1.0, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(input=str(tmp_path / "lines.txt"), model_prefix=str(tmp_path / "source"), **options)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "source.model"))
+    pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
+    vocabulary = {token: i for i, token in enumerate(dict.fromkeys(["</s>", "<unk>", "<pad>", *pieces]))}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    source = str(tmp_path / "source.model")
+    tokenizer = MarianTokenizer(source, source, str(tmp_path / "vocab.json"), source_lang="en", target_lang="fr", model_max_length=24)
+    translator = corrupt.Translator(marian_model(len(vocabulary), 24, seed=1), tokenizer, "tiny Marian")
+    assert "".join(translator.pieces(TEXT)) == TEXT
+    assert translator(TEXT).count("\n") == TEXT.count("\n")
+    lm = tiny_lm.build()
+    assert len(corrupt.round_trip(lm, lm.encode("Is this it? Yes!"), translator, translator)) > 0
+
+
+def test_bad_input_is_named(model, monkeypatch):
+    with pytest.raises(CorruptionError, match=r"fraction: expected a number from 0 to 1, got 1\.5"):
+        corrupt.resample(model, PROMPTS, RESPONSES, 1.5)
+    with pytest.raises(CorruptionError, match="span: expected a whole number of tokens ≥ 1, got 0"):
+        corrupt.resample(model, PROMPTS, RESPONSES, 0.5, span=0)
+    with pytest.raises(InvalidTextError, match="expected token ids from 0 to 96, got 97"):
+        corrupt.resample(model, [[1]], [[97]], 0.5)
+    with pytest.raises(InvalidModelError, match="no translation model for en→tlh: expected one of en→fr, fr→en"):
+        corrupt.translator("en", "tlh")
+    with pytest.raises(InvalidModelError, match=r"cannot get Helsinki-NLP/opus-mt-tc-big-en-fr: .*gaussmark\[translation\].*corrupt.resample"):
+        corrupt.translator("en", "fr")
+    monkeypatch.setattr(corrupt.Translator, "_translated", lambda self, texts: ["" for _ in texts])
+    lm = tiny_lm.build()
+    with pytest.raises(CorruptionError, match="got an empty one"):
+        corrupt.round_trip(lm, lm.encode("Text."), tiny_marian(), tiny_marian())

@@ -1,0 +1,37 @@
+"""Signal and norm: their product is the statistic, and a table made by hand gives the shares that it was made with."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gaussmark_lib.experiments import fading, robustness
+
+
+def _table() -> pd.DataFrame:
+    """Two prompts × two keys; at f = 0.5 every ψ is a quarter and every norm twice what it was."""
+    rows = []
+    for fraction, psi, norm in ((0.0, 4.0, 10.0), (0.5, 1.0, 20.0)):
+        for prompt in range(2):
+            for key in range(2):
+                own = {"scheme": "GaussMark", "kind": robustness.OWN, "statistic": psi + prompt * psi, "grad_norm": norm + key * norm}
+                rows += [{"corruption": "delete", "fraction": fraction, "prompt": prompt, "key": key} | own]
+                rows += [rows[-1] | {"kind": robustness.PLAIN, "statistic": 77.0}]
+                rows += [rows[-2] | {"scheme": "KGW-2", "grad_norm": np.nan}]
+    return pd.DataFrame(rows)
+
+
+def test_shares_of_signal_norm_and_psi():
+    found = fading.parts(_table(), n_resamples=50).set_index(["fraction", "figure"])
+    assert len(found) == 2 * 3
+    for figure, share in {"psi": 0.25, "norm": 2.0, "signal": 0.5}.items():
+        assert found.loc[(0.0, figure), "value"] == 1
+        assert found.loc[(0.5, figure), ["value", "low", "high"]].tolist() == pytest.approx([share] * 3)
+    assert set(found["scheme"]) == {"GaussMark"}
+
+
+def test_the_interval_covers_what_differs_between_texts():
+    table = _table()
+    table.loc[(table["fraction"] > 0) & (table["prompt"] == 1), "statistic"] = 0.0
+    row = fading.parts(table, n_resamples=200).set_index(["fraction", "figure"]).loc[(0.5, "psi")]
+    assert row["value"] == pytest.approx(1 / 12)
+    assert row["low"] < row["value"] < row["high"]

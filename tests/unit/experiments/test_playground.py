@@ -1,0 +1,230 @@
+"""The playground's session: what it computes is what the library computes, and the model is the base model after whatever happens."""
+
+import threading
+
+import numpy as np
+import pytest
+import tiny_lm
+import torch
+
+from gaussmark_lib import errors, generate, models, perturb, score, stats
+from gaussmark_lib.experiments import playground
+from gaussmark_lib.experiments.playground import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Question, Session, StoppedError
+from gaussmark_lib.perturb import Key, Watermark
+
+WEIGHT = tiny_lm.WEIGHT
+ASKED = Question("The function", WEIGHT, psi=2.0, n_tokens=12, n_samples=2, seed=5)
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(tiny_lm.build(), tiny_lm.PROMPTS, Key.from_seed(2), n_reference=3)
+
+
+def theta(session: Session) -> torch.Tensor:
+    return models.linear(session.lm.model, WEIGHT).value().clone()
+
+
+def test_sigma_is_solved_from_texts_without_watermark(session: Session):
+    prompts = [session.lm.prompt(prompt) for prompt in tiny_lm.PROMPTS[:3]]
+    responses = generate.sample(session.lm.model, prompts, 12)
+    norms = [found.norm for found in score.gradients(session.lm.model, prompts, responses, Watermark(WEIGHT, 1.0))]
+    assert not session.knows(WEIGHT, 12)
+    assert session.sigma(WEIGHT, 12, psi=2.0) == pytest.approx(stats.sigma_for_psi(norms, 2.0), rel=1e-6)
+    assert session.knows(WEIGHT, 12)
+    assert not session.knows(WEIGHT, 13)
+
+
+def test_sigma_is_measured_once(session: Session, monkeypatch: pytest.MonkeyPatch):
+    first = session.sigma(WEIGHT, 12, psi=2.0)
+    monkeypatch.setattr(generate, "sample", lambda *_, **__: pytest.fail("measured again"))
+    assert session.sigma(WEIGHT, 12, psi=6.0) == pytest.approx(3 * first)
+    assert session.sigma(tiny_lm.WEIGHT.replace("down", "up"), 12, psi=2.0) != first, "another weight, the same texts"
+
+
+def test_what_is_known_is_answered_while_another_thread_works(session: Session):
+    session.sigma(WEIGHT, 12, psi=2.0)
+    working, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with session.alone:
+            working.set()
+            done.wait(60)
+
+    other = threading.Thread(target=work)
+    other.start()
+    working.wait(60)
+    try:
+        assert session.sigma(WEIGHT, 12, psi=2.0) > 0
+    finally:
+        done.set()
+        other.join()
+
+
+def test_sessions_on_one_model_take_turns(session: Session):
+    beside, elsewhere = Session(session.lm, tiny_lm.PROMPTS), Session(tiny_lm.build(), tiny_lm.PROMPTS)
+    assert beside.alone is session.alone
+    assert elsewhere.alone is not session.alone
+
+
+def test_compare_is_the_library_in_a_row(session: Session):
+    key = Key.from_seed(1)
+    result = session.compare(ASKED, key)
+    prompts = [session.lm.prompt(ASKED.prompt)] * 2
+    wm = Watermark(WEIGHT, session.sigma(WEIGHT, 12, 2.0))
+    plain = generate.sample(session.lm.model, prompts, 12, seed=5)
+    with perturb.watermarked(session.lm.model, wm, key):
+        marked = generate.sample(session.lm.model, prompts, 12, seed=5)
+    assert plain != marked
+    wanted = score.score(session.lm.model, 2 * prompts, plain + marked, wm, [key, session.wrong_key])
+
+    assert result.wm == wm
+    assert result.key_id == key.key_id
+    np.testing.assert_allclose(result.scores["psi"], wanted["psi"], rtol=1e-5)
+    assert result.scores["kind"].tolist() == [PLAIN] * 4 + [WATERMARKED] * 4
+    assert result.scores["key"].tolist() == [THIS_KEY, WRONG_KEY] * 4
+    assert result.scores["sample"].tolist() == [0, 0, 1, 1] * 2
+    assert result.text(WATERMARKED, 1) == session.lm.tokenizer.decode(marked[1])
+    assert result.text(PLAIN) == session.lm.tokenizer.decode(plain[0])
+    assert result.predicted == pytest.approx(wm.sigma * wanted["grad_norm"].iloc[[0, 2]].median(), rel=1e-5)
+
+
+def test_evidence_adds_up_to_each_text_s_psi(session: Session):
+    result = session.compare(ASKED, Key.from_seed(1))
+    for (kind, sample), pieces in result.pieces.groupby(["kind", "sample"]):
+        assert pieces["evidence"].sum() == pytest.approx(result.score(kind, THIS_KEY, sample)["psi"], abs=1e-4)
+        assert pieces["n_tokens"].sum() == 12
+
+
+def test_same_luck(session: Session):
+    """Without noise to speak of, plain and watermarked text are the same; with much of it they are not."""
+    faint = session.compare(Question("The function", WEIGHT, psi=1e-5, n_tokens=12), Key.from_seed(1))
+    loud = session.compare(Question("The function", WEIGHT, psi=8.0, n_tokens=12), Key.from_seed(1))
+    assert faint.text(PLAIN) == faint.text(WATERMARKED) == loud.text(PLAIN) != loud.text(WATERMARKED)
+
+
+def test_the_wrong_key_is_never_the_right_one(session: Session):
+    result = session.compare(ASKED, session.wrong_key)
+    assert result.scores.groupby("key")["key_id"].nunique().tolist() == [1, 1]
+    assert result.scores["key_id"].nunique() == 2
+
+
+def test_any_text_is_tested_with_and_without_its_prompt(session: Session):
+    key, text, before = Key.from_seed(1), " returns a value.", "The function"
+    known, unknown = session.test(text, WEIGHT, key, before), session.test(text, WEIGHT, key)
+    ids = session.lm.encode(text)
+    for verdict, prompt in ((known, session.lm.prompt(before)), (unknown, [])):
+        wanted = score.score(session.lm.model, [prompt], [ids], Watermark(WEIGHT, 0.37), [key, session.wrong_key])
+        np.testing.assert_allclose(verdict.scores["psi"], wanted["psi"], rtol=1e-4, err_msg="σ cancels")
+        assert verdict.scores["key"].tolist() == [THIS_KEY, WRONG_KEY]
+        assert "".join(verdict.pieces["text"]) == text
+    assert known.scores["psi"][0] != unknown.scores["psi"][0]
+
+
+def test_one_token_is_tested(session: Session):
+    verdict = session.test("x", WEIGHT, Key.from_seed(1))
+    assert verdict.scores["n_tokens"].tolist() == [1, 1]
+    assert verdict.scores["p_value"].between(0, 1).all()
+
+
+def steps(session: Session) -> list[str]:
+    """What a comparison reports, in order."""
+    said = []
+    session.compare(ASKED, Key.from_seed(1), lambda what, share: said.append(what))
+    return said
+
+
+def test_progress_goes_from_nothing_to_all(session: Session):
+    said = []
+    session.compare(ASKED, Key.from_seed(1), lambda what, share: said.append((what, share)))
+    assert all(0 <= share <= 1 for _, share in said)
+    for what in ("writing reference texts", "measuring gradients", "writing plain text", "writing watermarked text"):
+        shares = [share for name, share in said if name == what]
+        assert shares == sorted(shares)
+        assert shares[-1] == 1
+
+
+@pytest.mark.parametrize("at", range(0, 50, 7))
+def test_stopped_anywhere_the_model_is_the_base_model(session: Session, at: int):
+    before, n = theta(session), len(steps(Session(session.lm, tiny_lm.PROMPTS, n_reference=3)))
+    assert n == 3 * 12 + 3 + 1 + 4, "reference, plain and watermarked steps; gradients, one test, evidence"
+    left = [at]
+
+    def stop(what: str, share: float) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoppedError
+
+    if at < n:
+        with pytest.raises(StoppedError):
+            session.compare(ASKED, Key.from_seed(1), stop)
+    else:
+        session.compare(ASKED, Key.from_seed(1), stop)
+    assert torch.equal(theta(session), before)
+    perturb.refuse_perturbed(session.lm.model)
+    assert session.compare(ASKED, Key.from_seed(1)).wm.sigma > 0, "and it still works"
+
+
+def test_a_stopped_measurement_is_not_kept(session: Session):
+    def stop(what: str, share: float) -> None:
+        if what == "measuring gradients" and share > 0.5:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        session.sigma(WEIGHT, 12, 2.0, stop)
+    assert not session.knows(WEIGHT, 12)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"psi": 0.0}, errors.InvalidWatermarkError),
+        ({"psi": float("nan")}, errors.InvalidWatermarkError),
+        ({"n_tokens": 0}, errors.InvalidTextError),
+        ({"n_samples": 0}, errors.InvalidTextError),
+        ({"prompt": " \n"}, errors.InvalidTextError),
+        ({"prompt": "x" * 60}, errors.InvalidTextError),
+        ({"weight": "model.layers.9.mlp.down_proj.weight"}, errors.UnknownWeightError),
+    ],
+)
+def test_bad_questions(session: Session, change: dict, error: type[Exception]):
+    with pytest.raises(error, match=r"expected|no weight"):
+        session.compare(Question(**{"prompt": "The function", "weight": WEIGHT, "n_tokens": 12} | change), Key.from_seed(1))
+    perturb.refuse_perturbed(session.lm.model)
+
+
+@pytest.mark.parametrize(("text", "prompt"), [("", ""), ("  ", "The"), ("x" * 64, ""), ("x" * 40, "y" * 40)])
+def test_bad_texts(session: Session, text: str, prompt: str):
+    with pytest.raises(errors.InvalidTextError, match="expected"):
+        session.test(text, WEIGHT, Key.from_seed(1), prompt)
+
+
+@pytest.mark.parametrize("prompts", [[], ["The", " "]])
+def test_a_session_needs_prompts(prompts: list[str]):
+    with pytest.raises(errors.InvalidTextError, match="at least one prompt"):
+        Session(tiny_lm.build(), prompts)
+
+
+def test_weights_offered():
+    llama = tiny_lm.build().model
+    assert playground.mlp_weights(llama)[:2] == ["model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"]
+    assert len(playground.mlp_weights(llama)) == 9
+
+
+def test_prompts_are_beginnings_cut_after_a_word():
+    prompts = playground.heldout_prompts(5, n_chars=80)
+    assert len(set(prompts)) == 5
+    for prompt in prompts:
+        assert 0 < len(prompt) < 80
+        assert prompt == prompt.strip()
+
+
+def test_on_the_embedded_model_only_the_right_key_sees_the_watermark():
+    """ψ of a group's mean over 8 texts is normal with standard deviation 1/√8; each bound below is over four of them away from what is expected."""
+    session = Session(models.load("doclm"), playground.heldout_prompts(8), Key.from_seed(2))
+    question = Question(session.prompts[0], "model.layers.4.mlp.down_proj.weight", psi=5.0, n_tokens=40, n_samples=8)
+    result = session.compare(question, Key.from_seed(1))
+    psi = result.scores.groupby(["kind", "key"])["psi"].mean()
+    assert psi[WATERMARKED, THIS_KEY] > 2.0
+    assert psi.drop((WATERMARKED, THIS_KEY)).abs().max() < 1.5
+    assert result.predicted == pytest.approx(5.0, rel=0.35), "other texts of the same model"

@@ -1,0 +1,145 @@
+"""What a notebook hands on, with a run around it and without one."""
+
+import json
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.plots import style
+from gaussmark_lib.runs import folder as records
+from gaussmark_lib.runs import inside
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch):
+    monkeypatch.setenv(inside.RUN_DIR, str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def figure():
+    figure, axes = plt.subplots()
+    axes.plot([1, 2], [0.5, 1])
+    axes.set(title="Power grows with ψ", xlabel="σ (weight units)", ylabel="TPR")
+    style.caption(figure, "n = 64 texts, seed 0")
+    yield figure
+    plt.close("all")
+
+
+def test_numbers_become_plain_json(run_dir):
+    inside.record(
+        {
+            "float64": np.float64(0.25),
+            "int32": np.int32(3),
+            "bool": np.bool_(True),
+            "array": np.arange(3),
+            "tensor": torch.tensor([1.5]),
+            "scalar": torch.tensor(2),
+            "series": pd.Series([1.0, 2.0]),
+            "nested": {"a": (1, "two", None)},
+            "größe": "ψ",
+        }
+    )
+    assert json.loads((run_dir / "inside.json").read_text()) == {
+        "float64": 0.25,
+        "int32": 3,
+        "bool": True,
+        "array": [0, 1, 2],
+        "tensor": [1.5],
+        "scalar": 2,
+        "series": [1.0, 2.0],
+        "nested": {"a": [1, "two", None]},
+        "größe": "ψ",
+    }
+
+
+@pytest.mark.parametrize("recording", [True, False])
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (float("nan"), r"results\['a'\] is nan; record None"),
+        (np.float32("inf"), "is inf"),
+        (np.array([1, np.nan]), r"results\['a'\]\[1\] is nan"),
+        ({"b": [float("-inf")]}, r"results\['a'\]\['b'\]\[0\] is -inf"),
+        (pd.NA, "NAType"),
+        (pd.DataFrame({"a": [1]}), "save_table"),
+        ({1: 2}, "expected names, got the key 1"),
+        (object(), "got object"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_with_its_place(tmp_path, monkeypatch, recording, value, complaint):
+    if recording:
+        monkeypatch.setenv(inside.RUN_DIR, str(tmp_path))
+    with pytest.raises(GaussMarkError, match=complaint):
+        inside.record({"fine": 1, "a": value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_recording_twice_adds_and_never_replaces(run_dir):
+    inside.record({"a": 1})
+    inside.record({"b": 2})
+    with pytest.raises(GaussMarkError, match="recorded already: a"):
+        inside.record({"a": 3, "c": 4})
+    assert json.loads((run_dir / "inside.json").read_text()) == {"a": 1, "b": 2}
+
+
+def test_tables_come_back_as_they_were(run_dir):
+    table = pd.DataFrame({"key_id": ["a", "b"], "psi": [1.5, np.nan]})
+    assert inside.save_table(table, "scores") is table
+    pd.testing.assert_frame_equal(pd.read_parquet(run_dir / "scores.parquet"), table)
+
+
+def test_a_figure_carries_its_words_and_is_shown_once(run_dir, figure):
+    assert inside.save_figure(figure, "power") is figure
+    assert not plt.get_fignums(), "an open figure would be shown a second time"
+    with Image.open(run_dir / "figures" / "power.png") as image:
+        assert image.text["Title"] == "Power grows with ψ"
+        assert image.text["Comment"] == "n = 64 texts, seed 0"
+        assert image.text["Description"] == "Power grows with ψ, TPR against σ (weight units). n = 64 texts, seed 0."
+
+
+def test_a_figure_can_be_described_better(run_dir, figure):
+    inside.save_figure(figure, "power", alt="A rising line.")
+    with Image.open(run_dir / "figures" / "power.png") as image:
+        assert image.text["Description"] == "A rising line."
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", ".hidden", "a b"])
+def test_names_are_plain(run_dir, figure, name):
+    with pytest.raises(GaussMarkError, match="plain file name"):
+        inside.save_figure(figure, name)
+    with pytest.raises(GaussMarkError, match="plain file name"):
+        inside.save_table(pd.DataFrame(), name)
+    assert not list(run_dir.rglob("*"))
+
+
+def test_without_a_run_nothing_is_written(tmp_path, monkeypatch, figure):
+    monkeypatch.delenv(inside.RUN_DIR, raising=False)
+    monkeypatch.chdir(tmp_path)
+    inside.record({"a": 1})
+    inside.record({"a": 1})  # a cell that is run twice
+    table = pd.DataFrame({"a": [1]})
+    assert inside.save_table(table, "t") is table
+    assert inside.save_figure(figure, "f") is figure
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_for_a_reader(tmp_path):
+    values = {"p_value": 3.21987e-5, "n": 12345, "few": 999, "ok": True, "none": None, "by": {"α": 0.5, "β": [1, 2.5]}, "many": list(range(20))}
+    values["found"] = {"level": 0.05, "rate": 0.93751, "low": 0.69771, "high": 1.0, "n": 16}
+    assert records.Run(tmp_path, "id", {}, values, {}).numbers == {
+        "p_value": "3.22e-05",
+        "n": "12,345",
+        "few": "999",
+        "ok": "yes",
+        "none": "–",
+        "by · α": "0.5",
+        "by · β": "1, 2.5",
+        "many": "20 values",
+        "found": "0.9375 (0.6977 to 1), level = 0.05, n = 16",
+    }

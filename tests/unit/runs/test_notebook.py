@@ -1,0 +1,161 @@
+"""Finding notebooks and presets, and the id that a question and its answer share."""
+
+import json
+
+import pytest
+from small_notebooks import code, markdown, parameters, write
+
+from gaussmark_lib import paths
+from gaussmark_lib.errors import GaussMarkError, ParameterError
+from gaussmark_lib.runs import notebook as notebooks
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    for name in ("00_first", "01_second", "02_third_a", "02_third_b"):
+        write(tmp_path / f"{name}.ipynb", markdown("# Title"), parameters())
+    return tmp_path
+
+
+@pytest.fixture
+def presets(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "PRESETS", tmp_path)
+    (tmp_path / "large.yaml").write_text("x: 3\ny: 1e-3\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["00", "00_first", "00_first.ipynb"])
+def test_a_notebook_is_found_by_number_and_name_from_anywhere(folder, name, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert notebooks.load(name).path == folder / "00_first.ipynb"
+
+
+def test_a_notebook_is_found_by_path(folder, tmp_path_factory, monkeypatch):
+    other = write(tmp_path_factory.mktemp("other") / "00_first.ipynb", parameters("y: int = 1"))
+    assert notebooks.load(other).path == other
+    monkeypatch.chdir(other.parent)
+    assert list(notebooks.load("00_first").parameters) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("00_frist", "did you mean 00_first"),
+        ("99", "there are 00_first, 01_second"),
+        ("02", "several notebooks"),
+        ("", "no notebook"),
+        ("/nowhere/00_x.ipynb", "no notebook"),
+    ],
+)
+def test_a_missing_notebook_is_named_with_what_there_is(folder, name, complaint):
+    with pytest.raises(GaussMarkError, match=complaint):
+        notebooks.load(name)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"cells": [{}], "nbformat": 4}', '{"cells": [], "nbformat": 3}', '{"cells": null, "nbformat": 4}', "\xff"]
+)
+def test_a_broken_notebook_is_refused(tmp_path, content):
+    path = tmp_path / "broken.ipynb"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(GaussMarkError, match=r"broken.ipynb cannot be read as a notebook"):
+        notebooks.load(path)
+
+
+@pytest.mark.parametrize("cells", [[], [code("x: int = 1")], [parameters(), parameters()], [markdown("x")]])
+def test_a_notebook_has_exactly_one_parameters_cell(tmp_path, cells):
+    with pytest.raises(ParameterError, match="expected exactly one code cell tagged 'parameters'"):
+        _ = notebooks.load(write(tmp_path / "a.ipynb", *cells)).parameters
+
+
+def test_the_numbered_notebooks_are_in_order(folder):
+    write(folder / "solution.ipynb", parameters())
+    assert [path.stem for path in notebooks.numbered()] == ["00_first", "01_second", "02_third_a", "02_third_b"]
+
+
+def test_presets_are_found_by_name_and_by_path(presets):
+    expected = {"x": 3, "y": 0.001}
+    assert presets.read("large") == presets.read("large.yaml") == presets.read(presets / "large.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("- 1\n- 2", "lines of `name: value`"),
+        ("just words", "lines of"),
+        ("", "lines of"),
+        ("1: 2", "lines of"),
+        ("x: 1\nx: 2", "given twice"),
+        ("x: [", "read"),
+    ],
+)
+def test_a_preset_that_is_none_is_refused(presets, content, complaint):
+    (presets / "bad.yaml").write_text(content)
+    with pytest.raises(ParameterError, match=complaint):
+        presets.read("bad")
+
+
+def test_a_missing_preset_is_named_with_what_there_is(presets):
+    with pytest.raises(ParameterError, match="'lrage'; there are large in"):
+        presets.read("lrage")
+
+
+def _id(path, **values):
+    notebook = notebooks.load(path)
+    return notebook.run_id(notebook.check(values))
+
+
+def test_the_id_is_that_of_the_question_alone(tmp_path):
+    cells = [markdown("# T"), parameters("x: float = 1.0  # [0, 5]"), code("x")]
+    path = write(tmp_path / "a.ipynb", *cells)
+    first = _id(path)
+    assert len(first) == 12
+    assert int(first, 16) >= 0
+    assert first == _id(path, x=1) == _id(path, x=1.0)
+    cells[2].outputs = [nb_output()]
+    cells[2].execution_count = 7
+    cells[2].metadata["collapsed"] = True
+    assert _id(write(tmp_path / "b.ipynb", *cells)) == first
+
+
+def nb_output():
+    import nbformat
+
+    return nbformat.v4.new_output("stream", text="1.0")
+
+
+def test_the_id_changes_with_everything_that_could_change_the_answer(tmp_path, monkeypatch):
+    cells = [markdown("# T"), parameters("x: int = 1  # [0, 5]"), code("x")]
+    ids = [_id(write(tmp_path / "a.ipynb", *cells)), _id(tmp_path / "a.ipynb", x=2)]
+    for index, changed in [(0, markdown("# U")), (1, parameters("x: int = 1  # [0, 6]")), (2, code("x + 0")), (2, code("x", "nbval-skip"))]:
+        ids.append(_id(write(tmp_path / "b.ipynb", *[changed if i == index else cell for i, cell in enumerate(cells)])))
+    ids.append(_id(write(tmp_path / "b.ipynb", *cells, code(""))))
+    monkeypatch.setattr(notebooks, "source_version", lambda: "another")
+    ids.append(_id(tmp_path / "a.ipynb"))
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_id_does_not_change_when_json_says_the_same_in_another_way(tmp_path):
+    path = write(tmp_path / "a.ipynb", markdown("two\nlines"), parameters())
+    content = json.loads(path.read_text())
+    content["cells"][0]["source"] = "two\nlines"
+    (tmp_path / "b.ipynb").write_text(json.dumps(content, indent=7))
+    assert _id(path) == _id(tmp_path / "b.ipynb")
+
+
+def test_the_source_version_follows_sources_and_model(tmp_path, monkeypatch):
+    library, data = tmp_path / "gaussmark_lib", tmp_path / "data"
+    (library / "plots").mkdir(parents=True)
+    (data / "doclm").mkdir(parents=True)
+    monkeypatch.setattr(notebooks, "__file__", str(library / "notebooks.py"))
+    monkeypatch.setattr(paths, "DATA", data)
+    versions = [notebooks.source_version()]
+    for file, content in [("plots/a.py", "1"), ("plots/a.py", "2"), ("b.py", "2"), ("../data/doclm/model.safetensors", "w")]:
+        (library / file).write_text(content)
+        versions.append(notebooks.source_version())
+    (library / "b.py").rename(library / "c.py")
+    versions.append(notebooks.source_version())
+    assert len(set(versions)) == len(versions)
+    (library / "notes.txt").write_text("not code")
+    assert notebooks.source_version() == versions[-1]

@@ -1,0 +1,186 @@
+"""The tour's page shows what every notebook gave, or that it failed, and needs nothing outside its folder."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbformat
+import pytest
+from small_notebooks import code, markdown, parameters, write
+
+from gaussmark_lib import cli, paths
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.runs import inside, kernel
+from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs.tour import tour
+
+CLAIM = r"""# {name}: one claim & more
+
+**Claim.** An alarm at level $\alpha$ rings
+rarely, where $\langle\xi, g\rangle$ is small.
+
+**Time:** a minute"""
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch) -> list[str]:
+    """Three notebooks, of which the second fails and the third cannot start; the list fills with what was executed."""
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(notebooks, "source_version", lambda: "tested")
+    write(paths.NOTEBOOKS / "00_good.ipynb", markdown(CLAIM.format(name="Zero")), parameters(), code("x"))
+    write(paths.NOTEBOOKS / "01_bad.ipynb", markdown(CLAIM.format(name="One")), parameters(), code("1 / 0"))
+    write(paths.NOTEBOOKS / "02_none.ipynb", markdown("no heading here"))
+    write(paths.NOTEBOOKS / "solution.ipynb", markdown("not numbered"))
+    names = []
+
+    def execute(path: Path, parameters, **options):
+        names.append(path.parent.parent.name)
+        monkeypatch.setenv(inside.RUN_DIR, options["env"][inside.RUN_DIR])
+        figure, axes = plt.subplots()
+        axes.set(title="Power", xlabel="tokens", ylabel='TPR at "0.05"')
+        inside.save_figure(figure, "power")
+        if "1 / 0" in path.read_text():
+            node = nbformat.read(path, as_version=4)
+            node.cells[2].outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=["\x1b[31mE\x1b[0m", "<b>boom</b>"])]
+            nbformat.write(node, path)
+            raise RuntimeError("<b>boom</b>")
+        inside.record({"p_value": 3.21e-5, "power": {"at 0.05": 0.9}})
+
+    monkeypatch.setattr(kernel, "execute", execute)
+    return names
+
+
+class Page(HTMLParser):
+    """What a test wants to know about a page: each tag with its attributes, and the text."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag: str) -> list[dict]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
+    done = tour(progress=False, root=tmp_path / "runs")
+    assert executed == ["00_good", "01_bad"]
+    assert [stop.name for stop in done.stops] == ["00_good", "01_bad", "02_none"]
+    assert [stop.name for stop in done.failed] == ["01_bad", "02_none"]
+    page = Page(done.page)
+    assert "Zero: one claim & more" in page.text
+    assert "An alarm at level α rings\nrarely, where ⟨ξ, g⟩ is small." in page.text
+    assert "Time:" not in page.text
+    assert "3.21e-05" in page.text
+    assert "power · at 0.05" in page.text
+    assert "RuntimeError: <b>boom</b>" in page.text
+    assert "E\n<b>boom</b>" in page.text, "the traceback, without colours"
+    assert "expected exactly one code cell tagged 'parameters'" in page.text
+    assert "2 failed" in page.text
+    assert [attributes["id"] for attributes in page.all("article")] == ["00_good", "01_bad", "02_none"]
+
+
+def test_the_page_is_whole_in_its_folder_and_accessible(tmp_path, executed):
+    folder = tour(progress=False, root=tmp_path / "runs").dir
+    folder = folder.rename(tmp_path / "moved elsewhere")
+    page = Page(folder / "index.html")
+    assert page.all("html")[0]["lang"] == "en"
+    assert page.all("meta")[1]["name"] == "viewport"
+    links = [attributes["href"] for attributes in page.all("a")]
+    ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    assert {"#00_good", "#01_bad", "#02_none"} <= set(links)
+    images = page.all("img")
+    assert len(images) == 2
+    for link in links + [image["src"] for image in images]:
+        assert link[1:] in ids if link.startswith("#") else (folder / link).is_file(), link
+    for image in images:
+        assert image["alt"] == 'Power, TPR at "0.05" against tokens.'
+        assert int(image["width"]) > 100
+    assert "http" not in (folder / "index.html").read_text()
+    assert not page.all("script")
+    levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3")]
+    assert levels == [1, 2, 2, 2]
+    assert page.all("nav")[0]["aria-label"]
+    assert "One: one claim" in Page(folder / "notebooks" / "01_bad.html").text
+
+
+def test_a_second_tour_is_answered_from_records_unless_forced(tmp_path, executed):
+    first = tour(progress=False, root=tmp_path / "runs")
+    second = tour(progress=False, root=tmp_path / "runs")
+    assert executed == ["00_good", "01_bad", "01_bad"], "what failed is tried again"
+    assert second.dir != first.dir
+    assert "from its record" in Page(second.page).text
+    tour(progress=False, root=tmp_path / "runs", force=True)
+    assert executed[3:] == ["00_good", "01_bad"]
+    folders = [path for path in (tmp_path / "runs").iterdir() if path.name.startswith((".", "tour-"))]
+    assert len(folders) == 3
+    assert all((folder / "index.html").exists() for folder in folders)
+
+
+def test_an_interrupted_tour_leaves_no_page(tmp_path, executed, monkeypatch, capsys):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kernel, "execute", stop)
+    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == cli.INTERRUPTED
+    assert "interrupted" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["00_good"]
+
+
+def test_the_command_prints_outcomes_and_where_the_page_is(tmp_path, executed, capsys):
+    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == cli.FAILED
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["00_good", "01_bad", "02_none"]
+    assert lines[-1].startswith("The tour is in ")
+    assert Path(lines[-1].removeprefix("The tour is in ")).is_file()
+    for name in ("01_bad", "02_none"):
+        (paths.NOTEBOOKS / f"{name}.ipynb").unlink()
+    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == 0
+
+
+def test_no_notebooks_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    with pytest.raises(GaussMarkError, match="found none"):
+        tour(root=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_and_its_words_stand_out(tmp_path, executed, browser, width, scheme):
+    """No sideways scrolling, every figure loads, nothing is fetched, and text has the contrast that WCAG asks for (4.5 to 1)."""
+    done = tour(progress=False, root=tmp_path / "runs")
+    with browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme) as context:
+        page = context.new_page()
+        fetched = []
+        page.on("request", lambda request: fetched.append(request.url))
+        page.goto(done.page.as_uri())
+        page.evaluate("document.querySelectorAll('img').forEach(image => image.loading = 'eager')")
+        page.wait_for_function("[...document.images].every(image => image.complete && image.naturalWidth)")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert all(url.startswith("file://") for url in fetched)
+        colours = page.evaluate(
+            """() => [...document.querySelectorAll('p, a, td, th, figcaption, h1, h2, .bad, .good')].map(element => {
+                let behind = element
+                while (getComputedStyle(behind).backgroundColor === 'rgba(0, 0, 0, 0)') behind = behind.parentElement
+                return [element.textContent, getComputedStyle(element).color, getComputedStyle(behind).backgroundColor]
+            })"""
+        )
+        for text, *pair in colours:
+            dark, light = sorted(map(_luminance, pair))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, pair)
+
+
+def _luminance(colour: str) -> float:
+    """The relative luminance of ``rgb(r, g, b)`` as WCAG defines it."""
+    channels = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

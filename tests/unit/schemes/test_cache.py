@@ -1,0 +1,79 @@
+"""Cached texts: the very texts that would be written, kept by everything they depend on."""
+
+import json
+
+import pytest
+import tiny_lm
+import torch
+
+from gaussmark_lib import generate, perturb
+from gaussmark_lib.errors import InvalidTextError, PerturbedModelError
+from gaussmark_lib.kgw import KGW
+from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.scheme import GaussMark
+from gaussmark_lib.schemes import TokenKeys, cache
+
+PROMPTS = [[5, 6, 7], [8, 9]]
+WM = perturb.Watermark(tiny_lm.WEIGHT, 0.3)
+KEY = perturb.Key.from_seed(0)
+MARKED = GaussMark(WM, KEY)
+
+
+@pytest.fixture
+def model():
+    return tiny_lm.build().model
+
+
+@pytest.fixture
+def ask(model, tmp_path):
+    def responses(scheme=MARKED, prompts=PROMPTS, n_tokens=6, seed=0):
+        return cache.responses(model, scheme, prompts, n_tokens, seed=seed, folder=tmp_path / "written")
+
+    return responses
+
+
+def kept(tmp_path) -> int:
+    return len(list((tmp_path / "written").glob("*.json")))
+
+
+@pytest.mark.parametrize("scheme", [None, MARKED, KGW(1.0, KEY), TokenKeys(WM, KEY)], ids=["plain", "GaussMark", "KGW", "token keys"])
+def test_the_second_time_they_are_read(model, ask, tmp_path, monkeypatch, scheme):
+    expected = scheme.generate(model, PROMPTS, 6) if scheme else generate.sample(model, PROMPTS, 6)
+    assert ask(scheme) == expected
+    monkeypatch.setattr(generate, "sample", None)
+    monkeypatch.setattr("gaussmark_lib.token_level.keys.sample", None)
+    assert ask(scheme) == expected
+    assert kept(tmp_path) == 1
+
+
+def test_whatever_a_text_depends_on_is_part_of_its_name(ask, tmp_path, model, monkeypatch):
+    ask()
+    ask(n_tokens=7)
+    ask(seed=1)
+    ask(prompts=[[5, 6], [7, 8, 9]])
+    ask(None)
+    ask(GaussMark(perturb.Watermark(tiny_lm.WEIGHT, 0.31), KEY))
+    ask(GaussMark(perturb.Watermark(tiny_lm.WEIGHT, 0.3, 1), KEY))
+    ask(MARKED.rekeyed(1))
+    ask(KGW(1.0, KEY))
+    ask(KGW(2.0, KEY))
+    assert kept(tmp_path) == 10
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] = torch.nextafter(model.lm_head.weight[0, 0], torch.tensor(9.0))
+    ask()
+    assert kept(tmp_path) == 11, "another model, if only in one bit"
+    monkeypatch.setattr(notebooks, "source_version", lambda: "another")
+    ask()
+    assert kept(tmp_path) == 12
+
+
+def test_nothing_is_kept_of_what_fails_and_no_secret_of_what_does_not(ask, model, tmp_path):
+    with pytest.raises(InvalidTextError):
+        ask(prompts=[[10_000]])
+    with perturb.watermarked(model, WM, KEY), pytest.raises(PerturbedModelError):
+        ask(None)
+    assert not (tmp_path / "written").exists()
+    ask()
+    [path] = (tmp_path / "written").iterdir()
+    assert json.loads(path.read_text()) == ask()
+    assert KEY.secret.hex() not in path.name + path.read_text()

@@ -1,0 +1,114 @@
+"""A grid becomes cells, or one error that names everything wrong with it."""
+
+import pytest
+from small_notebooks import parameters, write
+
+from gaussmark_lib import paths
+from gaussmark_lib.errors import ParameterError
+from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs import presets
+from gaussmark_lib.sweeps import grid
+
+PARAMETERS = """
+sigma: float = 0.1  # (0, 1] noise
+seed: int = 0
+weights: list[str] = ["a"]
+weight: str | None = None
+"""
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    return notebooks.load(write(tmp_path / "demo.ipynb", parameters(PARAMETERS)))
+
+
+def _problems(notebook, given, params=None) -> list[str]:
+    with pytest.raises(ParameterError) as error:
+        grid.cells(notebook, given, params)
+    first, *lines = str(error.value).splitlines()
+    assert first == "demo cannot be swept over this grid:"
+    return [line.strip() for line in lines]
+
+
+def _cells(notebook, given, params=None) -> list[tuple]:
+    return [tuple(cell.values()) for cell in grid.cells(notebook, given, params)]
+
+
+def test_a_product_in_the_order_it_is_written_the_last_name_fastest(notebook):
+    cells = _cells(notebook, {"seed": [7, 8], "sigma": [1, 0.5], "weight": "w"})
+    assert cells == [(1.0, 7, ["a"], "w"), (0.5, 7, ["a"], "w"), (1.0, 8, ["a"], "w"), (0.5, 8, ["a"], "w")]
+    assert grid.varying(grid.cells(notebook, {"seed": [7, 8], "sigma": [1], "weight": "w"})) == ["seed"]
+
+
+def test_values_that_are_lists(notebook):
+    cells = _cells(notebook, {"weights": [["b", "c"], [], ["d"]]})
+    assert [weights for _, _, weights, _ in cells] == [["b", "c"], [], ["d"]]
+    assert _problems(notebook, {"weights": ["b", "c"]}) == ["weights: expected a list of values, each list[str], got one value; write [['b', 'c']]"]
+
+
+def test_cells_that_are_written_out_are_crossed_with_the_rest(notebook):
+    given = {"cells": [{"sigma": 0.2, "weight": "w"}, {"sigma": 0.3}], "seed": [1, 2]}
+    expected = [(0.2, 1, ["a"], "w"), (0.2, 2, ["a"], "w"), (0.3, 1, ["a"], None), (0.3, 2, ["a"], None)]
+    assert _cells(notebook, given) == expected
+
+
+def test_values_for_the_whole_sweep_give_way_to_the_grid(notebook):
+    assert _cells(notebook, {"seed": [1, 2]}, {"seed": 9, "sigma": 0.5}) == [(0.5, 1, ["a"], None), (0.5, 2, ["a"], None)]
+
+
+def test_all_problems_are_named_at_once_and_each_once(notebook):
+    problems = _problems(notebook, {"sgima": [0.1], "sigma": [0.1, 2, "x"], "seed": [1, True], "weight": []}, {"seeds": 3})
+    assert problems[0].startswith("weight: no value to try")
+    assert sorted(problems[1:]) == [
+        "seed: expected int, got True",
+        "seeds: no such parameter; did you mean seed?",
+        "sgima: no such parameter; did you mean sigma?",
+        "sigma: expected float in (0, 1], got 'x'",
+        "sigma: expected float in (0, 1], got 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "it is empty"),
+        ({"sigma": []}, "sigma: no value to try"),
+        ({"sigma": {"low": 0, "high": 1}}, "sigma: expected float in (0, 1], got {'low': 0, 'high': 1}"),
+        ({"sigma": [1, 1.0]}, "cells 1 and 2 are the same: {'sigma': 1.0}"),
+        ({"sigma": [0.1], "cells": [{"seed": 1}, {"seed": 1}]}, "cells 1 and 2 are the same"),
+        ({"cells": [{"seed": 0}, {"sigma": 0.1}]}, "cells 1 and 2 are the same"),  # both are the defaults
+        ({"cells": []}, "cells: expected a list of cells"),
+        ({"cells": [1, 2]}, "cells: expected a list of cells"),
+        ({"cells": {"seed": 1}}, "cells: expected a list of cells"),
+        ({"seed": [1], "cells": [{"seed": 2}]}, "seed: given both in a cell and beside the cells"),
+    ],
+)
+def test_a_grid_that_is_none(notebook, given, problem):
+    (found,) = _problems(notebook, given)
+    assert found.startswith(problem)
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "sigma: [1", "sigma: [1]\nsigma: [2]", "1: [2]"])
+def test_a_file_that_is_no_grid(tmp_path, text):
+    (tmp_path / "grid.yaml").write_text(text)
+    with pytest.raises(ParameterError, match=r"the grid .*grid\.yaml"):
+        grid.read(tmp_path / "grid.yaml")
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(ParameterError, match=r"no grid is called 'sigma_gird'; there are .*sigma_grid"):
+        grid.read("sigma_gird")
+
+
+def test_the_example_fits_its_notebook():
+    assert len(grid.cells(notebooks.load("02"), grid.read(paths.PRESETS / "sigma_grid.yaml"))) == 6
+
+
+@pytest.mark.parametrize(("notebook", "preset"), [("20", "doclm"), ("04", "map"), ("04", "gpu"), ("07", "low_rank"), ("09", "token_keys")])
+def test_the_presets_fit_their_notebooks(notebook, preset):
+    notebooks.load(notebook).check(presets.read(preset))
+
+
+@pytest.mark.parametrize(("notebook", "example", "n"), [("02", "sigma_grid", 6), ("04", "map_grid", 6)])
+def test_the_example_grids_fit_their_notebooks(notebook, example, n):
+    assert len(grid.cells(notebooks.load(notebook), grid.read(example))) == n

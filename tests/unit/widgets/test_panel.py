@@ -1,0 +1,388 @@
+"""The panel without a browser: what its buttons do, what it says when things go wrong, and that it never shows half of anything."""
+
+import re
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_lm
+from matplotlib.figure import Figure
+
+from gaussmark_lib import perturb
+from gaussmark_lib.errors import DegenerateScoreError, UnknownWeightError
+from gaussmark_lib.experiments.playground import Question, Session
+from gaussmark_lib.perturb import Key
+from gaussmark_lib.plots import playground as plots
+from gaussmark_lib.widgets import Panel, render
+from gaussmark_lib.widgets.worker import Worker
+
+ASKED = Question("The function", tiny_lm.WEIGHT, psi=2.0, n_tokens=10)
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(tiny_lm.build(), tiny_lm.PROMPTS, Key.from_seed(2), n_reference=2)
+
+
+@pytest.fixture
+def panel(session: Session) -> Panel:
+    panel = Panel(session, question=ASKED)
+    panel.wait()
+    return panel
+
+
+def shown(panel: Panel) -> str:
+    """Every word on the panel."""
+    widgets, words = [panel.view], []
+    while widgets:
+        widget = widgets.pop()
+        widgets += getattr(widget, "children", ())
+        words += [str(getattr(widget, name, "")) for name in ("description", "value", "tooltip")]
+    return "\n".join(words)
+
+
+class Blocked:
+    """Work that stands still in its middle until it is let go."""
+
+    def __init__(self):
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, report) -> str:
+        report("working", 0.5)
+        self.begun.set()
+        self.go.wait(60)
+        report("working", 1.0)
+        return "done"
+
+
+# The worker
+
+
+@pytest.fixture
+def said() -> list:
+    return []
+
+
+@pytest.fixture
+def worker(said: list) -> Worker:
+    return Worker(
+        lambda: said.append("start"), lambda what, share: said.append((what, share)), lambda end: said.append(end), lambda: said.append("idle")
+    )
+
+
+def test_work_is_shown_and_one_at_a_time(worker: Worker, said: list):
+    work = Blocked()
+    assert worker.start(work, said.append)
+    work.begun.wait(60)
+    assert worker.busy
+    assert not worker.start(work, said.append), "it is busy"
+    work.go.set()
+    worker.wait()
+    assert said == ["start", ("working", 0.5), ("working", 1.0), "done", "", "idle"]
+    assert not worker.busy
+    assert worker.start(lambda report: 1, said.append)
+    worker.wait()
+
+
+def test_work_stops_at_its_next_step(worker: Worker, said: list):
+    work = Blocked()
+    worker.start(work, said.append)
+    work.begun.wait(60)
+    worker.stop()
+    work.go.set()
+    worker.wait()
+    assert "done" not in said
+    assert said[-2].startswith("Stopped")
+    assert worker.error is None
+    worker.start(lambda report: report("again", 1.0), lambda _: None)
+    worker.wait()
+    assert ("again", 1.0) in said, "an old stop does not end new work"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"), [(DegenerateScoreError("no gradient"), "No gradient."), (KeyError("x"), "This did not work: KeyError")]
+)
+def test_an_error_is_a_sentence(worker: Worker, said: list, error: Exception, sentence: str):
+    def fail(report):
+        raise error
+
+    worker.start(fail, said.append)
+    worker.wait()
+    assert said[-2].startswith(sentence)
+    assert worker.error is error
+    assert not worker.busy
+
+
+def test_an_error_while_showing_is_a_sentence_too(worker: Worker, said: list):
+    worker.start(lambda report: 0, lambda result: 1 / result)
+    worker.wait()
+    assert "ZeroDivisionError" in said[-2]
+    assert not worker.busy
+
+
+# The panel
+
+
+def test_generates(panel: Panel):
+    panel.generate.click()
+    panel.wait()
+    assert panel.error is None, panel.message.value
+    assert panel.message.value == ""
+    assert panel.result.question == ASKED
+    assert panel.result.key_id == Key.from_seed(1).key_id
+    html = panel.generated.value
+    for words in ("Watermarked text, this key:", "wrong key", "Plain text", "had nothing to do with the key", "<img alt="):
+        assert words in html
+    assert html.count("<span") > 20
+
+
+def test_says_sigma_at_once(panel: Panel):
+    first = panel.sigma_shown.value
+    assert "σ = " in first
+    panel.psi.value = 4
+    number = re.compile(r"σ = ([\d.e-]+),")
+    assert float(number.search(panel.sigma_shown.value)[1]) == pytest.approx(2 * float(number.search(first)[1]), rel=0.01)
+
+
+def test_measures_again_for_another_weight_or_length(panel: Panel):
+    first = panel.sigma_shown.value
+    panel.weight.value = panel.weight.options[0]
+    panel.wait()
+    second = panel.sigma_shown.value
+    panel.n_tokens.value = 20
+    panel.wait()
+    assert "σ = " in panel.sigma_shown.value
+    assert len({first, second, panel.sigma_shown.value}) == 3
+
+
+def test_buttons_wait_while_it_works(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+    work = Blocked()
+    monkeypatch.setattr(panel.session, "compare", lambda question, key, report: work(report))
+    buttons = [panel.generate, panel.test, panel.another, panel.new_key, panel.seed_key, panel.take]
+    assert panel.stop.disabled
+    panel.generate.click()
+    assert all(button.disabled for button in buttons)
+    assert not panel.stop.disabled
+    work.begun.wait(60)
+    assert panel.doing.value == "working"
+    assert panel.progress.value == 0.5
+    panel.psi.value = 5  # inputs stay live, and what is known is shown
+    assert "= 5<" in panel.sigma_shown.value
+    panel.stop.click()
+    work.go.set()
+    panel.wait()
+    assert not any(button.disabled for button in buttons)
+    assert panel.stop.disabled
+    assert panel.progress.value == 0
+    assert "Stopped" in panel.message.value
+
+
+def test_stop_leaves_the_base_model_and_what_was_shown(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+    panel.generate.click()
+    panel.wait()
+    before, result = panel.generated.value, panel.result
+    theta = perturb.Watermark(tiny_lm.WEIGHT, 1.0).find(panel.session.lm.model).sha256()
+    seen = []
+
+    def stop_in_the_middle(change) -> None:
+        if change["new"] == "writing watermarked text":
+            seen.append(hasattr(panel.session.lm.model, "gaussmark"))
+            panel.stop.click()
+
+    panel.doing.observe(stop_in_the_middle, "value")
+    panel.generate.click()
+    panel.wait()
+    assert seen == [True], "it was stopped while the noise was in the weights"
+    assert "Stopped" in panel.message.value
+    assert panel.generated.value == before
+    assert panel.result is result
+    perturb.refuse_perturbed(panel.session.lm.model)
+    assert perturb.Watermark(tiny_lm.WEIGHT, 1.0).find(panel.session.lm.model).sha256() == theta
+
+
+def test_nothing_starts_by_itself_after_a_stop(panel: Panel):
+    panel.doing.observe(lambda change: panel.stop.click(), "value")
+    panel.n_tokens.value = 30  # begins to measure, and is stopped
+    panel.wait()
+    assert not panel.session.knows(tiny_lm.WEIGHT, 30)
+    assert "Stopped" in panel.message.value
+    assert "when you press Generate" in panel.sigma_shown.value
+
+
+def test_tests_a_text_and_takes_the_watermarked_one(panel: Panel):
+    panel.take.click()
+    assert "press Generate first" in panel.message.value
+    panel.generate.click()
+    panel.wait()
+    panel.take.click()
+    assert panel.text.value == panel.result.text("watermarked")
+    assert panel.before.value == ASKED.prompt
+    panel.test.click()
+    panel.wait()
+    assert panel.verdict.scores["psi"][0] == pytest.approx(panel.result.score("watermarked", "this key")["psi"], rel=1e-3)
+    assert "Negative control" in panel.tested.value
+
+
+@pytest.mark.parametrize(
+    ("inputs", "button", "sentence"),
+    [
+        ({"prompt": " "}, "generate", "expected a prompt"),
+        ({"prompt": "x" * 60}, "generate", "expected at most 64 tokens"),
+        ({"text": ""}, "test", "expected a text to test"),
+        ({"text": "x" * 64}, "test", "expected at most 64 tokens"),
+        ({"text": "x" * 40, "before": "y" * 40}, "test", "expected at most 64 tokens"),
+    ],
+)
+def test_bad_input_is_a_sentence(panel: Panel, inputs: dict, button: str, sentence: str):
+    for name, value in inputs.items():
+        getattr(panel, name).value = value
+    getattr(panel, button).click()
+    panel.wait()
+    assert sentence in panel.message.value.lower()
+    assert 'role="alert"' in panel.message.value
+    assert "Traceback" not in shown(panel)
+    assert not panel.generate.disabled
+    assert panel.generated.value == panel.tested.value == ""
+
+
+def test_one_token_is_a_caution(panel: Panel):
+    panel.text.value = "x"
+    panel.test.click()
+    panel.wait()
+    assert panel.message.value == ""
+    assert "1 token)" in panel.tested.value
+    assert "hardly anything to see" in panel.tested.value
+
+
+def test_a_broken_panel_shows_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(panel.session, "compare", lambda *_: 1 / 0)
+    panel.generate.click()
+    panel.wait()
+    assert "This did not work: ZeroDivisionError" in panel.message.value
+    assert "Traceback" not in shown(panel)
+    assert isinstance(panel.error, ZeroDivisionError)
+    assert not panel.generate.disabled
+    monkeypatch.undo()
+    panel.generate.click()
+    panel.wait()
+    assert panel.message.value == "", "and it works again"
+
+
+def test_a_broken_measurement_is_tried_once(session: Session, monkeypatch: pytest.MonkeyPatch):
+    tries = []
+    monkeypatch.setattr(session, "sigma", lambda *_: tries.append(1) or 1 / 0)
+    panel = Panel(session, question=ASKED)
+    panel.wait()
+    assert tries == [1]
+    assert "ZeroDivisionError" in panel.message.value
+
+
+def test_keys(panel: Panel):
+    assert panel.key == Key.from_seed(1)
+    panel.key_seed.value = 7
+    assert panel.key == Key.from_seed(7)
+    panel.new_key.click()
+    secret = panel.key
+    assert secret not in (Key.from_seed(7), Key.from_seed(1))
+    assert secret.key_id in panel.key_shown.value
+    panel.generate.click()
+    panel.wait()
+    assert panel.result.key_id == secret.key_id
+    everything = shown(panel)
+    assert secret.secret.hex() not in everything
+    assert str(secret.seed) not in everything
+    panel.seed_key.click()
+    assert panel.key == Key.from_seed(7)
+
+
+def test_prompts_go_round(panel: Panel):
+    seen = []
+    for _ in range(2 * len(tiny_lm.PROMPTS)):
+        panel.another.click()
+        seen.append(panel.prompt.value)
+    assert set(seen) == set(tiny_lm.PROMPTS)
+
+
+def test_an_unknown_weight_is_refused_at_once(session: Session):
+    with pytest.raises(UnknownWeightError, match="down_proj"):
+        Panel(session, question=Question("The", "model.layers.1.mlp.down.weight"))
+
+
+def test_any_linear_weight_can_be_asked_for(session: Session):
+    panel = Panel(session, question=Question("The", "model.layers.0.self_attn.q_proj.weight", n_tokens=5))
+    panel.wait()
+    assert panel.weight.value == "model.layers.0.self_attn.q_proj.weight"
+
+
+def test_says_what_it_is_where_it_cannot_be_shown(panel: Panel):
+    bundle = panel._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(panel)
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+# The words and colours
+
+
+def test_text_is_escaped():
+    pieces = pd.DataFrame({"text": ["<script>", "&amp;", '"'], "evidence": [0.4, -0.4, 0.0], "log_p": -1.0, "n_tokens": 1})
+    html = render.tokens(pieces, psi=0.0)
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "&amp;amp;" in html
+    assert re.search(r'aria-label="[^"<>]*&lt;script&gt;[^"<>]*"', html)
+    assert render.message('<b>"', is_error=True).count("<") == 2
+
+
+def test_evidence_is_shown_by_more_than_colour():
+    pieces = pd.DataFrame({"text": ["for", "against", "neither"], "evidence": [2.0, -2.0, 0.0], "log_p": -1.0, "n_tokens": 1})
+    for_it, against, neither = re.findall(r"<span[^>]*>", render.tokens(pieces, psi=0.0))
+    assert "solid" in for_it
+    assert "dotted" in against
+    assert "border" not in neither
+    assert "0.00)" in neither, "no colour at all"
+    assert 'title="evidence +2.000' in for_it
+    assert len({re.search(r"rgba\(([\d,]+),", span)[1] for span in (for_it, against)}) == 2
+
+
+def test_full_colour_depends_on_the_length():
+    one = pd.DataFrame({"text": ["a"], "evidence": [0.1], "log_p": -1.0, "n_tokens": 1})
+    long = pd.concat([one] * 900)
+    strength = [float(re.search(r",([\d.]+)\)", render.tokens(pieces, 0.0))[1]) for pieces in (one, long)]
+    assert strength == [0.02, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("p", "log10_p", "words"), [(0.5, -0.3, "0.5"), (0.0123, -1.91, "0.012"), (0.00042, np.log10(0.00042), "4.2·10⁻⁴"), (0.0, -400.3, "5.0·10⁻⁴⁰¹")]
+)
+def test_probabilities_in_words(p: float, log10_p: float, words: str):
+    assert render.probability(p, log10_p) == words
+
+
+def test_verdicts_claim_no_more_than_a_p_value_says():
+    row = pd.Series({"p_value": 0.01, "log10_p": -2.0, "psi": 2.33, "n_tokens": 50})
+    assert "about once in 100" in render.verdict_sentence(row)
+    assert "Detected at level 0.05." in render.verdict_sentence(row)
+    row["p_value"], row["log10_p"] = 1 / 25_574, -np.log10(25_574)
+    assert "about once in 26,000" in render.verdict_sentence(row)
+    row["p_value"], row["log10_p"] = 0.4, np.log10(0.4)
+    assert "Not detected at level 0.05: that is no proof of absence." in render.verdict_sentence(row)
+    assert "about once" not in render.verdict_sentence(row)
+
+
+def scores() -> pd.DataFrame:
+    groups = [(kind, key) for kind in ("plain", "watermarked") for key in ("this key", "wrong key")]
+    return pd.DataFrame([{"kind": kind, "key": key, "psi": float(i), "n_tokens": 9, "wanted": 3.0} for i, (kind, key) in enumerate(groups)])
+
+
+def test_figures():
+    figure = plots.psi_on_null(scores(), predicted=3.0)
+    assert isinstance(figure, Figure)
+    [axes] = figure.axes
+    assert axes.get_xlim()[1] >= 4
+    assert "n = 1" in axes.get_title("left")
+    assert "standard deviations" in axes.get_xlabel()
+    assert len(axes.get_yticks()) == 4
+    alt = re.search('<img alt="([^"]*)"', render.image(figure))[1]
+    assert "ψ below its null density" in alt
+    assert plots.psi_when_turned(scores()).axes[0].get_xlabel() == "wanted ψ = σ · median‖G‖"
