@@ -63,3 +63,7 @@ class CorruptionError(GaussMarkError):
 
 class BoundError(GaussMarkError):
     """Parameters outside the range for which a bound is proved."""
+
+
+class StatisticsError(GaussMarkError):
+    """Numbers that no estimate can be made of: none at all, NaN, of other shapes than each other, or outside their range."""

@@ -6,12 +6,52 @@ the mean of ψ, and Φ(σ‖G‖ − τ_α) the power at level α (the Gaussian-
 """
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 from sklearn.metrics import roc_curve
+
+from gaussmark_lib.errors import StatisticsError
+
+BATCH = 4_000_000  # numbers that a resampling holds at a time
+N_RESAMPLES = 1000  # bootstrap samples behind an interval, where nothing else is said
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, and how many observations it is made of.
+
+    >>> print(Estimate(0.75, 0.194, 0.994, 4))
+    0.75 (0.194 to 0.994), n = 4
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g}), n = {self.n:,}"
+
+    def row(self, name: str = "") -> dict[str, float]:
+        """As columns of a table: ``value, low, high, n``, or with a name ``name, name_low, name_high``.
+
+        >>> Estimate(2.0, 1.0, 3.0, 9).row("psi")
+        {'psi': 2.0, 'psi_low': 1.0, 'psi_high': 3.0}
+        """
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high} if name else asdict(self)
+
+
+class Paired(NamedTuple):
+    """Two measurements of the same items: the change with its interval, its p-value, and on how many items both are equal."""
+
+    change: Estimate
+    p_value: float
+    n_equal: int
 
 
 def threshold(level: float) -> float:
@@ -21,36 +61,36 @@ def threshold(level: float) -> float:
     1.645
     """
     if not 0 < level < 1:
-        raise ValueError(f"a level is a probability: expected 0 < level < 1, got {level}")
+        raise StatisticsError(f"a level is a probability: expected 0 < level < 1, got {level}")
     return float(stats.norm.isf(level))
 
 
-def rate(hits: ArrayLike, confidence: float = 0.95) -> dict[str, float]:
-    """Share of True with its exact (Clopper–Pearson) interval: ``rate``, ``low``, ``high``, ``n``.
+def rate(hits: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Share of True with its exact (Clopper–Pearson) interval.
 
-    >>> rate([True, False, True, True])["rate"]
+    >>> rate([True, False, True, True]).value
     0.75
     """
     hits = np.asarray(hits, dtype=bool).ravel()
     if hits.size == 0:
-        raise ValueError("a rate needs at least one trial, got none")
+        raise StatisticsError("a rate needs at least one trial, got none")
     interval = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(confidence, method="exact")
-    return {"rate": float(hits.mean()), "low": interval.low, "high": interval.high, "n": hits.size}
+    return Estimate(float(hits.mean()), float(interval.low), float(interval.high), hits.size)
 
 
-def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> dict[str, float]:
+def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
     """True positive rate: share of ψ at or above τ_α, with its exact interval. On unwatermarked text or wrong keys, the realised level."""
     psi = np.asarray(psi, dtype=float)
     if np.isnan(psi).any():
-        raise ValueError(
+        raise StatisticsError(
             f"{np.isnan(psi).sum()} of {psi.size} texts have no ψ (NaN) and are neither hits nor misses; look at them, then leave them out"
         )
-    return {"level": level} | rate(psi >= threshold(level), confidence)
+    return rate(psi >= threshold(level), confidence)
 
 
 def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confidence: float = 0.95) -> pd.DataFrame:
-    """Realised level at each nominal level: one row each with ``level, rate, low, high, n`` and ``holds`` (nominal inside the interval)."""
-    found = pd.DataFrame([tpr(psi, level, confidence) for level in at])
+    """Realised level at each nominal level: one row each with ``level, value, low, high, n`` and ``holds`` (nominal inside the interval)."""
+    found = pd.DataFrame([{"level": level} | tpr(psi, level, confidence).row() for level in at])
     found["holds"] = found["level"].between(found["low"], found["high"])
     return found
 
@@ -75,53 +115,44 @@ def qq(p: ArrayLike, confidence: float = 0.95) -> pd.DataFrame:
     return pd.DataFrame({"expected": i / (n + 1), "observed": observed, "low": order.ppf(tail), "high": order.isf(tail)})
 
 
-def mean_interval(x: ArrayLike, confidence: float = 0.95) -> dict[str, float]:
-    """Mean with Student's interval: ``mean``, ``low``, ``high``, ``n``."""
+def mean(x: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Mean with Student's interval."""
     x = np.asarray(x, dtype=float).ravel()
     if x.size < 2:
-        raise ValueError(f"an interval for a mean needs at least two values, got {x.size}")
+        raise StatisticsError(f"an interval for a mean needs at least two values, got {x.size}")
     half = stats.sem(x) * stats.t.isf((1 - confidence) / 2, x.size - 1)
-    return {"mean": float(x.mean()), "low": float(x.mean() - half), "high": float(x.mean() + half), "n": x.size}
+    return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), x.size)
 
 
-def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, resamples: int = 9_999, seed: int = 0) -> dict[str, float]:
+def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_resamples: int = 9_999, seed: int = 0) -> Paired:
     """The mean of other − base over items that both were measured on, without assuming a distribution.
 
-    The interval is the bootstrap's (percentiles of the mean over items drawn with replacement). The p-value is two-sided, from flipping the signs
-    of the differences at random: exact where swapping the two within an item changes nothing under the null.
-
-    Returns:
-        ``mean, low, high, p_value, n``, and ``n_equal``: items on which both are exactly the same.
+    The interval is the bootstrap's (percentiles of the mean over items drawn with replacement). The p-value is two-sided, from flipping the
+    signs of the differences at random: exact where swapping the two within an item changes nothing under the null. Both are SciPy's.
     """
     base, other = np.asarray(base, dtype=float), np.asarray(other, dtype=float)
     if base.shape != other.shape or base.ndim != 1 or base.size < 2:
-        raise ValueError(f"expected two rows of the same length, at least 2, one number an item; got shapes {base.shape} and {other.shape}")
-    difference = other - base
-    if not np.isfinite(difference).all():
-        raise ValueError(f"expected finite numbers, got {(~np.isfinite(difference)).sum()} items with NaN or infinity; leave them out and say so")
-    n, rng = difference.size, np.random.default_rng(seed)
-    means, as_large = np.empty(resamples), 0
-    bound = abs(difference.sum()) * (1 - 1e-12)  # sums of the same numbers in another order differ in their last digits
-    for rows in np.array_split(np.arange(resamples), max(1, resamples * n // 4_000_000)):
-        means[rows] = difference[rng.integers(n, size=(len(rows), n))].mean(axis=1)
-        signs = rng.integers(2, size=(len(rows), n)) * 2 - 1
-        as_large += int((abs(signs @ difference) >= bound).sum())
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    p_value = (1 + as_large) / (resamples + 1)
-    return {
-        "mean": float(difference.mean()),
-        "low": float(low),
-        "high": float(high),
-        "p_value": p_value,
-        "n": n,
-        "n_equal": int((difference == 0).sum()),
-    }
+        raise StatisticsError(f"expected two rows of the same length, at least 2, one number an item; got shapes {base.shape} and {other.shape}")
+    change = other - base
+    if not np.isfinite(change).all():
+        raise StatisticsError(f"expected finite numbers, got {(~np.isfinite(change)).sum()} items with NaN or infinity; leave them out and say so")
+    n_equal = int((change == 0).sum())
+    if np.ptp(change) == 0:  # SciPy's bootstrap refuses a constant
+        low = high = change[0]
+    else:
+        low, high = stats.bootstrap(
+            (change,), np.mean, n_resamples=n_resamples, confidence_level=confidence, method="percentile", batch=BATCH // change.size + 1, rng=seed
+        ).confidence_interval
+    test = stats.permutation_test(
+        (change,), np.mean, permutation_type="samples", n_resamples=n_resamples, batch=BATCH // change.size + 1, vectorized=True, rng=seed
+    )
+    return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), n_equal)
 
 
 def crossed_interval(
-    statistic: Callable[..., float], *matrices: ArrayLike, confidence: float = 0.95, n_resamples: int = 1000, seed: int = 0
-) -> dict[str, float]:
-    """A statistic of texts that are prompts × keys, with an interval over both: ``value``, ``low``, ``high``, ``n_prompts``, ``n_keys``.
+    statistic: Callable[..., float], *matrices: ArrayLike, confidence: float = 0.95, n_resamples: int = N_RESAMPLES, seed: int = 0
+) -> Estimate:
+    """A statistic of texts that are prompts × keys, with an interval over both; n counts texts.
 
     Texts of one prompt are alike, and so are texts of one key, so resampling texts would promise too much. Here prompts and keys are resampled
     independently (the bootstrap of Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007), which is conservative. It cannot know more about
@@ -133,7 +164,7 @@ def crossed_interval(
     """
     matrices = [np.asarray(matrix, dtype=float) for matrix in matrices]
     if {matrix.shape for matrix in matrices} != {matrices[0].shape} or matrices[0].ndim != 2 or len(matrices[0]) < 2:
-        raise ValueError(f"expected matrices of one shape, two or more prompts × keys, got {[matrix.shape for matrix in matrices]}")
+        raise StatisticsError(f"expected matrices of one shape, two or more prompts × keys, got {[matrix.shape for matrix in matrices]}")
     n_prompts, n_keys = matrices[0].shape
     rng = np.random.default_rng(seed)
     draws = []
@@ -141,7 +172,7 @@ def crossed_interval(
         chosen = np.ix_(rng.integers(n_prompts, size=n_prompts), rng.integers(n_keys, size=n_keys))
         draws.append(statistic(*(matrix[chosen] for matrix in matrices)))
     low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return {"value": float(statistic(*matrices)), "low": float(low), "high": float(high), "n_prompts": n_prompts, "n_keys": n_keys}
+    return Estimate(float(statistic(*matrices)), float(low), float(high), n_prompts * n_keys)
 
 
 def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
@@ -158,7 +189,7 @@ def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
     """
     null, watermarked = np.ravel(null), np.ravel(watermarked)
     if not null.size or not watermarked.size:
-        raise ValueError(f"expected values of both kinds, got {null.size} without and {watermarked.size} with a watermark")
+        raise StatisticsError(f"expected values of both kinds, got {null.size} without and {watermarked.size} with a watermark")
     ranks = stats.rankdata(np.concatenate([watermarked, null]), nan_policy="raise")[: watermarked.size]  # ties share theirs, and so count half
     return float((ranks.mean() - (watermarked.size + 1) / 2) / null.size)
 
@@ -186,7 +217,7 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
     """
     median = float(np.median(np.asarray(grad_norm, dtype=float)))
     if not np.isfinite(median) or median <= 0 or not psi > 0:
-        raise ValueError(f"expected positive gradient norms and a ψ > 0, got median ‖G‖ = {median} and ψ = {psi}")
+        raise StatisticsError(f"expected positive gradient norms and a ψ > 0, got median ‖G‖ = {median} and ψ = {psi}")
     return psi / median
 
 
@@ -200,9 +231,9 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
     """
     norms = np.asarray(grad_norm, dtype=float).ravel()
     if norms.size == 0 or not np.isfinite(norms).all() or (norms <= 0).any():
-        raise ValueError(f"expected positive gradient norms of at least one text, got {norms.size} of which {(norms > 0).sum()} are positive")
+        raise StatisticsError(f"expected positive gradient norms of at least one text, got {norms.size} of which {(norms > 0).sum()} are positive")
     if not level < power < 1:
-        raise ValueError(f"power: expected a number between the level, {level}, which no watermark at all has, and 1; got {power}")
+        raise StatisticsError(f"power: expected a number between the level, {level}, which no watermark at all has, and 1; got {power}")
     unit = 1 / norms.max()  # at σ = unit, no text has a ψ above 1
     high = unit
     while predicted_power(norms, high, level) < power:
