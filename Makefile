@@ -8,22 +8,30 @@ FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
 NBVAL := --nbval-lax --nbval-current-env --nbval-kernel-startup-timeout 300 --nbval-sanitize-with tests/notebooks/sanitize.cfg
 
-.PHONY: help setup tour test lab lint clean
+.PHONY: help setup lock tour test lab lint clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
 
 setup: $(STAMP) ## build .venv and collect the text that the notebooks read
 
-# Nothing is stamped until all of it has worked, so that a set-up that failed is taken up again. Torch alone and first: a range of versions
-# next to other packages may resolve to another build of several gigabytes.
-$(STAMP): pyproject.toml
+# Nothing is stamped until all of it has worked: after a failure, the next call goes on. Torch is installed alone and first, because a range of
+# versions beside other packages may resolve to another build of several gigabytes. All other versions are those of the lock file.
+$(STAMP): pyproject.toml requirements.lock
 	@test -n '$(PYTHON)' || { echo 'make setup: expected python3.11, 3.12 or 3.13 on the PATH, found none; or say PYTHON=/path/to/python' >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { echo 'make setup: on Debian and Ubuntu, venv is the package python3-venv' >&2; exit 1; }
 	$(BIN)/python -m pip install --disable-pip-version-check '$(TORCH)'
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[test]'
-	$(BIN)/python -c 'from gaussmark_lib import docs_corpus; docs_corpus.load()'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --requirement requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip check --disable-pip-version-check
+	$(BIN)/python -c 'from gaussmark_lib import docs; docs.load()'
 	@touch $@
+
+lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.toml allows
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet pip-tools
+	CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/pip-compile --quiet --upgrade --extra test --strip-extras --no-annotate \
+		--unsafe-package torch --unsafe-package setuptools --unsafe-package pip \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
 
 tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS=--force runs all again)
 	$(BIN)/gaussmark tour $(ARGS)
