@@ -120,7 +120,7 @@ def survival(axes: Axes, shares: pd.DataFrame, looks: Mapping[str, Mapping], lev
             rows = shares[(shares["scheme"] == scheme) & (shares["kind"] == kind)].set_index("label").loc[labels]
             label = scheme if kind == OWN else None
             intervals.bars(axes, np.arange(len(labels)) + shift + aside, rows, markersize=5, capsize=2, fillstyle=fill, label=label, **look)
-    axes.plot([], [], "o", fillstyle="none", color=style.THEORY, label=PLAIN)
+    axes.errorbar([], [], fmt="o", fillstyle="none", color=style.THEORY, label=PLAIN)
     axes.axhline(level, **style.DOTTED)
     axes.set_xticks(range(len(labels)), labels, fontsize="small")
     axes.set(ylabel=f"share detected at level {level}", ylim=(-0.03, 1.03), title="At equal price: what survives")
