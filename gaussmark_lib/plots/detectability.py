@@ -4,51 +4,43 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gaussmark_lib import stats
-from gaussmark_lib.plots import style
-
-TOKENS = "tokens of response"
-
-
-def _line(axes: Axes, rows: pd.DataFrame, label: str, **look) -> None:
-    axes.plot(rows["n_tokens"], rows["value"], marker="o", label=label, **look)
-    axes.fill_between(rows["n_tokens"], rows["low"], rows["high"], alpha=0.18, linewidth=0, color=look.get("color"))
-
-
-def _lengths(axes: Axes, lengths: pd.Series) -> None:
-    axes.set_xscale("log")
-    axes.set_xticks(sorted(set(lengths)), [str(n) for n in sorted(set(lengths))])
-    axes.minorticks_off()
+from gaussmark_lib.plots import intervals, style
 
 
 def median_p(figures: pd.DataFrame, plain: pd.Series, caption: str) -> Figure:
     """Median p of watermarked text against length with its interval (``by_length``), and of plain text (a Series by length)."""
     figure, axes = plt.subplots()
-    _line(axes, figures[figures["figure"] == "median p"], "watermarked, its own key", color=style.WATERMARKED)
+    rows = figures[figures["figure"] == "median p"]
+    intervals.band(axes, rows["n_tokens"], rows, label="watermarked, its own key", color=style.WATERMARKED)
     axes.plot(plain.index, plain, marker="s", color=style.PLAIN, label="plain text")
     for level in (0.05, 0.01):
-        axes.axhline(level, color=style.THEORY, linestyle=":", linewidth=1)
+        axes.axhline(level, **style.DOTTED)
         axes.text(plain.index[0], level * 1.1, f"level {level}", color=style.THEORY, fontsize="small")
-    axes.set(yscale="log", xlabel=TOKENS, ylabel="median p-value", title="Each further token makes the text less likely to be chance")
-    _lengths(axes, figures["n_tokens"])
-    axes.legend(fontsize="small")
+    axes.set(yscale="log", xlabel=style.TOKENS, ylabel="median p-value", title="Each further token makes the text less likely to be chance")
+    style.log_ticks(axes, figures["n_tokens"])
+    axes.legend()
     return style.caption(figure, caption)
 
 
 def power(compared: pd.DataFrame, figures: pd.DataFrame, caption: str) -> Figure:
     """Measured TPR with intervals and the predicted one (``against_prediction``), false positives of plain text below (``by_length``)."""
     figure, axes = plt.subplots(figsize=(9.5, 4.0))
-    for colour, (name, rows) in zip(sns.color_palette("colorblind")[1:3], compared.groupby("figure", sort=False), strict=False):
-        _line(axes, rows, f"{name}, measured", color=colour)
+    for colour, (name, rows) in zip(style.COLOURS[1:3], compared.groupby("figure", sort=False), strict=False):
+        intervals.band(axes, rows["n_tokens"], rows, label=f"{name}, measured", color=colour)
         axes.plot(rows["n_tokens"], rows["predicted"], color=colour, linestyle="--", marker="x", label=f"{name}, predicted from plain text")
         false = figures[figures["figure"] == name.replace("TPR", "false positives")]
         axes.plot(false["n_tokens"], false["value"], color=colour, linestyle=":", label=name.replace("TPR", "plain text called watermarked"))
-    axes.set(ylim=(-0.02, 1.02), xlabel=TOKENS, ylabel="share of texts detected", title="Power against length, and what plain text promised")
-    _lengths(axes, compared["n_tokens"])
-    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.set(
+        ylim=(-0.02, 1.02),
+        xlabel=style.TOKENS,
+        ylabel="share of texts detected",
+        title="Power against length: measured, and predicted from plain text",
+    )
+    style.log_ticks(axes, compared["n_tokens"])
+    style.legend_beside(axes)
     return style.caption(figure, caption)
 
 
@@ -58,14 +50,13 @@ def roc(curves: dict[int, tuple[np.ndarray, np.ndarray]], aucs: pd.DataFrame, ca
     for colour, (n_tokens, (null, watermarked)) in zip(sns.color_palette("flare", len(curves)), curves.items(), strict=True):
         points = stats.roc(null, watermarked)
         left.plot(points["fpr"], points["tpr"], color=colour, drawstyle="steps-post", label=f"{n_tokens} tokens")
-    left.plot([0, 1], [0, 1], color=style.THEORY, linewidth=1, linestyle=":")
+    left.plot([0, 1], [0, 1], **style.DOTTED)
     left.set(xlabel="plain texts called watermarked", ylabel="watermarked texts detected", title="ROC: the threshold runs through ψ", aspect="equal")
-    left.legend(fontsize="small", loc="lower right")
-    _line(right, aucs, "AUC", color=style.WATERMARKED)
-    right.axhline(0.5, color=style.THEORY, linewidth=1, linestyle=":")
-    right.set(xlabel=TOKENS, ylabel="area under the ROC", title="and the area under it", ylim=(0.45, 1.01))
-    _lengths(right, aucs["n_tokens"])
-    figure.tight_layout()
+    left.legend(loc="lower right")
+    intervals.band(right, aucs["n_tokens"], aucs, color=style.WATERMARKED)
+    right.axhline(0.5, **style.DOTTED)
+    right.set(xlabel=style.TOKENS, ylabel="area under the ROC", title="and the area under it", ylim=(0.45, 1.01))
+    style.log_ticks(right, aucs["n_tokens"])
     return style.caption(figure, caption)
 
 
@@ -79,21 +70,19 @@ def norms(table: pd.DataFrame, slope: float, caption: str) -> Figure:
         means = values.groupby(table["n_tokens"]).mean()
         axes.plot(means.index, means, "o-", color=style.WATERMARKED, label="mean")
         axes.plot(grid, (slope * grid) ** (power_of / 2), color=style.THEORY, linestyle="--", label=f"‖G‖² = {slope:.3g} · tokens")
-        axes.set(xlabel=TOKENS, ylabel=f"{name}  [nats per unit of weight{', squared' * (power_of == 2)}]")
+        axes.set(xlabel=style.TOKENS, ylabel=f"{name}  [nats per unit of weight{', squared' * (power_of == 2)}]")
     panels[0].set_title("The gradient grows like the root of the length,")
     panels[1].set_title("its square like the length: scores of tokens hardly correlate")
-    panels[0].legend(fontsize="small")
-    figure.tight_layout()
+    panels[0].legend()
     return style.caption(figure, caption)
 
 
 def spread(table: pd.DataFrame, caption: str) -> Figure:
     """‖G‖ of many responses to few prompts (columns ``prompt, grad_norm``)."""
     figure, axes = plt.subplots()
-    sns.stripplot(
-        table, x="grad_norm", y="prompt", orient="y", hue="prompt", legend=False, size=4, alpha=0.6, jitter=0.25, palette="colorblind", ax=axes
-    )
-    axes.set(xlabel="‖G‖  [nats per unit of weight]", ylabel="prompt", title="The same prompt, other words: the gradient is of one size")
+    dots = {"size": 4, "alpha": 0.6, "jitter": 0.25, "palette": "colorblind"}
+    sns.stripplot(table, x="grad_norm", y="prompt", orient="y", hue="prompt", legend=False, ax=axes, **dots)
+    axes.set(xlabel="‖G‖  [nats per unit of weight]", ylabel="prompt", title="Other responses to the same prompt: gradients of one size")
     axes.set_xlim(0, None)
     return style.caption(figure, caption)
 
@@ -105,12 +94,11 @@ def entropy(tokens: pd.DataFrame, texts: pd.DataFrame, caption: str) -> Figure:
     bins = tokens.assign(bin=pd.qcut(tokens["entropy"], 6, labels=False)).groupby("bin")
     rms = bins["grad_norm"].agg(lambda norm: np.sqrt(np.mean(norm**2)))
     left.plot(bins["entropy"].mean(), rms, "o-", color=style.WATERMARKED, label="root mean square, in sixths")
-    left.set(xlabel="entropy before the token  [nats]", ylabel="‖∇ log p‖ of the token", title="Where nothing else could be said, nothing is marked")
-    left.legend(fontsize="small")
+    left.set(xlabel="entropy before the token  [nats]", ylabel="‖∇ log p‖ of the token", title="A token that was certain carries no mark")
+    left.legend()
     sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", s=26, ax=right)
     means = texts.groupby("temperature")[["entropy", "psi"]].mean()
     right.plot(means["entropy"], means["psi"], "D-", color="black", markersize=7, label="mean")
-    right.set(xlabel="mean entropy along the text  [nats]", ylabel="ψ under its own key", title="Texts sampled less freely carry less")
-    right.legend(fontsize="small", title="temperature")
-    figure.tight_layout()
+    right.set(xlabel="mean entropy along the text  [nats]", ylabel="ψ under its own key", title="Texts of a lower temperature carry less")
+    right.legend(title="temperature")
     return style.caption(figure, caption)

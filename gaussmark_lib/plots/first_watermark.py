@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from gaussmark_lib import stats
-from gaussmark_lib.plots import style
+from gaussmark_lib.plots import intervals, style
 
 COLOURS = {"watermarked, right key": style.WATERMARKED, "watermarked, wrong key": style.WRONG_KEY, "plain, right key": style.PLAIN}
 
@@ -20,14 +20,12 @@ def psi_on_null(table: pd.DataFrame, level: float, caption: str) -> Figure:
     axes.fill_between(grid, norm.pdf(grid), color="0.85", label="N(0, 1): any text, no watermark")
     axes.axvline(stats.threshold(level), color=style.THEORY, linestyle="--", label=f"threshold at level {level}")
     names = [name for name in COLOURS if name in set(table["what"])]
-    for row, name in enumerate(names):
+    for row, name in enumerate(names, 1):
         psi = table.loc[table["what"] == name, "psi"]
-        axes.scatter(psi, np.full(len(psi), -0.04 * (row + 1)), color=COLOURS[name], s=22, alpha=0.8, label=f"{name} (mean {psi.mean():.2f})")
-    axes.set(
-        xlabel="ψ (standard deviations)", ylabel="density", title="Only the right key sees the watermark", ylim=(-0.04 * (len(names) + 1.2), None)
-    )
-    axes.set_yticks([0.0, 0.1, 0.2, 0.3, 0.4])
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")
+        axes.scatter(psi, np.full(len(psi), -0.04 * row), color=COLOURS[name], s=22, alpha=0.8, label=f"{name} (mean {psi.mean():.2f})")
+    axes.set(xlabel="ψ (standard deviations)", ylabel="density", title="Only the right key sees the watermark")
+    axes.set(ylim=(-0.04 * (len(names) + 1.2), None), yticks=[0.0, 0.1, 0.2, 0.3, 0.4])
+    style.legend_beside(axes)
     return style.caption(figure, caption)
 
 
@@ -38,11 +36,10 @@ def psi_against_sigma(table: pd.DataFrame, level: float, caption: str) -> Figure
     axes.plot([0, top], [0, top], color=style.THEORY, label="ψ = σ · median‖G‖")
     axes.axhline(stats.threshold(level), color=style.THEORY, linestyle=":", label=f"threshold at level {level}")
     sns.stripplot(table, x="predicted", y="psi", native_scale=True, color=style.WATERMARKED, alpha=0.35, size=4, ax=axes)
-    summary = pd.DataFrame([{"predicted": x} | stats.mean_interval(g["psi"]) for x, g in table.groupby("predicted")])
-    errors = [summary["mean"] - summary["low"], summary["high"] - summary["mean"]]
-    axes.errorbar(summary["predicted"], summary["mean"], yerr=errors, fmt="o", color=style.WATERMARKED, capsize=3, label="mean, 95% interval")
+    means = {predicted: stats.mean(rows["psi"]) for predicted, rows in table.groupby("predicted")}
+    intervals.bars(axes, list(means), means.values(), color=style.WATERMARKED, label="mean, 95% interval")
     for x, sigma in table.groupby("predicted")["sigma"].first().items():
         axes.annotate(f"σ={sigma:.3g}", (x, 0.02), xycoords=axes.get_xaxis_transform(), ha="center", fontsize="x-small", color="0.3")
     axes.set(xlabel="predicted ψ = σ · median‖G‖", ylabel="measured ψ", title="ψ grows with σ as predicted, until the model stops being linear in it")
-    axes.legend(loc="upper left", fontsize="small")
+    axes.legend(loc="upper left")
     return style.caption(figure, caption)

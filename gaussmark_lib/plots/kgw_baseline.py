@@ -1,41 +1,14 @@
 """Figures of 08_kgw_baseline: schemes side by side."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gaussmark_lib.plots import style
+from gaussmark_lib.plots import intervals, robustness, style
 
-
-def _points(axes: Axes, rows: pd.DataFrame, place: np.ndarray, **look) -> None:
-    sides = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
-    axes.errorbar(rows["value"], place, xerr=np.maximum(sides, 0), fmt="o", markersize=5, capsize=3, **look)
-
-
-def after_edits(summary: pd.DataFrame, caption: str, *, figures: Sequence[str] = ("median p", "TPR at 0.05", "TPR at 0.01")) -> Figure:
-    """A row a corruption, a panel a figure (rows of ``robustness.by_fraction``), a colour a scheme, with intervals."""
-    names, schemes = summary["corruption"].unique(), summary["scheme"].unique()
-    colours = sns.color_palette("colorblind", len(schemes))
-    figure, panels = plt.subplots(1, len(figures), figsize=(10.5, (0.25 + 0.13 * len(schemes)) * len(names) + 1.5), sharey=True)
-    for axes, name in zip(panels, figures, strict=True):
-        for colour, scheme, up in zip(colours, schemes, np.linspace(-0.3, 0.3, len(schemes)), strict=True):
-            rows = summary[(summary["figure"] == name) & (summary["scheme"] == scheme)].set_index("corruption").loc[names]
-            _points(axes, rows, np.arange(len(names)) + up, color=colour, label=scheme)
-        if name == "median p":
-            axes.set_xscale("log")
-            axes.axvline(0.05, color=style.THEORY, linestyle=":", linewidth=1)
-        else:
-            axes.set_xlim(-0.03, 1.03)
-        axes.set(xlabel=name)
-    panels[0].set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
-    panels[-1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.tight_layout()
-    return style.caption(figure, caption)
+after_edits = robustness.forest
 
 
 def text_changes(table: pd.DataFrame, caption: str) -> Figure:
@@ -43,13 +16,12 @@ def text_changes(table: pd.DataFrame, caption: str) -> Figure:
     names = table["scheme"].unique()
     figure, panels = plt.subplots(1, table["measure"].nunique(), figsize=(10.5, 0.4 * len(names) + 1.6), sharey=True)
     for axes, (measure, rows) in zip(panels, table.groupby("measure", sort=False), strict=True):
-        _points(axes, rows.set_index("scheme").loc[names], np.arange(len(names)), color=style.WATERMARKED)
-        axes.axvline(0, color=style.THEORY, linewidth=1)
+        intervals.bars(axes, range(len(names)), rows.set_index("scheme").loc[names], horizontal=True, markersize=5, color=style.WATERMARKED)
+        axes.axvline(0, **style.THIN)
         unit = ", nats a token" if measure == "cross-entropy" else ""
         axes.set(xlabel=f"Δ {measure}{unit}\n(plain text: {rows['plain'].iloc[0]:.3g})")
-    panels[0].set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    style.categories(panels[0], names)
     panels[0].set_title("Texts to the same prompts, less plain ones")
-    figure.tight_layout()
     return style.caption(figure, caption)
 
 
@@ -63,33 +35,33 @@ def pareto(
     """
     figure, axes = plt.subplots(figsize=(7.5, 4.6))
     markers = "osD^vP*X"
-    for place, (row, colour) in enumerate(zip(table.itertuples(), sns.color_palette("colorblind", len(table)), strict=True)):
-        x, y = ([[value - low], [high - value]] for value, low, high in ((row.cost, row.cost_low, row.cost_high), (row.p, row.p_low, row.p_high)))
-        look = {"fmt": markers[place % len(markers)], "markersize": 8, "capsize": 3, "color": colour, "label": row.scheme}
-        axes.errorbar(row.cost, row.p, xerr=np.maximum(x, 0), yerr=np.maximum(y, 0), **look)
+    for place, (row, colour) in enumerate(zip(table.index, sns.color_palette("colorblind", len(table)), strict=True)):
+        one = table.loc[[row]]
+        look = {"marker": markers[place % len(markers)], "markersize": 8, "color": colour, "label": one["scheme"].item()}
+        intervals.bars(axes, one["cost"], one, "p", xerr=intervals.sides(one, "cost"), **look)
     grid = np.linspace(0, 1.05 * table["cost_high"].max(), 50)
-    axes.plot(grid, np.exp(-n_tokens * grid), color=style.THEORY, linestyle="--", linewidth=1, label="p = exp(−nats)")
-    axes.axhline(0.05, color=style.THEORY, linestyle=":", linewidth=1)
-    axes.set(yscale="log", xlim=(0, None), xlabel=cost, ylabel="median p (up is better found)", title="What detection costs: left and up is better")
+    axes.plot(grid, np.exp(-n_tokens * grid), **style.DASHED, label="p = exp(−nats)")
+    axes.axhline(0.05, **style.DOTTED)
+    axes.set(
+        yscale="log", xlim=(0, None), xlabel=cost, ylabel="median p (up is better detected)", title="What detection costs: left and up is better"
+    )
     axes.invert_yaxis()
-    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    style.legend_beside(axes)
     return style.caption(figure, caption)
 
 
-def tails(found: pd.DataFrame, caption: str) -> Figure:
-    """Realised level of two tests over nominal ones (columns ``test, level, rate, low, high, expected``), as a ratio, with exact intervals."""
+def tails(realised: pd.DataFrame, caption: str) -> Figure:
+    """Realised level of two tests over nominal ones (columns ``test, level, value, low, high, expected``), as a ratio, with exact intervals."""
     figure, axes = plt.subplots(figsize=(7, 3.8))
-    for (test, rows), colour, shift in zip(found.groupby("test", sort=False), sns.color_palette("colorblind"), (0.97, 1.03), strict=False):
-        ratio, sides = rows["rate"] / rows["level"], [(rows["rate"] - rows["low"]) / rows["level"], (rows["high"] - rows["rate"]) / rows["level"]]
-        axes.errorbar(rows["level"] * shift, ratio, yerr=sides, fmt="o", capsize=3, color=colour, label=f"{test}, measured")
-        axes.plot(rows["level"] * shift, rows["expected"] / rows["level"], "_", markersize=18, color=colour, label=f"{test}, if binomial")
-    axes.axhline(1, color=style.THEORY, linewidth=1)
-    levels = sorted(found["level"].unique())
-    axes.set(xscale="log", xlabel="nominal level", ylabel="realised over nominal level", title="A normal tail for a count is too thin")
-    axes.set_ylim(0, 1.5 * max(2, found["expected"].div(found["level"]).max()))  # intervals of rare alarms reach far beyond
-    axes.set_xticks(levels, [f"{level:g}" for level in levels])
-    axes.minorticks_off()
-    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for (test, rows), colour, shift in zip(realised.groupby("test", sort=False), style.COLOURS, (0.97, 1.03), strict=False):
+        ratios = rows[["value", "low", "high", "expected"]].div(rows["level"], axis=0)
+        intervals.bars(axes, rows["level"] * shift, ratios, color=colour, label=f"{test}, measured")
+        axes.plot(rows["level"] * shift, ratios["expected"], "_", markersize=18, color=colour, label=f"{test}, if binomial")
+    axes.axhline(1, **style.THIN)
+    axes.set(xlabel="nominal level", ylabel="realised over nominal level", title="A normal tail for a count is too thin")
+    axes.set_ylim(0, 1.5 * max(2, realised["expected"].div(realised["level"]).max()))  # intervals of rare alarms reach far beyond
+    style.log_ticks(axes, realised["level"])
+    style.legend_beside(axes)
     return style.caption(figure, caption)
 
 
@@ -102,5 +74,5 @@ def seconds(times: pd.DataFrame, caption: str) -> Figure:
         medians = rows.groupby("task", sort=False)["seconds"].median()
         axes.plot(medians, medians.index, "|", markersize=18, color="black", label="median")
         axes.set(xlim=(0, 1.1 * rows["seconds"].max()), ylim=(len(medians) - 0.5, -0.5), xlabel="seconds", ylabel="", title=of)
-    panels[-1].legend(fontsize="small", loc="lower right")
+    panels[-1].legend(loc="lower right")
     return style.caption(figure, caption)

@@ -5,10 +5,10 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from scipy import stats as distributions
+from scipy.stats import binom
 
 from gaussmark_lib import stats
-from gaussmark_lib.plots import style
+from gaussmark_lib.plots import intervals, style
 
 
 def qq(table: pd.DataFrame, caption: str) -> Figure:
@@ -17,7 +17,7 @@ def qq(table: pd.DataFrame, caption: str) -> Figure:
     smallest = table.groupby("kind").size().min()
     band = stats.qq(np.linspace(0.5, smallest - 0.5, smallest) / smallest)
     axes.fill_between(band["expected"], band["low"], band["high"], color="0.88", label=f"95% pointwise, n = {smallest:,}")
-    axes.plot([1e-5, 1], [1e-5, 1], color=style.THEORY, linewidth=1)
+    axes.plot([1e-5, 1], [1e-5, 1], **style.THIN)
     for kind, rows in table.groupby("kind", sort=False):
         points = stats.qq(rows["p_value"])
         axes.plot(points["expected"], points["observed"], marker=".", markersize=3, linewidth=0.8, label=f"{kind} (n = {len(rows):,})")
@@ -25,42 +25,35 @@ def qq(table: pd.DataFrame, caption: str) -> Figure:
     axes.plot(everything["expected"], everything["observed"], color="black", linewidth=1.4, label=f"all (n = {len(table):,})")
     axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p", ylabel="observed p", xlim=(3e-5, 1.1), ylim=(1e-6, 1.1))
     axes.set_title("Over keys, p is uniform for every kind of text, far into the tail")
-    axes.legend(fontsize="small", loc="upper left")
+    axes.legend(loc="upper left")
     return style.caption(figure, caption)
 
 
 def realised_levels(table: pd.DataFrame, caption: str) -> Figure:
-    """Realised over nominal level with exact intervals (columns ``kind, level, rate, low, high``)."""
+    """Realised over nominal level with exact intervals (columns ``kind, level, value, low, high``)."""
     figure, axes = plt.subplots()
-    kinds = list(dict.fromkeys(table["kind"]))
-    for level, rows in table.groupby("level", sort=False):
-        y = np.array([kinds.index(kind) for kind in rows["kind"]]) + {0.05: -0.2, 0.01: 0.0, 0.001: 0.2}.get(level, 0.0)
-        errors = [(rows["rate"] - rows["low"]) / level, (rows["high"] - rows["rate"]) / level]
-        axes.errorbar(rows["rate"] / level, y, xerr=errors, fmt="o", capsize=3, label=f"level {level}")
-    axes.axvline(1, color=style.THEORY, linewidth=1)
-    axes.set(
-        xlabel="realised rate of false positives / nominal level",
-        yticks=range(len(kinds)),
-        yticklabels=kinds,
-        title="The realised level is the nominal one",
-    )
-    axes.invert_yaxis()
-    axes.legend(fontsize="small")
+    kinds, levels = table["kind"].unique(), table["level"].unique()
+    for level, shift in zip(levels, intervals.offsets(len(levels), 0.2), strict=True):
+        rows = table[table["level"] == level].set_index("kind").loc[kinds, ["value", "low", "high"]]
+        intervals.bars(axes, np.arange(len(kinds)) + shift, rows / level, horizontal=True, label=f"level {level}")
+    axes.axvline(1, **style.THIN)
+    axes.set(xlabel="realised rate of false positives / nominal level", title="The realised level is the nominal one")
+    style.categories(axes, kinds)
+    axes.legend()
     return style.caption(figure, caption)
 
 
 def per_key_rates(table: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Each fixed key's rate of false positives, a point a key, a row a kind (columns ``kind, rate, n``), beside the binomial spread."""
+    """Each fixed key's rate of false positives, a point a key, a row a kind (columns ``kind, value, n``), beside the binomial spread."""
     figure, axes = plt.subplots()
     n = int(table["n"].iloc[0])
-    low, high = (q / n for q in distributions.binom(n, level).ppf([0.025, 0.975]))
+    low, high = binom(n, level).ppf([0.025, 0.975]) / n
     axes.axvspan(low, high, color="0.88", label=f"binomial 95%, n = {n} texts")
-    axes.axvline(level, color=style.THEORY, linewidth=1, label=f"level {level}")
-    sns.stripplot(table, x="rate", y="kind", hue="kind", alpha=0.35, size=4, jitter=0.32, ax=axes, legend=False)
-    axes.set(
-        xlabel="share of the kind's texts that one key calls watermarked", ylabel="", title="A fixed key can be wrong about a whole kind of text"
-    )
-    axes.legend(fontsize="small", loc="upper right")
+    axes.axvline(level, **style.THIN, label=f"level {level}")
+    sns.stripplot(table, x="value", y="kind", hue="kind", alpha=0.35, size=4, jitter=0.32, ax=axes, legend=False)
+    axes.set(xlabel="share of the kind's texts that one key calls watermarked", ylabel="")
+    axes.set_title("A fixed key can be wrong about a whole kind of text")
+    axes.legend(loc="upper right")
     return style.caption(figure, caption)
 
 
@@ -69,8 +62,7 @@ def trap(table: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots()
     palette = {"θ": style.PLAIN, "θ + ξ": style.WATERMARKED}
     sns.histplot(table, x="psi", hue="at", stat="density", common_norm=False, bins=30, alpha=0.45, palette=palette, ax=axes)
-    grid = np.linspace(min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()), 400)
-    axes.plot(grid, distributions.norm.pdf(grid), color=style.THEORY)
+    style.normal_density(axes, min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()))
     axes.get_legend().set_title("gradient at\n(line: N(0, 1))")
     axes.set(xlabel="ψ of unwatermarked text", ylabel="density", title="Scored at θ + ξ, the test's null distribution is gone")
     return style.caption(figure, caption)

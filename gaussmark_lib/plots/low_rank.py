@@ -7,14 +7,9 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from scipy.stats import norm
 
-from gaussmark_lib.plots import style
-
-
-def _bars(rows: pd.DataFrame, column: str) -> list[np.ndarray]:
-    """What matplotlib wants for an interval, never below 0."""
-    return [np.maximum(side, 0) for side in (rows[column] - rows[f"{column}_low"], rows[f"{column}_high"] - rows[column])]
+from gaussmark_lib.plots import intervals, style
+from gaussmark_lib.plots.robustness import survival
 
 
 def _shades(n: int) -> list:
@@ -30,38 +25,30 @@ def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], cap
     left.set(xlabel="number of the direction", ylabel="singular value of the weight", title="The weight has strong directions,", ylim=(0, None))
     right.plot(np.arange(1, d + 1) / d, energy, color=style.THEORY, linestyle=":", label="of the weight's own ‖θ‖²")
     for (side, table), colour in zip(norms.items(), (style.WATERMARKED, style.PLAIN), strict=False):
-        shares = table.groupby("rank_dropped")["share"].agg(["mean", "min", "max"])
-        right.plot(shares.index / d, shares["mean"], color=colour, label=f"of ‖G‖², {side} directions")
-        right.fill_between(shares.index / d, shares["min"], shares["max"], color=colour, alpha=0.18, linewidth=0)
+        shares = table.groupby("rank_dropped")["share"].agg(value="mean", low="min", high="max")
+        intervals.band(right, shares.index / d, shares, marker="", color=colour, label=f"of ‖G‖², {side} directions")
     right.plot([0, 1], [0, 1], color=style.THEORY, linewidth=0.8)
     right.set(xlabel=f"k/{d}: share of the directions", ylabel="share in the top k", title="but the gradient does not favour them", ylim=(0, 1.02))
-    right.legend(fontsize="small")
-    figure.tight_layout()
+    right.legend()
     return style.caption(figure, caption)
 
 
-def misuses(null: pd.DataFrame, rates: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Left: ψ of human text by statistic (``low_rank.misuses``), with N(0, 1). Right: shares detected (``statistic, kind, rate, low, high``)."""
+def misuses(null: pd.DataFrame, detected: pd.DataFrame, level: float, caption: str) -> Figure:
+    """Left: ψ of human text by statistic (``low_rank.misuses``), with N(0, 1). Right: shares detected (``statistic, kind, value, low, high``)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9))
-    names = list(null["statistic"].unique())
-    colours = dict(zip(names, sns.color_palette("colorblind")[:3], strict=True))
-    for name, values in null.groupby("statistic", sort=False)["psi"]:
-        left.hist(values, bins=np.linspace(-4, 4, 33), density=True, histtype="step", linewidth=1.6, color=colours[name], label=name)
-    grid = np.linspace(-4, 4, 200)
-    left.plot(grid, norm.pdf(grid), color=style.THEORY, linewidth=1, label="N(0, 1)")
+    kinds = detected["kind"].unique()
+    names = null["statistic"].unique()
+    for name, colour, shift in zip(names, style.COLOURS, intervals.offsets(len(names), 0.15), strict=False):
+        psi = null.loc[null["statistic"] == name, "psi"]
+        left.hist(psi, bins=np.linspace(-4, 4, 33), density=True, histtype="step", linewidth=1.6, color=colour, label=name)
+        rows = detected[detected["statistic"] == name].set_index("kind").loc[kinds]
+        intervals.bars(right, np.arange(len(kinds)) + shift, rows, color=colour, label=name)
+    style.normal_density(left)
     left.set(xlabel="ψ of human text, fresh keys", ylabel="density", title="Under the null")
     left.legend(fontsize="x-small")
-    places = {kind: place for place, kind in enumerate(rates["kind"].unique())}
-    for shift, name in zip((-0.15, 0, 0.15), names, strict=True):
-        rows = rates[rates["statistic"] == name]
-        errors = [rows["rate"] - rows["low"], rows["high"] - rows["rate"]]
-        right.errorbar(
-            [places[kind] + shift for kind in rows["kind"]], rows["rate"], yerr=errors, fmt="o", capsize=3, color=colours[name], label=name
-        )
-    right.axhline(level, color=style.THEORY, linewidth=1, linestyle=":")
-    right.set(xticks=range(len(places)), xticklabels=list(places), xlim=(-0.5, len(places) - 0.5), ylim=(-0.03, 1.03))
+    right.axhline(level, **style.DOTTED)
+    right.set(xticks=range(len(kinds)), xticklabels=kinds, xlim=(-0.5, len(kinds) - 0.5), ylim=(-0.03, 1.03))
     right.set(ylabel="share detected", title=f"and what a threshold for level {level} makes of it")
-    figure.tight_layout()
     return style.caption(figure, caption)
 
 
@@ -69,55 +56,40 @@ def power(compared: pd.DataFrame, level: float, caption: str) -> Figure:
     """Mean ψ against k, and TPR against tokens, measured with intervals and predicted (``low_rank.against_prediction``), all at one σ."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.1))
     longest = compared[compared["n_tokens"] == compared["n_tokens"].max()]
-    left.errorbar(
-        longest["rank_dropped"], longest["psi"], yerr=_bars(longest, "psi"), fmt="o", capsize=3, color=style.WATERMARKED, label="measured, 95%"
-    )
+    intervals.bars(left, longest["rank_dropped"], longest, "psi", color=style.WATERMARKED, label="measured, 95%")
     left.plot(longest["rank_dropped"], longest["predicted_psi"], "x--", color=style.THEORY, label="σ · mean ‖PG‖ of plain text")
-    left.axhline(0, color=style.THEORY, linewidth=0.8)
-    left.set(
-        xlabel="k directions dropped",
-        ylabel=f"mean ψ of {longest['n_tokens'].iloc[0]} tokens",
-        title="At the same σ, each direction dropped is power lost",
-    )
-    left.legend(fontsize="small")
+    left.axhline(0, **style.THIN)
+    left.set(xlabel="k directions dropped", ylabel=f"mean ψ of {longest['n_tokens'].iloc[0]} tokens")
+    left.set_title("At the same σ, each direction dropped is power lost")
+    left.legend()
     ranks = sorted(compared["rank_dropped"].unique())
     ranks = [ranks[i] for i in sorted({0, len(ranks) // 2, len(ranks) - 1})]  # more would hide each other
     for i, (colour, rank) in enumerate(zip(_shades(len(ranks)), ranks, strict=True)):
         rows = compared[compared["rank_dropped"] == rank]
-        right.errorbar(rows["n_tokens"] + 1.5 * i, rows["tpr"], yerr=_bars(rows, "tpr"), fmt="o", capsize=2, color=colour, label=f"k = {rank}")
+        intervals.bars(right, rows["n_tokens"] + 1.5 * i, rows, "tpr", capsize=2, color=colour, label=f"k = {rank}")
         right.plot(rows["n_tokens"], rows["predicted_power"], "--", color=colour, linewidth=1)
-    right.axhline(level, color=style.THEORY, linestyle=":", linewidth=1)
-    right.set(
-        xlabel="tokens of response",
-        ylabel=f"share detected at level {level}",
-        ylim=(-0.02, 1.03),
-        title="points measured, dashes predicted from plain text",
-    )
-    right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.tight_layout()
+    right.axhline(level, **style.DOTTED)
+    right.set(xlabel=style.TOKENS, ylabel=f"share detected at level {level}", ylim=(-0.02, 1.03))
+    right.set_title("points measured, dashes predicted from plain text")
+    style.legend_beside(right)
     return style.caption(figure, caption)
 
 
 def cost(curve: pd.DataFrame, caption: str) -> Figure:
     """Δ cross-entropy of human text against σ², and against the law's price on the model's own text (``low_rank.cost_curve``), a line a rank."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.1), sharey=True)
-    schemes = list(curve["scheme"].unique())
-    for colour, (name, rows) in zip(_shades(len(schemes)), curve.groupby("scheme", sort=False), strict=True):
-        rows = rows.sort_values("sigma")
-        for axes, x in ((left, rows["sigma"] ** 2), (right, rows["law"])):
-            axes.errorbar(x, rows["delta"], yerr=_bars(rows, "delta"), marker="o", markersize=4, capsize=2, linewidth=1, color=colour, label=name)
+    curve = curve.sort_values("sigma", kind="stable").assign(variance=lambda t: t["sigma"] ** 2)
+    names = curve["scheme"].unique()
+    for colour, name in zip(_shades(len(names)), names, strict=True):
+        rows = curve[curve["scheme"] == name]
+        for axes, x in ((left, "variance"), (right, "law")):
+            intervals.bars(axes, rows[x], rows, "delta", linestyle="-", markersize=4, capsize=2, linewidth=1, color=colour, label=name)
     ends = np.array([curve["law"].min() * 0.8, curve["law"].max() * 1.2])
-    right.plot(ends, ends, color=style.THEORY, linewidth=1, linestyle="--", label="as dear as own text")
-    left.set(
-        xscale="log",
-        yscale="log",
-        xlabel="σ²",
-        ylabel="Δ cross-entropy of human text, nats a token",
-        title="Projections look cheaper at the same σ²;",
-    )
+    right.plot(ends, ends, **style.DASHED, label="the price on own text")
+    left.set(xscale="log", yscale="log", xlabel="σ²", ylabel="Δ cross-entropy of human text, nats a token")
+    left.set_title("Projections look cheaper at the same σ²;")
     right.set(xscale="log", xlabel="½σ²‖PG‖²/T: the price on own text, nats a token", title="at the same price they are one line")
-    right.legend(fontsize="small")
-    figure.tight_layout()
+    right.legend()
     return style.caption(figure, caption)
 
 
@@ -125,15 +97,13 @@ def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
     """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity; not all have all schemes."""
     names = list(dict.fromkeys(name for rows in tables.values() for name in rows["scheme"]))
     figure, axes = plt.subplots(figsize=(7.6, 0.75 * len(names) + 1.4))
-    for i, (quantity, rows) in enumerate(tables.items()):
-        y = [names.index(name) + 0.2 * (i - (len(tables) - 1) / 2) for name in rows["scheme"]]
-        axes.errorbar(rows["value"], y, xerr=_around(rows), fmt="osD"[i % 3], capsize=3, label=quantity)
-    axes.axvline(1, color=style.THEORY, linewidth=1)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    for (quantity, rows), up, marker in zip(tables.items(), intervals.offsets(len(tables), 0.2), "osD^v", strict=False):
+        places = np.array([names.index(name) for name in rows["scheme"]])
+        intervals.bars(axes, places + up, rows, horizontal=True, marker=marker, label=quantity)
+    axes.axvline(1, **style.THIN)
+    style.categories(axes, names)
     axes.set(xlabel="over the vanilla scheme's", title="At the σ of equal price")
-    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.tight_layout()
+    style.legend_beside(axes)
     return style.caption(figure, caption)
 
 
@@ -143,41 +113,27 @@ def robustness(shares: pd.DataFrame, against: pd.DataFrame, level: float, captio
     Both with a column ``label`` for what was done.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.1))
-    labels, schemes = list(shares["label"].unique()), list(shares["scheme"].unique())
-    colours = dict(zip(schemes, _shades(len(schemes)), strict=True))
-    for i, name in enumerate(schemes):
-        x = np.arange(len(labels)) + 0.2 * (i - (len(schemes) - 1) / 2)
-        for kind, shift, fill in (("own key", 0, "full"), ("plain text", 0.05, "none")):
-            rows = shares[(shares["scheme"] == name) & (shares["kind"] == kind)].set_index("label").loc[labels]
-            look = {"fmt": "o", "markersize": 5, "capsize": 2, "fillstyle": fill, "color": colours[name]}
-            left.errorbar(x + shift, rows["value"], yerr=_around(rows), label=name if fill == "full" else None, **look)
-        if i:
-            rows = against[(against["figure"] == "statistic") & (against["scheme"] == name)].set_index("label").loc[labels]
-            right.errorbar(x, rows["value"], yerr=_around(rows), fmt="o", capsize=3, color=colours[name], label=name)
-    left.errorbar([], [], fmt="o", fillstyle="none", color=style.THEORY, label="plain text")
-    left.axhline(level, color=style.THEORY, linestyle=":", linewidth=1)
-    left.set(ylabel=f"share detected at level {level}", ylim=(-0.03, 1.03), title="At equal price: what survives")
-    right.axhline(0, color=style.THEORY, linewidth=1)
+    labels, schemes = shares["label"].unique(), shares["scheme"].unique()
+    looks = {name: {"color": colour} for name, colour in zip(schemes, _shades(len(schemes)), strict=True)}
+    survival(left, shares, looks, level)
+    differences = against[against["figure"] == "statistic"]
+    for name, shift in list(zip(schemes, intervals.offsets(len(schemes), 0.2), strict=True))[1:]:
+        rows = differences[differences["scheme"] == name].set_index("label").loc[labels]
+        intervals.bars(right, np.arange(len(labels)) + shift, rows, label=name, **looks[name])
+    right.axhline(0, **style.THIN)
     right.set(ylabel=f"mean ψ less {schemes[0]}'s", title="and by how much they differ, paired")
+    right.set_xticks(range(len(labels)), labels, fontsize="small")
     for axes in (left, right):
-        axes.set_xticks(range(len(labels)), labels, fontsize="small")
         axes.legend(fontsize="x-small")
-    figure.tight_layout()
     return style.caption(figure, caption)
-
-
-def _around(rows: pd.DataFrame) -> list[np.ndarray]:
-    return [np.maximum(rows["value"] - rows["low"], 0), np.maximum(rows["high"] - rows["value"], 0)]
 
 
 def sides(table: pd.DataFrame, caption: str) -> Figure:
     """Mean ψ with its interval beside the predicted one, a row a scheme (``scheme, predicted_psi, psi, psi_low, psi_high``)."""
     figure, axes = plt.subplots(figsize=(6.4, 0.5 * len(table) + 1.6))
-    axes.errorbar(table["psi"], range(len(table)), xerr=_bars(table, "psi"), fmt="o", capsize=3, color=style.WATERMARKED, label="measured, 95%")
+    intervals.bars(axes, range(len(table)), table, "psi", horizontal=True, color=style.WATERMARKED, label="measured, 95%")
     axes.plot(table["predicted_psi"], range(len(table)), "x", color=style.THEORY, markersize=8, label="predicted from plain text")
-    axes.set_yticks(range(len(table)), table["scheme"])
-    axes.set_ylim(len(table) - 0.5, -0.5)
+    style.categories(axes, table["scheme"])
     axes.set(xlabel="mean ψ", title="At equal price, from whichever side", xlim=(0, None))
-    axes.legend(fontsize="small", loc="lower left")
-    figure.tight_layout()
+    axes.legend(loc="lower left")
     return style.caption(figure, caption)

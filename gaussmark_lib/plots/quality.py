@@ -1,4 +1,4 @@
-"""Figures of what the watermark costs."""
+"""Figures of 05_quality: what the watermark costs."""
 
 import numpy as np
 import pandas as pd
@@ -7,20 +7,21 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from gaussmark_lib.experiments import layer_sigma_sweep
-from gaussmark_lib.plots import style
+from gaussmark_lib.plots import intervals, style
 
 
 def cross_entropy(nats: dict[str, np.ndarray], caption: str) -> Figure:
     """Each passage's change of cross-entropy against the base model's value, a colour a model. The first of ``nats`` is the base."""
     figure, axes = plt.subplots()
     (first, base), *others = nats.items()
-    for (name, values), colour in zip(others, sns.color_palette("colorblind"), strict=False):
+    for (name, values), colour in zip(others, style.COLOURS, strict=False):
         change = values - base
         axes.plot(base, change, "o", markersize=4, alpha=0.55, color=colour, label=f"{name}: mean {change.mean():+.4f}")
         axes.axhline(change.mean(), color=colour, linewidth=1.2)
-    axes.axhline(0, color=style.THEORY, linewidth=1)
-    axes.set(xlabel=f"{first}: nats a token of a passage", ylabel="change, nats a token", title="The price is small beside what passages differ by")
-    axes.legend(fontsize="small")
+    axes.axhline(0, **style.THIN)
+    axes.set(xlabel=f"{first}: nats a token of a passage", ylabel="change, nats a token")
+    axes.set_title("The price is small beside the differences between passages")
+    axes.legend()
     return style.caption(figure, caption)
 
 
@@ -29,35 +30,39 @@ def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure
     figure, axes = plt.subplots(figsize=(6.8, 0.55 * len(table) + 1.9))
     labels = []
     for place, row in enumerate(table.itertuples()):
-        errors = [[row.difference - row.low], [row.high - row.difference]]
         colour = style.WATERMARKED if row.flagged else style.PLAIN
-        axes.errorbar(row.difference, place, xerr=np.maximum(errors, 0), fmt="o", capsize=3, color=colour)
+        intervals.bars(axes, place, table.iloc[[place]], "difference", horizontal=True, color=colour)
         beside = f", chance {chance[row.metric]:.0%}" if row.metric in chance else ""
         labels.append(f"{row.metric}, {row.model}\nbase {row.base:.1%}{beside}")
     axes.axvspan(-0.05, 0.05, color="0.92", zorder=0, label="margin ±5 points")
-    axes.axvline(0, color=style.THEORY, linewidth=1)
-    axes.set(yticks=range(len(table)), yticklabels=labels, xlabel="change of accuracy", title="What the same items say of both models")
-    axes.set_ylim(len(table) - 0.4, -0.6)
-    axes.legend(fontsize="small", loc="lower left")
-    figure.tight_layout()
+    axes.axvline(0, **style.THIN)
+    axes.set(xlabel="change of accuracy", title="Change of accuracy on the same items")
+    style.categories(axes, labels, room=0.6)
+    axes.legend(loc="lower left")
     return style.caption(figure, caption)
+
+
+def _around_value(rows: pd.DataFrame) -> pd.DataFrame:
+    """``value`` with the interval that ``compare.table`` gives for its ``difference`` from the base."""
+    base = rows["value"] - rows["difference"]
+    return rows.assign(low=base + rows["low"], high=base + rows["high"])
 
 
 def two_sample(table: pd.DataFrame, caption: str) -> Figure:
     """A row a model (of ``compare.table``). Left: how surprising its MMD² is, as −log₁₀ p; right: the classifier's accuracy with its interval."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), sharey=True)
-    names = list(dict.fromkeys(table["model"]))
+    names = table["model"].unique()
     mmd, told = (table[table["metric"] == metric].set_index("model").loc[names] for metric in ("MMD²", "classifier"))
-    left.barh(names, -np.log10(mmd["p_value"]), color=[style.WATERMARKED if f else style.PLAIN for f in mmd["flagged"]], height=0.5)
-    left.axvline(-np.log10(0.05), color=style.THEORY, linewidth=1, label="p = 0.05")
+    colours = [style.WATERMARKED if flagged else style.PLAIN for flagged in mmd["flagged"]]
+    left.barh(range(len(names)), -np.log10(mmd["p_value"]), color=colours, height=0.5)
+    left.axvline(-np.log10(0.05), **style.THIN, label="p = 0.05")
     left.set(xlabel="MMD: −log₁₀ p (permutation)", title="Told apart by MMD?")
-    left.legend(fontsize="small")
-    errors = [told["difference"] - told["low"], told["high"] - told["difference"]]
-    right.errorbar(told["value"], range(len(names)), xerr=errors, fmt="o", capsize=3, color=style.PLAIN)
-    right.axvline(0.5, color=style.THEORY, linewidth=1, label="chance")
+    left.legend()
+    intervals.bars(right, range(len(names)), _around_value(told), horizontal=True, color=style.PLAIN)
+    right.axvline(0.5, **style.THIN, label="chance")
     right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(0.3, 1.02))
-    right.legend(fontsize="small")
-    left.set_ylim(len(names) - 0.4, -0.6)
+    right.legend()
+    style.categories(left, names, room=0.6)
     return style.caption(figure, caption)
 
 
@@ -78,18 +83,11 @@ def win_rates(table: pd.DataFrame, reference: str, caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(6.4, 0.6 * len(table) + 1.9))
     band = table.set_index("model").loc[reference]
     axes.axvspan(0.5 + band["low"], 0.5 + band["high"], color="0.88", label=f"{reference}: its interval")
-    axes.errorbar(
-        table["value"], range(len(table)), xerr=[table["difference"] - table["low"], table["high"] - table["difference"]], fmt="o", capsize=3
-    )
-    axes.axvline(0.5, color=style.THEORY, linewidth=1)
-    axes.set(
-        yticks=range(len(table)),
-        yticklabels=table["model"],
-        xlabel="win rate against the base model",
-        title="A judge asked in both orders has no favourite",
-    )
-    axes.set_ylim(len(table) - 0.2, -0.6)
-    axes.legend(fontsize="small", loc="lower right")
+    intervals.bars(axes, range(len(table)), _around_value(table), horizontal=True)
+    axes.axvline(0.5, **style.THIN)
+    axes.set(xlabel="win rate against the base model", title="A judge asked in both orders has no favourite")
+    style.categories(axes, table["model"], room=0.7)
+    axes.legend(loc="lower right")
     return style.caption(figure, caption)
 
 
@@ -103,13 +101,11 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
         axes.plot(grid, law, color=style.THEORY, linewidth=1.4, label="ψ²/(2T)")
         for weight, rows in rates[rates["text"] == text].groupby("weight", sort=False):
             rows = rows.sort_values("psi")
-            sides = [[rows[name] - rows[f"{name}_low"], rows[f"{name}_high"] - rows[name]] for name in ("psi", "delta")]
-            axes.errorbar(
-                rows["psi"], rows["delta"], xerr=sides[0], yerr=sides[1], marker="o", capsize=2, linewidth=1, label=layer_sigma_sweep.short(weight)
-            )
+            look = {"linestyle": "-", "linewidth": 1, "capsize": 2, "label": layer_sigma_sweep.short(weight)}
+            intervals.bars(axes, rows["psi"], rows, "delta", xerr=intervals.sides(rows, "psi"), **look)
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
-    panels[0].legend(fontsize="small")
+    panels[0].legend()
     return style.caption(figure, caption)
 
 
@@ -120,18 +116,8 @@ def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Fi
     """
     numbers, flagged = (table.pivot(index="weight", columns="sigma", values=column) for column in (value, "flagged"))
     figure, axes = plt.subplots(figsize=(1.1 * numbers.shape[1] + 2.6, 0.5 * numbers.shape[0] + 1.8))
-    colours = ["#fde725", "#440154"]  # the ends of viridis
-    sns.heatmap(
-        flagged.astype(float),
-        annot=numbers,
-        fmt=".3g",
-        cmap=colours,
-        vmin=0,
-        vmax=1,
-        cbar=False,
-        linewidths=1,
-        yticklabels=list(map(layer_sigma_sweep.short, numbers.index)),
-        ax=axes,
-    )
+    look = {"cmap": ["#fde725", "#440154"], "vmin": 0, "vmax": 1, "cbar": False, "linewidths": 1}  # the ends of viridis
+    rows = [layer_sigma_sweep.short(weight) for weight in numbers.index]
+    sns.heatmap(flagged.astype(float), annot=numbers, fmt=".3g", yticklabels=rows, ax=axes, **look)
     axes.set(xlabel="σ", ylabel="", title=f"{label}: yellow is indistinguishable from the base model, purple is not")
     return style.caption(figure, caption)

@@ -1,28 +1,62 @@
-"""One look for every figure: colour-blind-safe, quiet grid, sizes that fit a notebook's width."""
+"""One look for every figure: colours that colour-blind readers can tell apart, quiet grid, sizes that fit a notebook's width."""
 
 import textwrap
+from collections.abc import Iterable, Sequence
 
 import matplotlib as mpl
+import numpy as np
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.stats import norm
 
-WATERMARKED, PLAIN, THEORY, WRONG_KEY = (
-    sns.color_palette("colorblind")[1],
-    sns.color_palette("colorblind")[0],
-    "0.25",
-    sns.color_palette("colorblind")[4],
-)
+COLOURS = sns.color_palette("colorblind")
+WATERMARKED, PLAIN, WRONG_KEY, THEORY = COLOURS[1], COLOURS[0], COLOURS[4], "0.25"
+THIN = {"color": THEORY, "linewidth": 1}  # lines to compare with
+DOTTED = THIN | {"linestyle": ":"}
+DASHED = THIN | {"linestyle": "--"}
+TOKENS = "tokens of response"
 
 
 def use() -> None:
     """Sets the style for the whole kernel; every notebook calls it once."""
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.9)
-    mpl.rcParams.update(
-        {"figure.figsize": (7.0, 4.0), "figure.dpi": 100, "savefig.bbox": "tight", "axes.titlesize": "medium", "axes.titlelocation": "left"}
-    )
+    mpl.rcParams.update({"figure.figsize": (7.0, 4.0), "figure.dpi": 100, "savefig.bbox": "tight"})
+    mpl.rcParams.update({"axes.titlesize": "medium", "axes.titlelocation": "left", "legend.fontsize": "small"})
 
 
 def caption(figure: Figure, text: str) -> Figure:
-    """Writes n, seeds and settings under the figure, where a reader looks for them."""
+    """Lays several panels out side by side, and writes n, seeds and settings under the figure, where a reader looks for them."""
+    if len(figure.axes) > 1 and figure.get_layout_engine() is None:
+        figure.tight_layout()
     figure.text(0.01, -0.035, textwrap.fill(text, 100), fontsize="small", color="0.35", va="top")
     return figure
+
+
+def heading(figure: Figure, text: str) -> None:
+    """One title over all panels."""
+    figure.suptitle(text, x=0.07, ha="left", fontsize="medium")
+
+
+def categories(axes: Axes, names: Sequence[str], room: float = 0.5) -> None:
+    """A row for each name, the first on top, with some room below the last."""
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 1 + room, -room))
+
+
+def log_ticks(axes: Axes, values: Iterable[float]) -> None:
+    """A logarithmic x-axis with a tick at each of these values and nowhere else."""
+    values = sorted(set(values))
+    axes.set_xscale("log")
+    axes.set_xticks(values, [f"{value:,}" if value >= 1 else f"{value:g}" for value in values])
+    axes.minorticks_off()
+
+
+def legend_beside(axes: Axes, **look) -> None:
+    """A legend to the right of the axes, where it hides nothing."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), **look)
+
+
+def normal_density(axes: Axes, low: float = -4.0, high: float = 4.0) -> None:
+    """The N(0, 1) that statistics of unwatermarked text follow."""
+    grid = np.linspace(low, high, 400)
+    axes.plot(grid, norm.pdf(grid), **THIN, label="N(0, 1)")

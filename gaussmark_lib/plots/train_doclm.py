@@ -21,9 +21,9 @@ def sources(corpus: pd.DataFrame, caption: str, top: int = 15) -> Figure:
 def curves(curves: dict[str, pd.DataFrame], caption: str) -> Figure:
     """Training and held-out loss (nats per token) against tokens seen, log axis, a colour a run (frames with ``tokens, loss, held_out``)."""
     figure, axes = plt.subplots()
-    for colour, (name, curve) in zip(sns.color_palette("colorblind"), curves.items(), strict=False):
+    for colour, (name, curve) in zip(style.COLOURS, curves.items(), strict=False):
         axes.plot(curve["tokens"], curve["loss"], color=colour, linewidth=1, alpha=0.6, label=f"{name}, training")
         axes.plot(curve["tokens"], curve["held_out"], color=colour, linestyle="--", marker=".", label=f"{name}, held out")
-    axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)", title="Both fall together: it learns, and not by heart")
-    axes.legend(fontsize="small")
+    axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)", title="Training and held-out loss fall together: no memorisation")
+    axes.legend()
     return style.caption(figure, caption)

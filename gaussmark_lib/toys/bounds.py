@@ -25,23 +25,17 @@ from gaussmark_lib.stats import threshold
 from gaussmark_lib.toys import gaussian
 from gaussmark_lib.toys.softmax import LinearSoftmax
 
-KEYS_AT_ONCE = 256
-
 
 def quantiles(model: LinearSoftmax, unit_noise: Float[np.ndarray, "keys d"], shares: list[float]) -> Float[np.ndarray, "shares keys"]:
     """Γ_a(Z) for each share a and each key: the largest t with P_{y ~ p_θ}(⟨Z, ∇⟩ ≥ t) ≥ a.
 
     "At least t", not "above t": with finitely many outcomes only this one carries the mass a that the proof uses.
     """
-    found = np.empty((len(shares), len(unit_noise)))
-    for start in range(0, len(unit_noise), KEYS_AT_ONCE):
-        inner = unit_noise[start : start + KEYS_AT_ONCE] @ model.gradients.T
-        order = np.argsort(-inner, axis=1)
-        mass = np.cumsum(model.base_p[order], axis=1)
-        for i, share in enumerate(shares):
-            last = (mass >= share * (1 - 1e-12)).argmax(axis=1)[:, None]  # of the outcomes that make up the share
-            found[i, start : start + KEYS_AT_ONCE] = np.take_along_axis(inner, np.take_along_axis(order, last, axis=1), axis=1)[:, 0]
-    return found
+    inner = unit_noise @ model.gradients.T
+    order = np.argsort(-inner, axis=1)
+    mass = np.cumsum(model.base_p[order], axis=1)
+    last = np.stack([(mass >= share * (1 - 1e-12)).argmax(axis=1) for share in shares], axis=1)  # of the outcomes that make up a share
+    return np.take_along_axis(inner, np.take_along_axis(order, last, axis=1), axis=1).T
 
 
 def log_k(model: LinearSoftmax, sigma: float, tau: float, direction_quantile: Float[np.ndarray, " directions"]) -> tuple[float, float]:
@@ -85,15 +79,6 @@ def first_sigma(table: pd.DataFrame, column: str, beta: float) -> float | None:
     return None if enough.empty else float(enough.min())
 
 
-def halfspace(direction: Float[np.ndarray, " d"], offset: float, gamma: float) -> float:
-    """E[1{⟨Z, u⟩ ≤ a} exp(−γ‖Z‖²/2)] = (1+γ)^{−d/2} Φ(a √(1+γ)/‖u‖) for Z ~ N(0, I_d) (paper, Lemma "gaussian_halfspace").
-
-    >>> halfspace(np.array([3.0, 4.0]), 0.0, 1.0)  # half of the plane, of a mass 1/(1+γ) in two dimensions
-    0.25
-    """
-    return float((1 + gamma) ** (-len(direction) / 2) * stats.norm.cdf(offset * np.sqrt(1 + gamma) / np.linalg.norm(direction)))
-
-
 def log_mgf_chi(dim: int, t: Float[np.ndarray, "..."] | float) -> Float[np.ndarray, "..."] | float:
     """log E exp(t χ_d), elementwise in t; under p_θ = N(θ, I_d) the gradient's norm is χ_d.
 
@@ -109,10 +94,7 @@ def log_mgf_chi(dim: int, t: Float[np.ndarray, "..."] | float) -> Float[np.ndarr
 
 
 def strongly_log_concave(dim: int, sigma: float, level: float, variance: float = 1.0, eta: float | None = None) -> float:
-    """The theorem's bound on β for y ~ N(θ, variance · I_d), capped at 1; η is 1/variance unless another is given.
-
-    Under p_θ the gradient (y − θ)/variance has norm χ_d/√variance.
-    """
+    """The theorem's bound on β for y ~ N(θ, variance · I_d), whose gradients have norm χ_d/√variance, capped at 1; η is 1/variance by default."""
     tau = threshold(level)
     eta = 1 / variance if eta is None else eta
     growth = np.log1p(eta * sigma**2)

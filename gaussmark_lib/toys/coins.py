@@ -10,16 +10,6 @@ For small σ these are σ√T and ψ²/2; for large σ every coin follows its no
 
 import numpy as np
 from jaxtyping import Float
-from scipy import special
-
-
-def simulate_psi(n_tokens: int, sigma: float, n: int, seed: int, watermarked: bool = True) -> Float[np.ndarray, " n"]:
-    """Draws n keys and n texts of T coins, and returns their ψ, shape (n,)."""
-    rng = np.random.default_rng([seed, 4])
-    unit_noise = rng.standard_normal((n, n_tokens))
-    heads = special.expit(2 * sigma * unit_noise) if watermarked else 0.5
-    y = np.where(rng.random((n, n_tokens)) < heads, 1.0, -1.0)
-    return np.einsum("nt,nt->n", unit_noise, y) / np.sqrt(n_tokens)
 
 
 def expected_psi(n_tokens: int, sigma: float) -> float:

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import stats
 
-from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.stats import threshold
 from gaussmark_lib.toys import softmax
 from gaussmark_lib.toys.softmax import LinearSoftmax
@@ -30,7 +30,7 @@ def miss_probability_integrated(model: LinearSoftmax, sigma: float, level: float
     """
     tau, dim = threshold(level), len(model.theta)
     if dim > 3:
-        raise GaussMarkError(f"quadrature needs nodes^d points: expected d ≤ 3, got d = {dim}; use miss_probability with unit_noises")
+        raise StatisticsError(f"quadrature needs nodes^d points: expected d ≤ 3, got d = {dim}; use miss_probability with unit_noises")
     along, weight_along = np.polynomial.legendre.leggauss(nodes)
     along = (along + 1) / 2 * (tau + 9) - 9
     weight = weight_along * (tau + 9) / 2 * stats.norm.pdf(along)
@@ -74,17 +74,10 @@ def temperature_table(
     rows = []
     for temperature in temperatures:
         model = softmax.random_model(n_outcomes, dim, temperature, seed)
-        low, middle, high = _quantiles(model.grad_norms, model.base_p, (0.1, 0.5, 0.9))
+        low, middle, high = np.quantile(model.grad_norms, (0.1, 0.5, 0.9), weights=model.base_p, method="inverted_cdf")
         rows.append(
             {"temperature": temperature, "entropy": model.entropy, "norm_10": low, "norm_50": middle, "norm_90": high}
             | {"predicted_psi": sigma * model.expected_norm, "mean_psi": softmax.expected_psi(model, sigma, unit_noise)}
             | {"power": 1 - miss_probability(model, sigma, level, unit_noise)}
         )
     return pd.DataFrame(rows)
-
-
-def _quantiles(values: Float[np.ndarray, " n"], p: Float[np.ndarray, " n"], at: tuple[float, ...]) -> list[float]:
-    """Smallest values v with P(value ≤ v) ≥ q."""
-    order = np.argsort(values)
-    cumulative = np.cumsum(p[order])
-    return [float(values[order][min(np.searchsorted(cumulative, q), len(p) - 1)]) for q in at]

@@ -36,8 +36,7 @@ def table(model: softmax.LinearSoftmax, unit_noise: Float[np.ndarray, "keys d"],
     for psi in predicted:
         sigma = psi / model.expected_norm
         rows.append(("linear softmax", psi, sigma, softmax.expected_psi(model, sigma, unit_noise), softmax.price(model, sigma, unit_noise)))
-        sigma = psi / gaussian.expected_norm(size)
-        rows.append((f"Gaussian, d = {size}", psi, sigma, gaussian.expected_psi(size, sigma), gaussian.price(size, sigma)))
-        sigma = psi / np.sqrt(size)
-        rows.append((f"{size} coins", psi, sigma, coins.expected_psi(size, sigma), coins.price(size, sigma)))
+        toys = (f"Gaussian, d = {size}", gaussian, gaussian.expected_norm(size)), (f"{size} coins", coins, np.sqrt(size))
+        for name, toy, norm in toys:
+            rows.append((name, psi, psi / norm, toy.expected_psi(size, psi / norm), toy.price(size, psi / norm)))
     return pd.DataFrame(rows, columns=["model", "predicted", "sigma", "mean_psi", "price"])

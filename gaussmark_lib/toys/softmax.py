@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from scipy import special, stats
 
-from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.errors import StatisticsError
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +71,12 @@ def random_model(n_outcomes: int, dim: int, temperature: float = 1.0, seed: int 
 
 
 def unit_noises(dim: int, n: int, seed: int) -> Float[np.ndarray, "n dim"]:
-    """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net and its mirror image.
+    """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net, whose averages converge fast, and its mirror image.
 
-    Averages over it converge faster than over random draws, and odd moments vanish exactly, so that a term of order σ cannot leak
-    into what should be of order σ².
+    The mirror makes odd moments vanish exactly, so that a term of order σ cannot leak into what should be of order σ².
     """
     if n < 2 or n & (n - 1):
-        raise GaussMarkError(f"unit_noises: a Sobol net is balanced only at powers of 2, got n = {n}; take {1 << max(1, n.bit_length())}")
+        raise StatisticsError(f"unit_noises: a Sobol net is balanced only at powers of 2, got n = {n}; take {1 << max(1, n.bit_length())}")
     half = stats.qmc.MultivariateNormalQMC(np.zeros(dim), rng=np.random.default_rng([seed, 2])).random(n // 2)
     return np.concatenate([half, -half])
 
@@ -87,7 +85,7 @@ def simulate_psi(model: LinearSoftmax, sigma: float, n: int, seed: int, watermar
     """ψ of n pairs: a key each, then an outcome from p_{θ+ξ} (or from p_θ, ignoring the key)."""
     rng = np.random.default_rng([seed, 3])
     unit_noise = rng.standard_normal((n, len(model.theta)))
-    log_p = model.log_p(sigma * unit_noise if watermarked else 0.0 * unit_noise)
+    log_p = model.log_p(sigma * watermarked * unit_noise)
     outcome = (log_p + rng.gumbel(size=log_p.shape)).argmax(axis=1)  # the Gumbel-max way to sample every row at once
     return np.einsum("nd,nd->n", unit_noise, model.gradients[outcome]) / model.grad_norms[outcome]
 
@@ -101,8 +99,3 @@ def price(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "key
     """Mean over the given keys of KL(p_{θ+ξ} ‖ p_θ), nats a text."""
     log_p = model.log_p(sigma * unit_noise)
     return float((np.exp(log_p) * (log_p - np.log(model.base_p))).sum(axis=1).mean())
-
-
-def outcomes_table(model: LinearSoftmax) -> pd.DataFrame:
-    """One row an outcome, most likely first: ``p``, ``grad_norm``."""
-    return pd.DataFrame({"p": model.base_p, "grad_norm": model.grad_norms}).sort_values("p", ascending=False, ignore_index=True)

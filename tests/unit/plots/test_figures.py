@@ -1,0 +1,260 @@
+"""Each figure from a tiny made-up table: error bars for all rows, and axes that say what they show and in which unit."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.container import ErrorbarContainer
+
+from gaussmark_lib.experiments import fading, token_level_keys
+from gaussmark_lib.experiments.robustness import OWN, PLAIN
+from gaussmark_lib.plots import (
+    detectability,
+    first_watermark,
+    kgw_baseline,
+    layer_sigma_sweep,
+    level_check,
+    low_rank,
+    motivation,
+    playground,
+    quality,
+    robustness,
+    speed,
+    style,
+    train_doclm,
+)
+from gaussmark_lib.plots import token_level_keys as token_figures
+from gaussmark_lib.stats import Estimate
+
+N = np.random.default_rng(0)
+ESTIMATE = {"value": 0.5, "low": 0.3, "high": 0.6, "n": 40}
+LENGTHS = (25, 50, 100)
+
+
+def cross(**columns):
+    """A row for each combination."""
+    return pd.MultiIndex.from_product(columns.values(), names=list(columns)).to_frame(index=False)
+
+
+def named(table, *names):
+    return table.assign(**{f"{name}{part}": value for name in names for part, value in (("", 0.5), ("_low", 0.3), ("_high", 0.6))})
+
+
+def by_length():
+    return cross(n_tokens=LENGTHS, figure=["median p", "TPR at 0.05", "false positives at 0.05", "AUC"]).assign(**ESTIMATE)
+
+
+def curves(keys):
+    return {key: (N.normal(size=20), N.normal(2, size=20)) for key in keys}
+
+
+def after_edits(schemes):
+    return cross(scheme=schemes, corruption=["nothing", "delete"], figure=list(robustness.PANELS), fraction=[0.3]).assign(**ESTIMATE)
+
+
+def shares(schemes):
+    found = cross(scheme=schemes, kind=[OWN, PLAIN], corruption=["delete at random", "no prompt"]).assign(**ESTIMATE)
+    return found.assign(fraction=np.where(found["corruption"] == "no prompt", 0.0, 0.3), label=found["corruption"])
+
+
+def cells():
+    table = cross(weight=["model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"], sigma=[0.1, 0.2])
+    return named(table, "psi").assign(predicted_psi=0.5, median_p=0.1, tpr=0.5, delta=[0.1, -0.1, 0.2, 0.0], indistinguishable=True, flagged=False)
+
+
+def scores():
+    return cross(kind=["watermarked", "plain"], key=["this key", "wrong key"], text=range(3)).assign(psi=1.0, n_tokens=50)
+
+
+def compared_models(*metrics):
+    table = cross(metric=metrics, model=["base, another seed", "watermarked"])
+    return table.assign(base=0.5, value=0.55, difference=0.05, low=-0.02, high=0.08, p_value=0.1, flagged=[True, False] * len(metrics))
+
+
+def binomials():
+    return cross(dim=[4, 16], sigma=[0.1, 0.3, 1.0]).assign(n=50, hits=20, power=0.4, beta=0.6, bound=0.9, mean_psi=0.5, sem_psi=0.1, model="d = 2")
+
+
+SIX = dict.fromkeys(("bound", "exact", "simulated", "simulated_low", "simulated_high", "measured", "measured_low", "measured_high"), 0.05)
+ONE, TWO = ["GaussMark"], ["GaussMark", "KGW-2"]
+FIGURES = {  # name → (figure, error bars in all of its panels)
+    "psi_on_null": lambda: (first_watermark.psi_on_null(pd.DataFrame({"psi": [1.0, 2.0], "what": "plain, right key"}), 0.05, "n = 2"), 0),
+    "psi_against_sigma": lambda: (
+        first_watermark.psi_against_sigma(
+            cross(predicted=[1.0, 2.0, 3.0], text=range(4)).assign(sigma=0.1, psi=lambda t: t["text"] + 0.0), 0.05, "n"
+        ),
+        3,
+    ),
+    "gaussian_rate": lambda: (motivation.gaussian_rate(binomials(), "n"), 6),
+    "gaussian_power": lambda: (motivation.gaussian_power(binomials(), 0.05, "n"), 6),
+    "nearest_null": lambda: (motivation.nearest_null(pd.DataFrame({"to_mixture": [0.1, 0.2], "distance": [0.2, 0.3]}), 0.1, "n"), 0),
+    "chain_errors": lambda: (motivation.chain_errors(cross(step=list("abcd"), sigma=[0.1, 0.3]).assign(rms=lambda t: t["sigma"] ** 2), "n"), 0),
+    "chain_powers": lambda: (
+        motivation.chain_powers(cross(null=["any text", "model text"], test=["a", "per text"], sigma=[0.1, 0.3]).assign(power=0.3), 0.05, "n"),
+        0,
+    ),
+    "softmax_power": lambda: (motivation.softmax_power(binomials(), binomials(), {"d = 2": 0.9}, 0.05, "n"), 6),
+    "corollary": lambda: (motivation.corollary(binomials().assign(slope=-1.0), binomials(), binomials(), 0.1, "n"), 6),
+    "log_concave": lambda: (motivation.log_concave(binomials(), 0.05, "n"), 4),
+    "entropy of toys": lambda: (
+        motivation.entropy(
+            pd.DataFrame({"entropy": [1.0, 2.0]}).assign(norm_10=1.0, norm_50=2.0, norm_90=3.0, predicted_psi=1.0, mean_psi=1.0, power=0.5), 0.05, "n"
+        ),
+        0,
+    ),
+    "regime": lambda: (motivation.regime(cross(model=list("abc"), predicted=[0.1, 1.0]).assign(mean_psi=0.5, price=0.1), "n"), 0),
+    "language_model": lambda: (motivation.language_model(named(pd.DataFrame({"predicted": [1.0, 2.0]}), "psi", "wrong_psi", "price"), 100, "n"), 6),
+    "qq": lambda: (level_check.qq(cross(kind=["docs", "source"], text=range(9)).assign(p_value=N.uniform(size=18)), "n"), 0),
+    "realised_levels": lambda: (level_check.realised_levels(cross(kind=["docs", "source"], level=[0.05, 0.01]).assign(**ESTIMATE), "n"), 4),
+    "per_key_rates": lambda: (level_check.per_key_rates(cross(kind=["docs", "source"], key_id=list("abc")).assign(**ESTIMATE), 0.05, "n"), 0),
+    "trap": lambda: (level_check.trap(cross(at=["θ", "θ + ξ"], text=range(9)).assign(psi=N.normal(size=18)), "n"), 0),
+    "median_p": lambda: (detectability.median_p(by_length(), pd.Series(0.5, index=LENGTHS), "n"), 0),
+    "power": lambda: (detectability.power(by_length().query("figure == 'TPR at 0.05'").assign(predicted=0.4), by_length(), "n"), 0),
+    "roc by length": lambda: (detectability.roc(curves(LENGTHS), by_length().query("figure == 'AUC'"), "n"), 0),
+    "norms": lambda: (detectability.norms(cross(n_tokens=LENGTHS, text=range(3)).assign(grad_norm=2.0), 0.1, "n"), 0),
+    "spread": lambda: (detectability.spread(cross(prompt=[1, 2], text=range(4)).assign(grad_norm=2.0), "n"), 0),
+    "entropy": lambda: (
+        detectability.entropy(
+            pd.DataFrame({"entropy": N.uniform(size=30), "grad_norm": 1.0}),
+            cross(temperature=[0.5, 1.0], text=range(3)).assign(entropy=1.0, psi=2.0),
+            "n",
+        ),
+        0,
+    ),
+    "prediction": lambda: (layer_sigma_sweep.prediction(cells(), "n"), 0),
+    "scatter": lambda: (layer_sigma_sweep.scatter(cells(), 4.0, "n"), 4),
+    "detection map": lambda: (layer_sigma_sweep.detection(cells(), 0.05, "n"), 0),
+    "cost map": lambda: (layer_sigma_sweep.cost(cells(), "n"), 0),
+    "solved": lambda: (
+        layer_sigma_sweep.solved(cross(sigma=[0.1, 0.2]).assign(tokens=[10, 20], **ESTIMATE), 0.15, Estimate(0.6, 0.5, 0.7, 99), 0.6, "n"),
+        3,
+    ),
+    "cross_entropy": lambda: (quality.cross_entropy({"base": np.arange(3.0), "watermarked": np.arange(3.0) + 0.1}, "n"), 0),
+    "tasks": lambda: (quality.tasks(compared_models("copying"), {"copying": 0.25}, "n"), 2),
+    "two_sample": lambda: (quality.two_sample(compared_models("MMD²", "classifier"), "n"), 2),
+    "diversity": lambda: (
+        quality.diversity(
+            {name: pd.DataFrame({"distinct_1": [0.5, 0.6], "length": [9, 8]}) for name in TWO}, {"distinct_1": "distinct-1", "length": "tokens"}, "n"
+        ),
+        0,
+    ),
+    "win_rates": lambda: (quality.win_rates(compared_models("win rate"), "base, another seed", "n"), 2),
+    "exchange": lambda: (
+        quality.exchange(named(cross(text=["own", "human"], weight=["model.layers.0.mlp.up_proj.weight"], wanted=[1, 2]), "psi", "delta"), 100, "n"),
+        8,
+    ),
+    "quality_map": lambda: (quality.quality_map(cells().assign(value=0.5), "value", "copying, accuracy", "n"), 0),
+    "detection": lambda: (robustness.detection(after_edits(ONE), "n"), 0),
+    "parts": lambda: (robustness.parts(cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(**ESTIMATE), "n"), 0),
+    "roc": lambda: (robustness.roc(curves(["unedited", "delete"]), "n"), 0),
+    "forest": lambda: (robustness.forest(after_edits(ONE), "n", title="Prompts"), 6),
+    "levels": lambda: (robustness.levels(cross(level=[0.05, 0.01], scheme=TWO, corruption=["a", "b"]).assign(**ESTIMATE), "n"), 8),
+    "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "n"), 12),
+    "text_changes": lambda: (
+        kgw_baseline.text_changes(cross(measure=["cross-entropy", "length"], scheme=TWO).assign(plain=3.0, **ESTIMATE), "n"),
+        4,
+    ),
+    "pareto": lambda: (kgw_baseline.pareto(named(pd.DataFrame({"scheme": TWO}), "p", "cost"), 100, "n"), 4),
+    "tails": lambda: (kgw_baseline.tails(cross(test=["exact", "z"], level=[0.05, 0.01]).assign(expected=0.05, **ESTIMATE), "n"), 4),
+    "seconds": lambda: (kgw_baseline.seconds(cross(of=["generation", "detection"], task=TWO, repeat=range(3)).assign(seconds=1.0), "n"), 0),
+    "spectrum": lambda: (
+        low_rank.spectrum(
+            np.arange(5, 0, -1.0), {"left": cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5)}, "n"
+        ),
+        0,
+    ),
+    "misuses": lambda: (
+        low_rank.misuses(
+            cross(statistic=list("abc"), text=range(9)).assign(psi=1.0),
+            cross(kind=["human", "own"], statistic=list("abc")).assign(**ESTIMATE),
+            0.05,
+            "n",
+        ),
+        6,
+    ),
+    "power by rank": lambda: (
+        low_rank.power(named(cross(rank_dropped=[0, 4], n_tokens=LENGTHS), "psi", "tpr").assign(predicted_psi=1.0, predicted_power=0.5), 0.05, "n"),
+        8,
+    ),
+    "cost": lambda: (low_rank.cost(named(cross(scheme=TWO, sigma=[0.1, 0.2]), "delta").assign(law=[0.1, 0.2] * 2), "n"), 8),
+    "equal_price": lambda: (low_rank.equal_price({name: cross(scheme=TWO).assign(**ESTIMATE) for name in ("price", "mean ψ")}, "n"), 4),
+    "robustness by rank": lambda: (
+        low_rank.robustness(
+            shares(TWO), cross(figure=["statistic"], scheme=TWO[1:], label=["delete at random", "no prompt"]).assign(**ESTIMATE), 0.05, "n"
+        ),
+        10,
+    ),
+    "sides": lambda: (low_rank.sides(named(pd.DataFrame({"scheme": TWO}), "psi").assign(predicted_psi=0.4), "n"), 2),
+    "null": lambda: (token_figures.null(N.normal(size=50), cross(n_tokens=LENGTHS).assign(**SIX), 0.5, 0.5, "n"), 6),
+    "price_and_power": lambda: (
+        token_figures.price_and_power(
+            cross(scheme=list(token_figures.LOOK), text=range(3)).assign(price=0.1),
+            cross(scheme=list(token_figures.LOOK), n_tokens=LENGTHS).assign(**ESTIMATE),
+            0.05,
+            "n",
+        ),
+        9,
+    ),
+    "choices": lambda: (
+        token_figures.choices(
+            cross(quantile=[0.4, 0.6]).assign(exact=0.05, bound=0.1, **ESTIMATE),
+            cross(alpha_0=[0.3, 0.5]).assign(efficiency=0.6, **ESTIMATE),
+            0.5,
+            0.05,
+            "n",
+        ),
+        4,
+    ),
+    "positions": lambda: (
+        token_figures.positions(cross(corruption=["nothing", "delete"], fraction=[0.0], position=[1, 9]).assign(**ESTIMATE), "n"),
+        0,
+    ),
+    "survival": lambda: (token_figures.survival(shares([token_level_keys.ONE, token_level_keys.SUM, token_level_keys.HITS]), 0.05, "n"), 12),
+    "against": lambda: (
+        speed.against(cross(task=["score"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1), "batch", "texts a pass", "t", "n"),
+        0,
+    ),
+    "ratios": lambda: (speed.ratios(pd.DataFrame({"task": ["a", "b"], "ratio": 2.0, "low": 1.5, "high": 2.5}), "t", "n"), 2),
+    "playground psi_on_null": lambda: (playground.psi_on_null(scores(), 3.0, caption="n"), 0),
+    "psi_when_turned": lambda: (playground.psi_when_turned(scores().assign(wanted=1.0), caption="n"), 0),
+    "sources": lambda: (train_doclm.sources(pd.DataFrame({"source": ["a/b.py", "c.py"], "text": ["x" * 9, "y"]}), "n"), 0),
+    "curves": lambda: (train_doclm.curves({"a run": pd.DataFrame({"tokens": [10, 20], "loss": [3.0, 2.0], "held_out": [3.0, 2.5]})}, "n"), 0),
+}
+
+
+def drawn_bars(figure):
+    """How many error bars the panels hold, both directions counted."""
+    containers = [one for axes in figure.axes for one in axes.containers if isinstance(one, ErrorbarContainer)]
+    return sum(len(bars.get_segments()) for container in containers for bars in container.lines[2])
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_draws_every_interval_and_names_its_axes(name):
+    style.use()
+    figure, n_bars = FIGURES[name]()
+    assert drawn_bars(figure) == n_bars
+    assert all(axes.get_xlabel() or axes.get_ylabel() for axes in figure.axes)
+    assert [text.get_text() for text in figure.texts if text.get_text().startswith("n")] or "Framed" in figure.texts[-1].get_text()
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("entropy", "[nats]"), ("cost", "nats a token"), ("curves", "nats per token"), ("seconds", "seconds"), ("psi_on_null", "standard deviations")],
+)
+def test_an_axis_with_a_unit_names_it(name, unit):
+    figure, _ = FIGURES[name]()
+    assert any(unit in label for axes in figure.axes for label in (axes.get_xlabel(), axes.get_ylabel()))
+    plt.close("all")
+
+
+def test_every_public_figure_is_drawn_here():
+    """A figure function that is missing above would be tested by nothing."""
+    files = (detectability, first_watermark, kgw_baseline, layer_sigma_sweep, level_check, low_rank, motivation, playground, quality, robustness)
+    count = sum(
+        1
+        for file in (*files, speed, train_doclm, token_figures)
+        for name, function in vars(file).items()
+        if not name.startswith("_") and callable(function) and getattr(function, "__annotations__", {}).get("return") is plt.Figure
+    )
+    assert count == len(FIGURES)
