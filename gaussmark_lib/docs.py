@@ -105,7 +105,7 @@ def paragraphs_of_file(path: Path) -> list[str]:
 
 
 def _long_strings(tree: ast.AST) -> Iterator[tuple[int, int, str]]:
-    """(line, column, text) of the string constants of at least ``MIN_CHARS``; it passes over names, and so takes less than half of ``ast.walk``'s time."""
+    """(line, column, text) of the string constants of at least ``MIN_CHARS``, in less than half of the time of ``ast.walk``."""
     todo = [tree]
     while todo:
         node = todo.pop()

@@ -1,7 +1,7 @@
 """Text to prompt with and to test on, as ``datasets.Dataset`` with the columns ``text`` and ``source``.
 
 =============  ==============================================================================================
-``"docs"``     documentation prose of a fixed list of packages, what the embedded model was trained on (``docs_corpus``)
+``"docs"``     documentation prose of a fixed list of packages, as the embedded model was trained on (``docs``)
 ``"licences"`` licence files of the same packages: English of another kind, much of it repeated
 ``"source"``   Python source code of two of these packages: not prose at all
 ``"c4"``       ``allenai/c4``, ``realnewslike``: the paper's prompts; needs a network
@@ -46,10 +46,8 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
         min_chars = 1000 if kind in KINDS else 1
     if kind == "docs":
         rows = _in_fixed_order(_docs(split, min_chars))
-    elif kind == "licences":
-        rows = _in_fixed_order(_pieces(_licences(), min_chars))
-    elif kind == "source":
-        rows = _in_fixed_order(_pieces(_source_code(), min_chars))
+    elif kind in ("licences", "source"):
+        rows = _in_fixed_order(_pieces(_licences() if kind == "licences" else _source_code(), min_chars))
     elif kind == "c4":
         rows = list(_c4(split, n, min_chars))
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
@@ -97,7 +95,7 @@ def _docs(split: str, min_chars: int) -> Iterator[dict]:
 
 
 def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
-    """Consecutive paragraphs, a blank line between, cut as soon as min_chars is reached; a short rest is left out."""
+    """Consecutive paragraphs with a blank line between, cut as soon as min_chars is reached; a short rest is left out."""
     text = ""
     for paragraph in paragraphs:
         text = f"{text}\n\n{paragraph}" if text else paragraph
@@ -106,24 +104,22 @@ def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[
             text = ""
 
 
-def _pieces(files: Iterable[tuple[str, str]], min_chars: int) -> Iterator[dict]:
+def _pieces(files: Iterable[tuple[str, Path]], min_chars: int) -> Iterator[dict]:
     """Each file cut at blank lines into texts of at least min_chars."""
-    for source, content in files:
-        yield from _joined((part.strip("\n") for part in content.split("\n\n") if part.strip()), source, min_chars)
+    for source, path in files:
+        parts = path.read_text(encoding="utf-8", errors="ignore").split("\n\n")
+        yield from _joined((part.strip("\n") for part in parts if part.strip()), source, min_chars)
 
 
-def _licences() -> Iterator[tuple[str, str]]:
+def _licences() -> Iterator[tuple[str, Path]]:
     for package in docs.PACKAGES:
         for name, path in docs.files_of(package, suffix=""):
             if path.name.lower().startswith(("licen", "copying", "notice")) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
-                yield name, path.read_text(encoding="utf-8", errors="ignore")
+                yield name, path
 
 
-def _source_code() -> Iterator[tuple[str, str]]:
-    for package in ("dask", "distributed"):
-        for name, path in docs.files_of(package):
-            if "/tests/" not in name:
-                yield name, path.read_text(encoding="utf-8", errors="ignore")
+def _source_code() -> Iterator[tuple[str, Path]]:
+    return (file for package in ("dask", "distributed") for file in docs.files_of(package) if "/tests/" not in file[0])
 
 
 def _jsonl(path: Path) -> list[dict]:
