@@ -9,6 +9,7 @@ a path         a ``.jsonl`` file with a ``text`` field a line
 =============  ==============================================================================================
 """
 
+import gzip
 import hashlib
 import json
 import zlib
@@ -123,27 +124,24 @@ def _source_code() -> Iterator[tuple[str, Path]]:
 
 
 def _jsonl(path: Path) -> list[dict]:
-    import gzip
-
     if not path.is_file():
         raise CorpusError(f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each line")
-    rows = []
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
             lines = file.read().split("\n")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text{', gzipped and whole' if path.suffix == '.gz' else ''}") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            text = json.loads(line)["text"]
-        except (json.JSONDecodeError, KeyError, TypeError):
-            raise CorpusError(f"{path}, line {number}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
-        if not isinstance(text, str):
-            raise CorpusError(f"{path}, line {number}: expected 'text' to be a string, got {type(text).__name__}")
-        rows.append({"text": text, "source": path.name})
-    return rows
+    return [{"text": _text_of(line, f"{path}, line {number}"), "source": path.name} for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _text_of(line: str, where: str) -> str:
+    try:
+        text = json.loads(line)["text"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise CorpusError(f"{where}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
+    if not isinstance(text, str):
+        raise CorpusError(f"{where}: expected 'text' to be a string, got {type(text).__name__}")
+    return text
 
 
 def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
