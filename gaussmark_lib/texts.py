@@ -1,7 +1,7 @@
 """Text to prompt with and to test on, as ``datasets.Dataset`` with the columns ``text`` and ``source``.
 
 =============  ==============================================================================================
-``"docs"``     documentation prose of a fixed list of packages, what the embedded model was trained on (``docs_corpus``)
+``"docs"``     documentation prose of a fixed list of packages, as the embedded model was trained on (``docs``)
 ``"licences"`` licence files of the same packages: English of another kind, much of it repeated
 ``"source"``   Python source code of two of these packages: not prose at all
 ``"c4"``       ``allenai/c4``, ``realnewslike``: the paper's prompts; needs a network
@@ -9,6 +9,7 @@ a path         a ``.jsonl`` file with a ``text`` field a line
 =============  ==============================================================================================
 """
 
+import gzip
 import hashlib
 import json
 import zlib
@@ -46,10 +47,8 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
         min_chars = 1000 if kind in KINDS else 1
     if kind == "docs":
         rows = _in_fixed_order(_docs(split, min_chars))
-    elif kind == "licences":
-        rows = _in_fixed_order(_pieces(_licences(), min_chars))
-    elif kind == "source":
-        rows = _in_fixed_order(_pieces(_source_code(), min_chars))
+    elif kind in ("licences", "source"):
+        rows = _in_fixed_order(_pieces(_licences() if kind == "licences" else _source_code(), min_chars))
     elif kind == "c4":
         rows = list(_c4(split, n, min_chars))
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
@@ -97,7 +96,7 @@ def _docs(split: str, min_chars: int) -> Iterator[dict]:
 
 
 def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
-    """Consecutive paragraphs, a blank line between, cut as soon as min_chars is reached; a short rest is left out."""
+    """Consecutive paragraphs with a blank line between, cut as soon as min_chars is reached; a short rest is left out."""
     text = ""
     for paragraph in paragraphs:
         text = f"{text}\n\n{paragraph}" if text else paragraph
@@ -106,48 +105,43 @@ def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[
             text = ""
 
 
-def _pieces(files: Iterable[tuple[str, str]], min_chars: int) -> Iterator[dict]:
+def _pieces(files: Iterable[tuple[str, Path]], min_chars: int) -> Iterator[dict]:
     """Each file cut at blank lines into texts of at least min_chars."""
-    for source, content in files:
-        yield from _joined((part.strip("\n") for part in content.split("\n\n") if part.strip()), source, min_chars)
+    for source, path in files:
+        parts = path.read_text(encoding="utf-8", errors="ignore").split("\n\n")
+        yield from _joined((part.strip("\n") for part in parts if part.strip()), source, min_chars)
 
 
-def _licences() -> Iterator[tuple[str, str]]:
+def _licences() -> Iterator[tuple[str, Path]]:
     for package in docs.PACKAGES:
         for name, path in docs.files_of(package, suffix=""):
             if path.name.lower().startswith(("licen", "copying", "notice")) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
-                yield name, path.read_text(encoding="utf-8", errors="ignore")
+                yield name, path
 
 
-def _source_code() -> Iterator[tuple[str, str]]:
-    for package in ("dask", "distributed"):
-        for name, path in docs.files_of(package):
-            if "/tests/" not in name:
-                yield name, path.read_text(encoding="utf-8", errors="ignore")
+def _source_code() -> Iterator[tuple[str, Path]]:
+    return (file for package in ("dask", "distributed") for file in docs.files_of(package) if "/tests/" not in file[0])
 
 
 def _jsonl(path: Path) -> list[dict]:
-    import gzip
-
     if not path.is_file():
         raise CorpusError(f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each line")
-    rows = []
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
             lines = file.read().split("\n")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text{', gzipped and whole' if path.suffix == '.gz' else ''}") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            text = json.loads(line)["text"]
-        except (json.JSONDecodeError, KeyError, TypeError):
-            raise CorpusError(f"{path}, line {number}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
-        if not isinstance(text, str):
-            raise CorpusError(f"{path}, line {number}: expected 'text' to be a string, got {type(text).__name__}")
-        rows.append({"text": text, "source": path.name})
-    return rows
+    return [{"text": _text_of(line, f"{path}, line {number}"), "source": path.name} for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _text_of(line: str, where: str) -> str:
+    try:
+        text = json.loads(line)["text"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise CorpusError(f"{where}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
+    if not isinstance(text, str):
+        raise CorpusError(f"{where}: expected 'text' to be a string, got {type(text).__name__}")
+    return text
 
 
 def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -16,19 +17,8 @@ from gaussmark_lib.doclm.train import Recipe
 TEMPLATE = Path(__file__).parent / "model_card.md"
 
 
-def save(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    folder: Path,
-    *,
-    recipe: Recipe,
-    corpus: pd.DataFrame,
-    curve: pd.DataFrame,
-    quality: dict[str, float],
-    stream_tokens: int,
-    hardware: str,
-) -> Path:
-    """Writes weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card; replaces a folder only once all is written."""
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, *, recipe: Recipe, curve: pd.DataFrame, **facts: Any) -> Path:
+    """Writes weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card (``facts``); replaces a folder only once all is written."""
     folder = Path(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -37,7 +27,7 @@ def save(
     tokenizer.save_pretrained(partial)
     (partial / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1) + "\n")
     curve.to_csv(partial / "curve.csv", index=False, float_format="%.5g")
-    (partial / "README.md").write_text(card(model, recipe, corpus, curve, quality, stream_tokens, hardware))
+    (partial / "README.md").write_text(card(model, recipe, curve, **facts))
     shutil.rmtree(folder, ignore_errors=True)
     return partial.rename(folder)
 
@@ -45,19 +35,26 @@ def save(
 def card(
     model: LlamaForCausalLM,
     recipe: Recipe,
-    corpus: pd.DataFrame,
     curve: pd.DataFrame,
+    *,
+    corpus: pd.DataFrame,
     quality: dict[str, float],
     stream_tokens: int,
     hardware: str,
 ) -> str:
-    """The model card as Markdown."""
+    """The model card as Markdown.
+
+    Args:
+        corpus: ``docs.load()``.
+        quality: of ``train.bits_per_character`` on held-out text.
+        stream_tokens: tokens of the training text.
+    """
     lengths = corpus["text"].str.len()
     packages = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
     sources = (lengths.groupby(packages).sum() / 1e3).sort_values(ascending=False).head(12)
     paragraphs, characters = corpus["split"].value_counts(), lengths.groupby(corpus["split"]).sum()
     shown = curve[curve["step"] % max(recipe.steps // 10 // 100 * 100, 1) == 0]
-    tokens = recipe.steps * recipe.batch_tokens
+    tokens, versions = recipe.steps * recipe.batch_tokens, docs.versions()
     return TEMPLATE.read_text().format(
         **asdict(recipe),
         parameters=sum(p.numel() for p in model.parameters()) / 1e6,
@@ -69,6 +66,7 @@ def card(
         epochs=tokens / stream_tokens,
         minutes=curve["seconds"].iloc[-1] / 60,
         hardware=hardware,
+        n_packages=len(versions),
         train_paragraphs=paragraphs["train"],
         heldout_paragraphs=paragraphs["heldout"],
         train_characters=characters["train"],
@@ -78,7 +76,7 @@ def card(
         rules=docs.VERSION,
         sources=", ".join(f"{name} {size:,.0f}" for name, size in sources.items()),
         curve=_table(shown[["step", "tokens", "loss", "held_out"]]),
-        versions=", ".join(f"{name} {version}" for name, version in docs.versions().items())
+        versions=", ".join(f"{name} {version}" for name, version in versions.items())
         + f". Trained with torch {torch.__version__}, transformers {transformers.__version__}.",
     )
 

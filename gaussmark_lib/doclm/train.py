@@ -21,6 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gaussmark_lib import models
 from gaussmark_lib.doclm.muon import Muon
+from gaussmark_lib.errors import CorpusError, ParameterError
 
 END = "<|endoftext|>"
 
@@ -100,13 +101,13 @@ def new_model(recipe: Recipe, end_id: int = 0) -> LlamaForCausalLM:
 def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
     """The step's batch, (batch_tokens / context, context + 1): windows of a random permutation, a new one each epoch.
 
-    The phase of the windows moves from epoch to epoch, so that cuts never fall in the same place twice.
+    The phase of the windows moves from epoch to epoch, so that the cuts between windows move too.
     """
     context = recipe.context_at(step)
     rows = recipe.batch_tokens // context
     per_epoch = (len(stream) - 1 - context) // context // rows
     if per_epoch < 1:
-        raise ValueError(f"the corpus has {len(stream)} tokens, a batch of {rows} windows of {context} needs {context * (rows + 1) + 1}")
+        raise CorpusError(f"the corpus has {len(stream)} tokens, a batch of {rows} windows of {context} needs {context * (rows + 1) + 1}")
     epoch, index = divmod(step, per_epoch)
     rng = np.random.default_rng([recipe.seed, context, epoch])
     phase = int(rng.integers(context))
@@ -183,7 +184,7 @@ def train(
     if checkpoint and checkpoint.exists():
         state = torch.load(checkpoint, map_location=where, weights_only=True)
         if json.loads(state["recipe"]) != asdict(recipe):
-            raise ValueError(
+            raise ParameterError(
                 f"{checkpoint} holds a run of another recipe: expected {asdict(recipe)}, got {state['recipe']}; remove it or name another file"
             )
         model.load_state_dict(state["model"])
@@ -209,20 +210,12 @@ def train(
         step += 1
         bar.update()
         if step % every == 0 or step == recipe.steps:
-            mean = torch.stack(losses).mean().item()
+            row = {"step": step, "tokens": step * recipe.batch_tokens, "loss": torch.stack(losses).mean().item()}
             losses = []
-            seconds = spent + time.monotonic() - start
-            row = {
-                "step": step,
-                "tokens": step * recipe.batch_tokens,
-                "loss": mean,
-                "held_out": _held_out(model, held_out, recipe),
-                "seconds": seconds,
-            }
-            curve.append(row)
-            bar.set_postfix(loss=f"{mean:.3f}", held_out=f"{row['held_out']:.3f}")
-        if checkpoint and (step % every == 0 or step == recipe.steps):
-            _save(checkpoint, recipe, model, optimizers, step, spent + time.monotonic() - start, curve)
+            curve.append(row | {"held_out": _held_out(model, held_out, recipe), "seconds": spent + time.monotonic() - start})
+            bar.set_postfix(loss=f"{row['loss']:.3f}", held_out=f"{curve[-1]['held_out']:.3f}")
+            if checkpoint:
+                _save(checkpoint, recipe, model, optimizers, step, spent + time.monotonic() - start, curve)
     bar.close()
     return model.eval(), pd.DataFrame(curve)
 

@@ -1,17 +1,17 @@
 """What the watermark costs, measured the way people measure language models (paper, section on model quality and its appendix).
 
-Base against watermarked model, over the same items, in five ways; and what that cost buys.
+Base against watermarked model, over the same items:
 
 =================  =====================================================================================
 ``tasks``          three tasks made from held-out text, as definitions for lm-evaluation-harness
-``harness``        the harness itself on a model in memory; what each item scored
+``harness``        the harness itself on a model in memory, and the score of each item
 ``accuracy``       two models on the same items: McNemar's exact test, its interval and its power
 ``two_sample``     can generated texts be told apart without the key? MMD, and a trained classifier
 ``diversity``      distinct n-grams, repetition, length at the end of a text
 ``win_rate``       a judge asked in both orders, after AlpacaEval
 ``judge``          any OpenAI-compatible endpoint as that judge
 ``offline_judge``  likelihood under an n-gram model of human text: a judge that needs no network
-``exchange``       Δ cross-entropy against mean ψ, beside the linear law ψ²/(2T)
-``compare``        all of it as one table: a row a metric and model, with a verdict
+``verdict``        what a comparison may say, in a sentence
+``compare``        all measurements as one table: a row per metric and model, with a verdict
 =================  =====================================================================================
 """

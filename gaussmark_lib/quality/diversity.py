@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
+from gaussmark_lib.tokens import Texts
+
 
 def distinct(response: Sequence[int], n: int) -> float:
     """Share of a text's n-grams that differ from all before them, in (0, 1]; nan for a text shorter than n.
@@ -30,21 +32,18 @@ def until_end(response: Sequence[int], ends: Collection[int]) -> list[int]:
     return list(response[:stop])
 
 
-def table(responses: Sequence[Sequence[int]], ends: Collection[int]) -> pd.DataFrame:
+def table(responses: Texts, ends: Collection[int]) -> pd.DataFrame:
     """One row a text: ``distinct_1``, ``distinct_2``, ``seq_rep_4`` over the whole response, ``length`` and ``ended`` at its first end token.
 
-    Responses should be of one length, sampled through their end tokens: distinct-n falls with length, and would otherwise measure that.
+    Responses should have one length, sampled through their end tokens: distinct-n falls with length, and would otherwise measure that.
     """
-    rows = []
-    for response in responses:
-        length = len(until_end(response, ends))
-        rows.append(
-            {
-                "distinct_1": distinct(response, 1),
-                "distinct_2": distinct(response, 2),
-                "seq_rep_4": 1 - distinct(response, 4),
-                "length": length,
-                "ended": length < len(response),
-            }
-        )
-    return pd.DataFrame(rows)
+    lengths = [len(until_end(response, ends)) for response in responses]
+    return pd.DataFrame(
+        {
+            "distinct_1": [distinct(response, 1) for response in responses],
+            "distinct_2": [distinct(response, 2) for response in responses],
+            "seq_rep_4": [1 - distinct(response, 4) for response in responses],
+            "length": lengths,
+            "ended": [length < len(response) for length, response in zip(lengths, responses, strict=True)],
+        }
+    )

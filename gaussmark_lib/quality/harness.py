@@ -5,7 +5,7 @@
     print(marked.table)
 
 A task is a definition (``tasks.build``) or a name that the harness knows: ``"boolq"``, ``"super-glue-lm-eval-v1"``, ``"gsm8k_cot"``, with a network.
-An item that does not fit the model's context is left out, by number, rather than cut: a cut question is another question.
+An item that does not fit the model's context is left out and listed, not cut: a cut question is another question.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ _SEED = 1234  # of the examples in few-shot prompts: the harness's own default, 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the harness found.
+    """The harness's results.
 
     Args:
-        items: one row a task × item × metric: ``task, item, metric, score``. A metric of a whole task only is in ``table`` alone.
+        items: one row a task × item × metric: ``task, item, metric, score``. A metric without a value per item is in ``table`` only.
         dropped: one row an item left out: ``task, item, tokens, context``.
         table: the harness's own table, in Markdown.
         log_likelihoods: one row a request of the tasks that score log-likelihoods: ``task, item, request, context, continuation, log_lik, greedy``.
@@ -60,15 +60,15 @@ def evaluate(
     *,
     limit: int | None = None,
     batch_size: int = 16,
-    bootstrap: int = 0,
+    n_resamples: int = 0,
     progress: bool = False,
 ) -> Evaluation:
     """Runs the tasks on ``lm.model`` as it is: inside ``watermarked()``, on the watermarked model.
 
     Args:
         tasks: definitions by name, or names of tasks and groups that the harness knows.
-        limit: at most so many items a task, the first that fit.
-        bootstrap: resamples for the standard errors in the table; 0 for formulas only.
+        limit: the largest number of items a task; the first that fit are taken.
+        n_resamples: of the bootstrap for the standard errors in the table; 0 for formulas only.
         progress: whether the harness shows its bars.
 
     Raises:
@@ -87,26 +87,20 @@ def evaluate(
                 task.set_config("num_fewshot", 0)
         samples, dropped = {}, []
         for name, task in loaded["tasks"].items():
-            samples[name], too_long = _fitting(task, adapter, limit)
-            dropped += [{"task": name, **row} for row in too_long]
-            if not samples[name]:
-                shortest = min(row["tokens"] for row in too_long)
-                raise HarnessError(
-                    f"{name}: none of its {len(too_long)} items fits the model's context of {adapter.max_length} tokens"
-                    f" (the shortest takes {shortest}); choose another task, or a model with a longer context"
-                )
-        found = evaluator.evaluate(adapter, loaded, samples=samples, bootstrap_iters=bootstrap, log_samples=True)
+            samples[name], too_long = _fitting(name, task, adapter, limit)
+            dropped += too_long
+        results = evaluator.evaluate(adapter, loaded, samples=samples, bootstrap_iters=n_resamples, log_samples=True)
     return Evaluation(
-        pd.DataFrame(_items(found["samples"])),
+        pd.DataFrame(_items(results["samples"])),
         pd.DataFrame(dropped, columns=["task", "item", "tokens", "context"]),
-        make_table(found) + ("\n" + make_table(found, "groups") if found.get("groups") else ""),
-        pd.DataFrame(_requests(found["samples"])),
+        make_table(results) + ("\n" + make_table(results, "groups") if results.get("groups") else ""),
+        pd.DataFrame(_requests(results["samples"])),
     )
 
 
 @contextlib.contextmanager
 def _quiet(progress: bool) -> Iterator[None]:
-    """Without the harness's progress bars, which it has no switch for, and its remarks below an error: it warns of every model in memory."""
+    """Hides the harness's progress bars, which have no switch, and its warnings: it warns of every model in memory."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(max(logging.ERROR, level))
@@ -154,19 +148,24 @@ def _offline() -> Iterator[None]:
         yield
 
 
-def _fitting(task: Any, adapter: Any, limit: int | None) -> tuple[list[int], list[dict]]:
-    """Numbers of the items that fit the context, and those that do not with the tokens their longest request takes."""
+def _fitting(name: str, task: Any, adapter: Any, limit: int | None) -> tuple[list[int], list[dict]]:
+    """Numbers of the items that fit the context, and of each other item the tokens of its longest request."""
     task.build_all_requests(limit=None, rank=0, world_size=1)
     longest: dict[int, int] = {}
     for instance in task.instances:
         longest[instance.doc_id] = max(longest.get(instance.doc_id, 0), _tokens(instance, adapter))
-    fits = [item for item, n in longest.items() if n <= adapter.max_length]
-    too_long = [{"item": item, "tokens": n, "context": adapter.max_length} for item, n in longest.items() if n > adapter.max_length]
-    return sorted(fits)[:limit], too_long
+    context = adapter.max_length
+    fits = sorted(item for item, n in longest.items() if n <= context)
+    if not fits:
+        raise HarnessError(
+            f"{name}: none of its {len(longest)} items fits the model's context of {context} tokens"
+            f" (the shortest takes {min(longest.values())}); choose another task, or a model with a longer context"
+        )
+    return fits[:limit], [{"task": name, "item": item, "tokens": n, "context": context} for item, n in longest.items() if n > context]
 
 
 def _tokens(instance: Any, adapter: Any) -> int:
-    """What a request takes of the context: it and its continuation less the last token, or it and all that may be generated."""
+    """Tokens of the context that a request takes: with its continuation except the last token, or with all that may be generated."""
     if instance.request_type == "generate_until":
         context, options = instance.args
         return len(adapter.tok_encode(context)) + int(options.get("max_gen_toks", adapter.max_gen_toks))
@@ -177,7 +176,7 @@ def _tokens(instance: Any, adapter: Any) -> int:
 
 
 def _items(samples: Mapping[str, list[dict]]) -> Iterator[dict]:
-    """Every number that the harness has for a single item. A metric under a filter other than the harness's default is named with it."""
+    """Every number per item. A metric under a filter other than the harness's default carries the filter's name."""
     for task, rows in samples.items():
         for row in rows:
             for metric in row["metrics"]:
@@ -192,12 +191,5 @@ def _requests(samples: Mapping[str, list[dict]]) -> Iterator[dict]:
         for row in rows:
             for number, (arguments, response) in enumerate(zip(row["arguments"], row["filtered_resps"], strict=True)):
                 if isinstance(response, tuple | list) and len(response) == 2:
-                    yield {
-                        "task": task,
-                        "item": row["doc_id"],
-                        "request": number,
-                        "context": arguments[0],
-                        "continuation": arguments[1],
-                        "log_lik": float(response[0]),
-                        "greedy": bool(response[1]),
-                    }
+                    where = {"task": task, "item": row["doc_id"], "request": number, "context": arguments[0], "continuation": arguments[1]}
+                    yield where | {"log_lik": float(response[0]), "greedy": bool(response[1])}

@@ -4,8 +4,8 @@
     GAUSSMARK_JUDGE_MODEL  e.g. gpt-4o
     GAUSSMARK_JUDGE_KEY    the secret; sent to that address and nowhere else, never recorded
 
-Answers are kept in a cache by model, address and question, so an interrupted or partly failed comparison asks only what is missing. What fails after
-its retries is recorded as failed, with the reason, and the rest goes on, until several in a row fail: then the judge is down, and is left alone.
+Answers are kept in a cache by model, address and question, so an interrupted or partly failed comparison asks only what is missing. A question
+that fails after its retries is recorded with the reason, and the rest goes on. Where several in a row fail, the judge is down: the rest is not asked.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 from tqdm.auto import tqdm
 
 from gaussmark_lib.errors import JudgeError
@@ -36,22 +36,12 @@ INSTRUCTIONS = (
 PREFERENCE = {"A": 1.0, "B": 0.0, "T": 0.5}
 
 
-class _Message(BaseModel):
-    content: str
-
-
-class _Choice(BaseModel):
-    message: _Message
-
-
-class _Usage(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
 class _Reply(BaseModel):
-    choices: list[_Choice]
-    usage: _Usage | None = None
+    """What we read of a chat completion; servers differ in the rest."""
+
+    text: str = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
+    tokens_in: int = Field(0, validation_alias=AliasPath("usage", "prompt_tokens"))
+    tokens_out: int = Field(0, validation_alias=AliasPath("usage", "completion_tokens"))
 
 
 @dataclass(frozen=True)
@@ -60,12 +50,12 @@ class EndpointJudge:
 
     Args:
         url, model: the endpoint's base address, and the model's name there.
-        key: its secret. Not in ``repr``, not in the cache, and blacked out in every error.
+        key: its secret; not in ``repr``, not in the cache, and removed from every error.
         cache: an SQLite file of answers; None to keep none.
         timeout: seconds for one attempt.
         retries: further attempts after a timeout, a lost connection, 408, 409, 429 (after what Retry-After says) or 5xx.
-        concurrent: questions on their way at once.
-        give_up: so many failures in a row, and what is left is not asked.
+        concurrent: questions asked at the same time.
+        give_up: after this many failures in a row, the rest is not asked.
     """
 
     url: str
@@ -105,41 +95,37 @@ class EndpointJudge:
             answers = {name: known for name in dict.fromkeys(names) if (known := cache.get(name))}
             missing = {name: question for name, question in zip(names, questions, strict=True) if name not in answers}
             with tqdm(total=len(missing), desc=self.name, unit="question", disable=not progress) as bar:
-                for name, answer in self._fresh(missing):
+                for name, answer in self._fresh(missing) if missing else ():
                     answers[name] = answer
                     if answer.error is None:
                         cache.put(name, answer)
-                    bar.set_postfix(
-                        failed=sum(a.error is not None for a in answers.values()), tokens=sum(a.tokens_in + a.tokens_out for a in answers.values())
-                    )
+                    asked = answers.values()
+                    bar.set_postfix(failed=sum(a.error is not None for a in asked), tokens=sum(a.tokens_in + a.tokens_out for a in asked))
                     bar.update()
         return [answers[name] for name in names]
 
     def _fresh(self, missing: dict[str, Question]) -> Iterator[tuple[str, Answer]]:
-        """Answers as they come in. Failures in a row empty the queue."""
+        """Answers as they come in; ``give_up`` failures in a row cancel the rest."""
         from openai import OpenAI
 
-        if not missing:
-            return
-        client = OpenAI(api_key=self.key, base_url=self.url, timeout=self.timeout, max_retries=self.retries)
-        pool = ThreadPoolExecutor(self.concurrent)
-        try:
-            futures: dict[Future, str] = {pool.submit(self._one, client, question): name for name, question in missing.items()}
-            in_a_row, last = 0, ""
-            for future in as_completed(futures):
-                if future.cancelled():
-                    yield futures[future], Answer(math.nan, f"not asked: {self.give_up} questions in a row had failed, the last with: {last}")
-                    continue
-                answer = future.result()
-                in_a_row = in_a_row + 1 if answer.error else 0
-                last = answer.error or last
-                if in_a_row >= self.give_up:
-                    for waiting in futures:
-                        waiting.cancel()
-                yield futures[future], answer
-        finally:
-            pool.shutdown(cancel_futures=True)
-            client.close()
+        with OpenAI(api_key=self.key, base_url=self.url, timeout=self.timeout, max_retries=self.retries) as client:
+            pool = ThreadPoolExecutor(self.concurrent)
+            try:
+                names: dict[Future, str] = {pool.submit(self._one, client, question): name for name, question in missing.items()}
+                in_a_row, last = 0, ""
+                for future in as_completed(names):
+                    if future.cancelled():
+                        yield names[future], Answer(math.nan, f"not asked: {self.give_up} questions in a row had failed, the last with: {last}")
+                        continue
+                    answer = future.result()
+                    in_a_row = in_a_row + 1 if answer.error else 0
+                    last = answer.error or last
+                    if in_a_row >= self.give_up:
+                        for waiting in names:
+                            waiting.cancel()
+                    yield names[future], answer
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def _one(self, client, question: Question) -> Answer:
         from openai import OpenAIError
@@ -150,14 +136,11 @@ class EndpointJudge:
             return Answer(math.nan, self._clean(f"{type(error).__name__}: {error}"), retries=self.retries)
         try:
             reply = _Reply.model_validate_json(raw.text)
-            text = reply.choices[0].message.content
-        except (ValidationError, IndexError):
+        except ValidationError:
             return Answer(math.nan, self._clean(f"expected a chat completion as JSON, got {raw.text[:80]!r}"), retries=raw.retries_taken)
-        usage = reply.usage or _Usage()
-        spent = {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens, "retries": raw.retries_taken}
-        if (preference := parse(text)) is None:
-            return Answer(math.nan, self._clean(f"expected the answer A, B or T, got {text[:60]!r}"), **spent)
-        return Answer(preference, **spent)
+        preference = parse(reply.text)
+        error = None if preference is not None else self._clean(f"expected the answer A, B or T, got {reply.text[:60]!r}")
+        return Answer(math.nan if error else preference, error, False, reply.tokens_in, reply.tokens_out, raw.retries_taken)
 
     def _messages(self, question: Question) -> list[dict[str, str]]:
         parts = {"Beginning": question.prompt, "Continuation A": question.first, "Continuation B": question.second, "Your answer (A, B or T)": ""}
@@ -165,7 +148,7 @@ class EndpointJudge:
         return [{"role": "system", "content": self.instructions}, {"role": "user", "content": text}]
 
     def _digest(self, question: Question) -> str:
-        """What an answer is an answer to; the key is no part of it."""
+        """The name of a question in the cache; the key is no part of it."""
         return hashlib.sha256(json.dumps([self.url, self.model, self._messages(question)]).encode()).hexdigest()
 
     def _clean(self, text: str) -> str:
@@ -184,7 +167,7 @@ def parse(text: str) -> float | None:
 
 
 def cost(tokens_in: int, tokens_out: int, price_in: float, price_out: float) -> float:
-    """What so many tokens cost, in the currency of the prices, which are for a million tokens each.
+    """Cost of these tokens, in the currency of the prices, which are per million tokens.
 
     >>> cost(1_000_000, 500_000, price_in=2.5, price_out=10.0)
     7.5
@@ -193,7 +176,7 @@ def cost(tokens_in: int, tokens_out: int, price_in: float, price_out: float) -> 
 
 
 class _Cache:
-    """Answers by digest in one SQLite table: whole or not there, however the process ends, and safe for several processes."""
+    """Answers by digest in one SQLite table: never half written, and safe for several processes."""
 
     def __init__(self, path: Path | None):
         if path is not None:

@@ -7,15 +7,16 @@ The rule: higher mean log q(token | the two before it), q an interpolated trigra
 where c counts, N(h) is how many different tokens follow h, and h' is h without its first token. It is fitted on human text, and knows nothing of the
 language model's weights or of any key.
 
-Its limits. It reads three tokens at a time: it sees broken words and broken grammar, never sense, truth or relevance. It likes commonplace and
+Its limits. It reads three tokens at a time: it sees broken words and broken grammar, never sense, truth or relevance. It prefers common and
 repeated phrases, so text at a lower temperature would beat human text. It shares the model's tokenizer, and for the embedded model its training
-text. A win rate of ½ under it is evidence against clumsy damage, not for quality.
+text. A win rate of ½ under it is evidence against gross damage, not for quality.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from gaussmark_lib.errors import JudgeError
 from gaussmark_lib.quality.win_rate import Answer, Question
 
 
@@ -31,9 +32,9 @@ class Ngram:
 
     def __init__(self, texts: Sequence[Sequence[int]], vocabulary: int, *, start: int = 0, order: int = 3):
         if vocabulary**order >= 2**63:
-            raise ValueError(f"expected vocabulary^order below 2^63, got {vocabulary}^{order}; use a lower order")
+            raise JudgeError(f"expected vocabulary^order below 2^63, got {vocabulary}^{order}; use a lower order")
         if not any(len(text) for text in texts):
-            raise ValueError("expected at least one token of text to fit an n-gram model on, got none")
+            raise JudgeError("expected at least one token of text to fit an n-gram model on, got none")
         self.vocabulary, self.start, self.order = vocabulary, start, order
         windows = np.concatenate([self._windows([], text) for text in texts])
         self._counts = [_Counts(self._codes(windows, n), vocabulary) for n in range(1, order + 1)]
@@ -81,7 +82,7 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
 
 
 class LikelihoodJudge:
-    """The rule above as a judge. It knows no first and second: asked in the other order, it gives the opposite answer.
+    """The rule above as a judge. It has no favourite place: asked in the other order, it gives the opposite answer.
 
     Args:
         model: the n-gram model.
@@ -100,7 +101,7 @@ class LikelihoodJudge:
     def _one(self, question: Question) -> Answer:
         prompt = self.encode(question.prompt)
         responses = [self.encode(text) for text in (question.first, question.second)]
-        if not all(responses):  # an empty continuation has no likelihood a token: saying nothing loses to saying something
+        if not all(responses):  # an empty continuation has no likelihood per token, and loses to any other
             return Answer(0.5 if not any(responses) else float(bool(responses[0])))
         first, second = (self.model.log_q(prompt, response).mean() for response in responses)
         return Answer(0.5 if abs(first - second) <= self.tie else float(first > second))

@@ -1,4 +1,4 @@
-"""Three tasks for lm-evaluation-harness that need no download: made from held-out text, which no model has to be good at to be compared on.
+"""Three tasks for lm-evaluation-harness that need no download: made from held-out text, on which also small models can be compared.
 
 ==================  =============================================================  ==================================
 ``next_paragraph``  which of four openings continues this paragraph?               chance ¼; the three wrong ones come from other sources
@@ -6,12 +6,12 @@
 ``minimal_pairs``   a sentence, or the same with one verb or demonstrative wrong   chance ½
 ==================  =============================================================  ==================================
 
-Items come from text that the model was not trained on, in the order in which ``texts.load`` gives it. Token boundaries are kept: contexts
-end without a space, and what is scored starts with one.
+Items come from text that the model was not trained on, in the order of ``texts.load``. Token boundaries are kept: contexts end without a space,
+and the scored text starts with one.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,11 +39,13 @@ def build(corpus: Dataset, n: int, *, seed: int = 0) -> dict[str, dict[str, Any]
         CorpusError: if the texts do not yield n items of each task (says how many they do).
     """
     rows = [{"text": text, "source": source} for text, source in zip(corpus["text"], corpus["source"], strict=True)]
-    return {
-        "next_paragraph": _multiple_choice("next_paragraph", _enough(next_paragraphs(rows, seed), n, "next_paragraph"), "\n\n", "acc_mutual_info"),
-        "last_word": _cloze("last_word", _enough(last_words(rows), n, "last_word")),
-        "minimal_pairs": _multiple_choice("minimal_pairs", _enough(minimal_pairs(rows, seed), n, "minimal_pairs"), "", "acc"),
-    }
+    question, choice = {"doc_to_text": "context"}, {"doc_to_choice": "choices"}
+    definitions = [
+        _task("next_paragraph", next_paragraphs(rows, seed), n, "multiple_choice", "acc_mutual_info", **question, **choice, target_delimiter="\n\n"),
+        _task("last_word", last_words(rows), n, "loglikelihood", "acc", **question),
+        _task("minimal_pairs", minimal_pairs(rows, seed), n, "multiple_choice", "acc", doc_to_text="", **choice, target_delimiter=""),
+    ]
+    return {definition["task"]: definition for definition in definitions}
 
 
 def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int = 140, option_chars: int = 60) -> list[dict]:
@@ -51,36 +53,32 @@ def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int =
 
     Scored by mutual information, log p(choice | context) − log p(choice): the likelihood alone mostly says which opening is the least surprising.
     """
-    found = []
+    pairs = []
     for row in rows:
         paragraphs = row["text"].split("\n\n")
         if len(paragraphs) > 1 and len(paragraphs[1]) >= 40:
-            found.append((row["source"], _end(paragraphs[0], context_chars), _opening(paragraphs[1], option_chars)))
+            pairs.append((row["source"], _end(paragraphs[0], context_chars), _opening(paragraphs[1], option_chars)))
     rng = np.random.default_rng(seed)
     items = []
-    for source, context, right in found:
-        wrong = list(dict.fromkeys(opening for other, _, opening in found if other != source and opening != right))
-        if len(wrong) < 3:
-            continue
-        choices = [wrong[i] for i in rng.choice(len(wrong), 3, replace=False)]
-        answer = int(rng.integers(4))
-        items.append({"context": context, "choices": [*choices[:answer], right, *choices[answer:]], "answer": answer})
+    for source, context, right in pairs:
+        wrong = list(dict.fromkeys(opening for other, _, opening in pairs if other != source and opening != right))
+        if len(wrong) >= 3:
+            choices = [wrong[i] for i in rng.choice(len(wrong), 3, replace=False)]
+            answer = int(rng.integers(4))
+            items.append({"context": context, "choices": [*choices[:answer], right, *choices[answer:]], "answer": answer})
     return items
 
 
 def last_words(rows: Sequence[dict], *, context_chars: int = 200) -> list[dict]:
     """``context`` (a passage without its last word), ``answer`` (a space and that word)."""
-    items = []
-    for row in rows:
-        if match := _LAST_WORD.search(row["text"]):
-            items.append({"context": _end(row["text"][: match.start()], context_chars), "answer": f" {match[1]}"})
-    return items
+    matches = [(row["text"], match) for row in rows if (match := _LAST_WORD.search(row["text"]))]
+    return [{"context": _end(text[: match.start()], context_chars), "answer": f" {match[1]}"} for text, match in matches]
 
 
 def minimal_pairs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
     """``choices`` (a sentence, and the same with one word replaced by its singular or plural partner), ``answer`` 0: the harness knows no order.
 
-    One item a passage. The replacement is by rule, so that now and then both sentences are right: the best possible accuracy is a little below 1.
+    One item a passage. The replacement is by rule, so that sometimes both sentences are right: the best possible accuracy is a little below 1.
     """
     rng = np.random.default_rng(seed)
     items = []
@@ -105,39 +103,16 @@ def _opening(text: str, n: int) -> str:
     return text if len(text) <= n else text[: n + 1].rpartition(" ")[0]
 
 
-def _enough(items: list[dict], n: int, name: str) -> list[dict]:
+def _task(name: str, items: list[dict], n: int, kind: str, metric: str, **texts: str) -> dict[str, Any]:
+    """The harness's definition of a task: the first n items, asked as ``kind``; ``texts`` says which columns make a question."""
     if len(items) < n:
         raise CorpusError(f"{name}: expected {n} items, but these texts yield {len(items)}; give more texts, or ask for fewer items")
-    return items[:n]
-
-
-def _dataset(items: list[dict]) -> Callable[..., dict[str, Dataset]]:
-    return lambda **_: {"test": Dataset.from_list(items)}
-
-
-def _multiple_choice(name: str, items: list[dict], delimiter: str, metric: str) -> dict[str, Any]:
     return {
         "task": name,
-        "custom_dataset": _dataset(items),
+        "custom_dataset": lambda **_: {"test": Dataset.from_list(items[:n])},
         "test_split": "test",
-        "output_type": "multiple_choice",
-        "doc_to_text": "context" if "context" in items[0] else "",
-        "doc_to_choice": "choices",
+        "output_type": kind,
         "doc_to_target": "answer",
-        "target_delimiter": delimiter,
         "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True}],
         "metadata": {"version": 1},
-    }
-
-
-def _cloze(name: str, items: list[dict]) -> dict[str, Any]:
-    return {
-        "task": name,
-        "custom_dataset": _dataset(items),
-        "test_split": "test",
-        "output_type": "loglikelihood",
-        "doc_to_text": "context",
-        "doc_to_target": "answer",
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-        "metadata": {"version": 1},
-    }
+    } | texts

@@ -1,8 +1,8 @@
 """Can generated texts be told apart without the key? Two tests on embeddings of texts that two models wrote to the same prompts.
 
-The paper argues that this weaker closeness, of text rather than of distributions, is what a user can notice. Both tests take pairs: x_i by one model
-and y_i by the other, to prompt i, drawn independently. If the models do not differ, swapping the two within a pair changes nothing, whatever the
-prompts were. Both p-values rest on that alone.
+The paper argues that a user can notice differences of texts only, a weaker closeness than that of distributions. Both tests take pairs: x_i by one
+model and y_i by the other, to prompt i, drawn independently. If the models do not differ, swapping the two within a pair changes nothing, whatever
+the prompts were. Both p-values rest on that alone.
 
     MMD² = E k(x, x') + E k(y, y') − 2 E k(x, y)  =  mean over i ≠ j of  H_ij,
     H_ij = k(x_i, x_j) + k(y_i, y_j) − k(x_i, y_j) − k(y_i, x_j)
@@ -10,6 +10,8 @@ prompts were. Both p-values rest on that alone.
 Swapping pair i flips the sign of row and column i of H, so each permutation is one quadratic form sᵀHs. The mean leaves out i = j, where the
 two texts share a prompt: it is unbiased, and can be below zero.
 """
+
+import math
 
 import numpy as np
 import torch
@@ -22,16 +24,18 @@ from sklearn.preprocessing import StandardScaler
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb, tokens
-from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.errors import InvalidTextError, StatisticsError
+from gaussmark_lib.stats import Estimate, Paired, rate
+from gaussmark_lib.tokens import Texts
 
 Embeddings = Float[np.ndarray, "n d"]
 
 
 @torch.no_grad()
-def embed(model: PreTrainedModel, prompts, responses, *, batch_size: int = 32) -> Embeddings:
+def embed(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 32) -> Embeddings:
     """Each response, given its prompt, as the mean of the model's last hidden states over the response's tokens, float64.
 
-    Always the *base* model's: an embedding that knew the key would be no test without it.
+    Always of the *base* model: the tests must not know the key.
 
     Raises:
         PerturbedModelError: for a model inside ``watermarked()``.
@@ -40,92 +44,81 @@ def embed(model: PreTrainedModel, prompts, responses, *, batch_size: int = 32) -
     pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
     if empty := [i for i, (_, response) in enumerate(pairs) if not response]:
         raise InvalidTextError(f"expected responses of at least one token, but {len(empty)} are empty, the first is response {empty[0]}")
-    found = np.empty((len(pairs), model.config.hidden_size))
-    order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
+    lengths = [len(prompt) + len(response) for prompt, response in pairs]
+    means = np.empty((len(pairs), model.config.hidden_size))
+    order = sorted(range(len(pairs)), key=lengths.__getitem__)
     with models.evaluating(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             ids, mask = tokens.pad([[*pairs[i][0], *pairs[i][1]] for i in batch], "right", model.device)
             states = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
             for i, row in zip(batch, states, strict=True):
-                first, n = len(pairs[i][0]), sum(map(len, pairs[i]))
-                found[i] = row[first:n].double().mean(0).cpu().numpy()
-    return found
+                means[i] = row[len(pairs[i][0]) : lengths[i]].double().mean(0).cpu().numpy()
+    return means
 
 
 def median_bandwidth(x: Embeddings, y: Embeddings) -> float:
     """The median distance between any two of all texts: the usual scale for a Gaussian kernel."""
     distance = float(np.median(pdist(np.concatenate([x, y]))))
     if not np.isfinite(distance) or distance == 0:
-        raise ValueError(f"expected embeddings that differ and are finite, got a median distance of {distance}: are all texts the same?")
+        raise StatisticsError(f"expected embeddings that differ and are finite, got a median distance of {distance}: are all texts the same?")
     return distance
 
 
-def mmd(x: Embeddings, y: Embeddings, *, permutations: int = 999, bandwidth: float | None = None, seed: int = 0) -> dict[str, float]:
-    """Unbiased MMD² with a Gaussian kernel exp(−d²/(2h²)), and its p-value from swaps within pairs, (1 + as large) / (1 + permutations).
+def mmd(x: Embeddings, y: Embeddings, *, n_resamples: int = 999, bandwidth: float | None = None, seed: int = 0) -> Paired:
+    """Unbiased MMD² (which has no interval) with a Gaussian kernel exp(−d²/(2h²)). p = (1 + swaps with as large a value) / (1 + n_resamples).
 
     Args:
         x, y: embeddings of the two models' texts; row i of both answers prompt i.
-        bandwidth: h; the median distance if not given. It depends on the texts only as a set, so the p-value stays exact.
-
-    Returns:
-        ``mmd2``, ``p_value``, ``bandwidth``, ``null_95`` (95% quantile of MMD² under swaps), ``n`` (texts a side).
+        n_resamples: random swaps within pairs, for the p-value.
+        bandwidth: h; the median distance if not given. It does not depend on which model wrote a text, so the p-value stays exact.
     """
     _check(x, y)
     h = median_bandwidth(x, y) if bandwidth is None else bandwidth
-    contrast = _kernel(x, x, h) + _kernel(y, y, h)
     cross = _kernel(x, y, h)
-    contrast -= cross + cross.T
+    contrast = _kernel(x, x, h) + _kernel(y, y, h) - (cross + cross.T)
     np.fill_diagonal(contrast, 0.0)
     n = len(x)
     observed = contrast.sum() / (n * (n - 1))
-    signs = np.random.default_rng(seed).integers(2, size=(permutations, n)) * 2.0 - 1
+    signs = np.random.default_rng(seed).integers(2, size=(n_resamples, n)) * 2.0 - 1
     swapped = ((signs @ contrast) * signs).sum(1) / (n * (n - 1))
     as_large = int((swapped >= observed - 1e-12).sum())
-    return {
-        "mmd2": float(observed),
-        "p_value": (1 + as_large) / (1 + permutations),
-        "bandwidth": h,
-        "null_95": float(np.quantile(swapped, 0.95)),
-        "n": n,
-        "n_equal": int((x == y).all(axis=1).sum()),
-    }
+    return Paired(Estimate(float(observed), math.nan, math.nan, n), (1 + as_large) / (1 + n_resamples), int((x == y).all(axis=1).sum()))
 
 
 def _kernel(a: Embeddings, b: Embeddings, h: float) -> np.ndarray:
     return np.exp(-cdist(a, b, "sqeuclidean") / (2 * h * h))
 
 
-def classifier(x: Embeddings, y: Embeddings, *, confidence: float = 0.95, seed: int = 0) -> dict[str, float]:
-    """Two texts to one prompt: how often does a trained classifier know which is the other model's? Chance is ½.
+def classifier(x: Embeddings, y: Embeddings, *, confidence: float = 0.95, seed: int = 0) -> Paired:
+    """Two texts to one prompt: how often does a trained classifier know which of them the other model wrote? Chance is ½.
 
     Half of the prompts train a logistic regression (its penalty by cross-validation within that half), the other half judge it. Given the classifier
     and the prompts, each held-out pair is a fair coin under the null, so the binomial test and interval are exact. They say nothing about
     what another classifier, or more training text, would find.
 
     Returns:
-        ``accuracy, low, high, p_value`` (one-sided: better than chance), ``n`` (held-out pairs that differ), ``n_equal`` (those that do not).
+        Accuracy − ½ over the held-out pairs of different texts; the p-value is one-sided: better than chance. Where all held-out pairs are equal,
+        the change is 0, and n and n_equal count them.
     """
     _check(x, y)
     order = np.random.default_rng(seed).permutation(len(x))
     train, held_out = order[: len(x) // 2], order[len(x) // 2 :]
     fitted = _fit(x[train], y[train])
     margin = fitted.decision_function(y[held_out]) - fitted.decision_function(x[held_out])
-    right = margin[margin != 0] > 0  # the same text twice is no question
-    n_equal = len(margin) - len(right)
+    right = margin[margin != 0] > 0  # equal texts cannot be told apart
     if len(right) == 0:
-        return {"accuracy": 0.5, "low": 0.5, "high": 0.5, "p_value": 1.0, "n": n_equal, "n_equal": n_equal}
-    test = binomtest(int(right.sum()), len(right), 0.5, alternative="greater")
-    interval = binomtest(int(right.sum()), len(right)).proportion_ci(confidence, method="exact")
-    found = {"accuracy": float(right.mean()), "low": interval.low, "high": interval.high, "p_value": float(test.pvalue)}
-    return found | {"n": len(right), "n_equal": n_equal}
+        return Paired(Estimate(0.0, 0.0, 0.0, len(margin)), 1.0, len(margin))
+    accuracy = rate(right, confidence)
+    above_chance = Estimate(accuracy.value - 0.5, accuracy.low - 0.5, accuracy.high - 0.5, accuracy.n)
+    return Paired(above_chance, float(binomtest(int(right.sum()), len(right), 0.5, alternative="greater").pvalue), 0)
 
 
 def _fit(x: Embeddings, y: Embeddings):
-    """Folds keep pairs whole: x_i and y_i share a prompt, and a classifier that has met one of them is misled about the other."""
-    n, folds = len(x), 5
-    fold = np.arange(n) * folds // n
-    splits = [(np.flatnonzero(np.tile(fold != k, 2)), np.flatnonzero(np.tile(fold == k, 2))) for k in range(folds)]
+    """Folds keep pairs whole: x_i and y_i share a prompt, and a classifier that was trained on one of them is misled about the other."""
+    n, n_folds = len(x), 5
+    fold = np.tile(np.arange(n) * n_folds // n, 2)
+    splits = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(n_folds)]
     regression = LogisticRegressionCV(
         Cs=np.logspace(-4, 0, 5), cv=splits, max_iter=2_000, scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False
     )
@@ -134,6 +127,6 @@ def _fit(x: Embeddings, y: Embeddings):
 
 def _check(x: Embeddings, y: Embeddings) -> None:
     if x.shape != y.shape or x.ndim != 2 or len(x) < 10:
-        raise ValueError(f"expected two tables of the same shape, a row a prompt and at least 10 of them, got {x.shape} and {y.shape}")
+        raise StatisticsError(f"expected two arrays of the same shape, one row a prompt and at least 10 of them, got {x.shape} and {y.shape}")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("expected finite embeddings, got NaN or infinity: is the model damaged?")
+        raise StatisticsError("expected finite embeddings, got NaN or infinity: is the model damaged?")

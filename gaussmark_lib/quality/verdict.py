@@ -1,12 +1,14 @@
 """What a comparison may say, in a sentence: worse by how much, indistinguishable, or nothing because n is too small.
 
-"No significant difference" is what any experiment says that is small enough. So a difference that is not significant is called
-indistinguishable only if its whole interval lies within a margin that was stated beforehand, and otherwise the sentence says that n is too small, and
-about how many items would do.
+Any experiment that is small enough says "no significant difference". So a difference that is not significant is called indistinguishable only
+if its whole interval lies within a margin that was stated beforehand. Otherwise the sentence says that n is too small, and about how many
+items are enough.
 """
 
 import math
 from dataclasses import dataclass
+
+from gaussmark_lib.stats import Paired
 
 
 @dataclass(frozen=True)
@@ -16,8 +18,8 @@ class Metric:
     Args:
         name: as in the table.
         unit: of the value and its difference.
-        worse: ``"higher"``, ``"lower"``, or ``"either"`` where a difference is one, but neither good nor bad.
-        margin: the largest difference that does not matter; None where the value has no scale that one could be stated on.
+        worse: ``"higher"``, ``"lower"``, or ``"either"`` where a difference is neither good nor bad.
+        margin: the largest difference that does not matter; None where the value has no natural scale.
     """
 
     name: str
@@ -29,32 +31,34 @@ class Metric:
 FEWEST = 30  # items, for a claim of indistinguishability without a margin
 
 
-def sentence(metric: Metric, found: dict, level: float = 0.05) -> str:
-    """The verdict on ``difference, low, high, p_value, n`` of other − base (``n_equal`` too, where items are paired).
+def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
+    """The verdict on the change from the base model to another; a p-value of nan stands for no test.
 
+    >>> from gaussmark_lib.stats import Estimate
     >>> accuracy = Metric("accuracy", "", "lower", 0.05)
-    >>> sentence(accuracy, {"difference": -0.12, "low": -0.15, "high": -0.09, "p_value": 1e-6, "n": 300})
+    >>> sentence(accuracy, Paired(Estimate(-0.12, -0.15, -0.09, 300), 1e-6, 0))
     'worse by 0.12 (95% interval −0.15 to −0.09, n = 300, p = 1e-06)'
-    >>> sentence(accuracy, {"difference": 0.0, "low": -0.2, "high": 0.2, "p_value": 1.0, "n": 20})
+    >>> sentence(accuracy, Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))
     'n = 20 is too small for a claim: the interval −0.2 to +0.2 reaches beyond ±0.05; about 320 would do'
     """
-    n, p_value = found["n"], found["p_value"]
-    if p_value is None or n < 2:
+    value, low, high, n = test.change.value, test.change.low, test.change.high, test.change.n
+    p_value = test.p_value
+    if math.isnan(p_value) or n < 2:
         return f"no claim: {n} usable items, at least 2 are needed"
-    if found.get("n_equal") == n:
+    if test.n_equal == n:
         return f"equal on every one of {n} items"
     unit = f" {metric.unit}" if metric.unit else ""
-    interval = f"{found['low']:+.2g} to {found['high']:+.2g}".replace("-", "−")
+    interval = f"{low:+.2g} to {high:+.2g}".replace("-", "−")
     if p_value < level:
         p = f"n = {n}, p = {p_value:.1g}"
-        if math.isnan(found["low"]):
+        if math.isnan(low):
             return f"told apart ({p})"
-        return f"{_direction(metric, found['difference'])} by {abs(found['difference']):.3g}{unit} (95% interval {interval}, {p})"
+        return f"{_direction(metric, value)} by {abs(value):.3g}{unit} (95% interval {interval}, {p})"
     if metric.margin is None:
         return f"not told apart at n = {n} (p = {p_value:.2g})" if n >= FEWEST else f"n = {n} is too small for a claim: expected at least {FEWEST}"
-    if -metric.margin <= found["low"] and found["high"] <= metric.margin:
+    if -metric.margin <= low and high <= metric.margin:
         return f"indistinguishable at this n = {n}: the interval {interval}{unit} lies within ±{metric.margin:g}"
-    needed = math.ceil(n * ((found["high"] - found["low"]) / 2 / metric.margin) ** 2)
+    needed = math.ceil(n * ((high - low) / 2 / metric.margin) ** 2)
     more = f"about {needed:,} would do" if needed > n else "a few more would do"
     return f"n = {n} is too small for a claim: the interval {interval}{unit} reaches beyond ±{metric.margin:g}; {more}"
 

@@ -1,4 +1,4 @@
-"""The playground's panel: a form over a ``playground.Session``, and what came out."""
+"""The playground's panel: a form over a ``playground.Session``, and its results."""
 
 from itertools import cycle
 from typing import Any
@@ -12,19 +12,20 @@ from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.widgets import render
 from gaussmark_lib.widgets.worker import Worker
 
-LONGEST = 400  # tokens; the slider's end, or half the context where that is shorter
+LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
 _WIDE = w.Layout(width="auto", margin="2px 0")
 _BUTTON = w.Layout(width="auto", margin="2px 8px 2px 0")
 _STYLE = {"description_width": render.LABEL}
+_KEYS = {"demonstration": "anyone can guess it", "secret": "secret, in this kernel's memory", "given": "given to the panel"}
 
 
 class Panel:
-    """Widgets to play with; ``panel`` as a cell's last line shows them. Inputs stay live while it works: work uses what they said when it began.
+    """Widgets to play with; ``panel`` as a cell's last line shows them. Inputs can change during work, which uses their values at its start.
 
     Args:
-        session: what the panel asks.
+        session: computes what the panel shows.
         key: the key to begin with; by default the demonstration key of seed 1.
-        question: what the inputs say at first.
+        question: the inputs' first values.
     """
 
     def __init__(self, session: Session, key: Key | None = None, question: Question | None = None):
@@ -32,7 +33,7 @@ class Panel:
         self.result: Comparison | None = None
         self.verdict: Verdict | None = None
         self._prompts = cycle(session.prompts)
-        self._tried: tuple[str, int] | None = None  # the weight and length that ‖G‖ was last measured for, or was to be
+        self._tried: tuple[str, int] | None = None  # the weight and length of the last attempt to measure ‖G‖
         first = next(self._prompts)
         weights = mlp_weights(session.lm.model)
         self._make_inputs(question or Question(first, weights[2 * len(weights) // 3]), weights)
@@ -49,7 +50,7 @@ class Panel:
         return self._worker.error
 
     def wait(self) -> None:
-        """Returns when the panel has done what it was asked to; for scripts and tests."""
+        """Returns when the panel's work is done; for scripts and tests."""
         self._worker.wait()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -78,9 +79,9 @@ class Panel:
             return w.Button(description=name, icon=icon, tooltip=tooltip, button_style=style, layout=_BUTTON)
 
         self.another = button("Another prompt", "refresh", "The beginning of another held-out documentation text")
-        self.seed_key = button("Key of this seed", "undo", "Back to the demonstration key that anybody can make")
-        self.new_key = button("New secret key", "key", "128 random bits that nobody knows, kept in this kernel's memory only")
-        self.generate = button("Generate", "play", "Write plain and watermarked text with the same luck, and test both", "primary")
+        self.seed_key = button("Key of this seed", "undo", "Back to the demonstration key, which is not secret")
+        self.new_key = button("New secret key", "key", "128 secret random bits, kept in this kernel's memory only")
+        self.generate = button("Generate", "play", "Write plain and watermarked text with the same random numbers, and test both", "primary")
         self.stop = button("Stop", "stop", "End the work at its next step")
         self.take = button(
             "Take the watermarked text", "arrow-down", "Copy the first watermarked text and its prompt here, to edit it and test again"
@@ -123,15 +124,10 @@ class Panel:
 
     def _use(self, key: Key, kind: str) -> None:
         self.key = key
-        note = {
-            "demonstration": "anybody can guess it",
-            "secret": "secret, in this kernel's memory",
-            "given": "given to the panel",
-        }[kind]
-        self.key_shown.value = render.aside(f"key_id {key.key_id}: {note}")
+        self.key_shown.value = render.aside(f"key_id {key.key_id}: {_KEYS[kind]}")
 
     def _show_sigma(self) -> None:
-        """σ for the inputs as they are: at once where ‖G‖ is known, else after measuring it."""
+        """σ for the current inputs: at once where ‖G‖ is known, else after measuring it."""
         weight, n_tokens, psi = self.weight.value, self.n_tokens.value, self.psi.value
         if self.session.knows(weight, n_tokens):
             sigma = self.session.sigma(weight, n_tokens, psi)
@@ -143,7 +139,7 @@ class Panel:
             self.sigma_shown.value = render.aside("σ: will be solved for when you press Generate")
 
     def _measure(self, weight: str, n_tokens: int) -> bool:
-        """Starts measuring, but not again what failed or was stopped: Generate will say why."""
+        """Starts measuring ‖G‖, unless the same measurement failed or was stopped: Generate will say why."""
         if self._tried == (weight, n_tokens):
             return False
         self._tried = weight, n_tokens

@@ -17,7 +17,7 @@ from gaussmark_lib.experiments.playground import PLAIN, THIS_KEY, WATERMARKED, W
 from gaussmark_lib.plots import style
 
 LEVEL = 0.05
-FULL_COLOUR = 3.0  # evidence of 3/√T is shown in full colour: three times what a token of T would have if all had their share of a ψ of N(0, 1)
+FULL_COLOUR = 3.0  # evidence of 3/√T has the full colour: three standard deviations of a token's equal share of ψ ~ N(0, 1)
 LABEL = "8.5em"  # width of the inputs' labels
 INDENT = f"calc({LABEL} + 8px)"  # where the inputs begin
 _CARD = "flex:1 1 20em;min-width:0;padding:.6em .9em;border:1px solid rgba(128,128,128,.45);border-radius:6px"
@@ -51,10 +51,10 @@ def probability(p: float, log10_p: float) -> str:
 
 def verdict_sentence(row: pd.Series, level: float = LEVEL) -> str:
     """What a p-value says, in words, and nothing more."""
-    once_in = float(f"{10 ** min(-row['log10_p'], 9):.2g}")  # two digits are all that it means
+    once_in = float(f"{10 ** min(-row['log10_p'], 9):.2g}")  # more than two digits would mean nothing
     often = f", about once in {once_in:,.0f}" if 10 < once_in < 1e9 else ""
     outcome = f"Detected at level {level}." if row["p_value"] <= level else f"Not detected at level {level}: that is no proof of absence."
-    caution = " One token: the p-value is exact, but there is hardly anything to see." if row["n_tokens"] == 1 else ""
+    caution = " One token: the p-value is exact, but there is almost no evidence." if row["n_tokens"] == 1 else ""
     n, p = int(row["n_tokens"]), probability(row["p_value"], row["log10_p"])
     return (
         f"p = {p} (ψ = {_signed(row['psi'])}, {n} {_plural('token', n)}). If the text had nothing to do with the key,"

@@ -1,7 +1,7 @@
-"""Work that can be stopped, done beside the kernel's own thread.
+"""Work that can be stopped, in a thread beside the kernel's own.
 
-A kernel handles one message after another. Work done in a button's handler would hold up the click on Stop until it is over; so it runs
-in a thread, and looks between two steps whether Stop was pressed.
+A kernel handles one message after another: work in a button's handler would delay the click on Stop until it ends. So the work runs in a
+thread, and checks between two steps whether Stop was pressed.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from gaussmark_lib.experiments.playground import Report, StoppedError
 
 
 class Worker:
-    """Does one thing at a time, and turns whatever goes wrong into a sentence. Work runs in a thread; so do the last three of these.
+    """Does one thing at a time, and turns every error into a sentence. The work and the last three of these functions run in a thread.
 
     Args:
         on_start: called before ``start`` returns.
-        on_progress: called with what is being done and the share of it that is done.
+        on_progress: called with the name of the current step and the share that is done.
         on_end: called with a sentence if the work failed or was stopped, with "" if its result was shown.
         on_idle: called when new work can be started.
     """
@@ -33,7 +33,7 @@ class Worker:
         return self._free.locked()
 
     def start(self, work: Callable[[Report], Any], show: Callable[[Any], None]) -> bool:
-        """Begins ``show(work(report))`` and returns at once; False, and nothing happens, if other work is going on."""
+        """Begins ``show(work(report))`` and returns at once; False, without any effect, if other work is running."""
         if not self._free.acquire(blocking=False):
             return False
         self._stop.clear()
@@ -48,7 +48,7 @@ class Worker:
         self._stop.set()
 
     def wait(self) -> None:
-        """Returns when nothing is going on any more."""
+        """Returns when no work is left."""
         while (thread := self._thread) and thread.is_alive():
             thread.join()
 
@@ -60,11 +60,9 @@ class Worker:
             sentence = "Stopped. The model is the base model again; what is shown below is from before."
         except GaussMarkError as error:
             self.error, sentence = error, _capitalised(str(error))
-        except Exception as error:  # a reader is owed a sentence whatever happens
-            self.error, sentence = (
-                error,
-                f"This did not work: {type(error).__name__}: {str(error).strip() or 'no message'} (all of it is in panel.error)",
-            )
+        except Exception as error:  # the reader gets a sentence for every error
+            reason = str(error).strip() or "no message"
+            self.error, sentence = error, f"This did not work: {type(error).__name__}: {reason} (the whole error is in panel.error)"
         try:
             self._on_end(sentence)
         finally:

@@ -1,16 +1,23 @@
 """The documentation corpus: what counts as prose, how strings are cut, and a split that depends on the paragraph alone."""
 
+import ast
 import hashlib
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path, PurePosixPath
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from gaussmark_lib import docs
+from gaussmark_lib import docs, paths
 from gaussmark_lib.docs import is_prose, paragraphs, paragraphs_of_file, split_of
+from gaussmark_lib.errors import CorpusError
 
 PROSE = "The estimator returns the mean of all samples that were drawn, which does not depend on the order in which they came."
 OTHER = "A second paragraph follows the first one after a blank line, and it has to be long enough to be kept by the rules."
@@ -74,9 +81,9 @@ def test_the_split_depends_on_the_paragraph_alone(text):
 
 def test_the_split_is_the_same_in_another_process():
     """Python's own hash is not."""
-    code = f"from gaussmark_lib.docs_corpus import split_of; print([split_of({PROSE!r} + str(i)) for i in range(100)])"
-    answers = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in range(1)}
-    assert answers == {f"{[split_of(PROSE + str(i)) for i in range(100)]}\n"}
+    code = f"from gaussmark_lib.docs import split_of; print([split_of({PROSE!r} + str(i)) for i in range(100)])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert answer == f"{[split_of(PROSE + str(i)) for i in range(100)]}\n"
 
 
 def test_a_twentieth_is_held_out():
@@ -117,6 +124,25 @@ def test_invalid_escapes_of_others_are_not_our_warnings(tmp_path):
     assert paragraphs_of_file(path) == [OTHER]
 
 
+@given(st.integers(0, 50), st.sampled_from(["list", "dict", "call", "f-string", "decorator", "default", "match"]))
+def test_no_string_is_missed_wherever_it_stands(tmp_path_factory, indent, place):
+    code = {
+        "list": f"x = [1, ({OTHER!r},)]",
+        "dict": f"x = {{a: {{'b': {OTHER!r}}}}}",
+        "call": f"f(*x, y={OTHER!r}, **z)",
+        "f-string": f"f'{{x}} {{y:{{z}}}}' f{OTHER!r}",
+        "decorator": f"@f({OTHER!r})\nclass A: ...",
+        "default": f"lambda x={OTHER!r}: [y for y in x if y.z]",
+        "match": f"match x:\n    case A(b={OTHER!r} | None): ...",
+    }[place]
+    path = tmp_path_factory.mktemp("code") / "a.py"
+    path.write_text("\n" * indent + code)
+    by_walking = [
+        node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant) and len(str(node.value)) >= docs.MIN_CHARS
+    ]
+    assert [text.strip() for text in by_walking] == paragraphs_of_file(path) == [OTHER]
+
+
 @pytest.fixture
 def built(tmp_path, monkeypatch) -> pd.DataFrame:
     one = write(tmp_path / "one.py", PROSE, OTHER)
@@ -134,7 +160,7 @@ def test_a_paragraph_found_twice_is_kept_once(built):
 def test_no_paragraph_is_in_both_splits_of_the_whole_corpus_if_it_is_there():
     path = docs.CACHE / f"docs-{docs.fingerprint()}.parquet"
     if not path.exists():
-        pytest.skip("the corpus has not been built yet, which takes a minute")
+        pytest.skip("the corpus has not been built yet, which takes most of a minute")
     corpus = docs.load()
     assert corpus["text"].is_unique
     assert (corpus["split"] == corpus["text"].map(split_of)).all()
@@ -150,19 +176,110 @@ def test_the_cache_is_read_back_and_built_only_once(built, tmp_path, monkeypatch
     assert [file.name for file in (tmp_path / "cache").iterdir()] == [f"docs-{docs.fingerprint()}.parquet"]
 
 
-def test_other_packages_mean_another_cache(monkeypatch):
+class _Installed:
+    """An installed distribution of this version, with these files."""
+
+    def __init__(self, version="1.0", files=None):
+        self.version, self.files = version, files
+
+
+def install(monkeypatch, **distributions):
+    """Exactly these packages are installed, and the corpus is of them."""
+
+    def distribution(name):
+        if name not in distributions:
+            raise metadata.PackageNotFoundError(name)
+        return distributions[name]
+
+    monkeypatch.setattr(docs, "PACKAGES", tuple(distributions))
+    monkeypatch.setattr(docs.metadata, "distribution", distribution)
+
+
+def test_another_version_of_a_package_means_another_cache(monkeypatch):
+    install(monkeypatch, torch=_Installed("2.13.0"), numpy=_Installed("2.4.6"))
     before = docs.fingerprint()
-    monkeypatch.setattr(docs, "installed_packages", lambda: {"python": "3.11.0", "numpy": "1.0"})
+    assert docs.versions() == {"torch": "2.13.0", "numpy": "2.4.6"}
+    install(monkeypatch, torch=_Installed("2.13.0"), numpy=_Installed("2.5.0"))
     assert docs.fingerprint() != before
 
 
-def test_this_project_is_no_part_of_its_own_corpus():
-    assert "gaussmark" not in docs.installed_packages()
-    assert "torch" in docs.installed_packages()
+def test_other_rules_mean_another_cache(monkeypatch):
+    before = docs.fingerprint()
+    monkeypatch.setattr(docs, "VERSION", docs.VERSION + 1)
+    assert docs.fingerprint() != before
 
 
-def test_the_source_files_are_those_of_the_standard_library_and_the_packages():
-    names = [name for name, _ in docs.source_files()]
-    assert names == sorted(set(names))
-    assert {"abc.py", "json/__init__.py", "torch/__init__.py"} <= set(names)
-    assert not any(name.startswith(("test/", "site-packages/", "gaussmark_lib/")) for name in names)
+def test_a_build_for_other_hardware_has_the_same_documentation(monkeypatch):
+    install(monkeypatch, torch=_Installed("2.13.0+cpu"))
+    cpu = docs.fingerprint()
+    install(monkeypatch, torch=_Installed("2.13.0"))
+    assert docs.fingerprint() == cpu
+
+
+def test_packages_outside_the_list_change_nothing(monkeypatch):
+    install(monkeypatch, torch=_Installed("2.13.0"), seaborn=_Installed())
+    monkeypatch.setattr(docs, "PACKAGES", ("torch",))
+    before = docs.fingerprint()
+    install(monkeypatch, torch=_Installed("2.13.0"))
+    assert docs.fingerprint() == before
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    install(monkeypatch, torch=_Installed("2.13.0"))
+    monkeypatch.setattr(docs, "PACKAGES", ("torch", "no-such-package"))
+    for ask in (docs.versions, docs.fingerprint, lambda: docs.files_of("no-such-package")):
+        with pytest.raises(CorpusError, match="needs the package no-such-package, which is not installed"):
+            ask()
+
+
+def test_a_package_without_a_list_of_its_files_is_named(monkeypatch):
+    install(monkeypatch, torch=_Installed("2.13.0"))
+    with pytest.raises(CorpusError, match=r"torch: expected a list of its installed files \(RECORD\), found none"):
+        docs.files_of("torch")
+
+
+class _File(PurePosixPath):
+    def locate(self):
+        return Path("/installed", self)
+
+
+@pytest.fixture
+def two_packages(monkeypatch):
+    names = ["b/z.py", "b/a.py", "b/tests/test_a.py", "b/data.txt", "../../bin/script.py", "b-1.0.dist-info/LICENSE"]
+    install(monkeypatch, b=_Installed(files=[_File(name) for name in names]), a=_Installed(files=[_File("a/tests/x.py"), _File("a.py")]))
+
+
+def test_the_files_of_a_package_are_sorted_by_name_and_lie_inside_it(two_packages):
+    assert [name for name, _ in docs.files_of("b")] == ["b/a.py", "b/tests/test_a.py", "b/z.py"]
+    assert next(name for name, _ in docs.files_of("b", suffix="")) == "b-1.0.dist-info/LICENSE"
+    assert docs.files_of("b")[0] == ("b/a.py", Path("/installed/b/a.py"))
+
+
+def test_the_source_files_are_those_of_the_packages_in_their_order_without_tests(two_packages):
+    assert [name for name, _ in docs.source_files()] == ["b/a.py", "b/z.py", "a.py"]
+
+
+def test_the_source_files_of_this_environment_are_those_of_the_list():
+    files = docs.source_files()
+    names = [name for name, _ in files]
+    assert len(names) == len(set(names)) > 5_000
+    assert {"torch/__init__.py", "numpy/__init__.py", "pydantic/main.py"} <= set(names)
+    assert not any("/tests/" in name or name.startswith(("json/", "gaussmark_lib/", "pytest/", "seaborn/")) for name in names)
+    assert all(path.is_file() for _, path in files[::100])
+
+
+def test_every_package_comes_with_the_project():
+    """Each is a dependency in ``pyproject.toml``, or a dependency of one: no environment lacks it, and no extra decides the corpus."""
+    declared = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    todo, needed = list(map(Requirement, declared)), set()
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if name in needed and not requirement.extras:
+            continue
+        needed.add(name)
+        for line in metadata.requires(name) or []:
+            further = Requirement(line)
+            if any(further.marker is None or further.marker.evaluate({"extra": extra}) for extra in (requirement.extras or {""})):
+                todo += [further] if canonicalize_name(further.name) not in needed else []
+    assert {canonicalize_name(package) for package in docs.PACKAGES} <= needed

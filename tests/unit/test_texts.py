@@ -76,6 +76,14 @@ def test_the_other_kinds_exist_on_this_machine(kind, words):
     assert sum(any(word in text.lower() for word in words) for text in found["text"]) > 25  # it is what it says
 
 
+def test_licences_and_source_are_of_the_listed_packages_only():
+    """Whatever else is installed, these texts are the same."""
+    licences = {name.split("/")[0].partition("-")[0] for name in texts.load("licences")["source"]}
+    listed = {name.split("/")[0].partition("-")[0] for package in docs.PACKAGES for name, _ in docs.files_of(package, suffix="")}
+    assert licences <= listed
+    assert {name.split("/")[0] for name in texts.load("source")["source"]} == {"dask", "distributed"}
+
+
 def test_source_code_comes_in_a_fixed_order():
     assert texts.load("source", n=5).to_list() == texts.load("source", n=20).to_list()[:5]
 

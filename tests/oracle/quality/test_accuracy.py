@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.quality import accuracy
 
 
@@ -18,18 +19,19 @@ def test_p_value_is_the_binomial_sum(lost, gained):
 
 def test_counts_and_direction():
     base, other = [1, 1, 1, 0, 0, 1], [1, 0, 0, 1, 0, 1]
-    found = accuracy.paired(base, other)
-    assert (found["lost"], found["gained"], found["n_equal"], found["n"]) == (2, 1, 3, 6)
-    assert found["mean"] == pytest.approx(found["other"] - found["base"])
-    assert accuracy.paired(other, base)["mean"] == -found["mean"]
-    assert found["low"] < found["mean"] < found["high"]
+    change, p_value, n_equal = accuracy.paired(base, other)
+    assert accuracy.changes(base, other) == (2, 1)
+    assert (n_equal, change.n, p_value) == (3, 6, accuracy.mcnemar(2, 1))
+    assert change.value == pytest.approx(np.mean(other) - np.mean(base))
+    assert accuracy.paired(other, base).change.value == -change.value
+    assert change.low < change.value < change.high
 
 
 def test_the_same_answers_are_no_difference():
     right = np.random.default_rng(0).random(50) < 0.7
-    found = accuracy.paired(right, right)
-    assert (found["mean"], found["p_value"], found["n_equal"]) == (0, 1.0, 50)
-    assert found["low"] < 0 < found["high"], "no changes in 50 items is no proof of none in all"
+    change, p_value, n_equal = accuracy.paired(right, right)
+    assert (change.value, p_value, n_equal) == (0, 1.0, 50)
+    assert change.low < 0 < change.high, "no changes in 50 items is no proof of none in all"
 
 
 def _enumerate(n, p_lost, p_gained):
@@ -47,8 +49,8 @@ def test_the_interval_covers(p_lost, p_gained):
         if probability > 1e-9:
             base = np.repeat([1, 0, 1], [lost, gained, n - lost - gained])
             other = np.repeat([0, 1, 1], [lost, gained, n - lost - gained])
-            found = accuracy.paired(base, other)
-            coverage += probability * (found["low"] <= p_gained - p_lost <= found["high"])
+            change = accuracy.paired(base, other).change
+            coverage += probability * (change.low <= p_gained - p_lost <= change.high)
     assert 0.93 <= coverage <= 0.999
 
 
@@ -82,12 +84,12 @@ def test_the_detectable_drop_has_the_wanted_power_and_no_smaller_one_has():
 
 @pytest.mark.parametrize("wrong", [[0.5, 1.0], [2, 1], [np.nan, 1]])
 def test_items_are_right_or_wrong(wrong):
-    with pytest.raises(ValueError, match="right or wrong"):
+    with pytest.raises(StatisticsError, match="right or wrong"):
         accuracy.paired(wrong, [1, 1])
 
 
 def test_other_items_are_refused():
-    with pytest.raises(ValueError, match="same items"):
+    with pytest.raises(StatisticsError, match="same items"):
         accuracy.paired([1, 0], [1])
-    with pytest.raises(ValueError, match="drop \\+ churn"):
+    with pytest.raises(StatisticsError, match="drop \\+ churn"):
         accuracy.power(10, 0.9, 0.2)

@@ -50,7 +50,7 @@ def table(lm, corpus, judge, evaluations):
     nats |= compare.cross_entropies(lm, [AGAIN], passages)
     prompts = [lm.encode(text)[:24] for text in corpus["text"][N_PASSAGES : N_PASSAGES + N_PROMPTS]]
     written = compare.write(lm, WRITERS, prompts, N_TOKENS)
-    judged, _ = compare.judge_rows(judge, lm, prompts, written)
+    judged, _ = compare.judge_rows(lm, prompts, written, judge)
     rows = compare.cross_entropy_rows(nats, list(map(len, passages)), characters)
     return compare.table([*rows, *compare.task_rows(evaluations), *compare.text_rows(lm, prompts, written), *judged])
 
@@ -117,7 +117,7 @@ def test_a_five_point_drop_would_be_seen_at_300_items(evaluations):
     """At the rate at which the watermark changes answers."""
     for task in tasks.CHANCE:
         found = accuracy.paired(evaluations["base"].of(task), evaluations["watermarked"].of(task))
-        churn = (found["lost"] + found["gained"]) / found["n"]
+        churn = 1 - found.n_equal / found.change.n
         assert np.isfinite(churn)
         assert churn <= 0.12
         assert accuracy.power(300, 0.05, 0.03) > 0.8

@@ -7,8 +7,9 @@ import torch
 from scipy.stats import binom
 
 from gaussmark_lib import perturb
-from gaussmark_lib.errors import InvalidTextError, PerturbedModelError
+from gaussmark_lib.errors import InvalidTextError, PerturbedModelError, StatisticsError
 from gaussmark_lib.quality import two_sample
+from gaussmark_lib.stats import Estimate
 
 
 def pairs(n, d=4, shift=0.0, spread=2.0, seed=0):
@@ -31,23 +32,23 @@ def by_hand(x, y, h):
 
 def test_mmd_is_the_double_loop():
     x, y = pairs(15, shift=1.0)
-    found = two_sample.mmd(x, y, permutations=9)
     distances = [np.linalg.norm(a - b) for i, a in enumerate(np.r_[x, y]) for b in np.r_[x, y][:i]]
-    assert found["bandwidth"] == pytest.approx(np.median(distances))
-    assert found["mmd2"] == pytest.approx(by_hand(x, y, found["bandwidth"]), rel=1e-9)
+    bandwidth = two_sample.median_bandwidth(x, y)
+    assert bandwidth == pytest.approx(np.median(distances))
+    assert two_sample.mmd(x, y, n_resamples=9).change.value == pytest.approx(by_hand(x, y, bandwidth), rel=1e-9)
 
 
-def test_a_permutation_is_a_swap_within_pairs():
-    x, y = pairs(12, shift=0.5)
-    found = two_sample.mmd(x, y, permutations=50, bandwidth=1.5, seed=3)
+@pytest.mark.parametrize("shift", [0.0, 0.25, 0.5, 1.0])
+def test_a_permutation_is_a_swap_within_pairs(shift):
+    x, y = pairs(12, shift=shift)
+    test = two_sample.mmd(x, y, n_resamples=50, bandwidth=1.5, seed=3)
     swaps = np.random.default_rng(3).integers(2, size=(50, 12)) * 2 - 1
     values = []
     for signs in swaps:
         swap = (signs < 0)[:, None]
         values.append(by_hand(np.where(swap, y, x), np.where(swap, x, y), 1.5))
-    as_large = sum(value >= found["mmd2"] - 1e-12 for value in values)
-    assert found["p_value"] == pytest.approx((1 + as_large) / 51)
-    assert found["null_95"] == pytest.approx(np.quantile(values, 0.95))
+    as_large = sum(value >= test.change.value - 1e-12 for value in values)
+    assert test.p_value == pytest.approx((1 + as_large) / 51)
 
 
 def test_mmd_is_unbiased():
@@ -55,9 +56,9 @@ def test_mmd_is_unbiased():
     delta, s, n = 0.8, 1.3, 30
     truth = 2 * s / np.sqrt(s**2 + 2) * (1 - np.exp(-(delta**2) / (2 * (s**2 + 2))))
     rng = np.random.default_rng(5)
-    found = [two_sample.mmd(rng.normal(size=(n, 1)), rng.normal(size=(n, 1)) + delta, permutations=1, bandwidth=s)["mmd2"] for _ in range(600)]
+    found = [two_sample.mmd(rng.normal(size=(n, 1)), rng.normal(size=(n, 1)) + delta, n_resamples=1, bandwidth=s).change.value for _ in range(600)]
     assert abs(np.mean(found) - truth) < 3.3 * np.std(found) / np.sqrt(len(found))
-    null = [two_sample.mmd(*np.split(rng.normal(size=(2 * n, 1)), 2), permutations=1, bandwidth=s)["mmd2"] for _ in range(600)]
+    null = [two_sample.mmd(*np.split(rng.normal(size=(2 * n, 1)), 2), n_resamples=1, bandwidth=s).change.value for _ in range(600)]
     assert min(null) < 0, "unbiased around zero"
     assert abs(np.mean(null)) < 3.3 * np.std(null) / np.sqrt(len(null))
 
@@ -68,9 +69,9 @@ def test_the_level_holds_whatever_the_prompts(spread):
     rejected = {"mmd": 0, "classifier": 0}
     for trial in range(trials):
         x, y = pairs(40, spread=spread, seed=100 + trial)
-        rejected["mmd"] += two_sample.mmd(x, y, permutations=99, seed=trial)["p_value"] <= 0.05
+        rejected["mmd"] += two_sample.mmd(x, y, n_resamples=99, seed=trial).p_value <= 0.05
         if trial < 60:
-            rejected["classifier"] += two_sample.classifier(x, y, seed=trial)["p_value"] <= 0.05
+            rejected["classifier"] += two_sample.classifier(x, y, seed=trial).p_value <= 0.05
     assert binom.cdf(rejected["mmd"], trials, 0.05) > 0.0005
     assert binom.sf(rejected["mmd"] - 1, trials, 0.05) > 0.0005
     assert binom.sf(rejected["classifier"] - 1, 60, 0.05) > 0.0005
@@ -78,25 +79,33 @@ def test_the_level_holds_whatever_the_prompts(spread):
 
 def test_a_difference_is_found_though_prompts_differ_more():
     x, y = pairs(200, shift=1.0, spread=3.0)
-    assert two_sample.mmd(x, y)["p_value"] < 0.01
+    assert two_sample.mmd(x, y).p_value < 0.01
     told = two_sample.classifier(x, y)
-    assert told["p_value"] < 1e-4
-    assert told["low"] > 0.6
-    assert told["n"] == 100
+    assert told.p_value < 1e-4
+    assert told.change.low > 0.1
+    assert told.change.n == 100
 
 
 def test_shuffled_pairs_hide_it():
     """Negative control of the pairing: the classifier's question is about two texts to one prompt."""
     x, y = pairs(200, shift=1.0, spread=6.0)
     shuffled = y[np.random.default_rng(0).permutation(len(y))]
-    assert two_sample.classifier(x, shuffled)["accuracy"] < two_sample.classifier(x, y)["accuracy"]
+    assert two_sample.classifier(x, shuffled).change.value < two_sample.classifier(x, y).change.value
 
 
 def test_texts_against_themselves_are_equal():
     x, _ = pairs(30)
-    assert two_sample.mmd(x, x) | {"bandwidth": 0} == {"mmd2": 0.0, "p_value": 1.0, "bandwidth": 0, "null_95": 0.0, "n": 30, "n_equal": 30}
-    told = two_sample.classifier(x, x)
-    assert (told["accuracy"], told["p_value"], told["n_equal"]) == (0.5, 1.0, told["n"])
+    mmd = two_sample.mmd(x, x)
+    assert (mmd.change.value, mmd.change.n, mmd.p_value, mmd.n_equal) == (0.0, 30, 1.0, 30)
+    assert two_sample.classifier(x, x) == (Estimate(0.0, 0.0, 0.0, 15), 1.0, 15)
+
+
+def test_equal_pairs_are_left_out_of_the_classifiers_question():
+    x, y = pairs(200, shift=1.0)
+    y[::2] = x[::2]
+    told = two_sample.classifier(x, y)
+    assert 0 < told.change.n < 100
+    assert told.n_equal == 0, "not every pair is equal, and no verdict may say so"
 
 
 def test_embeddings_are_means_over_the_response_whatever_the_batch():
@@ -123,11 +132,11 @@ def test_bad_input():
     model = tiny_models.build()
     with pytest.raises(InvalidTextError, match="response 1"):
         two_sample.embed(model, [[1], [1]], [[2], []])
-    with pytest.raises(ValueError, match="same shape"):
+    with pytest.raises(StatisticsError, match="same shape"):
         two_sample.mmd(np.ones((20, 2)), np.ones((19, 2)))
-    with pytest.raises(ValueError, match="all texts the same"):
+    with pytest.raises(StatisticsError, match="all texts the same"):
         two_sample.mmd(np.ones((20, 2)), np.ones((20, 2)))
     x, y = pairs(20)
     y[3] = np.nan
-    with pytest.raises(ValueError, match="finite"):
+    with pytest.raises(StatisticsError, match="finite"):
         two_sample.classifier(x, y)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gaussmark_lib.doclm import train
 from gaussmark_lib.doclm.train import Recipe
+from gaussmark_lib.errors import CorpusError, ParameterError
 
 RECIPE = Recipe(vocab=64, hidden=16, blocks=1, heads=2, intermediate=24, context=32, short_context=16, batch_tokens=64, steps=20, warmup=3)
 STREAM = (torch.arange(3000) * 7 % 60 + torch.arange(3000) // 11 % 3).to(torch.int32)  # regular, so that it can be learnt in 20 steps
@@ -83,7 +84,7 @@ def test_out_of_time_it_returns_and_goes_on_later(undisturbed, tmp_path):
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
     run(checkpoint=tmp_path / "run.pt")
-    with pytest.raises(ValueError, match=r"run\.pt holds a run of another recipe: expected .*'seed': 1.*remove it or name another file"):
+    with pytest.raises(ParameterError, match=r"run\.pt holds a run of another recipe: expected .*'seed': 1.*remove it or name another file"):
         run(dataclasses.replace(RECIPE, seed=1), checkpoint=tmp_path / "run.pt")
 
 
@@ -193,7 +194,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("length", [0, 50, 80])
     def test_a_stream_too_short_for_one_batch_says_what_it_needs(self, length):
-        with pytest.raises(ValueError, match=rf"the corpus has {length} tokens, a batch of 4 windows of 16 needs 81"):
+        with pytest.raises(CorpusError, match=rf"the corpus has {length} tokens, a batch of 4 windows of 16 needs 81"):
             train.batch_at(torch.arange(length), self.recipe, 0)
         assert train.batch_at(torch.arange(81), self.recipe, 0).shape == (4, 17)
 

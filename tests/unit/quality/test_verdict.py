@@ -7,14 +7,16 @@ import pandas as pd
 import pytest
 
 from gaussmark_lib import stats
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.quality import compare, diversity, win_rate
 from gaussmark_lib.quality.verdict import Metric, sentence
+from gaussmark_lib.stats import Estimate, Paired
 
 ACCURACY, LOSS, SHIFT = Metric("accuracy", "", "lower", 0.05), Metric("loss", "nats", "higher", 0.03), Metric("length", "tokens", "either", 2.0)
 
 
-def found(difference, half, p_value, n=100, **more):
-    return {"difference": difference, "low": difference - half, "high": difference + half, "p_value": p_value, "n": n} | more
+def found(difference, half, p_value, n=100, n_equal=0):
+    return Paired(Estimate(difference, difference - half, difference + half, n), p_value, n_equal)
 
 
 @pytest.mark.parametrize(
@@ -42,18 +44,18 @@ def test_a_metric_without_a_margin_needs_a_number_of_items():
 def test_equal_items_are_called_equal_and_none_are_no_claim():
     assert sentence(LOSS, found(0.0, 0.0, 1.0, n_equal=100)) == "equal on every one of 100 items"
     assert sentence(LOSS, found(0.0, 0.0, 1.0, n_equal=99)).startswith("indistinguishable")
-    assert sentence(LOSS, found(0.0, 0.0, None, n=1)).startswith("no claim")
+    assert sentence(LOSS, found(0.0, 0.0, math.nan, n=1)).startswith("no claim")
 
 
 class TestPaired:
     def test_the_mean_and_a_bootstrap_around_it(self):
         rng = np.random.default_rng(0)
         base, other = rng.normal(size=60), rng.normal(size=60)
-        paired = stats.paired(base, other)
-        assert paired["mean"] == pytest.approx(np.mean(other - base))
-        by_formula = stats.mean_interval(other - base)
-        assert paired["low"] == pytest.approx(by_formula["low"], abs=0.04)
-        assert paired["high"] == pytest.approx(by_formula["high"], abs=0.04)
+        change = stats.paired(base, other).change
+        assert change.value == pytest.approx(np.mean(other - base))
+        by_formula = stats.mean(other - base)
+        assert change.low == pytest.approx(by_formula.low, abs=0.04)
+        assert change.high == pytest.approx(by_formula.high, abs=0.04)
 
     def test_the_p_value_is_that_of_all_sign_flips(self):
         from itertools import product
@@ -61,20 +63,20 @@ class TestPaired:
         difference = np.array([0.3, 0.1, 0.4, -0.1, 0.5, 0.2, 0.35, 0.0])
         sums = np.array([np.dot(signs, difference) for signs in product([-1, 1], repeat=8)])
         exact = (abs(sums) >= abs(difference.sum()) - 1e-12).mean()
-        assert stats.paired(np.zeros(8), difference, resamples=20_000)["p_value"] == pytest.approx(exact, abs=0.005)
+        assert stats.paired(np.zeros(8), difference, n_resamples=20_000).p_value == pytest.approx(exact, abs=0.005)
 
     def test_it_is_exact_under_the_null(self):
         rng = np.random.default_rng(2)
-        p = [stats.paired(np.zeros(20), rng.standard_t(3, size=20), resamples=199, seed=i)["p_value"] for i in range(600)]
-        assert stats.rate(np.array(p) <= 0.05, confidence=0.999)["low"] <= 0.05 <= stats.rate(np.array(p) <= 0.05, confidence=0.999)["high"]
+        p = [stats.paired(np.zeros(20), rng.standard_t(3, size=20), n_resamples=199, seed=i).p_value for i in range(600)]
+        level = stats.rate(np.array(p) <= 0.05, confidence=0.999)
+        assert level.low <= 0.05 <= level.high
 
     def test_equal_is_equal(self):
-        paired = stats.paired([1.0, 2.0], [1.0, 2.0])
-        assert (paired["mean"], paired["low"], paired["high"], paired["p_value"], paired["n_equal"]) == (0, 0, 0, 1.0, 2)
+        assert stats.paired([1.0, 2.0], [1.0, 2.0]) == (Estimate(0, 0, 0, 2), 1.0, 2)
 
     @pytest.mark.parametrize(("base", "other"), [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([1.0, np.nan], [1.0, 2.0])])
     def test_what_cannot_be_paired_is_refused(self, base, other):
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(GaussMarkError, match="expected"):
             stats.paired(base, other)
 
 
@@ -115,14 +117,13 @@ class TestWinRate:
 
     def test_a_favourite_place_cancels(self):
         table = win_rate.compare(_Favours(100), self.prompts, self.long, self.short)
-        found = win_rate.summary(table)
-        assert found["win_rate"] == 0.5
-        assert found["position_bias"] == 0.5
+        assert win_rate.summary(table).change.value == 0
+        assert win_rate.position_bias(table) == 0.5
         assert (table["score"] == 0.5).all()
 
     def test_the_better_wins_in_both_orders(self):
-        assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.long, self.short))["win_rate"] == 1.0
-        assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.short, self.long))["win_rate"] == 0.0
+        assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.long, self.short)).change.value == 0.5
+        assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.short, self.long)).change.value == -0.5
 
     def test_one_order_alone_would_be_biased(self):
         table = win_rate.compare(_Favours(100), self.prompts, self.short, self.long)
@@ -134,22 +135,28 @@ class TestWinRate:
         assert judge.asked == 0
         assert (table["score"] == 0.5).all()
         assert (table["asked"] == 0).all()
+        assert win_rate.summary(table).n_equal == 20
+
+    def test_ties_are_not_identical_answers(self):
+        assert win_rate.summary(win_rate.compare(_Favours(100), self.prompts, self.long, self.short)).n_equal == 0
 
     def test_failures_are_counted_and_left_out(self):
         table = win_rate.compare(_Favours(0, fails={"p3", "p4"}), self.prompts, self.long, self.short)
-        found = win_rate.summary(table)
-        assert (found["n"], found["failed"]) == (18, 2)
+        change = win_rate.summary(table).change
+        assert (change.n, change.value) == (18, 0.5)
+        assert table["error"].notna().sum() == 2
         assert table.loc[3, "error"] == "down"
-        assert found["win_rate"] == 1.0
 
     def test_a_judge_that_answers_nothing_is_no_claim(self):
-        found = win_rate.summary(win_rate.compare(_Favours(0, fails=self.prompts), self.prompts, self.long, self.short))
-        assert (found["n"], found["failed"], found["win_rate"], found["p_value"]) == (0, 20, None, None)
-        row = {"metric": compare.WIN_RATE, "model": "m", "difference": None, "low": None, "high": None, "n": 0, "p_value": None}
-        assert compare.table([row])["verdict"][0].startswith("no claim")
+        test = win_rate.summary(win_rate.compare(_Favours(0, fails=self.prompts), self.prompts, self.long, self.short))
+        assert test.change.n == 0
+        assert np.isnan([test.change.value, test.change.low, test.change.high, test.p_value]).all()
+        table = compare.table([compare.Row(compare.WIN_RATE, "m", 0.5, test)])
+        assert table["verdict"][0].startswith("no claim")
+        assert not table["flagged"][0]
 
     def test_as_many_answers_as_prompts(self):
-        with pytest.raises(ValueError, match="one candidate"):
+        with pytest.raises(GaussMarkError, match="one candidate"):
             win_rate.compare(_Favours(0), ["p"], [], [])
 
 

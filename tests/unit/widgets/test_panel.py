@@ -252,7 +252,7 @@ def test_one_token_is_a_caution(panel: Panel):
     panel.wait()
     assert panel.message.value == ""
     assert "1 token)" in panel.tested.value
-    assert "hardly anything to see" in panel.tested.value
+    assert "there is almost no evidence" in panel.tested.value
 
 
 def test_a_broken_panel_shows_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch):
