@@ -107,7 +107,9 @@ MUTANTS = [
     Mutant("corrupt/edits.py", "seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"),
     Mutant("corrupt/edits.py", "cut at the old prompt", "max(0, len(whole) - len(response))", "len(prompt)"),
     Mutant("corrupt/registry.py", "seed of resampling not used", "responses, fraction, seed=seed)", "responses, fraction, seed=0)"),
-    Mutant("corrupt/registry.py", "the wrong share stays", "len(ids) - edits.count(len(ids), fraction))", "edits.count(len(ids), fraction) or len(ids))"),
+    Mutant(
+        "corrupt/registry.py", "the wrong share stays", "len(ids) - edits.count(len(ids), fraction))", "edits.count(len(ids), fraction) or len(ids))"
+    ),
     Mutant("corrupt/registry.py", "the caller's own lists", "return [list(ids) for ids in texts]", "return list(texts)"),
     Mutant("rank_reduce.py", "one side only", "return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix", "return matrix"),
     Mutant("rank_reduce.py", "rank off by one", "[:, :k].clone(", "[:, 1 : k + 1].clone("),
@@ -132,7 +134,9 @@ MUTANTS = [
     Mutant("watermark.py", "the matrix of another model", "self if model is self.model else super().on(model)", "self"),
     Mutant("keys.py", "checksum not checked", "file.checksum != _checksum(content) or", ""),
     Mutant("divergence.py", "first token not counted", "per_position[i, len(x) - 1 :", "per_position[i, len(x) :"),
-    Mutant("divergence.py", "the other direction", "(marked.exp() * (marked - log_p(model", "(-log_p(model, ids, mask).exp() * (marked - log_p(model"),
+    Mutant(
+        "divergence.py", "the other direction", "(marked.exp() * (marked - log_p(model", "(-log_p(model, ids, mask).exp() * (marked - log_p(model"
+    ),
 ]
 
 

@@ -44,7 +44,8 @@ def test_outcomes(tmp_path, monkeypatch, test, outcome):
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--import-mode=importlib'")
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     monkeypatch.setattr(mutants, "LINKED", [])
-    monkeypatch.setattr(mutants, "TIMEOUT", 20)
+    if outcome == "timed out":
+        monkeypatch.setattr(mutants, "TIMEOUT", 3)
     monkeypatch.setitem(mutants.TESTS, "one.py", "test_one.py")
     (tmp_path / "copies").mkdir()
     assert mutants._outcome(Mutant("one.py", "two for one", "return 1", "return 2"), tmp_path / "copies") == outcome
