@@ -1,4 +1,4 @@
-"""For all tests: one thread a worker, files and notebooks dealt out to the workers, no network, a tiny model, the same examples from hypothesis, and a real browser where one is asked for."""
+"""For all tests: one thread a worker, what stays together on one, no network, the same examples from hypothesis, a real browser where asked for."""
 
 import os
 import shutil

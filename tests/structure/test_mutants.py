@@ -23,7 +23,7 @@ def test_there_are_enough_and_each_is_another():
 
 @pytest.mark.parametrize("source", ["x = 2", "x = 1\ny = 1"])
 def test_a_mutant_that_does_not_fit_is_an_error(source):
-    with pytest.raises(LookupError, match="expected exactly one ' = 1', found [02]"):
+    with pytest.raises(LookupError, match=r"expected exactly one ' = 1', found [02]"):
         Mutant("kgw.py", "a fault", " = 1", " = 2").applied(source)
 
 
