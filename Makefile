@@ -6,12 +6,13 @@ STAMP := .venv/.complete
 TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
-NBVAL := --nbval-lax --nbval-current-env --nbval-kernel-startup-timeout 300 --nbval-sanitize-with tests/notebooks/sanitize.cfg
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --nbval-lax
+SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 
-.PHONY: help setup lock tour test lab lint clean
+.PHONY: help setup lock tour test test-all mutants lab lint clean
 
 help: ## list what can be made
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
 
 setup: $(STAMP) ## build .venv and collect the text that the notebooks read
 
@@ -36,8 +37,14 @@ lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.
 tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS=--force runs all again)
 	$(BIN)/gaussmark tour $(ARGS)
 
-test: $(STAMP) ## run all tests, and the notebooks once with their default parameters
-	$(BIN)/pytest -n 2 --dist loadfile $(NBVAL) tests notebooks $(ARGS)
+test: $(STAMP) ## unit, oracle, structure and browser tests; every notebook with small parameters; 00 and 02 as committed
+	$(PYTEST) tests $(SHORT) $(ARGS)
+
+test-all: $(STAMP) ## the same, and every notebook and solution as committed
+	$(PYTEST) tests notebooks $(ARGS)
+
+mutants: $(STAMP) ## put faults into copies of the library and see that tests fail (ARGS="kgw score" for some files)
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 lab: $(STAMP) ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks/

@@ -1,4 +1,4 @@
-"""For all tests: one thread a worker, no network, a tiny model, the same examples from hypothesis, and a real browser where one is asked for."""
+"""For all tests: one thread a worker, what stays together on one, no network, the same examples from hypothesis, a real browser where asked for."""
 
 import os
 import shutil
@@ -15,6 +15,14 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, max_exa
 settings.load_profile("repeatable")
 
 CHROMIUM = shutil.which("chromium")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What stays together on one worker (``--dist loadgroup``): a file, a notebook of nbval; the runs of notebooks are spread one by one."""
+    for item in items:
+        spread = item.get_closest_marker("spread") is not None
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if spread else item.nodeid.partition("::")[0]))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -101,6 +101,7 @@ def test_every_notebook_has_a_second_set_of_parameters():
     assert set(OTHER) == {path.stem for path in notebooks.numbered()}
 
 
+@pytest.mark.spread
 def test_it_runs_with_other_parameters(numbered, tmp_path):
     run = runs.run(numbered, OTHER.get(numbered.stem, {}), progress=False, root=tmp_path)
     assert run.params.items() >= OTHER[numbered.stem].items()

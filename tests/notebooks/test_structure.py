@@ -87,3 +87,22 @@ def test_the_check_for_definitions_can_fail(tmp_path, broken):
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"%matplotlib inline\nif True:\n    {broken}")]), path)
     with pytest.raises(AssertionError, match=r"f|A"):
         test_it_defines_nothing_that_belongs_in_the_library(path)
+
+
+# What belongs to a notebook under another name, and why: 00 has the core alone, 05 is a room, 20 trains the model of the room doclm.
+OTHER_ROOMS = {"first_watermark": "gaussmark_lib/perturb.py", "quality": "gaussmark_lib/quality", "train_doclm": "gaussmark_lib/doclm/train.py"}
+
+
+def test_its_name_is_its_name_in_every_room(numbered):
+    name = numbered.stem[3:]
+    rooms = [f"gaussmark_lib/plots/{name}.py", OTHER_ROOMS.get(name, f"gaussmark_lib/experiments/{name}.py")]
+    assert [room for room in rooms if not (paths.ROOT / room).exists()] == []
+    tested = Path(rooms[1]).stem if name != "first_watermark" else "score"
+    files = [*(paths.ROOT / "tests").glob(f"*/*/test_{tested}.py"), *(paths.ROOT / "tests").glob(f"*/test_{tested}.py")]
+    assert files or list((paths.ROOT / "tests").glob(f"*/{tested}/test_*.py")), f"tests of {rooms[1]}"
+
+
+def test_a_preset_is_named_after_its_notebook():
+    names = [path.stem[3:] for path in notebooks.numbered()]
+    presets = [path.stem for path in paths.PRESETS.glob("*.yaml")]
+    assert [preset for preset in presets if not any(preset.startswith(name) for name in names)] == ["slurm"]

@@ -92,9 +92,9 @@ def test_the_command_exists_and_every_file_of_the_library_is_packaged():
     packages = {path.parent for path in (ROOT / "gaussmark_lib").rglob("*.py")}
     assert all((package / "__init__.py").exists() for package in packages), "a folder without __init__.py is no package"
     assert setuptools["packages"]["find"]["include"] == ["gaussmark_lib*"]
-    patterns = setuptools["package-data"]["gaussmark_lib"]
+    data = [f"{package.replace('.', '/')}/{pattern}" for package, patterns in setuptools["package-data"].items() for pattern in patterns]
     others = [path for path in (ROOT / "gaussmark_lib").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    assert [path for path in others if not any(path.match(pattern) for pattern in patterns)] == []
+    assert [path for path in others if not any(path.match(pattern) for pattern in data)] == []
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git what belongs to the project")
@@ -104,11 +104,23 @@ def test_the_top_level_of_the_tree_is_the_agreed_one():
     assert {file.split("/")[0] for file in files if file} == TOP_LEVEL
 
 
+def test_make_runs_the_tiers():
+    run = {}
+    for target in ("test", "test-all", "mutants"):
+        run[target] = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert run["test"].split()[-3:] == ["tests", "notebooks/00_first_watermark.ipynb", "notebooks/02_level_check.ipynb"]
+    assert run["test-all"].split()[-2:] == ["tests", "notebooks"]
+    assert all("--dist loadgroup --nbval-lax" in run[target] for target in ("test", "test-all"))
+    assert run["mutants"].split()[-1] == "tests/mutants.py"
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [target for target in run if f"make {target} " not in listed] == []
+
+
 def test_ci_runs_the_tests_and_insists_on_a_browser():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
     assert lines[0] == "set -euo pipefail"
-    assert lines[-1] == "make test", "its last line is the test suite's"
+    assert lines[-1] == "make test-all", "its last line is the test suite's"
     assert any(line.startswith("export GAUSSMARK_REQUIRE_BROWSER=1") for line in lines)
     subprocess.run(["bash", "-n", str(script)], check=True)

@@ -26,7 +26,7 @@ def test_the_large_preset_asks_for_hundreds_and_no_more_than_the_corpus_yields(q
 
 
 def test_the_exchange_preset_goes_up_to_a_psi_of_4_on_four_weights_and_more(quality):
-    values = quality.check(presets.read("exchange_large"))
+    values = quality.check(presets.read("quality_exchange"))
     assert values["n_exchange"] * values["n_exchange_keys"] >= 100
     assert max(values["exchange_psi"]) == 4.0
     assert len(values["exchange_weights"]) >= 4

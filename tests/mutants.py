@@ -1,0 +1,196 @@
+"""Do the tests notice a fault? Real faults are put into a copy of the library, one at a time, and the tests of that file must fail.
+
+    make mutants                          all of them, two at a time
+    python tests/mutants.py kgw rank      those whose file's name contains one of these words
+
+pytest does not collect this script. A mutant counts as caught if a test is reported as FAILED; one that only breaks an import or runs
+out of time is counted apart, because it says little about the tests. Fewer than 95% caught, or unsound tests, exit with 1.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = ROOT / "gaussmark_lib"
+COPIED, LINKED = ["gaussmark_lib", "tests", "pyproject.toml"], ["data", "notebooks", "papermill_runs", "Makefile"]
+CAUGHT_SHARE, AT_ONCE, TIMEOUT = 0.95, 2, 240
+
+# The tests of each file of the library: unit and oracle, those that fail soonest first.
+TESTS = {
+    "perturb.py": "unit/test_noise.py unit/test_watermarked.py unit/test_key_binding.py unit/test_export.py oracle/test_score.py",
+    "score.py": "oracle/test_score.py unit/test_score_inputs.py unit/test_score_on_error.py",
+    "gradients.py": "oracle/test_gradients.py oracle/test_score.py oracle/test_batch_invariance.py unit/test_score_leaves_no_trace.py",
+    "kgw.py": "unit/test_kgw.py",
+    "corrupt/edits.py": "unit/corrupt/test_edits.py",
+    "corrupt/registry.py": "unit/experiments/test_robustness.py unit/corrupt",
+    "rank_reduce.py": "oracle/test_rank_reduce.py",
+    "token_level/keys.py": "unit/token_level/test_keys.py oracle/token_level/test_keys.py",
+    "token_level/gradients.py": "oracle/token_level/test_keys.py unit/token_level/test_keys.py",
+    "token_level/quantile_test.py": "oracle/token_level/test_quantile_test.py",
+    "token_level/divergence.py": "oracle/token_level/test_divergence.py",
+    "likelihood.py": "oracle/test_likelihood.py oracle/test_gradients.py oracle/test_batch_invariance.py",
+    "generate_many.py": "oracle/test_generate_many.py",
+    "watermark.py": "unit/test_watermark.py unit/test_noise.py",
+    "keys.py": "unit/test_key_files.py unit/test_keys.py unit/test_key_binding.py",
+    "divergence.py": "oracle/test_divergence.py oracle/test_divergence_of_processor.py",
+}
+
+
+class Mutant(NamedTuple):
+    """A fault: ``new`` stands where the library has ``old``, which must occur exactly once in the file."""
+
+    file: str
+    fault: str
+    old: str
+    new: str
+
+    @property
+    def tests(self) -> list[str]:
+        return [f"tests/{name}" for name in TESTS[self.file].split()]
+
+    def applied(self, source: str) -> str:
+        """The file with the fault in it; LookupError where ``old`` is not there exactly once, SyntaxError where the result is no Python."""
+        if (n := source.count(self.old)) != 1:
+            raise LookupError(f"{self.file}, {self.fault}: expected exactly one {self.old!r}, found {n}; adapt tests/mutants.py")
+        changed = source.replace(self.old, self.new)
+        ast.parse(changed)
+        return changed
+
+
+MUTANTS = [
+    Mutant("perturb.py", "σ forgotten", "z *= sigma", "z *= 1"),
+    Mutant("perturb.py", "noise not projected", "wm.project(xi) if wm.rank_dropped else xi", "xi"),
+    Mutant("perturb.py", "weight not restored", "linear.parameter.data = theta\n", "pass\n"),
+    Mutant("perturb.py", "bound key not checked", "key.check(wm, xi)", "pass"),
+    Mutant("perturb.py", "θ − ξ", "theta.float() + xi)", "theta.float() - xi)"),
+    Mutant("perturb.py", "ξ rounded before it is added", "else theta.float() + xi)", "else theta + xi.to(theta.dtype))"),
+    Mutant("perturb.py", "a million possible keys", "standard_normal(key.seed,", "standard_normal(key.seed % 10**6,"),
+    Mutant("perturb.py", "gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
+    Mutant("perturb.py", "marked checkpoint allowed", "if hasattr(model.config, _MARK):", "if False:"),
+    Mutant("score.py", "σ forgotten in ψ", ".double().cpu().numpy() / sigma", ".double().cpu().numpy()"),
+    Mutant("score.py", "Φ instead of 1 − Φ", "p_value=norm.sf(flat)", "p_value=norm.cdf(flat)"),
+    Mutant("score.py", "p-value underflows", "p_value=norm.sf(flat)", "p_value=1 - norm.cdf(flat)"),
+    Mutant("score.py", "natural logarithm", "norm.logsf(flat) / np.log(10)", "norm.logsf(flat)"),
+    Mutant("score.py", "keys in the wrong order", "key_id=list(key_ids) * n", "key_id=list(key_ids)[::-1] * n"),
+    Mutant("score.py", "all keys are the first", "perturb.noises(model, wm, keys)\n", "perturb.noises(model, wm, [keys[0]] * len(keys))\n"),
+    Mutant("score.py", "rows in order of length", '.sort_values(["text", "n_tokens"]', '.sort_values(["n_tokens"]'),
+    Mutant("gradients.py", "first token not scored", "(number > start) &", "(number > start + 1) &"),
+    Mutant("gradients.py", "mean instead of sum", "(log_p * part).sum()", "(log_p * part).sum() / part.sum()"),
+    Mutant("gradients.py", "inputs off by one", "call.a[row, :n]", "call.a[row, :n].roll(1, 0)"),
+    Mutant("gradients.py", "gradient not projected", "wm.project(prefix.matrices[0])", "prefix.matrices[0]"),
+    Mutant("gradients.py", "G not divided by its norm", "return self.G.flatten() / self.norm", "return self.G.flatten()"),
+    Mutant("gradients.py", "a prefix loses its beginning", "matrices[call.layer] + _outer(", "_outer("),
+    Mutant("gradients.py", "likelihood of the last part only", ".cumsum(0).tolist()", ".tolist()"),
+    Mutant("gradients.py", "parameters stay frozen", "p.requires_grad_(True)", "pass"),
+    Mutant("gradients.py", "numbers within the batch", "prefix._replace(text=batch[prefix.text])", "prefix"),
+    Mutant("kgw.py", "context off by one", "context_width=1)", "context_width=2)"),
+    Mutant("kgw.py", "repeated pairs count twice", "ignore_repeated_ngrams=True)", "ignore_repeated_ngrams=False)"),
+    Mutant("kgw.py", "P(X > hits)", '"p_value": stats.binom.sf(hits - 1,', '"p_value": stats.binom.sf(hits,'),
+    Mutant("kgw.py", "key not used", "self.key.seed >> 65", "15485863"),
+    Mutant("kgw.py", "prompt scored", "torch.tensor([ids],", "torch.tensor([[*prompts[i], *ids]],"),
+    Mutant("kgw.py", "γ instead of its realised share", "return int(vocabulary * self.green_share) / vocabulary", "return self.green_share"),
+    Mutant("kgw.py", "bias doubled", "bias=self.bias,", "bias=2 * self.bias,"),
+    Mutant("corrupt/edits.py", "with replacement", "torch.randperm(n_tokens, generator=rng)[:n]", "torch.randint(n_tokens, (n,), generator=rng)"),
+    Mutant("corrupt/edits.py", "rounded down", "return round(fraction * n_tokens)", "return int(fraction * n_tokens)"),
+    Mutant("corrupt/edits.py", "replaced by itself", "if changed[place] == ids[place]]", "if False]"),
+    Mutant("corrupt/edits.py", "right prompts", "(*prompts[1:], prompts[0])", "prompts"),
+    Mutant("corrupt/edits.py", "all texts alike", "SeedSequence([seed, text])", "SeedSequence([seed])"),
+    Mutant("corrupt/edits.py", "seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"),
+    Mutant("corrupt/edits.py", "cut at the old prompt", "max(0, len(whole) - len(response))", "len(prompt)"),
+    Mutant("corrupt/registry.py", "seed of resampling not used", "responses, fraction, seed=seed)", "responses, fraction, seed=0)"),
+    Mutant(
+        "corrupt/registry.py", "the wrong share stays", "len(ids) - edits.count(len(ids), fraction))", "edits.count(len(ids), fraction) or len(ids))"
+    ),
+    Mutant("corrupt/registry.py", "the caller's own lists", "return [list(ids) for ids in texts]", "return list(texts)"),
+    Mutant("rank_reduce.py", "one side only", "return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix", "return matrix"),
+    Mutant("rank_reduce.py", "rank off by one", "[:, :k].clone(", "[:, 1 : k + 1].clone("),
+    Mutant("rank_reduce.py", "the wrong end", "[:, :k].clone(", "[:, -k:].clone("),
+    Mutant("rank_reduce.py", "cache knows no side", "(_sha256(theta), side)", '(_sha256(theta), "")'),
+    Mutant("rank_reduce.py", "reflection", "matrix - directions @ (", "matrix - 2 * directions @ ("),
+    Mutant("token_level/keys.py", "one key for all tokens", 'k.to_bytes(8, "big")', '(0).to_bytes(8, "big")'),
+    Mutant("token_level/keys.py", "σ forgotten in Γ", "slope / (sigma * length)", "slope / length"),
+    Mutant("token_level/keys.py", "sum of norms", "/ np.linalg.norm(length)", "/ length.sum()"),
+    Mutant("token_level/keys.py", "one side not projected", "rank_reduce.project_out(g.T, wm.project.left).T", "g"),
+    Mutant("token_level/keys.py", "noise not projected", "wm.project(noise(wm, key, k))", "noise(wm, key, k)"),
+    Mutant("token_level/gradients.py", "positions off by one", "slice(-len(response) - 1, -1)", "slice(-len(response), None)"),
+    Mutant("token_level/gradients.py", "every weight is local", "return not g[0, :-2].any()", "return True"),
+    Mutant("token_level/quantile_test.py", "P(X > hits)", "binom.sf(np.asarray(hits) - 1,", "binom.sf(np.asarray(hits),"),
+    Mutant("token_level/quantile_test.py", "one hit too few", "_rank(n_tokens, quantile) + 1", "_rank(n_tokens, quantile)"),
+    Mutant("token_level/divergence.py", "positions off by one", "[len(self.pairs[i][0]) - 1 + k", "[len(self.pairs[i][0]) + k"),
+    Mutant("likelihood.py", "first token not scored", "- len(x) + 1 for x, _", "- len(x) for x, _"),
+    Mutant("likelihood.py", "padding scored", "[[len(y)] for _, y in pairs]", "[[len(y) + 1] for _, y in pairs]"),
+    Mutant("generate_many.py", "σ twice", "(xi.double() / wm.sigma)", "xi.double()"),
+    Mutant("generate_many.py", "cache knows no rank", "(key.secret, wm.rank_dropped, wm.side)", "(key.secret,)"),
+    Mutant("watermark.py", "rank off by one", "self.rank_dropped >= min(linear.shape)", "self.rank_dropped > min(linear.shape)"),
+    Mutant("watermark.py", "the matrix of another model", "self if model is self.model else super().on(model)", "self"),
+    Mutant("keys.py", "checksum not checked", "file.checksum != _checksum(content) or", ""),
+    Mutant("divergence.py", "first token not counted", "per_position[i, len(x) - 1 :", "per_position[i, len(x) :"),
+    Mutant(
+        "divergence.py", "the other direction", "(marked.exp() * (marked - log_p(model", "(-log_p(model, ids, mask).exp() * (marked - log_p(model"
+    ),
+]
+
+
+def main(words: Sequence[str]) -> int:
+    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.file for word in words)]
+    for mutant in chosen:
+        mutant.applied((LIBRARY / mutant.file).read_text(encoding="utf-8"))  # before any test runs
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+        in_copy = partial(_outcome, folder=Path(folder))
+        sound = [outcome for outcome in pool.map(in_copy, _baseline(chosen)) if outcome != "survived"]
+        if sound:
+            print(f"without any mutant, the tests should pass: {', '.join(sound)}")
+            return 1
+        outcomes = []
+        for mutant, outcome in zip(chosen, pool.map(in_copy, chosen), strict=True):
+            print(f"{outcome:9}  {mutant.file:28}  {mutant.fault}", flush=True)
+            outcomes.append(outcome)
+    left = [f"{mutant.file}, {mutant.fault} ({outcome})" for mutant, outcome in zip(chosen, outcomes, strict=True) if outcome != "caught"]
+    print(f"{len(chosen) - len(left)} of {len(chosen)} caught; survivors: {'; '.join(left) or 'none'}")
+    return int(len(chosen) - len(left) < CAUGHT_SHARE * len(chosen))
+
+
+def _baseline(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """For each file, a mutant that changes nothing: its tests must pass."""
+    return [Mutant(file, "none", "", "") for file in dict.fromkeys(mutant.file for mutant in mutants)]
+
+
+def _outcome(mutant: Mutant, folder: Path) -> str:
+    """``caught`` by a failing test, ``survived``, ``broke`` (an error before any test) or ``timed out``."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    for name in COPIED:
+        original = ROOT / name
+        if original.is_dir():
+            shutil.copytree(original, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(original, place / name)
+    for name in LINKED:
+        (place / name).symlink_to(ROOT / name)
+    if mutant.old:
+        file = place / "gaussmark_lib" / mutant.file
+        file.write_text(mutant.applied(file.read_text(encoding="utf-8")), encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rf", "--tb=no", "-p", "no:cacheprovider", *mutant.tests]
+    try:
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return "timed out"
+    finally:
+        shutil.rmtree(place)
+    if done.returncode == 0:
+        return "survived"
+    failed = done.returncode == 1 and any(line.startswith("FAILED ") for line in done.stdout.splitlines())
+    return "caught" if failed else "broke"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""``make mutants`` runs on its own; here only that each mutant still fits the library, and that the script can tell what it finds."""
+
+import mutants
+import pytest
+from mutants import MUTANTS, ROOT, TESTS, Mutant
+
+ASKED_FOR = ["perturb.py", "score.py", "gradients.py", "kgw.py", "corrupt/", "rank_reduce.py", "token_level/"]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}, {mutant.fault}")
+def test_it_fits_the_library(mutant):
+    source = (mutants.LIBRARY / mutant.file).read_text(encoding="utf-8")
+    assert mutant.applied(source) != source
+    assert [name for name in mutant.tests if not (ROOT / name).exists()] == []
+
+
+def test_there_are_enough_and_each_is_another():
+    assert len(MUTANTS) >= 40
+    assert len(set(MUTANTS)) == len(MUTANTS)
+    assert all(any(mutant.file.startswith(part) for mutant in MUTANTS) for part in ASKED_FOR)
+    assert set(TESTS) == {mutant.file for mutant in MUTANTS}
+
+
+@pytest.mark.parametrize("source", ["x = 2", "x = 1\ny = 1"])
+def test_a_mutant_that_does_not_fit_is_an_error(source):
+    with pytest.raises(LookupError, match=r"expected exactly one ' = 1', found [02]"):
+        Mutant("kgw.py", "a fault", " = 1", " = 2").applied(source)
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome"),
+    [
+        ("def test(): assert f() == 1", "caught"),
+        ("def test(): f()", "survived"),
+        ("from gaussmark_lib.nothing import f", "broke"),
+        ("import time; time.sleep(60)", "timed out"),
+    ],
+)
+def test_outcomes(tmp_path, monkeypatch, test, outcome):
+    head = "from gaussmark_lib.one import f\n"
+    for name, text in {"gaussmark_lib/__init__.py": "", "gaussmark_lib/one.py": "def f(): return 1", "tests/test_one.py": head + test}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--import-mode=importlib'")
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    monkeypatch.setattr(mutants, "LINKED", [])
+    if outcome == "timed out":
+        monkeypatch.setattr(mutants, "TIMEOUT", 3)
+    monkeypatch.setitem(mutants.TESTS, "one.py", "test_one.py")
+    (tmp_path / "copies").mkdir()
+    assert mutants._outcome(Mutant("one.py", "two for one", "return 1", "return 2"), tmp_path / "copies") == outcome
