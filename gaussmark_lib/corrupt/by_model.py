@@ -151,7 +151,7 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
     """
     if (source, target) not in PAIRS:
         known = ", ".join(f"{a}→{b}" for a, b in PAIRS)
-        raise InvalidModelError(f"no translation model for {source}→{target}: expected one of {known}; add another to rewrite.PAIRS")
+        raise InvalidModelError(f"no translation model for {source}→{target}: expected one of {known}; add another to corrupt.by_model.PAIRS")
     name = PAIRS[source, target]
     try:
         local = {"local_files_only": not hub.reachable()}

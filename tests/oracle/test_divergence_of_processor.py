@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from gaussmark_lib.scheme.synthid import SynthID
+from gaussmark_lib.schemes import SynthID
 
 from gaussmark_lib import divergence
 from gaussmark_lib.errors import InvalidTextError, PerturbedModelError

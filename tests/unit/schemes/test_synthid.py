@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tiny_models
-from gaussmark_lib.scheme.synthid import SynthID
+from gaussmark_lib.schemes import SynthID
 from scipy import stats
 
 from gaussmark_lib import generate
