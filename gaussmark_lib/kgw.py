@@ -84,7 +84,7 @@ class KGW(SamplerScheme):
         """Tests each response; the prompts are ignored.
 
         Returns:
-            One row a text: ``text, n_tokens``, ``n_scored`` (distinct pairs), ``n_green``, ``statistic`` (z), ``p_normal`` (1 − Φ(z)),
+            One row per text: ``text, n_tokens``, ``n_scored`` (distinct pairs), ``n_green``, ``statistic`` (z), ``p_normal`` (1 − Φ(z)),
             ``p_value`` (the exact tail, or with ``test="z"`` the normal one again) and its ``log10_p``.
 
         Raises:

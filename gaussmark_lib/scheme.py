@@ -105,7 +105,7 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
     """The registered schemes of these names, or all of them, with this key.
 
     Args:
-        wm: weight, σ and number of dropped directions for the schemes that change a weight; the vanilla ones drop none.
+        wm: weight, σ and number of dropped directions for the schemes that change a weight; ``GaussMark`` drops none.
 
     Raises:
         InvalidWatermarkError: a name that no scheme has, a watermark that a scheme cannot use, or a maker that returns no scheme.

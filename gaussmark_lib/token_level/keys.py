@@ -68,7 +68,7 @@ def sample(
     prompts = generate.checked(model, prompts, n_tokens, top_p=1.0, temperature=1.0, batch_size=1)
     wm = wm.on(model)
     keep_cache = gradients.is_local(model, wm.linear)
-    luck = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
+    uniforms = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
     ids, mask = tokens.pad(prompts, "left", model.device)
     cache = None
     with models.evaluating(model):
@@ -78,7 +78,7 @@ def sample(
             with perturb.moved(model, wm, wm.project(noise(wm, key, k)), by=key.key_id):
                 out = model(input_ids=new, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=keep_cache)
             cache = out.past_key_values if keep_cache else None
-            token = generate.pick(out.logits[:, -1], luck[:, k], top_p=1.0, temperature=1.0)
+            token = generate.pick(out.logits[:, -1], uniforms[:, k], top_p=1.0, temperature=1.0)
             ids, mask = torch.cat([ids, token[:, None]], dim=1), torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
     return ids[:, -n_tokens:].tolist()
 
