@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -58,7 +58,7 @@ class Scheme(Protocol):
     def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
         """Σ_t KL(q_t ‖ p_t) along each of its own texts, nats per text: how far from the base model it wrote them (``divergence``)."""
 
-    def rekeyed(self, seed: int) -> Self:
+    def rekeyed(self, seed: int) -> "Scheme":
         """The same scheme under another, guessable key."""
         return replace(self, key=Key.from_seed(seed))
 
