@@ -23,7 +23,7 @@ The scheme, flat:
 ``cli``               the command ``gaussmark``
 ====================  ================================================================================
 
-The rooms around it, which import the core and are never imported by it: ``corrupt`` (what happens to a text on its way), ``schemes``
+The rooms around it, which import the core and are imported by none of it but ``cli``: ``corrupt`` (what happens to a text on its way), ``schemes``
 (all watermarks by name), ``token_level`` (Algs. 3 and 4), ``experiments`` and ``plots`` (a file per notebook, with its name), ``quality``,
 ``runs`` (one notebook run and its record), ``sweeps`` (many), ``doclm`` (the embedded model), ``toys`` (the theory in closed form), ``widgets``.
 """

@@ -128,11 +128,11 @@ def table(found: TextGradient, psi: Float[np.ndarray, " k"], key_ids: Sequence[s
     return _rows([_facts(found)], psi[None], key_ids)
 
 
-def _facts(found: TextGradient) -> dict[str, float]:
+def _facts(found: TextGradient) -> dict[str, int | float]:
     return {"text": found.text, "grad_norm": found.norm, "log_lik": found.log_lik, "n_tokens": found.n_tokens}
 
 
-def _rows(facts: Sequence[dict[str, float]], psi: Float[np.ndarray, "texts k"], key_ids: Sequence[str]) -> pd.DataFrame:
+def _rows(facts: Sequence[dict[str, int | float]], psi: Float[np.ndarray, "texts k"], key_ids: Sequence[str]) -> pd.DataFrame:
     n, k = psi.shape
     flat = psi.ravel()
     by_text = pd.DataFrame(facts, columns=["text", "grad_norm", "log_lik", "n_tokens"]).loc[np.repeat(np.arange(n), k)].reset_index(drop=True)

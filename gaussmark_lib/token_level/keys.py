@@ -127,8 +127,8 @@ class _Leaning:
     """Texts under one key: of each its ``slopes`` ⟨ξ_k, PG_k⟩ and its ``norms`` ‖PG_k‖, a number a token."""
 
     pairs: list[Pair]
-    slopes: list[Float[Tensor, " k"]]
-    norms: list[Float[Tensor, " k"]]
+    slopes: list[Float[Tensor, " _"]]
+    norms: list[Float[Tensor, " _"]]
 
     def table(self, sigma: float) -> pd.DataFrame:
         rows = []
@@ -144,7 +144,7 @@ class _Leaning:
         return pd.concat(rows, ignore_index=True)
 
 
-Factors = tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]  # Qa_k and Pg_k of each token
+Factors = tuple[Float[Tensor, "_ d_in"], Float[Tensor, "_ d_out"]]  # Qa_k and Pg_k of each token
 
 
 def _by_factors(model: PreTrainedModel, wm: PlacedWatermark, groups: Sequence[_Group]) -> list[_Leaning]:
@@ -164,7 +164,7 @@ def _factors(model: PreTrainedModel, wm: PlacedWatermark, prompt: Sequence[int],
     return rank_reduce.project_out(a.T, wm.project.right).T, rank_reduce.project_out(g.T, wm.project.left).T
 
 
-def _along(wm: PlacedWatermark, key: Key, factors: Sequence[Factors]) -> list[Float[Tensor, " k"]]:
+def _along(wm: PlacedWatermark, key: Key, factors: Sequence[Factors]) -> list[Float[Tensor, " _"]]:
     """g_kᵀ ξ_k a_k of all texts; each noise is drawn once."""
     slopes = [torch.zeros(len(a)) for a, _ in factors]
     for k in range(max(len(a) for a, _ in factors)):
