@@ -1,0 +1,29 @@
+"""GaussMark, a workbench. The map, in the order of reading; nothing is imported here, so that ``import gaussmark_lib`` costs nothing.
+
+The scheme, flat:
+
+====================  ================================================================================
+``errors``            what the library refuses, by name
+``paths`` ``hub``     where the repository's folders are; whether the model hub can be reached
+``models``            language models, and the weight matrices that can carry a watermark
+``tokens``            prompts and responses as checked, padded token ids
+``texts`` ``docs``    where prompts and human texts come from; the embedded corpus
+``normal`` ``keys``   128 secret bits → the same normal numbers on every machine; key files
+``watermark``         which weight, which σ, which directions are left out
+``perturb``           ξ of a key, and the model at θ + ξ (Alg. 1)
+``rank_reduce``       noise and gradient without a weight's top singular directions
+``generate``          sampling; ``generate_many``: many watermarks in one batch
+``likelihood``        log p of each token, cross-entropy, entropy
+``gradients``         G = ∇_θ log p_θ(y | x) of many texts at once
+``score``             ψ = ⟨ξ, G⟩ / (σ‖G‖) and its p-value (Alg. 2)
+``evidence``          ψ as a sum over tokens
+``divergence``        the price of a watermark: KL(p_{θ+ξ} ‖ p_θ)
+``scheme`` ``kgw``    what every watermark can do, and the registry; the baseline KGW
+``stats``             estimates with intervals, levels, power
+``cli``               the command ``gaussmark``
+====================  ================================================================================
+
+The rooms around it, which import the core and are imported by none of it but ``cli``: ``corrupt`` (what happens to a text on its way), ``schemes``
+(all watermarks by name), ``token_level`` (Algs. 3 and 4), ``experiments`` and ``plots`` (a file per notebook, with its name), ``quality``,
+``runs`` (one notebook run and its record), ``sweeps`` (many), ``doclm`` (the embedded model), ``toys`` (the theory in closed form), ``widgets``.
+"""

@@ -3,7 +3,7 @@
     KL(p_{θ+ξ} ‖ p_θ)  =  E_{y ~ p_{θ+ξ}} Σ_t KL(p_{θ+ξ}(· | x, y_<t) ‖ p_θ(· | x, y_<t))      (chain rule)
 
 The texts y are samples; over the next token the sum is exact. That has the mean of log p_{θ+ξ}(y) − log p_θ(y), with far less noise. To second
-order the price is ψ²/2 nats a text, ψ being the mean statistic (``stats.predicted_price`` per token).
+order the price is ψ²/2 nats per text, ψ being the mean statistic (``stats.predicted_price`` per token).
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ def per_text(
     key: perturb.Key,
     batch_size: int = 16,
 ) -> Float[np.ndarray, " texts"]:
-    """Σ_t KL(p_{θ+ξ}(· | x, y_<t) ‖ p_θ(· | x, y_<t)) over the response's positions, nats a text; its mean over y ~ p_{θ+ξ} is the price.
+    """Σ_t KL(p_{θ+ξ}(· | x, y_<t) ‖ p_θ(· | x, y_<t)) over the response's positions, nats per text; its mean over y ~ p_{θ+ξ} is the price.
 
     Args:
         model: the base model.
-        prompts, responses: token ids, one prompt a response; an empty prompt stands for the model's start token.
+        prompts, responses: token ids, one prompt per response; an empty prompt stands for the model's start token.
     """
     perturb.refuse_perturbed(model)
     wm = wm.on(model)
@@ -57,10 +57,10 @@ def per_text_of_processor(
     processor: Callable[[slice], generate.Processor],
     batch_size: int = 16,
 ) -> Float[np.ndarray, " texts"]:
-    """The same for a scheme that changes the logits while it samples: Σ_t KL(q_t ‖ p_t) with q_t from the processed logits, nats a text.
+    """The same for a scheme that changes the logits while it samples: Σ_t KL(q_t ‖ p_t) with q_t from the processed logits, nats per text.
 
     Args:
-        processor: as for ``generate.sample``. It meets the texts as it met them then, step by step: responses of one length.
+        processor: as for ``generate.sample``. It sees the texts step by step, as while sampling, so all responses must have one length.
 
     Raises:
         PerturbedModelError, InvalidTextError: responses of several lengths, or none.

@@ -1,10 +1,10 @@
-"""Which tokens speak for a key: ψ split into one number a token.
+"""Which tokens are evidence for a key: ψ as a sum of one number per token.
 
     e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),   G = Σ_t ∇_θ log p_θ(v_t | x, v_<t),   Σ_t e_t = ψ exactly
 
 The inner product is the derivative of one token's log-probability along ξ: how fast the token would become likelier if the watermark were
 turned up from zero. So *one* forward-mode pass, which carries the derivative along ξ beside every activation, gives all T of them,
-where reverse mode would need a backward pass a token.
+where reverse mode would need one backward pass per token.
 
 ====================  ==========================================
 paper                 here
@@ -43,7 +43,7 @@ def per_token(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[
         wm, key: as for ``score.score``; σ cancels.
 
     Returns:
-        One row a token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units of ψ), ``log_p`` (nats).
+        One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units of ψ), ``log_p`` (nats).
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError, UnknownWeightError: as ``score.score``.
@@ -68,7 +68,7 @@ def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFr
         decode: token ids → text, e.g. ``lm.tokenizer.decode``.
 
     Returns:
-        One row a piece, in order: ``text``, ``evidence`` and ``log_p`` (sums over its tokens), ``n_tokens``. The texts joined are the whole text.
+        One row per piece, in order: ``text``, ``evidence`` and ``log_p`` (sums over its tokens), ``n_tokens``. The texts joined are the whole text.
 
     >>> table = pd.DataFrame({"token_id": [104, 195, 169], "evidence": [0.5, 0.25, 0.25], "log_p": -1.0})
     >>> pieces(table, lambda ids: bytes(ids).decode(errors="replace"))[["text", "evidence", "n_tokens"]].values.tolist()

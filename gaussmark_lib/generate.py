@@ -2,7 +2,7 @@
 
 Each row draws from its own stream of uniform numbers, a function of (seed, row) alone, and turns them into tokens by inverting the
 cumulative distribution. So a row's text does not depend on the rows beside it or on the batch size, and the same seed
-gives base and watermarked model the same luck.
+gives base and watermarked model the same random numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def sample(
             (rows, n), padded on the left, and logits (rows, vocabulary) → logits. transformers' logits processors are such functions.
 
     Returns:
-        One list of token ids a prompt.
+        One list of token ids per prompt.
 
     Raises:
         InvalidTextError: no prompts, ids outside the vocabulary, or prompt and response beyond the context.
@@ -79,14 +79,14 @@ def checked(
 
 
 def uniform(seed: int, n_rows: int, n_tokens: int) -> Float[np.ndarray, "rows tokens"]:
-    """The uniform numbers by which rows are sampled: a stream a row, of (seed, row) alone."""
+    """The uniform numbers that rows are sampled with: each row's are a function of (seed, row) alone."""
     return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(n_rows)])
 
 
 def continued(
     model: PreTrainedModel,
     prompts: list[list[int]],
-    luck: Float[np.ndarray, "rows tokens"],
+    uniforms: Float[np.ndarray, "rows tokens"],
     top_p: float,
     temperature: float,
     batch_size: int,
@@ -95,11 +95,11 @@ def continued(
     around: Callable[[slice], AbstractContextManager] = lambda rows: nullcontext(),
     processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
-    """Checked prompts, continued by given luck; ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`."""
+    """Checked prompts, continued by given uniform numbers; ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`."""
     responses: list[list[int]] = []
     batches = range(0, len(prompts), batch_size)
     steps = count(1)
-    with tqdm(total=len(batches) * luck.shape[1], desc="generating", unit="step", disable=not progress) as bar:
+    with tqdm(total=len(batches) * uniforms.shape[1], desc="generating", unit="step", disable=not progress) as bar:
 
         def advance() -> None:
             bar.update()
@@ -110,7 +110,7 @@ def continued(
             rows = slice(start, start + batch_size)
             process = processor(rows) if processor else None
             with around(rows):
-                responses += _sample_batch(model, prompts[rows], torch.from_numpy(luck[rows]), top_p, temperature, advance, process).tolist()
+                responses += _sample_batch(model, prompts[rows], torch.from_numpy(uniforms[rows]), top_p, temperature, advance, process).tolist()
     return responses
 
 
@@ -118,7 +118,7 @@ def continued(
 def _sample_batch(
     model: PreTrainedModel,
     prompts: list[list[int]],
-    luck: Tensor,
+    uniforms: Tensor,
     top_p: float,
     temperature: float,
     advance: Callable[[], None],
@@ -126,17 +126,17 @@ def _sample_batch(
 ) -> Tensor:
     """Token ids (rows, steps) for uniform numbers (rows, steps). Prompts are padded on the left, so that all rows end together."""
     ids, mask = tokens.pad(prompts, "left", model.device)
-    luck = luck.to(model.device)
+    uniforms = uniforms.to(model.device)
     position = (mask.cumsum(-1) - 1).clamp_min(0)
     last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
-    cache, chosen, before = _cache(model, position.shape[1] + luck.shape[1]), [], ids
+    cache, chosen, before = _cache(model, position.shape[1] + uniforms.shape[1]), [], ids
     with models.evaluating(model):
-        for step in range(luck.shape[1]):
+        for step in range(uniforms.shape[1]):
             out = model(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True, **last_only)
             logits = out.logits[:, -1]
             if process:
                 logits = process(torch.cat([before, *chosen], dim=1), logits)
-            ids = pick(logits, luck[:, step], top_p, temperature)[:, None]
+            ids = pick(logits, uniforms[:, step], top_p, temperature)[:, None]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             position = position[:, -1:] + 1
             chosen.append(ids)
@@ -170,8 +170,8 @@ def _cache(model: PreTrainedModel, n_positions: int) -> DynamicCache:
     return cache
 
 
-def pick(logits: Tensor, luck: Tensor, top_p: float, temperature: float) -> Tensor:
-    """The token at which the cumulative probability passes ``luck``: logits (rows, vocabulary), luck (rows,) in [0, 1) → ids (rows,)."""
+def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
+    """The token at which the cumulative probability passes u: logits (rows, vocabulary), u (rows,) in [0, 1) → ids (rows,)."""
     if not torch.isfinite(logits.amax(-1)).all():  # −inf for some tokens is fine
         raise InvalidModelError("expected finite logits, got NaN or infinity: is the noise far too strong, or the model damaged?")
     if temperature == 0:
@@ -184,7 +184,7 @@ def pick(logits: Tensor, luck: Tensor, top_p: float, temperature: float) -> Tens
         p = p.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), 0.0)
     cumulative = p.cumsum(-1)
     total = cumulative[:, -1]
-    target = torch.minimum(luck * total, torch.nextafter(total, torch.zeros_like(total)))  # below the total even where the product rounds up to it
+    target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))  # below the total even where the product rounds up to it
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
 
 

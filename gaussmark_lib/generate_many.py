@@ -44,14 +44,14 @@ def sample(
         model: the base model.
         prompts, n_tokens, top_p, temperature: as for ``generate.sample``.
         cells: (watermark, key) pairs, all of one weight; None stands for the base model.
-        seed: of the sampling, one for all cells (which then have the same luck) or one a cell.
+        seed: of the sampling, one for all cells (which then have the same random numbers) or one per cell.
         batch_size: rows, i.e. prompts × cells, at a time.
 
     Returns:
-        For each cell its responses, one a prompt: those of ``generate.sample`` under ``watermarked(model, wm, key)`` with the same seed.
+        For each cell its responses, one per prompt: those of ``generate.sample`` under ``watermarked(model, wm, key)`` with the same seed.
 
     Raises:
-        InvalidWatermarkError: no cells, or cells of several weights; and whatever ``generate.sample`` and ``perturb.noise`` raise.
+        InvalidWatermarkError: no cells, or cells of several weights; and the errors of ``generate.sample`` and ``perturb.noise``.
     """
     prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size)
     seeds = [seed] * len(cells) if isinstance(seed, int) else list(seed)
@@ -59,12 +59,12 @@ def sample(
         raise InvalidWatermarkError(f"seed: expected one for all, or one for each of {len(cells)} cells, got {len(seeds)}")
     noises = Noises(model, cells)
     order = sorted(range(len(cells)), key=lambda i: (noises.number[i], i))  # rows of one key side by side
-    luck = np.concatenate([generate.uniform(seeds[i], len(prompts), n_tokens) for i in order])
+    uniforms = np.concatenate([generate.uniform(seeds[i], len(prompts), n_tokens) for i in order])
     owner = np.repeat(order, len(prompts))
     flat = generate.continued(
         model,
         prompts * len(cells),
-        luck,
+        uniforms,
         top_p,
         temperature,
         batch_size,

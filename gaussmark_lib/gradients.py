@@ -1,12 +1,11 @@
-"""G = ∇_θ log p_θ(y | x) of many texts at once: all that a text contributes to its test, before any key is looked at.
+"""G = ∇_θ log p_θ(y | x) of many texts at once: the part of its test that does not depend on the key.
 
 A linear layer computes y_s = W·a_s at each position s, so
 
     G = Σ_s g_s a_sᵀ,      g_s = ∂ log p_θ(y | x) / ∂y_s
 
-A hook keeps a_s and makes the layer's output the start of the graph; one backward pass down to it gives g_s for all texts of a batch. Nothing
-below the layer is differentiated, and no gradient of another weight is ever formed. Several weights, and several lengths of one text,
-share a forward pass.
+A hook keeps a_s and makes the layer's output the start of the graph; one backward pass down to it gives g_s for all texts of a batch. No layer
+below is differentiated, and no other weight's gradient is formed. Several weights, and several lengths of one text, share a forward pass.
 
 ====================  ==========================================
 paper                 here
@@ -39,7 +38,7 @@ from gaussmark_lib.watermark import Watermark
 
 @dataclass(frozen=True, eq=False)
 class TextGradient:
-    """What one text says about one weight: ``G`` (d_out, d_in), ``log_lik`` = log p_θ(y | x) in nats, summed over ``n_tokens``."""
+    """One text's gradient ``G`` for one weight, and ``log_lik`` = log p_θ(y | x) in nats, summed over its ``n_tokens``."""
 
     text: int
     G: Float[Tensor, "d_out d_in"]
@@ -79,27 +78,21 @@ def gradients(
     """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first.
 
     Args:
-        lengths: where given, the G of each response's first n tokens, for each of these n that the response has. The forward pass is shared.
+        lengths: where given, the G of each response's first n tokens, for each of these n that the response has.
         dtype: as for ``score.score``.
 
     Raises:
-        PerturbedModelError, InvalidTextError, DegenerateScoreError, UnknownWeightError.
+        PerturbedModelError, InvalidTextError, DegenerateScoreError, UnknownWeightError: as ``score.score``.
     """
     perturb.refuse_perturbed(model)
-    return of_pairs(
-        model, tokens.checked_pairs(model, prompts, responses), wm, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress
-    )
+    pairs = tokens.checked_pairs(model, prompts, responses)
+    return of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress)
 
 
-def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *, perturbed: bool = False, **settings) -> Iterator[TextGradient]:
-    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their numbers.
-
-    Args:
-        perturbed: the model may be a watermarked one. Only for showing what goes wrong then: ψ is N(0, 1) at the base θ alone.
-    """
+def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, **settings) -> Iterator[TextGradient]:
+    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their numbers."""
     wm = wm.on(model)
-    reading = _Reading(model, [wm.linear], perturbed=perturbed, **settings)
-    for prefix in reading.prefixes(pairs):
+    for prefix in _Reading(model, [wm.linear], **settings).prefixes(pairs):
         yield TextGradient(prefix.text, wm.project(prefix.matrices[0]), prefix.log_lik, prefix.n_tokens)
 
 
@@ -114,14 +107,14 @@ def norms(
     batch_size: int = 8,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """‖G‖ of each text for each of several weights, from one forward and one backward pass: what predicts power, for a whole model at once.
+    """‖G‖, which predicts power, of each text for each of several weights, from one forward and one backward pass.
 
     Args:
-        weights: full names; their order does not matter.
+        weights: full names.
         lengths: as for :func:`gradients`.
 
     Returns:
-        One row a text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over the tokens).
+        One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
     """
     linears = [models.linear(model, weight) for weight in weights]
     reading = _Reading(model, linears, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress)
@@ -135,12 +128,12 @@ def norms(
 
 @contextmanager
 def frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode, and a graph that begins at the traced layer, since no parameter asks for a gradient; restored afterwards."""
+    """Evaluation mode, and no parameter requires a gradient, so that the graph begins at the traced layer; restored afterwards."""
     wanted = [p for p in model.parameters() if p.requires_grad]
     for p in wanted:
         p.requires_grad_(False)
     try:
-        with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
+        with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():  # in any mode of the caller
             yield
     finally:
         for p in wanted:
@@ -157,7 +150,7 @@ class Call(NamedTuple):
 
 @contextmanager
 def traced(linears: Sequence[models.Linear]) -> Iterator[list[Call]]:
-    """Inside the ``with``, every use of these layers is kept, in the order of the forward pass; their outputs ask for a gradient."""
+    """Inside the ``with``, each use of these layers is kept, in the order of the forward pass; their outputs require a gradient."""
     calls: list[Call] = []
 
     def keeper(layer: int):
@@ -196,7 +189,6 @@ class _Reading:
     dtype: str | torch.dtype | None = None
     batch_size: int = 8
     progress: bool = False
-    perturbed: bool = False
 
     def __post_init__(self):
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -211,8 +203,7 @@ class _Reading:
         with tqdm(total=len(order), desc="scoring", unit="text", disable=not self.progress) as bar:
             for start in range(0, len(order), self.batch_size):
                 batch = order[start : start + self.batch_size]
-                if not self.perturbed:
-                    perturb.refuse_perturbed(self.model)  # for each batch: what runs between two yields may have watermarked it
+                perturb.refuse_perturbed(self.model)  # for each batch: the caller may have watermarked the model between two yields
                 with models.computing_in(self.model, dtype), frozen(self.model):
                     found = self._batch([pairs[i] for i in batch])
                 for prefix in found:
@@ -226,8 +217,10 @@ class _Reading:
         """
         with traced(self.linears) as calls:
             log_p, number = likelihood.token_log_p(self.model, pairs)
-        self._check_used(log_p, calls)
-        ends = sorted(set(self.lengths)) if self.lengths else [max(len(y) for _, y in pairs)]
+        used = {call.layer for call in calls} if log_p.requires_grad else set()
+        if unused := [linear.name for layer, linear in enumerate(self.linears) if layer not in used]:
+            raise DegenerateScoreError(f"expected texts that depend on {unused[0]}, but the model computes them without it; choose another weight")
+        ends = self._ends(max(len(y) for _, y in pairs))
         parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
         outputs = [call.y for call in calls]
         g = [torch.autograd.grad((log_p * part).sum(), outputs, retain_graph=part is not parts[-1], materialize_grads=True) for part in parts]
@@ -235,21 +228,15 @@ class _Reading:
         inputs = [call._replace(y=None) for call in calls]  # the outputs hold the whole graph
         return self._formed(inputs, g, log_liks, pairs)
 
-    def _check_used(self, log_p: Tensor, calls: Sequence[Call]) -> None:
-        used = {call.layer for call in calls} if log_p.requires_grad else set()
-        for layer, linear in enumerate(self.linears):
-            if layer not in used:
-                raise DegenerateScoreError(
-                    f"expected texts that depend on {linear.name}, but the model computes them without it; choose another weight"
-                )
+    def _ends(self, n_tokens: int) -> list[int]:
+        """Where the prefixes end, shortest first: after the wanted lengths, or after the whole text."""
+        return sorted(set(self.lengths)) if self.lengths else [n_tokens]
 
     def _formed(self, inputs: Sequence[Call], g: Sequence[Sequence[Tensor]], log_liks: list[list[float]], pairs: Sequence[Pair]) -> Iterator[_Prefix]:
-        """G = Σ_s g_s a_sᵀ; that of a longer prefix is the one before plus what its further tokens add."""
+        """G = Σ_s g_s a_sᵀ; a longer prefix adds its further tokens to the one before."""
         for row, (x, y) in enumerate(pairs):
             matrices: list[Tensor | float] = [0.0] * len(self.linears)
-            for part, end in enumerate(sorted(set(self.lengths)) if self.lengths else [len(y)]):
-                if end > len(y):
-                    break
+            for part, end in enumerate(end for end in self._ends(len(y)) if end <= len(y)):
                 n = len(x) + end
                 for call, of_output in zip(inputs, g[part], strict=True):
                     matrices[call.layer] = matrices[call.layer] + _outer(of_output[row, :n], call.a[row, :n])

@@ -1,4 +1,4 @@
-"""Secret keys and their files. A key is 128 random bits; everything else about it can be known to anybody."""
+"""Secret keys and their files. A key is 128 random bits; everything else about it is public."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: int) -> "Key":
-        """A key that anybody can guess: for demonstrations and tests only."""
+        """A guessable key: for demonstrations and tests only."""
         return cls(hashlib.sha256(f"gaussmark demonstration key {operator.index(seed)}".encode()).digest()[:16])
 
     @property

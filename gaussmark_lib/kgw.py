@@ -25,29 +25,28 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
 from scipy import stats
 from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import divergence, generate, models, tokens
+from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.scheme import Scheme, register
+from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
 COLUMNS = ["text", "n_tokens", "n_scored", "n_green", "statistic", "p_normal", "p_value", "log10_p"]
 
 
 @dataclass(frozen=True)
-class KGW(Scheme):
+class KGW(SamplerScheme):
     """One soft red list watermark.
 
     Args:
         bias: δ > 0, added to green tokens' logits, nats.
         key: its secret starts the hash.
         green_share: γ, 0 < γ < 1.
-        test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` to show what the detector's own p-value does to the level.
+        test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` for the detector's own normal one, which exceeds its level (``exact`` is False).
     """
 
     bias: float
@@ -77,23 +76,15 @@ class KGW(Scheme):
         hashing_key = self.key.seed >> 65  # torch takes seeds below 2⁶³
         return WatermarkingConfig(greenlist_ratio=self.green_share, bias=self.bias, hashing_key=hashing_key, context_width=1)
 
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
-        """Continues each prompt, with the luck that :func:`generate.sample` has for this seed."""
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
-
     def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:
         self._realised_share(model)  # raises where there is none
         return WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
 
-    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
-        """How far from the base model its own texts were written, nats a text: see ``divergence``."""
-        return divergence.per_text_of_processor(model, prompts, responses, lambda rows: self.processor(model))
-
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        """Tests each response; the prompts are not looked at.
+        """Tests each response; the prompts are ignored.
 
         Returns:
-            One row a text: ``text, n_tokens``, ``n_scored`` (distinct pairs), ``n_green``, ``statistic`` (z), ``p_normal`` (1 − Φ(z)),
+            One row per text: ``text, n_tokens``, ``n_scored`` (distinct pairs), ``n_green``, ``statistic`` (z), ``p_normal`` (1 − Φ(z)),
             ``p_value`` (the exact tail, or with ``test="z"`` the normal one again) and its ``log10_p``.
 
         Raises:

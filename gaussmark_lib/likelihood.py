@@ -62,7 +62,7 @@ def bits_per_character(nats_per_token: ArrayLike, n_tokens: ArrayLike, n_charact
 
 def entropies(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], *, batch_size: int = 8
-) -> list[Float[np.ndarray, " n"]]:
+) -> list[Float[np.ndarray, " _"]]:
     """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats: how much freedom the model had there."""
     prompts = tokens.checked_prompts(model, prompts)
     return _per_text(model, list(zip(prompts, responses, strict=True)), lambda logits, _: _entropy(logits), batch_size, False)
@@ -76,7 +76,7 @@ def _entropy(logits: Tensor) -> Tensor:
 @torch.no_grad()
 def _per_text(
     model: PreTrainedModel, pairs: Sequence[Pair], measure: Callable[[Tensor, Tensor], Tensor], batch_size: int, progress: bool
-) -> list[Float[np.ndarray, " n"]]:
+) -> list[Float[np.ndarray, " _"]]:
     """``measure(logits, targets)`` at each response token of each text, float64, in batches of like length."""
     order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
     found: dict[int, np.ndarray] = {}

@@ -72,7 +72,7 @@ class Linear:
         return self.oriented(self.parameter.detach())
 
     def sha256(self) -> str:
-        """Of the values rounded to bfloat16, so that a model is the same base whatever precision it was loaded in."""
+        """Of the values rounded to bfloat16, so that a model is the same base in every precision that it is loaded in."""
         rounded = self.value().to(torch.bfloat16).cpu().contiguous()
         return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
 
@@ -120,7 +120,7 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar of transformers: reading a local file is over before anyone has read the bar. Downloads keep theirs."""
+    """No progress bar of transformers while a local file is read; downloads keep theirs."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

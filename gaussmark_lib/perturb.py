@@ -129,7 +129,7 @@ def refuse_perturbed(model: PreTrainedModel) -> None:
     """
     if hasattr(model, _MARK):
         raise PerturbedModelError(
-            "expected the base model, got one inside watermarked() or moved(); leave the `with` block first: the gradient is taken at θ, never at θ + ξ"
+            "expected the base model, got one inside watermarked() or moved(); leave the `with` block first: G is taken at θ, never at θ + ξ"
         )
     if hasattr(model.config, _MARK):
         key_id = getattr(model.config, _MARK)["key_id"]

@@ -1,27 +1,26 @@
-"""Watermarks of different kinds behind one face, so that one experiment compares them on the same prompts with the same random numbers.
+"""Watermarks of different kinds with one interface, so that one experiment compares them on the same prompts with the same random numbers.
 
-A scheme is a frozen dataclass that inherits from :class:`Scheme` and is registered under a name:
+A scheme is a frozen dataclass that inherits from :class:`Scheme`, in a file of the folder ``schemes``, and is registered under a name:
 
     @register("my scheme")
-    def make(wm: Watermark, key: Key) -> Scheme:
+    def mine(wm: Watermark, key: Key) -> MyScheme:
         return MyScheme(key)
 
-``schemes.named`` then makes it, and every level test runs over it. Its score table has one row a text with at least the columns ``COLUMNS``,
-where ``statistic`` is its own (ψ, z, …) and ``p_value`` says how likely a value as large is without the key: schemes are compared by their
-p-values only.
+``schemes.named`` then makes it, and the level tests (tests/oracle/test_levels.py) run over it. Schemes are compared by their p-values only.
 """
 
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Protocol, Self, runtime_checkable
+from dataclasses import is_dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
+from gaussmark_lib import divergence, generate
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Texts
@@ -32,12 +31,15 @@ COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]
 
 @runtime_checkable
 class Scheme(Protocol):
-    """What an experiment asks of a watermark. A scheme is a frozen dataclass with a field ``key``; its ``repr`` says all fields but the secret.
+    """What an experiment asks of a watermark.
+
+    A scheme is a frozen dataclass with a field ``key``: equal fields mean the same scheme, and its ``repr``, which names the fields but no
+    secret, tells the cache of texts what wrote them. ``isinstance(x, Scheme)`` is true for what has all the members below.
 
     Args:
-        name: what tables and figures call it.
+        name: what tables and figures call it; the same for every key.
         key: its secret.
-        exact: whether P(p_value ≤ α) ≤ α over keys holds for every text; the level tests check it where this is True.
+        exact: whether P(p_value ≤ α) ≤ α over keys for every text that does not depend on the key. The level tests check it where it is True.
     """
 
     name: str
@@ -46,23 +48,38 @@ class Scheme(Protocol):
 
     @abstractmethod
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
-        """Watermarked continuations at temperature 1, one a prompt; the same seed gives every scheme the same random numbers."""
+        """Watermarked continuations at temperature 1, one per prompt; the same seed gives every scheme the same random numbers."""
 
     @abstractmethod
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        """One row a text, in order, with ``COLUMNS`` and perhaps more. ``model`` is the base model."""
+        """One row per text, in order, with at least ``COLUMNS``; ``statistic`` is the scheme's own (ψ, z, …). ``model`` is the base model."""
 
     @abstractmethod
     def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
-        """Σ_t KL(q_t ‖ p_t) along each of its own texts, nats a text: how far from the base model it wrote them (``divergence``)."""
+        """Σ_t KL(q_t ‖ p_t) along each of its own texts, nats per text: how far from the base model it wrote them (``divergence``)."""
 
-    def rekeyed(self, seed: int) -> Self:
+    def rekeyed(self, seed: int) -> "Scheme":
         """The same scheme under another, guessable key."""
         return replace(self, key=Key.from_seed(seed))
 
     def score_keys(self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]) -> list[pd.DataFrame]:
-        """:meth:`score` under each of several keys; a scheme whose keys share work says so here."""
+        """:meth:`score` under each of several keys. A scheme whose keys share work overrides this."""
         return [replace(self, key=key).score(model, prompts, responses) for key in keys]
+
+
+class SamplerScheme(Scheme, Protocol):
+    """A scheme that changes the logits before each token is drawn, and no weight."""
+
+    @abstractmethod
+    def processor(self, model: PreTrainedModel) -> generate.Processor:
+        """A fresh logits processor for one batch of texts."""
+
+    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
+        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
+
+    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
+        """As for every scheme, under *this* key: a scheme that keeps the model's distribution on average over keys has a divergence too."""
+        return divergence.per_text_of_processor(model, prompts, responses, lambda rows: self.processor(model))
 
 
 Maker = Callable[[Watermark, Key], Scheme]
@@ -70,7 +87,11 @@ _makers: dict[str, Maker] = {}
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Registers a function (watermark, key) → scheme under a name. Schemes that change the sampler, not the weights, ignore the watermark."""
+    """Registers a function (watermark, key) → scheme under a name. Schemes that change the sampler, not the weights, ignore the watermark.
+
+    Raises:
+        InvalidWatermarkError: another scheme has this name.
+    """
 
     def kept(maker: Maker) -> Maker:
         if _makers.setdefault(name, maker) is not maker:
@@ -84,23 +105,27 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
     """The registered schemes of these names, or all of them, with this key.
 
     Args:
-        wm: weight, σ and number of dropped directions for the schemes that change a weight.
+        wm: weight, σ and number of dropped directions for the schemes that change a weight; ``GaussMark`` drops none.
 
     Raises:
-        InvalidWatermarkError: a name that no scheme has.
+        InvalidWatermarkError: a name that no scheme has, a watermark that a scheme cannot use, or a maker that returns no scheme.
     """
     if unknown := [name for name in names or () if name not in _makers]:
         raise InvalidWatermarkError(f"no scheme is called {unknown[0]!r}: expected some of {', '.join(_makers)}")
-    return {name: _makers[name](wm, key) for name in (_makers if names is None else names)}
+    made = {name: _makers[name](wm, key) for name in (_makers if names is None else names)}
+    for name, scheme in made.items():
+        if not (isinstance(scheme, Scheme) and is_dataclass(scheme) and scheme.key == key):
+            raise InvalidWatermarkError(f"{name!r}: expected a frozen dataclass that is a Scheme and holds the key, got {type(scheme).__name__}")
+    return made
 
 
 def scores(model: PreTrainedModel, prompts: Texts, responses: Texts, schemes: Sequence[Scheme]) -> list[pd.DataFrame]:
-    """What each scheme's ``score`` says of the same texts. Schemes that differ in their key alone are scored together."""
+    """Each scheme's :meth:`Scheme.score` of the same texts. Schemes that differ in their key alone are scored together."""
     alike: dict[Scheme, list[int]] = defaultdict(list)
     for place, scheme in enumerate(schemes):
         alike[replace(scheme, key=schemes[0].key)].append(place)
-    found: dict[int, pd.DataFrame] = {}
+    tables: dict[int, pd.DataFrame] = {}
     for scheme, places in alike.items():
-        tables = scheme.score_keys(model, prompts, responses, [schemes[place].key for place in places])
-        found |= dict(zip(places, tables, strict=True))
-    return [found[place] for place in range(len(schemes))]
+        of_keys = scheme.score_keys(model, prompts, responses, [schemes[place].key for place in places])
+        tables |= dict(zip(places, of_keys, strict=True))
+    return [tables[place] for place in range(len(schemes))]

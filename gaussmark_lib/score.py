@@ -1,4 +1,4 @@
-"""Detection: how much a text leans towards a key's noise (paper, Alg. 2).
+"""Detection: how far a text leans towards a key's noise (paper, Alg. 2).
 
     ψ(y, ξ | x) = ⟨ξ, G⟩ / (σ‖G‖),   G = ∇_θ log p_θ(y | x),   p-value = 1 − Φ(ψ)
 
@@ -53,20 +53,20 @@ def score(
 
     Args:
         model: the base model p_θ; one under ``watermarked()`` is refused.
-        prompts, responses: lists of lists of token ids, one prompt a response. All response tokens are scored, the first included.
+        prompts, responses: lists of lists of token ids, one prompt per response. All response tokens are scored, the first included.
             An empty prompt stands for the model's start token.
         wm: the watermark the keys belong to; ``wm.sigma`` cancels in ψ but must be the keys' own where they are bound.
         keys: K keys; one backward pass serves them all.
         lengths: where given, each response is tested on its first n tokens, for each of these n that it has: ``n_tokens`` tells which.
         xis: the noises, where the caller holds them already: what ``perturb.noises(model, wm, keys)`` returned.
         dtype: the lowest precision that will do, ``"bfloat16"``, ``"float32"`` or ``"float64"``; by default the model's own. The level is exact
-            in any (a rounded gradient does not know the key either); what it costs is power. Where the processor has no bfloat16 arithmetic,
+            in any (a rounded gradient is independent of the key too); a low precision costs power. Where the processor has no bfloat16 arithmetic,
             float32 takes its place.
-        batch_size: texts a pass; changes speed and memory, not ψ.
+        batch_size: texts per pass; changes speed and memory, not ψ.
         on_error: ``"record"`` keeps a text that cannot be scored as rows with NaN and its reason in a further column ``error``, and goes on.
 
     Returns:
-        One row a text (× length) × key, texts in the order given: ``text`` (index), ``key_id``, ``psi``, ``p_value``, ``log10_p``,
+        One row per text (× length) × key, texts in the order given: ``text`` (index), ``key_id``, ``psi``, ``p_value``, ``log10_p``,
         ``grad_norm`` (‖G‖, or ‖PG‖ where rank_dropped > 0), ``log_lik`` (nats, sum over tokens), ``n_tokens``.
 
     Raises:
@@ -128,11 +128,11 @@ def table(found: TextGradient, psi: Float[np.ndarray, " k"], key_ids: Sequence[s
     return _rows([_facts(found)], psi[None], key_ids)
 
 
-def _facts(found: TextGradient) -> dict[str, float]:
+def _facts(found: TextGradient) -> dict[str, int | float]:
     return {"text": found.text, "grad_norm": found.norm, "log_lik": found.log_lik, "n_tokens": found.n_tokens}
 
 
-def _rows(facts: Sequence[dict[str, float]], psi: Float[np.ndarray, "texts k"], key_ids: Sequence[str]) -> pd.DataFrame:
+def _rows(facts: Sequence[dict[str, int | float]], psi: Float[np.ndarray, "texts k"], key_ids: Sequence[str]) -> pd.DataFrame:
     n, k = psi.shape
     flat = psi.ravel()
     by_text = pd.DataFrame(facts, columns=["text", "grad_norm", "log_lik", "n_tokens"]).loc[np.repeat(np.arange(n), k)].reset_index(drop=True)

@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Real
-from typing import Self
 
 import torch
 from transformers import PreTrainedModel
@@ -80,7 +79,7 @@ class PlacedWatermark(Watermark):
     model: PreTrainedModel = field(kw_only=True, repr=False)
     linear: models.Linear = field(kw_only=True, repr=False)
 
-    def on(self, model: PreTrainedModel) -> Self:
+    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
         """Itself; on another model, the same watermark there."""
         return self if model is self.model else super().on(model)
 

@@ -58,6 +58,13 @@ WEIGHTS = {  # of each: attention and MLP, first and last block
     "gpt2": ["transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"],
 }
 EVERY_WEIGHT = [(architecture, weight) for architecture, weights in WEIGHTS.items() for weight in weights]
+
+
+def alternating(*options) -> list[tuple]:
+    """Every (architecture, weight) once, each with one of the options in turn: each option meets each kind of weight and architecture."""
+    return [(*pair, options[i % len(options)]) for i, pair in enumerate(EVERY_WEIGHT)]
+
+
 ONE_WEIGHT = {architecture: weights[-1] if architecture != "llama" else weights[-2] for architecture, weights in WEIGHTS.items()}
 
 

@@ -21,7 +21,7 @@ from gaussmark_lib.corrupt import edits
 from gaussmark_lib.errors import CorruptionError, InvalidModelError
 
 PAIRS = {("en", "fr"): "Helsinki-NLP/opus-mt-tc-big-en-fr", ("fr", "en"): "Helsinki-NLP/opus-mt-tc-big-fr-en"}
-_FRESH = 1 << 40  # added to the seed: drawn with the luck that wrote the text, a token would often come out as it was
+_FRESH = 1 << 40  # added to the seed: the random numbers that wrote the text would often draw the same token again
 _SENTENCE = re.compile(r".+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|\n|\Z)", re.DOTALL)
 
 
@@ -37,7 +37,7 @@ def resample(
 ) -> list[list[int]]:
     """Each response with ⌊f·T⌉ of its tokens drawn anew by the model, in spans of consecutive tokens (the last one drawn may be shorter).
 
-    What is drawn may be what was there, as in any paraphrase. The tokens after a span are kept, whatever the span has become.
+    What is drawn may be what was there, as in any paraphrase. The tokens after a span are kept.
 
     Args:
         model: the unwatermarked model; also another one with the same tokenizer.
@@ -151,7 +151,7 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
     """
     if (source, target) not in PAIRS:
         known = ", ".join(f"{a}→{b}" for a, b in PAIRS)
-        raise InvalidModelError(f"no translation model for {source}→{target}: expected one of {known}; add another to rewrite.PAIRS")
+        raise InvalidModelError(f"no translation model for {source}→{target}: expected one of {known}; add another to corrupt.by_model.PAIRS")
     name = PAIRS[source, target]
     try:
         local = {"local_files_only": not hub.reachable()}

@@ -14,7 +14,7 @@ ignorance of the prompt         ``of_whole`` (edits at the start of prompt and r
 only a part is used             ``truncate``, ``splice``
 ==============================  =====================================================================
 
-Rewriting by a model is in ``rewrite``.
+Rewriting by a model is in ``by_model``.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from torch import Tensor
 from gaussmark_lib import models
 from gaussmark_lib.errors import CorruptionError, InvalidTextError
 
-Corruption = Callable[[Sequence[int], torch.Generator], list[int]]
+Edit = Callable[[Sequence[int], torch.Generator], list[int]]
 
 
 def generator(seed: int, text: int = 0) -> torch.Generator:
@@ -36,9 +36,9 @@ def generator(seed: int, text: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
-def each(corruption: Corruption, texts: Sequence[Sequence[int]], seed: int = 0) -> list[list[int]]:
-    """The corruption of each text, with randomness of its own."""
-    return [corruption(ids, generator(seed, i)) for i, ids in enumerate(texts)]
+def each(edit: Edit, texts: Sequence[Sequence[int]], seed: int = 0) -> list[list[int]]:
+    """The edit of each text, with random numbers of its own."""
+    return [edit(ids, generator(seed, i)) for i, ids in enumerate(texts)]
 
 
 def count(n_tokens: int, fraction: float) -> int:
@@ -96,14 +96,14 @@ def substitute(ids: Sequence[int], fraction: float, rng: torch.Generator, pool: 
     return changed
 
 
-def of_whole(prompt: Sequence[int], response: Sequence[int], corruption: Corruption, rng: torch.Generator) -> tuple[list[int], list[int]]:
+def of_whole(prompt: Sequence[int], response: Sequence[int], edit: Edit, rng: torch.Generator) -> tuple[list[int], list[int]]:
     """Prompt and response after a corruption of both in one piece, for a detector that knows neither well.
 
     At the start of the whole this is the paper's ignorance of the prompt. The last T tokens count as the response, T being its former length:
     what was put before them belongs to the prompt, and a deletion beyond the prompt shortens the response.
     """
     prompt, response = _checked(prompt), _checked(response)
-    whole = corruption(prompt + response, rng)
+    whole = edit(prompt + response, rng)
     cut = max(0, len(whole) - len(response))
     return whole[:cut], whole[cut:]
 

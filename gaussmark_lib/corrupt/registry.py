@@ -1,11 +1,16 @@
-"""Every corruption by name, as experiments use them: ``corrupt.named(lm, ["delete at random"])["delete at random"](prompts, responses, 0.3, seed)``.
+"""Every corruption by name, as experiments use them:
+
+    corrupt.named(lm, ["delete at random"])["delete at random"](prompts, responses, 0.3, seed)
 
 A corruption takes prompts and responses, a strength from 0 to 1 and a seed, and returns new prompts and responses: what a detector then
-believes the prompts to be, and what it tests. Strength 0 changes nothing. Adding one is a function here:
+believes the prompts to be, and what it tests. Strength 0 changes nothing, and the input stays as it was. Adding a corruption is adding a
+function to this file:
 
     @register("reverse")
     def reverse(lm, prompts, responses, fraction, seed):
         return copied(prompts), [list(reversed(ids)) if fraction else list(ids) for ids in responses]
+
+The level tests (tests/oracle/test_levels.py) then run over it with every scheme.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +23,19 @@ from gaussmark_lib.tokens import Texts
 
 Pairs = tuple[list[list[int]], list[list[int]]]  # prompts as the detector believes them, responses
 Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
+Corruption = Callable[[LM, Texts, Texts, float, int], Pairs]  # the same, with the model before it
 
-_corruptions: dict[str, Callable[[LM, Texts, Texts, float, int], Pairs]] = {}
+_corruptions: dict[str, Corruption] = {}
 
 
-def register(name: str) -> Callable:
-    """Registers a function (lm, prompts, responses, fraction, seed) → (prompts, responses) under a name."""
+def register(name: str) -> Callable[[Corruption], Corruption]:
+    """Registers a function (lm, prompts, responses, fraction, seed) → (prompts, responses) under a name.
 
-    def kept(corruption):
+    Raises:
+        CorruptionError: another corruption has this name.
+    """
+
+    def kept(corruption: Corruption) -> Corruption:
         if _corruptions.setdefault(name, corruption) is not corruption:
             raise CorruptionError(f"two corruptions are called {name!r}; give one of them another name")
         return corruption
@@ -36,9 +46,9 @@ def register(name: str) -> Callable:
 def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     """The corruptions of these names, or all of them.
 
-    Edits ``at random`` are of the response, with tokens from the vocabulary (``own tokens``: from the text). Edits ``at the start`` are of
-    prompt and response in one piece, for a detector that knows neither where one ends nor what the other was. A corruption that has no
-    strength is done in full at every fraction above 0.
+    Edits ``at random`` change the response, with tokens from the vocabulary (``own tokens``: from the text). Edits ``at the start`` change
+    prompt and response as one text, for a detector that does not know where the prompt ends. A corruption without a strength is done in
+    full at every fraction above 0.
 
     Raises:
         CorruptionError: a name that no corruption has.
@@ -52,50 +62,41 @@ def copied(texts: Texts) -> list[list[int]]:
     return [list(ids) for ids in texts]
 
 
-def _each(prompts: Texts, responses: Texts, seed: int, edit: edits.Corruption) -> Pairs:
-    """An edit of every response."""
-    return copied(prompts), edits.each(edit, responses, seed)
+def _of_responses(edit: Callable, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
+    """An edit (lm, ids, fraction, random numbers) → ids of each response."""
+    return copied(prompts), edits.each(lambda ids, rng: edit(lm, ids, fraction, rng), responses, seed)
 
 
-def _each_whole(prompts: Texts, responses: Texts, seed: int, edit: edits.Corruption) -> Pairs:
-    """An edit of every prompt and response in one piece."""
-    pairs = [edits.of_whole(x, y, edit, edits.generator(seed, i)) for i, (x, y) in enumerate(zip(prompts, responses, strict=True))]
-    return [x for x, _ in pairs], [y for _, y in pairs]
+def _of_whole_texts(edit: Callable, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
+    """An edit of each prompt with its response, as one text."""
+    out = []
+    for i, (x, y) in enumerate(zip(prompts, responses, strict=True)):
+        out.append(edits.of_whole(x, y, lambda ids, rng: edit(lm, ids, fraction, rng), edits.generator(seed, i)))
+    return [x for x, _ in out], [y for _, y in out]
+
+
+def _all_or_nothing(change: Callable, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
+    """A change (lm, prompts, responses) → (prompts, responses) without a strength: it is done in full at every fraction above 0."""
+    edits.count(1, fraction)  # refuses a number outside [0, 1]
+    pairs = copied(prompts), copied(responses)
+    return change(lm, *pairs) if fraction else pairs
 
 
 def _vocabulary(lm: LM) -> range:
     return range(lm.model.config.vocab_size)
 
 
-@register("delete at random")
-def delete_at_random(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-    return _each(prompts, responses, seed, lambda ids, rng: edits.delete(ids, fraction, rng))
+def _register(how: Callable, name: str, what: Callable) -> None:
+    register(name)(partial(how, what))
 
 
+_register(_of_responses, "delete at random", lambda lm, ids, f, rng: edits.delete(ids, f, rng))
 for _name, _edit in {"insert": edits.insert, "substitute": edits.substitute}.items():
-
-    @register(f"{_name} at random")
-    def _at_random(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int, edit=_edit) -> Pairs:
-        return _each(prompts, responses, seed, lambda ids, rng: edit(ids, fraction, rng, _vocabulary(lm)))
-
-    @register(f"{_name} own tokens")
-    def _own_tokens(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int, edit=_edit) -> Pairs:
-        return _each(prompts, responses, seed, lambda ids, rng: edit(ids, fraction, rng, ids))
-
-    @register(f"{_name} at the start")
-    def _at_the_start(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int, edit=_edit) -> Pairs:
-        return _each_whole(prompts, responses, seed, lambda ids, rng: edit(ids, fraction, rng, _vocabulary(lm), at="start"))
-
-
-@register("delete at the start")
-def delete_at_the_start(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-    return _each_whole(prompts, responses, seed, lambda ids, rng: edits.delete(ids, fraction, rng, at="start"))
-
-
-@register("truncate")
-def truncate(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-    """Without the last tokens of each response."""
-    return _each(prompts, responses, seed, lambda ids, rng: edits.truncate(ids, len(ids) - edits.count(len(ids), fraction)))
+    _register(_of_responses, f"{_name} at random", lambda lm, ids, f, rng, edit=_edit: edit(ids, f, rng, _vocabulary(lm)))
+    _register(_of_responses, f"{_name} own tokens", lambda lm, ids, f, rng, edit=_edit: edit(ids, f, rng, ids))
+    _register(_of_whole_texts, f"{_name} at the start", lambda lm, ids, f, rng, edit=_edit: edit(ids, f, rng, _vocabulary(lm), at="start"))
+_register(_of_whole_texts, "delete at the start", lambda lm, ids, f, rng: edits.delete(ids, f, rng, at="start"))
+_register(_of_responses, "truncate", lambda lm, ids, f, rng: edits.truncate(ids, len(ids) - edits.count(len(ids), f)))  # loses its end
 
 
 @register("resample spans")
@@ -103,42 +104,18 @@ def resample_spans(lm: LM, prompts: Texts, responses: Texts, fraction: float, se
     return copied(prompts), by_model.resample(lm.model, prompts, responses, fraction, seed=seed)
 
 
-def _all_or_nothing(fraction: float, prompts: Texts, responses: Texts, change: Callable[[list, list], Pairs]) -> Pairs:
-    """A corruption that has no strength: at 0 it is not done."""
-    edits.count(1, fraction)  # refuses what is no fraction
-    pairs = copied(prompts), copied(responses)
-    return change(*pairs) if fraction else pairs
-
-
-@register("no prompt")
-def no_prompt(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-    return _all_or_nothing(fraction, prompts, responses, lambda x, y: ([[] for _ in x], y))
-
-
-@register("wrong prompt")
-def wrong_prompt(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-    return _all_or_nothing(fraction, prompts, responses, lambda x, y: (edits.wrong_prompts(x), y))
-
-
-@register("retokenise")
-def retokenise(lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-    return _all_or_nothing(fraction, prompts, responses, lambda x, y: (x, [edits.retokenise(lm, ids) for ids in y]))
+_register(_all_or_nothing, "no prompt", lambda lm, x, y: ([[] for _ in x], y))
+_register(_all_or_nothing, "wrong prompt", lambda lm, x, y: (edits.wrong_prompts(x), y))
+_register(_all_or_nothing, "retokenise", lambda lm, x, y: (x, [edits.retokenise(lm, ids) for ids in y]))
 
 
 def translation(lm: LM, there: by_model.Translator, back: by_model.Translator) -> Change:
-    """Translation there and back as a corruption; it needs two models, and so is not registered."""
-
-    def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-        return _all_or_nothing(fraction, prompts, responses, lambda x, y: (x, [by_model.round_trip(lm, ids, there, back) for ids in y]))
-
-    return change
+    """Translation there and back as a corruption. It is not registered, since it needs two more models."""
+    return partial(_all_or_nothing, lambda lm, x, y: (x, [by_model.round_trip(lm, ids, there, back) for ids in y]), lm)
 
 
 def spliced(hosts: Texts) -> Change:
-    """Each response put whole into another text, one host a response; the given fraction of the result is the host's.
-
-    The hosts are not known to the registry, and so this corruption is not registered.
-    """
+    """Each response put whole into a host text of its own; the given fraction of the result is the host's. Not registered: it needs hosts."""
 
     def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
         edits.count(1, fraction)

@@ -12,7 +12,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from gaussmark_lib import kgw
+from gaussmark_lib.kgw import KGW
 from gaussmark_lib.scheme import COLUMNS, Scheme, named, register, scores
 
 for _module in iter_modules(__path__):  # each file registers its schemes
@@ -21,7 +21,5 @@ for _module in iter_modules(__path__):  # each file registers its schemes
 from gaussmark_lib.schemes.gaussmark import GaussMark  # noqa: E402 - after the loop, which decides the order of names
 from gaussmark_lib.schemes.synthid import SynthID  # noqa: E402
 from gaussmark_lib.schemes.token_keys import TokenKeys  # noqa: E402
-
-KGW = kgw.KGW
 
 __all__ = ["COLUMNS", "KGW", "GaussMark", "Scheme", "SynthID", "TokenKeys", "named", "register", "scores"]

@@ -1,4 +1,4 @@
-"""A fourth scheme: SynthID-Text's tournament sampling (Dathathri et al., Nature 634, 2024), by transformers' own processor.
+"""SynthID-Text's tournament sampling (Dathathri et al., Nature 634, 2024), by transformers' own processor.
 
 The four tokens before seed, for each of m keys, a fair bit g for every token of the vocabulary; m knock-out rounds between draws prefer bits of 1,
 so that over keys the text keeps the model's distribution. Under the null the bits of n distinct contexts are m·n fair coins, so the number of ones
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
 from transformers import PreTrainedModel, SynthIDTextWatermarkLogitsProcessor
 
-from gaussmark_lib import divergence, generate, kgw, tokens
+from gaussmark_lib import kgw, tokens
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.scheme import Scheme, register
+from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.watermark import Watermark
 
@@ -25,7 +24,7 @@ NGRAM = 5
 
 
 @dataclass(frozen=True)
-class SynthID(Scheme):
+class SynthID(SamplerScheme):
     """Tournament sampling with ``depth`` rounds (m)."""
 
     key: Key
@@ -37,15 +36,12 @@ class SynthID(Scheme):
         seeds = np.random.default_rng(self.key.seed).integers(1 << 31, size=self.depth + 1).tolist()
         return SynthIDTextWatermarkLogitsProcessor(NGRAM, seeds[1:], 1 << 20, seeds[0], context_history_size=1024, device=model.device)
 
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
-
-    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
-        """How far from the base model its own texts were written under *this* key, nats a text: see ``divergence``. Over keys it is no distance."""
-        return divergence.per_text_of_processor(model, prompts, responses, lambda rows: self.processor(model))
-
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        """One row a text: ``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``. Responses of at least five tokens."""
+        """One row per text: ``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``, ``ones``.
+
+        Raises:
+            InvalidTextError: ids outside the vocabulary, or a response of fewer than five tokens.
+        """
         processor, rows = self.processor(model), []
         for i, response in enumerate(responses):
             ids = torch.tensor([tokens.checked(model, response, f"response {i}")], device=model.device)

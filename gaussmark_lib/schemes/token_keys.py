@@ -1,5 +1,6 @@
 """Token-level keys (paper, Algs. 3 and 4) as a ``Scheme``: what ``token_level`` computes, tested by hits or by a weighted sum."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +12,8 @@ from transformers import PreTrainedModel
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Scheme, register
-from gaussmark_lib.token_level import divergence, keys
+from gaussmark_lib.token_level import divergence
+from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.watermark import Watermark
 
@@ -38,12 +40,19 @@ class TokenKeys(Scheme):
         return f"token keys, {self.test}"
 
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
-        return keys.sample(model, prompts, n_tokens, self.wm, self.key, seed=seed)
+        return token_keys.sample(model, prompts, n_tokens, self.wm, self.key, seed=seed)
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        table = keys.score(model, prompts, responses, self.wm, self.key, alpha_0=self.alpha_0)
+        [table] = self.score_keys(model, prompts, responses, [self.key])
+        return table
+
+    def score_keys(self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]) -> list[pd.DataFrame]:
+        """All keys share the gradients."""
         statistic = {"hits": "hits", "sum": "psi"}[self.test]
-        return table.rename(columns={f"p_{statistic}": "p_value", f"log10_p_{statistic}": "log10_p"}).assign(statistic=table[statistic])
+        chosen = {f"p_{statistic}": "p_value", f"log10_p_{statistic}": "log10_p"}
+        gammas = token_keys.per_token_of_keys(model, prompts, responses, self.wm, keys)
+        tables = [token_keys.from_gammas(of_key, self.alpha_0) for of_key in gammas]
+        return [table.rename(columns=chosen).assign(statistic=table[statistic]) for table in tables]
 
     def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
         return divergence.per_text(model, prompts, responses, self.wm, self.key)

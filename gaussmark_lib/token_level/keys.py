@@ -68,7 +68,7 @@ def sample(
     prompts = generate.checked(model, prompts, n_tokens, top_p=1.0, temperature=1.0, batch_size=1)
     wm = wm.on(model)
     keep_cache = gradients.is_local(model, wm.linear)
-    luck = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
+    uniforms = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
     ids, mask = tokens.pad(prompts, "left", model.device)
     cache = None
     with models.evaluating(model):
@@ -78,7 +78,7 @@ def sample(
             with perturb.moved(model, wm, wm.project(noise(wm, key, k)), by=key.key_id):
                 out = model(input_ids=new, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=keep_cache)
             cache = out.past_key_values if keep_cache else None
-            token = generate.pick(out.logits[:, -1], luck[:, k], top_p=1.0, temperature=1.0)
+            token = generate.pick(out.logits[:, -1], uniforms[:, k], top_p=1.0, temperature=1.0)
             ids, mask = torch.cat([ids, token[:, None]], dim=1), torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
     return ids[:, -n_tokens:].tolist()
 
@@ -127,8 +127,8 @@ class _Leaning:
     """Texts under one key: of each its ``slopes`` ⟨ξ_k, PG_k⟩ and its ``norms`` ‖PG_k‖, a number a token."""
 
     pairs: list[Pair]
-    slopes: list[Float[Tensor, " k"]]
-    norms: list[Float[Tensor, " k"]]
+    slopes: list[Float[Tensor, " _"]]
+    norms: list[Float[Tensor, " _"]]
 
     def table(self, sigma: float) -> pd.DataFrame:
         rows = []
@@ -144,7 +144,7 @@ class _Leaning:
         return pd.concat(rows, ignore_index=True)
 
 
-Factors = tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]  # Qa_k and Pg_k of each token
+Factors = tuple[Float[Tensor, "_ d_in"], Float[Tensor, "_ d_out"]]  # Qa_k and Pg_k of each token
 
 
 def _by_factors(model: PreTrainedModel, wm: PlacedWatermark, groups: Sequence[_Group]) -> list[_Leaning]:
@@ -164,7 +164,7 @@ def _factors(model: PreTrainedModel, wm: PlacedWatermark, prompt: Sequence[int],
     return rank_reduce.project_out(a.T, wm.project.right).T, rank_reduce.project_out(g.T, wm.project.left).T
 
 
-def _along(wm: PlacedWatermark, key: Key, factors: Sequence[Factors]) -> list[Float[Tensor, " k"]]:
+def _along(wm: PlacedWatermark, key: Key, factors: Sequence[Factors]) -> list[Float[Tensor, " _"]]:
     """g_kᵀ ξ_k a_k of all texts; each noise is drawn once."""
     slopes = [torch.zeros(len(a)) for a, _ in factors]
     for k in range(max(len(a) for a, _ in factors)):

@@ -64,7 +64,7 @@ def hits_needed(n_tokens: int, quantile: float) -> int:
 
 
 def exact_level(n_tokens: int, quantile: float, alpha_0: float) -> float:
-    """P(Binomial(K, α₀) ≥ hits needed): the level of the quantile test, whatever the text."""
+    """P(Binomial(K, α₀) ≥ hits needed): the level of the quantile test for every text."""
     _probabilities(alpha_0=alpha_0)
     return float(binom.sf(hits_needed(n_tokens, quantile) - 1, n_tokens, alpha_0))
 

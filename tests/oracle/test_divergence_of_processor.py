@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from gaussmark_lib.scheme.synthid import SynthID
 
 from gaussmark_lib import divergence
 from gaussmark_lib.errors import InvalidTextError, PerturbedModelError
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.perturb import Key, Watermark, watermarked
+from gaussmark_lib.schemes import SynthID
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
 

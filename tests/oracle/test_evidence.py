@@ -64,8 +64,7 @@ def test_is_the_slope_of_each_log_probability(architecture: str, weight: str):
     assert errors_at[1] < 0.05 * errors_at[0], "a hundredth, but for rounding"
 
 
-@pytest.mark.parametrize(("architecture", "weight"), tiny_models.EVERY_WEIGHT)
-@pytest.mark.parametrize("rank_dropped", [0, 3])
+@pytest.mark.parametrize(("architecture", "weight", "rank_dropped"), tiny_models.alternating(0, 3))
 def test_adds_up_to_psi(architecture: str, weight: str, rank_dropped: int):
     model, wm, keys = tiny_models.build(architecture), Watermark(weight, 0.1, rank_dropped), [Key.from_seed(3), Key.from_seed(4)]
     psi = score.score(model, [PROMPT], [RESPONSE], wm, keys)

@@ -15,8 +15,7 @@ def log_p(model, prompt: list[int], response: list[int]) -> float:
     return sum(table[len(prompt) - 1 + t, token].item() for t, token in enumerate(response))
 
 
-@pytest.mark.parametrize("rank_dropped", [0, 4])
-@pytest.mark.parametrize(("architecture", "weight"), tiny_models.EVERY_WEIGHT)
+@pytest.mark.parametrize(("architecture", "weight", "rank_dropped"), tiny_models.alternating(0, 4))
 def test_the_slope_along_the_noise_is_the_inner_product(architecture, weight, rank_dropped):
     model, key = tiny_models.build(architecture, torch.float64), Key.from_seed(5)
     wm = Watermark(weight, 1.0, rank_dropped)

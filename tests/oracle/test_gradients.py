@@ -18,8 +18,7 @@ KEYS = [Key.from_seed(i) for i in range(3)]
 VALUES = ["psi", "grad_norm", "log_lik"]
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-@pytest.mark.parametrize("batch_size", [1, 3, 10])
+@pytest.mark.parametrize(("architecture", "batch_size"), list(zip(tiny_models.ARCHITECTURES, [1, 3, 10] * 2, strict=True)))
 def test_a_prefix_of_a_shared_pass_is_scored_as_if_it_were_the_whole_text(architecture, batch_size):
     model, wm = tiny_models.build(architecture, torch.float64), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05)
     lengths = [12, 1, 6, 20, 12]  # in any order, one twice

@@ -61,10 +61,11 @@ def marked() -> Marked:
 
 def test_watermarked_text_has_the_predicted_mean(marked):
     psi = marked.psi(marked.prompts, marked.responses)
-    low, high = (stats.mean_interval(psi, confidence=0.999)[end] for end in ("low", "high"))
+    estimate = stats.mean(psi, confidence=0.999)
+    low, high = estimate.low, estimate.high
     assert low > 0.7 * marked.wanted
     assert high < 1.3 * marked.wanted
-    assert stats.tpr(psi, 0.05)["rate"] > 0.65
+    assert stats.tpr(psi, 0.05).value > 0.65
 
 
 def is_null(psi: np.ndarray) -> bool:
@@ -118,7 +119,7 @@ def test_another_model_finds_nothing(marked):
 
 def test_text_under_minus_xi_leans_the_other_way(marked):
     """A sign error in noise or statistic would pass every test of spread."""
-    linear, xi = marked.wm.find(marked.model), perturb.noise(marked.model, marked.wm, marked.key)
+    linear, xi = marked.wm.on(marked.model).linear, perturb.noise(marked.model, marked.wm, marked.key)
     theta = linear.parameter.data
     linear.parameter.data = theta - xi
     responses = generate.sample(marked.model, marked.prompts, marked.n_tokens, seed=2)
@@ -134,7 +135,7 @@ def test_the_trap_of_the_gradient_at_theta_plus_xi(marked):
         key = Key.from_seed(4000 + i)
         xi = perturb.noise(marked.model, wm, key)
         with perturb.watermarked(marked.model, wm, key):
-            parameter = wm.find(marked.model).parameter
+            parameter = wm.on(marked.model).linear.parameter
             log_p = marked.model(input_ids=torch.tensor([marked.prompts[i] + marked.plain[i]])).logits[0, 3:-1].log_softmax(-1)
             log_p[torch.arange(marked.n_tokens), marked.plain[i]].sum().backward()
             psi.append(((xi * parameter.grad).sum() / (wm.sigma * parameter.grad.norm())).item())

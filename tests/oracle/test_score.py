@@ -51,8 +51,7 @@ def psi_by_hand(gradient: torch.Tensor, key: Key, wm: Watermark, model) -> float
     return ((xi * gradient).sum() / (wm.sigma * gradient.norm())).item()
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize(("architecture", "weight"), tiny_models.EVERY_WEIGHT)
+@pytest.mark.parametrize(("architecture", "weight", "dtype"), tiny_models.alternating(*TOLERANCE))
 def test_psi_norm_and_likelihood_agree_with_one_text_autograd(architecture, weight, dtype):
     model, wm, tolerance = tiny_models.build(architecture, dtype), Watermark(weight, 0.05), TOLERANCE[dtype]
     prompts, responses = (rows[2:6] for rows in texts())

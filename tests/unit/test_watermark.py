@@ -32,7 +32,7 @@ def test_rank_dropped_must_be_a_whole_number(rank):
 @pytest.mark.parametrize("rank", [32, 33, 1000])
 def test_rank_dropped_must_leave_something(model, rank):
     with pytest.raises(InvalidWatermarkError, match=rf"rank_dropped = {rank} leaves nothing of {W}: expected less than min\(32, 48\) = 32"):
-        Watermark(W, 0.05, rank).find(model)
+        Watermark(W, 0.05, rank).on(model)
 
 
 def test_one_direction_left_is_enough(model, key):
@@ -53,14 +53,14 @@ def test_one_direction_left_is_enough(model, key):
 )
 def test_an_unknown_weight_lists_the_nearest_names(model, weight, near):
     with pytest.raises(UnknownWeightError, match=r"nearest names are: .*watermarkable\(model\) lists all 22") as error:
-        Watermark(weight, 0.05).find(model)
+        Watermark(weight, 0.05).on(model)
     assert near in str(error.value)
     assert repr(weight) in str(error.value)
 
 
 def test_a_weight_that_is_not_a_matrix(model):
     with pytest.raises(UnknownWeightError, match=r"model\.norm\.weight of shape \(32,\) cannot carry the watermark: .*not 2-D\. Try: model\."):
-        Watermark("model.norm.weight", 0.05).find(model)
+        Watermark("model.norm.weight", 0.05).on(model)
 
 
 @pytest.mark.parametrize("name", ["bias", "conv1d bias"])
@@ -71,7 +71,7 @@ def test_a_bias(name):
         else (tiny_models.build("gpt2"), "transformer.h.0.mlp.c_fc.bias")
     )
     with pytest.raises(UnknownWeightError, match="not 2-D"):
-        Watermark(weight, 0.05).find(model)
+        Watermark(weight, 0.05).on(model)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_bias(name):
 )
 def test_embeddings_and_tied_heads(architecture, weight):
     with pytest.raises(UnknownWeightError, match="cannot carry the watermark: expected a linear layer's own matrix, but it is shared"):
-        Watermark(weight, 0.05).find(tiny_models.build(architecture))
+        Watermark(weight, 0.05).on(tiny_models.build(architecture))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -60,9 +60,9 @@ def test_it_is_the_mean_log_likelihood_ratio_of_its_own_texts():
         with perturb.watermarked(model, wm, token_keys.key_of(key, k)):
             ratio += log_lik(k)
         ratio -= log_lik(k)
-    interval = stats.mean_interval(ratio.numpy() - found, confidence=0.999)
-    assert interval["low"] <= 0 <= interval["high"]
-    assert stats.mean_interval(found, confidence=0.999)["low"] > 0
+    interval = stats.mean(ratio.numpy() - found, confidence=0.999)
+    assert interval.low <= 0 <= interval.high
+    assert stats.mean(found, confidence=0.999).low > 0
 
 
 def test_at_one_sigma_it_is_the_one_key_price_to_second_order():
@@ -72,8 +72,8 @@ def test_at_one_sigma_it_is_the_one_key_price_to_second_order():
     plain = generate.sample(model, prompts, 12, seed=5)
     keys = [Key.from_seed(i) for i in range(60)]
     one, each = (np.array([f(model, prompts, plain, wm, key).mean() for key in keys]) for f in (divergence.per_text, token_divergence.per_text))
-    ratio = stats.mean_interval(one / each.mean(), confidence=0.999)
-    assert ratio["low"] <= 1 <= ratio["high"]
+    ratio = stats.mean(one / each.mean(), confidence=0.999)
+    assert ratio.low <= 1 <= ratio.high
     assert each.std() < one.std() / 1.3, "many noises average out what one leaves to luck"
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tiny_models
-from gaussmark_lib.scheme.synthid import SynthID
 from scipy import stats
 
 from gaussmark_lib import generate
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key
+from gaussmark_lib.schemes import SynthID
 
 SCHEME = SynthID(Key.from_seed(3), depth=8)
 PROMPTS = [[3, 4, 5]] * 20

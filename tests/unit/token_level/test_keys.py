@@ -91,15 +91,15 @@ def test_the_tests_of_part_of_a_text_are_those_of_the_shorter_text(model, wm, ke
 
 
 def test_as_a_scheme(model, key):
-    schemes = [schemes.TokenKeys(Watermark(W, 0.3), key, test=test) for test in ("hits", "sum")]
-    responses = schemes[0].generate(model, [[1, 2]], 6)
-    tables = [scheme.score(model, [[1, 2]], responses) for scheme in schemes]
+    tests = [schemes.TokenKeys(Watermark(W, 0.3), key, test=test) for test in ("hits", "sum")]
+    responses = tests[0].generate(model, [[1, 2]], 6)
+    tables = [scheme.score(model, [[1, 2]], responses) for scheme in tests]
     for table in tables:
         assert {"text", "n_tokens", "statistic", "p_value", "log10_p"} <= set(table)
         assert np.log10(table["p_value"][0]) == pytest.approx(table["log10_p"][0])
     assert tables[0]["statistic"][0] == tables[0]["hits"][0]
     assert tables[1]["statistic"][0] == tables[1]["psi"][0]
-    assert schemes[0].rekeyed(9).key == Key.from_seed(9)
+    assert tests[0].rekeyed(9).key == Key.from_seed(9)
     with pytest.raises(InvalidWatermarkError, match="test: expected 'hits' or 'sum', got 'mean'"):
         schemes.TokenKeys(Watermark(W, 0.3), key, test="mean")
 

@@ -122,7 +122,13 @@ def test_an_unknown_weight(model, key):
 def test_under_watermarked(model, wm, key):
     with perturb.watermarked(model, wm, key):
         refused(
-            r"expected the base model, got one inside watermarked\(\); leave the `with`", model, [[1]], [[2]], wm, [key], error=PerturbedModelError
+            r"expected the base model, got one inside watermarked\(\) or moved\(\); leave the `with`",
+            model,
+            [[1]],
+            [[2]],
+            wm,
+            [key],
+            error=PerturbedModelError,
         )
 
 

@@ -1,0 +1,75 @@
+"""P(p ≤ α) ≤ α over keys: every registered scheme that calls itself exact, on text under every registered corruption."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_lm
+import tiny_models
+from scipy.stats import binom
+
+from gaussmark_lib import corrupt, generate, schemes
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.schemes import GaussMark, Scheme
+
+LM = tiny_lm.build()
+WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.2, rank_dropped=4)
+SCHEMES = schemes.named(WM, Key.from_seed(0))
+CORRUPTIONS = ["none", *corrupt.named(LM)]
+EXACT = [name for name, scheme in SCHEMES.items() if scheme.exact]
+LEVELS = (0.5, 0.1, 0.02)
+N_TEXTS, KEYS_PER_TEXT, N_TOKENS, FRACTION = 2, 15, 20, 0.3
+ALLOWED = 1e-3 / (len(EXACT) * len(CORRUPTIONS) * len(LEVELS))  # 99.9% that no cell fails by chance
+
+
+@cache
+def texts(corruption: str) -> corrupt.Pairs:
+    prompts = tiny_models.random_ids(np.random.default_rng(0), *[5] * N_TEXTS)
+    plain = generate.sample(LM.model, prompts, N_TOKENS, seed=1)
+    return (prompts, plain) if corruption == "none" else corrupt.named(LM, [corruption])[corruption](prompts, plain, FRACTION, 2)
+
+
+def p_values(scheme: Scheme, corruption: str, first_seed: int) -> np.ndarray:
+    """One per text and key. No two share a key, so that they are independent."""
+    seeds = count(first_seed)
+    found = []
+    for prompt, response in zip(*texts(corruption), strict=True):
+        keys = [Key.from_seed(next(seeds)) for _ in range(KEYS_PER_TEXT)]
+        found += [table["p_value"].item() for table in scheme.score_keys(LM.model, [prompt], [response], keys)]
+    return np.array(found)
+
+
+def exceeded(p: np.ndarray) -> list[float]:
+    """The levels at which the p-values are at most α more often than a binomial with probability α allows."""
+    return [level for level in LEVELS if binom.sf((p <= level).sum() - 1, len(p), level) < ALLOWED]
+
+
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+@pytest.mark.parametrize("name", EXACT)
+def test_no_exact_scheme_exceeds_its_level(name, corruption):
+    cell = EXACT.index(name) * len(CORRUPTIONS) + CORRUPTIONS.index(corruption)
+    p = p_values(SCHEMES[name], corruption, first_seed=10_000 * (cell + 1))
+    assert len(p) == N_TEXTS * KEYS_PER_TEXT
+    assert ((p > 0) & (p <= 1)).all()
+    assert exceeded(p) == []
+
+
+def test_every_scheme_but_the_z_test_is_exact():
+    assert set(SCHEMES) - set(EXACT) == {"KGW-2 z-test"}
+
+
+@dataclass(frozen=True)
+class Halved(GaussMark):
+    """A scheme with a mistake: its p-values are half of what they should be."""
+
+    def score_keys(self, model, prompts, responses, keys: Sequence[Key]) -> list[pd.DataFrame]:
+        return [table.assign(p_value=table["p_value"] / 2) for table in super().score_keys(model, prompts, responses, keys)]
+
+
+def test_a_p_value_that_is_too_small_by_half_is_caught():
+    assert exceeded(p_values(Halved(WM, Key.from_seed(0)), "none", first_seed=0)) != []
+    assert exceeded(p_values(GaussMark(WM, Key.from_seed(0)), "none", first_seed=0)) == []
