@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from small_notebooks import code, markdown, parameters, write
 
-from gaussmark_lib import cli, paths
+from gaussmark_lib import cli, paths, stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import inside, kernel
 from gaussmark_lib.runs import notebook as notebooks
@@ -26,7 +26,7 @@ rarely, where $\langle\xi, g\rangle$ is small.
 def executed(tmp_path, monkeypatch) -> list[str]:
     """Three notebooks, of which the second fails and the third cannot start; the list fills with what was executed."""
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(notebooks, "source_version", lambda: "tested")
+    monkeypatch.setattr(notebooks.Notebook, "code", "tested")
     write(paths.NOTEBOOKS / "00_good.ipynb", markdown(CLAIM.format(name="Zero")), parameters(), code("x"))
     write(paths.NOTEBOOKS / "01_bad.ipynb", markdown(CLAIM.format(name="One")), parameters(), code("1 / 0"))
     write(paths.NOTEBOOKS / "02_none.ipynb", markdown("no heading here"))
@@ -44,6 +44,7 @@ def executed(tmp_path, monkeypatch) -> list[str]:
             node.cells[2].outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=["\x1b[31mE\x1b[0m", "<b>boom</b>"])]
             nbformat.write(node, path)
             raise RuntimeError("<b>boom</b>")
+        inside.headline("texts detected <at> level 0.05", stats.Estimate(0.93, 0.85, 0.98, 60))
         inside.record({"p_value": 3.21e-5, "power": {"at 0.05": 0.9}})
 
     monkeypatch.setattr(kernel, "execute", execute)
@@ -70,7 +71,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
-    done = tour(progress=False, root=tmp_path / "runs")
+    done = tour(workers=1, progress=False, root=tmp_path / "runs")
     assert executed == ["00_good", "01_bad"]
     assert [stop.name for stop in done.stops] == ["00_good", "01_bad", "02_none"]
     assert [stop.name for stop in done.failed] == ["01_bad", "02_none"]
@@ -87,8 +88,21 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
     assert [attributes["id"] for attributes in page.all("article")] == ["00_good", "01_bad", "02_none"]
 
 
+def test_the_page_begins_with_the_headlines(tmp_path, executed):
+    page = Page(tour(workers=1, progress=False, root=tmp_path / "runs").page)
+    assert [attributes["href"] for attributes in page.all("a")][:3] == ["#00_good", "#01_bad", "#02_none"]
+    top = page.text[page.text.index("What came out") : page.text.index("Each number with its 95% interval")]
+    assert [line.strip() for line in top.splitlines() if line.strip()] == [
+        "What came out",
+        "Zero: one claim & more",
+        "texts detected <at> level 0.05: 0.93 (0.85 to 0.98), n = 60",
+        "One: one claim & more",
+        "02_none",
+    ]
+
+
 def test_the_page_is_whole_in_its_folder_and_accessible(tmp_path, executed):
-    folder = tour(progress=False, root=tmp_path / "runs").dir
+    folder = tour(workers=1, progress=False, root=tmp_path / "runs").dir
     folder = folder.rename(tmp_path / "moved elsewhere")
     page = Page(folder / "index.html")
     assert page.all("html")[0]["lang"] == "en"
@@ -106,18 +120,18 @@ def test_the_page_is_whole_in_its_folder_and_accessible(tmp_path, executed):
     assert "http" not in (folder / "index.html").read_text()
     assert not page.all("script")
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3")]
-    assert levels == [1, 2, 2, 2]
+    assert levels == [1, 2, 2, 2, 2]
     assert page.all("nav")[0]["aria-label"]
     assert "One: one claim" in Page(folder / "notebooks" / "01_bad.html").text
 
 
 def test_a_second_tour_is_answered_from_records_unless_forced(tmp_path, executed):
-    first = tour(progress=False, root=tmp_path / "runs")
-    second = tour(progress=False, root=tmp_path / "runs")
+    first = tour(workers=1, progress=False, root=tmp_path / "runs")
+    second = tour(workers=1, progress=False, root=tmp_path / "runs")
     assert executed == ["00_good", "01_bad", "01_bad"], "what failed is tried again"
     assert second.dir != first.dir
     assert "from its record" in Page(second.page).text
-    tour(progress=False, root=tmp_path / "runs", force=True)
+    tour(workers=1, progress=False, root=tmp_path / "runs", force=True)
     assert executed[3:] == ["00_good", "01_bad"]
     folders = [path for path in (tmp_path / "runs").iterdir() if path.name.startswith((".", "tour-"))]
     assert len(folders) == 3
@@ -129,20 +143,20 @@ def test_an_interrupted_tour_leaves_no_page(tmp_path, executed, monkeypatch, cap
         raise KeyboardInterrupt
 
     monkeypatch.setattr(kernel, "execute", stop)
-    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == cli.INTERRUPTED
-    assert "interrupted" in capsys.readouterr().err
+    assert cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == cli.INTERRUPTED
+    assert "interrupted; 1 of 3 notebooks are done" in capsys.readouterr().err, "the one that cannot start"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["00_good"]
 
 
 def test_the_command_prints_outcomes_and_where_the_page_is(tmp_path, executed, capsys):
-    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == cli.FAILED
+    assert cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == cli.FAILED
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["00_good", "01_bad", "02_none"]
     assert lines[-1].startswith("The tour is in ")
     assert Path(lines[-1].removeprefix("The tour is in ")).is_file()
     for name in ("01_bad", "02_none"):
         (paths.NOTEBOOKS / f"{name}.ipynb").unlink()
-    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == 0
+    assert cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == 0
 
 
 def test_no_notebooks_is_an_error(tmp_path, monkeypatch):
@@ -157,7 +171,7 @@ def test_no_notebooks_is_an_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_and_its_words_stand_out(tmp_path, executed, browser, width, scheme):
     """No sideways scrolling, every figure loads, nothing is fetched, and text has the contrast that WCAG asks for (4.5 to 1)."""
-    done = tour(progress=False, root=tmp_path / "runs")
+    done = tour(workers=1, progress=False, root=tmp_path / "runs")
     with browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme) as context:
         page = context.new_page()
         fetched = []
