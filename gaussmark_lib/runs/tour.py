@@ -158,8 +158,7 @@ def _run_side_by_side(stops: list[Stop], force: bool, workers: int, bar: tqdm, r
     root.mkdir(parents=True, exist_ok=True)
     with places.connect(cells=len(stops), workers=workers) as client:
         outcomes = submit.run_all(client, jobs, root=root, bar=bar, force=force, at_a_time=workers)
-    for stop in stops:
-        outcome = outcomes[stop.run_id]
+    for stop, outcome in zip(longest_first, outcomes, strict=True):
         if run := not outcome.error and records.load(root / stop.name / stop.run_id):
             stop.end(replace(run, cached=outcome.cached))
         else:

@@ -37,8 +37,8 @@ class Job:
 
 def run_all(
     client: Client, jobs: list[Job], *, root: Path, bar: tqdm, gpus_per_run: int = 0, force: bool = False, at_a_time: int | None = None
-) -> dict[str, Outcome]:
-    """Run id → how it ended, for all jobs.
+) -> list[Outcome]:
+    """How each job ended, in the order of the jobs.
 
     Args:
         root: where records lie, for the workers too.
@@ -51,26 +51,27 @@ def run_all(
     _check_workers(client, jobs[0].source, root)
     options = {"resources": {"GPU": gpus_per_run} if gpus_per_run else None}
     mark = secrets.token_hex(4)  # another sweep on the same scheduler may have the same runs
-    waiting, running, outcomes = deque(jobs), {}, {}
+    waiting, running, outcomes = deque(range(len(jobs))), {}, {}
     finished, recorded, shown = as_completed(loop=client.loop), bar.n, 0.0
-    while len(outcomes) < len(jobs):
+    while waiting or running:
         while waiting and len(running) < (at_a_time or len(jobs)):
-            job = waiting.popleft()
+            index = waiting.popleft()
+            job = jobs[index]
             arguments = _without_outputs(job.source), job.values, job.run_id, root, force
             future = client.submit(worker.run_cell, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", **options)
-            running[future] = job
+            running[future] = index
             finished.add(future)
             shown = 0.0
         batch = finished.next_batch(block=False)
         for future in batch:
-            outcomes[running.pop(future).run_id] = _outcome(future)
+            outcomes[running.pop(future)] = _outcome(future)
         if batch or time.monotonic() - shown > REFRESH:
             shown = time.monotonic()
-            names = ", ".join(job.source.name for job in running.values())
+            names = ", ".join(jobs[index].source.name for index in running.values())
             bar.set_postfix_str(names if at_a_time else _counts(client, recorded, list(outcomes.values())), refresh=False)
             bar.update(len(batch)) or bar.refresh()
         time.sleep(POLL)
-    return outcomes
+    return [outcomes[index] for index in range(len(jobs))]
 
 
 def _counts(client: Client, recorded: int, outcomes: list[Outcome]) -> str:
