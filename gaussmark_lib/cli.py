@@ -65,8 +65,11 @@ def parser() -> argparse.ArgumentParser:
     sweep.set_defaults(do=_sweep)
 
     tour = commands.add_parser(
-        "tour", help="run all numbered notebooks and write one page", description="Runs all numbered notebooks and writes one page."
+        "tour",
+        help="run all numbered notebooks and write one page",
+        description="Runs all numbered notebooks, several at a time, and writes one page about them.",
     )
+    tour.add_argument("--workers", metavar="N", type=int, help="how many notebooks run at a time; by default one a core, as far as memory allows")
     tour.add_argument("--force", action="store_true", help="run them even where there are records")
     tour.add_argument("--records", metavar="DIR", type=Path, help="where records and the tour lie, instead of papermill_runs")
     tour.set_defaults(do=_tour)
@@ -142,6 +145,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return FAILED
     how = f"answered from its record of {run.status['finished']}; --force runs it again" if run.cached else f"complete in {run.status['seconds']} s"
     print(f"{notebook.name}: {how}")
+    if run.headline:
+        print(f"  {run.headline[0]}: {run.headline[1]}")
     for name, value in run.numbers.items():
         print(f"  {name:32} {value}")
     print(run.dir)
@@ -184,7 +189,7 @@ def _tour(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.runs.tour import tour
 
     with _stoppable():
-        done = tour(force=arguments.force, root=arguments.records)
+        done = tour(force=arguments.force, workers=arguments.workers, root=arguments.records)
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
     print(f"\nThe tour is in {done.page}")

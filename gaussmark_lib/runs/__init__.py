@@ -7,6 +7,7 @@
 ``ask``         one run: from its record, or by running the notebook
 ``notebook``    a notebook file as a question: cells, parameters, id
 ``parameters``  what the cell tagged ``parameters`` declares, checked
+``identity``    the versions of code, model and texts that are part of the id
 ``presets``     YAML files of parameter values
 ``kernel``      the process that executes the cells
 ``folder``      the folder that a run leaves
@@ -17,6 +18,6 @@
 
 from gaussmark_lib.runs.ask import RunFailedError, find, run
 from gaussmark_lib.runs.folder import Run
-from gaussmark_lib.runs.inside import record, save_figure, save_table
+from gaussmark_lib.runs.inside import headline, record, save_figure, save_table
 
-__all__ = ["Run", "RunFailedError", "find", "record", "run", "save_figure", "save_table"]
+__all__ = ["Run", "RunFailedError", "find", "headline", "record", "run", "save_figure", "save_table"]

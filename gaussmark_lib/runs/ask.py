@@ -1,12 +1,7 @@
 """A run: a question put to a notebook, and the record of its answer in ``papermill_runs/<notebook>/<id>``.
 
-    answer = runs.run("00_first_watermark", {"sigma": 0.1})
-    answer.results["p_value"], answer.dir
-
-The same question again is answered from its record. Two processes with the same question both work, and the first to finish is kept.
-Nothing here is global to a process, so that any number of them may run notebooks side by side.
-
-Inside a notebook the same module takes what is to be kept: ``runs.record``, ``runs.save_table``, ``runs.save_figure``.
+The same question again is answered from its record. If two processes ask the same question, both run it, and the first record is kept.
+A process runs one notebook at a time; any number of processes may run notebooks side by side.
 """
 
 import shutil
@@ -20,10 +15,8 @@ from gaussmark_lib import paths
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
-from gaussmark_lib.runs.inside import RUN_DIR, record, save_figure, save_table
+from gaussmark_lib.runs.inside import RUN_DIR
 from gaussmark_lib.runs.notebook import Notebook
-
-__all__ = ["Run", "RunFailedError", "find", "record", "run", "save_figure", "save_table"]
 
 
 class RunFailedError(RuntimeError):

@@ -3,8 +3,8 @@
     <notebook>/<id>/          notebook.ipynb  params.json  results.json  status.json  *.parquet  figures/*.png
     <notebook>/<id>.failed/   the same of a run that did not end: the traceback in its notebook, the reason in status.json
 
-A folder named by an id is therefore always a complete answer, whatever happened meanwhile. A hidden one carries the machine and the process
-that writes it, so that what a killed process left is known as such, and removed by the next run beside it.
+A folder named by an id is therefore always a complete answer. The name of a hidden one has the machine and the process that writes it,
+so that the next run beside it recognises what a killed process left, and removes it.
 """
 
 import errno
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 
-ESTIMATES = {"rate", "mean", "value"}  # by which names ``stats`` calls what its intervals are of
-
 
 @dataclass(frozen=True)
 class Run:
@@ -58,8 +56,16 @@ class Run:
 
     @property
     def numbers(self) -> dict[str, str]:
-        """The results, one line each, as a reader wants them: nested names joined, an estimate with its interval, four digits, long lists counted."""
-        return dict(_lines(self.results))
+        """The results without the headline, one line each: nested names joined, estimates with their intervals, four digits, long lists counted."""
+        return dict(_lines({name: value for name, value in self.results.items() if name != "headline"}))
+
+    @property
+    def headline(self) -> tuple[str, str] | None:
+        """What ``runs.headline`` recorded: the quantity, and its value with interval, unit and n, as in ``0.93 (0.85 to 0.98), n = 60``."""
+        if not (found := self.results.get("headline")):
+            return None
+        value, low, high, n = (_words(found[name]) for name in ("value", "low", "high", "n"))
+        return found["sentence"], " ".join(filter(None, [value, found["unit"], f"({low} to {high}), n = {n}"]))
 
     def table(self, name: str) -> "pd.DataFrame":
         import pandas as pd
@@ -73,8 +79,9 @@ def figures(folder: Path) -> list[Path]:
 
 
 def _lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and (estimate := ESTIMATES & value.keys()) and {"low", "high"} <= value.keys():
-        yield name, _estimate(value, min(estimate))
+    if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
+        rest = "".join(f", {key.replace('_', ' ')} = {_words(item)}" for key, item in value.items() if key not in ("value", "low", "high"))
+        yield name, f"{_words(value['value'])} ({_words(value['low'])} to {_words(value['high'])}){rest}"
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _lines(item, f"{name} · {key}" if name else key)
@@ -82,12 +89,6 @@ def _lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, f"{len(value)} values"
     else:
         yield name, _words(value)
-
-
-def _estimate(value: dict, name: str) -> str:
-    """``0.94 (0.7 to 1), n = 16`` for what ``stats`` returns."""
-    rest = "".join(f", {key.replace('_', ' ')} = {_words(item)}" for key, item in value.items() if key not in (name, "low", "high"))
-    return f"{_words(value[name])} ({_words(value['low'])} to {_words(value['high'])}){rest}"
 
 
 def _words(value: Any) -> str:

@@ -1,6 +1,6 @@
 """What a notebook hands on: numbers, tables and figures, written into its run's folder.
 
-The folder comes in an environment variable from whoever runs the notebook. Someone who reads it in JupyterLab has no run:
+The process that runs the notebook names the folder in an environment variable. In JupyterLab there is no run:
 the same calls then check what they are given, show it, and write nothing.
 """
 
@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from gaussmark_lib.stats import Estimate
+
 RUN_DIR = "GAUSSMARK_RUN_DIR"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -24,8 +27,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 def record(results: dict[str, Any]) -> None:
     """Adds numbers, words, lists or dictionaries of them to the run's ``results.json``.
 
-    NumPy's and pandas' scalars and arrays become plain numbers and lists. A nan or an infinity is refused: JSON has neither,
-    and a number that does not exist is better said as None.
+    NumPy's and pandas' scalars and arrays become plain numbers and lists, a ``stats.Estimate`` (or another dataclass or named tuple) the
+    dictionary of its fields. A nan or an infinity is refused, because JSON has neither; None stands for a number that does not exist.
 
     Raises:
         GaussMarkError: what JSON cannot hold, or a name that is recorded already.
@@ -38,6 +41,19 @@ def record(results: dict[str, Any]) -> None:
     if again := known.keys() & plain.keys():
         raise GaussMarkError(f"recorded already: {', '.join(sorted(again))}; give each result one name of its own")
     path.write_text(json.dumps(known | plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def headline(sentence: str, estimate: "Estimate", unit: str = "") -> None:
+    """Records the one number that a reader came for; the tour's page begins with it.
+
+    Args:
+        sentence: the quantity in words, e.g. "texts detected at level 0.05 after 400 tokens".
+        unit: of the number, e.g. "nats per token"; empty for a share.
+
+    Raises:
+        GaussMarkError: a number that JSON cannot hold, or a second headline.
+    """
+    record({"headline": {"sentence": sentence, **asdict(estimate), "unit": unit}})
 
 
 def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
@@ -98,6 +114,10 @@ def _check(name: str) -> None:
 
 def _plain(value: Any, where: str) -> Any:
     """``value`` as JSON holds it; ``where`` names it in an error."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    elif hasattr(value, "_asdict"):  # a named tuple, such as ``stats.Paired``
+        value = value._asdict()
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

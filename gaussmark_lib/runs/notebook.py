@@ -1,8 +1,8 @@
 """A notebook as a question: its source, its parameters, and the id that a question and its answer share.
 
-    id = SHA-256 over (cells' sources, all parameter values, the library and the embedded model), first 12 digits
+    id = SHA-256 over (cells' sources, all parameter values, the code that the cells use, the files that the values name), 12 digits
 
-What could change the answer is in the id, so a record can be reused without looking: the same id is the same question.
+Everything that could change the answer is in the id, so a record with the same id answers the same question.
 Outputs, the machine and the time are not in it; they are part of the answer.
 """
 
@@ -54,20 +54,29 @@ class Notebook:
             )
         return parameters.read(sources[0], self.name)
 
-    @cached_property
+    @property
     def code(self) -> str:
-        """The version of the code that computes this notebook's answer: see ``runs.identity``."""
+        """The version of the code that computes this notebook's answer, see ``runs.identity``. Not kept here: a worker must find its own."""
         return identity.of_sources(cell.source for cell in self.cells if cell.kind == "code")
+
+    @property
+    def tour(self) -> dict[str, Any]:
+        """What its metadata ``gaussmark`` tells the tour: ``alone`` (it times things) and ``seconds`` (about how long it takes)."""
+        return json.loads(self.text).get("metadata", {}).get("gaussmark", {})
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Every parameter's value, given or default; ParameterError where one cannot be used."""
         return parameters.check(self.parameters, given, self.name)
 
-    def run_id(self, values: Mapping[str, Any], library: str | None = None) -> str:
-        """The id of this notebook's run with these values, which are complete and checked; ``library`` if its version is known already."""
-        cells = [[cell.kind, cell.source, cell.tags] for cell in self.cells]
-        question = json.dumps({"cells": cells, "parameters": dict(values), "library": library or self.code}, sort_keys=True)
-        return hashlib.sha256(question.encode()).hexdigest()[:12]
+    def run_id(self, values: Mapping[str, Any]) -> str:
+        """The id of this notebook's run with these values, which are complete and checked."""
+        question = {
+            "cells": [[cell.kind, cell.source, cell.tags] for cell in self.cells],
+            "parameters": dict(values),
+            "code": self.code,
+            "inputs": identity.of_inputs(values, self.path.parent),
+        }
+        return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load(name: str | Path) -> Notebook:

@@ -1,17 +1,20 @@
-"""The tour: every numbered notebook in order with its defaults, and one page that shows what came of them.
+"""The tour: every numbered notebook with its defaults, side by side, and one page that shows what came of them.
 
     papermill_runs/tour-<id>/index.html      the page, with figures/ and notebooks/ beside it; the folder can be moved or served as it is
 
-A notebook that was run before is answered from its record. One that fails is shown as failed, and the others still run.
+As many notebooks run at a time as there are cores, each in a process of its own, the longest first. A notebook that times things says so in its
+metadata, ``{"gaussmark": {"alone": true, "seconds": 90}}``, and runs after the others, alone and on all cores; ``seconds`` is about how long
+a notebook takes. A notebook that was run before is answered from its record. If one fails, the page says so, and the others still run.
 """
 
 import platform
 import re
 import secrets
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import nbformat
@@ -51,6 +54,9 @@ class Stop:
     name: str
     title: str
     claim: str = ""
+    source: notebooks.Notebook | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    run_id: str = ""
     run: runs.Run | None = None
     record: Path | None = None
     error: str = ""
@@ -61,6 +67,9 @@ class Stop:
     @property
     def outcome(self) -> str:
         return f"{self.run.status['seconds']} s{', from its record' if self.run.cached else ''}" if self.run else f"failed: {self.error}"
+
+    def end(self, run: runs.Run) -> None:
+        self.run, self.record = run, run.dir
 
 
 @dataclass(frozen=True)
@@ -77,21 +86,30 @@ class Tour:
         return [stop for stop in self.stops if stop.run is None]
 
 
-def tour(*, force: bool = False, progress: bool = True, root: Path | None = None) -> Tour:
+def tour(*, force: bool = False, workers: int | None = None, progress: bool = True, root: Path | None = None) -> Tour:
     """Runs all numbered notebooks and writes the page; a notebook that fails is in ``failed``.
+
+    Args:
+        workers: how many notebooks run at a time; one a core by default, as far as memory allows. With 1 each has all cores.
 
     Raises:
         GaussMarkError: there is no notebook to run.
+        KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their records.
     """
-    root = root or paths.RUNS
+    root = (root or paths.RUNS).absolute()
     files = notebooks.numbered()
     if not files:
         raise GaussMarkError(f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found none")
-    stops = []
-    with tqdm(files, desc="tour", unit="notebook", disable=not progress) as bar:
-        for file in bar:
-            bar.set_postfix_str(file.stem)
-            stops.append(_visit(file, force, progress and {"leave": False, "position": 1}, root))
+    stops = [_read(file) for file in files]
+    for stop in stops:
+        if not force and stop.source and (run := records.load(root / stop.name / stop.run_id)):
+            stop.end(run)
+    done = sum(bool(stop.run or stop.error) for stop in stops)
+    with tqdm(total=len(stops), initial=done, desc="tour", unit="notebook", smoothing=0, disable=not progress) as bar:
+        try:
+            _run(stops, force, workers, bar, root)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command goes on from there") from None
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     partial = records.begin(target)
     for stop in stops:
@@ -102,18 +120,56 @@ def tour(*, force: bool = False, progress: bool = True, root: Path | None = None
     return Tour(target, stops)
 
 
-def _visit(file: Path, force: bool, progress: dict | bool, root: Path) -> Stop:
+def _read(file: Path) -> Stop:
     stop = Stop(file.stem, file.stem)
     try:
         source = notebooks.load(file)
         stop.title, stop.claim = _claim(source)
-        stop.run = runs.run(source, force=force, progress=progress, root=root)
-        stop.record = stop.run.dir
-    except runs.RunFailedError as error:
-        stop.error, stop.record = error.reason, error.dir
+        stop.values = source.check({})
+        stop.source, stop.run_id = source, source.run_id(stop.values)
     except GaussMarkError as error:
         stop.error = str(error)
     return stop
+
+
+def _run(stops: list[Stop], force: bool, workers: int | None, bar: tqdm, root: Path) -> None:
+    """Runs what has no answer yet: first side by side what may, then one by one in this process, which leaves all cores to each."""
+    if not (waiting := [stop for stop in stops if not (stop.run or stop.error)]):
+        return
+    from gaussmark_lib.sweeps import places  # here, because Dask takes a second to import
+
+    together = [stop for stop in stops if stop.source and not stop.source.tour.get("alone")]
+    n = places.at_once(len(together), workers)
+    side_by_side = [stop for stop in together if stop in waiting] if n > 1 else []
+    if side_by_side:
+        _run_side_by_side(side_by_side, force, n, bar, root)
+    for stop in waiting:
+        if stop not in side_by_side:
+            bar.set_postfix_str(stop.name)
+            _run_alone(stop, force, not bar.disable and {"leave": False, "position": 1}, root)
+            bar.update()
+
+
+def _run_side_by_side(stops: list[Stop], force: bool, workers: int, bar: tqdm, root: Path) -> None:
+    from gaussmark_lib.sweeps import places, submit
+
+    longest_first = sorted(stops, key=lambda stop: -stop.source.tour.get("seconds", 0))
+    jobs = [submit.Job(stop.source, stop.values, stop.run_id) for stop in longest_first]
+    root.mkdir(parents=True, exist_ok=True)
+    with places.connect(cells=len(stops), workers=workers) as client:
+        outcomes = submit.run_all(client, jobs, root=root, bar=bar, force=force, at_a_time=workers)
+    for stop, outcome in zip(longest_first, outcomes, strict=True):
+        if run := not outcome.error and records.load(root / stop.name / stop.run_id):
+            stop.end(replace(run, cached=outcome.cached))
+        else:
+            stop.error, stop.record = outcome.error, outcome.failed
+
+
+def _run_alone(stop: Stop, force: bool, progress: dict | bool, root: Path) -> None:
+    try:
+        stop.end(runs.run(stop.source, force=force, progress=progress, root=root))
+    except runs.RunFailedError as error:
+        stop.error, stop.record = error.reason, error.dir
 
 
 def _claim(source: notebooks.Notebook) -> tuple[str, str]:

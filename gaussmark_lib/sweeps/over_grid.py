@@ -3,12 +3,12 @@
     done = sweeps.sweep("02", {"sigma": [0.05, 0.1], "seed": [0, 1]})
     done.results, done.failed, done.dir
 
-Every cell is a run like any other (``runs.run``) with its record in the usual place. So a sweep needs no memory of its own: started again, after
+Every cell is a run like any other (``runs.run``) with its record in the usual place. So a sweep keeps no state: started again, after
 a crash, after a Ctrl-C or with a finer grid, it looks for the records and does what is missing. At the end it leaves
 
     papermill_runs/sweep-<id>/    results.parquet  tables/*.parquet  sweep.json
 
-where the id is a hash of its cells' ids, and those are hashes of notebook, parameters and library.
+where the id is a hash of its cells' ids.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell without an answer: what is its own in it, why in one line, and the traceback if its notebook shows one."""
+    """A cell without an answer: its values of the parameters that vary, why in one line, and the traceback if its notebook shows one."""
 
     run_id: str
     params: dict[str, Any]
@@ -99,55 +99,54 @@ def sweep(
 
     Raises:
         ParameterError: a grid that cannot be swept over.
-        ClusterError: nobody is there who could run it.
-        KeyboardInterrupt: once what was running is stopped; finished cells keep their records.
+        ClusterError: no worker has the resources that the runs ask for, or a worker cannot take part.
+        KeyboardInterrupt: after everything that runs is stopped; finished cells keep their records.
     """
     source = notebook if isinstance(notebook, Notebook) else notebooks.load(notebook)
     root = (root or paths.RUNS).absolute()
-    started, library = datetime.now(UTC), notebooks.source_version()
+    started, code = datetime.now(UTC), source.code
     rows = grids.cells(source, grid, params)
-    varying = grids.varying(rows)
-    cells = {source.run_id(values, library): values for values in rows}
-    missing = {run_id: values for run_id, values in cells.items() if not records.load(root / source.name / run_id)}
-    outcomes = {}
-    with tqdm(total=len(cells), initial=len(cells) - len(missing), desc=source.name, unit="run", smoothing=0, disable=not progress) as bar:
+    cells = {source.run_id(values): values for values in rows}
+    answers = {run_id: run for run_id in cells if (run := records.load(root / source.name / run_id))}
+    cached, outcomes = len(answers), {}
+    with tqdm(total=len(cells), initial=cached, desc=source.name, unit="run", smoothing=0, disable=not progress) as bar:
         try:
-            if missing:
-                outcomes = _run(source, missing, root, library, gpus_per_run, {"cells": len(cells), **place}, bar)
+            if missing := {run_id: values for run_id, values in cells.items() if run_id not in answers}:
+                outcomes = _run(source, missing, root, gpus_per_run, {"cells": len(cells), **place}, bar)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(cells)} cells are done, and the same command goes on from there") from None
     answers = {run_id: run for run_id in cells if (run := records.load(root / source.name / run_id))}
+    varying = grids.varying(rows)
     own = {run_id: {name: values[name] for name in varying} for run_id, values in cells.items()}
-    failed = [_failure(run_id, own[run_id], outcomes.get(run_id), root) for run_id in cells if run_id not in answers]
+    failed = {run_id: _failure(run_id, own[run_id], outcomes.get(run_id), root) for run_id in cells if run_id not in answers}
     facts = {
         "notebook": source.name,
         "status": "failed" if failed else "complete",
         "grid": dict(grid),
         "params": dict(params or {}),
-        "library": library,
-        "cells": [_line(run_id, own[run_id], answers.get(run_id), failed) for run_id in cells],
+        "code": code,
+        "cells": [{"run": run_id, "params": own[run_id], **_end(answers.get(run_id), failed.get(run_id))} for run_id in cells],
         **records.circumstances(started),
     }
     target = root / f"sweep-{hashlib.sha256(' '.join(cells).encode()).hexdigest()[:12]}"
     _write(target, facts, cells, answers, varying)
-    return Sweep(target, cells, len(cells) - len(missing) + sum(outcome.cached for outcome in outcomes.values()), failed)
+    return Sweep(target, cells, cached + sum(outcome.cached for outcome in outcomes.values()), list(failed.values()))
 
 
-def _run(
-    source: Notebook, missing: dict[str, dict], root: Path, library: str, gpus_per_run: int, place: dict[str, Any], bar: tqdm
-) -> "dict[str, Outcome]":
+def _run(source: Notebook, missing: dict[str, dict], root: Path, gpus_per_run: int, place: dict[str, Any], bar: tqdm) -> "dict[str, Outcome]":
     from gaussmark_lib.sweeps import places, submit  # here, because Dask and papermill take seconds to import, and a sweep may be done already
 
     root.mkdir(parents=True, exist_ok=True)
+    jobs = [submit.Job(source, values, run_id) for run_id, values in missing.items()]
     with places.connect(gpus_per_run=gpus_per_run, **place) as client:
-        return submit.run_all(client, source, missing, root=root, library=library, gpus_per_run=gpus_per_run, bar=bar)
+        return dict(zip(missing, submit.run_all(client, jobs, root=root, gpus_per_run=gpus_per_run, bar=bar), strict=True))
 
 
 def _failure(run_id: str, own: dict[str, Any], outcome: "Outcome | None", root: Path) -> Failure:
     from gaussmark_lib.runs import kernel
 
     if outcome is None or not outcome.error:
-        return Failure(run_id, own, f"its worker says it is complete, and there is no record in {root}; do all machines share that folder?", "")
+        return Failure(run_id, own, f"its worker says that it is complete, and there is no record in {root}; do all machines share that folder?", "")
     try:
         traceback = kernel.traceback(outcome.failed / "notebook.ipynb") if outcome.failed else ""
     except (OSError, ValueError):  # stopped before its notebook was written, or run again meanwhile
@@ -155,11 +154,11 @@ def _failure(run_id: str, own: dict[str, Any], outcome: "Outcome | None", root: 
     return Failure(run_id, own, outcome.error, traceback)
 
 
-def _line(run_id: str, own: dict[str, Any], answer: Run | None, failed: list[Failure]) -> dict[str, Any]:
-    """What ``sweep.json`` says of a cell; how long it took is here, because no two sweeps agree on it."""
+def _end(answer: Run | None, failure: Failure | None) -> dict[str, Any]:
+    """How a cell ended, for ``sweep.json``; how long it took is only there, because no two sweeps agree on it."""
     if answer:
-        return {"run": run_id, "params": own, "status": "complete", "seconds": answer.status.get("seconds")}
-    return {"run": run_id, "params": own, "status": "failed", "error": next(failure.reason for failure in failed if failure.run_id == run_id)}
+        return {"status": "complete", "seconds": answer.status.get("seconds")}
+    return {"status": "failed", "error": failure.reason}
 
 
 def _write(target: Path, facts: dict[str, Any], cells: dict[str, dict[str, Any]], answers: dict[str, Run], varying: list[str]) -> None:

@@ -1,7 +1,7 @@
-"""Where a sweep's runs run: processes of this machine, a Dask scheduler that is there already, or one that submits jobs to a queue.
+"""Where runs run: processes of this machine, a Dask scheduler that is there already, or one that submits jobs to a queue.
 
-Whichever it is, a worker is a process with one thread, because a process runs one notebook at a time. Dask waits for ever for a resource that
-no worker has; so everything that is asked for is looked for first, and refused where it is not.
+A worker is always a process with one thread, because a process runs one notebook at a time. Dask waits for ever for a resource that no
+worker has, so ``connect`` looks for everything that is asked for, and refuses what is not there.
 """
 
 import logging
@@ -48,19 +48,27 @@ def connect(
         gpus_per_run: how much of the workers' resource GPU a run takes.
 
     Raises:
-        ClusterError: it cannot be reached, or has nobody who could do such a run; says what to do.
+        ClusterError: it cannot be reached, or no worker has the resources that a run asks for; says what to do.
     """
     chosen = [name for name, value in {"workers": workers, "scheduler": scheduler, "cluster": cluster}.items() if value is not None]
     if len(chosen) > 1:
         raise ClusterError(f"expected one place to run on, got {' and '.join(chosen)}; give one of them, or none for this machine")
     if scheduler is not None:
         place = _scheduler(scheduler, gpus_per_run)
-    elif cluster is not None:
-        place = _queue(cluster, gpus_per_run)
     else:
-        place = _local(cells, workers, gpus_per_run)
+        place = _queue(cluster, gpus_per_run) if cluster is not None else _local(cells, workers, gpus_per_run)
     with place as client:
         yield client
+
+
+def at_once(cells: int, workers: int | None = None) -> int:
+    """How many local processes work at once: as many as asked for, or one a core, but not more than cells or than memory allows.
+
+    It does not depend on what is left to do, because the number of threads of each process may change a last digit.
+    """
+    if workers is not None and workers < 1:
+        raise ClusterError(f"expected at least one worker, got {workers}")
+    return workers or max(1, min(cells, CPU_COUNT, int(MEMORY_LIMIT // MEMORY)))
 
 
 def gpus() -> list[str]:
@@ -99,11 +107,10 @@ def _local(cells: int, workers: int | None, gpus_per_run: int) -> Iterator[Clien
 
 
 def _shares(cells: int, workers: int | None, gpus_per_run: int) -> tuple[list[dict[str, str]], dict[str, float]]:
-    """Each local worker's environment, and what resources each has. Never from what is left to do: threads may change a last digit."""
-    if workers is not None and workers < 1:
-        raise ClusterError(f"expected at least one worker, got {workers}")
+    """Each local worker's environment, and what resources each has."""
     if not gpus_per_run:
-        return [{} for _ in range(workers or max(1, min(cells, CPU_COUNT, int(MEMORY_LIMIT // MEMORY))))], {}
+        return [{}] * at_once(cells, workers), {}
+    at_once(cells, workers)  # refuses what is no number of workers
     found = gpus()
     most = len(found) // gpus_per_run
     if not most or (workers or 1) > most:

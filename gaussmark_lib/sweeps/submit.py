@@ -1,14 +1,16 @@
-"""Hands a sweep's cells to Dask workers and collects how each of them ended.
+"""Hands runs to Dask workers and collects how each of them ended.
 
-A worker that dies is Dask's business: it gives the cell to another one, four times, and the run there begins anew or finds the record.
+If a worker dies, Dask gives its run to another one, four times; the run there begins anew or finds the record.
 """
 
 import json
 import secrets
 import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,76 +23,89 @@ from gaussmark_lib.sweeps import worker
 from gaussmark_lib.sweeps.worker import Outcome
 
 POLL = 0.2  # seconds between two looks at what has finished
-REFRESH = 5  # seconds after which the bar moves on, even if nothing has
+REFRESH = 5  # seconds after which the bar is drawn again, even if nothing has finished
+
+
+@dataclass(frozen=True)
+class Job:
+    """A notebook with checked values of all its parameters, and the id of that run."""
+
+    source: Notebook
+    values: Mapping[str, Any]
+    run_id: str
 
 
 def run_all(
-    client: Client, source: Notebook, cells: Mapping[str, dict[str, Any]], *, root: Path, library: str, gpus_per_run: int, bar: tqdm
-) -> dict[str, Outcome]:
-    """Run id → how it ended, for all cells.
+    client: Client, jobs: list[Job], *, root: Path, bar: tqdm, gpus_per_run: int = 0, force: bool = False, at_a_time: int | None = None
+) -> list[Outcome]:
+    """How each job ended, in the order of the jobs.
 
     Args:
-        cells: run id → parameters.
         root: where records lie, for the workers too.
-        library: the version of the library that the workers must have.
-        bar: moved on by one for every cell.
+        bar: moved on by one for every job that ended.
+        at_a_time: hand out so many at a time, in their order, and name them in the bar; by default, Dask gets all of them at once.
 
     Raises:
         ClusterError: a worker that cannot take part, or a scheduler that went away.
     """
-    source = _without_outputs(source)
-    _check_workers(client, source, root, library)
-    resources = {"GPU": gpus_per_run} if gpus_per_run else None
-    mark = secrets.token_hex(4)  # another sweep on the same scheduler may have the same cells
-    futures = {
-        client.submit(worker.run_cell, source, values, run_id, root, key=f"{source.name}-{run_id}-{mark}", resources=resources): run_id
-        for run_id, values in cells.items()
-    }
-    finished, outcomes, recorded, shown = as_completed(futures, loop=client.loop), {}, bar.n, 0.0
-    while len(outcomes) < len(futures):
+    _check_workers(client, jobs[0].source, root)
+    options = {"resources": {"GPU": gpus_per_run} if gpus_per_run else None}
+    mark = secrets.token_hex(4)  # another sweep on the same scheduler may have the same runs
+    waiting, running, outcomes = deque(range(len(jobs))), {}, {}
+    finished, recorded, shown = as_completed(loop=client.loop), bar.n, 0.0
+    while waiting or running:
+        while waiting and len(running) < (at_a_time or len(jobs)):
+            index = waiting.popleft()
+            job = jobs[index]
+            arguments = _without_outputs(job.source), job.values, job.run_id, root, force
+            future = client.submit(worker.run_cell, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", **options)
+            running[future] = index
+            finished.add(future)
+            shown = 0.0
         batch = finished.next_batch(block=False)
         for future in batch:
-            outcomes[futures[future]] = _outcome(future)
+            outcomes[running.pop(future)] = _outcome(future)
         if batch or time.monotonic() - shown > REFRESH:
             shown = time.monotonic()
-            _show(bar, len(batch), recorded, list(outcomes.values()), len(client.scheduler_info()["workers"]))
+            names = ", ".join(jobs[index].source.name for index in running.values())
+            bar.set_postfix_str(names if at_a_time else _counts(client, recorded, list(outcomes.values())), refresh=False)
+            bar.update(len(batch)) or bar.refresh()
         time.sleep(POLL)
-    return outcomes
+    return [outcomes[index] for index in range(len(jobs))]
 
 
-def _show(bar: tqdm, new: int, recorded: int, outcomes: list[Outcome], workers: int) -> None:
+def _counts(client: Client, recorded: int, outcomes: list[Outcome]) -> str:
     recorded += sum(outcome.cached for outcome in outcomes)
     failed = sum(bool(outcome.error) for outcome in outcomes)
-    bar.set_postfix_str(f"{recorded} from record, {failed} failed, {workers} worker{'s'[: workers != 1]}", refresh=False)
-    bar.update(new) or bar.refresh()
+    workers = len(client.nthreads())
+    return f"{recorded} from record, {failed} failed, {workers} worker{'s'[: workers != 1]}"
 
 
 def _outcome(future: Future) -> Outcome:
     try:
         return future.result()
     except CancelledError:
-        raise ClusterError("the scheduler went away; finished cells have their records, and the same command goes on from there") from None
+        raise ClusterError("the scheduler went away; finished runs have their records, and the same command goes on from there") from None
     except KilledWorker as error:
-        return Outcome(f"its worker died {error.allowed_failures + 1} times, each time with this cell; it may need more memory than there is")
+        return Outcome(f"its worker died {error.allowed_failures + 1} times, each time with this run; it may need more memory than there is")
     except Exception as error:  # the worker could not even load what it was sent, for example
         return Outcome(f"{type(error).__name__}: {error}")
 
 
-def _check_workers(client: Client, source: Notebook, root: Path, library: str) -> None:
+def _check_workers(client: Client, source: Notebook, root: Path) -> None:
     seen = root / f".sweep-{secrets.token_hex(6)}"
     seen.touch()
     try:
-        answers = client.run(worker.problem, library, source.path.parent, seen, on_error="return")
+        answers = client.run(worker.problem, _without_outputs(source), source.code, seen, on_error="return")
     finally:
         seen.unlink()
-    if problems := [
-        f"worker {address} {answer}" if isinstance(answer, str) else f"worker {address}: {answer!r}" for address, answer in answers.items() if answer
-    ]:
+    if problems := [f"worker {address} {answer}" for address, answer in answers.items() if answer]:
         raise ClusterError("\n  ".join(["these workers cannot take part:", *problems]))
 
 
+@cache
 def _without_outputs(source: Notebook) -> Notebook:
-    """The same question as a much smaller file: committed notebooks have figures in them, and this goes out with every cell."""
+    """The same question as a much smaller file: committed notebooks have figures in them, and this goes out with every run."""
     content = json.loads(source.text)
     for cell in content["cells"]:
         if "outputs" in cell:

@@ -1,6 +1,6 @@
-"""What a Dask worker does for a sweep: check that it is the right kind of worker, and run one cell.
+"""What a Dask worker does: check that it can take part, and run one notebook.
 
-Nothing that can be expected to go wrong is raised here: Dask would have to pickle it. It comes back as words, in an ``Outcome``.
+Expected problems are not raised here, because Dask would have to pickle them. They come back as words, in an ``Outcome``.
 """
 
 import signal
@@ -14,25 +14,24 @@ from distributed.worker import WORKER_ANY_RUNNING
 
 from gaussmark_lib import runs
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.notebook import Notebook
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended: ``error`` is empty if its record is complete; ``failed`` is the folder of a run that is not."""
+    """How a run ended: ``error`` is empty if its record is complete; ``failed`` is the folder of a run that is not."""
 
     error: str = ""
     failed: Path | None = None
     cached: bool = False
 
 
-def run_cell(source: Notebook, values: dict[str, Any], run_id: str, root: Path) -> Outcome:
-    """Runs one cell, or finds its record; stops when the sweep does not want it any more."""
+def run_cell(source: Notebook, values: dict[str, Any], run_id: str, root: Path, force: bool = False) -> Outcome:
+    """Runs one notebook, or finds its record; stops when the answer is not wanted any more."""
     if source.run_id(values) != run_id:
-        return Outcome("the library on this worker is another one than where the sweep began, or has changed since; start the sweep again")
+        return Outcome("its code or its model is not the same on this worker as where the sweep began, or has changed since; start again")
     try:
-        return Outcome(cached=runs.run(source, values, progress=False, root=root, wanted=_wanted()).cached)
+        return Outcome(cached=runs.run(source, values, force=force, progress=False, root=root, wanted=_wanted()).cached)
     except runs.RunFailedError as error:
         return Outcome(error.reason, error.dir)
     except KeyboardInterrupt:  # Dask would end its worker
@@ -41,19 +40,17 @@ def run_cell(source: Notebook, values: dict[str, Any], run_id: str, root: Path) 
         return Outcome(str(error))
 
 
-def problem(library: str, source_folder: Path, seen: Path) -> str:
-    """Why this worker cannot take part in the sweep; empty if it can.
+def problem(source: Notebook, code: str, seen: Path) -> str:
+    """Why this worker cannot take part; empty if it can.
 
     Args:
-        library: the version that the sweep began with.
+        code: the version of the notebook's code where the sweep began.
         seen: a file that the sweep has just written among its records.
     """
-    if (mine := notebooks.source_version()) != library:
-        return f"has version {mine} of gaussmark_lib and data/, expected {library}: use the same checkout"
-    for path in (source_folder, seen):
-        if not path.exists():
-            return f"does not see {path}: notebooks and records must lie in a folder that all machines share"
-    return ""
+    if (mine := source.code) != code:
+        return f"has version {mine} of the code of {source.name}, expected {code}: use the same checkout"
+    missing = [path for path in (source.path.parent, seen) if not path.exists()]
+    return f"does not see {missing[0]}: notebooks and records must lie in a folder that all machines share" if missing else ""
 
 
 def dask_setup(worker: Worker) -> None:

@@ -13,7 +13,7 @@ from gaussmark_lib import runs
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import kernel
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs.notebook import Notebook
 
 RECORDING = """
 from gaussmark_lib import runs
@@ -25,7 +25,7 @@ runs.record({"x": x, "python": sys.executable, "folder": os.getcwd(), "pid": os.
 @pytest.fixture(autouse=True)
 def _same_library(monkeypatch):
     """The id of a question stays, whoever edits the library meanwhile."""
-    monkeypatch.setattr(notebooks, "source_version", lambda: "tested")
+    monkeypatch.setattr(Notebook, "code", "tested")
 
 
 @pytest.fixture
@@ -124,10 +124,15 @@ def test_a_failing_cell_leaves_a_record_marked_failed(tmp_path, cell, reason):
     assert _folders(tmp_path / "runs") == [f"demo/{error.dir.name}"]
 
 
-def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path):
+def _fake(monkeypatch, action):
+    """Runs ``action(folder)`` in place of the notebook's cells."""
+    monkeypatch.setattr(kernel, "execute", lambda path, parameters, **options: action(path.parent))
+
+
+def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path, monkeypatch):
     flag = tmp_path / "flag"
-    source = f"from pathlib import Path; from gaussmark_lib import runs\nruns.record({{'n': len(Path({str(flag)!r}).read_text())}})"
-    notebook = write(tmp_path / "demo.ipynb", parameters(), code(source))
+    _fake(monkeypatch, lambda folder: (folder / "results.json").write_text(f'{{"n": {len(flag.read_text())}}}'))
+    notebook = write(tmp_path / "demo.ipynb", parameters())
     failed = _fail(notebook, tmp_path / "runs").dir
     flag.write_text("1")
     first = _run(notebook, tmp_path / "runs")
@@ -141,11 +146,6 @@ def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path):
         _run(notebook, tmp_path / "runs", force=True)
     assert _run(notebook, tmp_path / "runs").results == {"n": 2}
     assert _folders(tmp_path / "runs") == [f"demo/{first.id}", f"demo/{first.id}.failed"]
-
-
-def _fake(monkeypatch, action):
-    """Runs ``action(folder)`` in place of the notebook's cells."""
-    monkeypatch.setattr(kernel, "execute", lambda path, parameters, **options: action(path.parent))
 
 
 def test_the_first_of_two_processes_is_kept(tmp_path, monkeypatch):

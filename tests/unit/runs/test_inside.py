@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from gaussmark_lib import stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.plots import style
-from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import inside
 
 
@@ -45,7 +45,7 @@ def test_numbers_become_plain_json(run_dir):
             "größe": "ψ",
         }
     )
-    assert json.loads((run_dir / "inside.json").read_text()) == {
+    assert json.loads((run_dir / "results.json").read_text()) == {
         "float64": 0.25,
         "int32": 3,
         "bool": True,
@@ -85,7 +85,7 @@ def test_recording_twice_adds_and_never_replaces(run_dir):
     inside.record({"b": 2})
     with pytest.raises(GaussMarkError, match="recorded already: a"):
         inside.record({"a": 3, "c": 4})
-    assert json.loads((run_dir / "inside.json").read_text()) == {"a": 1, "b": 2}
+    assert json.loads((run_dir / "results.json").read_text()) == {"a": 1, "b": 2}
 
 
 def test_tables_come_back_as_they_were(run_dir):
@@ -129,17 +129,22 @@ def test_without_a_run_nothing_is_written(tmp_path, monkeypatch, figure):
     assert not list(tmp_path.iterdir())
 
 
-def test_numbers_for_a_reader(tmp_path):
-    values = {"p_value": 3.21987e-5, "n": 12345, "few": 999, "ok": True, "none": None, "by": {"α": 0.5, "β": [1, 2.5]}, "many": list(range(20))}
-    values["found"] = {"level": 0.05, "rate": 0.93751, "low": 0.69771, "high": 1.0, "n": 16}
-    assert records.Run(tmp_path, "id", {}, values, {}).numbers == {
-        "p_value": "3.22e-05",
-        "n": "12,345",
-        "few": "999",
-        "ok": "yes",
-        "none": "–",
-        "by · α": "0.5",
-        "by · β": "1, 2.5",
-        "many": "20 values",
-        "found": "0.9375 (0.6977 to 1), level = 0.05, n = 16",
+def test_estimates_are_recorded_by_their_fields_wherever_they_stand(run_dir):
+    estimate = stats.Estimate(0.75, 0.194, 0.994, 4)
+    fields = {"value": 0.75, "low": 0.194, "high": 0.994, "n": 4}
+    inside.record({"power": estimate, "by": {"KGW": [estimate]}, "paired": stats.Paired(estimate, np.float64(0.5), 2)})
+    assert json.loads((run_dir / "results.json").read_text()) == {
+        "power": fields,
+        "by": {"KGW": [fields]},
+        "paired": {"change": fields, "p_value": 0.5, "n_equal": 2},
     }
+    with pytest.raises(GaussMarkError, match=r"results\['a'\]\['low'\] is nan"):
+        inside.record({"a": stats.Estimate(1.0, float("nan"), 2.0, 3)})
+
+
+def test_a_notebook_has_one_headline(run_dir):
+    inside.headline("texts detected", stats.Estimate(0.75, 0.194, 0.994, np.int64(4)))
+    expected = {"sentence": "texts detected", "value": 0.75, "low": 0.194, "high": 0.994, "n": 4, "unit": ""}
+    assert json.loads((run_dir / "results.json").read_text()) == {"headline": expected}
+    with pytest.raises(GaussMarkError, match="recorded already: headline"):
+        inside.headline("again", stats.Estimate(0.75, 0.194, 0.994, 4))

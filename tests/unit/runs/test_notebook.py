@@ -1,4 +1,4 @@
-"""Finding notebooks and presets, and the id that a question and its answer share."""
+"""Finding notebooks, and the id that a question and its answer share."""
 
 import json
 
@@ -15,13 +15,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
     for name in ("00_first", "01_second", "02_third_a", "02_third_b"):
         write(tmp_path / f"{name}.ipynb", markdown("# Title"), parameters())
-    return tmp_path
-
-
-@pytest.fixture
-def presets(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "PRESETS", tmp_path)
-    (tmp_path / "large.yaml").write_text("x: 3\ny: 1e-3\n")
     return tmp_path
 
 
@@ -74,33 +67,6 @@ def test_the_numbered_notebooks_are_in_order(folder):
     assert [path.stem for path in notebooks.numbered()] == ["00_first", "01_second", "02_third_a", "02_third_b"]
 
 
-def test_presets_are_found_by_name_and_by_path(presets):
-    expected = {"x": 3, "y": 0.001}
-    assert presets.read("large") == presets.read("large.yaml") == presets.read(presets / "large.yaml") == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        ("- 1\n- 2", "lines of `name: value`"),
-        ("just words", "lines of"),
-        ("", "lines of"),
-        ("1: 2", "lines of"),
-        ("x: 1\nx: 2", "given twice"),
-        ("x: [", "read"),
-    ],
-)
-def test_a_preset_that_is_none_is_refused(presets, content, complaint):
-    (presets / "bad.yaml").write_text(content)
-    with pytest.raises(ParameterError, match=complaint):
-        presets.read("bad")
-
-
-def test_a_missing_preset_is_named_with_what_there_is(presets):
-    with pytest.raises(ParameterError, match="'lrage'; there are large in"):
-        presets.read("lrage")
-
-
 def _id(path, **values):
     notebook = notebooks.load(path)
     return notebook.run_id(notebook.check(values))
@@ -131,7 +97,7 @@ def test_the_id_changes_with_everything_that_could_change_the_answer(tmp_path, m
     for index, changed in [(0, markdown("# U")), (1, parameters("x: int = 1  # [0, 6]")), (2, code("x + 0")), (2, code("x", "nbval-skip"))]:
         ids.append(_id(write(tmp_path / "b.ipynb", *[changed if i == index else cell for i, cell in enumerate(cells)])))
     ids.append(_id(write(tmp_path / "b.ipynb", *cells, code(""))))
-    monkeypatch.setattr(notebooks, "source_version", lambda: "another")
+    monkeypatch.setattr(notebooks.Notebook, "code", "another")
     ids.append(_id(tmp_path / "a.ipynb"))
     assert len(set(ids)) == len(ids)
 
@@ -144,18 +110,26 @@ def test_the_id_does_not_change_when_json_says_the_same_in_another_way(tmp_path)
     assert _id(path) == _id(tmp_path / "b.ipynb")
 
 
-def test_the_source_version_follows_sources_and_model(tmp_path, monkeypatch):
-    library, data = tmp_path / "gaussmark_lib", tmp_path / "data"
-    (library / "plots").mkdir(parents=True)
-    (data / "doclm").mkdir(parents=True)
-    monkeypatch.setattr(notebooks, "__file__", str(library / "notebooks.py"))
-    monkeypatch.setattr(paths, "DATA", data)
-    versions = [notebooks.source_version()]
-    for file, content in [("plots/a.py", "1"), ("plots/a.py", "2"), ("b.py", "2"), ("../data/doclm/model.safetensors", "w")]:
-        (library / file).write_text(content)
-        versions.append(notebooks.source_version())
-    (library / "b.py").rename(library / "c.py")
-    versions.append(notebooks.source_version())
-    assert len(set(versions)) == len(versions)
-    (library / "notes.txt").write_text("not code")
-    assert notebooks.source_version() == versions[-1]
+def test_the_id_follows_the_model_and_the_texts_that_the_parameters_name(tmp_path):
+    path = write(tmp_path / "notebooks" / "a.ipynb", parameters("model: str = 'doclm'\ntext: str = 'docs'\nother: str = ''"))
+    model = tmp_path / "models" / "mine"
+    model.mkdir(parents=True)
+    ids = [_id(path), _id(path, model="../models/mine"), _id(path, text="../texts.jsonl")]
+    (model / "model.safetensors").write_text("weights")
+    ids.append(_id(path, model="../models/mine"))
+    ids.append(_id(path, model=str(model)))
+    (tmp_path / "texts.jsonl").write_text('{"text": "one"}')
+    ids.append(_id(path, text="../texts.jsonl"))
+    (tmp_path / "texts.jsonl").write_text('{"text": "two, and longer"}')
+    ids.append(_id(path, text="../texts.jsonl"))
+    assert len(set(ids)) == len(ids)
+    assert _id(path) == ids[0]
+
+
+def test_what_a_notebook_says_to_the_tour(tmp_path):
+    path = write(tmp_path / "a.ipynb", parameters())
+    assert notebooks.load(path).tour == {}
+    content = json.loads(path.read_text())
+    content["metadata"]["gaussmark"] = {"alone": True, "seconds": 90}
+    path.write_text(json.dumps(content))
+    assert notebooks.load(path).tour == {"alone": True, "seconds": 90}

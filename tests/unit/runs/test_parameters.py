@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.runs import parameters, presets
+from gaussmark_lib.runs import parameters
 
 CELL = """# where the noise goes
 sigma: float = 0.05  # (0, 1] standard deviation of the # noise
@@ -157,19 +157,3 @@ def test_ranges_hold_exactly_what_they_say(low, width, value, left, right):
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_float_survives_being_typed(value):
     assert parameters.read("x: float = 0.0  # anything")["x"].parse(repr(value)) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("010", 10), ("12:30", "12:30"), ("no", "no"), ("1.", 1.0), ("-.5", -0.5), ("2026-01-01", "2026-01-01"), ("1_000", "1_000")]
-)
-def test_yaml_means_what_it_looks_like(text, value):
-    found = presets.load(text)
-    assert found == value
-    assert type(found) is type(value)
-
-
-@pytest.mark.parametrize("text", ["{a: 1, a: 2}", "[1,", "a: b: c", "!!python/object/apply:os.system [x]", "a: 1\n---\nb: 2"])
-def test_yaml_that_is_ambiguous_or_broken_is_an_error_in_one_line(text):
-    with pytest.raises(ValueError, match=r".") as error:
-        presets.load(text)
-    assert "\n" not in str(error.value)

@@ -1,14 +1,20 @@
 """The tour's page shows what every notebook gave, or that it failed, and needs nothing outside its folder."""
 
+import os
+import signal
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import fake_dask
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
 from small_notebooks import code, markdown, parameters, write
+from sweep_places import family, finish, gone, until
 
-from gaussmark_lib import cli, paths
+from gaussmark_lib import cli, paths, stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import inside, kernel
 from gaussmark_lib.runs import notebook as notebooks
@@ -26,7 +32,7 @@ rarely, where $\langle\xi, g\rangle$ is small.
 def executed(tmp_path, monkeypatch) -> list[str]:
     """Three notebooks, of which the second fails and the third cannot start; the list fills with what was executed."""
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(notebooks, "source_version", lambda: "tested")
+    monkeypatch.setattr(notebooks.Notebook, "code", "tested")
     write(paths.NOTEBOOKS / "00_good.ipynb", markdown(CLAIM.format(name="Zero")), parameters(), code("x"))
     write(paths.NOTEBOOKS / "01_bad.ipynb", markdown(CLAIM.format(name="One")), parameters(), code("1 / 0"))
     write(paths.NOTEBOOKS / "02_none.ipynb", markdown("no heading here"))
@@ -44,6 +50,7 @@ def executed(tmp_path, monkeypatch) -> list[str]:
             node.cells[2].outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=["\x1b[31mE\x1b[0m", "<b>boom</b>"])]
             nbformat.write(node, path)
             raise RuntimeError("<b>boom</b>")
+        inside.headline("texts detected <at> level 0.05", stats.Estimate(0.93, 0.85, 0.98, 60))
         inside.record({"p_value": 3.21e-5, "power": {"at 0.05": 0.9}})
 
     monkeypatch.setattr(kernel, "execute", execute)
@@ -70,7 +77,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
-    done = tour(progress=False, root=tmp_path / "runs")
+    done = tour(workers=1, progress=False, root=tmp_path / "runs")
     assert executed == ["00_good", "01_bad"]
     assert [stop.name for stop in done.stops] == ["00_good", "01_bad", "02_none"]
     assert [stop.name for stop in done.failed] == ["01_bad", "02_none"]
@@ -87,8 +94,21 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
     assert [attributes["id"] for attributes in page.all("article")] == ["00_good", "01_bad", "02_none"]
 
 
+def test_the_page_begins_with_the_headlines(tmp_path, executed):
+    page = Page(tour(workers=1, progress=False, root=tmp_path / "runs").page)
+    assert [attributes["href"] for attributes in page.all("a")][:3] == ["#00_good", "#01_bad", "#02_none"]
+    top = page.text[page.text.index("What came out") : page.text.index("Each number with its 95% interval")]
+    assert [line.strip() for line in top.splitlines() if line.strip()] == [
+        "What came out",
+        "Zero: one claim & more",
+        "texts detected <at> level 0.05: 0.93 (0.85 to 0.98), n = 60",
+        "One: one claim & more",
+        "02_none",
+    ]
+
+
 def test_the_page_is_whole_in_its_folder_and_accessible(tmp_path, executed):
-    folder = tour(progress=False, root=tmp_path / "runs").dir
+    folder = tour(workers=1, progress=False, root=tmp_path / "runs").dir
     folder = folder.rename(tmp_path / "moved elsewhere")
     page = Page(folder / "index.html")
     assert page.all("html")[0]["lang"] == "en"
@@ -106,18 +126,83 @@ def test_the_page_is_whole_in_its_folder_and_accessible(tmp_path, executed):
     assert "http" not in (folder / "index.html").read_text()
     assert not page.all("script")
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3")]
-    assert levels == [1, 2, 2, 2]
+    assert levels == [1, 2, 2, 2, 2]
     assert page.all("nav")[0]["aria-label"]
     assert "One: one claim" in Page(folder / "notebooks" / "01_bad.html").text
 
 
+def _say_to_the_tour(name: str, **words) -> None:
+    path = paths.NOTEBOOKS / f"{name}.ipynb"
+    node = nbformat.read(path, as_version=4)
+    node.metadata["gaussmark"] = words
+    nbformat.write(node, path)
+
+
+def test_side_by_side_the_longest_is_first_and_what_times_things_is_last(tmp_path, executed, monkeypatch):
+    """Without workers; the page is the same as that of one notebook after another."""
+    fake_dask.use(monkeypatch)
+    for name in ("03_long", "04_timings", "05_short"):
+        write(paths.NOTEBOOKS / f"{name}.ipynb", markdown(CLAIM.format(name=name)), parameters(), code("x"))
+    _say_to_the_tour("03_long", seconds=90)
+    _say_to_the_tour("04_timings", alone=True, seconds=200)
+    done = tour(workers=2, progress=False, root=tmp_path / "runs")
+    assert executed == ["03_long", "00_good", "01_bad", "05_short", "04_timings"]
+    assert [stop.name for stop in done.stops] == ["00_good", "01_bad", "02_none", "03_long", "04_timings", "05_short"]
+    assert [stop.name for stop in done.failed] == ["01_bad", "02_none"]
+    assert "E\n<b>boom</b>" in Page(done.page).text
+    again = tour(workers=2, progress=False, root=tmp_path / "runs")
+    assert executed[5:] == ["01_bad"]
+    assert [bool(stop.run and stop.run.cached) for stop in again.stops] == [True, False, False, True, True, True]
+
+
+WAITING = """
+import os, time
+from pathlib import Path
+folder = Path({folder!r})
+(folder / f"{name}-{{os.getpid()}}-{{os.environ.get('OMP_NUM_THREADS')}}").touch()
+while {wait} and (folder / "hold").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_a_tour_with_real_workers_is_interrupted_and_taken_up(tmp_path, monkeypatch):
+    for name, wait in [("00_a", True), ("01_b", True), ("02_c", False)]:
+        cell = code(WAITING.format(folder=str(tmp_path), name=name, wait=wait))
+        write(tmp_path / "notebooks" / f"{name}.ipynb", markdown("# T\n\nclaim"), parameters(), cell)
+    (tmp_path / "hold").touch()
+    source = f"""
+import sys
+from pathlib import Path
+from gaussmark_lib import cli, paths
+paths.NOTEBOOKS = Path({str(tmp_path / "notebooks")!r})
+if __name__ == "__main__":
+    sys.exit(cli.main(["tour", "--workers", "2", "--records", {str(tmp_path / "runs")!r}]))
+"""
+    (tmp_path / "start.py").write_text(source)
+    command = [sys.executable, str(tmp_path / "start.py")]
+    options = {"env": os.environ | {"PYTHONPATH": str(paths.ROOT)}, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    until(lambda: list(tmp_path.glob("00_a-*")) and list(tmp_path.glob("01_b-*")), process)
+    processes = family(process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = finish(process, cli.INTERRUPTED)
+    until(lambda: gone(processes), seconds=20)
+    assert errors.splitlines()[-1].startswith("gaussmark: interrupted; 0 of 3 notebooks are done")
+    assert all(path.name.endswith(".failed") for path in (tmp_path / "runs").glob("*/[!.]*")), "nothing half-written"
+
+    (tmp_path / "hold").unlink()
+    printed, _ = finish(subprocess.Popen(command, **options), 0)
+    assert [line.split()[0] for line in printed.splitlines()[:3]] == ["00_a", "01_b", "02_c"]
+    assert len(list(tmp_path.glob("*-*-*"))) == 5
+
+
 def test_a_second_tour_is_answered_from_records_unless_forced(tmp_path, executed):
-    first = tour(progress=False, root=tmp_path / "runs")
-    second = tour(progress=False, root=tmp_path / "runs")
+    first = tour(workers=1, progress=False, root=tmp_path / "runs")
+    second = tour(workers=1, progress=False, root=tmp_path / "runs")
     assert executed == ["00_good", "01_bad", "01_bad"], "what failed is tried again"
     assert second.dir != first.dir
     assert "from its record" in Page(second.page).text
-    tour(progress=False, root=tmp_path / "runs", force=True)
+    tour(workers=1, progress=False, root=tmp_path / "runs", force=True)
     assert executed[3:] == ["00_good", "01_bad"]
     folders = [path for path in (tmp_path / "runs").iterdir() if path.name.startswith((".", "tour-"))]
     assert len(folders) == 3
@@ -129,20 +214,20 @@ def test_an_interrupted_tour_leaves_no_page(tmp_path, executed, monkeypatch, cap
         raise KeyboardInterrupt
 
     monkeypatch.setattr(kernel, "execute", stop)
-    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == cli.INTERRUPTED
-    assert "interrupted" in capsys.readouterr().err
+    assert cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == cli.INTERRUPTED
+    assert "interrupted; 1 of 3 notebooks are done" in capsys.readouterr().err, "the one that cannot start"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["00_good"]
 
 
 def test_the_command_prints_outcomes_and_where_the_page_is(tmp_path, executed, capsys):
-    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == cli.FAILED
+    assert cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == cli.FAILED
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["00_good", "01_bad", "02_none"]
     assert lines[-1].startswith("The tour is in ")
     assert Path(lines[-1].removeprefix("The tour is in ")).is_file()
     for name in ("01_bad", "02_none"):
         (paths.NOTEBOOKS / f"{name}.ipynb").unlink()
-    assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == 0
+    assert cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == 0
 
 
 def test_no_notebooks_is_an_error(tmp_path, monkeypatch):
@@ -157,7 +242,7 @@ def test_no_notebooks_is_an_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_and_its_words_stand_out(tmp_path, executed, browser, width, scheme):
     """No sideways scrolling, every figure loads, nothing is fetched, and text has the contrast that WCAG asks for (4.5 to 1)."""
-    done = tour(progress=False, root=tmp_path / "runs")
+    done = tour(workers=1, progress=False, root=tmp_path / "runs")
     with browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme) as context:
         page = context.new_page()
         fetched = []

@@ -9,9 +9,8 @@ import torch
 from gaussmark_lib import generate, perturb
 from gaussmark_lib.errors import InvalidTextError, PerturbedModelError
 from gaussmark_lib.kgw import KGW
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.scheme import GaussMark
-from gaussmark_lib.schemes import TokenKeys, cache
+from gaussmark_lib.runs import identity
+from gaussmark_lib.schemes import GaussMark, TokenKeys, cache
 
 PROMPTS = [[5, 6, 7], [8, 9]]
 WM = perturb.Watermark(tiny_lm.WEIGHT, 0.3)
@@ -62,7 +61,7 @@ def test_whatever_a_text_depends_on_is_part_of_its_name(ask, tmp_path, model, mo
         model.lm_head.weight[0, 0] = torch.nextafter(model.lm_head.weight[0, 0], torch.tensor(9.0))
     ask()
     assert kept(tmp_path) == 11, "another model, if only in one bit"
-    monkeypatch.setattr(notebooks, "source_version", lambda: "another")
+    monkeypatch.setattr(identity, "of_module", lambda name: "another")
     ask()
     assert kept(tmp_path) == 12
 

@@ -1,97 +1,149 @@
-"""Workers as jobs of a queue. The queue is two scripts that are called as SLURM's commands are."""
+"""Where runs run: this machine, a scheduler that is there already."""
 
+import importlib
 import os
+import signal
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import dask
 import psutil
 import pytest
-from small_notebooks import code, parameters, write
+from sweep_places import finish, gone, same_files, until
 
-from gaussmark_lib import paths, sweeps
+from gaussmark_lib import paths
 from gaussmark_lib.errors import ClusterError
+from gaussmark_lib.runs.notebook import Notebook
 from gaussmark_lib.sweeps import places
-
-# dask-jobqueue drops a cluster whose arguments it refuses, without closing it
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed cluster:ResourceWarning")
-
-SBATCH = """#!/bin/sh
-setsid sh -c "$(cat "$1")" >/dev/null 2>&1 &
-echo "Submitted batch job $!"
-"""
-SCANCEL = """#!/bin/sh
-kill -TERM -"$1"
-"""
-
-
-def _command(folder: Path, name: str, text: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(text)
-    (folder / name).chmod(0o755)
-
-
-@pytest.fixture
-def slurm(tmp_path, monkeypatch) -> Path:
-    """A cluster file, and the commands of its queue."""
-    _command(tmp_path / "bin", "sbatch", SBATCH)
-    _command(tmp_path / "bin", "scancel", SCANCEL)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(paths.ROOT))
-    file = tmp_path / "cluster.yaml"
-    file.write_text("kind: slurm\njobs: 1\nmemory: 2GB\ninterface: lo\nworker_extra_args: [--resources GPU=1]\n")
-    return file
-
-
-@pytest.fixture
-def notebook(tmp_path) -> Path:
-    source = "from gaussmark_lib import runs; import os; runs.record({'square': x * x, 'job': os.getppid()})"
-    return write(tmp_path / "demo.ipynb", parameters(), code(source))
-
-
-def test_jobs_are_submitted_work_and_are_cancelled(slurm, notebook, tmp_path):
-    done = sweeps.sweep(notebook, {"x": [1, 2]}, cluster=slurm, gpus_per_run=1, root=tmp_path / "records", progress=False)
-    assert done.results["square"].tolist() == [1, 4]
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in set(done.results["job"]) if psutil.pid_exists(pid)], timeout=20)
-    assert [job for job in alive if job.status() != psutil.STATUS_ZOMBIE] == [], "scancel ends them"
-
-
-def test_a_queue_that_takes_no_job(slurm, notebook, tmp_path):
-    _command(tmp_path / "bin", "sbatch", "#!/bin/sh\necho 'invalid partition' >&2; exit 1\n")
-    with pytest.raises(ClusterError, match="invalid partition"):
-        sweeps.sweep(notebook, {"x": [1, 2]}, cluster=slurm, root=tmp_path / "records", progress=False)
-
-
-def test_a_machine_without_a_queue(slurm, notebook, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    with pytest.raises(ClusterError, match="sbatch, which is not on this machine"):
-        sweeps.sweep(notebook, {"x": [1, 2]}, cluster=slurm, root=tmp_path / "records", progress=False)
 
 
 @pytest.mark.parametrize(
-    ("text", "gpus", "message"),
+    ("cells", "workers", "gpus", "environments", "resources"),
     [
-        ("jobs: 1", 0, "`kind:` one of slurm, pbs"),
-        ("kind: slrum\njobs: 1", 0, "got 'slrum'"),
-        ("kind: slurm", 0, "`jobs:` a number"),
-        ("kind: slurm\njobs: 0", 0, "`jobs:` a number"),
-        ("kind: slurm\njobs: [2, 1]", 0, "`jobs:` a number"),
-        ("kind: slurm\njobs: true", 0, "`jobs:` a number"),
-        ("kind: slurm\njobs: 1", 0, "no slurm cluster can be made of it: .*memory"),
-        ("kind: slurm\njobs: 1\nmemory: 2GB\npartition: gpu", 0, "no slurm cluster can be made of it: .*partition"),
-        ("kind: slurm\njobs: 1\nmemory: 2GB\ncores: 4", 0, "one thread"),
-        ("kind: slurm\njobs: 1\nmemory: 2GB", 1, "asks for 1 GPU"),
-        ("kind: slurm\njobs: 1\nmemory: 2GB\nworker_extra_args: [--resources GPU=1]", 2, "no worker has more than 1"),
+        (1, None, 0, [{}], {}),
+        (100, None, 0, [{}] * 4, {}),  # a core each
+        (100, 9, 0, [{}] * 9, {}),
+        (100, None, 1, [{"CUDA_VISIBLE_DEVICES": name} for name in "abc"], {"GPU": 1}),
+        (2, None, 1, [{"CUDA_VISIBLE_DEVICES": name} for name in "ab"], {"GPU": 1}),
+        (100, None, 2, [{"CUDA_VISIBLE_DEVICES": "a,b"}], {"GPU": 2}),
     ],
 )
-def test_a_file_that_describes_no_cluster_for_such_runs(tmp_path, text, gpus, message):
-    file = tmp_path / "cluster.yaml"
-    file.write_text(text)
-    with pytest.raises(ClusterError, match=message), places.connect(cells=1, cluster=file, gpus_per_run=gpus):
+def test_what_local_workers_get(monkeypatch, cells, workers, gpus, environments, resources):
+    monkeypatch.setattr(places, "gpus", lambda: ["a", "b", "c"])
+    monkeypatch.setattr(places, "CPU_COUNT", 4)
+    monkeypatch.setattr(places, "MEMORY_LIMIT", 2**40)
+    assert places._shares(cells, workers, gpus) == (environments, resources)
+
+
+@pytest.mark.parametrize(("workers", "gpus"), [(0, 0), (-1, 1), (4, 1), (2, 2), (None, 4)])
+def test_local_workers_that_cannot_be(monkeypatch, workers, gpus):
+    monkeypatch.setattr(places, "gpus", lambda: ["a", "b", "c"])
+    with pytest.raises(ClusterError):
+        places._shares(10, workers, gpus)
+
+
+def test_gpus_that_are_not_there_are_refused_before_anything_starts(place, tmp_path):
+    with pytest.raises(ClusterError, match="this machine has 0"):
+        place.sweep(tmp_path, gpus_per_run=1)
+    assert not (tmp_path / "demo").exists()
+
+
+def test_each_local_worker_gets_its_gpus_its_share_of_threads_and_one_run_at_a_time(monkeypatch):
+    monkeypatch.setattr(places, "gpus", lambda: ["5", "7"])
+    monkeypatch.setattr(places, "CPU_COUNT", 8)
+    asked = {}
+
+    def cluster(specification, **options):
+        asked.update(workers=specification, environment=dask.config.get("distributed.nanny.pre-spawn-environ"))
+        raise ClusterError("enough seen")
+
+    monkeypatch.setattr(places, "SpecCluster", cluster)
+    with pytest.raises(ClusterError, match="enough seen"), places.connect(cells=9, gpus_per_run=1):
+        pass
+    options = [worker["options"] for worker in asked["workers"].values()]
+    assert [worker["env"] for worker in options] == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "7"}]
+    assert all(worker["nthreads"] == 1 and worker["resources"] == {"GPU": 1} for worker in options)
+    assert asked["environment"] == dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "4")
+    for name in options[0]["preload"]:
+        importlib.import_module(name)
+
+
+@pytest.mark.parametrize(("threads", "gpus", "complaint"), [(2, 0, "one thread"), (1, 1, "no worker has more than 0")])
+def test_workers_that_a_run_cannot_have_to_itself_are_refused(threads, gpus, complaint):
+    with pytest.raises(ClusterError, match=complaint):
+        places._enough("tcp://a:1", [(1, 0), (threads, 0)], gpus)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nowhere://x:1"])
+def test_a_scheduler_that_does_not_answer(place, tmp_path, monkeypatch, address):
+    monkeypatch.setattr(places, "PATIENCE", 1)
+    with pytest.raises(ClusterError, match=f"no Dask scheduler answers at {address}"):
+        place.sweep(tmp_path, scheduler=address)
+
+
+def test_one_place_at_a_time():
+    with pytest.raises(ClusterError, match="got workers and scheduler"), places.connect(cells=1, workers=1, scheduler="tcp://a:1"):
         pass
 
 
-@pytest.mark.parametrize(
-    ("extra", "expected"), [("--resources GPU=1", 1), ("--resources 'A=1 GPU=2'", 2), ("--resources=A=3,GPU=4", 4), ("--name GPU=1", 0)]
-)
-def test_resources_that_a_job_script_declares(extra, expected):
-    assert places._declared(f"#!/bin/sh\n#SBATCH GPU=9\npython -m distributed.cli.dask_worker tcp://a:1 --nthreads 2 {extra}\n") == (2, expected)
+SCHEDULER = """
+import sys
+from distributed import LocalCluster
+if __name__ == "__main__":
+    quiet = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=1, threads_per_worker=int(sys.argv[1]), **quiet) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextmanager
+def _scheduler(folder: Path, threads: int) -> Iterator[str]:
+    (folder / "scheduler.py").write_text(SCHEDULER)
+    command = [sys.executable, str(folder / "scheduler.py"), str(threads)]
+    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    with process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+def test_a_scheduler_that_is_there_already(place, undisturbed, tmp_path, monkeypatch):
+    root = tmp_path / "records"
+    with _scheduler(tmp_path, 1) as address:
+        with pytest.raises(ClusterError, match="no worker has more than 0"):
+            place.sweep(root, scheduler=address, gpus_per_run=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Notebook, "code", "another one")
+            with pytest.raises(ClusterError, match=r"has version .*, expected another one"):
+                place.sweep(root, scheduler=address)
+        assert place.kernels() == []
+
+        place.set("hold", 1)
+        process = place.start(root, "--scheduler", address)
+        (kernel,) = map(psutil.Process, until(lambda: place.kernels(1), process))
+        worker = kernel.parent()
+        process.send_signal(signal.SIGINT)
+        finish(process, 130)
+        until(lambda: gone([kernel]))
+        assert worker.is_running(), "it is not the sweep's"
+        place.unset("hold")
+        done = place.sweep(root, scheduler=address)
+    assert done.cached == 1
+    same_files(root, undisturbed)
+
+
+def test_a_scheduler_that_goes_away(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "PATIENCE", 2)
+    place.set("hold", 4)
+    with _scheduler(tmp_path, 1) as address:
+        scheduler = next(process for process in psutil.Process().children() if "scheduler.py" in " ".join(process.cmdline()))
+        stopper = threading.Thread(target=lambda: (until(lambda: place.kernels(4)), scheduler.kill()))
+        stopper.start()
+        with pytest.raises(ClusterError, match="went away"):
+            place.sweep(tmp_path / "records", scheduler=address)
+        stopper.join()

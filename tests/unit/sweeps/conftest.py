@@ -1,0 +1,52 @@
+"""One folder with a notebook that waits, fails or kills on demand, and one sweep over it that nothing disturbed."""
+
+import json
+from collections.abc import Iterator
+
+import fake_dask
+import pytest
+from sweep_places import Place
+
+from gaussmark_lib import sweeps
+from gaussmark_lib.runs import inside, kernel
+
+
+@pytest.fixture(scope="session")
+def sweep_place(tmp_path_factory) -> Place:
+    return Place(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture
+def place(sweep_place) -> Iterator[Place]:
+    yield sweep_place
+    for process in sweep_place.started:  # by a test that failed
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
+    sweep_place.started.clear()
+    for what in ("hold", "fail", "kill", "pid"):
+        sweep_place.unset(what)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(sweep_place, tmp_path_factory) -> sweeps.Sweep:
+    done = sweep_place.sweep(tmp_path_factory.mktemp("undisturbed"), workers=2)
+    assert len(sweep_place.kernels()) == 3
+    sweep_place.unset("pid")
+    return done
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Cells run without workers and without kernels."""
+    fake_dask.use(monkeypatch)
+
+    def execute(path, parameters, *, env, **options):
+        monkeypatch.setenv(inside.RUN_DIR, env[inside.RUN_DIR])
+        cells = [cell["source"] for cell in json.loads(path.read_text())["cells"]]
+        names: dict = {}
+        exec("".join(cells[0]), names)
+        names.update(parameters)
+        exec("".join(cells[1]), names)
+
+    monkeypatch.setattr(kernel, "execute", execute)

@@ -1,0 +1,37 @@
+"""The tables of a sweep, of records made by hand."""
+
+import pandas as pd
+import pytest
+
+from gaussmark_lib.runs.folder import Run
+from gaussmark_lib.sweeps import tables
+
+CELLS = {"first": {"x": 1, "seed": 0}, "second": {"x": 2, "seed": 0}, "third": {"x": 3, "seed": 0}}
+
+
+@pytest.fixture
+def runs(tmp_path) -> dict[str, Run]:
+    """Two of the three cells are complete."""
+    found = {}
+    for name, results in {"first": {"n": 1, "by": {"x": 2}, "x": 5}, "third": {"n": "many"}}.items():
+        (tmp_path / name).mkdir()
+        pd.DataFrame({"psi": [0.5, 1.5], "x": [7, 8]}).to_parquet(tmp_path / name / "scores.parquet")
+        found[name] = Run(tmp_path / name, name, CELLS[name], results, {})
+    return found
+
+
+def test_one_row_a_cell_with_nested_names_joined_and_mixed_kinds_as_json(runs):
+    table = tables.results(CELLS, runs)
+    assert table["run"].tolist() == ["first", "second", "third"]
+    assert table["status"].tolist() == ["complete", "failed", "complete"]
+    assert table["x"].tolist() == [1, 2, 3]
+    assert table["by.x"].fillna(-1).tolist() == [2, -1, -1]
+    assert table["result.x"].fillna(-1).tolist() == [5, -1, -1]
+    assert table["n"].tolist()[::2] == ["1", '"many"']
+
+
+def test_saved_tables_one_under_the_other_with_what_varies(runs):
+    table = tables.saved(CELLS, runs, ["x"])["scores"]
+    assert table.columns.tolist() == ["run", "param.x", "psi", "x"]
+    assert table["run"].tolist() == ["first", "first", "third", "third"]
+    assert table["param.x"].tolist() == [1, 1, 3, 3]
