@@ -96,12 +96,12 @@ def test_a_file_that_is_no_grid(tmp_path, text):
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(ParameterError, match=r"no grid is called 'sigma_gird'; there are .*sigma_grid"):
-        grid.read("sigma_gird")
+    with pytest.raises(ParameterError, match=r"no grid is called 'level_check_gird'; there are .*level_check_grid"):
+        grid.read("level_check_gird")
 
 
 def test_the_example_fits_its_notebook():
-    assert len(grid.cells(notebooks.load("02"), grid.read(paths.PRESETS / "sigma_grid.yaml"))) == 6
+    assert len(grid.cells(notebooks.load("02"), grid.read(paths.PRESETS / "level_check_grid.yaml"))) == 6
 
 
 @pytest.mark.parametrize(("notebook", "preset"), [("20", "doclm"), ("04", "map"), ("04", "gpu"), ("07", "low_rank"), ("09", "token_keys")])
@@ -109,6 +109,6 @@ def test_the_presets_fit_their_notebooks(notebook, preset):
     notebooks.load(notebook).check(presets.read(preset))
 
 
-@pytest.mark.parametrize(("notebook", "example", "n"), [("02", "sigma_grid", 6), ("04", "map_grid", 6)])
+@pytest.mark.parametrize(("notebook", "example", "n"), [("02", "level_check_grid", 6), ("04", "layer_sigma_sweep_grid", 6)])
 def test_the_example_grids_fit_their_notebooks(notebook, example, n):
     assert len(grid.cells(notebooks.load(notebook), grid.read(example))) == n
