@@ -6,30 +6,29 @@ The linear law says that a mean ψ over T tokens costs ψ²/(2T) nats a token, w
     E_ξ Δ_own   ≈ ½ σ² tr(F)         price on the model's own text: the same F, so the law holds for every weight
     E_ξ Δ_human ≈ ½ σ² tr(H)         price on human text: its loss's curvature H, which is F for a model that has learnt it perfectly
 
-So where a weight sells power cheaper or dearer than the law is a matter of human text; ``rates`` has both, and the divergence of the two models
-on the *watermarked* model's text is ``price.py``'s.
+So a weight that costs less or more than the law says does so on human text; ``rates`` has both, and the divergence of the two models
+on the *watermarked* model's text is ``divergence``'s.
 
 Δ for one key also has a term linear in ξ, ⟨ξ, ∇⟩, of either sign and mean zero over keys. ξ and −ξ have the same law, so
 (Δ(ξ) + Δ(−ξ))/2 has the same mean over keys without that term: the estimate here. It is no statement about any single key.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, stats
 from gaussmark_lib.experiments import layer_sigma_sweep
+from gaussmark_lib.tokens import Texts
 
 
 def measure(
     lm: models.LM,
-    prompts: Sequence[Sequence[int]],
-    human: Sequence[Sequence[int]],
+    prompts: Texts,
+    human: Texts,
     weights: Sequence[str],
     wanted_psi: Sequence[float],
     keys: Sequence[perturb.Key],
@@ -73,36 +72,23 @@ def measure(
 
 def delta(model: PreTrainedModel, prompts, texts, base: np.ndarray, wm: perturb.Watermark, keys: Sequence[perturb.Key], batch_size: int = 16):
     """(Δ(ξ) + Δ(−ξ))/2 of each text under each key, against its cross-entropy ``base`` under the base model: ``key_id, item, value``."""
-    tables = []
+    wm, tables = wm.on(model), []
     for key in keys:
         xi = perturb.noise(model, wm, key)
         both = []
         for signed in (xi, -xi):
-            with _moved(model, wm, signed):
+            with perturb.moved(model, wm, signed):
                 both.append(likelihood.cross_entropy(model, texts, prompts=prompts, batch_size=batch_size) - base)
         tables.append(pd.DataFrame({"key_id": key.key_id, "item": range(len(texts)), "value": np.mean(both, axis=0)}))
     return pd.concat(tables)
 
 
-@contextmanager
-def _moved(model: PreTrainedModel, wm: perturb.Watermark, xi: Tensor) -> Iterator[None]:
-    """The model at θ + ξ for a noise that no key stands for (−ξ), as ``perturb.watermarked`` moves it."""
-    perturb.refuse_perturbed(model)
-    linear = models.linear(model, wm.weight)
-    theta = linear.parameter.data
-    linear.parameter.data = perturb.added(theta, linear.oriented(xi).to(theta.device))
-    try:
-        yield
-    finally:
-        linear.parameter.data = theta
-
-
 def rates(
-    table: pd.DataFrame, by: Sequence[str] = ("weight", "wanted"), *, confidence: float = 0.95, resamples: int = 2_000, seed: int = 0
+    table: pd.DataFrame, by: Sequence[str] = ("weight", "wanted"), *, confidence: float = 0.95, n_resamples: int = 2_000, seed: int = 0
 ) -> pd.DataFrame:
-    """Of :func:`measure`'s table, a row a group and kind of text: mean ψ, mean Δ, the law's price, and how dear the weight is.
+    """Of :func:`measure`'s table, a row a group and kind of text: mean ψ, mean Δ, the law's price, and how expensive the weight is.
 
-    ``rate`` = Δ / (ψ²/(2T)); below 1 the weight buys power cheaper than the law. Its interval is the bootstrap's, over texts, prompts and keys at
+    ``rate`` = Δ / (ψ²/(2T)); below 1 the weight costs less than the law says. Its interval is the bootstrap's, over texts, prompts and keys at
     once. With ``by=("weight",)`` the rate of all strengths together: Σ Δ over Σ ψ²/(2T).
 
     Returns:
@@ -115,7 +101,7 @@ def rates(
         for text in ("human", "own"):
             arrays = _arrays(cells, text)
             rng = np.random.default_rng(seed)
-            psi, change, law = np.array([_means(arrays), *(_means(_redrawn(arrays, rng)) for _ in range(resamples))]).T
+            psi, change, law = np.array([_means(arrays), *(_means(_redrawn(arrays, rng)) for _ in range(n_resamples))]).T
             row = dict(zip(by, group, strict=True)) | {"text": text, "sigma": cells["sigma"].mean(), "law": law[0]}
             for name, values in {"psi": psi, "delta": change, "rate": change / law}.items():
                 low, high = np.quantile(values[1:], tails)

@@ -4,7 +4,6 @@ The promise is over the draw of the *key*: for any text, whatever its origin, a 
 texts for one fixed key, whose false positives on texts of one kind can be many or none, because their gradients share directions.
 """
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,12 +11,11 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from gaussmark_lib import generate, models, perturb, score, stats, texts
+from gaussmark_lib import generate, gradients, models, perturb, score, stats, texts, tokens
+from gaussmark_lib.corrupt import Pairs
 
 HUMAN = ("docs", "licences", "source")
 KINDS = (*HUMAN, "model samples", "random tokens")
-
-Pairs = tuple[list[list[int]], list[list[int]]]
 
 
 def null_texts(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int = 200, seed: int = 0, progress: bool = False) -> Pairs:
@@ -73,8 +71,8 @@ def fixed_key_experiment(
     found = list(score.gradients(lm.model, *pairs, wm, batch_size=batch_size))
     units = torch.stack([one.G.flatten() / one.norm for one in found])
     psi = np.stack([(units @ perturb.noise(lm.model, wm, key).flatten().to(units)).double().cpu().numpy() / wm.sigma for key in keys])
-    rows = [{"key_id": key.key_id} | stats.tpr(row, level) for key, row in zip(keys, psi, strict=True)]
-    return pd.DataFrame(rows).sort_values("rate", ignore_index=True), mean_cosine(units)
+    rows = [{"key_id": key.key_id} | stats.tpr(row, level).row() for key, row in zip(keys, psi, strict=True)]
+    return pd.DataFrame(rows).sort_values("value", ignore_index=True), mean_cosine(units)
 
 
 def trap(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[perturb.Key], *, batch_size: int = 16) -> pd.DataFrame:
@@ -83,12 +81,11 @@ def trap(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[pert
     At θ + ξ the gradient knows ξ: it points back towards θ, where a text that is likely under θ is likelier. So ψ leans to the negative.
     """
     right = score.score(lm.model, *pairs, wm, keys, batch_size=batch_size).assign(at="θ")
-    wrong = []
+    wm, checked, wrong = wm.on(lm.model), tokens.checked_pairs(lm.model, *pairs), []
     for key in keys:
-        moved = copy.deepcopy(lm.model)
-        linear = wm.on(moved).linear
-        xi = perturb.noise(lm.model, wm, key).to(linear.parameter.device)
-        linear.parameter.data = (linear.parameter.data + linear.oriented(xi)).to(linear.parameter.dtype)
-        for found in score.gradients(moved, *pairs, wm, batch_size=batch_size):
-            wrong.append({"text": found.text, "key_id": key.key_id, "psi": float(score.statistic(found, xi[None], wm.sigma)[0]), "at": "θ + ξ"})
+        xi = perturb.noise(lm.model, wm, key)
+        with perturb.moved(lm.model, wm, xi, by=key.key_id):
+            for found in gradients.of_pairs(lm.model, checked, wm, perturbed=True, batch_size=batch_size):
+                [psi] = score.statistic(found, xi[None].to(found.G.device), wm.sigma)
+                wrong.append({"text": found.text, "key_id": key.key_id, "psi": psi, "at": "θ + ξ"})
     return pd.concat([right[["text", "key_id", "at", "psi"]], pd.DataFrame(wrong)], ignore_index=True)

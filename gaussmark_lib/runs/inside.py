@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,8 @@ def _check(name: str) -> None:
 
 def _plain(value: Any, where: str) -> Any:
     """``value`` as JSON holds it; ``where`` names it in an error."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
