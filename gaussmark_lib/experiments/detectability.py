@@ -29,7 +29,6 @@ def measure(
     seed: int = 0,
     batch_size: int = 128,
     dtype: str | None = None,
-    progress: bool = False,
 ) -> tuple[pd.DataFrame, list[list[list[int]]]]:
     """Continues every prompt to the greatest length, plain and under each key, and tests all texts against all keys at every length.
 
@@ -38,8 +37,7 @@ def measure(
     """
     cells = [None, *((wm, key) for key in keys)]
     seeds = [seed + i for i in range(len(cells))]
-    options = {"lengths": lengths, "batch_size": batch_size, "dtype": dtype, "progress": progress}
-    return written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, **options)
+    return written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, batch_size=batch_size, lengths=lengths, dtype=dtype)
 
 
 def matrix(table: pd.DataFrame, kind: str, n_tokens: int, column: str = "psi") -> np.ndarray:

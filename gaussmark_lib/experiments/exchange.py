@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, stats
@@ -36,7 +35,6 @@ def measure(
     n_tokens: int,
     batch_size: int = 16,
     seed: int = 0,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """For every weight at every wanted ψ: the ψ of watermarked continuations, and Δ cross-entropy of plain and of human ones under ±ξ.
 
@@ -55,18 +53,16 @@ def measure(
     base = {kind: likelihood.cross_entropy(lm.model, texts, prompts=first, batch_size=batch_size) for kind, texts in continuations.items()}
     norms = gradients.norms(lm.model, first, plain[: len(first)], weights, batch_size=batch_size)
     tables = []
-    with tqdm(total=len(weights) * len(wanted_psi), desc="exchange", unit="cell", disable=not progress) as bar:
-        for weight in weights:
-            norm = norms.loc[norms["weight"] == weight, "grad_norm"]
-            sigmas = [stats.sigma_for_psi(norm, wanted) for wanted in wanted_psi]
-            written = layer_sigma_sweep.measured(lm, prompts, [weight], sigmas, keys, n_tokens=n_tokens, seed=seed + 1)
-            for wanted, sigma in zip(wanted_psi, sigmas, strict=True):
-                psi = written.loc[written["sigma"] == sigma, ["key_id", "prompt", "psi"]].rename(columns={"prompt": "item", "psi": "value"})
-                wm = perturb.Watermark(weight, sigma)
-                changes = [delta(lm.model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind) for kind, texts in continuations.items()]
-                cell = pd.concat([psi.assign(kind="psi"), *changes])
-                tables.append(cell.assign(weight=weight, wanted=wanted, sigma=sigma, n_tokens=n_tokens))
-                bar.update()
+    for weight in weights:
+        norm = norms.loc[norms["weight"] == weight, "grad_norm"]
+        sigmas = [stats.sigma_for_psi(norm, wanted) for wanted in wanted_psi]
+        written = layer_sigma_sweep.measured(lm, prompts, [weight], sigmas, keys, n_tokens=n_tokens, seed=seed + 1)
+        for wanted, sigma in zip(wanted_psi, sigmas, strict=True):
+            psi = written.loc[written["sigma"] == sigma, ["key_id", "prompt", "psi"]].rename(columns={"prompt": "item", "psi": "value"})
+            wm = perturb.Watermark(weight, sigma)
+            changes = [delta(lm.model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind) for kind, texts in continuations.items()]
+            cell = pd.concat([psi.assign(kind="psi"), *changes])
+            tables.append(cell.assign(weight=weight, wanted=wanted, sigma=sigma, n_tokens=n_tokens))
     return pd.concat(tables, ignore_index=True)
 
 

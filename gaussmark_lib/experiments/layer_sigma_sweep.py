@@ -1,21 +1,16 @@
 """The map of a model: what each weight at each σ is worth and costs, measured; and the same map predicted from one gradient pass.
 
-The paper draws such maps by trying every cell (its heat maps over layer and σ²). In the linear regime they need no trying: the mean of ψ is
-σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where measured and predicted part, linearity ends.
+The paper draws such maps by trying every cell (its heat maps over layer and σ²). In the linear regime that is not needed: the mean of ψ is
+σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where the two maps differ, linearity ends.
 
-=====================  ==========================================
-here                   what
-=====================  ==========================================
-a column               one weight, all σ and keys: one batch of texts (``generate_many.sample``)
-a cell                 one weight and one σ, over all keys and prompts
-=====================  ==========================================
+A cell of the map is one weight and one σ, over all keys and prompts; a column is one weight with all its σ: one batch of texts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, stats
@@ -58,21 +53,19 @@ def predicted(
     seed: int = 0,
     batch_size: int = 128,
     dtype: str | None = None,
-    progress: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The map before anything is watermarked: from plain continuations of the prompts and one gradient pass over them for all weights.
 
     Returns:
         One row a weight × σ: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), ``predicted_power`` (at ``level``); and the norms it is made of.
     """
-    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size, progress=progress)
-    norms = gradients.norms(lm.model, prompts, plain, weights, dtype=dtype, progress=progress)
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size)
+    norms = gradients.norms(lm.model, prompts, plain, weights, dtype=dtype)
     rows = []
-    for weight in weights:
+    for weight, sigma in product(weights, sigmas):
         norm = norms.loc[norms["weight"] == weight, "grad_norm"]
-        for sigma in sigmas:
-            power = stats.predicted_power(norm, sigma, level)
-            rows.append({"weight": weight, "sigma": sigma, "predicted_psi": sigma * norm.mean(), "predicted_power": power})
+        prediction = {"predicted_psi": sigma * norm.mean(), "predicted_power": stats.predicted_power(norm, sigma, level)}
+        rows.append({"weight": weight, "sigma": sigma} | prediction)
     return pd.DataFrame(rows), norms
 
 
@@ -85,33 +78,27 @@ def measured(
     *,
     n_tokens: int,
     seed: int = 0,
-    batch_size: int = 128,
-    dtype: str | None = None,
-    progress: bool = False,
+    **options,
 ) -> pd.DataFrame:
     """Continues every prompt in every cell, a column at a time, and tests each text against its own key and against the next one.
 
+    Args:
+        options: ``batch_size`` and ``dtype`` of ``written_and_scored.of_cells``.
+
     Returns:
-        One row a text: ``weight, sigma, key_id, prompt, psi, p_value, log10_p, grad_norm, log_lik, n_tokens, wrong_psi``.
+        ``written_and_scored.own_rows``: one row a text.
     """
     tables = []
-    for weight in tqdm(weights, desc="columns", unit="weight", disable=not progress):
+    for weight in weights:
         cells = [(perturb.Watermark(weight, sigma), key) for sigma in sigmas for key in keys]
         seeds = [seed + i for i in range(len(cells))]
-        table, _ = written_and_scored.of_cells(lm, prompts, cells, keys, n_tokens, seeds=seeds, batch_size=batch_size, dtype=dtype)
+        table, _ = written_and_scored.of_cells(lm, prompts, cells, keys, n_tokens, seeds=seeds, **options)
         tables.append(written_and_scored.own_rows(table, keys))
     return pd.concat(tables, ignore_index=True)
 
 
 def cost(
-    lm: models.LM,
-    passages: Texts,
-    weights: Sequence[str],
-    sigmas: Sequence[float],
-    keys: Sequence[perturb.Key],
-    *,
-    batch_size: int = 16,
-    progress: bool = False,
+    lm: models.LM, passages: Texts, weights: Sequence[str], sigmas: Sequence[float], keys: Sequence[perturb.Key], *, batch_size: int = 16
 ) -> pd.DataFrame:
     """Cross-entropy of human passages in every cell beside the base model's, paired by passage.
 
@@ -119,21 +106,15 @@ def cost(
         One row a weight × σ × passage: ``weight, sigma, passage, base``, ``watermarked`` (nats a token, the mean over the keys).
     """
     base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)
-    rows = []
-    with tqdm(total=len(weights) * len(sigmas) * len(keys), desc="cross-entropy", unit="model", disable=not progress) as bar:
-        for weight in weights:
-            for sigma in sigmas:
-                each = []
-                for key in keys:
-                    with perturb.watermarked(lm.model, perturb.Watermark(weight, sigma), key):
-                        each.append(likelihood.cross_entropy(lm.model, passages, batch_size=batch_size))
-                    bar.update()
-                rows.append(
-                    pd.DataFrame(
-                        {"weight": weight, "sigma": sigma, "passage": range(len(passages)), "base": base, "watermarked": np.mean(each, axis=0)}
-                    )
-                )
-    return pd.concat(rows, ignore_index=True)
+    tables = []
+    for weight, sigma in product(weights, sigmas):
+        nats = []
+        for key in keys:
+            with perturb.watermarked(lm.model, perturb.Watermark(weight, sigma), key):
+                nats.append(likelihood.cross_entropy(lm.model, passages, batch_size=batch_size))
+        columns = {"passage": range(len(passages)), "base": base, "watermarked": np.mean(nats, axis=0)}
+        tables.append(pd.DataFrame({"weight": weight, "sigma": sigma} | columns))
+    return pd.concat(tables, ignore_index=True)
 
 
 def answers(

@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, likelihood, models, perturb, rank_reduce, stats
@@ -170,9 +169,7 @@ def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFra
     return pd.concat(tables, ignore_index=True)
 
 
-def human_cost(
-    lm: models.LM, prompts: Texts, human: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key], *, progress: bool = False
-) -> pd.DataFrame:
+def human_cost(lm: models.LM, prompts: Texts, human: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key]) -> pd.DataFrame:
     """Δ cross-entropy of human continuations under each watermark, the mean over ξ and −ξ (``exchange``), nats a token.
 
     Returns:
@@ -180,7 +177,7 @@ def human_cost(
     """
     base = likelihood.cross_entropy(lm.model, human, prompts=prompts)
     tables = []
-    for wm in tqdm(watermarks, desc="human text", unit="watermark", disable=not progress):
+    for wm in watermarks:
         deltas = exchange.delta(lm.model, prompts, human, base, wm, keys).rename(columns={"item": "prompt", "value": "delta"})
         tables.append(deltas.assign(scheme=name(wm), rank_dropped=wm.rank_dropped, sigma=wm.sigma))
     return pd.concat(tables, ignore_index=True)

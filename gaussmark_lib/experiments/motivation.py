@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, generate, perturb, stats
@@ -20,7 +19,6 @@ def measure(
     *,
     n_tokens: int,
     seed: int = 0,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """Continues every prompt under every watermark, and returns what each text is worth and costs.
 
@@ -32,7 +30,7 @@ def measure(
     """
     runs = [(wm, j, both) for wm in watermarks for j, both in enumerate(zip(keys, wrong_keys, strict=True))]
     tables = []
-    for number, (wm, j, (key, wrong_key)) in enumerate(tqdm(runs, desc="watermarking", unit="run", disable=not progress)):
+    for number, (wm, j, (key, wrong_key)) in enumerate(runs):
         mine = range(j, len(prompts), len(keys))
         chosen = [prompts[k] for k in mine]
         with perturb.watermarked(model, wm, key):  # not in one batch of many cells, which rounds differently

@@ -7,11 +7,11 @@ the key, so the level holds on any text; what falls is the power.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
 from scipy.stats import binom
-from tqdm.auto import tqdm
 
 from gaussmark_lib import models, schemes, stats
 from gaussmark_lib.corrupt import Change, Pairs
@@ -34,7 +34,6 @@ def measure(
     fractions: Sequence[float],
     *,
     seed: int = 0,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """Corrupts the texts of each keyed scheme, and plain texts, and tests them for their key.
 
@@ -46,9 +45,8 @@ def measure(
         One row a corruption × fraction × scheme × key × kind × prompt: ``COLUMNS``; ``kind`` is ``own key`` or ``plain text``, and ``grad_norm``
         is NaN for schemes that have none.
     """
-    cells = [(name, fraction) for name in chosen for fraction in fractions]
     tables, done = [], {}
-    for name, fraction in tqdm(cells, desc="corrupting and testing", unit="cell", disable=not progress):
+    for name, fraction in product(chosen, fractions):
         which = (name if fraction else None, fraction)
         if which not in done:
             done[which] = _cell(lm, keyed, prompts, texts, plain, partial(chosen[name], fraction=fraction, seed=seed))
@@ -112,7 +110,6 @@ def null_levels(
     keys_per_text: int = 1,
     first_seed: int = 0,
     confidence: float = 0.99,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """The realised level of each scheme after each corruption of texts that no key has touched, under fresh keys that no other text shares.
 
@@ -126,16 +123,14 @@ def null_levels(
     """
     versions = {name: change(prompts, human, fraction, first_seed) for name, change in chosen.items()}
     rows = []
-    with tqdm(total=len(candidates) * len(human), desc="null levels", unit="text", disable=not progress) as bar:
-        for scheme in candidates:
-            found = []
-            for i in range(len(human)):
-                fresh = [scheme.rekeyed(first_seed + i * keys_per_text + j) for j in range(keys_per_text)]
-                x, y = ([texts[which][i] for texts in versions.values()] for which in (0, 1))
-                found += [table["p_value"].to_numpy() for table in schemes.scores(lm.model, x, y, fresh)]
-                bar.update()
-            for name, p in zip(versions, np.transpose(found), strict=True):
-                rows += [{"scheme": scheme.name, "corruption": name, "level": level} | _realised(p, level, confidence) for level in LEVELS]
+    for scheme in candidates:
+        p_values = []
+        for i in range(len(human)):
+            fresh = [scheme.rekeyed(first_seed + i * keys_per_text + j) for j in range(keys_per_text)]
+            x, y = ([texts[which][i] for texts in versions.values()] for which in (0, 1))
+            p_values += [table["p_value"].to_numpy() for table in schemes.scores(lm.model, x, y, fresh)]
+        for name, p in zip(versions, np.transpose(p_values), strict=True):
+            rows += [{"scheme": scheme.name, "corruption": name, "level": level} | _realised(p, level, confidence) for level in LEVELS]
     return pd.DataFrame(rows)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate_many, models, score
@@ -39,12 +38,12 @@ def of_cells(
     Args:
         cells: (watermark, key) pairs of one weight; None stands for the base model.
         seeds: of the sampling, one a cell.
-        options: ``lengths, dtype, progress`` of ``score.score``.
+        options: ``lengths, dtype`` of ``score.score``.
 
     Returns:
         :func:`scored`'s table, and the responses, a list a cell.
     """
-    responses = generate_many.sample(lm.model, prompts, cells, n_tokens, seed=seeds, batch_size=batch_size, progress=bool(options.get("progress")))
+    responses = generate_many.sample(lm.model, prompts, cells, n_tokens, seed=seeds, batch_size=batch_size)
     return scored(lm.model, prompts, responses, cells, keys, **options), responses
 
 
@@ -53,7 +52,7 @@ def scored(model: PreTrainedModel, prompts: Texts, responses: Sequence[Texts], c
 
     Args:
         responses: for each cell its texts, one a prompt.
-        options: ``lengths, dtype, batch_size, progress`` of ``score.score``.
+        options: ``lengths, dtype, batch_size`` of ``score.score``.
 
     Returns:
         One row a text × length × key: ``score.score``'s columns (``text`` counts over all cells), ``prompt``, ``written`` (the id of the key the
@@ -97,10 +96,10 @@ def key_numbers(keyed: Sequence[Scheme]) -> list[int]:
     return pd.factorize(np.array([scheme.key.key_id for scheme in keyed]))[0].tolist()
 
 
-def written(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, n_tokens: int, *, seed: int = 0, progress: bool = False) -> list[list[list[int]]]:
+def written(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[list[int]]]:
     """The responses of each scheme; text i under key j has the same random numbers in all schemes. They are kept: see ``schemes.cache``."""
-    bar = tqdm(keyed, desc="writing", unit="scheme × key", disable=not progress)
-    return [cache.responses(lm.model, scheme, prompts, n_tokens, seed=seed + number) for scheme, number in zip(bar, key_numbers(keyed), strict=True)]
+    numbers = key_numbers(keyed)
+    return [cache.responses(lm.model, scheme, prompts, n_tokens, seed=seed + number) for scheme, number in zip(keyed, numbers, strict=True)]
 
 
 def own_scores(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Sequence[Texts]) -> pd.DataFrame:
@@ -109,10 +108,10 @@ def own_scores(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Se
     return pd.concat([_labelled(scheme, table) for scheme, table in zip(keyed, tables, strict=True)], ignore_index=True)
 
 
-def prices(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Sequence[Texts], *, progress: bool = False) -> pd.DataFrame:
+def prices(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Sequence[Texts]) -> pd.DataFrame:
     """The divergence from the base model along each scheme's own texts, nats a token: ``scheme, key_id, prompt, n_tokens, price``."""
     tables = []
-    for scheme, own in zip(tqdm(keyed, desc="prices", unit="scheme × key", disable=not progress), texts, strict=True):
+    for scheme, own in zip(keyed, texts, strict=True):
         lengths = np.array([len(text) for text in own])
         nats = scheme.divergences(lm.model, prompts, own)
         tables.append(_labelled(scheme, pd.DataFrame({"text": range(len(own)), "n_tokens": lengths, "price": nats / lengths})))
