@@ -66,11 +66,7 @@ def threshold(level: float) -> float:
 
 
 def rate(hits: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """Share of True with its exact (Clopper–Pearson) interval.
-
-    >>> rate([True, False, True, True]).value
-    0.75
-    """
+    """Share of True with its exact (Clopper–Pearson) interval."""
     hits = np.asarray(hits, dtype=bool).ravel()
     if hits.size == 0:
         raise StatisticsError("a rate needs at least one trial, got none")
@@ -135,17 +131,13 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
     change = other - base
     if not np.isfinite(change).all():
         raise StatisticsError(f"expected finite numbers, got {(~np.isfinite(change)).sum()} items with NaN or infinity; leave them out and say so")
-    n_equal = int((change == 0).sum())
+    options = {"n_resamples": n_resamples, "batch": BATCH // change.size + 1, "rng": seed}
     if np.ptp(change) == 0:  # SciPy's bootstrap refuses a constant
         low = high = change[0]
     else:
-        low, high = stats.bootstrap(
-            (change,), np.mean, n_resamples=n_resamples, confidence_level=confidence, method="percentile", batch=BATCH // change.size + 1, rng=seed
-        ).confidence_interval
-    test = stats.permutation_test(
-        (change,), np.mean, permutation_type="samples", n_resamples=n_resamples, batch=BATCH // change.size + 1, vectorized=True, rng=seed
-    )
-    return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), n_equal)
+        low, high = stats.bootstrap((change,), np.mean, confidence_level=confidence, method="percentile", **options).confidence_interval
+    test = stats.permutation_test((change,), np.mean, permutation_type="samples", vectorized=True, **options)
+    return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), int((change == 0).sum()))
 
 
 def matrix(table: pd.DataFrame, column: str, index: str = "prompt", columns: str = "key_id") -> np.ndarray:
@@ -183,11 +175,7 @@ def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
 
 
 def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
-    """Area under the ROC: the chance that a watermarked text's ψ exceeds an unwatermarked one's.
-
-    >>> auc([0.0, 1.0], [2.0, 3.0])
-    1.0
-    """
+    """Area under the ROC: the chance that a watermarked text's ψ exceeds an unwatermarked one's."""
     null, watermarked = np.ravel(null), np.ravel(watermarked)
     if not null.size or not watermarked.size:
         raise StatisticsError(f"expected values of both kinds, got {null.size} without and {watermarked.size} with a watermark")

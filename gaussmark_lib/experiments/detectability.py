@@ -20,24 +20,19 @@ LEVELS = (0.05, 0.01)
 
 
 def measure(
-    lm: models.LM,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
-    prompts: Texts,
-    lengths: Sequence[int],
-    *,
-    seed: int = 0,
-    batch_size: int = 128,
-    dtype: str | None = None,
+    lm: models.LM, prompts: Texts, wm: perturb.Watermark, keys: Sequence[perturb.Key], lengths: Sequence[int], *, seed: int = 0, **options
 ) -> tuple[pd.DataFrame, list[list[list[int]]]]:
     """Continues every prompt to the greatest length, plain and under each key, and tests all texts against all keys at every length.
+
+    Args:
+        options: ``batch_size`` and ``dtype`` of ``written_and_scored.of_cells``.
 
     Returns:
         ``written_and_scored.scored``'s table; and the responses: first those of plain text, then a list a key.
     """
     cells = [None, *((wm, key) for key in keys)]
     seeds = [seed + i for i in range(len(cells))]
-    return written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, batch_size=batch_size, lengths=lengths, dtype=dtype)
+    return written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, lengths=lengths, **options)
 
 
 def matrix(table: pd.DataFrame, kind: str, n_tokens: int, column: str = "psi") -> np.ndarray:
@@ -90,7 +85,7 @@ def against_prediction(figures: pd.DataFrame, prediction: pd.DataFrame) -> pd.Da
 
 
 def by_temperature(
-    lm: models.LM, wm: perturb.Watermark, key: perturb.Key, prompts: Texts, temperatures: Sequence[float], n_tokens: int, *, seed: int = 0
+    lm: models.LM, prompts: Texts, wm: perturb.Watermark, key: perturb.Key, temperatures: Sequence[float], n_tokens: int, *, seed: int = 0
 ) -> pd.DataFrame:
     """Watermarked texts sampled more and less freely: one row a text, ``temperature, prompt, psi, grad_norm``, ``entropy`` (mean over tokens, nats).
 
@@ -105,7 +100,7 @@ def by_temperature(
     return pd.concat(tables, ignore_index=True)
 
 
-def token_gradients(lm: models.LM, weight: str, prompts: Texts, responses: Texts, every: int) -> pd.DataFrame:
+def token_gradients(lm: models.LM, prompts: Texts, responses: Texts, weight: str, every: int) -> pd.DataFrame:
     """‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: columns ``text, position, grad_norm``, ``entropy`` (nats, before it)."""
     entropies = likelihood.entropies(lm.model, prompts, responses)
     rows = [(i, t) for i, y in enumerate(responses) for t in range(0, len(y), every)]

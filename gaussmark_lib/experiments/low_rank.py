@@ -4,9 +4,9 @@ With M → PM the projection off the top-k singular directions (``rank_reduce``)
 
     mean ψ ≈ σ‖PG‖,        price ≈ ½σ² E‖PG‖²        (nats a text, on the model's own text)
 
-so both are one number, and at the same σ every dropped direction takes its share of both. ``equal_price`` solves for the σ_k that gives k dropped
-directions the price that σ has without: then ψ is the same too, whatever is dropped, and projections can only differ where the law does not
-speak: on text that the model did not write, and on text that was changed.
+so both depend on σ‖PG‖ alone, and at the same σ every dropped direction takes its share of both. ``equal_price`` solves for the σ_k at which k
+dropped directions have the price of σ without a projection. Then ψ is the same too, and projections can only differ where the law says nothing:
+on text that the model did not write, and on edited text.
 """
 
 from collections.abc import Sequence

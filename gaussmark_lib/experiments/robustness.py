@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from gaussmark_lib import models, schemes, stats
 from gaussmark_lib.corrupt import Change, Pairs
-from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN
+from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, labelled
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
 
@@ -61,10 +61,10 @@ def _cell(
     controls = schemes.scores(lm.model, *change(prompts, plain), keyed)
     tables = []
     for scheme, own, control in zip(keyed, texts, controls, strict=True):
-        for kind, found in ((OWN, scheme.score(lm.model, *change(prompts, own))), (PLAIN, control)):
-            facts = {"scheme": scheme.name, "key_id": scheme.key.key_id, "kind": kind}
-            tables.append(found.rename(columns={"text": "prompt"}).assign(**facts).reindex(columns=[c for c in COLUMNS if c not in STRENGTH]))
-    return pd.concat([table.astype({"grad_norm": float}) for table in tables], ignore_index=True)
+        scores = scheme.score(lm.model, *change(prompts, own))
+        tables += [labelled(scheme, scores).assign(kind=OWN), labelled(scheme, control).assign(kind=PLAIN)]
+    columns = [column for column in COLUMNS if column not in STRENGTH]
+    return pd.concat([table.reindex(columns=columns).astype({"grad_norm": float}) for table in tables], ignore_index=True)
 
 
 def by_fraction(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0) -> pd.DataFrame:
@@ -113,8 +113,8 @@ def null_levels(
 ) -> pd.DataFrame:
     """The realised level of each scheme after each corruption of texts that no key has touched, under fresh keys that no other text shares.
 
-    A text may meet several keys: given the text, whether one of them gives a false alarm is a coin of its own with the exact level, whatever the
-    text is. So over pairs of one cell the count is binomial. Cells share texts and keys, so they are not independent.
+    A text may meet several keys: given any text, each fresh key gives a false alarm independently, with probability equal to the level. So the
+    count over the pairs of one cell is binomial. Cells share texts and keys, so they are not independent of each other.
 
     Returns:
         One row a scheme × corruption × level: ``scheme, corruption, level, value, low, high, n`` (exact interval), ``exceeds``: whether the

@@ -26,12 +26,12 @@ TEXT = [*CELL, "kind", "key_id", "prompt"]
 
 def measure(
     lm: models.LM,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
     prompts: Texts,
     one_key: Sequence[Texts],
     token_level: Sequence[Texts],
     plain: Texts,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
     cells: Cells,
     *,
     alpha_0: float = 0.5,
@@ -45,18 +45,18 @@ def measure(
         ``robustness.measure``'s columns, for the schemes ``ONE``, ``HITS`` and ``SUM``; and the Γ_k: one row a token, ``TEXT``'s columns with
         ``position, token_id, gamma, grad_norm``.
     """
-    control = _changed(prompts, plain, cells)
-    groups = [(*control[:2], keys)]
+    *control, places = _changed(prompts, plain, cells)
+    groups = [(*control, keys)]
     groups += [(*_changed(prompts, texts, cells)[:2], [key]) for texts, key in zip(token_level, keys, strict=True)]
     of_each = token_keys.per_token_by_owner(lm.model, groups, wm)  # plain texts under each key, then each key's own
-    once = score.score(lm.model, *control[:2], wm, keys)
+    once = score.score(lm.model, *control, wm, keys)
     tables, gammas = [], []
     for number, key in enumerate(keys):
         own = score.score(lm.model, *_changed(prompts, one_key[number], cells)[:2], wm, [key])
         for kind, rows in ((OWN, own), (PLAIN, once[once["key_id"] == key.key_id])):
-            tables.append(rows.join(control[2], on="text").assign(scheme=ONE, kind=kind, statistic=rows["psi"]))
+            tables.append(rows.join(places, on="text").assign(scheme=ONE, kind=kind, statistic=rows["psi"]))
         for kind, rows in ((OWN, of_each[len(keys) + number]), (PLAIN, of_each[number])):
-            gammas.append(rows.join(control[2], on="text").assign(key_id=key.key_id, kind=kind))
+            gammas.append(rows.join(places, on="text").assign(key_id=key.key_id, kind=kind))
     gammas = pd.concat(gammas, ignore_index=True)[[*TEXT, "position", "token_id", "gamma", "grad_norm"]]
     columns = ["scheme", *TEXT, "n_tokens", "statistic", "p_value", "log10_p"]
     return pd.concat([*(table[columns] for table in tables), from_gammas(gammas, alpha_0)[columns]], ignore_index=True), gammas
@@ -92,10 +92,10 @@ def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
 
 def by_length(
     lm: models.LM,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
     prompts: Texts,
     one_key: Sequence[Texts],
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
     gammas: pd.DataFrame,
     lengths: Sequence[int],
     *,
@@ -105,7 +105,7 @@ def by_length(
     """What each test detects of the first n tokens of the unchanged watermarked texts.
 
     Args:
-        gammas: from :func:`measure`, of texts that nothing was done to.
+        gammas: from :func:`measure`, of unedited texts.
 
     Returns:
         One row a length × scheme: ``n_tokens, scheme, value, low, high, n`` (95%, over prompts and keys).
@@ -166,7 +166,7 @@ def _bound(n_tokens: int, quantile: float, alpha_0: float) -> float:
 def levels(
     gammas: pd.DataFrame, lengths: Sequence[int], quantile: float, alpha_0: float, *, n_simulated: int = 20_000, seed: int = 0
 ) -> pd.DataFrame:
-    """The level of the quantile test at each number of tokens K: bounded, exact, simulated from N(0, 1), and measured on texts without a watermark.
+    """The level of the quantile test at K tokens: bounded, exact, simulated from N(0, 1), and measured on texts without a watermark.
 
     Args:
         gammas: of such texts under keys that have nothing to do with them: ``key_id, prompt, position, gamma``.

@@ -104,8 +104,8 @@ def written(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, n_tokens: in
 
 def own_scores(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Sequence[Texts]) -> pd.DataFrame:
     """Each scheme's test of its own texts: the scheme's columns, ``scheme, key_id, prompt``."""
-    tables = [scheme.score(lm.model, prompts, own) for scheme, own in zip(keyed, texts, strict=True)]
-    return pd.concat([_labelled(scheme, table) for scheme, table in zip(keyed, tables, strict=True)], ignore_index=True)
+    pairs = zip(keyed, texts, strict=True)
+    return pd.concat([labelled(scheme, scheme.score(lm.model, prompts, own)) for scheme, own in pairs], ignore_index=True)
 
 
 def prices(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Sequence[Texts]) -> pd.DataFrame:
@@ -114,9 +114,10 @@ def prices(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Sequen
     for scheme, own in zip(keyed, texts, strict=True):
         lengths = np.array([len(text) for text in own])
         nats = scheme.divergences(lm.model, prompts, own)
-        tables.append(_labelled(scheme, pd.DataFrame({"text": range(len(own)), "n_tokens": lengths, "price": nats / lengths})))
+        tables.append(labelled(scheme, pd.DataFrame({"text": range(len(own)), "n_tokens": lengths, "price": nats / lengths})))
     return pd.concat(tables, ignore_index=True)
 
 
-def _labelled(scheme: Scheme, table: pd.DataFrame) -> pd.DataFrame:
+def labelled(scheme: Scheme, table: pd.DataFrame) -> pd.DataFrame:
+    """A scheme's table of one row a text, with ``scheme, key_id`` and the text's number as ``prompt``."""
     return table.rename(columns={"text": "prompt"}).assign(scheme=scheme.name, key_id=scheme.key.key_id)

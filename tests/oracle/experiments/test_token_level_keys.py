@@ -35,7 +35,7 @@ def written():
 
 @pytest.fixture(scope="module")
 def measured(written):
-    return token_level_keys.measure(LM, WM, KEYS, PROMPTS, *written, PLAIN, CELLS, alpha_0=0.4)
+    return token_level_keys.measure(LM, PROMPTS, *written, PLAIN, WM, KEYS, CELLS, alpha_0=0.4)
 
 
 def test_every_row_is_that_of_the_text_alone(measured, written):
@@ -61,7 +61,7 @@ def test_every_row_is_that_of_the_text_alone(measured, written):
 def test_at_each_length_the_beginnings_are_tested(measured, written):
     _, gammas = measured
     unchanged = gammas[gammas["corruption"] == "unchanged"]
-    table = token_level_keys.by_length(LM, WM, KEYS, PROMPTS, written[0], unchanged, [5, 20], level=0.2, alpha_0=0.4).set_index(
+    table = token_level_keys.by_length(LM, PROMPTS, written[0], WM, KEYS, unchanged, [5, 20], level=0.2, alpha_0=0.4).set_index(
         ["scheme", "n_tokens"]
     )
     for n in (5, 20):
@@ -123,7 +123,7 @@ def test_a_wrong_key_and_plain_text_are_not_detected(measured):
 
 def test_a_change_may_be_of_the_first_texts_only(written):
     cells = {("unchanged", 0.0): CELLS["unchanged", 0.0], ("some", 0.4): token_level_keys.first(2, CELLS["substitute at random", 0.4])}
-    table, gammas = token_level_keys.measure(LM, WM, KEYS, PROMPTS, *written, PLAIN, cells)
+    table, gammas = token_level_keys.measure(LM, PROMPTS, *written, PLAIN, WM, KEYS, cells)
     assert table.groupby("corruption")["prompt"].unique().map(list).to_dict() == {"unchanged": [0, 1, 2, 3], "some": [0, 1]}
     x, y = cells["some", 0.4](PROMPTS, written[1][1])
     expected = token_keys.per_token(LM.model, x, y, WM, KEYS[1])["gamma"].to_numpy()
