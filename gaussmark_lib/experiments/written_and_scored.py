@@ -7,6 +7,7 @@ another key ``WRONG``, and a text of the base model is ``PLAIN``: the positive a
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,7 @@ def of_cells(
 
 
 def scored(model: PreTrainedModel, prompts: Texts, responses: Sequence[Texts], cells: Sequence[Cell], keys: Sequence[Key], **options) -> pd.DataFrame:
-    """Tests every cell's text for every key. Cells with one projection share the gradients; ``sigma`` cancels in ψ.
+    """Tests every cell's text for every key. Cells with the same projection are tested together.
 
     Args:
         responses: for each cell its texts, one a prompt.
@@ -56,7 +57,7 @@ def scored(model: PreTrainedModel, prompts: Texts, responses: Sequence[Texts], c
 
     Returns:
         One row a text × length × key: ``score.score``'s columns (``text`` counts over all cells), ``prompt``, ``written`` (the id of the key the
-        text was written under, None for plain text), ``kind``, and ``weight, sigma, rank_dropped, side`` of the watermark it is tested for: its
+        text was written under, missing for plain text), ``kind``, and ``weight, sigma, rank_dropped, side`` of the watermark it is tested for: its
         own, or the first one for plain text.
     """
     marks = [cell[0] if cell else next(filter(None, cells))[0] for cell in cells]
@@ -65,8 +66,11 @@ def scored(model: PreTrainedModel, prompts: Texts, responses: Sequence[Texts], c
         alike[wm.rank_dropped, wm.side].append(number)
     tables = []
     for numbers in alike.values():
+        wm = marks[numbers[0]]
+        if len({marks[number].sigma for number in numbers}) > 1:
+            wm = replace(wm, sigma=1.0)  # σ cancels in ψ
         flat = [text for number in numbers for text in responses[number]]
-        table = score.score(model, list(prompts) * len(numbers), flat, marks[numbers[0]], keys, **options)
+        table = score.score(model, list(prompts) * len(numbers), flat, wm, keys, **options)
         cell, prompt = np.array(numbers)[table["text"] // len(prompts)], table["text"] % len(prompts)
         tables.append(table.assign(text=cell * len(prompts) + prompt, prompt=prompt, cell=cell))
     facts = [
