@@ -66,11 +66,7 @@ def threshold(level: float) -> float:
 
 
 def rate(hits: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """Share of True with its exact (Clopper–Pearson) interval.
-
-    >>> rate([True, False, True, True]).value
-    0.75
-    """
+    """Share of True with its exact (Clopper–Pearson) interval."""
     hits = np.asarray(hits, dtype=bool).ravel()
     if hits.size == 0:
         raise StatisticsError("a rate needs at least one trial, got none")
@@ -90,13 +86,12 @@ def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
 
 def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confidence: float = 0.95) -> pd.DataFrame:
     """Realised level at each nominal level: one row each with ``level, value, low, high, n`` and ``holds`` (nominal inside the interval)."""
-    found = pd.DataFrame([{"level": level} | tpr(psi, level, confidence).row() for level in at])
-    found["holds"] = found["level"].between(found["low"], found["high"])
-    return found
+    realised = pd.DataFrame([{"level": level} | tpr(psi, level, confidence).row() for level in at])
+    return realised.assign(holds=realised["level"].between(realised["low"], realised["high"]))
 
 
 def uniformity(p: ArrayLike) -> dict[str, float]:
-    """Kolmogorov–Smirnov test of p-values against the uniform distribution: ``distance``, ``p_value``, ``n``. For independent p-values."""
+    """Kolmogorov–Smirnov test of independent p-values against the uniform distribution: ``distance``, ``p_value``, ``n``."""
     p = np.asarray(p, dtype=float).ravel()
     test = stats.kstest(p, "uniform")
     return {"distance": float(test.statistic), "p_value": float(test.pvalue), "n": p.size}
@@ -111,8 +106,8 @@ def qq(p: ArrayLike, confidence: float = 0.95) -> pd.DataFrame:
     n = observed.size
     i = np.arange(1, n + 1)
     tail = (1 - confidence) / 2
-    order = stats.beta(i, n + 1 - i)
-    return pd.DataFrame({"expected": i / (n + 1), "observed": observed, "low": order.ppf(tail), "high": order.isf(tail)})
+    band = stats.beta(i, n + 1 - i)
+    return pd.DataFrame({"expected": i / (n + 1), "observed": observed, "low": band.ppf(tail), "high": band.isf(tail)})
 
 
 def mean(x: ArrayLike, confidence: float = 0.95) -> Estimate:
@@ -127,8 +122,8 @@ def mean(x: ArrayLike, confidence: float = 0.95) -> Estimate:
 def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_resamples: int = 9_999, seed: int = 0) -> Paired:
     """The mean of other − base over items that both were measured on, without assuming a distribution.
 
-    The interval is the bootstrap's (percentiles of the mean over items drawn with replacement). The p-value is two-sided, from flipping the
-    signs of the differences at random: exact where swapping the two within an item changes nothing under the null. Both are SciPy's.
+    The interval is SciPy's percentile bootstrap over items. The p-value is two-sided, from flipping the signs of the differences at random
+    (``permutation_test``): exact where swapping the two within an item changes nothing under the null.
     """
     base, other = np.asarray(base, dtype=float), np.asarray(other, dtype=float)
     if base.shape != other.shape or base.ndim != 1 or base.size < 2:
@@ -136,17 +131,18 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
     change = other - base
     if not np.isfinite(change).all():
         raise StatisticsError(f"expected finite numbers, got {(~np.isfinite(change)).sum()} items with NaN or infinity; leave them out and say so")
-    n_equal = int((change == 0).sum())
+    options = {"n_resamples": n_resamples, "batch": BATCH // change.size + 1, "rng": seed}
     if np.ptp(change) == 0:  # SciPy's bootstrap refuses a constant
         low = high = change[0]
     else:
-        low, high = stats.bootstrap(
-            (change,), np.mean, n_resamples=n_resamples, confidence_level=confidence, method="percentile", batch=BATCH // change.size + 1, rng=seed
-        ).confidence_interval
-    test = stats.permutation_test(
-        (change,), np.mean, permutation_type="samples", n_resamples=n_resamples, batch=BATCH // change.size + 1, vectorized=True, rng=seed
-    )
-    return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), n_equal)
+        low, high = stats.bootstrap((change,), np.mean, confidence_level=confidence, method="percentile", **options).confidence_interval
+    test = stats.permutation_test((change,), np.mean, permutation_type="samples", vectorized=True, **options)
+    return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), int((change == 0).sum()))
+
+
+def matrix(table: pd.DataFrame, column: str, index: str = "prompt", columns: str = "key_id") -> np.ndarray:
+    """A column of a table as prompts × keys for :func:`crossed_interval`: prompts sorted, keys in the order of their first appearance."""
+    return table.pivot(index=index, columns=columns, values=column)[table[columns].unique()].to_numpy(float)
 
 
 def crossed_interval(
@@ -154,49 +150,37 @@ def crossed_interval(
 ) -> Estimate:
     """A statistic of texts that are prompts × keys, with an interval over both; n counts texts.
 
-    Texts of one prompt are alike, and so are texts of one key, so resampling texts would promise too much. Here prompts and keys are resampled
-    independently (the bootstrap of Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007), which is conservative. It cannot know more about
-    keys than it has seen: with three of them, it is a rough guide.
-
-    Args:
-        statistic: of the matrices' values, e.g. a median.
-        matrices: each (prompts, keys); resampled alike.
+    Texts of one prompt are alike, and so are texts of one key. So prompts and keys are resampled, independently of each other and alike in all
+    matrices (Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007), which is conservative. With three keys it is a rough guide.
     """
-    matrices = [np.asarray(matrix, dtype=float) for matrix in matrices]
-    if {matrix.shape for matrix in matrices} != {matrices[0].shape} or matrices[0].ndim != 2 or len(matrices[0]) < 2:
-        raise StatisticsError(f"expected matrices of one shape, two or more prompts × keys, got {[matrix.shape for matrix in matrices]}")
+    matrices = [np.asarray(values, dtype=float) for values in matrices]
+    shapes = [values.shape for values in matrices]
+    if len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][0] < 2:
+        raise StatisticsError(f"expected matrices of one shape, two or more prompts × keys, got {shapes}")
     n_prompts, n_keys = matrices[0].shape
     rng = np.random.default_rng(seed)
     draws = []
     for _ in range(n_resamples):
         chosen = np.ix_(rng.integers(n_prompts, size=n_prompts), rng.integers(n_keys, size=n_keys))
-        draws.append(statistic(*(matrix[chosen] for matrix in matrices)))
+        draws.append(statistic(*(values[chosen] for values in matrices)))
     low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(float(statistic(*matrices)), float(low), float(high), n_prompts * n_keys)
 
 
 def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
     """ROC of ψ: ``fpr``, ``tpr``, ``threshold``; scikit-learn's, higher ψ meaning watermarked."""
-    labels, values = _labelled(null, watermarked)
-    return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), roc_curve(labels, values), strict=True)))
+    null, watermarked = np.ravel(null), np.ravel(watermarked)
+    labels = np.repeat([0, 1], [null.size, watermarked.size])
+    return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), roc_curve(labels, np.concatenate([null, watermarked])), strict=True)))
 
 
 def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
-    """Area under the ROC: the chance that a watermarked text's ψ exceeds an unwatermarked one's.
-
-    >>> auc([0.0, 1.0], [2.0, 3.0])
-    1.0
-    """
+    """Area under the ROC: the chance that a watermarked text's ψ exceeds an unwatermarked one's."""
     null, watermarked = np.ravel(null), np.ravel(watermarked)
     if not null.size or not watermarked.size:
         raise StatisticsError(f"expected values of both kinds, got {null.size} without and {watermarked.size} with a watermark")
     ranks = stats.rankdata(np.concatenate([watermarked, null]), nan_policy="raise")[: watermarked.size]  # ties share theirs, and so count half
     return float((ranks.mean() - (watermarked.size + 1) / 2) / null.size)
-
-
-def _labelled(null: ArrayLike, watermarked: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    null, watermarked = np.ravel(null), np.ravel(watermarked)
-    return np.repeat([0, 1], [null.size, watermarked.size]), np.concatenate([null, watermarked])
 
 
 def predicted_psi(grad_norm: ArrayLike, sigma: float) -> np.ndarray:
@@ -224,7 +208,7 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
 def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
     """The σ at which :func:`predicted_power` at a level is the wanted power; ``grad_norm`` being of texts of the length in question.
 
-    It is a promise of the linear regime: past it a larger σ does not detect more.
+    It holds in the linear regime: beyond it a larger σ does not detect more.
 
     >>> sigma_for_power([10.0, 10.0], power=0.5, level=0.05) * 10 == threshold(0.05)
     True
@@ -234,8 +218,7 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
         raise StatisticsError(f"expected positive gradient norms of at least one text, got {norms.size} of which {(norms > 0).sum()} are positive")
     if not level < power < 1:
         raise StatisticsError(f"power: expected a number between the level, {level}, which no watermark at all has, and 1; got {power}")
-    unit = 1 / norms.max()  # at σ = unit, no text has a ψ above 1
-    high = unit
+    high = unit = 1 / norms.max()  # at σ = unit, no text has a ψ above 1
     while predicted_power(norms, high, level) < power:
         high *= 2
     return float(optimize.brentq(lambda sigma: predicted_power(norms, sigma, level) - power, 0.0, high, xtol=1e-12 * unit, rtol=1e-12))

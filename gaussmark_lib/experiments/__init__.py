@@ -7,12 +7,13 @@
 ``layer_sigma_sweep``      04: the map over weight × σ, predicted and measured
 ``exchange``               05: what a unit of ψ costs (its other measures are the room ``quality``)
 ``robustness``             06: every scheme × every corruption
+``fading``                 06: why ψ falls under edits, signal and norm apart
 ``low_rank``               07: noise off the weight's top directions
 ``kgw_baseline``           08: how schemes change the text
 ``token_level_keys``       09: token-level keys beside one key
 ``speed``                  10: fair timings
 ``playground``             11: the playground without its widgets
-``written_and_scored``     the loop they share: write under each key, score under each key
+``written_and_scored``     what they share: write under each key, score under each key, labelled
 ``compared``               schemes against each other, paired over prompts and keys
 =========================  ===========================================================================
 """

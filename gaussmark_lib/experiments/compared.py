@@ -12,44 +12,43 @@ import pandas as pd
 from gaussmark_lib import stats
 
 
-def ratios(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = 1000) -> pd.DataFrame:
-    """Each scheme's mean over the base scheme's, paired over prompts and keys: ``scheme, value, low, high, n_prompts, n_keys``, and ``mean``."""
+def ratios(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
+    """Each scheme's mean over the base scheme's, paired over prompts and keys: ``scheme, value, low, high, n``, and the scheme's own ``mean``."""
     return _paired(table, column, base, lambda ours, theirs: ours.mean() / theirs.mean(), n_resamples)
 
 
-def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = 1000) -> pd.DataFrame:
+def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
     """The same for the difference of the means."""
     return _paired(table, column, base, lambda ours, theirs: ours.mean() - theirs.mean(), n_resamples)
 
 
 def _paired(table: pd.DataFrame, column: str, base: str, statistic: Callable[[np.ndarray, np.ndarray], float], n_resamples: int) -> pd.DataFrame:
-    matrices = {name: rows.pivot(index="prompt", columns="key", values=column).to_numpy(float) for name, rows in table.groupby("scheme", sort=False)}
+    matrices = {name: stats.matrix(rows, column) for name, rows in table.groupby("scheme", sort=False)}
     return pd.DataFrame(
-        {"scheme": name, "mean": ours.mean()} | stats.crossed_interval(statistic, ours, matrices[base], n_resamples=n_resamples)
+        {"scheme": name, "mean": ours.mean()} | stats.crossed_interval(statistic, ours, matrices[base], n_resamples=n_resamples).row()
         for name, ours in matrices.items()
         if name != base
     )
 
 
-def shares(table: pd.DataFrame, level: float, *, n_resamples: int = 500) -> pd.DataFrame:
+def shares(table: pd.DataFrame, level: float, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
     """The share detected at a level, of ``robustness.measure``'s table: all that a comparison needs, at any level and without areas under curves.
 
     Returns:
-        One row a corruption × fraction × scheme × kind: those, ``value, low, high`` (95%, over prompts and keys), ``n_prompts, n_keys``.
+        One row a corruption × fraction × scheme × kind: those, ``value, low, high, n`` (95%, over prompts and keys).
     """
     cells = table.assign(hit=table["p_value"] <= level).groupby(["corruption", "fraction", "scheme", "kind"], sort=False)
     rows = []
     for (corruption, fraction, scheme, kind), cell in cells:
-        hits = cell.pivot(index="prompt", columns="key", values="hit").to_numpy(float)
         where = {"corruption": corruption, "fraction": fraction, "scheme": scheme, "kind": kind}
-        rows.append(where | stats.crossed_interval(np.mean, hits, n_resamples=n_resamples))
+        rows.append(where | stats.crossed_interval(np.mean, stats.matrix(cell, "hit"), n_resamples=n_resamples).row())
     return pd.DataFrame(rows)
 
 
-def false_alarms(table: pd.DataFrame, level: float, column: str = "p_value", *, confidence: float = 0.999) -> dict[str, float]:
-    """The share of all rows at or below the level: ``value, low, high, n_prompts, n_keys``.
+def false_alarms(table: pd.DataFrame, level: float, column: str = "p_value", *, confidence: float = 0.999) -> stats.Estimate:
+    """The share of all rows at or below the level, with an interval over prompts and keys.
 
     Rows of one prompt and key are averaged first. They differ in the scheme or in what was done to the text, and are no trials of their own.
     """
-    rates = table.assign(hit=table[column] <= level).pivot_table(index="prompt", columns="key", values="hit", aggfunc="mean").to_numpy(float)
-    return stats.crossed_interval(np.mean, rates, confidence=confidence, n_resamples=5_000)
+    hits = table.assign(hit=table[column] <= level).groupby(["prompt", "key_id"], sort=False)["hit"].mean().reset_index()
+    return stats.crossed_interval(np.mean, stats.matrix(hits, "hit"), confidence=confidence, n_resamples=5_000)

@@ -10,53 +10,42 @@ import numpy as np
 import pandas as pd
 
 from gaussmark_lib import generate_many, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib.experiments import written_and_scored
+from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, WRONG
+from gaussmark_lib.tokens import Texts
+
+__all__ = ["LEVELS", "OWN", "PLAIN", "WRONG"]
 
 LEVELS = (0.05, 0.01)
-OWN, WRONG, PLAIN = "own key", "wrong key", "plain text"
 
 
 def measure(
-    lm: models.LM,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
-    prompts: Sequence[Sequence[int]],
-    lengths: Sequence[int],
-    *,
-    seed: int = 0,
-    batch_size: int = 128,
-    dtype: str | None = None,
-    progress: bool = False,
+    lm: models.LM, prompts: Texts, wm: perturb.Watermark, keys: Sequence[perturb.Key], lengths: Sequence[int], *, seed: int = 0, **options
 ) -> tuple[pd.DataFrame, list[list[list[int]]]]:
     """Continues every prompt to the greatest length, plain and under each key, and tests all texts against all keys at every length.
 
+    Args:
+        options: ``batch_size`` and ``dtype`` of ``written_and_scored.of_cells``.
+
     Returns:
-        ``score``'s columns with ``prompt``, ``written`` (the key under which the text was written, None for plain text) and ``kind``
-        (``own key``, ``wrong key``, ``plain text``); and the responses: first those of plain text, then a list a key.
+        ``written_and_scored.scored``'s table; and the responses: first those of plain text, then a list a key.
     """
     cells = [None, *((wm, key) for key in keys)]
     seeds = [seed + i for i in range(len(cells))]
-    responses = generate_many.sample(lm.model, prompts, cells, max(lengths), seed=seeds, batch_size=batch_size, progress=progress)
-    flat = [text for group in responses for text in group]
-    table = score.score(lm.model, list(prompts) * len(cells), flat, wm, keys, lengths=lengths, dtype=dtype, progress=progress)
-    written = table["text"] // len(prompts)
-    key_ids = [None, *(key.key_id for key in keys)]
-    table = table.assign(prompt=table["text"] % len(prompts), written=[key_ids[i] for i in written])
-    own = table["written"] == table["key_id"]
-    table["kind"] = np.select([own, written > 0], [OWN, WRONG], PLAIN)
-    return table, responses
+    return written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, lengths=lengths, **options)
 
 
 def matrix(table: pd.DataFrame, kind: str, n_tokens: int, column: str = "psi") -> np.ndarray:
     """A column at one length as (prompts, keys), for ``OWN`` or ``PLAIN``: of the other kind there are several texts a prompt and key."""
     rows = table[(table["kind"] == kind) & (table["n_tokens"] == n_tokens)]
-    return rows.pivot(index="prompt", columns="key_id", values=column).to_numpy()
+    return stats.matrix(rows.sort_values("key_id", kind="stable"), column)
 
 
-def by_length(table: pd.DataFrame, *, n_resamples: int = 500, seed: int = 0) -> pd.DataFrame:
+def by_length(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """Each figure of detection at each length, over prompts and keys, with a 95% interval over both.
 
     Returns:
-        One row a length × figure: ``n_tokens, figure, value, low, high, n_prompts, n_keys``; the figures are ``median p``, ``TPR at α``, ``AUC``, and
+        One row a length × figure: ``n_tokens, figure, value, low, high, n``; the figures are ``median p``, ``TPR at α``, ``AUC``, and
         ``false positives at α`` of plain text.
     """
     rows = []
@@ -68,8 +57,8 @@ def by_length(table: pd.DataFrame, *, n_resamples: int = 500, seed: int = 0) -> 
             figures[f"TPR at {alpha}"] = (_share_above(alpha), (own,))
             figures[f"false positives at {alpha}"] = (_share_above(alpha), (plain,))
         for figure, (statistic, matrices) in figures.items():
-            interval = stats.crossed_interval(statistic, *matrices, n_resamples=n_resamples, seed=seed)
-            rows.append({"n_tokens": n_tokens, "figure": figure} | interval)
+            estimate = stats.crossed_interval(statistic, *matrices, n_resamples=n_resamples, seed=seed)
+            rows.append({"n_tokens": n_tokens, "figure": figure} | estimate.row())
     return pd.DataFrame(rows)
 
 
@@ -96,14 +85,7 @@ def against_prediction(figures: pd.DataFrame, prediction: pd.DataFrame) -> pd.Da
 
 
 def by_temperature(
-    lm: models.LM,
-    wm: perturb.Watermark,
-    key: perturb.Key,
-    prompts: Sequence[Sequence[int]],
-    temperatures: Sequence[float],
-    n_tokens: int,
-    *,
-    seed: int = 0,
+    lm: models.LM, prompts: Texts, wm: perturb.Watermark, key: perturb.Key, temperatures: Sequence[float], n_tokens: int, *, seed: int = 0
 ) -> pd.DataFrame:
     """Watermarked texts sampled more and less freely: one row a text, ``temperature, prompt, psi, grad_norm``, ``entropy`` (mean over tokens, nats).
 
@@ -118,7 +100,7 @@ def by_temperature(
     return pd.concat(tables, ignore_index=True)
 
 
-def token_gradients(lm: models.LM, weight: str, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], every: int) -> pd.DataFrame:
+def token_gradients(lm: models.LM, prompts: Texts, responses: Texts, weight: str, every: int) -> pd.DataFrame:
     """‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: columns ``text, position, grad_norm``, ``entropy`` (nats, before it)."""
     entropies = likelihood.entropies(lm.model, prompts, responses)
     rows = [(i, t) for i, y in enumerate(responses) for t in range(0, len(y), every)]

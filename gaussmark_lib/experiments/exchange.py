@@ -6,30 +6,28 @@ The linear law says that a mean ψ over T tokens costs ψ²/(2T) nats a token, w
     E_ξ Δ_own   ≈ ½ σ² tr(F)         price on the model's own text: the same F, so the law holds for every weight
     E_ξ Δ_human ≈ ½ σ² tr(H)         price on human text: its loss's curvature H, which is F for a model that has learnt it perfectly
 
-So where a weight sells power cheaper or dearer than the law is a matter of human text; ``rates`` has both, and the divergence of the two models
-on the *watermarked* model's text is ``price.py``'s.
+So a weight that costs less or more than the law says does so on human text; ``rates`` has both, and the divergence of the two models
+on the *watermarked* model's text is ``divergence``'s.
 
 Δ for one key also has a term linear in ξ, ⟨ξ, ∇⟩, of either sign and mean zero over keys. ξ and −ξ have the same law, so
 (Δ(ξ) + Δ(−ξ))/2 has the same mean over keys without that term: the estimate here. It is no statement about any single key.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, stats
 from gaussmark_lib.experiments import layer_sigma_sweep
+from gaussmark_lib.tokens import Texts
 
 
 def measure(
     lm: models.LM,
-    prompts: Sequence[Sequence[int]],
-    human: Sequence[Sequence[int]],
+    prompts: Texts,
+    human: Texts,
     weights: Sequence[str],
     wanted_psi: Sequence[float],
     keys: Sequence[perturb.Key],
@@ -37,7 +35,6 @@ def measure(
     n_tokens: int,
     batch_size: int = 16,
     seed: int = 0,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """For every weight at every wanted ψ: the ψ of watermarked continuations, and Δ cross-entropy of plain and of human ones under ±ξ.
 
@@ -56,53 +53,38 @@ def measure(
     base = {kind: likelihood.cross_entropy(lm.model, texts, prompts=first, batch_size=batch_size) for kind, texts in continuations.items()}
     norms = gradients.norms(lm.model, first, plain[: len(first)], weights, batch_size=batch_size)
     tables = []
-    with tqdm(total=len(weights) * len(wanted_psi), desc="exchange", unit="cell", disable=not progress) as bar:
-        for weight in weights:
-            norm = norms.loc[norms["weight"] == weight, "grad_norm"]
-            sigmas = [stats.sigma_for_psi(norm, wanted) for wanted in wanted_psi]
-            written = layer_sigma_sweep.measured(lm, prompts, [weight], sigmas, keys, n_tokens=n_tokens, seed=seed + 1)
-            for wanted, sigma in zip(wanted_psi, sigmas, strict=True):
-                psi = written.loc[written["sigma"] == sigma, ["key_id", "prompt", "psi"]].rename(columns={"prompt": "item", "psi": "value"})
-                wm = perturb.Watermark(weight, sigma)
-                changes = [delta(lm.model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind) for kind, texts in continuations.items()]
-                cell = pd.concat([psi.assign(kind="psi"), *changes])
-                tables.append(cell.assign(weight=weight, wanted=wanted, sigma=sigma, n_tokens=n_tokens))
-                bar.update()
+    for weight in weights:
+        norm = norms.loc[norms["weight"] == weight, "grad_norm"]
+        sigmas = [stats.sigma_for_psi(norm, wanted) for wanted in wanted_psi]
+        written = layer_sigma_sweep.measured(lm, prompts, [weight], sigmas, keys, n_tokens=n_tokens, seed=seed + 1)
+        for wanted, sigma in zip(wanted_psi, sigmas, strict=True):
+            psi = written.loc[written["sigma"] == sigma, ["key_id", "prompt", "psi"]].rename(columns={"prompt": "item", "psi": "value"})
+            wm = perturb.Watermark(weight, sigma)
+            changes = [delta(lm.model, first, texts, base[kind], wm, keys, batch_size).assign(kind=kind) for kind, texts in continuations.items()]
+            cell = pd.concat([psi.assign(kind="psi"), *changes])
+            tables.append(cell.assign(weight=weight, wanted=wanted, sigma=sigma, n_tokens=n_tokens))
     return pd.concat(tables, ignore_index=True)
 
 
 def delta(model: PreTrainedModel, prompts, texts, base: np.ndarray, wm: perturb.Watermark, keys: Sequence[perturb.Key], batch_size: int = 16):
     """(Δ(ξ) + Δ(−ξ))/2 of each text under each key, against its cross-entropy ``base`` under the base model: ``key_id, item, value``."""
-    tables = []
+    wm, tables = wm.on(model), []
     for key in keys:
         xi = perturb.noise(model, wm, key)
         both = []
         for signed in (xi, -xi):
-            with _moved(model, wm, signed):
+            with perturb.moved(model, wm, signed):
                 both.append(likelihood.cross_entropy(model, texts, prompts=prompts, batch_size=batch_size) - base)
         tables.append(pd.DataFrame({"key_id": key.key_id, "item": range(len(texts)), "value": np.mean(both, axis=0)}))
     return pd.concat(tables)
 
 
-@contextmanager
-def _moved(model: PreTrainedModel, wm: perturb.Watermark, xi: Tensor) -> Iterator[None]:
-    """The model at θ + ξ for a noise that no key stands for (−ξ), as ``perturb.watermarked`` moves it."""
-    perturb.refuse_perturbed(model)
-    linear = models.linear(model, wm.weight)
-    theta = linear.parameter.data
-    linear.parameter.data = perturb.added(theta, linear.oriented(xi).to(theta.device))
-    try:
-        yield
-    finally:
-        linear.parameter.data = theta
-
-
 def rates(
-    table: pd.DataFrame, by: Sequence[str] = ("weight", "wanted"), *, confidence: float = 0.95, resamples: int = 2_000, seed: int = 0
+    table: pd.DataFrame, by: Sequence[str] = ("weight", "wanted"), *, confidence: float = 0.95, n_resamples: int = 2_000, seed: int = 0
 ) -> pd.DataFrame:
-    """Of :func:`measure`'s table, a row a group and kind of text: mean ψ, mean Δ, the law's price, and how dear the weight is.
+    """Of :func:`measure`'s table, a row a group and kind of text: mean ψ, mean Δ, the law's price, and how expensive the weight is.
 
-    ``rate`` = Δ / (ψ²/(2T)); below 1 the weight buys power cheaper than the law. Its interval is the bootstrap's, over texts, prompts and keys at
+    ``rate`` = Δ / (ψ²/(2T)); below 1 the weight costs less than the law says. Its interval is the bootstrap's, over texts, prompts and keys at
     once. With ``by=("weight",)`` the rate of all strengths together: Σ Δ over Σ ψ²/(2T).
 
     Returns:
@@ -115,7 +97,7 @@ def rates(
         for text in ("human", "own"):
             arrays = _arrays(cells, text)
             rng = np.random.default_rng(seed)
-            psi, change, law = np.array([_means(arrays), *(_means(_redrawn(arrays, rng)) for _ in range(resamples))]).T
+            psi, change, law = np.array([_means(arrays), *(_means(_redrawn(arrays, rng)) for _ in range(n_resamples))]).T
             row = dict(zip(by, group, strict=True)) | {"text": text, "sigma": cells["sigma"].mean(), "law": law[0]}
             for name, values in {"psi": psi, "delta": change, "rate": change / law}.items():
                 low, high = np.quantile(values[1:], tails)

@@ -11,30 +11,31 @@ import numpy as np
 import pandas as pd
 
 from gaussmark_lib import stats
-from gaussmark_lib.experiments import robustness
+from gaussmark_lib.experiments.written_and_scored import OWN
 
 FIGURES = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}
 
 
-def parts(table: pd.DataFrame, *, n_resamples: int = 500, seed: int = 0) -> pd.DataFrame:
+def parts(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """Mean signal, norm and ψ of each scheme's own texts after each corruption, as shares of what they are without one.
 
     Args:
         table: from ``robustness.measure``, with fraction 0 for every corruption; schemes without a ``grad_norm`` are left out.
 
     Returns:
-        One row a scheme × corruption × fraction × figure: ``scheme, corruption, fraction, figure, value, low, high, n_prompts, n_keys``; the
+        One row a scheme × corruption × fraction × figure: ``scheme, corruption, fraction, figure, value, low, high, n``; the
         interval is over prompts and keys, the same ones above and below the line.
     """
-    own = table[(table["kind"] == robustness.OWN) & table["grad_norm"].notna()]
+    own = table[(table["kind"] == OWN) & table["grad_norm"].notna()]
     own = own.assign(psi=own["statistic"], norm=own["grad_norm"], signal=own["statistic"] * own["grad_norm"])
     rows = []
     for (scheme, name), edits in own.groupby(["scheme", "corruption"], sort=False):
-        values = {figure: edits.pivot(index=["fraction", "prompt"], columns="key", values=figure) for figure in FIGURES}
-        for fraction in edits["fraction"].unique():
-            for figure, value in values.items():
-                interval = stats.crossed_interval(_share, value.loc[0.0], value.loc[fraction], n_resamples=n_resamples, seed=seed)
-                rows.append({"scheme": scheme, "corruption": name, "fraction": fraction, "figure": figure} | interval)
+        before = edits[edits["fraction"] == 0]
+        for fraction, after in edits.groupby("fraction", sort=False):
+            for figure in FIGURES:
+                both = (stats.matrix(texts, figure) for texts in (before, after))
+                share = stats.crossed_interval(_share, *both, n_resamples=n_resamples, seed=seed)
+                rows.append({"scheme": scheme, "corruption": name, "fraction": fraction, "figure": figure} | share.row())
     return pd.DataFrame(rows)
 
 

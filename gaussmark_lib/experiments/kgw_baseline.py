@@ -31,16 +31,16 @@ def measures(lm: models.LM, prompts: Texts, responses: Texts) -> pd.DataFrame:
 
 
 def against_plain(
-    lm: models.LM, prompts: Texts, written: Sequence[tuple[str, Texts, Texts]], *, n_resamples: int = 500, seed: int = 0
+    lm: models.LM, prompts: Texts, written: Sequence[tuple[str, Texts, Texts]], *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
     """Mean change of each measure, prompt by prompt, with a 95% interval over prompts and keys.
 
     Args:
         written: for every scheme and key: the scheme's name, its responses, and plain ones. Were all keys compared with the same plain texts, the
-            luck of those would shift every scheme alike, and no interval over keys would know.
+            random numbers of those would shift every scheme alike, and no interval over keys would know.
 
     Returns:
-        One row a scheme × measure: ``scheme, measure, plain`` (mean of plain texts), ``value, low, high, n_prompts, n_keys``.
+        One row a scheme × measure: ``scheme, measure, plain`` (mean of plain texts), ``value, low, high, n``.
     """
     pairs = defaultdict(list)
     known: dict[int, pd.DataFrame] = {}  # plain texts come many times
@@ -52,6 +52,6 @@ def against_plain(
     for name, tables in pairs.items():
         for measure in MEASURES:
             marked, plain = (np.column_stack([pair[which][measure] for pair in tables]) for which in (0, 1))
-            interval = stats.crossed_interval(np.mean, marked - plain, n_resamples=n_resamples, seed=seed)
-            rows.append({"scheme": name, "measure": measure, "plain": plain.mean()} | interval)
+            change = stats.crossed_interval(np.mean, marked - plain, n_resamples=n_resamples, seed=seed)
+            rows.append({"scheme": name, "measure": measure, "plain": plain.mean()} | change.row())
     return pd.DataFrame(rows)

@@ -1,25 +1,22 @@
 """The map of a model: what each weight at each σ is worth and costs, measured; and the same map predicted from one gradient pass.
 
-The paper draws such maps by trying every cell (its heat maps over layer and σ²). In the linear regime they need no trying: the mean of ψ is
-σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where measured and predicted part, linearity ends.
+The paper draws such maps by trying every cell (its heat maps over layer and σ²). In the linear regime that is not needed: the mean of ψ is
+σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where the two maps differ, linearity ends.
 
-=====================  ==========================================
-here                   what
-=====================  ==========================================
-a column               one weight, all σ and keys: one batch of texts (``generate_many.sample``)
-a cell                 one weight and one σ, over all keys and prompts
-=====================  ==========================================
+A cell of the map is one weight and one σ, over all keys and prompts; a column is one weight with all its σ: one batch of texts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, generate_many, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib import generate, gradients, likelihood, models, perturb, stats
+from gaussmark_lib.experiments import written_and_scored
 from gaussmark_lib.quality import compare
+from gaussmark_lib.tokens import Texts
 
 
 def mlp_weights(model: PreTrainedModel, blocks: Iterable[int] | None = None) -> list[str]:
@@ -47,7 +44,7 @@ def short(weight: str) -> str:
 
 def predicted(
     lm: models.LM,
-    prompts: Sequence[Sequence[int]],
+    prompts: Texts,
     weights: Sequence[str],
     sigmas: Sequence[float],
     *,
@@ -56,72 +53,52 @@ def predicted(
     seed: int = 0,
     batch_size: int = 128,
     dtype: str | None = None,
-    progress: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The map before anything is watermarked: from plain continuations of the prompts and one gradient pass over them for all weights.
 
     Returns:
         One row a weight × σ: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), ``predicted_power`` (at ``level``); and the norms it is made of.
     """
-    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size, progress=progress)
-    norms = gradients.norms(lm.model, prompts, plain, weights, dtype=dtype, progress=progress)
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size)
+    norms = gradients.norms(lm.model, prompts, plain, weights, dtype=dtype)
     rows = []
-    for weight in weights:
+    for weight, sigma in product(weights, sigmas):
         norm = norms.loc[norms["weight"] == weight, "grad_norm"]
-        for sigma in sigmas:
-            power = stats.predicted_power(norm, sigma, level)
-            rows.append({"weight": weight, "sigma": sigma, "predicted_psi": sigma * norm.mean(), "predicted_power": power})
+        prediction = {"predicted_psi": sigma * norm.mean(), "predicted_power": stats.predicted_power(norm, sigma, level)}
+        rows.append({"weight": weight, "sigma": sigma} | prediction)
     return pd.DataFrame(rows), norms
 
 
 def measured(
     lm: models.LM,
-    prompts: Sequence[Sequence[int]],
+    prompts: Texts,
     weights: Sequence[str],
     sigmas: Sequence[float],
     keys: Sequence[perturb.Key],
     *,
     n_tokens: int,
     seed: int = 0,
-    batch_size: int = 128,
-    dtype: str | None = None,
-    progress: bool = False,
+    **options,
 ) -> pd.DataFrame:
     """Continues every prompt in every cell, a column at a time, and tests each text against its own key and against the next one.
 
+    Args:
+        options: ``batch_size`` and ``dtype`` of ``written_and_scored.of_cells``.
+
     Returns:
-        One row a text: ``weight, sigma, key_id, prompt, psi, p_value, log10_p, grad_norm, log_lik, n_tokens, wrong_psi``.
+        ``written_and_scored.own_rows``: one row a text.
     """
     tables = []
-    for weight in tqdm(weights, desc="columns", unit="weight", disable=not progress):
+    for weight in weights:
         cells = [(perturb.Watermark(weight, sigma), key) for sigma in sigmas for key in keys]
-        responses = generate_many.sample(lm.model, prompts, cells, n_tokens, seed=[seed + i for i in range(len(cells))], batch_size=batch_size)
-        flat = [text for group in responses for text in group]
-        scored = score.score(lm.model, list(prompts) * len(cells), flat, perturb.Watermark(weight, 1.0), keys, dtype=dtype)  # σ cancels in ψ
-        tables.append(_own_rows(scored, cells, keys, len(prompts)).assign(weight=weight))
+        seeds = [seed + i for i in range(len(cells))]
+        table, _ = written_and_scored.of_cells(lm, prompts, cells, keys, n_tokens, seeds=seeds, **options)
+        tables.append(written_and_scored.own_rows(table, keys))
     return pd.concat(tables, ignore_index=True)
 
 
-def _own_rows(scored: pd.DataFrame, cells: Sequence, keys: Sequence[perturb.Key], n_prompts: int) -> pd.DataFrame:
-    """Of the rows text × key, those of each text's own key, with the ψ of the next key in the list as ``wrong_psi``."""
-    by_key = scored.pivot(index="text", columns="key_id", values="psi")
-    cell = by_key.index // n_prompts
-    own = [cells[i][1].key_id for i in cell]
-    following = {key.key_id: keys[(i + 1) % len(keys)].key_id for i, key in enumerate(keys)}
-    wanted = pd.DataFrame({"text": by_key.index, "key_id": own, "sigma": [cells[i][0].sigma for i in cell], "prompt": by_key.index % n_prompts})
-    wanted["wrong_psi"] = [by_key.at[text, following[key_id]] if len(keys) > 1 else np.nan for text, key_id in zip(wanted["text"], own, strict=True)]
-    return wanted.merge(scored, on=["text", "key_id"]).drop(columns="text")
-
-
 def cost(
-    lm: models.LM,
-    passages: Sequence[Sequence[int]],
-    weights: Sequence[str],
-    sigmas: Sequence[float],
-    keys: Sequence[perturb.Key],
-    *,
-    batch_size: int = 16,
-    progress: bool = False,
+    lm: models.LM, passages: Texts, weights: Sequence[str], sigmas: Sequence[float], keys: Sequence[perturb.Key], *, batch_size: int = 16
 ) -> pd.DataFrame:
     """Cross-entropy of human passages in every cell beside the base model's, paired by passage.
 
@@ -129,21 +106,15 @@ def cost(
         One row a weight × σ × passage: ``weight, sigma, passage, base``, ``watermarked`` (nats a token, the mean over the keys).
     """
     base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)
-    rows = []
-    with tqdm(total=len(weights) * len(sigmas) * len(keys), desc="cross-entropy", unit="model", disable=not progress) as bar:
-        for weight in weights:
-            for sigma in sigmas:
-                each = []
-                for key in keys:
-                    with perturb.watermarked(lm.model, perturb.Watermark(weight, sigma), key):
-                        each.append(likelihood.cross_entropy(lm.model, passages, batch_size=batch_size))
-                    bar.update()
-                rows.append(
-                    pd.DataFrame(
-                        {"weight": weight, "sigma": sigma, "passage": range(len(passages)), "base": base, "watermarked": np.mean(each, axis=0)}
-                    )
-                )
-    return pd.concat(rows, ignore_index=True)
+    tables = []
+    for weight, sigma in product(weights, sigmas):
+        nats = []
+        for key in keys:
+            with perturb.watermarked(lm.model, perturb.Watermark(weight, sigma), key):
+                nats.append(likelihood.cross_entropy(lm.model, passages, batch_size=batch_size))
+        columns = {"passage": range(len(passages)), "base": base, "watermarked": np.mean(nats, axis=0)}
+        tables.append(pd.DataFrame({"weight": weight, "sigma": sigma} | columns))
+    return pd.concat(tables, ignore_index=True)
 
 
 def answers(
@@ -183,21 +154,13 @@ def summary(prediction: pd.DataFrame, texts: pd.DataFrame, passages: pd.DataFram
     """
     rows = []
     for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
-        psi = stats.crossed_interval(np.mean, cell.pivot(index="prompt", columns="key_id", values="psi"), n_resamples=400)
-        found = stats.tpr(cell["psi"], level)
+        psi = stats.crossed_interval(np.mean, stats.matrix(cell.sort_values("key_id", kind="stable"), "psi"), n_resamples=400)
+        detected = stats.tpr(cell["psi"], level)
         pairs = passages[(passages["weight"] == weight) & (passages["sigma"] == sigma)]
         delta = stats.paired(pairs["base"], pairs["watermarked"])
-        row = {"weight": weight, "sigma": sigma, "psi": psi["value"], "psi_low": psi["low"], "psi_high": psi["high"]}
-        row |= {
-            "wrong_psi": cell["wrong_psi"].mean(),
-            "median_p": cell["p_value"].median(),
-            "tpr": found["rate"],
-            "tpr_low": found["low"],
-            "tpr_high": found["high"],
-            "n": found["n"],
-        }
-        row |= {"delta": delta["mean"], "delta_low": delta["low"], "delta_high": delta["high"], "delta_p": delta["p_value"]}
-        rows.append(row | {"indistinguishable": bool(delta["p_value"] > level)})
+        row = {"weight": weight, "sigma": sigma, "wrong_psi": cell["wrong_psi"].mean(), "median_p": cell["p_value"].median(), "n": detected.n}
+        row |= psi.row("psi") | detected.row("tpr") | delta.change.row("delta")
+        rows.append(row | {"delta_p": delta.p_value, "indistinguishable": bool(delta.p_value > level)})
     return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])
 
 
@@ -210,7 +173,7 @@ def agreement(cells: pd.DataFrame, up_to: float = 4.0) -> dict[str, float]:
 
 def search_sigma(
     lm: models.LM,
-    prompts: Sequence[Sequence[int]],
+    prompts: Texts,
     weight: str,
     keys: Sequence[perturb.Key],
     *,
@@ -225,14 +188,14 @@ def search_sigma(
     """What one does without a prediction: bisect (on the log scale) for the σ at which a measured TPR is the wanted power.
 
     Returns:
-        One row a step: ``sigma``, ``rate, low, high, n`` as measured, ``next`` (the σ to try after it), ``tokens`` (generated so far).
+        One row a step: ``sigma``, ``value, low, high, n`` of the TPR, ``next`` (the σ to try after it), ``tokens`` (generated so far).
     """
     rows, spent = [], 0
     for step in range(steps):
         sigma = float(np.sqrt(low * high))
         texts = measured(lm, prompts, [weight], [sigma], keys, n_tokens=n_tokens, seed=seed + 1000 * step)
-        found = stats.tpr(texts["psi"], level)
-        low, high = (sigma, high) if found["rate"] < power else (low, sigma)
+        detected = stats.tpr(texts["psi"], level)
+        low, high = (sigma, high) if detected.value < power else (low, sigma)
         spent += len(texts) * n_tokens
-        rows.append({"sigma": sigma} | found | {"next": float(np.sqrt(low * high)), "tokens": spent})
+        rows.append({"sigma": sigma} | detected.row() | {"next": float(np.sqrt(low * high)), "tokens": spent})
     return pd.DataFrame(rows)

@@ -4,23 +4,20 @@ The promise is over the draw of the *key*: for any text, whatever its origin, a 
 texts for one fixed key, whose false positives on texts of one kind can be many or none, because their gradients share directions.
 """
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
-from gaussmark_lib import generate, models, perturb, score, stats, texts
+from gaussmark_lib import generate, gradients, models, perturb, score, stats, texts, tokens
+from gaussmark_lib.corrupt import Pairs
 
 HUMAN = ("docs", "licences", "source")
 KINDS = (*HUMAN, "model samples", "random tokens")
 
-Pairs = tuple[list[list[int]], list[list[int]]]
 
-
-def null_texts(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int = 200, seed: int = 0, progress: bool = False) -> Pairs:
+def null_texts(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int = 200, seed: int = 0) -> Pairs:
     """n prompts and responses of one of ``KINDS`` that no key has touched: human text cut in two, the model's own, or random ids.
 
     Human texts shorter than n_prompt + n_tokens are passed over; prompts of the last two kinds are documentation.
@@ -35,28 +32,24 @@ def null_texts(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens
         return [row[:n_prompt] for row in long_enough], [row[n_prompt:wanted] for row in long_enough]
     prompts, _ = null_texts(lm, "docs", n, n_prompt=n_prompt, n_tokens=1)
     if kind == "model samples":
-        return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed, progress=progress)
+        return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed)
     if kind == "random tokens":
         rng = np.random.default_rng(seed)
         return prompts, rng.integers(lm.model.config.vocab_size, size=(n, n_tokens)).tolist()
     raise texts.CorpusError(f"expected one of {', '.join(KINDS)}, got {kind!r}")
 
 
-def fresh_keys(
-    lm: models.LM, pairs: Pairs, wm: perturb.Watermark, *, keys_per_text: int, first_seed: int = 0, batch_size: int = 16, progress: bool = False
-) -> pd.DataFrame:
+def fresh_keys(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, *, keys_per_text: int, first_seed: int = 0, batch_size: int = 16) -> pd.DataFrame:
     """ψ and p of each text under ``keys_per_text`` keys that no other text shares, so that all rows are independent.
 
     Keys are ``Key.from_seed(first_seed)`` and its successors, in the order of the texts; none is kept. Returns ``score``'s columns.
     """
-    rows = []
-    with tqdm(total=len(pairs[0]) * keys_per_text, desc="fresh keys", unit="key", disable=not progress) as bar:
-        for found in score.gradients(lm.model, *pairs, wm, batch_size=batch_size):
-            seeds = range(first_seed + found.text * keys_per_text, first_seed + (found.text + 1) * keys_per_text)
-            keys = [perturb.Key.from_seed(seed) for seed in seeds]
-            psi = score.statistic(found, perturb.noises(lm.model, wm, keys).to(found.G.device), wm.sigma)
-            rows.append(score.table(found, psi, [key.key_id for key in keys]))
-            bar.update(keys_per_text)
+    wm, rows = wm.on(lm.model), []
+    for found in score.gradients(lm.model, *pairs, wm, batch_size=batch_size):
+        first = first_seed + found.text * keys_per_text
+        keys = [perturb.Key.from_seed(seed) for seed in range(first, first + keys_per_text)]
+        psi = score.statistic(found, perturb.noises(lm.model, wm, keys).to(found.G.device), wm.sigma)
+        rows.append(score.table(found, psi, [key.key_id for key in keys]))
     return pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
 
 
@@ -73,8 +66,8 @@ def fixed_key_experiment(
     found = list(score.gradients(lm.model, *pairs, wm, batch_size=batch_size))
     units = torch.stack([one.G.flatten() / one.norm for one in found])
     psi = np.stack([(units @ perturb.noise(lm.model, wm, key).flatten().to(units)).double().cpu().numpy() / wm.sigma for key in keys])
-    rows = [{"key_id": key.key_id} | stats.tpr(row, level) for key, row in zip(keys, psi, strict=True)]
-    return pd.DataFrame(rows).sort_values("rate", ignore_index=True), mean_cosine(units)
+    rows = [{"key_id": key.key_id} | stats.tpr(row, level).row() for key, row in zip(keys, psi, strict=True)]
+    return pd.DataFrame(rows).sort_values("value", ignore_index=True), mean_cosine(units)
 
 
 def trap(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[perturb.Key], *, batch_size: int = 16) -> pd.DataFrame:
@@ -83,12 +76,11 @@ def trap(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[pert
     At θ + ξ the gradient knows ξ: it points back towards θ, where a text that is likely under θ is likelier. So ψ leans to the negative.
     """
     right = score.score(lm.model, *pairs, wm, keys, batch_size=batch_size).assign(at="θ")
-    wrong = []
+    wm, checked, wrong = wm.on(lm.model), tokens.checked_pairs(lm.model, *pairs), []
     for key in keys:
-        moved = copy.deepcopy(lm.model)
-        linear = wm.on(moved).linear
-        xi = perturb.noise(lm.model, wm, key).to(linear.parameter.device)
-        linear.parameter.data = (linear.parameter.data + linear.oriented(xi)).to(linear.parameter.dtype)
-        for found in score.gradients(moved, *pairs, wm, batch_size=batch_size):
-            wrong.append({"text": found.text, "key_id": key.key_id, "psi": float(score.statistic(found, xi[None], wm.sigma)[0]), "at": "θ + ξ"})
+        xi = perturb.noise(lm.model, wm, key)
+        with perturb.moved(lm.model, wm, xi, by=key.key_id):
+            for found in gradients.of_pairs(lm.model, checked, wm, perturbed=True, batch_size=batch_size):
+                [psi] = score.statistic(found, xi[None].to(found.G.device), wm.sigma)
+                wrong.append({"text": found.text, "key_id": key.key_id, "psi": psi, "at": "θ + ξ"})
     return pd.concat([right[["text", "key_id", "at", "psi"]], pd.DataFrame(wrong)], ignore_index=True)

@@ -4,9 +4,9 @@ With M → PM the projection off the top-k singular directions (``rank_reduce``)
 
     mean ψ ≈ σ‖PG‖,        price ≈ ½σ² E‖PG‖²        (nats a text, on the model's own text)
 
-so both are one number, and at the same σ every dropped direction takes its share of both. ``equal_price`` solves for the σ_k that gives k dropped
-directions the price that σ has without: then ψ is the same too, whatever is dropped, and projections can only differ where the law does not
-speak: on text that the model did not write, and on text that was changed.
+so both depend on σ‖PG‖ alone, and at the same σ every dropped direction takes its share of both. ``equal_price`` solves for the σ_k at which k
+dropped directions have the price of σ without a projection. Then ψ is the same too, and projections can only differ where the law says nothing:
+on text that the model did not write, and on edited text.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,10 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate_many, gradients, likelihood, models, perturb, rank_reduce, score, stats
-from gaussmark_lib.experiments import compared, exchange, robustness
+from gaussmark_lib import gradients, likelihood, models, perturb, rank_reduce, stats
+from gaussmark_lib.experiments import compared, exchange, written_and_scored
 from gaussmark_lib.schemes import GaussMark
 from gaussmark_lib.tokens import Texts
 
@@ -91,32 +90,19 @@ def scheme(wm: perturb.Watermark, key: perturb.Key | None = None) -> GaussMark:
 
 
 def measured(
-    lm: models.LM,
-    prompts: Texts,
-    watermarks: Sequence[perturb.Watermark],
-    keys: Sequence[perturb.Key],
-    lengths: Sequence[int],
-    *,
-    seed: int = 0,
+    lm: models.LM, prompts: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key], lengths: Sequence[int], *, seed: int = 0
 ) -> pd.DataFrame:
     """Continues every prompt under every watermark (of one weight) and key, in one batch, and tests each text for its key and for the next one.
 
     Returns:
-        One row a text × length: ``scheme, rank_dropped, side, sigma, key, prompt, n_tokens, psi, wrong_psi, grad_norm``.
+        One row a text × length: ``written_and_scored.own_rows``'s columns, and ``scheme``.
     """
     cells = [(wm, key) for wm in watermarks for key in keys]
-    written = generate_many.sample(lm.model, prompts, cells, max(lengths), seed=[seed + i % len(keys) for i in range(len(cells))])
-    tables = []
-    for i, wm in enumerate(watermarks):
-        flat = [text for group in written[i * len(keys) : (i + 1) * len(keys)] for text in group]
-        scored = score.score(lm.model, list(prompts) * len(keys), flat, wm, keys, lengths=lengths)
-        by_key = scored.pivot(index=["text", "n_tokens"], columns="key_id", values="psi")[[key.key_id for key in keys]].to_numpy()
-        table = scored.drop_duplicates(["text", "n_tokens"])[["text", "n_tokens", "grad_norm"]]
-        number = table["text"].to_numpy() // len(prompts)
-        row = np.arange(len(table))
-        facts = {"scheme": name(wm), "rank_dropped": wm.rank_dropped, "side": wm.side, "sigma": wm.sigma, "prompt": table["text"] % len(prompts)}
-        tables.append(table.assign(**facts, key=number, psi=by_key[row, number], wrong_psi=by_key[row, (number + 1) % len(keys)]))
-    return pd.concat(tables, ignore_index=True).drop(columns="text")
+    seeds = [seed + i % len(keys) for i in range(len(cells))]
+    scores, _ = written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, lengths=lengths)
+    table = written_and_scored.own_rows(scores, keys)
+    names = {(wm.rank_dropped, wm.side): name(wm) for wm in watermarks}
+    return table.assign(scheme=[names[projection] for projection in zip(table["rank_dropped"], table["side"], strict=True)])
 
 
 def against_prediction(table: pd.DataFrame, norms: pd.DataFrame, level: float) -> pd.DataFrame:
@@ -134,12 +120,11 @@ def against_prediction(table: pd.DataFrame, norms: pd.DataFrame, level: float) -
     for (rank, n_tokens), cell in table.groupby(["rank_dropped", "n_tokens"]):
         plain = norms.loc[(norms["rank_dropped"] == rank) & (norms["n_tokens"] == n_tokens), "grad_norm"]
         sigma = cell["sigma"].iloc[0]
-        psi = cell.pivot(index="prompt", columns="key", values="psi").to_numpy()
+        psi = stats.matrix(cell, "psi")
         row = {"rank_dropped": rank, "n_tokens": n_tokens, "predicted_psi": sigma * plain.mean()}
         row["predicted_power"] = stats.predicted_power(plain, sigma, level)
         for column, statistic in {"psi": np.mean, "tpr": lambda values: np.mean(values >= threshold)}.items():
-            found = stats.crossed_interval(statistic, psi, n_resamples=500)
-            row |= {column: found["value"], f"{column}_low": found["low"], f"{column}_high": found["high"]}
+            row |= stats.crossed_interval(statistic, psi, n_resamples=500).row(column)
         rows.append(row | {"false": np.mean(cell["wrong_psi"] >= threshold), "n": len(cell)})
     return pd.DataFrame(rows)
 
@@ -157,36 +142,25 @@ def misuses(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: pertur
     Returns:
         One row a text × key × statistic: ``text, key_id, statistic, psi``.
     """
-    linear = wm.on(model).linear
-    project = wm.projector(linear)
-    rows = []
+    wm, rows = wm.on(model), []
     for found in gradients.gradients(model, prompts, responses, perturb.Watermark(wm.weight, wm.sigma)):
-        projected = project(found.G)
+        projected = wm.project(found.G)
         for key in keys[found.text]:
-            xi = perturb.isotropic(key, wm.sigma, linear.shape).to(found.G)
+            xi = perturb.isotropic(key, wm.sigma, wm.linear.shape).to(found.G)
             inner, whole = ((xi * matrix).sum().item() / wm.sigma for matrix in (projected, found.G))
             values = inner / projected.norm().item(), inner / found.norm, whole / found.norm
             rows += [(found.text, key.key_id, statistic, psi) for statistic, psi in zip(STATISTICS, values, strict=True)]
     return pd.DataFrame(rows, columns=["text", "key_id", "statistic", "psi"])
 
 
-def prices(keyed: Sequence[tuple[int, GaussMark]], lm: models.LM, prompts: Texts, texts: Sequence[Texts], *, progress: bool = False) -> pd.DataFrame:
-    """KL(p_{θ+ξ} ‖ p_θ) on each watermarked text, nats a token: ``scheme, key, prompt, price`` (``robustness.written``'s texts)."""
-    tables = []
-    for (number, gaussmark), own in zip(tqdm(keyed, desc="prices", unit="scheme × key", disable=not progress), texts, strict=True):
-        nats = divergence.per_text(lm.model, prompts, own, gaussmark.wm, gaussmark.key) / [len(text) for text in own]
-        tables.append(pd.DataFrame({"scheme": gaussmark.name, "key": number, "prompt": range(len(own)), "price": nats}))
-    return pd.concat(tables, ignore_index=True)
-
-
 def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFrame:
-    """Of ``robustness.measure``'s table: what each scheme detects more than the base scheme, of the same prompts' texts with the same luck.
+    """Of ``robustness.measure``'s table: how much more each scheme detects than the base scheme, on the same prompts with the same random numbers.
 
     Returns:
         One row a corruption × fraction × scheme × figure: ``figure`` is ``TPR`` (at ``level``) or ``statistic``; ``mean, value`` (the difference),
-        ``low, high, n_prompts, n_keys``.
+        ``low, high, n``.
     """
-    own = table[table["kind"] == robustness.OWN].assign(TPR=lambda rows: rows["p_value"] <= level)
+    own = table[table["kind"] == written_and_scored.OWN].assign(TPR=lambda rows: rows["p_value"] <= level)
     tables = [
         compared.differences(cell, figure, base).assign(corruption=corruption, fraction=fraction, figure=figure)
         for (corruption, fraction), cell in own.groupby(["corruption", "fraction"], sort=False)
@@ -195,21 +169,17 @@ def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFra
     return pd.concat(tables, ignore_index=True)
 
 
-def human_cost(
-    lm: models.LM, prompts: Texts, human: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key], *, progress: bool = False
-) -> pd.DataFrame:
-    """Δ cross-entropy of human continuations under each watermark, the mean over ξ and −ξ (``quality.exchange``), nats a token.
+def human_cost(lm: models.LM, prompts: Texts, human: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key]) -> pd.DataFrame:
+    """Δ cross-entropy of human continuations under each watermark, the mean over ξ and −ξ (``exchange``), nats a token.
 
     Returns:
-        One row a watermark × key × prompt: ``scheme, rank_dropped, sigma, key, prompt, delta``.
+        One row a watermark × key × prompt: ``scheme, rank_dropped, sigma, key_id, prompt, delta``.
     """
     base = likelihood.cross_entropy(lm.model, human, prompts=prompts)
-    numbers = {key.key_id: number for number, key in enumerate(keys)}
     tables = []
-    for wm in tqdm(watermarks, desc="human text", unit="watermark", disable=not progress):
-        found = exchange.delta(lm.model, prompts, human, base, wm, keys).rename(columns={"item": "prompt", "value": "delta"})
-        facts = {"scheme": name(wm), "rank_dropped": wm.rank_dropped, "sigma": wm.sigma, "key": found["key_id"].map(numbers)}
-        tables.append(found.assign(**facts).drop(columns="key_id"))
+    for wm in watermarks:
+        deltas = exchange.delta(lm.model, prompts, human, base, wm, keys).rename(columns={"item": "prompt", "value": "delta"})
+        tables.append(deltas.assign(scheme=name(wm), rank_dropped=wm.rank_dropped, sigma=wm.sigma))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -226,8 +196,7 @@ def cost_curve(table: pd.DataFrame, norms: pd.DataFrame, n_tokens: int) -> pd.Da
     square = norms.groupby("rank_dropped")["grad_norm"].agg(lambda norm: np.mean(norm**2))
     rows = []
     for (scheme_name, rank, sigma), cell in table.groupby(["scheme", "rank_dropped", "sigma"], sort=False):
-        found = stats.crossed_interval(np.mean, cell.pivot(index="prompt", columns="key", values="delta").to_numpy(), n_resamples=500)
-        delta = {"delta": found["value"], "delta_low": found["low"], "delta_high": found["high"]}
+        delta = stats.crossed_interval(np.mean, stats.matrix(cell, "delta"), n_resamples=500)
         law = stats.predicted_price(sigma * square[rank] ** 0.5, n_tokens)
-        rows.append({"scheme": scheme_name, "rank_dropped": rank, "sigma": sigma, "law": law} | delta)
+        rows.append({"scheme": scheme_name, "rank_dropped": rank, "sigma": sigma, "law": law} | delta.row("delta"))
     return pd.DataFrame(rows)

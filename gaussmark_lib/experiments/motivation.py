@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, perturb, score, stats
+from gaussmark_lib import divergence, generate, perturb, stats
+from gaussmark_lib.experiments import written_and_scored
+from gaussmark_lib.tokens import Texts
 
 
 def measure(
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
+    prompts: Texts,
     watermarks: Sequence[perturb.Watermark],
     keys: Sequence[perturb.Key],
     wrong_keys: Sequence[perturb.Key],
     *,
     n_tokens: int,
     seed: int = 0,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """Continues every prompt under every watermark, and returns what each text is worth and costs.
 
@@ -28,20 +28,16 @@ def measure(
     Returns:
         One row a watermark × prompt: ``weight, sigma, prompt, key_id, n_tokens, psi, wrong_psi, grad_norm, price`` (nats a text).
     """
+    runs = [(wm, j, both) for wm in watermarks for j, both in enumerate(zip(keys, wrong_keys, strict=True))]
     tables = []
-    with tqdm(total=len(watermarks) * len(keys), desc="watermarking", unit="run", disable=not progress) as bar:
-        for i, wm in enumerate(watermarks):
-            for j, (key, wrong_key) in enumerate(zip(keys, wrong_keys, strict=True)):
-                mine = range(j, len(prompts), len(keys))
-                chosen = [prompts[k] for k in mine]
-                with perturb.watermarked(model, wm, key):
-                    responses = generate.sample(model, chosen, n_tokens, seed=seed + i * len(keys) + j)
-                scored = score.score(model, chosen, responses, wm, [key, wrong_key])
-                right, wrong = (scored[scored["key_id"] == k.key_id].set_index("text") for k in (key, wrong_key))
-                table = right[["key_id", "n_tokens", "psi", "grad_norm"]].assign(wrong_psi=wrong["psi"])
-                table["price"] = divergence.per_text(model, chosen, responses, wm, key)
-                tables.append(table.assign(prompt=list(mine), weight=wm.weight, sigma=wm.sigma))
-                bar.update()
+    for number, (wm, j, (key, wrong_key)) in enumerate(runs):
+        mine = range(j, len(prompts), len(keys))
+        chosen = [prompts[k] for k in mine]
+        with perturb.watermarked(model, wm, key):  # not in one batch of many cells, which rounds differently
+            responses = generate.sample(model, chosen, n_tokens, seed=seed + number)
+        scores = written_and_scored.scored(model, chosen, [responses], [(wm, key)], [key, wrong_key])
+        table = written_and_scored.own_rows(scores, [key, wrong_key])
+        tables.append(table.assign(price=divergence.per_text(model, chosen, responses, wm, key), prompt=list(mine)))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -59,7 +55,6 @@ def summary(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:
     for (weight, sigma), texts in per_token.groupby(["weight", "sigma"], sort=False):
         row = {"weight": weight, "sigma": sigma, "predicted": sigma * typical_norm, "n": len(texts)}
         for column in ("psi", "wrong_psi", "price"):
-            found = stats.mean_interval(texts[column])
-            row |= {column: found["mean"], f"{column}_low": found["low"], f"{column}_high": found["high"]}
+            row |= stats.mean(texts[column]).row(column)
         rows.append(row)
     return pd.DataFrame(rows)

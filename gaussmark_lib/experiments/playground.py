@@ -1,7 +1,7 @@
-"""The playground without its widgets: solve σ for a wanted ψ, write plain and watermarked text with the same luck, test any text.
+"""The playground without its widgets: solve σ for a wanted ψ, write plain and watermarked text with the same random numbers, test any text.
 
-Everything a panel shows comes from here, and everything here is an ordinary call that a notebook can make too. All sessions on one model take
-turns, whichever thread asks: noise in the weights and hooks on a layer are seen by everybody who uses the model.
+A panel shows only what these functions return, and a notebook can call them too. All sessions on one model take turns, in any thread: noise in
+the weights and hooks on a layer affect every user of the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class StoppedError(Exception):
 
 
 def silent(what: str, share: float) -> None:
-    """A report to nobody."""
+    """The default report, which does nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Question:
         weight: full name of the matrix that carries the noise.
         psi: wanted mean of ψ, > 0; σ is solved for it.
         n_tokens, n_samples: length and number of the plain and of the watermarked texts.
-        seed: of the sampler; the n-th plain and the n-th watermarked text have the same luck.
+        seed: of the sampler; the n-th plain and the n-th watermarked text have the same random numbers.
     """
 
     prompt: str
@@ -62,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Plain and watermarked text from the same luck.
+    """Plain and watermarked text from the same random numbers.
 
     Args:
         wm: the watermark, with the σ that was solved for.
@@ -107,12 +107,7 @@ def mlp_weights(model: PreTrainedModel) -> list[str]:
 
 
 def heldout_prompts(n: int, n_chars: int = 160) -> list[str]:
-    """Beginnings of held-out documentation, cut after a word.
-
-    Args:
-        n: how many.
-        n_chars: longest beginning.
-    """
+    """Beginnings of n held-out documentation texts, at most n_chars long, cut after a word."""
     return [" ".join(text[:n_chars].split(" ")[:-1]) for text in texts.load("docs", split="heldout", n=n, min_chars=2 * n_chars)["text"]]
 
 
@@ -160,7 +155,7 @@ class Session:
 
         Raises:
             InvalidTextError: an empty prompt, or prompt and text together beyond the context.
-            GaussMarkError: as sampling and scoring do. Whatever is raised, the model is the base model again.
+            GaussMarkError: as sampling and scoring do. After any error, the model is the base model again.
         """
         with self.alone:
             model = self.lm.model

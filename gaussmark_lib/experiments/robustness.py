@@ -1,46 +1,32 @@
-"""What detection survives: every scheme × every corruption, on the same prompts with the same luck (paper, Sec. "Is GaussMark robust?").
+"""What detection survives: every scheme × every corruption (paper, Sec. "Is GaussMark robust?").
 
-Texts are written once (``written``) and then corrupted more and more; plain texts go through the same corruptions, as the negative control and
-for the ROC. Schemes meet only in their p-values, which are exact for each of them. A corruption never asks for the key, so the level stays what it
-is on any text; what falls is the power.
+Texts are written once (``written_and_scored.written``) and then corrupted more and more; plain texts go through the same corruptions, as the
+negative control and for the ROC. Schemes are compared by their p-values only, which are exact for each of them. A corruption does not know
+the key, so the level holds on any text; what falls is the power.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
 from scipy.stats import binom
-from tqdm.auto import tqdm
 
 from gaussmark_lib import models, schemes, stats
 from gaussmark_lib.corrupt import Change, Pairs
+from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, labelled
 from gaussmark_lib.scheme import Scheme
-from gaussmark_lib.schemes import cache
 from gaussmark_lib.tokens import Texts
 
 LEVELS = (0.05, 0.01)
-OWN, PLAIN = "own key", "plain text"
 STRENGTH = ["corruption", "fraction"]
-COLUMNS = ["scheme", "key", *STRENGTH, "kind", "prompt", "n_tokens", "statistic", "p_value", "log10_p", "grad_norm"]
-
-
-def rekeyed(candidates: Sequence[Scheme], n_keys: int, first_seed: int = 0) -> list[tuple[int, Scheme]]:
-    """(number of its key, scheme) for every scheme under each of n_keys keys, the same keys for all."""
-    return [(number, scheme.rekeyed(first_seed + number)) for scheme in candidates for number in range(n_keys)]
-
-
-def written(
-    keyed: Sequence[tuple[int, Scheme]], lm: models.LM, prompts: Texts, n_tokens: int, *, seed: int = 0, progress: bool = False
-) -> list[list[list[int]]]:
-    """The responses of each keyed scheme; text i under key j has the same luck in all schemes. They are kept: see ``text_cache``."""
-    bar = tqdm(keyed, desc="writing", unit="scheme × key", disable=not progress)
-    return [cache.responses(lm.model, scheme, prompts, n_tokens, seed=seed + number) for number, scheme in bar]
+COLUMNS = ["scheme", "key_id", *STRENGTH, "kind", "prompt", "n_tokens", "statistic", "p_value", "log10_p", "grad_norm"]
 
 
 def measure(
-    keyed: Sequence[tuple[int, Scheme]],
     lm: models.LM,
+    keyed: Sequence[Scheme],
     prompts: Texts,
     texts: Sequence[Texts],
     plain: Texts,
@@ -48,56 +34,56 @@ def measure(
     fractions: Sequence[float],
     *,
     seed: int = 0,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """Corrupts the texts of each keyed scheme, and plain texts, and tests them for their key.
 
     Args:
-        texts: from :func:`written`. plain: one response a prompt that no key has touched.
-        chosen: some of :func:`changes`, and others like them. At strength 0 all of them are nothing, and so that is measured once.
+        texts: from ``written_and_scored.written``. plain: one response a prompt that no key has touched.
+        chosen: of ``corrupt.named``, and others like them. At strength 0 all of them are nothing, and so that is measured once.
 
     Returns:
         One row a corruption × fraction × scheme × key × kind × prompt: ``COLUMNS``; ``kind`` is ``own key`` or ``plain text``, and ``grad_norm``
         is NaN for schemes that have none.
     """
-    cells = [(name, fraction) for name in chosen for fraction in fractions]
     tables, done = [], {}
-    for name, fraction in tqdm(cells, desc="corrupting and testing", unit="cell", disable=not progress):
+    for name, fraction in product(chosen, fractions):
         which = (name if fraction else None, fraction)
         if which not in done:
-            done[which] = _cell(keyed, lm, prompts, texts, plain, partial(chosen[name], fraction=fraction, seed=seed))
+            done[which] = _cell(lm, keyed, prompts, texts, plain, partial(chosen[name], fraction=fraction, seed=seed))
         tables.append(done[which].assign(corruption=name, fraction=fraction))
     return pd.concat(tables, ignore_index=True)[COLUMNS]
 
 
-def _cell(keyed, lm: models.LM, prompts: Texts, texts: Sequence[Texts], plain: Texts, change: Callable[[Texts, Texts], Pairs]) -> pd.DataFrame:
+def _cell(
+    lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Sequence[Texts], plain: Texts, change: Callable[[Texts, Texts], Pairs]
+) -> pd.DataFrame:
     """All schemes and keys after one corruption; plain texts are corrupted once, and tested for all keys."""
-    controls = schemes.scores([scheme for _, scheme in keyed], lm.model, *change(prompts, plain))
+    controls = schemes.scores(lm.model, *change(prompts, plain), keyed)
     tables = []
-    for (number, scheme), own, control in zip(keyed, texts, controls, strict=True):
-        for kind, found in ((OWN, scheme.score(lm.model, *change(prompts, own))), (PLAIN, control)):
-            facts = {"scheme": scheme.name, "key": number, "kind": kind}
-            tables.append(found.rename(columns={"text": "prompt"}).assign(**facts).reindex(columns=[c for c in COLUMNS if c not in STRENGTH]))
-    return pd.concat([table.astype({"grad_norm": float}) for table in tables], ignore_index=True)
+    for scheme, own, control in zip(keyed, texts, controls, strict=True):
+        scores = scheme.score(lm.model, *change(prompts, own))
+        tables += [labelled(scheme, scores).assign(kind=OWN), labelled(scheme, control).assign(kind=PLAIN)]
+    columns = [column for column in COLUMNS if column not in STRENGTH]
+    return pd.concat([table.reindex(columns=columns).astype({"grad_norm": float}) for table in tables], ignore_index=True)
 
 
-def by_fraction(table: pd.DataFrame, *, n_resamples: int = 500, seed: int = 0) -> pd.DataFrame:
+def by_fraction(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0) -> pd.DataFrame:
     """Each figure of detection at each strength, with a 95% interval over prompts and keys.
 
     Returns:
-        One row a scheme × corruption × fraction × figure: ``scheme, corruption, fraction, figure, value, low, high, n_prompts, n_keys``; the
-        figures are ``median p``, ``AUC``, ``TPR at α`` and ``false positives at α``.
+        One row a scheme × corruption × fraction × figure: these, ``value, low, high, n``. The figures are ``median p``, ``AUC``, ``TPR at α`` and
+        ``false positives at α``.
     """
     rows = []
     for (scheme, name, fraction), cell in table.groupby(["scheme", "corruption", "fraction"], sort=False):
-        own, plain = (cell[cell["kind"] == kind].pivot(index="prompt", columns="key", values="log10_p").to_numpy() for kind in (OWN, PLAIN))
+        own, plain = (stats.matrix(cell[cell["kind"] == kind], "log10_p") for kind in (OWN, PLAIN))
         figures = {"median p": (_median_p, (own,)), "AUC": (_auc, (plain, own))}
         for level in LEVELS:
             figures[f"TPR at {level}"] = (partial(_share, level=level), (own,))
             figures[f"false positives at {level}"] = (partial(_share, level=level), (plain,))
         for figure, (statistic, matrices) in figures.items():
-            interval = stats.crossed_interval(statistic, *matrices, n_resamples=n_resamples, seed=seed)
-            rows.append({"scheme": scheme, "corruption": name, "fraction": fraction, "figure": figure} | interval)
+            estimate = stats.crossed_interval(statistic, *matrices, n_resamples=n_resamples, seed=seed)
+            rows.append({"scheme": scheme, "corruption": name, "fraction": fraction, "figure": figure} | estimate.row())
     return pd.DataFrame(rows)
 
 
@@ -114,8 +100,8 @@ def _share(log10_p: np.ndarray, level: float) -> float:
 
 
 def null_levels(
-    candidates: Sequence[Scheme],
     lm: models.LM,
+    candidates: Sequence[Scheme],
     prompts: Texts,
     human: Texts,
     chosen: dict[str, Change],
@@ -124,33 +110,30 @@ def null_levels(
     keys_per_text: int = 1,
     first_seed: int = 0,
     confidence: float = 0.99,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """The realised level of each scheme after each corruption of texts that no key has touched, under fresh keys that no other text shares.
 
-    A text may meet several keys: given the text, whether one of them gives a false alarm is a coin of its own with the exact level, whatever the
-    text is. So over pairs of one cell the count is binomial. Cells share texts and keys, and with them luck.
+    A text may meet several keys: given any text, each fresh key gives a false alarm independently, with probability equal to the level. So the
+    count over the pairs of one cell is binomial. Cells share texts and keys, so they are not independent of each other.
 
     Returns:
-        One row a scheme × corruption × level: ``scheme, corruption, level, rate, low, high, n`` (exact interval), ``exceeds``: whether the
+        One row a scheme × corruption × level: ``scheme, corruption, level, value, low, high, n`` (exact interval), ``exceeds``: whether the
         nominal level lies below the interval, and ``p_excess`` = P(Binomial(n, level) ≥ alarms). A discrete test's level may lie below the
         nominal one, never above.
     """
     versions = {name: change(prompts, human, fraction, first_seed) for name, change in chosen.items()}
     rows = []
-    with tqdm(total=len(candidates) * len(human), desc="null levels", unit="text", disable=not progress) as bar:
-        for scheme in candidates:
-            found = []
-            for i in range(len(human)):
-                fresh = [scheme.rekeyed(first_seed + i * keys_per_text + j) for j in range(keys_per_text)]
-                x, y = ([texts[which][i] for texts in versions.values()] for which in (0, 1))
-                found += [table["p_value"].to_numpy() for table in schemes.scores(fresh, lm.model, x, y)]
-                bar.update()
-            for name, p in zip(versions, np.transpose(found), strict=True):
-                rows += [{"scheme": scheme.name, "corruption": name, "level": level} | _realised(p, level, confidence) for level in LEVELS]
+    for scheme in candidates:
+        p_values = []
+        for i in range(len(human)):
+            fresh = [scheme.rekeyed(first_seed + i * keys_per_text + j) for j in range(keys_per_text)]
+            x, y = ([texts[which][i] for texts in versions.values()] for which in (0, 1))
+            p_values += [table["p_value"].to_numpy() for table in schemes.scores(lm.model, x, y, fresh)]
+        for name, p in zip(versions, np.transpose(p_values), strict=True):
+            rows += [{"scheme": scheme.name, "corruption": name, "level": level} | _realised(p, level, confidence) for level in LEVELS]
     return pd.DataFrame(rows)
 
 
 def _realised(p: np.ndarray, level: float, confidence: float) -> dict[str, float]:
-    found = stats.rate(p <= level, confidence)
-    return found | {"exceeds": found["low"] > level, "p_excess": float(binom.sf((p <= level).sum() - 1, p.size, level))}
+    realised = stats.rate(p <= level, confidence)
+    return realised.row() | {"exceeds": realised.low > level, "p_excess": float(binom.sf((p <= level).sum() - 1, p.size, level))}

@@ -9,7 +9,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb, tokens
+from gaussmark_lib.tokens import Texts
 
 
 def alternating(tasks: Mapping[str, Callable[[], object]], repeats: int = 5, *, warm_up: bool = True) -> pd.DataFrame:
@@ -61,13 +62,9 @@ def ratios(times: pd.DataFrame, reference: str) -> pd.DataFrame:
 
 
 def plain_loop(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    wm: perturb.Watermark,
-    xi: Float[Tensor, "d_out d_in"],
+    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: perturb.Watermark, xi: Float[Tensor, "d_out d_in"]
 ) -> Float[np.ndarray, " texts"]:
-    """ψ as a reader would write it down, and the reference of all ratios: one text at a time, autograd on the weight, in the model's own dtype."""
+    """The simplest ψ, the reference of all ratios: one text at a time, autograd on the weight, in the model's own dtype."""
     linear = wm.on(model).linear
     found = []
     for x, y in zip(tokens.checked_prompts(model, prompts), responses, strict=True):
@@ -81,14 +78,7 @@ def plain_loop(
 
 
 @torch.no_grad()
-def forward_only(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    *,
-    batch_size: int = 8,
-    dtype: str | torch.dtype | None = None,
-) -> None:
+def forward_only(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8, dtype: str | torch.dtype | None = None) -> None:
     """One forward pass over the same texts in the same batches, and nothing else: the floor below which no scoring can go."""
     pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
     with models.computing_in(model, models.arithmetic(model, dtype)):

@@ -1,4 +1,4 @@
-"""Token-level keys beside one key: the same prompts, luck, weight and σ, and so the same price; what each test detects, and why.
+"""Token-level keys beside one key: the same prompts, random numbers, weight and σ, and so the same price; what each test detects, and why.
 
 The tables of Γ_k (``token_keys.per_token``) hold everything: hits and weighted sums at every length and every α₀ are arithmetic on them. Texts are
 written once and changed in several ways; all versions under one key are tested together, so that a noise is drawn once for all of them.
@@ -10,27 +10,28 @@ import numpy as np
 import pandas as pd
 
 from gaussmark_lib import models, perturb, score, stats
+from gaussmark_lib.corrupt import Pairs
 from gaussmark_lib.errors import BoundError
-from gaussmark_lib.experiments import robustness
+from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.token_level import quantile_test
 from gaussmark_lib.tokens import Texts
 
 ONE, HITS, SUM = "one key", "token keys, hits", "token keys, sum"
-Change = Callable[[Texts, Texts], robustness.Pairs]  # (prompts, responses) → changed ones, of as many texts or of the first of them
+Change = Callable[[Texts, Texts], Pairs]  # (prompts, responses) → changed ones, of as many texts or of the first of them
 Cells = Mapping[tuple[str, float], Change]  # by name and fraction
 CELL = ["corruption", "fraction"]
-TEXT = [*CELL, "kind", "key", "prompt"]
+TEXT = [*CELL, "kind", "key_id", "prompt"]
 
 
 def measure(
     lm: models.LM,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
     prompts: Texts,
     one_key: Sequence[Texts],
     token_level: Sequence[Texts],
     plain: Texts,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
     cells: Cells,
     *,
     alpha_0: float = 0.5,
@@ -44,18 +45,18 @@ def measure(
         ``robustness.measure``'s columns, for the schemes ``ONE``, ``HITS`` and ``SUM``; and the Γ_k: one row a token, ``TEXT``'s columns with
         ``position, token_id, gamma, grad_norm``.
     """
-    control = _changed(prompts, plain, cells)
-    groups = [(*control[:2], keys)]
+    *control, places = _changed(prompts, plain, cells)
+    groups = [(*control, keys)]
     groups += [(*_changed(prompts, texts, cells)[:2], [key]) for texts, key in zip(token_level, keys, strict=True)]
     of_each = token_keys.per_token_by_owner(lm.model, groups, wm)  # plain texts under each key, then each key's own
-    once = score.score(lm.model, *control[:2], wm, keys)
+    once = score.score(lm.model, *control, wm, keys)
     tables, gammas = [], []
     for number, key in enumerate(keys):
         own = score.score(lm.model, *_changed(prompts, one_key[number], cells)[:2], wm, [key])
-        for kind, rows in ((robustness.OWN, own), (robustness.PLAIN, once[once["key_id"] == key.key_id])):
-            tables.append(rows.join(control[2], on="text").assign(scheme=ONE, key=number, kind=kind, statistic=rows["psi"]))
-        for kind, rows in ((robustness.OWN, of_each[len(keys) + number]), (robustness.PLAIN, of_each[number])):
-            gammas.append(rows.join(control[2], on="text").assign(key=number, kind=kind))
+        for kind, rows in ((OWN, own), (PLAIN, once[once["key_id"] == key.key_id])):
+            tables.append(rows.join(places, on="text").assign(scheme=ONE, kind=kind, statistic=rows["psi"]))
+        for kind, rows in ((OWN, of_each[len(keys) + number]), (PLAIN, of_each[number])):
+            gammas.append(rows.join(places, on="text").assign(key_id=key.key_id, kind=kind))
     gammas = pd.concat(gammas, ignore_index=True)[[*TEXT, "position", "token_id", "gamma", "grad_norm"]]
     columns = ["scheme", *TEXT, "n_tokens", "statistic", "p_value", "log10_p"]
     return pd.concat([*(table[columns] for table in tables), from_gammas(gammas, alpha_0)[columns]], ignore_index=True), gammas
@@ -91,10 +92,10 @@ def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
 
 def by_length(
     lm: models.LM,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
     prompts: Texts,
     one_key: Sequence[Texts],
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
     gammas: pd.DataFrame,
     lengths: Sequence[int],
     *,
@@ -104,25 +105,25 @@ def by_length(
     """What each test detects of the first n tokens of the unchanged watermarked texts.
 
     Args:
-        gammas: from :func:`measure`, of texts that nothing was done to.
+        gammas: from :func:`measure`, of unedited texts.
 
     Returns:
-        One row a length × scheme: ``n_tokens, scheme, value, low, high`` (95%, over prompts and keys), ``n_prompts, n_keys``.
+        One row a length × scheme: ``n_tokens, scheme, value, low, high, n`` (95%, over prompts and keys).
     """
-    own = gammas[gammas["kind"] == robustness.OWN]
+    own = gammas[gammas["kind"] == OWN]
     tables = [from_gammas(own[own["position"] < n], alpha_0) for n in lengths]
-    for number, key in enumerate(keys):
-        found = score.score(lm.model, prompts, one_key[number], wm, [key], lengths=lengths)
-        tables.append(found.rename(columns={"text": "prompt"}).assign(scheme=ONE, key=number))
+    for texts, key in zip(one_key, keys, strict=True):
+        found = score.score(lm.model, prompts, texts, wm, [key], lengths=lengths)
+        tables.append(found.rename(columns={"text": "prompt"}).assign(scheme=ONE))
     table = pd.concat(tables)
     return pd.DataFrame(
-        {"n_tokens": n, "scheme": scheme} | _share(cell.assign(hit=cell["p_value"] <= level), "hit")
+        {"n_tokens": n, "scheme": scheme} | _mean(cell.assign(hit=cell["p_value"] <= level), "hit").row()
         for (n, scheme), cell in table.groupby(["n_tokens", "scheme"], sort=False)
     )
 
 
-def _share(table: pd.DataFrame, column: str) -> dict[str, float]:
-    return stats.crossed_interval(np.mean, table.pivot(index="prompt", columns="key", values=column).to_numpy(float), n_resamples=500)
+def _mean(table: pd.DataFrame, column: str) -> stats.Estimate:
+    return stats.crossed_interval(np.mean, stats.matrix(table, column), n_resamples=500)
 
 
 def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.DataFrame:
@@ -133,7 +134,7 @@ def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.
         quantile = quantile_test.quantile_for(int(found["n_tokens"].max()), level, alpha_0)
         rows.append(
             {"alpha_0": alpha_0, "quantile": quantile, "efficiency": quantile_test.efficiency(alpha_0)}
-            | _share(found.assign(hit=found["p_value"] <= level), "hit")
+            | _mean(found.assign(hit=found["p_value"] <= level), "hit").row()
         )
     return pd.DataFrame(rows)
 
@@ -151,7 +152,7 @@ def by_quantile(gammas: pd.DataFrame, quantiles: Sequence[float], alpha_0: float
     for quantile in quantiles:
         needed = quantile_test.hits_needed(n_tokens, quantile)
         row = {"quantile": quantile, "needed": needed, "exact": quantile_test.exact_level(n_tokens, quantile, alpha_0)}
-        rows.append(row | {"bound": _bound(n_tokens, quantile, alpha_0)} | _share(found.assign(hit=found["statistic"] >= needed), "hit"))
+        rows.append(row | {"bound": _bound(n_tokens, quantile, alpha_0)} | _mean(found.assign(hit=found["statistic"] >= needed), "hit").row())
     return pd.DataFrame(rows)
 
 
@@ -165,10 +166,10 @@ def _bound(n_tokens: int, quantile: float, alpha_0: float) -> float:
 def levels(
     gammas: pd.DataFrame, lengths: Sequence[int], quantile: float, alpha_0: float, *, n_simulated: int = 20_000, seed: int = 0
 ) -> pd.DataFrame:
-    """The level of the quantile test at each number of tokens K: bounded, exact, simulated from N(0, 1), and measured on texts without a watermark.
+    """The level of the quantile test at K tokens: bounded, exact, simulated from N(0, 1), and measured on texts without a watermark.
 
     Args:
-        gammas: of such texts under keys that have nothing to do with them: ``key, prompt, position, gamma``.
+        gammas: of such texts under keys that have nothing to do with them: ``key_id, prompt, position, gamma``.
 
     Returns:
         One row a K: ``n_tokens, bound, exact``, ``simulated`` and ``measured`` with ``…_low, …_high`` (exact 99% over simulations; 95% over texts and
@@ -181,11 +182,10 @@ def levels(
         needed = quantile_test.hits_needed(n, quantile)
         simulated = stats.rate(drawn[:, :n].sum(1) >= needed, confidence=0.99)
         first = gammas[gammas["position"] < n]
-        hits = first.assign(hit=first["gamma"] >= stats.threshold(alpha_0)).groupby(["key", "prompt"])["hit"].sum().reset_index()
-        measured = _share(hits.assign(hit=hits["hit"] >= needed), "hit")
+        hits = first.assign(hit=first["gamma"] >= stats.threshold(alpha_0)).groupby(["key_id", "prompt"], sort=False)["hit"].sum().reset_index()
+        measured = _mean(hits.assign(hit=hits["hit"] >= needed), "hit")
         row = {"n_tokens": n, "bound": _bound(n, quantile, alpha_0), "exact": quantile_test.exact_level(n, quantile, alpha_0)}
-        row |= {"simulated": simulated["rate"], "simulated_low": simulated["low"], "simulated_high": simulated["high"]}
-        rows.append(row | {"measured": measured["value"], "measured_low": measured["low"], "measured_high": measured["high"]})
+        rows.append(row | simulated.row("simulated") | measured.row("measured"))
     return pd.DataFrame(rows)
 
 
@@ -195,25 +195,25 @@ def kept_tokens(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[st
     Returns:
         One row a version: ``version, value, low, high`` (mean Γ_k over those tokens, 95% over prompts and keys), ``share`` of the tokens.
     """
-    own = gammas[gammas["kind"] == robustness.OWN].set_index(CELL)
-    where = ["key", "prompt", "position"]
+    own = gammas[gammas["kind"] == OWN].set_index(CELL)
+    where = ["key_id", "prompt", "position"]
     both = own.loc[before].merge(own.loc[after], on=[*where, "token_id"], suffixes=("_before", "_after"))
     rows = []
     for version in ("before", "after"):
-        means = both.groupby(["key", "prompt"])[f"gamma_{version}"].mean().rename("gamma").reset_index()
-        rows.append({"version": version, "share": len(both) / len(own.loc[before])} | _share(means, "gamma"))
+        means = both.groupby(["key_id", "prompt"], sort=False)[f"gamma_{version}"].mean().rename("gamma").reset_index()
+        rows.append({"version": version, "share": len(both) / len(own.loc[before])} | _mean(means, "gamma").row())
     return pd.DataFrame(rows)
 
 
 def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:
     """Mean Γ_k of watermarked texts along the text, in stretches of ``width`` tokens: ``CELL``, ``position`` (middle), ``value, low, high``."""
-    own = gammas[gammas["kind"] == robustness.OWN]
+    own = gammas[gammas["kind"] == OWN]
     own = own.assign(stretch=own["position"] // width)
-    means = own.groupby([*CELL, "stretch", "key", "prompt"], sort=False)["gamma"].mean().reset_index()
+    means = own.groupby([*CELL, "stretch", "key_id", "prompt"], sort=False)["gamma"].mean().reset_index()
     rows = []
     for (corruption, fraction, stretch), cell in means.groupby([*CELL, "stretch"], sort=False):
-        full = cell.pivot(index="prompt", columns="key", values="gamma").notna().all(axis=None)
+        full = cell.pivot(index="prompt", columns="key_id", values="gamma").notna().all(axis=None)
         if full:  # not the end that only some texts have
             row = {"corruption": corruption, "fraction": fraction, "position": (stretch + 0.5) * width}
-            rows.append(row | _share(cell, "gamma"))
+            rows.append(row | _mean(cell, "gamma").row())
     return pd.DataFrame(rows)

@@ -19,17 +19,17 @@ def test_the_interval_of_a_rate_is_clopper_and_pearsons(hits, misses, confidence
         return
     found = stats.rate([True] * hits + [False] * misses, confidence)
     tail = (1 - confidence) / 2
-    assert found["rate"] == hits / n
-    assert found["n"] == n
-    assert found["low"] == pytest.approx(scipy_stats.beta.ppf(tail, hits, misses + 1) if hits else 0.0, rel=1e-9)
-    assert found["high"] == pytest.approx(scipy_stats.beta.isf(tail, hits + 1, misses) if misses else 1.0, rel=1e-9)
+    assert found.value == hits / n
+    assert found.n == n
+    assert found.low == pytest.approx(scipy_stats.beta.ppf(tail, hits, misses + 1) if hits else 0.0, rel=1e-9)
+    assert found.high == pytest.approx(scipy_stats.beta.isf(tail, hits + 1, misses) if misses else 1.0, rel=1e-9)
 
 
 def test_the_interval_covers_as_often_as_it_says():
     """Exact: over all outcomes of 40 trials, weighted by their probability."""
     for p in (0.02, 0.05, 0.3, 0.5, 0.9):
         intervals = [stats.rate(np.arange(40) < hits) for hits in range(41)]
-        covered = sum(scipy_stats.binom.pmf(hits, 40, p) for hits, i in enumerate(intervals) if i["low"] <= p <= i["high"])
+        covered = sum(scipy_stats.binom.pmf(hits, 40, p) for hits, i in enumerate(intervals) if i.low <= p <= i.high)
         assert covered >= 0.95
 
 
@@ -80,9 +80,9 @@ def test_the_ks_test_is_uniform_for_uniform_p_values_and_small_for_others():
 
 def test_the_interval_of_a_mean_is_students():
     x = [1.0, 2.0, 4.0, 9.0]
-    found = stats.mean_interval(x)
+    found = stats.mean(x)
     half = 3.182446305284263 * np.std(x, ddof=1) / 2  # t₀.₉₇₅ with 3 degrees of freedom, from tables; √4
-    assert found == pytest.approx({"mean": 4.0, "low": 4 - half, "high": 4 + half, "n": 4})
+    assert found.row() == pytest.approx({"value": 4.0, "low": 4 - half, "high": 4 + half, "n": 4})
 
 
 @pytest.mark.parametrize("level", [0.05, 0.01, 0.001])
@@ -90,8 +90,7 @@ def test_the_level_of_the_threshold_is_the_level(level):
     n = 200_000
     psi = np.random.default_rng(5).standard_normal(n)
     found = stats.tpr(psi, level, confidence=0.999)
-    assert found["low"] <= level <= found["high"]
-    assert found["level"] == level
+    assert found.low <= level <= found.high
     assert scipy_stats.norm.sf(stats.threshold(level)) == pytest.approx(level, rel=1e-12)
 
 
@@ -103,7 +102,7 @@ def test_predicted_power_is_the_share_detected_in_simulation():
     psi = sigma * norms[:, None] + rng.standard_normal((500, n))
     for level in (0.05, 0.01):
         measured = stats.tpr(psi, level, confidence=0.999)
-        assert measured["low"] <= stats.predicted_power(norms, sigma, level) <= measured["high"]
+        assert measured.low <= stats.predicted_power(norms, sigma, level) <= measured.high
     assert stats.predicted_power(norms, 1e-12, 0.05) == pytest.approx(0.05)  # σ → 0: no more than the level
 
 
@@ -153,9 +152,9 @@ def test_the_crossed_interval_knows_that_texts_of_a_key_are_alike():
     for _ in range(100):
         texts = rng.normal(size=(20, 8)) * 0.3 + rng.normal(size=(1, 8)) + rng.normal(size=(20, 1)) * 0.3
         found = stats.crossed_interval(np.mean, texts, n_resamples=200)
-        crossed += found["low"] <= 0 <= found["high"]
-        over_texts = stats.mean_interval(texts)
-        naive += over_texts["low"] <= 0 <= over_texts["high"]
+        crossed += found.low <= 0 <= found.high
+        over_texts = stats.mean(texts)
+        naive += over_texts.low <= 0 <= over_texts.high
     assert crossed > 80
     assert naive < 50
 
@@ -163,7 +162,7 @@ def test_the_crossed_interval_knows_that_texts_of_a_key_are_alike():
 def test_crossed_matrices_are_resampled_together():
     matrix = np.arange(12.0).reshape(4, 3)
     found = stats.crossed_interval(lambda a, b: np.abs(a - b).max(), matrix, matrix, n_resamples=20)
-    assert found == {"value": 0.0, "low": 0.0, "high": 0.0, "n_prompts": 4, "n_keys": 3}
+    assert found == stats.Estimate(0.0, 0.0, 0.0, 12)
     with pytest.raises(ValueError, match="one shape"):
         stats.crossed_interval(np.mean, matrix, matrix[:2])
     with pytest.raises(ValueError, match="two or more prompts"):

@@ -9,14 +9,14 @@ from gaussmark_lib import stats
 
 def test_psi_at_the_threshold_is_detected():
     tau = stats.threshold(0.05)
-    assert stats.tpr([tau, np.nextafter(tau, 0), np.nextafter(tau, 9)], 0.05)["rate"] == pytest.approx(2 / 3)
+    assert stats.tpr([tau, np.nextafter(tau, 0), np.nextafter(tau, 9)], 0.05).value == pytest.approx(2 / 3)
 
 
 def test_higher_psi_means_more_watermarked():
     assert stats.auc([-1.0, 0.0], [5.0, 6.0]) == 1
     assert stats.auc([5.0, 6.0], [-1.0, 0.0]) == 0
-    assert stats.tpr([9.0], 0.05)["rate"] == 1
-    assert stats.tpr([-9.0], 0.05)["rate"] == 0
+    assert stats.tpr([9.0], 0.05).value == 1
+    assert stats.tpr([-9.0], 0.05).value == 0
 
 
 def test_a_text_without_psi_is_neither_hit_nor_miss():
@@ -28,7 +28,7 @@ def test_a_text_without_psi_is_neither_hit_nor_miss():
 
 
 def test_infinite_psi_is_still_a_psi():
-    assert stats.tpr([np.inf, -np.inf], 0.05)["rate"] == 0.5
+    assert stats.tpr([np.inf, -np.inf], 0.05).value == 0.5
 
 
 @pytest.mark.parametrize("level", [0, 1, -0.05, 5, float("nan")])
@@ -54,7 +54,7 @@ def test_rates_and_means_of_nothing():
     with pytest.raises(ValueError, match="a rate needs at least one trial"):
         stats.tpr([], 0.05)
     with pytest.raises(ValueError, match="at least two values, got 1"):
-        stats.mean_interval([1.0])
+        stats.mean([1.0])
 
 
 @pytest.mark.parametrize(("norms", "psi"), [([], 3), ([0.0, 0.0], 3), ([np.nan], 3), ([np.inf], 3), ([1.0], 0), ([1.0], -1), ([1.0], np.nan)])
@@ -71,8 +71,8 @@ def test_sigma_is_solved_for_by_the_median():
 
 def test_shapes_are_flattened_and_series_are_fine():
     table = pd.Series([3.0, 0.0, 2.0, -1.0])
-    assert stats.tpr(table, 0.05)["n"] == 4
-    assert stats.tpr(table.to_numpy().reshape(2, 2), 0.05)["rate"] == 0.5
+    assert stats.tpr(table, 0.05).n == 4
+    assert stats.tpr(table.to_numpy().reshape(2, 2), 0.05).value == 0.5
     assert stats.auc(table[:2], table[2:]) == 0.25
 
 
@@ -82,3 +82,8 @@ def test_qq_sorts_and_keeps_every_p_value():
     assert found["expected"].tolist() == [0.25, 0.5, 0.75]
     assert (found["low"] < found["expected"]).all()
     assert (found["expected"] < found["high"]).all()
+
+
+def test_a_matrix_has_prompts_in_order_and_keys_as_they_first_appear():
+    table = pd.DataFrame({"prompt": [1, 0, 1, 0], "key_id": ["z", "z", "a", "a"], "x": [1, 2, 3, 4]})
+    assert stats.matrix(table, "x").tolist() == [[2, 4], [1, 3]]

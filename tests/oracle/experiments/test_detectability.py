@@ -23,7 +23,7 @@ def lm():
 
 @pytest.fixture(scope="module")
 def measured(lm):
-    return detectability.measure(lm, WM, KEYS, PROMPTS, LENGTHS, seed=5)
+    return detectability.measure(lm, PROMPTS, WM, KEYS, LENGTHS, seed=5)
 
 
 def test_texts_are_plain_text_and_each_keys(lm, measured):
@@ -56,8 +56,7 @@ def test_by_length_against_loops(measured):
         pairs = [(a > b) + 0.5 * (a == b) for a in own for b in plain]
         assert found.loc[(n, "AUC"), "value"] == pytest.approx(np.mean(pairs))
         assert ((found["low"] <= found["value"]) & (found["value"] <= found["high"])).all()
-    assert (found["n_prompts"] == 4).all()
-    assert (found["n_keys"] == 3).all()
+    assert (found["n"] == 4 * 3).all()
 
 
 def test_the_prediction_reads_plain_text_only(lm, measured):
@@ -81,7 +80,7 @@ def test_the_error_is_prediction_less_measurement(measured):
 
 def test_single_tokens_are_scored_after_all_that_is_before_them(lm):
     responses = generate.sample(lm.model, PROMPTS[:2], 9, seed=1)
-    found = detectability.token_gradients(lm, WM.weight, PROMPTS[:2], responses, every=4)
+    found = detectability.token_gradients(lm, PROMPTS[:2], responses, WM.weight, every=4)
     assert found[["text", "position"]].to_numpy().tolist() == [[i, t] for i in range(2) for t in (0, 4, 8)]
     entropies = likelihood.entropies(lm.model, PROMPTS[:2], responses)
     for _, row in found.iterrows():
@@ -92,7 +91,7 @@ def test_single_tokens_are_scored_after_all_that_is_before_them(lm):
 
 
 def test_less_freedom_less_entropy(lm):
-    found = detectability.by_temperature(lm, WM, KEYS[0], PROMPTS, [0.2, 1.0], 15)
+    found = detectability.by_temperature(lm, PROMPTS, WM, KEYS[0], [0.2, 1.0], 15)
     assert found.groupby("temperature").size().tolist() == [4, 4]
     with perturb.watermarked(lm.model, WM, KEYS[0]):
         cold = generate.sample(lm.model, PROMPTS, 15, temperature=0.2)

@@ -84,7 +84,7 @@ def test_the_model_is_put_back(model, passages, table):
     fresh = tiny_models.build()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), fresh.parameters(), strict=True))
     wm = perturb.Watermark(WEIGHT, 1.0)
-    with contextlib.suppress(ZeroDivisionError), exchange._moved(model, wm, torch.ones(wm.on(model).linear.shape)):
+    with contextlib.suppress(ZeroDivisionError), perturb.moved(model, wm, torch.ones(wm.on(model).linear.shape)):
         assert not torch.equal(model.get_parameter(WEIGHT), fresh.get_parameter(WEIGHT))
         1 / 0  # noqa: B018
     assert torch.equal(model.get_parameter(WEIGHT), fresh.get_parameter(WEIGHT))
@@ -124,7 +124,7 @@ def _made(psi, delta, n_tokens=100):
 
 
 def test_rates_by_hand():
-    row, own = exchange.rates(_made([1.0, 3.0], {"a": [0.01, 0.03], "b": [0.02, 0.04]}), resamples=50).to_dict("records")
+    row, own = exchange.rates(_made([1.0, 3.0], {"a": [0.01, 0.03], "b": [0.02, 0.04]}), n_resamples=50).to_dict("records")
     assert (row["text"], own["text"]) == ("human", "own")
     assert own["rate"] == pytest.approx(2 * row["rate"])
     assert row["psi"] == pytest.approx(2.0)
@@ -137,7 +137,7 @@ def test_rates_by_hand():
 
 def test_the_rate_of_all_strengths_is_a_ratio_of_sums():
     weak, strong = _made([1.0] * 5, {"a": [0.01] * 4}), _made([4.0] * 5, {"a": [0.08] * 4}).assign(wanted=4.0)
-    row, _ = exchange.rates(pd.concat([weak, strong]), by=("weight",), resamples=20).to_dict("records")
+    row, _ = exchange.rates(pd.concat([weak, strong]), by=("weight",), n_resamples=20).to_dict("records")
     assert row["rate"] == pytest.approx((0.01 + 0.08) / (1 / 200 + 16 / 200))
     assert row["low"] == pytest.approx(row["high"]), "no spread, no width"
 
@@ -146,7 +146,7 @@ def test_the_interval_covers():
     rng, covered = np.random.default_rng(7), 0
     for trial in range(200):
         cell = _made(rng.normal(3, 1, 60), {k: rng.normal(0.045, 0.02, 40) for k in "abcd"})
-        row, _ = exchange.rates(cell, resamples=200, seed=trial).to_dict("records")
+        row, _ = exchange.rates(cell, n_resamples=200, seed=trial).to_dict("records")
         covered += row["low"] <= 1.0 <= row["high"]
     assert covered / 200 > 0.88, "95% less what 200 resamples and 4 keys cost"
 

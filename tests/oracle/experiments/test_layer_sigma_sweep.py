@@ -130,7 +130,7 @@ def test_the_search_bisects(lm):
     low, high = 0.01, 1.0
     for _, step in found.iterrows():
         assert step["sigma"] == pytest.approx(np.sqrt(low * high))
-        low, high = (step["sigma"], high) if step["rate"] < 0.5 else (low, step["sigma"])
+        low, high = (step["sigma"], high) if step["value"] < 0.5 else (low, step["sigma"])
         assert step["next"] == pytest.approx(np.sqrt(low * high))
     assert found["tokens"].tolist() == [48, 96, 144, 192]
 
@@ -145,9 +145,9 @@ def test_on_doclm_the_prediction_holds_and_ends():
     _, norms = layer_sigma_sweep.predicted(lm, prompts, [weight], [0.1], n_tokens=100)
     sigma = stats.sigma_for_psi(norms["grad_norm"], 2.5)
     texts = layer_sigma_sweep.measured(lm, prompts, [weight], [sigma, 40 * sigma], keys, n_tokens=100)
-    linear, far = (stats.mean_interval(texts.loc[texts["sigma"] == s, "psi"], 0.999) for s in (sigma, 40 * sigma))
-    assert linear["low"] < 2.5 < linear["high"] + 0.3, "the mean of ψ is σ‖G‖, a little below it at most"
-    assert linear["low"] > 1.5
-    assert far["high"] < 0.2 * 40 * 2.5, "with forty times the noise, most of what the line promises is gone"
+    linear, far = (stats.mean(texts.loc[texts["sigma"] == s, "psi"], 0.999) for s in (sigma, 40 * sigma))
+    assert linear.low < 2.5 < linear.high + 0.3, "the mean of ψ is σ‖G‖, a little below it at most"
+    assert linear.low > 1.5
+    assert far.high < 0.2 * 40 * 2.5, "with forty times the noise, most of what the line promises is gone"
     wrong = stats.tpr(texts["wrong_psi"], 0.05, confidence=0.999)
-    assert wrong["low"] <= 0.05 <= wrong["high"]
+    assert wrong.low <= 0.05 <= wrong.high

@@ -81,8 +81,8 @@ def test_fixed_keys_count_what_score_counts(lm, pairs):
     rates, _ = level_check.fixed_key_experiment(lm, pairs, WM, keys, level=0.2)
     table = score(lm.model, *pairs, WM, keys)
     slow = {key_id: float((psi >= scipy_stats.norm.isf(0.2)).mean()) for key_id, psi in table.groupby("key_id")["psi"]}
-    assert dict(zip(rates["key_id"], rates["rate"], strict=True)) == pytest.approx(slow)
-    assert rates["rate"].is_monotonic_increasing
+    assert dict(zip(rates["key_id"], rates["value"], strict=True)) == pytest.approx(slow)
+    assert rates["value"].is_monotonic_increasing
 
 
 def test_mean_cosine_is_the_mean_over_all_pairs():
@@ -102,7 +102,7 @@ def test_trap_is_right_at_theta_wrong_at_theta_plus_xi_and_leaves_the_model_alon
 
     moved = tiny_models.build()
     weight = moved.get_parameter(WM.weight)
-    xi = noise(keys[1], WM, lm.model)
+    xi = noise(lm.model, WM, keys[1])
     weight.data += xi
     ids = torch.tensor([pairs[0][3] + pairs[1][3]])
     log_p = moved(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, 4:, 0].sum()

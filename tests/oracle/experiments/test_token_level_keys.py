@@ -10,8 +10,10 @@ import tiny_models
 
 from gaussmark_lib import corrupt, score, stats
 from gaussmark_lib.experiments import robustness, token_level_keys
+from gaussmark_lib.experiments.written_and_scored import OWN
+from gaussmark_lib.experiments.written_and_scored import PLAIN as PLAIN_TEXT
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.scheme import GaussMark
+from gaussmark_lib.schemes import GaussMark
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.token_level import quantile_test
 
@@ -33,18 +35,18 @@ def written():
 
 @pytest.fixture(scope="module")
 def measured(written):
-    return token_level_keys.measure(LM, WM, KEYS, PROMPTS, *written, PLAIN, CELLS, alpha_0=0.4)
+    return token_level_keys.measure(LM, PROMPTS, *written, PLAIN, WM, KEYS, CELLS, alpha_0=0.4)
 
 
 def test_every_row_is_that_of_the_text_alone(measured, written):
     table, gammas = measured
     assert len(table) == 3 * 2 * 2 * 3 * 4
-    assert not table.duplicated(["scheme", "key", "corruption", "fraction", "kind", "prompt"]).any()
+    assert not table.duplicated(["scheme", "key_id", "corruption", "fraction", "kind", "prompt"]).any()
     assert len(gammas) == 2 * 2 * 4 * (20 + 20 + 16)
     for cell, change in CELLS.items():
         for j, key in enumerate(KEYS):
-            for kind, texts in ((robustness.OWN, None), (robustness.PLAIN, PLAIN)):
-                rows = table[(table["corruption"] == cell[0]) & (table["key"] == j) & (table["kind"] == kind)].sort_values("prompt")
+            for kind, texts in ((OWN, None), (PLAIN_TEXT, PLAIN)):
+                rows = table[(table["corruption"] == cell[0]) & (table["key_id"] == key.key_id) & (table["kind"] == kind)].sort_values("prompt")
                 one = score.score(LM.model, *change(PROMPTS, texts or written[0][j]), WM, [key])
                 each = token_keys.score(LM.model, *change(PROMPTS, texts or written[1][j]), WM, key, alpha_0=0.4)
                 expected = {token_level_keys.ONE: one["p_value"], token_level_keys.HITS: each["p_hits"], token_level_keys.SUM: each["p_psi"]}
@@ -59,7 +61,7 @@ def test_every_row_is_that_of_the_text_alone(measured, written):
 def test_at_each_length_the_beginnings_are_tested(measured, written):
     _, gammas = measured
     unchanged = gammas[gammas["corruption"] == "unchanged"]
-    table = token_level_keys.by_length(LM, WM, KEYS, PROMPTS, written[0], unchanged, [5, 20], level=0.2, alpha_0=0.4).set_index(
+    table = token_level_keys.by_length(LM, PROMPTS, written[0], WM, KEYS, unchanged, [5, 20], level=0.2, alpha_0=0.4).set_index(
         ["scheme", "n_tokens"]
     )
     for n in (5, 20):
@@ -73,8 +75,8 @@ def test_at_each_length_the_beginnings_are_tested(measured, written):
 
 def test_alpha_and_quantile_are_arithmetic_on_the_gammas(measured):
     _, gammas = measured
-    own = gammas[(gammas["corruption"] == "unchanged") & (gammas["kind"] == robustness.OWN)]
-    matrix = own.pivot(index=["key", "prompt"], columns="position", values="gamma").to_numpy()
+    own = gammas[(gammas["corruption"] == "unchanged") & (gammas["kind"] == OWN)]
+    matrix = own.pivot(index=["key_id", "prompt"], columns="position", values="gamma").to_numpy()
     by_alpha = token_level_keys.by_alpha(own, [0.1, 0.5], 0.05)
     for row in by_alpha.itertuples():
         assert row.value == np.mean([quantile_test.detected(gamma, row.quantile, row.alpha_0) for gamma in matrix])
@@ -87,7 +89,7 @@ def test_alpha_and_quantile_are_arithmetic_on_the_gammas(measured):
 
 def test_the_level_is_exact_simulated_and_measured_alike():
     rng = np.random.default_rng(4)
-    cells = pd.MultiIndex.from_product([range(20), range(20), range(30)], names=["key", "prompt", "position"])
+    cells = pd.MultiIndex.from_product([range(20), range(20), range(30)], names=["key_id", "prompt", "position"])
     gammas = pd.DataFrame({"gamma": rng.standard_normal(len(cells))}, index=cells).reset_index()
     table = token_level_keys.levels(gammas, [10, 30], 0.6, 0.3, seed=1)
     for row in table.itertuples():
@@ -114,16 +116,18 @@ def test_kept_tokens_are_the_same_tokens_at_the_same_places():
 
 def test_a_wrong_key_and_plain_text_are_not_detected(measured):
     table, _ = measured
-    plain = table[(table["kind"] == robustness.PLAIN)]
+    plain = table[(table["kind"] == PLAIN_TEXT)]
     for _, rows in plain.groupby("scheme"):
-        assert stats.rate(rows["p_value"] <= 0.05, confidence=0.999)["low"] <= 0.05
+        assert stats.rate(rows["p_value"] <= 0.05, confidence=0.999).low <= 0.05
 
 
 def test_a_change_may_be_of_the_first_texts_only(written):
     cells = {("unchanged", 0.0): CELLS["unchanged", 0.0], ("some", 0.4): token_level_keys.first(2, CELLS["substitute at random", 0.4])}
-    table, gammas = token_level_keys.measure(LM, WM, KEYS, PROMPTS, *written, PLAIN, cells)
+    table, gammas = token_level_keys.measure(LM, PROMPTS, *written, PLAIN, WM, KEYS, cells)
     assert table.groupby("corruption")["prompt"].unique().map(list).to_dict() == {"unchanged": [0, 1, 2, 3], "some": [0, 1]}
     x, y = cells["some", 0.4](PROMPTS, written[1][1])
     expected = token_keys.per_token(LM.model, x, y, WM, KEYS[1])["gamma"].to_numpy()
-    rows = gammas[(gammas["corruption"] == "some") & (gammas["key"] == 1) & (gammas["kind"] == robustness.OWN)].sort_values(["prompt", "position"])
+    rows = gammas[(gammas["corruption"] == "some") & (gammas["key_id"] == KEYS[1].key_id) & (gammas["kind"] == OWN)].sort_values(
+        ["prompt", "position"]
+    )
     assert rows["gamma"].to_numpy() == pytest.approx(expected, abs=1e-4)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gaussmark_lib.experiments import fading, robustness
+from gaussmark_lib.experiments import fading, written_and_scored
 
 
 def _table() -> pd.DataFrame:
@@ -13,9 +13,9 @@ def _table() -> pd.DataFrame:
     for fraction, psi, norm in ((0.0, 4.0, 10.0), (0.5, 1.0, 20.0)):
         for prompt in range(2):
             for key in range(2):
-                own = {"scheme": "GaussMark", "kind": robustness.OWN, "statistic": psi + prompt * psi, "grad_norm": norm + key * norm}
-                rows += [{"corruption": "delete", "fraction": fraction, "prompt": prompt, "key": key} | own]
-                rows += [rows[-1] | {"kind": robustness.PLAIN, "statistic": 77.0}]
+                own = {"scheme": "GaussMark", "kind": written_and_scored.OWN, "statistic": psi + prompt * psi, "grad_norm": norm + key * norm}
+                rows += [{"corruption": "delete", "fraction": fraction, "prompt": prompt, "key_id": key} | own]
+                rows += [rows[-1] | {"kind": written_and_scored.PLAIN, "statistic": 77.0}]
                 rows += [rows[-2] | {"scheme": "KGW-2", "grad_norm": np.nan}]
     return pd.DataFrame(rows)
 

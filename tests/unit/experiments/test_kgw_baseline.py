@@ -15,13 +15,12 @@ LM = tiny_lm.build()
 KEY = Key.from_seed(0)
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), *[5] * 4)
 PLAIN = tiny_models.random_ids(np.random.default_rng(1), *[20] * 4)
-KEYED = [(0, KGW(2.0, KEY)), (1, KGW(2.0, KEY)), (0, schemes.GaussMark(Watermark(tiny_lm.WEIGHT, 0.1), KEY))]
+NAMES = [KGW(2.0, KEY).name, KGW(2.0, KEY).name, schemes.GaussMark(Watermark(tiny_lm.WEIGHT, 0.1), KEY).name]
 
 
 def test_a_change_is_the_mean_over_texts_of_its_measure_less_that_of_the_plain_text():
     texts = [tiny_models.random_ids(np.random.default_rng(seed), *[20] * 4) for seed in (2, 3)] + [PLAIN]
-    names = [scheme.name for _, scheme in KEYED]
-    found = kgw_baseline.against_plain(LM, PROMPTS, [(name, own, PLAIN) for name, own in zip(names, texts, strict=True)], n_resamples=20)
+    found = kgw_baseline.against_plain(LM, PROMPTS, [(name, own, PLAIN) for name, own in zip(NAMES, texts, strict=True)], n_resamples=20)
     found = found.set_index(["scheme", "measure"])
     assert len(found) == 2 * 3
     pairs = [(x, y, z) for own in texts[:2] for x, y, z in zip(PROMPTS, own, PLAIN, strict=True)]
@@ -32,7 +31,7 @@ def test_a_change_is_the_mean_over_texts_of_its_measure_less_that_of_the_plain_t
     assert found.loc[("KGW-2", "cross-entropy"), "plain"] == pytest.approx(likelihood.cross_entropy(LM.model, PLAIN, prompts=PROMPTS).mean())
     assert (found["low"] <= found["value"]).all()
     assert (found["value"] <= found["high"]).all()
-    assert (found.loc["KGW-2", "n_keys"] == 2).all()
+    assert (found.loc["KGW-2", "n"] == len(PROMPTS) * 2).all()
     assert (found.loc["GaussMark", ["value", "low", "high"]] == 0).all(axis=None)
 
 

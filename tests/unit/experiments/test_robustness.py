@@ -9,11 +9,10 @@ from scipy.stats import binom
 
 from gaussmark_lib import corrupt, schemes, score
 from gaussmark_lib.errors import CorruptionError
-from gaussmark_lib.experiments import robustness
+from gaussmark_lib.experiments import robustness, written_and_scored
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.scheme import COLUMNS, GaussMark
-from gaussmark_lib.schemes import TokenKeys
+from gaussmark_lib.schemes import COLUMNS, GaussMark, TokenKeys
 
 KEY = Key.from_seed(0)
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.15)
@@ -87,7 +86,7 @@ def test_every_scheme_has_the_same_face(scheme):
 
 def test_scores_together_are_each_schemes_own():
     several = [SCHEMES[2], SCHEMES[0], SCHEMES[1], SCHEMES[0].rekeyed(9), SCHEMES[3]]
-    found = schemes.scores(several, LM.model, PROMPTS, RESPONSES)
+    found = schemes.scores(LM.model, PROMPTS, RESPONSES, several)
     assert len(found) == 5
     for scheme, table in zip(several, found, strict=True):
         alone = scheme.score(LM.model, PROMPTS, RESPONSES)
@@ -97,25 +96,27 @@ def test_scores_together_are_each_schemes_own():
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    keyed = robustness.rekeyed([SCHEMES[0], SCHEMES[2]], n_keys=2, first_seed=40)
-    texts = robustness.written(keyed, LM, PROMPTS, 40, seed=1)
+    keyed = written_and_scored.rekeyed([SCHEMES[0], SCHEMES[2]], n_keys=2, first_seed=40)
+    texts = written_and_scored.written(LM, keyed, PROMPTS, 40, seed=1)
     chosen = {name: CHANGES[name] for name in ("substitute at random", "no prompt")}
-    return robustness.measure(keyed, LM, PROMPTS, texts, RESPONSES, chosen, [0.0, 1.0], seed=2)
+    return robustness.measure(LM, keyed, PROMPTS, texts, RESPONSES, chosen, [0.0, 1.0], seed=2)
 
 
 def test_the_table_has_every_cell_once_and_its_scores_are_the_schemes(table):
     assert len(table) == 2 * 2 * 2 * 2 * 2 * 6
-    assert not table.duplicated(["scheme", "key", "corruption", "fraction", "kind", "prompt"]).any()
-    rows = table[(table["scheme"] == "GaussMark") & (table["key"] == 1) & (table["kind"] == robustness.OWN) & (table["fraction"] == 1)]
+    assert not table.duplicated(["scheme", "key_id", "corruption", "fraction", "kind", "prompt"]).any()
+    rows = table[(table["scheme"] == "GaussMark") & (table["key_id"] == Key.from_seed(41).key_id) & (table["fraction"] == 1)]
+    rows = rows[rows["kind"] == written_and_scored.OWN]
     own = SCHEMES[0].rekeyed(41).generate(LM.model, PROMPTS, 40, seed=2)
     expected = score.score(LM.model, [[]] * 6, own, WM, [Key.from_seed(41)])["psi"]
     np.testing.assert_allclose(rows[rows["corruption"] == "no prompt"]["statistic"], expected, rtol=1e-6)
     assert rows["grad_norm"].gt(0).all()
     assert table.loc[table["scheme"] == "KGW-2", "grad_norm"].isna().all()
     plain = SCHEMES[2].rekeyed(40).score(LM.model, PROMPTS, CHANGES["substitute at random"](PROMPTS, RESPONSES, 1.0, 2)[1])["statistic"]
-    cell = table.query("scheme == 'KGW-2' and key == 0 and kind == 'plain text' and corruption == 'substitute at random' and fraction == 1")
+    of_key = table[table["key_id"] == Key.from_seed(40).key_id]
+    cell = of_key.query("scheme == 'KGW-2' and kind == 'plain text' and corruption == 'substitute at random' and fraction == 1")
     assert cell["statistic"].tolist() == plain.tolist()
-    same = table[table["fraction"] == 0].pivot(index=["scheme", "key", "kind", "prompt"], columns="corruption", values="log10_p")
+    same = table[table["fraction"] == 0].pivot(index=["scheme", "key_id", "kind", "prompt"], columns="corruption", values="log10_p")
     assert (same["no prompt"] == same["substitute at random"]).all()
 
 
@@ -129,10 +130,10 @@ def test_the_summary_is_what_it_says(table):
         return found
 
     cell = table.query("scheme == 'KGW-2' and corruption == 'substitute at random' and fraction == 0")
-    own, plain = (cell[cell["kind"] == kind]["p_value"] for kind in (robustness.OWN, robustness.PLAIN))
+    own, plain = (cell[cell["kind"] == kind]["p_value"] for kind in (written_and_scored.OWN, written_and_scored.PLAIN))
     assert value("TPR at 0.05", 0.0) == (own <= 0.05).mean()
     assert value("false positives at 0.01", 0.0) == (plain <= 0.01).mean()
-    assert value("median p", 0.0) == pytest.approx(10 ** cell[cell["kind"] == robustness.OWN]["log10_p"].median())
+    assert value("median p", 0.0) == pytest.approx(10 ** cell[cell["kind"] == written_and_scored.OWN]["log10_p"].median())
     wins = np.mean([(a < b) + (a == b) / 2 for a in own for b in plain])
     assert value("AUC", 0.0) == pytest.approx(wins)
     assert value("AUC", 0.0) > 0.8 > value("AUC", 1.0)
@@ -143,7 +144,7 @@ def test_the_level_holds_for_every_scheme_and_corruption():
     rng = np.random.default_rng(5)
     prompts, human = tiny_models.random_ids(rng, *[5] * 40), tiny_models.random_ids(rng, *[20] * 40)
     chosen = {name: CHANGES[name] for name in ("substitute at random", "delete at the start", "resample spans", "no prompt")}
-    found = robustness.null_levels(SCHEMES, LM, prompts, human, chosen, 0.4, first_seed=7000, confidence=0.9999)
+    found = robustness.null_levels(LM, SCHEMES, prompts, human, chosen, 0.4, first_seed=7000, confidence=0.9999)
     assert len(found) == 5 * 4 * 2
     assert (found["n"] == 40).all()
     assert not found["exceeds"].any(), found[found["exceeds"]]
@@ -155,17 +156,17 @@ def test_null_levels_count_the_alarms_of_fresh_keys():
     """Against scoring one by one, at a level of .05 that is hit: 3 keys a text, none shared."""
     chosen = {"no prompt": CHANGES["no prompt"], "delete at random": CHANGES["delete at random"]}
     several = [SCHEMES[0], SCHEMES[2]]
-    found = robustness.null_levels(several, LM, PROMPTS, RESPONSES, chosen, 0.3, keys_per_text=30, first_seed=50)
+    found = robustness.null_levels(LM, several, PROMPTS, RESPONSES, chosen, 0.3, keys_per_text=30, first_seed=50)
     assert len(found) == 2 * 2 * 2
     assert (found["n"] == 6 * 30).all()
     for row in found.itertuples():
         x, y = chosen[row.corruption](PROMPTS, RESPONSES, 0.3, 50)
         [scheme] = [scheme for scheme in several if scheme.name == row.scheme]
         p = np.array([scheme.rekeyed(50 + 30 * i + j).score(LM.model, [x[i]], [y[i]])["p_value"][0] for i in range(6) for j in range(30)])
-        assert row.rate == (p <= row.level).mean()
+        assert row.value == (p <= row.level).mean()
         assert row.exceeds == (row.low > row.level)
         assert row.p_excess == pytest.approx(sum(binom.pmf(k, 180, row.level) for k in range((p <= row.level).sum(), 181)))
-    assert found["rate"].nunique() > 2
+    assert found["value"].nunique() > 2
 
 
 def test_an_unknown_corruption_is_refused_with_those_there_are():
