@@ -90,7 +90,10 @@ def gradients(
 
 
 def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, **settings) -> Iterator[TextGradient]:
-    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their numbers."""
+    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their numbers.
+
+    With ``perturbed=True`` the model may be a watermarked one: only to show what then goes wrong, since ψ is N(0, 1) at the base θ alone.
+    """
     wm = wm.on(model)
     for prefix in _Reading(model, [wm.linear], **settings).prefixes(pairs):
         yield TextGradient(prefix.text, wm.project(prefix.matrices[0]), prefix.log_lik, prefix.n_tokens)
@@ -189,6 +192,7 @@ class _Reading:
     dtype: str | torch.dtype | None = None
     batch_size: int = 8
     progress: bool = False
+    perturbed: bool = False
 
     def __post_init__(self):
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -203,7 +207,8 @@ class _Reading:
         with tqdm(total=len(order), desc="scoring", unit="text", disable=not self.progress) as bar:
             for start in range(0, len(order), self.batch_size):
                 batch = order[start : start + self.batch_size]
-                perturb.refuse_perturbed(self.model)  # for each batch: the caller may have watermarked the model between two yields
+                if not self.perturbed:
+                    perturb.refuse_perturbed(self.model)  # for each batch: the caller may have watermarked the model between two yields
                 with models.computing_in(self.model, dtype), frozen(self.model):
                     found = self._batch([pairs[i] for i in batch])
                 for prefix in found:

@@ -104,7 +104,10 @@ def test_the_example_fits_its_notebook():
     assert len(grid.cells(notebooks.load("02"), grid.read(paths.PRESETS / "level_check_grid.yaml"))) == 6
 
 
-@pytest.mark.parametrize(("notebook", "preset"), [("20", "doclm"), ("04", "map"), ("04", "gpu"), ("07", "low_rank"), ("09", "token_keys")])
+@pytest.mark.parametrize(
+    ("notebook", "preset"),
+    [("20", "train_doclm"), ("04", "layer_sigma_sweep_map"), ("04", "layer_sigma_sweep_gpu"), ("07", "low_rank"), ("09", "token_level_keys_large")],
+)
 def test_the_presets_fit_their_notebooks(notebook, preset):
     notebooks.load(notebook).check(presets.read(preset))
 
