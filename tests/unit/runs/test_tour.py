@@ -1,9 +1,5 @@
 """The tour's page shows what every notebook gave, or that it failed, and needs nothing outside its folder."""
 
-import os
-import signal
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +8,6 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 from small_notebooks import code, markdown, parameters, write
-from sweep_places import family, finish, gone, until
 
 from gaussmark_lib import cli, paths, stats
 from gaussmark_lib.errors import GaussMarkError
@@ -153,47 +148,6 @@ def test_side_by_side_the_longest_is_first_and_what_times_things_is_last(tmp_pat
     again = tour(workers=2, progress=False, root=tmp_path / "runs")
     assert executed[5:] == ["01_bad"]
     assert [bool(stop.run and stop.run.cached) for stop in again.stops] == [True, False, False, True, True, True]
-
-
-WAITING = """
-import os, time
-from pathlib import Path
-folder = Path({folder!r})
-(folder / f"{name}-{{os.getpid()}}-{{os.environ.get('OMP_NUM_THREADS')}}").touch()
-while {wait} and (folder / "hold").exists():
-    time.sleep(0.05)
-"""
-
-
-def test_a_tour_with_real_workers_is_interrupted_and_taken_up(tmp_path, monkeypatch):
-    for name, wait in [("00_a", True), ("01_b", True), ("02_c", False)]:
-        cell = code(WAITING.format(folder=str(tmp_path), name=name, wait=wait))
-        write(tmp_path / "notebooks" / f"{name}.ipynb", markdown("# T\n\nclaim"), parameters(), cell)
-    (tmp_path / "hold").touch()
-    source = f"""
-import sys
-from pathlib import Path
-from gaussmark_lib import cli, paths
-paths.NOTEBOOKS = Path({str(tmp_path / "notebooks")!r})
-if __name__ == "__main__":
-    sys.exit(cli.main(["tour", "--workers", "2", "--records", {str(tmp_path / "runs")!r}]))
-"""
-    (tmp_path / "start.py").write_text(source)
-    command = [sys.executable, str(tmp_path / "start.py")]
-    options = {"env": os.environ | {"PYTHONPATH": str(paths.ROOT)}, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, start_new_session=True, **options)
-    until(lambda: list(tmp_path.glob("00_a-*")) and list(tmp_path.glob("01_b-*")), process)
-    processes = family(process)
-    process.send_signal(signal.SIGTERM)
-    _, errors = finish(process, cli.INTERRUPTED)
-    until(lambda: gone(processes), seconds=20)
-    assert errors.splitlines()[-1].startswith("gaussmark: interrupted; 0 of 3 notebooks are done")
-    assert all(path.name.endswith(".failed") for path in (tmp_path / "runs").glob("*/[!.]*")), "nothing half-written"
-
-    (tmp_path / "hold").unlink()
-    printed, _ = finish(subprocess.Popen(command, **options), 0)
-    assert [line.split()[0] for line in printed.splitlines()[:3]] == ["00_a", "01_b", "02_c"]
-    assert len(list(tmp_path.glob("*-*-*"))) == 5
 
 
 def test_a_second_tour_is_answered_from_records_unless_forced(tmp_path, executed):
