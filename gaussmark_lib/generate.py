@@ -95,7 +95,10 @@ def continued(
     around: Callable[[slice], AbstractContextManager] = lambda rows: nullcontext(),
     processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
-    """Checked prompts, continued by given uniform numbers; ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`."""
+    """Checked prompts, continued by given uniform numbers.
+
+    ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`.
+    """
     responses: list[list[int]] = []
     batches = range(0, len(prompts), batch_size)
     steps = count(1)
