@@ -71,3 +71,11 @@ def _own_text_cache(tmp_path_factory, monkeypatch):
     from gaussmark_lib import paths  # imports no torch
 
     monkeypatch.setattr(paths, "TEXTS", tmp_path_factory.getbasetemp() / "written")
+
+
+@pytest.fixture
+def wrong_types(monkeypatch):
+    """Signatures are not checked: what the library itself answers to a value of another type than its signature has."""
+    import jaxtyping
+
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
