@@ -1,6 +1,7 @@
 """Prompts and responses as token ids: checked once, at the door, then padded."""
 
 from collections.abc import Iterable, Sequence
+from typing import SupportsIndex
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
 
-Ids = Sequence[int] | Tensor | np.ndarray  # token ids of one text
+Ids = Sequence[SupportsIndex] | Tensor | np.ndarray  # token ids of one text
 Texts = Sequence[Ids]
 Pair = tuple[Ids, Ids]  # prompt, response
 
