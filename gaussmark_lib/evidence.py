@@ -18,7 +18,7 @@ Read it as a picture of one sum, not as T tests: only ψ is N(0, 1), and under t
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
@@ -34,7 +34,7 @@ from gaussmark_lib import models, perturb, score, tokens
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
 
-def per_token(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[int], wm: perturb.Watermark, key: perturb.Key) -> pd.DataFrame:
+def per_token(model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, wm: perturb.Watermark, key: perturb.Key) -> pd.DataFrame:
     """The evidence of each response token for a key; sums to the ψ of :func:`score.score`.
 
     Args:

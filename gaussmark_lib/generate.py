@@ -5,7 +5,7 @@ cumulative distribution. So a row's text does not depend on the rows beside it o
 gives base and watermarked model the same random numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
@@ -25,7 +25,7 @@ Processor = Callable[[Tensor, Tensor], Tensor]
 
 def sample(
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
+    prompts: tokens.Texts,
     n_tokens: int,
     *,
     top_p: float = 1.0,
@@ -62,9 +62,7 @@ def sample(
     return [_cut(response, end_tokens(model)) for response in chosen] if until_end else chosen
 
 
-def checked(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], n_tokens: int, top_p: float, temperature: float, batch_size: int
-) -> list[list[int]]:
+def checked(model: PreTrainedModel, prompts: tokens.Texts, n_tokens: int, top_p: float, temperature: float, batch_size: int) -> list[list[int]]:
     """The prompts as lists of ids, all of :func:`sample`'s arguments being possible."""
     prompts = tokens.checked_prompts(model, prompts)
     if not isinstance(n_tokens, int) or n_tokens < 1:
@@ -95,7 +93,10 @@ def continued(
     around: Callable[[slice], AbstractContextManager] = lambda rows: nullcontext(),
     processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
-    """Checked prompts, continued by given uniform numbers; ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`."""
+    """Checked prompts, continued by given uniform numbers.
+
+    ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`.
+    """
     responses: list[list[int]] = []
     batches = range(0, len(prompts), batch_size)
     steps = count(1)
@@ -188,13 +189,13 @@ def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
 
 
-def end_tokens(model: PreTrainedModel) -> set[int]:
-    """The ids that end a text, of which a model may have several."""
+def end_tokens(model: PreTrainedModel) -> set[int | None]:
+    """The ids that end a text, of which a model may have several; None alone where it has none."""
     end = model.generation_config.eos_token_id if model.generation_config is not None else None
     end = model.config.eos_token_id if end is None else end
     return set(end if isinstance(end, list) else [end])
 
 
-def _cut(response: list[int], ends: set[int]) -> list[int]:
+def _cut(response: list[int], ends: set[int | None]) -> list[int]:
     stop = next((i for i, token in enumerate(response) if token in ends and i > 0), len(response))
     return response[:stop]

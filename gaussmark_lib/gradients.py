@@ -110,11 +110,9 @@ def norms(
     batch_size: int = 8,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """‖G‖, which predicts power, of each text for each of several weights, from one forward and one backward pass.
+    """‖G‖, which predicts power, of each text for each of several weights (full names), from one forward and one backward pass.
 
-    Args:
-        weights: full names.
-        lengths: as for :func:`gradients`.
+    ``lengths`` are as for :func:`gradients`.
 
     Returns:
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
@@ -230,12 +228,11 @@ class _Reading:
         outputs = [call.y for call in calls]
         g = [torch.autograd.grad((log_p * part).sum(), outputs, retain_graph=part is not parts[-1], materialize_grads=True) for part in parts]
         log_liks = torch.stack([(log_p.detach().double() * part).sum(-1) for part in parts]).cumsum(0).tolist()
-        inputs = [call._replace(y=None) for call in calls]  # the outputs hold the whole graph
-        return self._formed(inputs, g, log_liks, pairs)
+        return self._formed([call._replace(y=None) for call in calls], g, log_liks, pairs)  # the outputs hold the whole graph
 
     def _ends(self, n_tokens: int) -> list[int]:
         """Where the prefixes end, shortest first: after the wanted lengths, or after the whole text."""
-        return sorted(set(self.lengths)) if self.lengths else [n_tokens]
+        return sorted(set(self.lengths or [n_tokens]))
 
     def _formed(self, inputs: Sequence[Call], g: Sequence[Sequence[Tensor]], log_liks: list[list[float]], pairs: Sequence[Pair]) -> Iterator[_Prefix]:
         """G = Σ_s g_s a_sᵀ; a longer prefix adds its further tokens to the one before."""

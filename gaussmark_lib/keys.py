@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import SupportsIndex
 
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -62,7 +63,7 @@ class Key:
         return cls(secrets.token_bytes(16))
 
     @classmethod
-    def from_seed(cls, seed: int) -> "Key":
+    def from_seed(cls, seed: SupportsIndex) -> "Key":
         """A guessable key: for demonstrations and tests only."""
         return cls(hashlib.sha256(f"gaussmark demonstration key {operator.index(seed)}".encode()).digest()[:16])
 

@@ -16,14 +16,14 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.tokens import Pair
+from gaussmark_lib.tokens import Pair, Texts
 
 
 def cross_entropy(
     model: PreTrainedModel,
-    passages: Sequence[Sequence[int]],
+    passages: Texts,
     *,
-    prompts: Sequence[Sequence[int]] | None = None,
+    prompts: Texts | None = None,
     batch_size: int = 8,
     progress: bool = False,
 ) -> Float[np.ndarray, " passages"]:
@@ -60,9 +60,7 @@ def bits_per_character(nats_per_token: ArrayLike, n_tokens: ArrayLike, n_charact
     return np.asarray(nats_per_token) * np.asarray(n_tokens) / (np.log(2) * np.asarray(n_characters))
 
 
-def entropies(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], *, batch_size: int = 8
-) -> list[Float[np.ndarray, " _"]]:
+def entropies(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8) -> list[Float[np.ndarray, " _"]]:
     """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats: how much freedom the model had there."""
     prompts = tokens.checked_prompts(model, prompts)
     return _per_text(model, list(zip(prompts, responses, strict=True)), lambda logits, _: _entropy(logits), batch_size, False)

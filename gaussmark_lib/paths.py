@@ -8,3 +8,4 @@ DATA = ROOT / "data"
 RUNS = ROOT / "papermill_runs"
 PRESETS = RUNS / "presets"
 CACHE = DATA / "cache"  # rebuilt on demand, ignored by git
+TEXTS = CACHE / "written"  # texts of schemes, kept by ``schemes.cache``

@@ -1,18 +1,21 @@
 """Prompts and responses as token ids: checked once, at the door, then padded."""
 
 from collections.abc import Iterable, Sequence
+from typing import SupportsIndex
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
 
-Texts = Sequence[Sequence[int]]  # token ids, a list a text
-Pair = tuple[Sequence[int], Sequence[int]]  # prompt, response
+Ids = Sequence[SupportsIndex] | Tensor | np.ndarray  # token ids of one text
+Texts = Sequence[Ids]
+Pair = tuple[Ids, Ids]  # prompt, response
 
 
-def checked(model: PreTrainedModel, ids: Sequence[int] | Tensor, what: str) -> list[int]:
+def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
     """The ids as a plain list of integers inside the model's vocabulary.
 
     Raises:
@@ -35,14 +38,14 @@ def checked(model: PreTrainedModel, ids: Sequence[int] | Tensor, what: str) -> l
     return [int(value) for value in values]
 
 
-def checked_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int] | Tensor]) -> list[list[int]]:
+def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
     """Checked ids of each prompt. An empty prompt becomes the model's start (or end) token, since the first token needs something before it."""
     if isinstance(prompts, str) or len(prompts) == 0:
         raise InvalidTextError(f"expected a list of at least one prompt, each a list of token ids, got {prompts!r}")
     return [checked_prompt(model, prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
 
 
-def checked_prompt(model: PreTrainedModel, prompt: Sequence[int] | Tensor, what: str) -> list[int]:
+def checked_prompt(model: PreTrainedModel, prompt: Ids, what: str) -> list[int]:
     return checked(model, prompt, what) or [start_token(model)]
 
 
@@ -74,7 +77,7 @@ def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tu
     return pairs, failed
 
 
-def _checked_pair(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[int], i: int) -> Pair:
+def _checked_pair(model: PreTrainedModel, prompt: Ids, response: Ids, i: int) -> Pair:
     prompt = checked_prompt(model, prompt, f"prompt {i}")
     response = checked(model, response, f"response {i}")
     if not response:
@@ -103,7 +106,7 @@ def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str
         )
 
 
-def pad(rows: Sequence[Sequence[int]], side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
     """(ids, mask), both (rows, longest row), int64: shorter rows are filled with 0 on one side, where mask is 0 too."""
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)

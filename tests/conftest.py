@@ -51,26 +51,6 @@ def model():
     return tiny_models.build("llama")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_table_of_kgw():
-    """transformers' KGW processor draws the same 1,000,003 numbers each time it is made, 20 ms, and never looks at them here: draw them once."""
-    import torch
-
-    draw, tables = torch.randperm, {}
-
-    def randperm(n: int, **options):
-        if n != 1_000_003:
-            return draw(n, **options)
-        device = str(options.get("device"))
-        if device not in tables:
-            tables[device] = draw(n, **options)
-        return tables[device]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randperm", randperm)
-        yield
-
-
 @pytest.fixture
 def wm():
     from gaussmark_lib.perturb import Watermark
@@ -88,6 +68,14 @@ def key():
 @pytest.fixture(autouse=True)
 def _own_text_cache(tmp_path_factory, monkeypatch):
     """Texts of tiny models do not belong among those of the checkout."""
-    from gaussmark_lib.schemes import cache
+    from gaussmark_lib import paths  # imports no torch
 
-    monkeypatch.setattr(cache, "FOLDER", tmp_path_factory.getbasetemp() / "written")
+    monkeypatch.setattr(paths, "TEXTS", tmp_path_factory.getbasetemp() / "written")
+
+
+@pytest.fixture
+def wrong_types(monkeypatch):
+    """Signatures are not checked: what the library itself answers to a value of another type than its signature has."""
+    import jaxtyping
+
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -26,8 +26,8 @@ CAUGHT_SHARE, AT_ONCE, TIMEOUT = 0.95, 2, 240
 
 # The tests of each file of the library: unit and oracle, those that fail soonest first.
 TESTS = {
-    "perturb.py": "unit/test_noise.py unit/test_watermarked.py unit/test_key_binding.py unit/test_export.py oracle/test_score.py",
-    "score.py": "oracle/test_score.py unit/test_score_inputs.py unit/test_score_on_error.py",
+    "perturb.py": "unit/test_perturb.py unit/test_keys.py unit/test_perturb_export.py oracle/test_score.py",
+    "score.py": "oracle/test_score.py unit/test_score.py unit/test_score_on_error.py",
     "gradients.py": "oracle/test_gradients.py oracle/test_score.py oracle/test_batch_invariance.py unit/test_score_leaves_no_trace.py",
     "kgw.py": "unit/test_kgw.py",
     "corrupt/edits.py": "unit/corrupt/test_edits.py",
@@ -39,8 +39,8 @@ TESTS = {
     "token_level/divergence.py": "oracle/token_level/test_divergence.py",
     "likelihood.py": "oracle/test_likelihood.py oracle/test_gradients.py oracle/test_batch_invariance.py",
     "generate_many.py": "oracle/test_generate_many.py",
-    "watermark.py": "unit/test_watermark.py unit/test_noise.py",
-    "keys.py": "unit/test_key_files.py unit/test_keys.py unit/test_key_binding.py",
+    "watermark.py": "unit/test_watermark.py unit/test_perturb.py",
+    "keys.py": "unit/test_keys_files.py unit/test_keys.py",
     "divergence.py": "oracle/test_divergence.py oracle/test_divergence_of_processor.py",
 }
 
@@ -107,9 +107,7 @@ MUTANTS = [
     Mutant("corrupt/edits.py", "seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"),
     Mutant("corrupt/edits.py", "cut at the old prompt", "max(0, len(whole) - len(response))", "len(prompt)"),
     Mutant("corrupt/registry.py", "seed of resampling not used", "responses, fraction, seed=seed)", "responses, fraction, seed=0)"),
-    Mutant(
-        "corrupt/registry.py", "the wrong share stays", "len(ids) - edits.count(len(ids), fraction))", "edits.count(len(ids), fraction) or len(ids))"
-    ),
+    Mutant("corrupt/registry.py", "the wrong share stays", "len(ids) - edits.count(len(ids), f)", "edits.count(len(ids), f) or len(ids)"),
     Mutant("corrupt/registry.py", "the caller's own lists", "return [list(ids) for ids in texts]", "return list(texts)"),
     Mutant("rank_reduce.py", "one side only", "return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix", "return matrix"),
     Mutant("rank_reduce.py", "rank off by one", "[:, :k].clone(", "[:, 1 : k + 1].clone("),

@@ -22,12 +22,12 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gaussmark_lib import models
 from gaussmark_lib.errors import CorruptionError, InvalidTextError
+from gaussmark_lib.tokens import Ids, Texts
 
-Edit = Callable[[Sequence[int], torch.Generator], list[int]]
+Edit = Callable[[Ids, torch.Generator], list[int]]
 
 
 def generator(seed: int, text: int = 0) -> torch.Generator:
@@ -36,7 +36,7 @@ def generator(seed: int, text: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
-def each(edit: Edit, texts: Sequence[Sequence[int]], seed: int = 0) -> list[list[int]]:
+def each(edit: Edit, texts: Texts, seed: int = 0) -> list[list[int]]:
     """The edit of each text, with random numbers of its own."""
     return [edit(ids, generator(seed, i)) for i, ids in enumerate(texts)]
 
@@ -55,7 +55,7 @@ def count(n_tokens: int, fraction: float) -> int:
     return round(fraction * n_tokens)
 
 
-def insert(ids: Sequence[int], fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
+def insert(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
     """The text with ⌊f·T⌉ tokens from the pool more, in as many different gaps (``at="random"``) or before it (``at="start"``)."""
     ids = _checked(ids)
     n = count(len(ids), fraction)
@@ -65,7 +65,7 @@ def insert(ids: Sequence[int], fraction: float, rng: torch.Generator, pool: Sequ
     return [token for piece, new in zip(pieces, [*added, []], strict=True) for token in piece + new]
 
 
-def delete(ids: Sequence[int], fraction: float, rng: torch.Generator, *, at: str = "random") -> list[int]:
+def delete(ids: Ids, fraction: float, rng: torch.Generator, *, at: str = "random") -> list[int]:
     """The text without ⌊f·T⌉ of its tokens, or without its first ones.
 
     Raises:
@@ -78,7 +78,7 @@ def delete(ids: Sequence[int], fraction: float, rng: torch.Generator, *, at: str
     return [token for place, token in enumerate(ids) if place not in gone]
 
 
-def substitute(ids: Sequence[int], fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
+def substitute(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
     """The text with ⌊f·T⌉ of its tokens, or its first ones, each replaced by a different token from the pool.
 
     Raises:
@@ -96,7 +96,7 @@ def substitute(ids: Sequence[int], fraction: float, rng: torch.Generator, pool: 
     return changed
 
 
-def of_whole(prompt: Sequence[int], response: Sequence[int], edit: Edit, rng: torch.Generator) -> tuple[list[int], list[int]]:
+def of_whole(prompt: Ids, response: Ids, edit: Edit, rng: torch.Generator) -> tuple[list[int], list[int]]:
     """Prompt and response after a corruption of both in one piece, for a detector that knows neither well.
 
     At the start of the whole this is the paper's ignorance of the prompt. The last T tokens count as the response, T being its former length:
@@ -108,7 +108,7 @@ def of_whole(prompt: Sequence[int], response: Sequence[int], edit: Edit, rng: to
     return whole[:cut], whole[cut:]
 
 
-def wrong_prompts(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def wrong_prompts(prompts: Texts) -> list[list[int]]:
     """Each text's prompt exchanged for the next text's.
 
     Raises:
@@ -119,7 +119,7 @@ def wrong_prompts(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     return [list(prompt) for prompt in (*prompts[1:], prompts[0])]
 
 
-def truncate(ids: Sequence[int], n_tokens: int, *, skip: int = 0) -> list[int]:
+def truncate(ids: Ids, n_tokens: int, *, skip: int = 0) -> list[int]:
     """``n_tokens`` of the text, after the first ``skip``.
 
     Raises:
@@ -131,14 +131,14 @@ def truncate(ids: Sequence[int], n_tokens: int, *, skip: int = 0) -> list[int]:
     return ids[skip : skip + n_tokens]
 
 
-def splice(passage: Sequence[int], host: Sequence[int], rng: torch.Generator) -> list[int]:
+def splice(passage: Ids, host: Ids, rng: torch.Generator) -> list[int]:
     """The host text with the passage put in whole, in one of its gaps: a watermarked quotation inside human text."""
     passage, host = _checked(passage), list(_ids(host))
     at = int(torch.randint(len(host) + 1, (1,), generator=rng))
     return host[:at] + passage + host[at:]
 
 
-def retokenise(lm: models.LM, ids: Sequence[int]) -> list[int]:
+def retokenise(lm: models.LM, ids: Ids) -> list[int]:
     """The ids of the text that these ids spell: what a detector sees that was given text. No start token is put in.
 
     Raises:
@@ -150,13 +150,13 @@ def retokenise(lm: models.LM, ids: Sequence[int]) -> list[int]:
     return again
 
 
-def _ids(ids: Sequence[int] | Tensor) -> list[int]:
+def _ids(ids: Ids) -> list[int]:
     if isinstance(ids, str):
         raise InvalidTextError("expected token ids, got text; encode it first, e.g. lm.encode(text)")
     return ids.tolist() if hasattr(ids, "tolist") else list(ids)
 
 
-def _checked(ids: Sequence[int] | Tensor) -> list[int]:
+def _checked(ids: Ids) -> list[int]:
     if not (ids := _ids(ids)):
         raise InvalidTextError("expected a text of at least one token to corrupt, got an empty one")
     return ids

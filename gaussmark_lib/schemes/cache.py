@@ -16,13 +16,11 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, perturb
-from gaussmark_lib.paths import CACHE
+from gaussmark_lib import generate, paths, perturb
 from gaussmark_lib.runs import identity
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
 
-FOLDER = CACHE / "written"
 _known: "weakref.WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = weakref.WeakKeyDictionary()
 
 
@@ -35,7 +33,7 @@ def responses(
         PerturbedModelError: the texts of a watermarked model are not kept.
     """
     perturb.refuse_perturbed(model)
-    folder = folder or FOLDER
+    folder = folder or paths.TEXTS
     path = folder / f"{_name(model, scheme, prompts, n_tokens, seed)}.json"
     if path.exists():
         return json.loads(path.read_text())

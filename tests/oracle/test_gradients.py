@@ -50,6 +50,7 @@ def test_norms_name_an_unknown_weight(model):
 
 
 @pytest.mark.parametrize("lengths", [[], [0, 5], [2.5], [-1]])
+@pytest.mark.usefixtures("wrong_types")
 def test_lengths_are_whole_numbers_above_zero(model, wm, lengths):
     with pytest.raises(InvalidTextError, match="lengths"):
         score.score(model, PROMPTS, RESPONSES, wm, KEYS, lengths=lengths)
@@ -107,6 +108,7 @@ def test_float64_is_computed_in_float64(model, wm):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", 16])
+@pytest.mark.usefixtures("wrong_types")
 def test_an_unknown_dtype_is_named(model, wm, dtype):
     with pytest.raises(InvalidModelError, match="expected one of bfloat16, float32, float64"):
         score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype=dtype)

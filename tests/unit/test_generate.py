@@ -112,6 +112,7 @@ class TestUntilEnd:
 
 
 @pytest.mark.parametrize("n_tokens", [0, -1, 1.5, None, "10"])
+@pytest.mark.usefixtures("wrong_types")
 def test_fewer_than_one_token(model, n_tokens):
     with pytest.raises(InvalidTextError, match="n_tokens: expected a whole number ≥ 1, got"):
         generate.sample(model, [[1]], n_tokens)
@@ -126,12 +127,14 @@ def test_top_p_and_temperature_out_of_range(model, kwargs):
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0])
+@pytest.mark.usefixtures("wrong_types")
 def test_a_batch_size_below_one(model, batch_size):
     with pytest.raises(InvalidTextError, match="batch_size: expected a whole number ≥ 1"):
         generate.sample(model, [[1]], 3, batch_size=batch_size)
 
 
 @pytest.mark.parametrize("prompts", [[], "text", np.zeros((0, 3), dtype=int)])
+@pytest.mark.usefixtures("wrong_types")
 def test_no_prompts(model, prompts):
     with pytest.raises(InvalidTextError, match="expected a list of at least one prompt"):
         generate.sample(model, prompts, 3)
@@ -140,6 +143,7 @@ def test_no_prompts(model, prompts):
 @pytest.mark.parametrize(
     ("prompt", "message"), [(["a"], "whole numbers"), ("a b", "got text"), ([97], "0 to 96"), ([-1], "0 to 96"), (3, "a list of token ids")]
 )
+@pytest.mark.usefixtures("wrong_types")
 def test_prompts_that_are_no_ids(model, prompt, message):
     with pytest.raises(InvalidTextError, match=f"prompt 1: .*{message}"):
         generate.sample(model, [[1], prompt], 3)

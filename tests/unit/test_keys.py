@@ -28,6 +28,7 @@ def test_new_keys_are_all_different_and_a_seed_always_gives_the_same():
     assert len(Key.new().secret) == 16
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_a_seed_is_a_whole_number():
     assert Key.from_seed(np.int64(3)) == Key.from_seed(3)
     for seed in (1.5, "1", None):  # rounded, it would quietly be another key's seed

@@ -60,22 +60,26 @@ def test_the_last_id_of_the_vocabulary_is_inside(model, wm, key):
 
 
 @pytest.mark.parametrize("where", ["prompt", "response"])
+@pytest.mark.usefixtures("wrong_types")
 def test_text_instead_of_ids(model, wm, key, where):
     prompts, responses = (["Once upon"], [[3]]) if where == "prompt" else ([[1]], ["a time"])
     refused(rf"{where} 0: expected token ids, got text; encode it first", model, prompts, responses, wm, [key])
 
 
 @pytest.mark.parametrize("bad", ["1", 1.0, 1.5, None, True, [1], np.float32(1)])
+@pytest.mark.usefixtures("wrong_types")
 def test_ids_that_are_no_whole_numbers(model, wm, key, bad):
     refused("response 0: expected whole numbers, got .* at position 1", model, [[1]], [[3, bad]], wm, [key])
 
 
 @pytest.mark.parametrize("bad", [np.array([1.0, 2.0]), torch.tensor([1.0]), np.array([True])])
+@pytest.mark.usefixtures("wrong_types")
 def test_arrays_that_are_no_whole_numbers(model, wm, key, bad):
     refused("response 0: expected whole numbers", model, [[1]], [bad], wm, [key])
 
 
 @pytest.mark.parametrize("bad", [5, None, 1.5, torch.tensor(5)])
+@pytest.mark.usefixtures("wrong_types")
 def test_a_response_that_is_no_list(model, wm, key, bad):
     refused("response 0: expected a list of token ids, got", model, [[1]], [bad], wm, [key])
 
@@ -85,6 +89,7 @@ def test_prompts_and_responses_of_different_number(model, wm, key, n, m):
     refused(f"one prompt a response, got {n} prompts and {m} responses", model, [[1]] * n, [[2]] * m, wm, [key])
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_one_text_instead_of_a_list_of_texts(model, wm, key):
     refused("one prompt a response", model, [[1]] * 3, "abc", wm, [key])
     refused("prompt 0: expected a list of token ids, got 1", model, [1, 2], [3, 4], wm, [key])
@@ -102,6 +107,7 @@ def test_no_keys(model, wm):
     refused("at least one key to test for, got none", model, [[1]], [[2]], wm, [])
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_a_key_instead_of_a_list_of_keys(model, wm, key):
     refused(r"expected a list of keys, got one; write keys=\[key\]", model, [[1]], [[2]], wm, key)
 
@@ -111,6 +117,7 @@ def test_an_unknown_way_with_errors(model, wm, key):
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 1.5, None])
+@pytest.mark.usefixtures("wrong_types")
 def test_a_batch_size_below_one(model, wm, key, batch_size):
     refused(f"batch_size: expected a whole number ≥ 1, got {batch_size}", model, [[1]], [[2]], wm, [key], batch_size=batch_size)
 

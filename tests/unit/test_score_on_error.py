@@ -9,6 +9,7 @@ from gaussmark_lib import score
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 
+pytestmark = pytest.mark.usefixtures("wrong_types")
 KEYS = [Key.from_seed(0), Key.from_seed(1)]
 VALUES = ["psi", "p_value", "log10_p", "grad_norm", "log_lik"]
 GOOD = {0: ([1, 2], [3, 4, 5]), 4: ([], [6]), 7: ([7], [8] * 20), 10: ([1], [2])}

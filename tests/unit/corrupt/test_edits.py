@@ -39,12 +39,13 @@ def test_insertion_adds_exactly_the_fraction_and_keeps_the_rest_in_order(ids, fr
 def test_deletion_removes_exactly_the_fraction(ids, fraction, at, seed):
     n = round(fraction * len(ids))
     assume(n < len(ids))
-    marked = list(enumerate(ids))  # each token with its place, so that equal tokens can be told apart
+    places = [1000 * place + token for place, token in enumerate(ids)]  # each token with its place, so that equal tokens can be told apart
+    marked = list(places)
     out = corrupt.delete(marked, fraction, corrupt.generator(seed), at=at)
     assert len(out) == len(ids) - n
     assert out == sorted(out)
     assert set(out) <= set(marked)
-    assert marked == list(enumerate(ids))
+    assert marked == places
     if at == "start":
         assert out == marked[n:]
 
@@ -205,8 +206,12 @@ def test_what_cannot_be_done_is_said():
         corrupt.truncate([1, 2, 3], 4)
     with pytest.raises(InvalidTextError, match="got an empty one"):
         corrupt.insert([], 0.5, rng, POOL)
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_text_instead_of_ids():
     with pytest.raises(InvalidTextError, match="expected token ids, got text"):
-        corrupt.delete("abc", 0.5, rng)
+        corrupt.delete("abc", 0.5, corrupt.generator(0))
 
 
 def test_tensors_are_taken_as_they_are():
