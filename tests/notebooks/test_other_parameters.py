@@ -10,7 +10,7 @@ from gaussmark_lib.runs import notebook as notebooks
 
 OTHER = {
     "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 12},
-    "01_motivation": {"seed": 1, "n_texts": 500},
+    "01_motivation": {"seed": 1, "n_texts": 300, "n_keys": 2048, "n_prompts": 12, "n_lm_keys": 2, "n_tokens": 48},
     "02_level_check": {"seed": 1, "n_texts": 36, "keys_per_text": 20},
     "03_detectability": {"seed": 1, "lengths": [30, 120, 240], "n_prompts": 12, "n_spread": 8, "weight": "model.layers.5.mlp.down_proj.weight"},
     "04_layer_sigma_sweep": {
