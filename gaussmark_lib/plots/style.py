@@ -1,7 +1,7 @@
 """One look for every figure: colours that colour-blind readers can tell apart, quiet grid, sizes that fit a notebook's width."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 import matplotlib as mpl
 import numpy as np
@@ -38,7 +38,7 @@ def heading(figure: Figure, text: str) -> None:
     figure.suptitle(text, x=0.07, ha="left", fontsize="medium")
 
 
-def categories(axes: Axes, names: Sequence[str], room: float = 0.5) -> None:
+def categories(axes: Axes, names: Collection[str], room: float = 0.5) -> None:
     """A row for each name, the first on top, with some room below the last."""
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 1 + room, -room))
 

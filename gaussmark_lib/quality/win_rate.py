@@ -9,7 +9,7 @@ the watermarked model with its own base model, and the base model with itself un
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,7 @@ class Answer:
     retries: int = 0
 
 
+@runtime_checkable
 class Judge(Protocol):
     """Anything with a public ``name`` that answers questions, one answer a question, in order. It does not raise for a question that fails."""
 

@@ -10,23 +10,32 @@ from gaussmark_lib.runs import notebook as notebooks
 
 OTHER = {
     "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 12},
-    "01_motivation": {"seed": 1, "n_texts": 500},
+    "01_motivation": {"seed": 1, "n_texts": 300, "n_keys": 2048, "n_prompts": 12, "n_lm_keys": 2, "n_tokens": 48},
     "02_level_check": {"seed": 1, "n_texts": 36, "keys_per_text": 20},
     "03_detectability": {"seed": 1, "lengths": [30, 120, 240], "n_prompts": 12, "n_spread": 8, "weight": "model.layers.5.mlp.down_proj.weight"},
     "04_layer_sigma_sweep": {
         "seed": 1,
         "weights": ["model.layers.0.mlp.up_proj.weight", "model.layers.4.mlp.down_proj.weight"],
+        "sigmas": [0.08, 0.16, 0.32],
+        "n_prompts": 6,
         "n_tokens": 60,
-        "n_check": 16,
+        "n_passages": 8,
+        "n_passage": 60,
+        "n_items": 20,
+        "n_check": 12,
+        "search_steps": 3,
     },
     "05_quality": {
         "seed": 1,
-        "n_passages": 24,
-        "n_items": 40,
-        "n_texts": 48,
-        "n_judged": 24,
+        "n_passages": 12,
+        "n_items": 20,
+        "n_texts": 24,
+        "n_text_tokens": 24,
+        "n_judged": 12,
+        "exchange_weights": ["model.layers.4.mlp.down_proj.weight", "model.layers.5.mlp.up_proj.weight"],
         "exchange_psi": [2.0],
-        "n_exchange": 16,
+        "n_exchange": 8,
+        "n_exchange_tokens": 40,
         "rank_dropped": 0,
     },
     "06_robustness": {
@@ -93,7 +102,7 @@ OTHER = {
         "n_generated": 8,
     },
     "11_playground": {"seed": 1, "n_tokens": 60},
-    "20_train_doclm": {"seed": 1, "steps": 36},
+    "20_train_doclm": {"seed": 1, "steps": 24, "vocab": 512, "blocks": 2, "hidden": 128, "eval_pages": 12},
 }
 
 

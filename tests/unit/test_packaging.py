@@ -20,9 +20,10 @@ from gaussmark_lib.paths import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]
 FOR_TESTS = [Requirement(text) for text in PROJECT["optional-dependencies"]["test"]]
+LOCK = "requirements.lock"
 TOP_LEVEL = {
     *(".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml"),
-    *("data", "gaussmark_lib", "notebooks", "papermill_runs", "tests"),
+    *("requirements.lock", "data", "gaussmark_lib", "notebooks", "papermill_runs", "tests"),
 }
 
 
@@ -65,12 +66,45 @@ def test_what_is_installed_fits_what_is_declared():
         assert requirement.specifier.contains(version), f"{requirement} is declared, {version} is installed"
 
 
-def test_torch_is_pinned_and_the_makefile_installs_that_version_alone():
+def _torch() -> str:
+    """The pin of torch, which is the one package that no lock file names: where it comes from decides for which hardware it is built."""
     (torch,) = [str(requirement) for requirement in DECLARED if requirement.name == "torch"]
+    return torch
+
+
+def _faults_of_lock(text: str, declared: list[Requirement]) -> list[str]:
+    """Lines that pin no version, requirements without a line, and pins that a requirement does not allow."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pins = dict(line.split("==") for line in lines if re.fullmatch(r"[\w.-]+==[\w.]+", line))
+    faults = [line for line in lines if line.partition("==")[0] not in pins]
+    for requirement in declared:
+        name = canonicalize_name(requirement.name)
+        if name not in pins:
+            faults.append(f"{name} is missing")
+        elif not requirement.specifier.contains(pins[name]):
+            faults.append(f"{requirement}: {pins[name]}")
+    return faults
+
+
+def test_the_lock_file_pins_every_dependency_within_its_range_and_no_torch():
+    text = (ROOT / LOCK).read_text()
+    assert _faults_of_lock(text, [requirement for requirement in DECLARED + FOR_TESTS if requirement.name != "torch"]) == []
+    assert not re.search(r"^torch\b", text, re.MULTILINE)
+
+
+def test_the_check_of_the_lock_file_can_fail():
+    declared = [Requirement(text) for text in ("numpy>=2.4,<3", "lm_eval[hf]>=0.4.13", "pandas>=3", "scipy>=1.17")]
+    text = "# made by hand\nnumpy==3.0.1\nlm-eval==0.4.13\nscipy>=1.17\n"
+    assert _faults_of_lock(text, declared) == ["scipy>=1.17", "numpy<3,>=2.4: 3.0.1", "pandas is missing", "scipy is missing"]
+
+
+def test_torch_is_pinned_and_the_makefile_installs_that_version_the_lock_file_and_then_this_alone():
+    torch = _torch()
     assert re.fullmatch(r"torch==\d+\.\d+\.\d+", torch)
     done = subprocess.run(["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, check=True)
     installs = [line.split() for line in done.stdout.splitlines() if " pip install " in line]
-    assert [line[-1].strip("'") for line in installs] == [torch, ".[test]"]
+    assert [line[-1].strip("'") for line in installs] == [torch, LOCK, "."]
+    assert ["--no-deps" in line for line in installs] == [False, True, True], "a version that is not in the lock file would be installed"
 
 
 def test_the_conda_environment_is_that_of_pyproject():
@@ -80,9 +114,8 @@ def test_the_conda_environment_is_that_of_pyproject():
     name, version = python.split("=")
     assert (name, pip) == ("python", "pip")
     assert SpecifierSet(PROJECT["requires-python"]).contains(f"{version}.1")
-    (line,) = through_pip["pip"]
-    extras = re.fullmatch(r"-e \.\[([\w,]+)\]", line)[1].split(",")
-    assert set(extras) <= set(PROJECT["optional-dependencies"])
+    assert through_pip["pip"] == [_torch(), f"-r {LOCK}", "-e .[test]"]
+    assert "test" in PROJECT["optional-dependencies"]
 
 
 def test_the_command_exists_and_every_file_of_the_library_is_packaged():
