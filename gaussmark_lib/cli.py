@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = parser().parse_args(_joined(words) if words[:1] in (["run"], ["sweep"]) else words)
     try:
-        return arguments.do(arguments)
+        return arguments.do(arguments) or 0
     except GaussMarkError as error:
         print(f"gaussmark: {error}", file=sys.stderr)
         return REFUSED
@@ -41,14 +41,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--force", action="store_true", help="run it even if there is a record")
     run.add_argument("--parameters", action="store_true", help="list the notebook's parameters, and run nothing")
 
-    sweep = _command(
-        commands,
-        "sweep",
-        _sweep,
-        "run a notebook over a grid of parameters",
-        "Runs a notebook once for every cell of a grid, as many at a time as there are workers, and writes one table. "
-        "Cells with a record are not run again, so the same command continues a sweep that was stopped.",
-    )
+    what = "run a notebook for every cell of a grid of parameters and write one table; cells with a record are not run again"
+    sweep = _command(commands, "sweep", _sweep, what)
     _add_question(sweep)
     sweep.add_argument("--grid", metavar="GRID", required=True, help=f"a YAML file of `name: [value, value]` lines, {BY_NAME}")
     place = sweep.add_mutually_exclusive_group()
@@ -84,8 +78,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _command(commands: Any, name: str, do: Callable, summary: str, description: str = "") -> argparse.ArgumentParser:
-    command = commands.add_parser(name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.")
+def _command(commands: Any, name: str, do: Callable, summary: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     command.set_defaults(do=do)
     return command
 
@@ -177,7 +171,7 @@ def _tour(arguments: argparse.Namespace) -> int:
     return FAILED if done.failed else 0
 
 
-def _detect(arguments: argparse.Namespace) -> int:
+def _detect(arguments: argparse.Namespace) -> None:
     if (arguments.file is None) == (arguments.text is None):
         raise GaussMarkError("expected one text to test: a FILE, - for standard input, or --text")
     if arguments.prompt and arguments.prompt_file:
@@ -189,12 +183,11 @@ def _detect(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.keys import Key
 
     key = Key.load(arguments.key)
-    watermark = key.watermark
+    watermark = key.watermark  # refuses an unbound key before the model is loaded
     lm = models.load(arguments.model)
     row = score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], watermark, [key]).iloc[0]
     found = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in ("key_id", "psi", "p_value", "log10_p", "n_tokens")}
     print(json.dumps(found) if arguments.json else _sentence(found))
-    return 0
 
 
 def _sentence(found: dict) -> str:
@@ -207,7 +200,7 @@ def _sentence(found: dict) -> str:
     )
 
 
-def _new_key(arguments: argparse.Namespace) -> int:
+def _new_key(arguments: argparse.Namespace) -> None:
     if Path(arguments.path).exists():
         raise GaussMarkError(f"{arguments.path} exists, and a key is never overwritten; name another file")
 
@@ -217,17 +210,15 @@ def _new_key(arguments: argparse.Namespace) -> int:
     key = perturb.bind(models.load(arguments.model).model, watermark, perturb.Key.new())
     key.save(arguments.path)
     print(f"key {key.key_id} for {arguments.weight}: {arguments.path}\nKeep it secret: whoever has it can detect the watermark, and remove it.")
-    return 0
 
 
-def _show_key(arguments: argparse.Namespace) -> int:
+def _show_key(arguments: argparse.Namespace) -> None:
     from gaussmark_lib.keys import Key
 
     key = Key.load(arguments.path)
     print(f"{'key_id':14} {key.key_id}")
     for name, value in (key.binding.model_dump() if key.binding else {"bound to": "nothing"}).items():
         print(f"{name:14} {value}")
-    return 0
 
 
 def _read(name: str) -> str:
