@@ -25,5 +25,6 @@ The scheme, flat:
 
 The rooms around it, which import the core and are imported by none of it but ``cli``: ``corrupt`` (what happens to a text on its way), ``schemes``
 (all watermarks by name), ``token_level`` (Algs. 3 and 4), ``experiments`` and ``plots`` (a file per notebook, with its name), ``quality``,
-``runs`` (one notebook run and its record), ``sweeps`` (many), ``doclm`` (the embedded model), ``toys`` (the theory in closed form), ``widgets``.
+``runs`` (one notebook run and its record), ``sweeps`` (many runs: grids, the tour), ``doclm`` (the embedded model), ``toys`` (the theory in
+closed form), ``widgets``.
 """

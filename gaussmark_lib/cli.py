@@ -1,10 +1,10 @@
-"""The command ``gaussmark``. It reads arguments and prints; what it does is in the library. Heavy imports wait until they are needed."""
+"""The command ``gaussmark``: it reads arguments, calls the library and prints. Slow imports wait until they are needed."""
 
 import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from gaussmark_lib.runs.notebook import Notebook
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130  # exit codes
+BY_NAME = "or its name in papermill_runs/presets"
 
 
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = parser().parse_args(_joined(words) if words[:1] in (["run"], ["sweep"]) else words)
     try:
-        return arguments.do(arguments)
+        return arguments.do(arguments) or 0
     except GaussMarkError as error:
         print(f"gaussmark: {error}", file=sys.stderr)
         return REFUSED
@@ -32,81 +33,63 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="gaussmark", description="Watermark a language model's text by Gaussian noise on one weight matrix, and detect it."
-    )
+    top = argparse.ArgumentParser(prog="gaussmark", description="Watermark a model's text by Gaussian noise on one weight matrix, and detect it.")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    run = commands.add_parser(
-        "run", help="run a notebook with checked parameters and record it", description="Runs a notebook, or answers from its record."
-    )
+    run = _command(commands, "run", _run, "run a notebook with checked parameters and record it")
     _add_question(run)
     run.add_argument("--force", action="store_true", help="run it even if there is a record")
     run.add_argument("--parameters", action="store_true", help="list the notebook's parameters, and run nothing")
-    run.set_defaults(do=_run)
 
-    sweep = commands.add_parser(
-        "sweep",
-        help="run a notebook over a grid of parameters",
-        description="Runs a notebook once for every cell of a grid, as many at a time as there are workers, and writes one table. "
-        "Cells with a record are not run again, so a sweep that was stopped goes on where it was.",
-    )
+    what = "run a notebook for every cell of a grid of parameters and write one table; cells with a record are not run again"
+    sweep = _command(commands, "sweep", _sweep, what)
     _add_question(sweep)
-    sweep.add_argument(
-        "--grid", metavar="GRID", required=True, help="a YAML file of `name: [value, value]` lines, or its name in papermill_runs/presets"
-    )
+    sweep.add_argument("--grid", metavar="GRID", required=True, help=f"a YAML file of `name: [value, value]` lines, {BY_NAME}")
     place = sweep.add_mutually_exclusive_group()
-    place.add_argument("--workers", metavar="N", type=int, help="how many local processes; by default one a core, or one a GPU with --gpus-per-run")
+    place.add_argument("--workers", metavar="N", type=int, help="number of local processes; by default one per core, or per GPU with --gpus-per-run")
     place.add_argument("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler, e.g. tcp://host:8786")
-    place.add_argument(
-        "--cluster", metavar="FILE", help="start workers as a queue's jobs: a YAML file, or its name in papermill_runs/presets (slurm)"
-    )
+    place.add_argument("--cluster", metavar="FILE", help=f"start workers as a queue's jobs: a YAML file, {BY_NAME} (slurm)")
     sweep.add_argument("--gpus-per-run", metavar="N", type=int, choices=range(65), default=0, help="GPUs that a run has to itself (0)")
-    sweep.set_defaults(do=_sweep)
 
-    tour = commands.add_parser(
-        "tour",
-        help="run all numbered notebooks and write one page",
-        description="Runs all numbered notebooks, several at a time, and writes one page about them.",
-    )
-    tour.add_argument("--workers", metavar="N", type=int, help="how many notebooks run at a time; by default one a core, as far as memory allows")
-    tour.add_argument("--force", action="store_true", help="run them even where there are records")
-    tour.add_argument("--records", metavar="DIR", type=Path, help="where records and the tour lie, instead of papermill_runs")
-    tour.set_defaults(do=_tour)
+    tour = _command(commands, "tour", _tour, "run all numbered notebooks, several at a time, and write one page about them")
+    tour.add_argument("--workers", metavar="N", type=int, help="notebooks that run at a time; by default one per core, as far as memory allows")
+    tour.add_argument("--force", action="store_true", help="run them even if there are records")
+    tour.add_argument("--records", metavar="DIR", type=Path, help="folder of the records and the tour, instead of papermill_runs")
 
-    detect = commands.add_parser("detect", help="test a text for a key", description="Tests whether a text carries a key's watermark.")
+    detect = _command(commands, "detect", _detect, "test whether a text carries a key's watermark")
     detect.add_argument("file", metavar="FILE", nargs="?", help="the text; - reads standard input")
     detect.add_argument("--text", help="the text itself")
     detect.add_argument("--key", required=True, help="key file")
     detect.add_argument("--model", default="doclm", help="base model: doclm, a folder or a hub id")
-    detect.add_argument("--prompt", default="", help="what the text was the answer to; without it the test stays exact and finds less")
+    detect.add_argument("--prompt", default="", help="the text's prompt; without it the test stays exact and has less power")
     detect.add_argument("--prompt-file", help="the same from a file")
     detect.add_argument("--json", action="store_true", help="print JSON")
-    detect.set_defaults(do=_detect)
 
     key = commands.add_parser("key", help="make and look at key files", description="Makes and shows key files.")
     actions = key.add_subparsers(title="actions", metavar="ACTION", required=True)
-    new = actions.add_parser("new", help="make a key for one weight of one model", description="Makes a key for one weight of one model.")
+    new = _command(actions, "new", _new_key, "make a key for one weight of one model")
     new.add_argument("path", metavar="PATH", help="key file to write; never overwritten, readable by you only")
     new.add_argument("--weight", required=True, help="full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight")
     new.add_argument("--sigma", required=True, type=float, help="standard deviation of the noise")
     new.add_argument("--model", default="doclm", help="base model: doclm, a folder or a hub id")
     new.add_argument("--rank-dropped", type=int, default=0, metavar="K", help="top singular directions that the noise avoids (0)")
-    new.set_defaults(do=_new_key)
-    show = actions.add_parser("show", help="print what a key is for, not its secret", description="Prints what a key is for, but not its secret.")
+    show = _command(actions, "show", _show_key, "print what a key is for, but not its secret")
     show.add_argument("path", metavar="PATH")
-    show.set_defaults(do=_show_key)
     return top
 
 
+def _command(commands: Any, name: str, do: Callable, summary: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    command.set_defaults(do=do)
+    return command
+
+
 def _add_question(command: argparse.ArgumentParser) -> None:
-    """What is asked of which notebook, for all commands that run one."""
+    """The arguments of every command that runs one notebook."""
     command.add_argument("notebook", metavar="NOTEBOOK", help="number (00), name (00_first_watermark) or path")
     command.add_argument("-p", dest="typed", metavar="NAME VALUE", action="append", default=[], help="a parameter's value, in YAML; may be repeated")
-    command.add_argument(
-        "-f", dest="preset", metavar="PRESET", help="a YAML file of parameter values, or its name in papermill_runs/presets; -p overrides it"
-    )
-    command.add_argument("--records", metavar="DIR", type=Path, help="where records lie, instead of papermill_runs")
+    command.add_argument("-f", dest="preset", metavar="PRESET", help=f"a YAML file of parameter values, {BY_NAME}; -p overrides it")
+    command.add_argument("--records", metavar="DIR", type=Path, help="folder of the records, instead of papermill_runs")
 
 
 def _joined(words: list[str]) -> list[str]:
@@ -119,7 +102,7 @@ def _joined(words: list[str]) -> list[str]:
 
 
 def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[str, Any], dict[str, Any]]:
-    """What -f and what -p say."""
+    """The values that -f gives, and those that -p gives."""
     from gaussmark_lib.runs import parameters, presets
 
     if lone := [typed for typed in arguments.typed if "=" not in typed]:
@@ -162,18 +145,10 @@ def _sweep(arguments: argparse.Namespace) -> int:
     values = grid.read(arguments.grid)
     preset, typed = _values(arguments, notebook)
     if twice := typed.keys() & values.keys():
-        raise GaussMarkError(f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; say it once")
+        raise GaussMarkError(f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; give it once")
+    place = {name: getattr(arguments, name) for name in ("workers", "scheduler", "cluster", "gpus_per_run")}
     with _stoppable():
-        done = sweeps.sweep(
-            notebook,
-            values,
-            preset | typed,
-            workers=arguments.workers,
-            scheduler=arguments.scheduler,
-            cluster=arguments.cluster,
-            gpus_per_run=arguments.gpus_per_run,
-            root=arguments.records,
-        )
+        done = sweeps.sweep(notebook, values, preset | typed, root=arguments.records, **place)
     for why, failures in groupby(sorted(done.failed, key=lambda failure: failure.why), key=lambda failure: failure.why):
         cells = [", ".join(f"{name}={value!r}" for name, value in failure.params.items()) or notebook.name for failure in failures]
         print(f"\ngaussmark: failed: {'; '.join(cells)}\n{why}", file=sys.stderr)
@@ -186,7 +161,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _tour(arguments: argparse.Namespace) -> int:
-    from gaussmark_lib.runs.tour import tour
+    from gaussmark_lib.sweeps.tour import tour
 
     with _stoppable():
         done = tour(force=arguments.force, workers=arguments.workers, root=arguments.records)
@@ -196,7 +171,7 @@ def _tour(arguments: argparse.Namespace) -> int:
     return FAILED if done.failed else 0
 
 
-def _detect(arguments: argparse.Namespace) -> int:
+def _detect(arguments: argparse.Namespace) -> None:
     if (arguments.file is None) == (arguments.text is None):
         raise GaussMarkError("expected one text to test: a FILE, - for standard input, or --text")
     if arguments.prompt and arguments.prompt_file:
@@ -208,16 +183,15 @@ def _detect(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.keys import Key
 
     key = Key.load(arguments.key)
-    watermark = key.watermark
+    watermark = key.watermark  # refuses an unbound key before the model is loaded
     lm = models.load(arguments.model)
     row = score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], watermark, [key]).iloc[0]
     found = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in ("key_id", "psi", "p_value", "log10_p", "n_tokens")}
     print(json.dumps(found) if arguments.json else _sentence(found))
-    return 0
 
 
 def _sentence(found: dict) -> str:
-    """What a p-value says, and over what: the draw of the key, for this text as it is."""
+    """What a p-value says: the key is random here, and the text is fixed."""
     one_in = 10 ** -found["log10_p"]
     odds = f"{found['p_value']:.0%}" if one_in < 10 else f"one in {one_in:,.0f}" if one_in < 1e9 else f"about one in 1e{-found['log10_p']:.0f}"
     return (
@@ -226,7 +200,7 @@ def _sentence(found: dict) -> str:
     )
 
 
-def _new_key(arguments: argparse.Namespace) -> int:
+def _new_key(arguments: argparse.Namespace) -> None:
     if Path(arguments.path).exists():
         raise GaussMarkError(f"{arguments.path} exists, and a key is never overwritten; name another file")
 
@@ -236,17 +210,15 @@ def _new_key(arguments: argparse.Namespace) -> int:
     key = perturb.bind(models.load(arguments.model).model, watermark, perturb.Key.new())
     key.save(arguments.path)
     print(f"key {key.key_id} for {arguments.weight}: {arguments.path}\nKeep it secret: whoever has it can detect the watermark, and remove it.")
-    return 0
 
 
-def _show_key(arguments: argparse.Namespace) -> int:
+def _show_key(arguments: argparse.Namespace) -> None:
     from gaussmark_lib.keys import Key
 
     key = Key.load(arguments.path)
     print(f"{'key_id':14} {key.key_id}")
     for name, value in (key.binding.model_dump() if key.binding else {"bound to": "nothing"}).items():
         print(f"{name:14} {value}")
-    return 0
 
 
 def _read(name: str) -> str:
@@ -258,7 +230,7 @@ def _read(name: str) -> str:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones do not disturb the tidying up, which takes a second."""
+    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones are ignored, so that the clean-up, about a second, can finish."""
 
     def stop(number: int, frame: object) -> None:
         for each in before:

@@ -12,7 +12,6 @@
 ``kernel``      the process that executes the cells
 ``folder``      the folder that a run leaves
 ``inside``      what a notebook calls to record results, tables and figures
-``tour``        all numbered notebooks, and one page about them
 ==============  ==========================================================================
 """
 

@@ -90,7 +90,7 @@ def load(name: str | Path) -> Notebook:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         if content["nbformat"] != 4:
-            raise ValueError(f"its format is {content['nbformat']}, expected 4")
+            raise GaussMarkError(f"its format is {content['nbformat']}, expected 4")
         cells = tuple(Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ()))) for c in content["cells"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise GaussMarkError(f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab") from None

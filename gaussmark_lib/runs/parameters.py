@@ -1,14 +1,14 @@
 """A notebook's parameters: read from its source, and checked before anything runs.
 
-Papermill logs an unknown name and goes on, and never looks at a type; a misspelt ``sgima`` would give an answer to a question
-nobody asked. Here the cell tagged ``parameters`` is the whole declaration, one annotated literal a line:
+Papermill only logs an unknown name and checks no types, so a misspelt ``sgima`` would silently run with the default of ``sigma``.
+Here the cell tagged ``parameters`` declares everything, one annotated literal per line:
 
     sigma: float = 0.05  # (0, 1] standard deviation of the noise
     scheme: str = "plain"  # {plain, low_rank} which noise
     n_texts: int = 64  # [1, 10000] texts to score
     weight: str | None = None  # name of the matrix; None takes the model's default
 
-It is parsed, never executed. What fits is checked by pydantic in strict mode: True is no int, 3 is a float, nan is nothing.
+The cell is parsed, never executed. Pydantic checks values in strict mode: True is not an int, 3 is accepted as a float, nan is refused.
 """
 
 import ast
@@ -36,7 +36,7 @@ _CHOICES = re.compile(r"\{(.*?)\}\s*(.*)")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One line of the cell: ``type`` carries its range or choices, ``allowed`` says them in words."""
+    """One line of the cell. ``type`` includes the range or the choices; ``allowed`` states them in words."""
 
     name: str
     type: Any
@@ -56,7 +56,7 @@ class Parameter:
         return True
 
     def parse(self, text: str) -> Any:
-        """What someone typed: the text as it is where a string fits, YAML where not (and for None)."""
+        """The value of a typed text: the text itself where a string is allowed, otherwise (and for None) parsed as YAML."""
         null = text in ("None", "null") and self.fits(None)
         return text if self.fits(text) and not null else presets.load(text)
 
@@ -80,11 +80,11 @@ def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
     for statement in tree.body:
         try:
             if statement.lineno <= last_line:
-                raise ValueError("one parameter a line")
+                raise ParameterError("expected one parameter per line")
             last_line = statement.end_lineno or statement.lineno
             parameter = _parameter(statement, " ".join(comments.get(line, "") for line in range(statement.lineno, last_line + 1)).strip())
             if parameter.name in found:
-                raise ValueError("declared twice")
+                raise ParameterError("declared twice")
         except ValueError as error:
             line = ast.get_source_segment(source, statement)
             raise ParameterError(f"{name}: line {statement.lineno} of the parameters cell, `{line}`: {error}") from None
@@ -96,7 +96,7 @@ def check(declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str
     """The value of every declared parameter: the given one, checked, or the default.
 
     Raises:
-        ParameterError: names all values that cannot be used, each with what was expected and what came.
+        ParameterError: lists all values that cannot be used, each with the expected and the given value.
     """
     problems, values = [], {}
     for key, value in given.items():
@@ -113,7 +113,7 @@ def check(declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str
 
 
 def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Values from a command line's (name, text) pairs; unknown names are kept, for ``check`` to name them with all other problems."""
+    """Values from a command line's (name, text) pairs; unknown names are kept, so that ``check`` reports them with all other problems."""
     values: dict[str, Any] = {}
     for key, text in typed:
         if key in values:
@@ -138,24 +138,24 @@ def _comments(source: str) -> dict[int, str]:
 
 def _parameter(statement: ast.stmt, comment: str) -> Parameter:
     if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value is not None):
-        raise ValueError("expected `name: type = literal  # [low, high] help`")
+        raise ParameterError("expected `name: type = literal  # [low, high] help`")
     try:
         default = ast.literal_eval(statement.value)
     except (ValueError, TypeError, SyntaxError):
-        raise ValueError("expected a literal; what is derived belongs in a later cell") from None
+        raise ParameterError("expected a literal; what is derived belongs in a later cell") from None
     annotation = ast.unparse(statement.annotation)
     limit, words, help_text = _limit(comment)
     parameter = Parameter(statement.target.id, _type(statement.annotation, limit), default, annotation + words, help_text)
     try:
         return replace(parameter, default=parameter.check(default))  # 1 becomes the float that it stands for
     except ValidationError:
-        raise ValueError(f"the default {default!r} is not {parameter.allowed}") from None
-    except TypeError:  # an order was asked of something that has none
-        raise ValueError(f"a range does not go with {annotation}") from None
+        raise ParameterError(f"the default {default!r} is not {parameter.allowed}") from None
+    except TypeError:  # the type has no order
+        raise ParameterError(f"a range does not go with {annotation}") from None
 
 
 def _limit(comment: str) -> tuple[list[AfterValidator], str, str]:
-    """(what pydantic checks, the same in words, the help) of a comment ``[low, high] help``, ``{a, b} help`` or ``help``."""
+    """(pydantic's check, the same in words, the help text) of a comment ``[low, high] help``, ``{a, b} help`` or ``help``."""
     if match := _RANGE.fullmatch(comment):
         left, low, high, right, help_text = match.groups()
         bottom, top = float(low), float(high)
@@ -166,21 +166,21 @@ def _limit(comment: str) -> tuple[list[AfterValidator], str, str]:
         choices = [presets.load(choice) for choice in match[1].split(",")]
         return [_only(lambda value: value in choices)], f", one of {', '.join(map(repr, choices))}", match[2]
     if comment.startswith(("[", "{")):
-        raise ValueError("expected `# [low, high] help` or `# {a, b} help`")
+        raise ParameterError("expected `# [low, high] help` or `# {a, b} help`")
     return [], "", comment
 
 
 def _only(accepts: Callable[[Any], bool]) -> AfterValidator:
     def validate(value: Any) -> Any:
         if not accepts(value):
-            raise ValueError("not allowed")
+            raise ParameterError("not allowed")
         return value
 
     return AfterValidator(validate)
 
 
 def _type(node: ast.expr, limit: list[AfterValidator]) -> Any:
-    """The type an annotation means, its innermost scalars limited; names are looked up here and nothing is evaluated."""
+    """The type of an annotation, with the limit on its innermost scalars. Nothing is evaluated."""
     match node:
         case ast.Name(id=name) if name in SCALARS:
             return Annotated[(SCALARS[name], *limit)] if limit else SCALARS[name]
@@ -190,4 +190,4 @@ def _type(node: ast.expr, limit: list[AfterValidator]) -> Any:
             return _type(left, limit) | _type(right, limit)
         case ast.Subscript(value=ast.Name(id="list"), slice=item):
             return list[_type(item, limit)]
-    raise ValueError(f"cannot check the type {ast.unparse(node)}; int, float, str, bool, list[…] and … | None can be")
+    raise ParameterError(f"cannot check the type {ast.unparse(node)}; int, float, str, bool, list[…] and … | None can be")

@@ -44,11 +44,11 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
 
 
 def load(text: str) -> Any:
-    """The value of one YAML document; ValueError, in one line, where it is none."""
+    """The value of one YAML document; ParameterError, in one line, if it cannot be read."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise ParameterError(" ".join(str(error).split())) from None
 
 
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import weakref
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -47,11 +48,16 @@ def responses(
 
 
 def _name(model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, seed: int) -> str:
-    code = identity.of_module(type(scheme).__module__ if scheme else generate.__name__)
-    versions = [code, torch.__version__, transformers.__version__, str(model.device)]
+    versions = [_code(type(scheme).__module__ if scheme else generate.__name__), torch.__version__, transformers.__version__, str(model.device)]
     who = [type(scheme).__qualname__, repr(scheme), scheme.key.fingerprint, repr(scheme.key.binding)] if scheme else []
     question = [versions, sha256(model), who, [list(map(int, prompt)) for prompt in prompts], n_tokens, seed]
     return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:24]
+
+
+@cache
+def _code(module: str) -> str:
+    """The version of a module's code, read once per process: a kernel goes on with the code that it imported, even if the file changes."""
+    return identity.of_module(module)
 
 
 def sha256(model: PreTrainedModel) -> str:

@@ -1,12 +1,13 @@
-"""Sweeps: a notebook over a grid of parameters, on as many processes or machines as there are.
+"""Many runs: a notebook over a grid of parameters (a sweep) or all notebooks (the tour), on many processes or machines.
 
 ==============  ====================================================================
-``over_grid``   one sweep: what is missing is run, and one table written over all
-``grid``        the grid: which values to try, and the cells that they span
+``over_grid``   one sweep: runs the cells that have no record, and writes one table of all
+``grid``        the grid: the values to try, and the cells that they span
 ``places``      where the runs run: this machine, a Dask scheduler, a batch queue
-``submit``      hands the cells to workers and collects how each of them ended
+``submit``      hands the runs to workers and collects how each of them ended
 ``worker``      what a worker does
 ``tables``      the tables of a sweep, made of its records alone
+``tour``        all numbered notebooks, and one page about them
 ==============  ====================================================================
 """
 

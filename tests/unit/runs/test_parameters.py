@@ -47,7 +47,7 @@ def test_reads_names_defaults_help_and_limits(declared):
         ("def f(): pass", "expected `name: type = literal"),
         ("a: int", "expected `name: type = literal"),
         ("a.b: int = 1", "expected `name: type = literal"),
-        ("a: int = 1; b: int = 2", "one parameter a line"),
+        ("a: int = 1; b: int = 2", "one parameter per line"),
         ("a: int = 1\na: int = 2", "declared twice"),
         ("a: int = 2 * 3", "expected a literal"),
         ("a: str = open('x').read()", "expected a literal"),

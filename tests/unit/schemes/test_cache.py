@@ -18,6 +18,14 @@ KEY = perturb.Key.from_seed(0)
 MARKED = GaussMark(WM, KEY)
 
 
+@pytest.fixture(autouse=True)
+def code_read_anew():
+    """As in a process that has just begun."""
+    cache._code.cache_clear()
+    yield
+    cache._code.cache_clear()
+
+
 @pytest.fixture
 def model():
     return tiny_lm.build().model
@@ -62,6 +70,9 @@ def test_whatever_a_text_depends_on_is_part_of_its_name(ask, tmp_path, model, mo
     ask()
     assert kept(tmp_path) == 11, "another model, if only in one bit"
     monkeypatch.setattr(identity, "of_module", lambda name: "another")
+    ask()
+    assert kept(tmp_path) == 11, "a process goes on with the code that it began with, even if the files change"
+    cache._code.cache_clear()
     ask()
     assert kept(tmp_path) == 12
 

@@ -13,7 +13,7 @@ from gaussmark_lib import cli, paths, stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import inside, kernel
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs.tour import tour
+from gaussmark_lib.sweeps.tour import tour
 
 CLAIM = r"""# {name}: one claim & more
 
