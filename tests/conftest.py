@@ -79,3 +79,14 @@ def wrong_types(monkeypatch):
     import jaxtyping
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="module")
+def no_table_of_selfhash():
+    """transformers' KGW processor draws 1,000,003 numbers each time it is made, 20 ms, for a variant that nothing here uses."""
+    import torch
+
+    draw = torch.randperm
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randperm", lambda n, **options: torch.empty(0) if n == 1_000_003 else draw(n, **options))
+        yield

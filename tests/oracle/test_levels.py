@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
-import torch
 from scipy.stats import binom
 
 from gaussmark_lib import corrupt, generate, schemes
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.schemes import GaussMark, Scheme
 
+pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
 LM = tiny_lm.build()
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.2, rank_dropped=4)
 SCHEMES = schemes.named(WM, Key.from_seed(0))
@@ -47,15 +47,6 @@ def p_values(scheme: Scheme, corruption: str, first_seed: int) -> np.ndarray:
 def exceeded(p: np.ndarray) -> list[float]:
     """The levels at which the p-values are at most α more often than a binomial with probability α allows."""
     return [level for level in LEVELS if binom.sf((p <= level).sum() - 1, len(p), level) < ALLOWED]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_table_of_selfhash():
-    """transformers' KGW processor draws 1,000,003 numbers each time it is made, 20 ms, for a variant that nothing here uses."""
-    draw = torch.randperm
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randperm", lambda n, **options: torch.empty(0) if n == 1_000_003 else draw(n, **options))
-        yield
 
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS)

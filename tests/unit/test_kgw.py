@@ -16,6 +16,7 @@ from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWat
 from gaussmark_lib.kgw import KGW, attained, exact_tail, stock_generate
 from gaussmark_lib.perturb import Key
 
+pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
 SCHEME = KGW(2.0, Key.from_seed(4))
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
 
