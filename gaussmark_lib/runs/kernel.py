@@ -1,4 +1,4 @@
-"""Runs a notebook's cells in a kernel that is surely this interpreter, and surely dead afterwards.
+"""Runs a notebook's cells in a kernel that uses this interpreter and has always ended afterwards.
 
 "python3" is looked up by name among the machine's kernels, so a notebook may end up in another environment than the one it was started from;
 and a Ctrl-C in the middle of an event loop leaves its tasks behind. So the kernel here is made from ``sys.executable`` and talks over ipc
@@ -74,7 +74,7 @@ def execute(
         folder: where the cells run; the caller's own working directory stays as it is.
         env: added to the environment of the kernel, and of nothing else.
         progress: whether to show a bar over the cells, or tqdm's options for it.
-        wanted: asked twice a second; once it says no, the kernel is killed as by a Ctrl-C, for callers that cannot get one.
+        wanted: called twice a second; once it returns False, the kernel is killed as by a Ctrl-C, for callers that cannot receive one.
 
     Raises:
         papermill.PapermillExecutionError: a cell raised.
@@ -111,7 +111,7 @@ def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: d
 
 
 def mark_stopped(path: Path, name: str, text: str) -> str | None:
-    """Says in the notebook where an error stopped it; returns the first line of that cell, or None if no cell had begun.
+    """Marks in the notebook the cell where an error stopped it; returns its first line, or None if no cell had begun.
 
     Papermill calls cells complete that never ran, and knows nothing of a dead kernel or an interruption.
     """

@@ -5,13 +5,13 @@
     n_texts: 16                  one value, the same in every cell
     weights: [[a, b], [c]]       two values of a parameter that is itself a list
 
-What is no product is written out under ``cells``, each of which is crossed with whatever stands beside it:
+Other combinations are written out under ``cells``; each of these cells is crossed with all values beside it:
 
     cells:
       - {sigma: 0.02, n_tokens: 400}
       - {sigma: 0.2, n_tokens: 50}
 
-Everything is checked before anything runs, because a night of runs with a misspelt name is a night lost.
+The whole grid is checked before the first run, because a misspelt name could waste a night of runs.
 """
 
 import itertools
@@ -31,7 +31,7 @@ def read(name: str | Path) -> dict[str, Any]:
     """The grid in a YAML file, by path or by its name in ``papermill_runs/presets``.
 
     Raises:
-        ParameterError: there is none, or it is something else.
+        ParameterError: there is no such file, or it is not a grid.
     """
     return presets.read(name, "grid")
 
@@ -44,7 +44,7 @@ def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any]
         params: values for the whole sweep, where the grid gives none.
 
     Raises:
-        ParameterError: names everything in the grid that cannot be used, with what was expected and what came.
+        ParameterError: lists everything in the grid that cannot be used, with the expected and the given value.
     """
     problems: list[str] = []
     listed = _listed(grid.get(CELLS, [{}]), problems)

@@ -3,7 +3,7 @@
     results   one row a cell, in the grid's order: run, status, every parameter, every recorded number
     <name>    the tables of that name that the runs saved, one under the other, each with its run and the parameters that vary
 
-So there is no time, no machine and no order of arrival in them.
+So they do not depend on times, machines or the order in which runs finish.
 """
 
 import json

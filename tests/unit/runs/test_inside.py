@@ -143,7 +143,7 @@ def test_estimates_are_recorded_by_their_fields_wherever_they_stand(run_dir):
 
 
 def test_a_notebook_has_one_headline(run_dir):
-    inside.headline("texts detected", stats.Estimate(0.75, 0.194, 0.994, np.int64(4)))
+    inside.headline("texts detected", stats.Estimate(0.75, 0.194, 0.994, 4))
     expected = {"sentence": "texts detected", "value": 0.75, "low": 0.194, "high": 0.994, "n": 4, "unit": ""}
     assert json.loads((run_dir / "results.json").read_text()) == {"headline": expected}
     with pytest.raises(GaussMarkError, match="recorded already: headline"):

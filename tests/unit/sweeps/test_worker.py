@@ -2,8 +2,10 @@
 
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from distributed import Worker
 from small_notebooks import parameters, write
 
 from gaussmark_lib import runs
@@ -61,6 +63,6 @@ def test_the_problems_of_a_worker(source, tmp_path):
 def test_signals_are_left_to_the_sweep_and_not_ignored_by_kernels(monkeypatch):
     handlers = {}
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.update({number: handler}))
-    worker.dask_setup(None)
+    worker.dask_setup(Mock(spec=Worker))
     assert handlers.keys() == {signal.SIGINT, signal.SIGTERM}
     assert all(callable(handler) for handler in handlers.values())
