@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -140,7 +141,7 @@ def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
     return sorted((file.as_posix(), Path(file.locate())) for file in files if file.name.endswith(suffix) and ".." not in file.parts)
 
 
-def _distribution(package: str) -> metadata.Distribution:
+def _distribution(package: str) -> Any:  # a metadata.Distribution; the package importlib_metadata, once imported, answers with a class of its own
     try:
         return metadata.distribution(package)
     except metadata.PackageNotFoundError:

@@ -18,6 +18,7 @@ import numpy as np
 
 from gaussmark_lib.errors import JudgeError
 from gaussmark_lib.quality.win_rate import Answer, Question
+from gaussmark_lib.tokens import Ids, Texts
 
 
 class Ngram:
@@ -30,7 +31,7 @@ class Ngram:
         order: 3 for a trigram model; V^order must fit 63 bits.
     """
 
-    def __init__(self, texts: Sequence[Sequence[int]], vocabulary: int, *, start: int = 0, order: int = 3):
+    def __init__(self, texts: Texts, vocabulary: int, *, start: int = 0, order: int = 3):
         if vocabulary**order >= 2**63:
             raise JudgeError(f"expected vocabulary^order below 2^63, got {vocabulary}^{order}; use a lower order")
         if not any(len(text) for text in texts):
@@ -39,7 +40,7 @@ class Ngram:
         windows = np.concatenate([self._windows([], text) for text in texts])
         self._counts = [_Counts(self._codes(windows, n), vocabulary) for n in range(1, order + 1)]
 
-    def log_q(self, prompt: Sequence[int], response: Sequence[int]) -> np.ndarray:
+    def log_q(self, prompt: Ids, response: Ids) -> np.ndarray:
         """log q of each response token, nats; float64, shape (len(response),)."""
         windows = self._windows(prompt, response)
         q = np.full(len(response), 1 / self.vocabulary)
@@ -47,7 +48,7 @@ class Ngram:
             q = counts.interpolate(self._codes(windows, n), q)
         return np.log(q)
 
-    def _windows(self, prompt: Sequence[int], response: Sequence[int]) -> np.ndarray:
+    def _windows(self, prompt: Ids, response: Ids) -> np.ndarray:
         """(tokens, order): each response token with what stands before it."""
         ids = np.array([self.start] * (self.order - 1) + [*prompt, *response], dtype=np.int64)
         whole = np.lib.stride_tricks.sliding_window_view(ids, self.order) if len(ids) >= self.order else np.empty((0, self.order), dtype=np.int64)

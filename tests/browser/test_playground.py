@@ -40,7 +40,7 @@ panel.wait()
 assert "expected a prompt" in panel.message.value.lower() and "Traceback" not in panel.message.value
 assert panel.generated.value == shown, "what was shown stays"
 
-theta = perturb.Watermark(weight, 1.0).find(lm.model).sha256()
+theta = perturb.Watermark(weight, 1.0).on(lm.model).linear.sha256()
 panel.prompt.value, panel.n_tokens.value = "The function", 120
 panel.wait()
 panel.generate.click()
@@ -49,7 +49,7 @@ while panel.doing.value != "writing watermarked text":
 panel.stop.click()
 panel.wait()
 assert panel.message.value and "Stopped" in panel.message.value and panel.generated.value == shown
-assert perturb.Watermark(weight, 1.0).find(lm.model).sha256() == theta
+assert perturb.Watermark(weight, 1.0).on(lm.model).linear.sha256() == theta
 print("driven")
 """
 

@@ -70,6 +70,7 @@ def test_entropy_at_each_position():
         np.testing.assert_allclose(values, expected.detach(), rtol=1e-9)
 
 
+@pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize(
     ("passages", "match"), [([], "no"), ([[1], []], "passage 1"), ([[1] * 64], "at most 64"), ([[97]], "from 0 to 96"), (["text"], "got text")]
 )

@@ -6,6 +6,7 @@ import tiny_models
 import torch
 from datasets import Dataset
 from scipy import stats as scipy_stats
+from transformers import PreTrainedTokenizerBase
 
 from gaussmark_lib import models, stats, texts
 from gaussmark_lib.errors import CorpusError
@@ -17,7 +18,9 @@ WM = Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.4)
 
 
 class Words:
-    """A stand-in tokenizer: a character's code point, folded into the vocabulary."""
+    """A stand-in tokenizer: a character's code point, folded into the vocabulary. For the check of signatures it is one of transformers'."""
+
+    __class__ = PreTrainedTokenizerBase
 
     @staticmethod
     def encode(text: str, add_special_tokens: bool = False) -> list[int]:

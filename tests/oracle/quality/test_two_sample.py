@@ -128,6 +128,7 @@ def test_embeddings_do_not_know_the_key():
         two_sample.embed(model, [[1]], [[2]])
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_bad_input():
     model = tiny_models.build()
     with pytest.raises(InvalidTextError, match="response 1"):

@@ -182,7 +182,7 @@ def test_stop_leaves_the_base_model_and_what_was_shown(panel: Panel, monkeypatch
     panel.generate.click()
     panel.wait()
     before, result = panel.generated.value, panel.result
-    theta = perturb.Watermark(tiny_lm.WEIGHT, 1.0).find(panel.session.lm.model).sha256()
+    theta = perturb.Watermark(tiny_lm.WEIGHT, 1.0).on(panel.session.lm.model).linear.sha256()
     seen = []
 
     def stop_in_the_middle(change) -> None:
@@ -198,7 +198,7 @@ def test_stop_leaves_the_base_model_and_what_was_shown(panel: Panel, monkeypatch
     assert panel.generated.value == before
     assert panel.result is result
     perturb.refuse_perturbed(panel.session.lm.model)
-    assert perturb.Watermark(tiny_lm.WEIGHT, 1.0).find(panel.session.lm.model).sha256() == theta
+    assert perturb.Watermark(tiny_lm.WEIGHT, 1.0).on(panel.session.lm.model).linear.sha256() == theta
 
 
 def test_nothing_starts_by_itself_after_a_stop(panel: Panel):
