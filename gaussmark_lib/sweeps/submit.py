@@ -22,7 +22,7 @@ from gaussmark_lib.runs.notebook import Notebook
 from gaussmark_lib.sweeps import worker
 from gaussmark_lib.sweeps.worker import Outcome
 
-POLL = 0.2  # seconds between two looks at what has finished
+POLL = 0.5  # seconds between two looks at what has finished
 REFRESH = 5  # seconds after which the bar is drawn again, even if nothing has finished
 
 
