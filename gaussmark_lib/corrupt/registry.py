@@ -3,14 +3,15 @@
     corrupt.named(lm, ["delete at random"])["delete at random"](prompts, responses, 0.3, seed)
 
 A corruption takes prompts and responses, a strength from 0 to 1 and a seed, and returns new prompts and responses: what a detector then
-believes the prompts to be, and what it tests. Strength 0 changes nothing, and the input stays as it was. Adding a corruption is adding a
-function to this file:
+believes the prompts to be, and what it tests. Strength 0 changes nothing, the input stays as it was, and a strength outside [0, 1] is refused.
+Adding a corruption is adding a function to this file:
 
-    @register("reverse")
-    def reverse(lm, prompts, responses, fraction, seed):
-        return copied(prompts), [list(reversed(ids)) if fraction else list(ids) for ids in responses]
+    @register("reverse the end")
+    def reverse_the_end(lm, prompts, responses, fraction, seed):
+        cut = [len(ids) - edits.count(len(ids), fraction) for ids in responses]
+        return copied(prompts), [[*ids[:n], *reversed(ids[n:])] for ids, n in zip(responses, cut, strict=True)]
 
-The level tests (tests/oracle/test_levels.py) then run over it with every scheme.
+The tests of the registry and the level tests (tests/oracle/test_levels.py, with every scheme) then run over it.
 """
 
 from collections.abc import Callable, Sequence
