@@ -17,12 +17,16 @@ settings.load_profile("repeatable")
 CHROMIUM = shutil.which("chromium")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What stays together on one worker (``--dist loadgroup``): a file, a notebook of nbval; the runs of notebooks are spread one by one."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What stays together on one worker (``--dist loadgroup``): a file, a notebook of nbval; the runs of notebooks are spread one by one.
+
+    The scheduler reads a group behind the ``@`` of an item's id. A marker would come too late: xdist reads markers before this hook runs.
+    """
+    if not getattr(config.option, "loadgroup", False):  # set in xdist's workers only
+        return
     for item in items:
-        spread = item.get_closest_marker("spread") is not None
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if spread else item.nodeid.partition("::")[0]))
+        if item.get_closest_marker("spread") is None:
+            item._nodeid = f"{item.nodeid}@{item.nodeid.partition('::')[0]}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -140,12 +140,14 @@ def test_the_top_level_of_the_tree_is_the_agreed_one():
 def test_make_runs_the_tiers():
     run = {}
     for target in ("test", "test-all", "mutants"):
-        run[target] = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        run[target] = subprocess.run(
+            ["make", "--no-print-directory", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.splitlines()[-1]
     assert run["test"].split()[-3:] == ["tests", "notebooks/00_first_watermark.ipynb", "notebooks/02_level_check.ipynb"]
     assert run["test-all"].split()[-2:] == ["tests", "notebooks"]
     assert all("--dist loadgroup --nbval-lax" in run[target] for target in ("test", "test-all"))
     assert run["mutants"].split()[-1] == "tests/mutants.py"
-    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [target for target in run if f"make {target} " not in listed] == []
 
 
