@@ -17,16 +17,12 @@ settings.load_profile("repeatable")
 CHROMIUM = shutil.which("chromium")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What stays together on one worker (``--dist loadgroup``): a file, a notebook of nbval; the runs of notebooks are spread one by one.
-
-    The scheduler reads a group behind the ``@`` of an item's id. A marker would come too late: xdist reads markers before this hook runs.
-    """
-    if not getattr(config.option, "loadgroup", False):  # set in xdist's workers only
-        return
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With ``--dist loadfile`` a file stays on one worker, and so does a notebook of nbval. Cases marked ``spread`` get a file name of their own."""
     for item in items:
-        if item.get_closest_marker("spread") is None:
-            item._nodeid = f"{item.nodeid}@{item.nodeid.partition('::')[0]}"
+        if "PYTEST_XDIST_WORKER" in os.environ and item.get_closest_marker("spread"):
+            file, _, rest = item.nodeid.partition("::")
+            item._nodeid = f"{file} {item.name}::{rest}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

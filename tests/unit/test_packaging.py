@@ -145,7 +145,7 @@ def test_make_runs_the_tiers():
         ).stdout.splitlines()[-1]
     assert run["test"].split()[-3:] == ["tests", "notebooks/00_first_watermark.ipynb", "notebooks/02_level_check.ipynb"]
     assert run["test-all"].split()[-2:] == ["tests", "notebooks"]
-    assert all("--dist loadgroup --nbval-lax" in run[target] for target in ("test", "test-all"))
+    assert all("--dist loadfile --nbval-lax" in run[target] for target in ("test", "test-all"))
     assert run["mutants"].split()[-1] == "tests/mutants.py"
     listed = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [target for target in run if f"make {target} " not in listed] == []
