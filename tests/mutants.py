@@ -26,7 +26,7 @@ CAUGHT_SHARE, AT_ONCE, TIMEOUT = 0.95, 2, 240
 
 # The tests of each file of the library: unit and oracle, those that fail soonest first.
 TESTS = {
-    "perturb.py": "unit/test_perturb.py unit/test_keys.py unit/test_perturb_export.py oracle/test_score.py",
+    "perturb.py": "unit/test_perturb.py unit/test_keys.py unit/test_perturb_export.py oracle/test_score.py oracle/test_rank_reduce.py",
     "score.py": "oracle/test_score.py unit/test_score.py unit/test_score_on_error.py",
     "gradients.py": "oracle/test_gradients.py oracle/test_score.py oracle/test_batch_invariance.py unit/test_score_leaves_no_trace.py",
     "kgw.py": "unit/test_kgw.py",
