@@ -142,23 +142,37 @@ def test_the_summary_is_what_it_says(table):
 
 
 @pytest.mark.usefixtures("no_table_of_selfhash")
+def test_the_level_holds_for_every_scheme_and_corruption():
+    """n fresh keys and texts a cell; no cell's exact 99.99% interval lies above the nominal level (40 cells)."""
+    rng = np.random.default_rng(5)
+    prompts, human = tiny_models.random_ids(rng, *[5] * 40), tiny_models.random_ids(rng, *[20] * 40)
+    chosen = {name: CHANGES[name] for name in ("substitute at random", "delete at the start", "resample spans", "no prompt")}
+    found = robustness.null_levels(LM, SCHEMES, prompts, human, chosen, 0.4, first_seed=7000, confidence=0.9999)
+    assert len(found) == 5 * 4 * 2
+    assert (found["n"] == 40).all()
+    assert not found["exceeds"].any(), found[found["exceeds"]]
+    continuous = found[found["scheme"].isin(["GaussMark", "rank-reduced", "token keys, sum"]) & (found["level"] == 0.05)]
+    assert (continuous["high"] >= 0.05).all()
+
+
+@pytest.mark.usefixtures("no_table_of_selfhash")
 def test_null_levels_count_the_alarms_of_fresh_keys():
-    """Against scoring one by one, at a level of .05 that is hit: 20 keys a text, none shared. The level itself is in oracle/test_levels."""
+    """Against scoring one by one, at a level of .05 that is hit: 30 keys a text, none shared. The level itself is in oracle/test_levels."""
     chosen = {"no prompt": CHANGES["no prompt"], "delete at random": CHANGES["delete at random"]}
     several = [SCHEMES[0], SCHEMES[2]]
-    found = robustness.null_levels(LM, several, PROMPTS, RESPONSES, chosen, 0.3, keys_per_text=20, first_seed=50)
+    found = robustness.null_levels(LM, several, PROMPTS, RESPONSES, chosen, 0.3, keys_per_text=30, first_seed=50)
     assert len(found) == 2 * 2 * 2
-    assert (found["n"] == 6 * 20).all()
+    assert (found["n"] == 6 * 30).all()
     p_values = {}
     for scheme, (name, change) in product(several, chosen.items()):
         x, y = change(PROMPTS, RESPONSES, 0.3, 50)
-        one_by_one = (scheme.rekeyed(50 + 20 * i + j).score(LM.model, [x[i]], [y[i]]) for i in range(6) for j in range(20))
+        one_by_one = (scheme.rekeyed(50 + 30 * i + j).score(LM.model, [x[i]], [y[i]]) for i in range(6) for j in range(30))
         p_values[scheme.name, name] = np.array([table["p_value"][0] for table in one_by_one])
     for row in found.itertuples():
         p = p_values[row.scheme, row.corruption]
         assert row.value == (p <= row.level).mean()
         assert row.exceeds == (row.low > row.level)
-        assert row.p_excess == pytest.approx(sum(binom.pmf(k, 120, row.level) for k in range((p <= row.level).sum(), 121)))
+        assert row.p_excess == pytest.approx(sum(binom.pmf(k, 180, row.level) for k in range((p <= row.level).sum(), 181)))
     assert found["value"].nunique() > 2
 
 
