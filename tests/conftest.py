@@ -18,7 +18,11 @@ CHROMIUM = shutil.which("chromium")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With ``--dist loadfile`` a file stays on one worker, and so does a notebook of nbval. Cases marked ``spread`` get a file name of their own."""
+    """With ``--dist loadfile`` a file stays on one worker, and so does a notebook of nbval. Cases marked ``spread`` get a file name of their own.
+
+    Notebooks begin: a long one that began last would keep one core busy while the other has nothing left to do.
+    """
+    items.sort(key=lambda item: not (item.path.suffix == ".ipynb" or item.get_closest_marker("spread")))
     for item in items:
         if "PYTEST_XDIST_WORKER" in os.environ and item.get_closest_marker("spread"):
             file, _, rest = item.nodeid.partition("::")

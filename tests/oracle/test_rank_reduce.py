@@ -59,8 +59,10 @@ def test_noise_is_the_explicit_projection_of_the_vanilla_noise(architecture, wei
     reduced = perturb.noise(model, Watermark(weight, 0.05, k), key)
     stored = dict(model.named_parameters())[weight].detach()
     theta = stored.T if architecture == "gpt2" else stored
-    torch.testing.assert_close(reduced.double(), explicit(theta, k) @ vanilla.double(), rtol=1e-4, atol=1e-6)
-    u = torch.linalg.svd(theta.double(), full_matrices=False).U[:, :k]
+    u, s, _ = torch.linalg.svd(theta.double(), full_matrices=False)
+    u, angle = u[:, :k], 8 * torch.finfo(torch.float32).eps * s[0] / (s[k - 1] - s[k])  # Wedin: by how much a float32 SVD may turn U
+    atol = float(2 * angle * vanilla.norm(dim=0).max())
+    torch.testing.assert_close(reduced.double(), explicit(theta, k) @ vanilla.double(), rtol=1e-4, atol=atol)
     assert (u.T @ reduced.double()).norm() < 1e-4 * (u.T @ vanilla.double()).norm()
 
 
