@@ -80,7 +80,7 @@ def first_sigma(table: pd.DataFrame, column: str, beta: float) -> float | None:
 def log_mgf_chi(dim: int, t: Float[np.ndarray, "..."] | float) -> Float[np.ndarray, "..."] | float:
     """log E exp(t χ_d), elementwise in t; under p_θ = N(θ, I_d) the gradient's norm is χ_d.
 
-    The tilted density has log-curvature of at least 1: all but 1e-21 lies within ten units of its peak.
+    The tilted density is log-concave with curvature at least 1: all but 1e-21 of it lies within ten units of its peak.
     """
     t = np.asarray(t, dtype=float)[..., None]
     root = np.sqrt(t**2 + 4 * (dim - 1))
@@ -107,6 +107,6 @@ def dimension_needed(sigma: float, level: float, beta: float) -> int:
 
 def log_concave_table(dims: list[int], sigmas: list[float], level: float, n: int, seed: int) -> pd.DataFrame:
     """One row a (dim, sigma): exact ``beta``, the theorem's ``bound``, and ``hits`` of n simulated texts, for y ~ N(θ, I_d)."""
-    table = gaussian.table(dims, sigmas, n, level, seed)[["dim", "sigma", "n", "hits", "power"]].assign(beta=lambda t: 1 - t["power"])
+    table = gaussian.table(dims, sigmas, n, level, seed)[["dim", "sigma", "n", "hits", "power"]]
     bound = [strongly_log_concave(dim, sigma, level) for dim, sigma in zip(table["dim"], table["sigma"], strict=True)]
-    return table.assign(bound=bound)
+    return table.assign(beta=1 - table["power"], bound=bound)

@@ -12,15 +12,12 @@ from gaussmark_lib.toys import bounds, gaussian, power, softmax
 
 
 def condition_number(spread: float = 10.0, level: float = 1e-10) -> dict[str, float]:
-    """After "extreme_case": P(‖Z‖ ≤ τR/r) ≤ exp(−dr/16R) once 2√log(1/α) ≤ √(dr/2R). It takes (R/r)², not R/r, to make this true."""
+    """After "extreme_case": P(‖Z‖ ≤ τR/r) ≤ exp(−dr/16R) once 2√log(1/α) ≤ √(dr/2R).
+
+    It takes (R/r)², not R/r: 2√log(1/α) ≤ √(d/2) r/R gives P(‖Z‖ ≤ τR/r) ≤ P(χ²_d ≤ d/2) ≤ exp(−d/16).
+    """
     dim = int(np.ceil(8 * np.log(1 / level) * spread))
     return {"printed": float(np.exp(-dim / (16 * spread))), "exact": float(stats.chi.cdf(threshold(level) * spread, dim))}
-
-
-def condition_number_squared(spread: float = 10.0, level: float = 1e-10) -> dict[str, float]:
-    """The same with (R/r)²: 2√log(1/α) ≤ √(d/2) r/R gives P(‖Z‖ ≤ τR/r) ≤ P(χ²_d ≤ d/2) ≤ exp(−d/16)."""
-    dim = int(np.ceil(8 * np.log(1 / level) * spread**2))
-    return {"bound": float(np.exp(-dim / 16)), "exact": float(stats.chi.cdf(threshold(level) * spread, dim))}
 
 
 def large_noise_limit(model: softmax.LinearSoftmax, scale: float, level: float, n_keys: int, seed: int) -> dict[str, float]:

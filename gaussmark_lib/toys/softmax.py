@@ -1,6 +1,6 @@
 """The linear softmax model, enumerated: p_θ(y) = exp⟨θ, φ(y)⟩ / Σ_y' exp⟨θ, φ(y')⟩ over a small set of outcomes (paper, Def. "linear_softmax").
 
-Its gradient is ∇ log p_θ(y) = φ(y) − E_θ φ, and adding ξ to θ tilts the model exponentially (paper, Lemma "radonnikodym_softmax"):
+Adding ξ to θ tilts the model exponentially (paper, Lemma "radonnikodym_softmax"):
 
     γ(y, ξ) = p_{θ+ξ}(y) / p_θ(y) = exp⟨ξ, ∇ log p_θ(y)⟩ / E_θ exp⟨ξ, ∇ log p_θ⟩.
 """
@@ -66,7 +66,8 @@ def random_model(n_outcomes: int, dim: int, temperature: float = 1.0, seed: int 
     rng = np.random.default_rng([seed, 1])  # its own stream: the keys of the same seed must not be the same numbers
     directions = rng.standard_normal((n_outcomes, dim))
     lengths = rng.uniform(0.5, 1.5, size=(n_outcomes, 1))
-    return LinearSoftmax(rng.standard_normal(dim) / temperature, lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True))
+    features = lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    return LinearSoftmax(rng.standard_normal(dim) / temperature, features)
 
 
 def unit_noises(dim: int, n: int, seed: int) -> Float[np.ndarray, "n dim"]:
