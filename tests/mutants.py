@@ -123,7 +123,7 @@ MUTANTS = [
     Mutant("token_level/gradients.py", "every weight is local", "return not g[0, :-2].any()", "return True"),
     Mutant("token_level/quantile_test.py", "P(X > hits)", "binom.sf(np.asarray(hits) - 1,", "binom.sf(np.asarray(hits),"),
     Mutant("token_level/quantile_test.py", "one hit too few", "_rank(n_tokens, quantile) + 1", "_rank(n_tokens, quantile)"),
-    Mutant("token_level/divergence.py", "positions off by one", "[len(self.pairs[i][0]) - 1 + k", "[len(self.pairs[i][0]) + k"),
+    Mutant("token_level/divergence.py", "positions off by one", "[len(pairs[i][0]) - 1 + k", "[len(pairs[i][0]) + k"),
     Mutant("likelihood.py", "first token not scored", "- len(x) + 1 for x, _", "- len(x) for x, _"),
     Mutant("likelihood.py", "padding scored", "[[len(y)] for _, y in pairs]", "[[len(y) + 1] for _, y in pairs]"),
     Mutant("generate_many.py", "σ twice", "(xi.double() / wm.sigma)", "xi.double()"),

@@ -1,10 +1,6 @@
 """What may happen to a text between model and detector.
 
-=============  ==========================================================================================
-``edits``      token by token: insert, delete, substitute, truncate, splice, retokenise
-``by_model``   spans written anew by a language model, translation there and back
-``registry``   all of them by name: ``corrupt.named(lm, names)``
-=============  ==========================================================================================
+``edits``: token by token; ``by_model``: rewriting by a language model, translation there and back; ``registry``: all of them by name.
 """
 
 from gaussmark_lib.corrupt.by_model import Translator, resample, round_trip, translator

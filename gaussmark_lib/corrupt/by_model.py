@@ -1,11 +1,8 @@
 """Corruptions by a model: spans written anew by the unwatermarked language model, and translation there and back (paper, Sec. "robust").
 
-Both change what a paraphraser changes, the words, and leave text that reads like text. ``resample`` runs on any language model: at chosen
-positions the next token is drawn from p_θ(· | x, all before it), at the others the text is kept. ``round_trip`` needs two translation models
-(the paper: English to French and back, opus-mt-tc-big).
-
-Translators are made for sentences and cut what is longer than they can read. So a text is cut at sentence ends, each sentence translated,
-and the pieces joined again by the white space that stood between them; the ids of the result carry no start token.
+Both change the words, as a paraphraser does, and leave readable text. ``resample`` works with any language model: at chosen positions it draws
+the next token from p_θ(· | x, all before it), elsewhere it keeps the text. ``round_trip`` needs two translation models (the paper: English to
+French and back, opus-mt-tc-big). Translators read single sentences, so a text is cut at sentence ends and joined again by the same white space.
 """
 
 import re
@@ -13,49 +10,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from gaussmark_lib import generate, hub, models, tokens
 from gaussmark_lib.corrupt import edits
 from gaussmark_lib.errors import CorruptionError, InvalidModelError
+from gaussmark_lib.tokens import Texts
 
+# Languages, from and to → hub id or folder
 PAIRS = {("en", "fr"): "Helsinki-NLP/opus-mt-tc-big-en-fr", ("fr", "en"): "Helsinki-NLP/opus-mt-tc-big-fr-en"}
 _FRESH = 1 << 40  # added to the seed: the random numbers that wrote the text would often draw the same token again
 _SENTENCE = re.compile(r".+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|\n|\Z)", re.DOTALL)
 
 
-def resample(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    fraction: float,
-    *,
-    span: int = 8,
-    seed: int = 0,
-    progress: bool = False,
-) -> list[list[int]]:
+def resample(model: PreTrainedModel, prompts: Texts, responses: Texts, fraction: float, *, span: int = 8, seed: int = 0) -> list[list[int]]:
     """Each response with ⌊f·T⌉ of its tokens drawn anew by the model, in spans of consecutive tokens (the last one drawn may be shorter).
 
-    What is drawn may be what was there, as in any paraphrase. The tokens after a span are kept.
+    The model may draw the token that was there. Its tokenizer must be that of the model that wrote. The seed decides both places and
+    tokens; a text's result does not depend on those beside it.
 
-    Args:
-        model: the unwatermarked model; also another one with the same tokenizer.
-        seed: of both the places and the tokens. A text's result does not depend on those beside it.
-
-    Raises:
-        CorruptionError: fraction outside [0, 1], or a span below 1.
+    Raises CorruptionError for a fraction outside [0, 1] or a span below 1.
     """
     if not isinstance(span, int) or span < 1:
         raise CorruptionError(f"span: expected a whole number of tokens ≥ 1, got {span!r}")
     originals = [tokens.checked(model, response, f"response {i}") for i, response in enumerate(responses)]
     redrawn = [spans(len(ids), fraction, span, edits.generator(seed, i)) for i, ids in enumerate(originals)]
-    if not any(places for places in redrawn):
+    if not any(redrawn):
         return originals
-    width = max(map(len, originals))
-    drawn = generate.sample(
-        model, prompts, width, seed=seed + _FRESH, progress=progress, processor=lambda rows: _Keep(originals[rows], redrawn[rows], model.device)
-    )
+    ids, mask = tokens.pad(originals, "right", model.device)
+    kept = mask.bool()
+    for row, places in zip(kept, redrawn, strict=True):
+        row[list(places)] = False
+    drawn = generate.sample(model, prompts, ids.shape[1], seed=seed + _FRESH, processor=lambda rows: _keeping(ids[rows], kept[rows]))
     return [ids[: len(original)] for ids, original in zip(drawn, originals, strict=True)]
 
 
@@ -67,22 +55,16 @@ def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> se
     return set(places[:n])
 
 
-class _Keep:
-    """A logits processor that leaves no choice at the positions that are kept."""
+def _keeping(ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"]) -> generate.Processor:
+    """A processor of logits that leaves no choice at the positions that are kept."""
+    positions = zip(ids.T[..., None], kept.T[..., None], strict=True)
 
-    def __init__(self, originals: list[list[int]], redrawn: list[set[int]], device: torch.device):
-        self.ids, mask = tokens.pad(originals, "right", device)
-        free = [[place in places or place >= len(ids) for place in range(mask.shape[1])] for ids, places in zip(originals, redrawn, strict=True)]
-        self.kept = ~torch.tensor(free, device=device)
-        self.step = 0
+    def process(_: Tensor, logits: Tensor) -> Tensor:
+        token, is_kept = next(positions)
+        only = torch.full_like(logits, -torch.inf).scatter(-1, token, 0.0)
+        return torch.where(is_kept, only, logits)
 
-    def __call__(self, before: Tensor, logits: Tensor) -> Tensor:
-        if self.step >= self.ids.shape[1]:  # a batch of shorter texts than the longest of all
-            return logits
-        only = torch.full_like(logits, -torch.inf).scatter(-1, self.ids[:, self.step, None], 0.0)
-        kept = self.kept[:, self.step, None]
-        self.step += 1
-        return torch.where(kept, only, logits)
+    return process
 
 
 @dataclass(frozen=True)
@@ -99,32 +81,29 @@ class Translator:
         wanted = [i for i, piece in enumerate(pieces) if piece.strip()]
         for start in range(0, len(wanted), batch_size):
             batch = wanted[start : start + batch_size]
-            for i, translated in zip(batch, self._translated([pieces[i].strip() for i in batch]), strict=True):
-                before, after = re.match(r"\s*", pieces[i])[0], re.search(r"\s*$", pieces[i])[0]
-                pieces[i] = before + translated.strip() + after
+            originals = [pieces[i].strip() for i in batch]
+            for i, original, translated in zip(batch, originals, self._translated(originals), strict=True):
+                pieces[i] = pieces[i].replace(original, translated.strip())
         return "".join(pieces)
 
     @property
     def n_tokens(self) -> int:
-        """What the model can read at once, its end token included."""
+        """How many tokens the model can read at once, its end token included."""
         return min(self.model.config.max_position_embeddings, self.tokenizer.model_max_length)
 
     def pieces(self, text: str) -> list[str]:
-        """The text cut at sentence ends and newlines, and where a sentence is too long for the model, at spaces; joined they are the text."""
+        """The text cut at sentence ends and newlines; a sentence too long for the model also at spaces. Joined, the pieces are the text."""
         return [part for sentence in sentences(text) for part in self._fitting(sentence)]
 
     def _fitting(self, sentence: str) -> list[str]:
         if len(self.tokenizer(sentence.strip(), verbose=False).input_ids) <= self.n_tokens:
             return [sentence]
         words = re.findall(r"\s*\S+\s*$|\s*\S+", sentence)
-        if len(words) == 1:
-            words = [sentence[: len(sentence) // 2], sentence[len(sentence) // 2 :]]
-            if not words[0]:
-                raise CorruptionError(
-                    f"expected text that {self.name} can read at all, got {sentence!r}, which is more than its {self.n_tokens} tokens"
-                )
-        half = len(words) // 2
-        return self._fitting("".join(words[:half])) + self._fitting("".join(words[half:]))
+        parts = words if len(words) > 1 else sentence
+        if len(parts) == 1:
+            raise CorruptionError(f"expected text that {self.name} can read, got {sentence!r}, more than its {self.n_tokens} tokens")
+        half = len(parts) // 2
+        return self._fitting("".join(parts[:half])) + self._fitting("".join(parts[half:]))
 
     @torch.no_grad()
     def _translated(self, sentences: list[str]) -> list[str]:
@@ -144,10 +123,9 @@ def sentences(text: str) -> list[str]:
 
 
 def translator(source: str, target: str, *, device: str | None = None) -> Translator:
-    """The Marian model for a pair of languages, e.g. ``translator("en", "fr")``. ``PAIRS`` says which, by hub id or folder.
+    """The Marian model of ``PAIRS`` for two languages, e.g. ``translator("en", "fr")``.
 
-    Raises:
-        InvalidModelError: a pair without a model, no network, or a tokenizer whose packages are not installed.
+    Raises InvalidModelError for a pair without a model, without a network, or if the tokenizer's packages are not installed.
     """
     if (source, target) not in PAIRS:
         known = ", ".join(f"{a}→{b}" for a, b in PAIRS)
@@ -167,10 +145,9 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
 
 
 def round_trip(lm: models.LM, ids: Sequence[int], there: Translator, back: Translator) -> list[int]:
-    """The ids of the text after translation there and back, without a start token. No randomness: both translate by beam search.
+    """The ids of the text after translation there and back by beam search, without a start token.
 
-    Raises:
-        CorruptionError: if nothing is left.
+    Raises CorruptionError if nothing is left.
     """
     text = back(there(lm.decode(list(ids))))
     if not text.strip() or not (again := lm.encode(text)):

@@ -1,7 +1,6 @@
-"""What may happen to a text between model and detector, token by token (paper, App. "robustness").
+"""Corruptions of a text token by token (paper, App. "robustness"): token ids in, new ids out; the input stays as it was.
 
-A corruption takes token ids and returns new ones; its input stays as it was. A fraction f of T tokens is ⌊f·T⌉ tokens, at places drawn
-*without* replacement: drawn with replacement, "50%" would touch 39% of the text, and "100%" 63%.
+A fraction f of T tokens is ⌊f·T⌉ tokens, at places drawn *without* replacement: with replacement, "50%" would touch 39% of the text.
 
 ==============================  =====================================================================
 paper                           here
@@ -13,12 +12,9 @@ tokens from the vocabulary      ``pool=range(vocabulary)``; ``pool=ids`` takes t
 ignorance of the prompt         ``of_whole`` (edits at the start of prompt and response), ``wrong_prompts``
 only a part is used             ``truncate``, ``splice``
 ==============================  =====================================================================
-
-Rewriting by a model is in ``by_model``.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -31,24 +27,21 @@ Edit = Callable[[Ids, torch.Generator], list[int]]
 
 
 def generator(seed: int, text: int = 0) -> torch.Generator:
-    """The source of randomness of one text: a function of (seed, text) alone, so that no text depends on those beside it."""
+    """The random numbers of one text, a function of (seed, text) alone: no text depends on those beside it."""
     state = np.random.SeedSequence([seed, text]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 def each(edit: Edit, texts: Texts, seed: int = 0) -> list[list[int]]:
-    """The edit of each text, with random numbers of its own."""
+    """The edit of each text, under its own :func:`generator`."""
     return [edit(ids, generator(seed, i)) for i, ids in enumerate(texts)]
 
 
 def count(n_tokens: int, fraction: float) -> int:
-    """⌊f·T⌉: how many of T tokens a fraction is.
+    """⌊f·T⌉: how many of T tokens a fraction is. Raises CorruptionError for a fraction outside [0, 1].
 
     >>> count(40, 0.3)
     12
-
-    Raises:
-        CorruptionError: if the fraction is outside [0, 1].
     """
     if isinstance(fraction, bool) or not 0 <= fraction <= 1:
         raise CorruptionError(f"fraction: expected a number from 0 to 1, got {fraction!r}")
@@ -56,33 +49,27 @@ def count(n_tokens: int, fraction: float) -> int:
 
 
 def insert(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
-    """The text with ⌊f·T⌉ tokens from the pool more, in as many different gaps (``at="random"``) or before it (``at="start"``)."""
+    """The text with ⌊f·T⌉ more tokens from the pool, each in another gap (``at="random"``), or all before the text (``at="start"``)."""
     ids = _checked(ids)
     n = count(len(ids), fraction)
-    added = [[token] for token in _drawn(n, pool, rng)]
+    added = _drawn(n, pool, rng)
     gaps = [0] * n if _at_start(at) else torch.randperm(len(ids) + 1, generator=rng)[:n].sort().values.tolist()
-    pieces = [ids[a:b] for a, b in pairwise([0, *gaps, len(ids)])]
-    return [token for piece, new in zip(pieces, [*added, []], strict=True) for token in piece + new]
+    return np.insert(ids, gaps, added).tolist()
 
 
 def delete(ids: Ids, fraction: float, rng: torch.Generator, *, at: str = "random") -> list[int]:
-    """The text without ⌊f·T⌉ of its tokens, or without its first ones.
-
-    Raises:
-        CorruptionError: if nothing would be left.
-    """
+    """The text without ⌊f·T⌉ of its tokens, or without its first ones. Raises CorruptionError if nothing would be left."""
     ids = _checked(ids)
-    gone = set(_places(len(ids), fraction, rng, at))
+    gone = _places(len(ids), fraction, rng, at)
     if len(gone) == len(ids):
         raise CorruptionError(f"fraction = {fraction} removes all {len(ids)} tokens: expected at least one to stay; choose a smaller fraction")
-    return [token for place, token in enumerate(ids) if place not in gone]
+    return np.delete(ids, gone).tolist()
 
 
 def substitute(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
     """The text with ⌊f·T⌉ of its tokens, or its first ones, each replaced by a different token from the pool.
 
-    Raises:
-        CorruptionError: if the pool has no token that differs from the one to be replaced.
+    Raises CorruptionError if the pool has no token that differs from the one to be replaced.
     """
     ids = _checked(ids)
     changed = list(ids)
@@ -99,8 +86,8 @@ def substitute(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[i
 def of_whole(prompt: Ids, response: Ids, edit: Edit, rng: torch.Generator) -> tuple[list[int], list[int]]:
     """Prompt and response after a corruption of both in one piece, for a detector that knows neither well.
 
-    At the start of the whole this is the paper's ignorance of the prompt. The last T tokens count as the response, T being its former length:
-    what was put before them belongs to the prompt, and a deletion beyond the prompt shortens the response.
+    An edit at the start is the paper's ignorance of the prompt. The last T tokens are the new response, T being the length of the old one;
+    a deletion beyond the prompt shortens it.
     """
     prompt, response = _checked(prompt), _checked(response)
     whole = edit(prompt + response, rng)
@@ -109,22 +96,14 @@ def of_whole(prompt: Ids, response: Ids, edit: Edit, rng: torch.Generator) -> tu
 
 
 def wrong_prompts(prompts: Texts) -> list[list[int]]:
-    """Each text's prompt exchanged for the next text's.
-
-    Raises:
-        CorruptionError: if there are fewer than two.
-    """
+    """Each text's prompt exchanged for the next text's. Raises CorruptionError if there are fewer than two."""
     if len(prompts) < 2:
         raise CorruptionError(f"a wrong prompt is another text's: expected at least 2 texts, got {len(prompts)}")
     return [list(prompt) for prompt in (*prompts[1:], prompts[0])]
 
 
 def truncate(ids: Ids, n_tokens: int, *, skip: int = 0) -> list[int]:
-    """``n_tokens`` of the text, after the first ``skip``.
-
-    Raises:
-        CorruptionError: if the text has fewer.
-    """
+    """``n_tokens`` of the text, after the first ``skip``. Raises CorruptionError if the text has fewer."""
     ids = _checked(ids)
     if n_tokens < 1 or skip < 0 or skip + n_tokens > len(ids):
         raise CorruptionError(f"expected a passage of at least 1 token within the text's {len(ids)}, got {n_tokens} tokens after the first {skip}")
@@ -133,16 +112,15 @@ def truncate(ids: Ids, n_tokens: int, *, skip: int = 0) -> list[int]:
 
 def splice(passage: Ids, host: Ids, rng: torch.Generator) -> list[int]:
     """The host text with the passage put in whole, in one of its gaps: a watermarked quotation inside human text."""
-    passage, host = _checked(passage), list(_ids(host))
+    passage, host = _checked(passage), _checked(host, at_least=0)
     at = int(torch.randint(len(host) + 1, (1,), generator=rng))
     return host[:at] + passage + host[at:]
 
 
 def retokenise(lm: models.LM, ids: Ids) -> list[int]:
-    """The ids of the text that these ids spell: what a detector sees that was given text. No start token is put in.
+    """The ids of the text that these ids spell, without a start token: what a detector sees that was given text.
 
-    Raises:
-        CorruptionError: if the ids spell nothing, for example special tokens only.
+    Raises CorruptionError if the ids spell nothing, for example special tokens only.
     """
     text = lm.decode(_checked(ids))
     if not text or not (again := lm.encode(text)):
@@ -150,16 +128,12 @@ def retokenise(lm: models.LM, ids: Ids) -> list[int]:
     return again
 
 
-def _ids(ids: Ids) -> list[int]:
+def _checked(ids: Ids, at_least: int = 1) -> list[int]:
     if isinstance(ids, str):
         raise InvalidTextError("expected token ids, got text; encode it first, e.g. lm.encode(text)")
-    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
-
-
-def _checked(ids: Ids) -> list[int]:
-    if not (ids := _ids(ids)):
+    if len(ids) < at_least:
         raise InvalidTextError("expected a text of at least one token to corrupt, got an empty one")
-    return ids
+    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
 
 
 def _at_start(at: str) -> bool:

@@ -2,16 +2,15 @@
 
     corrupt.named(lm, ["delete at random"])["delete at random"](prompts, responses, 0.3, seed)
 
-A corruption takes prompts and responses, a strength from 0 to 1 and a seed, and returns new prompts and responses: what a detector then
-believes the prompts to be, and what it tests. Strength 0 changes nothing, the input stays as it was, and a strength outside [0, 1] is refused.
-Adding a corruption is adding a function to this file:
+A corruption takes prompts and responses, a strength from 0 to 1 and a seed. It returns new lists: the prompts as the detector believes them to
+be, and the responses that it tests. Strength 0 changes nothing; a strength outside [0, 1] is refused. To add one, add a function to this file:
 
     @register("reverse the end")
     def reverse_the_end(lm, prompts, responses, fraction, seed):
         cut = [len(ids) - edits.count(len(ids), fraction) for ids in responses]
         return copied(prompts), [[*ids[:n], *reversed(ids[n:])] for ids, n in zip(responses, cut, strict=True)]
 
-The tests of the registry and the level tests (tests/oracle/test_levels.py, with every scheme) then run over it.
+The registry's tests and the level tests of every scheme (tests/oracle/test_levels.py) then run over it.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +29,7 @@ _corruptions: dict[str, Corruption] = {}
 
 
 def register(name: str) -> Callable[[Corruption], Corruption]:
-    """Registers a function (lm, prompts, responses, fraction, seed) → (prompts, responses) under a name.
-
-    Raises:
-        CorruptionError: another corruption has this name.
-    """
+    """Registers a function (lm, prompts, responses, fraction, seed) → (prompts, responses) under a name that no other has (CorruptionError)."""
 
     def kept(corruption: Corruption) -> Corruption:
         if _corruptions.setdefault(name, corruption) is not corruption:
@@ -48,11 +43,7 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     """The corruptions of these names, or all of them.
 
     Edits ``at random`` change the response, with tokens from the vocabulary (``own tokens``: from the text). Edits ``at the start`` change
-    prompt and response as one text, for a detector that does not know where the prompt ends. A corruption without a strength is done in
-    full at every fraction above 0.
-
-    Raises:
-        CorruptionError: a name that no corruption has.
+    prompt and response as one text, for a detector that does not know where the prompt ends. Raises CorruptionError for an unknown name.
     """
     if unknown := [name for name in names or () if name not in _corruptions]:
         raise CorruptionError(f"no corruption is called {unknown[0]!r}: expected some of {', '.join(_corruptions)}")
@@ -70,10 +61,9 @@ def _of_responses(edit: Callable, lm: LM, prompts: Texts, responses: Texts, frac
 
 def _of_whole_texts(edit: Callable, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
     """An edit of each prompt with its response, as one text."""
-    out = []
-    for i, (x, y) in enumerate(zip(prompts, responses, strict=True)):
-        out.append(edits.of_whole(x, y, lambda ids, rng: edit(lm, ids, fraction, rng), edits.generator(seed, i)))
-    return [x for x, _ in out], [y for _, y in out]
+    texts = enumerate(zip(prompts, responses, strict=True))
+    changed = [edits.of_whole(x, y, lambda ids, rng: edit(lm, ids, fraction, rng), edits.generator(seed, i)) for i, (x, y) in texts]
+    return [x for x, _ in changed], [y for _, y in changed]
 
 
 def _all_or_nothing(change: Callable, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
@@ -119,7 +109,7 @@ def spliced(hosts: Texts) -> Change:
     """Each response put whole into a host text of its own; the given fraction of the result is the host's. Not registered: it needs hosts."""
 
     def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-        edits.count(1, fraction)
+        edits.count(1, fraction)  # refuses a number outside [0, 1]
         out = []
         for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
             n = round(len(response) * fraction / (1 - fraction)) if fraction < 1 else len(host) + 1

@@ -42,42 +42,31 @@ def card(
     stream_tokens: int,
     hardware: str,
 ) -> str:
-    """The model card as Markdown.
-
-    Args:
-        corpus: ``docs.load()``.
-        quality: of ``train.bits_per_character`` on held-out text.
-        stream_tokens: tokens of the training text.
-    """
+    """The model card as Markdown, from ``docs.load()``, ``train.bits_per_character`` on held-out text, and the training text's length."""
     lengths = corpus["text"].str.len()
     packages = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
     sources = (lengths.groupby(packages).sum() / 1e3).sort_values(ascending=False).head(12)
-    paragraphs, characters = corpus["split"].value_counts(), lengths.groupby(corpus["split"]).sum()
     shown = curve[curve["step"] % max(recipe.steps // 10 // 100 * 100, 1) == 0]
     tokens, versions = recipe.steps * recipe.batch_tokens, docs.versions()
     return TEMPLATE.read_text().format(
         **asdict(recipe),
         parameters=sum(p.numel() for p in model.parameters()) / 1e6,
-        bits_per_char=quality["bits_per_char"],
-        nats_per_token=quality["nats_per_token"],
-        eval_tokens=quality["tokens"],
-        eval_characters=quality["characters"],
+        quality=quality,
         tokens=tokens,
         epochs=tokens / stream_tokens,
         minutes=curve["seconds"].iloc[-1] / 60,
         hardware=hardware,
         n_packages=len(versions),
-        train_paragraphs=paragraphs["train"],
-        heldout_paragraphs=paragraphs["heldout"],
-        train_characters=characters["train"],
-        heldout_characters=characters["heldout"],
+        paragraphs=corpus["split"].value_counts(),
+        characters=lengths.groupby(corpus["split"]).sum(),
         heldout_share=docs.HELDOUT_SHARE,
         fingerprint=docs.fingerprint(),
         rules=docs.VERSION,
         sources=", ".join(f"{name} {size:,.0f}" for name, size in sources.items()),
         curve=_table(shown[["step", "tokens", "loss", "held_out"]]),
-        versions=", ".join(f"{name} {version}" for name, version in versions.items())
-        + f". Trained with torch {torch.__version__}, transformers {transformers.__version__}.",
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+        torch=torch.__version__,
+        transformers=transformers.__version__,
     )
 
 

@@ -1,8 +1,7 @@
 """Muon in float32: momentum whose update is replaced by its nearest orthogonal matrix.
 
-``torch.optim.Muon`` runs its Newton–Schulz iteration in bfloat16, which a CPU without bfloat16 units emulates about a
-hundred times slower than float32. This one stays in the parameter's dtype and handles all matrices of one shape in one
-batched product. It is used for the 2-D weights inside the blocks only; embeddings and norms go to AdamW.
+``torch.optim.Muon`` runs its Newton–Schulz iteration in bfloat16, which a CPU without bfloat16 units emulates about a hundred times slower than
+float32. This one keeps the parameter's dtype, and handles all matrices of one shape in one batched product.
 
 Source: K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), whose quintic coefficients are torch's too.
 """

@@ -1,7 +1,6 @@
 """How the embedded model is made: a byte-level BPE and a small Llama, trained on the documentation corpus.
 
-One recipe, one seed and one corpus give the same weights on the same machine: batches are a function of (seed, step) alone,
-so a run that was stopped and resumed ends bit for bit where an undisturbed one does.
+One recipe, seed and corpus give the same weights on the same machine, also if a run is stopped and resumed: a batch depends on (seed, step) alone.
 """
 
 import json
@@ -51,14 +50,13 @@ class Recipe:
         return self.context if step >= self.steps * (1 - self.long_share) else self.short_context
 
     def lr_factor_at(self, step: int) -> float:
-        """Linear warm-up, constant, then linear to zero: what came before the decay does not depend on ``steps``."""
+        """Linear warm-up, constant, then linear to zero; before the decay it does not depend on ``steps``."""
         return min(1.0, (step + 1) / self.warmup, (self.steps - step) / (self.steps * self.decay_share))
 
 
 def pages(corpus: pd.DataFrame, split: str) -> list[str]:
     """The paragraphs of one split, joined file by file in the order of the file, one blank line between them."""
-    chosen = corpus[corpus["split"] == split]
-    return chosen.groupby("source", sort=True)["text"].apply("\n\n".join).tolist()
+    return corpus[corpus["split"] == split].groupby("source")["text"].apply("\n\n".join).tolist()
 
 
 def train_tokenizer(texts: list[str], vocab: int) -> PreTrainedTokenizerFast:
@@ -112,7 +110,7 @@ def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
     rng = np.random.default_rng([recipe.seed, context, epoch])
     phase = int(rng.integers(context))
     chosen = rng.permutation(per_epoch * rows)[index * rows : (index + 1) * rows]
-    return torch.stack([stream[phase + w * context : phase + (w + 1) * context + 1] for w in chosen]).long()
+    return stream[phase:].unfold(0, context + 1, context)[chosen].long()
 
 
 def fast_autocast(device: torch.device) -> torch.autocast:
@@ -121,29 +119,24 @@ def fast_autocast(device: torch.device) -> torch.autocast:
 
 
 @torch.no_grad()
-def bits_per_character(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 4, progress: bool = False
-) -> dict[str, float]:
+def bits_per_character(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 4) -> dict[str, float]:
     """−Σ log₂ p / number of characters: how well a model compresses texts, whatever its tokens.
 
-    The texts form one stream, each after an end token, which is predicted and paid for like any other. Windows of the model's
-    whole context move on by half of it and score their second half: every token but the first once, with half a context before it.
+    The texts form one stream, each after an end token, which is predicted like any other. Windows of the model's whole context move on by half of
+    it and score their second half: every token but the first once, with half a context before it.
 
-    Returns:
-        ``bits_per_char``, ``nats_per_token`` (mean), ``tokens``, ``characters``.
+    Returns ``bits_per_char``, ``nats_per_token`` (mean), ``tokens``, ``characters``.
     """
     stream = token_stream(tokenizer, texts).long()
     context = model.config.max_position_embeddings
     half = context // 2
     nats = 0.0
     starts = range(0, max(len(stream) - 1 - half, 1), half)
-    for first in tqdm(range(0, len(starts), rows), desc="held-out bits per character", unit="batch", disable=not progress):
+    for first in range(0, len(starts), rows):
         windows = [stream[start : start + context + 1] for start in starts[first : first + rows]]
         ids = torch.nn.utils.rnn.pad_sequence([w[:-1] for w in windows], batch_first=True)
         targets = torch.nn.utils.rnn.pad_sequence([w[1:] for w in windows], batch_first=True, padding_value=-100)
-        for row, start in enumerate(starts[first : first + rows]):
-            if start > 0:
-                targets[row, :half] = -100  # scored by the window before
+        targets[0 if first else 1 :, :half] = -100  # scored by the window before
         logits = model(input_ids=ids.to(model.device)).logits.float()
         nats += cross_entropy(logits.flatten(0, 1), targets.to(model.device).flatten(), ignore_index=-100, reduction="sum").item()
     tokens, characters = len(stream) - 1, sum(map(len, texts))
@@ -171,16 +164,14 @@ def train(
     """
     where = torch.device(device)
     model = new_model(recipe).to(where)
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers." in name]
-    inside = set(map(id, matrices))
-    others = [p for p in model.parameters() if id(p) not in inside]
+    matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2 and "layers." in name}
+    others = [p for name, p in model.named_parameters() if name not in matrices]
     optimizers = [
-        Muon(matrices, lr=recipe.lr_matrices, weight_decay=recipe.weight_decay),
+        Muon(matrices.values(), lr=recipe.lr_matrices, weight_decay=recipe.weight_decay),
         torch.optim.AdamW(others, lr=recipe.lr_others, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
     ]
     peaks = [recipe.lr_matrices, recipe.lr_others]
-    curve: list[dict] = []
-    step, spent = 0, 0.0
+    curve, step, spent = [], 0, 0.0
     if checkpoint and checkpoint.exists():
         state = torch.load(checkpoint, map_location=where, weights_only=True)
         if json.loads(state["recipe"]) != asdict(recipe):
@@ -190,15 +181,14 @@ def train(
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        step, spent, curve = state["step"], state["seconds"], json.loads(state["curve"])
-    start = time.monotonic()
+        step, curve = state["step"], json.loads(state["curve"])
+        spent = curve[-1]["seconds"]
+    start, losses = time.monotonic(), []
     bar = tqdm(total=recipe.steps, initial=step, desc="training", unit="step", disable=not progress, mininterval=2)
-    losses = []
     while step < recipe.steps and time.monotonic() - start < stop_after:
         ids = batch_at(stream, recipe, step).to(where)
         with fast_autocast(where):
-            logits = model(input_ids=ids[:, :-1]).logits
-        loss = cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+            loss = _loss(model, ids)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, peak in zip(optimizers, peaks, strict=True):
@@ -210,23 +200,22 @@ def train(
         step += 1
         bar.update()
         if step % every == 0 or step == recipe.steps:
-            row = {"step": step, "tokens": step * recipe.batch_tokens, "loss": torch.stack(losses).mean().item()}
-            losses = []
-            curve.append(row | {"held_out": _held_out(model, held_out, recipe), "seconds": spent + time.monotonic() - start})
-            bar.set_postfix(loss=f"{row['loss']:.3f}", held_out=f"{curve[-1]['held_out']:.3f}")
+            loss, losses = torch.stack(losses).mean().item(), []
+            costs = {"loss": loss, "held_out": _held_out(model, held_out, recipe)}
+            curve.append({"step": step, "tokens": step * recipe.batch_tokens, **costs, "seconds": spent + time.monotonic() - start})
+            bar.set_postfix({name: f"{cost:.3f}" for name, cost in costs.items()})
             if checkpoint:
-                _save(checkpoint, recipe, model, optimizers, step, spent + time.monotonic() - start, curve)
+                _save(checkpoint, recipe, model, optimizers, step, curve)
     bar.close()
     return model.eval(), pd.DataFrame(curve)
 
 
-def _save(path: Path, recipe: Recipe, model: LlamaForCausalLM, optimizers: list, step: int, seconds: float, curve: list[dict]) -> None:
+def _save(path: Path, recipe: Recipe, model: LlamaForCausalLM, optimizers: list, step: int, curve: list[dict]) -> None:
     state = {
         "recipe": json.dumps(asdict(recipe)),
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "step": step,
-        "seconds": seconds,
         "curve": json.dumps(curve),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,11 +224,14 @@ def _save(path: Path, recipe: Recipe, model: LlamaForCausalLM, optimizers: list,
     partial.replace(path)
 
 
+def _loss(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
+    """Mean −log p of every token of each row but the first, nats."""
+    return cross_entropy(model(input_ids=ids[:, :-1]).logits.float().flatten(0, 1), ids[:, 1:].flatten())
+
+
 @torch.no_grad()
 def _held_out(model: LlamaForCausalLM, stream: Tensor | None, recipe: Recipe) -> float:
     if stream is None:
         return math.nan
-    n = min(64, (len(stream) - 1) // recipe.short_context)
-    rows = torch.stack([stream[i * recipe.short_context : (i + 1) * recipe.short_context + 1] for i in range(n)]).long().to(model.device)
-    losses = [cross_entropy(model(input_ids=r[:, :-1]).logits.float().flatten(0, 1), r[:, 1:].flatten()) for r in rows.split(16)]
-    return torch.stack(losses).mean().item()
+    windows = stream.unfold(0, recipe.short_context + 1, recipe.short_context)[:64].long().to(model.device)
+    return torch.stack([_loss(model, ids) for ids in windows.split(16)]).mean().item()

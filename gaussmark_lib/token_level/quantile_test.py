@@ -5,11 +5,8 @@ text is called watermarked if the λ'-quantile of all Γ_k is at least τ. With 
 
     detected  ⇔  at least K − m + 1 hits,     level = P(Binomial(K, α₀) ≥ K − m + 1)     exactly.
 
-The proposition bounds the level by Hoeffding's exp(−2K(1 − λ' − α₀)²), which is far above it. Its proof asks for K(1 − λ') hits where
-the quantile asks for one more (K − m + 1): harmless for the level, one hit too optimistic for the power.
-
-At α₀ = ½ a hit is a positive Γ_k, and the test is the sign test. Where each Γ_k leans by a small amount, counting hits is worth
-``efficiency(α₀)`` of adding the Γ_k up: at best 2/π, at ½.
+The proposition bounds the level by Hoeffding's exp(−2K(1 − λ' − α₀)²), which is far above it. Its proof asks for K(1 − λ') hits, one fewer
+than the quantile: harmless for the level, one hit too optimistic for the power. At α₀ = ½ the test is the sign test.
 
 ===========  ==============================================================
 paper        here
@@ -33,13 +30,10 @@ from gaussmark_lib.errors import BoundError
 
 
 def lower_quantile(gammas: ArrayLike, quantile: float) -> float:
-    """The largest Γ' among the Γ_k with (1/K)·#{k: Γ_k ≤ Γ'} ≤ λ'.
+    """The largest Γ' among the Γ_k with (1/K)·#{k: Γ_k ≤ Γ'} ≤ λ'. Raises BoundError if there is none, as for λ' < 1/K.
 
     >>> lower_quantile([0.3, -1.0, 2.0, 0.1], 0.5)
     0.1
-
-    Raises:
-        BoundError: if λ' < 1/K, since then there is none.
     """
     ordered = np.sort(np.asarray(gammas, dtype=float))
     at_or_below = np.searchsorted(ordered, ordered, side="right")
@@ -70,21 +64,24 @@ def exact_level(n_tokens: int, quantile: float, alpha_0: float) -> float:
 
 
 def level_bound(n_tokens: int, quantile: float, alpha_0: float) -> float:
-    """exp(−2K(1 − λ' − α₀)²), the proposition's bound on the level.
-
-    Raises:
-        BoundError: unless λ' ≤ 1 − α₀.
-    """
+    """exp(−2K(1 − λ' − α₀)²), the proposition's bound on the level. Raises BoundError unless λ' ≤ 1 − α₀."""
     return math.exp(-2 * n_tokens * _level_gap(quantile, alpha_0) ** 2)
 
 
 def power_bound(n_tokens: int, quantile: float, beta_0: float, corrupted: float) -> float:
     """1 − exp(−(1 − λ₀)K(λ' − λ₀ − β₀)²/2), the proposition's bound on the power with a share λ₀ of substituted tokens.
 
-    Raises:
-        BoundError: unless λ' ≥ λ₀ + β₀.
+    Raises BoundError unless λ' ≥ λ₀ + β₀.
     """
-    return -math.expm1(-(1 - corrupted) * n_tokens * _power_gap(quantile, beta_0, corrupted) ** 2 / 2)
+    _probabilities(quantile=quantile, beta_0=beta_0)
+    if not 0 <= corrupted < 1:
+        raise BoundError(f"corrupted: expected a share 0 ≤ λ₀ < 1, got {corrupted!r}")
+    if corrupted + beta_0 > quantile:
+        raise BoundError(
+            f"the power is proved for λ' ≥ λ₀ + β₀, got λ' = {quantile} < {corrupted} + {beta_0} = {corrupted + beta_0:.6g};"
+            " choose a larger λ', less corruption, or a token test of more power"
+        )
+    return -math.expm1(-(1 - corrupted) * n_tokens * (quantile - corrupted - beta_0) ** 2 / 2)
 
 
 def tokens_for_level(level: float, quantile: float, alpha_0: float) -> int:
@@ -94,28 +91,22 @@ def tokens_for_level(level: float, quantile: float, alpha_0: float) -> int:
     231
     """
     _probabilities(level=level)
-    return _whole(math.log(1 / level), 2 * _level_gap(quantile, alpha_0) ** 2, "1 − λ' − α₀")
-
-
-def tokens_for_power(power: float, quantile: float, beta_0: float, corrupted: float) -> int:
-    """The K from which on it promises power 1 − β: 2·log(1/β) / ((1 − λ₀)(λ' − λ₀ − β₀)²), rounded up."""
-    _probabilities(power=power)
-    return _whole(-2 * math.log1p(-power), (1 - corrupted) * _power_gap(quantile, beta_0, corrupted) ** 2, "λ' − λ₀ − β₀")
+    if (gap := _level_gap(quantile, alpha_0)) == 0:
+        raise BoundError("no number of tokens is enough where 1 − λ' − α₀ = 0: expected it to be positive")
+    return math.ceil(math.log(1 / level) / (2 * gap**2))
 
 
 def quantile_for(n_tokens: int, level: float, alpha_0: float) -> float:
     """The λ' of the most powerful quantile test whose exact level is at most ``level``.
 
+    Raises BoundError if even K hits of K are likelier than the level: too few tokens.
+
     >>> lam = quantile_for(100, 0.05, 0.5)
     >>> hits_needed(100, lam), round(exact_level(100, lam, 0.5), 3)
     (59, 0.044)
-
-    Raises:
-        BoundError: if even K hits of K are likelier than the level: too few tokens.
     """
     _probabilities(level=level, alpha_0=alpha_0)
-    needed = int(binom.isf(level, n_tokens, alpha_0)) + 1  # isf is the smallest h with P(X > h) ≤ level
-    needed = max(2, needed)  # since λ' < 1
+    needed = max(2, int(binom.isf(level, n_tokens, alpha_0)) + 1)  # isf: the smallest h with P(X > h) ≤ level; 2, since λ' < 1
     if needed > n_tokens:
         raise BoundError(f"no quantile test of {n_tokens} tokens has level {level}: even all hits have probability α₀^K = {alpha_0**n_tokens:.3g}")
     return (n_tokens - needed + 1) / n_tokens
@@ -132,7 +123,7 @@ def log10_p(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:
 
 
 def efficiency(alpha_0: float) -> float:
-    """φ(τ)² / (α₀(1 − α₀)): as many tokens, for each one that counting hits has, give the sum of the Γ_k the same power (small leanings; Pitman).
+    """φ(τ)² / (α₀(1 − α₀)) ≤ 2/π: with this share of the tokens, the sum of the Γ_k is as powerful as counting hits (small shifts; Pitman).
 
     >>> round(efficiency(0.5) * np.pi, 6), round(efficiency(0.05), 3)
     (2.0, 0.224)
@@ -158,25 +149,7 @@ def _level_gap(quantile: float, alpha_0: float) -> float:
     return 1 - quantile - alpha_0
 
 
-def _power_gap(quantile: float, beta_0: float, corrupted: float) -> float:
-    _probabilities(quantile=quantile, beta_0=beta_0)
-    if not 0 <= corrupted < 1:
-        raise BoundError(f"corrupted: expected a share 0 ≤ λ₀ < 1, got {corrupted!r}")
-    if corrupted + beta_0 > quantile:
-        raise BoundError(
-            f"the power is proved for λ' ≥ λ₀ + β₀, got λ' = {quantile} < {corrupted} + {beta_0} = {corrupted + beta_0:.6g};"
-            " choose a larger λ', less corruption, or a token test of more power"
-        )
-    return quantile - corrupted - beta_0
-
-
 def _probabilities(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < 1:
             raise BoundError(f"{name}: expected a number strictly between 0 and 1, got {value!r}")
-
-
-def _whole(above: float, below: float, gap: str) -> int:
-    if below == 0:
-        raise BoundError(f"no number of tokens is enough where {gap} = 0: expected it to be positive")
-    return math.ceil(above / below)

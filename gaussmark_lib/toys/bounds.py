@@ -1,19 +1,18 @@
-"""The paper's two power bounds, in the form their proofs give, so that they can be laid beside the exact power.
+"""The paper's two power bounds, in the form that their proofs give, to be compared with the exact power.
 
 *Linear softmax* (paper, Cor. "alt2"). With τ = Φ⁻¹(1−α), ξ = σZ and Γ_a(Z) the (1−a) quantile of ⟨Z, ∇ log p_θ(y)⟩ over y ~ p_θ, a miss
 has ⟨ξ, ∇⟩ ≤ στ‖∇‖ and E_θ exp⟨ξ, ∇⟩ ≥ a exp(σ Γ_a(Z)), so for every σ > 0 and a in (0, 1)
 
     β ≤ exp(K(σ)) / a,      K(σ) = log E_θ exp(σ τ ‖∇‖) + log E_Z exp(−σ Γ_a(Z)).
 
-The corollary as printed leaves τ out of K, which cannot be right (the bound would not depend on the level), and asks that
-Λ = −sup_σ K(σ)/σ be ≥ 0. But K is convex with K(0) = 0, so K(σ)/σ rises to its limit, τ max‖∇‖ − min_Z Γ_a(Z) ≥ τ max‖∇‖ > 0
-(Γ_a(0) = 0, and Z comes near 0): the printed condition is never met. What can be used is K at the σ in question, as `corollary` does.
+The printed corollary leaves τ out of K, so that its bound does not depend on the level, and asks that Λ = −sup_σ K(σ)/σ be ≥ 0. That is never
+met: K is convex with K(0) = 0, so K(σ)/σ rises to τ max‖∇‖ − min_Z Γ_a(Z) ≥ τ max‖∇‖ > 0. :func:`corollary` uses K at the σ in question.
 
 *Strongly log-concave* (paper, Thm. "main_sc"). If log p_{θ+ξ}(y) ≤ log p_θ(y) + ⟨ξ, ∇⟩ − η‖ξ‖²/2 for all ξ, then
 
     β ≤ (1 + ησ²)^{−d/2} Φ(τ √(1 + ησ²)) E_θ exp(τ σ ‖∇‖).
 
-For y ~ N(θ, Σ) this holds with η = λ_min(Σ⁻¹) = 1/λ_max(Σ); the paper prints λ_min(Σ), which is another number unless Σ = I.
+For y ~ N(θ, Σ) this holds with η = λ_min(Σ⁻¹); the paper prints λ_min(Σ), another number unless Σ = I.
 """
 
 import numpy as np
@@ -39,10 +38,9 @@ def quantiles(model: LinearSoftmax, unit_noise: Float[np.ndarray, "keys d"], sha
 
 
 def log_k(model: LinearSoftmax, sigma: float, tau: float, direction_quantile: Float[np.ndarray, " directions"]) -> tuple[float, float]:
-    """K(σ) = log E_θ exp(στ‖∇‖) + log E_Z exp(−σΓ(Z)), and the effective number of directions behind its second term.
+    """K(σ) = log E_θ exp(στ‖∇‖) + log E_Z exp(−σΓ(Z)), and Kish's effective number (Σw)²/Σw² of directions behind its second term.
 
-    Γ(Z) = ‖Z‖ Γ(Z/‖Z‖), so the length χ_d is integrated and only the direction is averaged over draws: −σΓ sits in
-    an exponent, where a few rare draws decide a plain mean. Kish's effective number (Σw)²/Σw² says how many still do.
+    Γ(Z) = ‖Z‖ Γ(Z/‖Z‖): the length χ_d is integrated and only the direction averaged over draws, since a few rare lengths would decide the mean.
     """
     numerator = special.logsumexp(sigma * tau * model.grad_norms, b=model.base_p)
     log_w = log_mgf_chi(len(model.theta), -sigma * direction_quantile)
@@ -53,9 +51,8 @@ def log_k(model: LinearSoftmax, sigma: float, tau: float, direction_quantile: Fl
 def corollary(model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Float[np.ndarray, "keys d"], shares: list[float]) -> pd.DataFrame:
     """The corollary's bound at each σ, at the best of the given shares a.
 
-    Returns:
-        One row a σ: ``bound`` on β (capped at 1) and ``log_bound``, the ``share`` a, ``slope`` = K(σ)/σ there (the bound needs it negative),
-        ``printed_bound`` (the same without τ), ``effective_keys`` (see :func:`log_k`).
+    One row a σ: ``bound`` on β (capped at 1) and ``log_bound``, the ``share`` a, ``slope`` = K(σ)/σ there (the bound needs it negative),
+    ``printed_bound`` (the same without τ), ``effective_keys`` (see :func:`log_k`).
     """
     tau = threshold(level)
     directions = unit_noise / np.linalg.norm(unit_noise, axis=1, keepdims=True)
@@ -66,23 +63,24 @@ def corollary(model: LinearSoftmax, sigmas: list[float], level: float, unit_nois
         share = min(shares, key=lambda a: k[a][0] - np.log(a))
         log_bound = k[share][0] - np.log(share)
         log_printed = log_k(model, sigma, 1.0, quantile[share])[0] - np.log(share)
-        rows.append(
-            {"sigma": sigma, "share": share, "bound": np.exp(min(0.0, log_bound)), "log_bound": log_bound}
-            | {"slope": k[share][0] / sigma, "printed_bound": np.exp(min(0.0, log_printed)), "effective_keys": k[share][1]}
-        )
-    return pd.DataFrame(rows)
+        rows.append((sigma, share, _capped(log_bound), log_bound, k[share][0] / sigma, _capped(log_printed), k[share][1]))
+    return pd.DataFrame(rows, columns=["sigma", "share", "bound", "log_bound", "slope", "printed_bound", "effective_keys"])
+
+
+def _capped(log_bound: float) -> float:
+    """A bound on a probability."""
+    return float(np.exp(min(0.0, log_bound)))
 
 
 def first_sigma(table: pd.DataFrame, column: str, beta: float) -> float | None:
     """The smallest σ of a table whose miss rate (or bound on it) is at most β; None if there is none."""
-    enough = table.loc[table[column] <= beta, "sigma"]
-    return None if enough.empty else float(enough.min())
+    return min(table.loc[table[column] <= beta, "sigma"], default=None)
 
 
 def log_mgf_chi(dim: int, t: Float[np.ndarray, "..."] | float) -> Float[np.ndarray, "..."] | float:
     """log E exp(t χ_d), elementwise in t; under p_θ = N(θ, I_d) the gradient's norm is χ_d.
 
-    The tilted density is log-concave with curvature at least 1, so ten units either side of its peak hold it to 1e-21.
+    The tilted density is log-concave with curvature at least 1: all but 1e-21 of it lies within ten units of its peak.
     """
     t = np.asarray(t, dtype=float)[..., None]
     root = np.sqrt(t**2 + 4 * (dim - 1))
@@ -99,16 +97,16 @@ def strongly_log_concave(dim: int, sigma: float, level: float, variance: float =
     eta = 1 / variance if eta is None else eta
     growth = np.log1p(eta * sigma**2)
     log_bound = -dim / 2 * growth + stats.norm.logcdf(tau * np.exp(growth / 2)) + log_mgf_chi(dim, tau * sigma / np.sqrt(variance))
-    return float(np.exp(min(0.0, log_bound)))
+    return _capped(log_bound)
 
 
 def dimension_needed(sigma: float, level: float, beta: float) -> int:
-    """The smallest d at which the theorem promises a miss rate of at most β for y ~ N(θ, I_d); past its cap the bound falls in d."""
+    """The smallest d at which the theorem promises a miss rate of at most β for y ~ N(θ, I_d); once below 1, the bound falls in d."""
     return gaussian.first_dimension(lambda dim: strongly_log_concave(dim, sigma, level) <= beta)
 
 
 def log_concave_table(dims: list[int], sigmas: list[float], level: float, n: int, seed: int) -> pd.DataFrame:
     """One row a (dim, sigma): exact ``beta``, the theorem's ``bound``, and ``hits`` of n simulated texts, for y ~ N(θ, I_d)."""
-    table = gaussian.table(dims, sigmas, n, level, seed)[["dim", "sigma", "n", "hits", "power"]].assign(beta=lambda t: 1 - t["power"])
+    table = gaussian.table(dims, sigmas, n, level, seed)[["dim", "sigma", "n", "hits", "power"]]
     bound = [strongly_log_concave(dim, sigma, level) for dim, sigma in zip(table["dim"], table["sigma"], strict=True)]
-    return table.assign(bound=bound)
+    return table.assign(beta=1 - table["power"], bound=bound)

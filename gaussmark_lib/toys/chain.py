@@ -7,11 +7,10 @@ With g = ∇ log p_θ(y) the statistics are, for a key ξ and a text y,
     inner       ⟨ξ, g⟩                                      the quadratic term dropped
     psi         ⟨ξ, g⟩ / (σ‖g‖)                             N(0, 1) over keys, whatever the text
 
-A threshold can keep a level for two nulls. *Model text*: y ~ m, the mixture. *Any text*: y from any distribution, so also any
-single y; then the level must hold for each y on its own, P_ξ(reject | y) ≤ α. Under that constraint the power
-Σ_y E_ξ[p_{θ+ξ}(y) 1{reject}] is a sum with one term a text, and by Neyman and Pearson each term is largest when
-exactly the keys with the α largest p_{θ+ξ}(y) are rejected. So for any text the most powerful test is explicit: compare
-p_{θ+ξ}(y) with its own (1−α) quantile over keys. To first order in σ those keys are a half-space, and the test *is* ψ.
+A threshold can keep a level for two nulls. *Model text*: y ~ m, the mixture. *Any text*: y from any distribution; then the level must hold for
+each y on its own, P_ξ(reject | y) ≤ α. The power Σ_y E_ξ[p_{θ+ξ}(y) 1{reject}] has one term a text, and by Neyman and Pearson each is largest
+if the keys with the α largest p_{θ+ξ}(y) are rejected. So the most powerful test for any text compares p_{θ+ξ}(y) with its own (1−α) quantile
+over keys. To first order in σ those keys are a half-space, and the test *is* ψ.
 """
 
 import numpy as np
@@ -39,7 +38,7 @@ def statistics(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray,
 
 
 def errors(model: LinearSoftmax, sigmas: list[float], unit_noise: Float[np.ndarray, "keys d"]) -> pd.DataFrame:
-    """Root mean square over keys and y ~ p_θ of the inner product itself and of what each approximation changes: ``sigma, step, rms`` (nats)."""
+    """Root mean square, over keys and y ~ p_θ, of the inner product and of what each approximation changes: ``sigma, step, rms`` (nats)."""
     rows = []
     for sigma in sigmas:
         s = statistics(model, sigma, unit_noise)
@@ -49,8 +48,8 @@ def errors(model: LinearSoftmax, sigmas: list[float], unit_noise: Float[np.ndarr
             "error of dropping σ²‖g‖²/2": s["linearised"] - s["inner"],
             "both together": s["ratio"] - s["inner"],
         }
-        rows += [{"sigma": sigma, "step": name, "rms": float(np.sqrt((x**2 @ model.base_p).mean()))} for name, x in steps.items()]
-    return pd.DataFrame(rows)
+        rows += [(sigma, name, np.sqrt((x**2 @ model.base_p).mean())) for name, x in steps.items()]
+    return pd.DataFrame(rows, columns=["sigma", "step", "rms"])
 
 
 def thresholds(statistic: Table, level: float) -> Float[np.ndarray, " texts"]:
@@ -79,7 +78,7 @@ def reject_model_text(statistic: Table, level: float, mixture: Float[np.ndarray,
 
 
 def powers(model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Float[np.ndarray, "keys d"]) -> pd.DataFrame:
-    """Each test's exact power over the given keys; columns sigma, null (for which the level holds: "any text" or "model text"), test, power."""
+    """Each test's exact power over the given keys: ``sigma``, ``null`` (for which the level holds: "any text", "model text"), ``test, power``."""
     rows = []
     for sigma in sigmas:
         s = statistics(model, sigma, unit_noise)
@@ -93,6 +92,5 @@ def powers(model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: 
             ("model text", "linearised"): reject_model_text(s["linearised"], level, mixture),
             ("model text", "inner product"): reject_model_text(s["inner"], level, mixture),
         }
-        for (null, test), reject in rejected.items():
-            rows.append({"sigma": sigma, "null": null, "test": test, "power": float((likelihood * reject).sum(axis=1).mean())})
-    return pd.DataFrame(rows)
+        rows += [(sigma, null, test, (likelihood * reject).sum(axis=1).mean()) for (null, test), reject in rejected.items()]
+    return pd.DataFrame(rows, columns=["sigma", "null", "test", "power"])

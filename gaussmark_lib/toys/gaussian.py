@@ -1,14 +1,15 @@
 """The Gaussian example: y ~ N(θ, I_d), watermarked y ~ N(θ + ξ, I_d), ξ ~ N(0, σ² I_d) (paper, Sec. 3 and Lemma "gaussian_details").
 
-Its gradient is g = y − θ, so under the watermark g = ξ + z with z ~ N(0, I_d). Two jointly normal vectors: given g, the unit noise ξ/σ is
-normal with mean σ g/(1+σ²) and covariance I/(1+σ²), and ‖g‖ is √(1+σ²) χ_d. Hence, exactly,
+Its gradient is g = y − θ, so under the watermark g = ξ + z with z ~ N(0, I_d). Given g, the unit noise ξ/σ is normal with mean σ g/(1+σ²) and
+covariance I/(1+σ²), and ‖g‖ is √(1+σ²) χ_d. Hence, exactly,
 
     ψ = ⟨ξ, g⟩ / (σ‖g‖)  =  (σ χ_d + Z) / √(1+σ²),     χ_d and Z ~ N(0, 1) independent,
 
-and everything below follows: the mean, and the power as a noncentral t probability. The rate that the lemma prints,
-σ²√d/√(1+σ²), has one σ too many: its proof divides by ‖ξ + z‖ but not by the σ in the statistic's own denominator.
+from which the mean follows, and the power as a noncentral t probability. The rate that the lemma prints, σ²√d/√(1+σ²), has one σ too many: its
+proof divides by ‖ξ + z‖ but not by the σ in the statistic's denominator.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from itertools import product
 
@@ -29,12 +30,12 @@ def simulate_psi(dim: int, sigma: float, n: int, seed: int, watermarked: bool = 
 
 
 def rate(dim: int, sigma: float) -> float:
-    """What ψ concentrates around in high dimension: σ√d/√(1+σ²)."""
+    """σ√d/√(1+σ²), around which ψ concentrates in high dimension."""
     return float(sigma * np.sqrt(dim / (1 + sigma**2)))
 
 
 def printed_rate(dim: int, sigma: float) -> float:
-    """The rate as the lemma prints it, σ²√d/√(1+σ²): kept to be compared with, not used."""
+    """σ²√d/√(1+σ²), the rate as the lemma prints it, for comparison only."""
     return sigma * rate(dim, sigma)
 
 
@@ -53,10 +54,7 @@ def expected_psi(dim: int, sigma: float) -> float:
 
 
 def power(dim: int, sigma: float, level: float) -> float:
-    """The exact power P(ψ ≥ τ), τ = Φ⁻¹(1 − level): a noncentral t distribution function.
-
-    σχ_d + Z ≥ c with c = τ√(1+σ²) says (c − Z)/(χ_d/√d) ≤ σ√d, and the left side is a noncentral t with d degrees of
-    freedom and noncentrality c.
+    """The exact power P(ψ ≥ τ): σχ_d + Z ≥ c = τ√(1+σ²) says (c − Z)/(χ_d/√d) ≤ σ√d; the left side is noncentral t (d, noncentrality c).
 
     >>> round(power(100, 1e-9, 0.05), 6)  # no noise, no power beyond the level
     0.05
@@ -66,11 +64,7 @@ def power(dim: int, sigma: float, level: float) -> float:
 
 def first_dimension(enough: Callable[[int], bool], largest: int = 10**7) -> int:
     """The smallest d with ``enough(d)``, by bisection, where ``enough`` stays true once it is."""
-    low, high = 0, largest
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return bisect_left(range(1, largest), True, key=enough) + 1
 
 
 def dimension_needed(sigma: float, level: float, beta: float) -> int:
@@ -88,9 +82,8 @@ def table(dims: list[int], sigmas: list[float], n: int, level: float, seed: int)
     rows = []
     for i, (dim, sigma) in enumerate(product(dims, sigmas)):
         psi = simulate_psi(dim, sigma, n, seed + i)
-        rows.append(
-            {"dim": dim, "sigma": sigma, "n": n, "mean_psi": psi.mean(), "sem_psi": psi.std(ddof=1) / np.sqrt(n)}
-            | {"hits": int((psi >= threshold(level)).sum()), "power": power(dim, sigma, level)}
-            | {"expected_psi": expected_psi(dim, sigma), "rate": rate(dim, sigma), "printed_rate": printed_rate(dim, sigma)}
-        )
+        simulated = {"mean_psi": psi.mean(), "sem_psi": stats.sem(psi), "hits": (psi >= threshold(level)).sum()}
+        exact = {"power": power(dim, sigma, level), "expected_psi": expected_psi(dim, sigma)}
+        rates = {"rate": rate(dim, sigma), "printed_rate": printed_rate(dim, sigma)}
+        rows.append({"dim": dim, "sigma": sigma, "n": n, **simulated, **exact, **rates})
     return pd.DataFrame(rows)

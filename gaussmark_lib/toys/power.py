@@ -23,10 +23,10 @@ def miss_probability(model: LinearSoftmax, sigma: float, level: float, unit_nois
 
 
 def miss_probability_integrated(model: LinearSoftmax, sigma: float, level: float, nodes: int = 48) -> float:
-    """β with the integral over ξ done by quadrature too, for d ≤ 3: β = Σ_y ∫ 1{⟨ξ, e_y⟩ ≤ στ} p_{θ+ξ}(y) dN(ξ), e_y the gradient's direction.
+    """β by quadrature over ξ too, for d ≤ 3: β = Σ_y ∫ 1{⟨ξ, e_y⟩ ≤ στ} p_{θ+ξ}(y) dN(ξ), e_y the gradient's direction.
 
-    For one y the missed keys fill a half-space, inside which the integrand is smooth: Gauss–Legendre along e_y up to τ
-    (from −9, below which lies 1e-19 of the mass) and Gauss–Hermite across converge to rounding, for σ up to about 2 with 48 nodes.
+    The missed keys of one y fill a half-space, inside which the integrand is smooth. Gauss–Legendre along e_y up to τ (from −9, below which lies
+    1e-19 of the mass) and Gauss–Hermite across converge to rounding, for σ up to about 2 with 48 nodes.
     """
     tau, dim = threshold(level), len(model.theta)
     if dim > 3:
@@ -38,8 +38,7 @@ def miss_probability_integrated(model: LinearSoftmax, sigma: float, level: float
     for _ in range(dim - 1):
         weight = np.multiply.outer(weight, weight_across / np.sqrt(2 * np.pi))
     grid = np.stack(np.meshgrid(along, *[across] * (dim - 1), indexing="ij"), axis=-1).reshape(-1, dim)
-    missed = (weight.ravel() @ np.exp(model.log_p(sigma * grid @ _frame(gradient)))[:, y] for y, gradient in enumerate(model.gradients))
-    return float(sum(missed))
+    return float(sum(weight.ravel() @ np.exp(model.log_p(sigma * grid @ _frame(g)))[:, y] for y, g in enumerate(model.gradients)))
 
 
 def _frame(direction: Float[np.ndarray, " d"]) -> Float[np.ndarray, "d d"]:
@@ -70,14 +69,12 @@ def summed(model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: 
 def temperature_table(
     n_outcomes: int, dim: int, temperatures: list[float], sigma: float, level: float, unit_noise: Float[np.ndarray, "keys d"], seed: int
 ) -> pd.DataFrame:
-    """One model, θ divided by each temperature: entropy, 10/50/90% quantiles of ‖∇‖ over y ~ p_θ, σE‖∇‖, exact mean ψ and power at one σ."""
+    """θ of one model divided by each temperature: entropy, 10/50/90% quantiles of ‖∇‖ over y ~ p_θ, σE‖∇‖, exact mean ψ and power at one σ."""
     rows = []
     for temperature in temperatures:
         model = softmax.random_model(n_outcomes, dim, temperature, seed)
         low, middle, high = np.quantile(model.grad_norms, (0.1, 0.5, 0.9), weights=model.base_p, method="inverted_cdf")
-        rows.append(
-            {"temperature": temperature, "entropy": model.entropy, "norm_10": low, "norm_50": middle, "norm_90": high}
-            | {"predicted_psi": sigma * model.expected_norm, "mean_psi": softmax.expected_psi(model, sigma, unit_noise)}
-            | {"power": 1 - miss_probability(model, sigma, level, unit_noise)}
-        )
-    return pd.DataFrame(rows)
+        predicted, mean = sigma * model.expected_norm, softmax.expected_psi(model, sigma, unit_noise)
+        power = 1 - miss_probability(model, sigma, level, unit_noise)
+        rows.append((temperature, model.entropy, low, middle, high, predicted, mean, power))
+    return pd.DataFrame(rows, columns=["temperature", "entropy", "norm_10", "norm_50", "norm_90", "predicted_psi", "mean_psi", "power"])

@@ -1,11 +1,10 @@
 """Which null hypothesis is nearest to the watermark.
 
-The alternative draws a key ξ ~ ν and then a text y ~ p_{θ+ξ}; a null draws the same key and an independent text, ν ⊗ μ.
-With finitely many keys (rows of ``likelihood``, probabilities ``weights``) and finitely many texts (columns) both are tables, and
+The alternative draws a key ξ ~ ν and a text y ~ p_{θ+ξ}; a null draws an independent text, ν ⊗ μ. Keys are the rows of ``likelihood``, with
+probabilities ``weights``, and texts its columns. The mixture m is the nearest null, at the mutual information of key and text, since
 
-    E_ξ KL(p_{θ+ξ} ‖ μ)  =  E_ξ KL(p_{θ+ξ} ‖ m)  +  KL(m ‖ μ),      m(y) = E_ξ p_{θ+ξ}(y),
+    E_ξ KL(p_{θ+ξ} ‖ μ)  =  E_ξ KL(p_{θ+ξ} ‖ m)  +  KL(m ‖ μ),      m(y) = E_ξ p_{θ+ξ}(y)
 
-so the mixture m is the nearest null, and its distance is the mutual information of key and text
 (paper, Prop. "closest_measure", whose display leaves out the average over ξ that its proof takes).
 """
 
@@ -21,7 +20,7 @@ def kl(p: Float[np.ndarray, "..."], q: Float[np.ndarray, "..."]) -> Float[np.nda
 
 
 def mixture(likelihood: Float[np.ndarray, "keys texts"], weights: Float[np.ndarray, " keys"]) -> Float[np.ndarray, " texts"]:
-    """The text's distribution for someone who does not know the key, m(y) = Σ_k w_k p_k(y)."""
+    """m(y) = Σ_k w_k p_k(y): the text's distribution for someone who does not know the key."""
     return weights @ likelihood
 
 

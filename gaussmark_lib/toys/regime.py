@@ -1,12 +1,12 @@
-"""The linear regime: what a watermark's strength and price are as long as the step ξ is short, and where three models leave it.
+"""The linear regime: a watermark's strength and price where the step ξ is short, and where three models leave it.
 
 The price of a watermark is KL(p_{θ+ξ} ‖ p_θ), averaged over keys. To second order in ξ it is ½E_ξ[ξᵀFξ] = ½σ²E‖∇‖², F = E_θ[∇∇ᵀ] being
 the Fisher information, and to first order E ψ = σE‖∇‖. So, where ‖∇‖ varies little,
 
     E ψ ≈ σ E‖∇ log p_θ(y)‖,        price ≈ (E ψ)²/2 nats a text = (E ψ)²/(2T) nats a token,
 
-whatever the model. No watermark is free: a level-α test of power 1−β needs at least the binary divergence kl(1−β ‖ α) between the
-alternative and the nearest null (data processing), and that distance is at most the price.
+whatever the model. No watermark is free: a level-α test of power 1−β needs a distance of at least the binary divergence kl(1−β ‖ α) between
+the alternative and the nearest null (data processing), and that distance is at most the price.
 """
 
 import numpy as np
@@ -27,10 +27,9 @@ def least_price(power: float, level: float) -> float:
 
 
 def table(model: softmax.LinearSoftmax, unit_noise: Float[np.ndarray, "keys d"], size: int, predicted: list[float]) -> pd.DataFrame:
-    """Exact mean ψ and price of three models at the σ that predicts each given ψ: a linear softmax, a Gaussian of dimension ``size``, ``size`` coins.
+    """Exact mean ψ and price of a linear softmax model, a Gaussian of dimension ``size`` and ``size`` coins, at the σ that predicts each given ψ.
 
-    Returns:
-        One row a model × prediction: ``model, predicted`` (= σE‖∇‖), ``sigma, mean_psi, price`` (nats a text).
+    One row a model × prediction: ``model, predicted`` (= σE‖∇‖), ``sigma, mean_psi, price`` (nats a text).
     """
     rows = []
     for psi in predicted:

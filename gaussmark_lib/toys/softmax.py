@@ -1,6 +1,6 @@
 """The linear softmax model, enumerated: p_θ(y) = exp⟨θ, φ(y)⟩ / Σ_y' exp⟨θ, φ(y')⟩ over a small set of outcomes (paper, Def. "linear_softmax").
 
-Its gradient is ∇ log p_θ(y) = φ(y) − E_θ φ, and adding ξ to θ tilts the model exponentially (paper, Lemma "radonnikodym_softmax"):
+Adding ξ to θ tilts the model exponentially (paper, Lemma "radonnikodym_softmax"):
 
     γ(y, ξ) = p_{θ+ξ}(y) / p_θ(y) = exp⟨ξ, ∇ log p_θ(y)⟩ / E_θ exp⟨ξ, ∇ log p_θ⟩.
 """
@@ -63,17 +63,17 @@ class LinearSoftmax:
 
 def random_model(n_outcomes: int, dim: int, temperature: float = 1.0, seed: int = 0) -> LinearSoftmax:
     """Features in random directions with lengths uniform on [0.5, 1.5]; θ is standard normal, divided by the temperature."""
-    # A stream of its own: from one stream, a model and the keys of the same seed would be made of the same numbers.
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([seed, 1])  # its own stream: the keys of the same seed must not be the same numbers
     directions = rng.standard_normal((n_outcomes, dim))
     lengths = rng.uniform(0.5, 1.5, size=(n_outcomes, 1))
-    return LinearSoftmax(rng.standard_normal(dim) / temperature, lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True))
+    features = lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    return LinearSoftmax(rng.standard_normal(dim) / temperature, features)
 
 
 def unit_noises(dim: int, n: int, seed: int) -> Float[np.ndarray, "n dim"]:
     """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net, whose averages converge fast, and its mirror image.
 
-    The mirror makes odd moments vanish exactly, so that a term of order σ cannot leak into what should be of order σ².
+    The mirror makes odd moments vanish exactly, so that no term of order σ disturbs one of order σ².
     """
     if n < 2 or n & (n - 1):
         raise StatisticsError(f"unit_noises: a Sobol net is balanced only at powers of 2, got n = {n}; take {1 << max(1, n.bit_length())}")

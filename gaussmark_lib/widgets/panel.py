@@ -15,17 +15,15 @@ from gaussmark_lib.widgets.worker import Worker
 LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
 _WIDE = w.Layout(width="auto", margin="2px 0")
 _BUTTON = w.Layout(width="auto", margin="2px 8px 2px 0")
-_STYLE = {"description_width": render.LABEL}
+_FIELD = {"layout": _WIDE, "style": {"description_width": render.LABEL}}
 _KEYS = {"demonstration": "anyone can guess it", "secret": "secret, in this kernel's memory", "given": "given to the panel"}
 
 
 class Panel:
     """Widgets to play with; ``panel`` as a cell's last line shows them. Inputs can change during work, which uses their values at its start.
 
-    Args:
-        session: computes what the panel shows.
-        key: the key to begin with; by default the demonstration key of seed 1.
-        question: the inputs' first values.
+    The ``session`` computes what the panel shows. ``key`` is the first key, by default the demonstration key of seed 1; ``question`` holds the
+    inputs' first values.
     """
 
     def __init__(self, session: Session, key: Key | None = None, question: Question | None = None):
@@ -34,8 +32,7 @@ class Panel:
         self.verdict: Verdict | None = None
         self._prompts = cycle(session.prompts)
         self._tried: tuple[str, int] | None = None  # the weight and length of the last attempt to measure ‖G‖
-        first = next(self._prompts)
-        weights = mlp_weights(session.lm.model)
+        first, weights = next(self._prompts), mlp_weights(session.lm.model)
         self._make_inputs(question or Question(first, weights[2 * len(weights) // 3]), weights)
         self._make_outputs()
         self._worker = Worker(self._started, self._progressed, self._ended, self._show_sigma)
@@ -64,15 +61,15 @@ class Panel:
     def _make_inputs(self, start: Question, weights: list[str]) -> None:
         longest = min(LONGEST, getattr(self.session.lm.model.config, "max_position_embeddings", 2 * LONGEST) // 2)
         weights = list(dict.fromkeys([*weights, models.linear(self.session.lm.model, start.weight).name]))
-        self.prompt = w.Textarea(start.prompt, description="Prompt", rows=3, layout=_WIDE, style=_STYLE)
-        self.weight = w.Dropdown(options=weights, value=start.weight, description="Weight", layout=_WIDE, style=_STYLE)
-        self.psi = w.FloatSlider(start.psi, min=0.5, max=8, step=0.5, description="Predicted ψ", readout_format=".1f", layout=_WIDE, style=_STYLE)
-        self.n_tokens = w.IntSlider(start.n_tokens, min=1, max=longest, description="Tokens", continuous_update=False, layout=_WIDE, style=_STYLE)
-        self.n_samples = w.IntSlider(start.n_samples, min=1, max=8, description="Texts of a kind", layout=_WIDE, style=_STYLE)
-        self.seed = w.BoundedIntText(start.seed, min=0, max=10**9, description="Sampler's seed", layout=_WIDE, style=_STYLE)
-        self.key_seed = w.BoundedIntText(1, min=0, max=10**9, description="Key from seed", layout=_WIDE, style=_STYLE)
-        self.text = w.Textarea(placeholder="Any text", description="Text to test", rows=4, layout=_WIDE, style=_STYLE)
-        self.before = w.Textarea(placeholder="What it continues, if known", description="Its prompt", rows=2, layout=_WIDE, style=_STYLE)
+        self.prompt = w.Textarea(start.prompt, description="Prompt", rows=3, **_FIELD)
+        self.weight = w.Dropdown(options=weights, value=start.weight, description="Weight", **_FIELD)
+        self.psi = w.FloatSlider(start.psi, min=0.5, max=8, step=0.5, description="Predicted ψ", readout_format=".1f", **_FIELD)
+        self.n_tokens = w.IntSlider(start.n_tokens, min=1, max=longest, description="Tokens", continuous_update=False, **_FIELD)
+        self.n_samples = w.IntSlider(start.n_samples, min=1, max=8, description="Texts of a kind", **_FIELD)
+        self.seed = w.BoundedIntText(start.seed, min=0, max=10**9, description="Sampler's seed", **_FIELD)
+        self.key_seed = w.BoundedIntText(1, min=0, max=10**9, description="Key from seed", **_FIELD)
+        self.text = w.Textarea(placeholder="Any text", description="Text to test", rows=4, **_FIELD)
+        self.before = w.Textarea(placeholder="What it continues, if known", description="Its prompt", rows=2, **_FIELD)
 
     def _make_outputs(self) -> None:
         def button(name: str, icon: str, tooltip: str, style: str = "") -> w.Button:
@@ -83,14 +80,11 @@ class Panel:
         self.new_key = button("New secret key", "key", "128 secret random bits, kept in this kernel's memory only")
         self.generate = button("Generate", "play", "Write plain and watermarked text with the same random numbers, and test both", "primary")
         self.stop = button("Stop", "stop", "End the work at its next step")
-        self.take = button(
-            "Take the watermarked text", "arrow-down", "Copy the first watermarked text and its prompt here, to edit it and test again"
-        )
+        self.take = button("Take the watermarked text", "arrow-down", "Copy the first watermarked text and its prompt here, to edit and test again")
         self.test = button("Test", "search", "Test the text against the key", "primary")
         self.sigma_shown, self.key_shown = w.HTML(layout=_WIDE), w.HTML(layout=_WIDE)
         self.progress = w.FloatProgress(min=0, max=1, layout=w.Layout(width="14em", margin="2px 8px", visibility="hidden"))
-        self.doing = w.HTML()
-        self.message = w.HTML(layout=_WIDE)
+        self.doing, self.message = w.HTML(), w.HTML(layout=_WIDE)
         self.generated, self.tested = w.HTML(layout=_WIDE), w.HTML(layout=_WIDE)
         self.stop.disabled = True
         self._buttons = [self.another, self.seed_key, self.new_key, self.generate, self.take, self.test]
@@ -130,13 +124,12 @@ class Panel:
         """σ for the current inputs: at once where ‖G‖ is known, else after measuring it."""
         weight, n_tokens, psi = self.weight.value, self.n_tokens.value, self.psi.value
         if self.session.knows(weight, n_tokens):
-            sigma = self.session.sigma(weight, n_tokens, psi)
-            self.sigma_shown.value = render.aside(f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}")
-            return
-        if self._worker.busy or self._measure(weight, n_tokens):
-            self.sigma_shown.value = render.aside("σ: waiting for ‖G‖ of unwatermarked text …")
+            words = f"σ = {self.session.sigma(weight, n_tokens, psi):.3g}, so that σ · median‖G‖ = {psi:g}"
+        elif self._worker.busy or self._measure(weight, n_tokens):
+            words = "σ: waiting for ‖G‖ of unwatermarked text …"
         else:
-            self.sigma_shown.value = render.aside("σ: will be solved for when you press Generate")
+            words = "σ: will be solved for when you press Generate"
+        self.sigma_shown.value = render.aside(words)
 
     def _measure(self, weight: str, n_tokens: int) -> bool:
         """Starts measuring ‖G‖, unless the same measurement failed or was stopped: Generate will say why."""
@@ -159,10 +152,10 @@ class Panel:
         self._worker.start(lambda report: self.session.test(text, weight, key, before, report), self._show_verdict)
 
     def _take(self) -> None:
-        if self.result is None:
+        if self.result:
+            self.text.value, self.before.value = self.result.text(WATERMARKED), self.result.question.prompt
+        else:
             self.message.value = render.message("There is no watermarked text yet: press Generate first.", is_error=True)
-            return
-        self.text.value, self.before.value = self.result.text(WATERMARKED), self.result.question.prompt
 
     # What comes back, from the worker's thread
 

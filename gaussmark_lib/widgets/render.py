@@ -1,7 +1,7 @@
 """Results as HTML: escaped, readable in light and dark themes, and never by colour alone.
 
-Colours are translucent over whatever background the page has, and the text keeps the page's own colour, so contrast holds in both themes.
-Everything is in ``style`` attributes: a notebook's sanitizer would drop a style sheet.
+Colours are translucent and text keeps the page's colour, so contrast holds in both themes. Styles are attributes: a notebook's sanitizer would
+drop a style sheet.
 """
 
 import base64
@@ -64,16 +64,21 @@ def verdict_sentence(row: pd.Series, level: float = LEVEL) -> str:
 
 def comparison(result: Comparison, picture: Figure | None = None, level: float = LEVEL) -> str:
     """Everything about plain and watermarked text: sentence, table, the figure if there is one, texts side by side."""
+    asked, wm = result.question, result.wm
     sentence = verdict_sentence(result.score(WATERMARKED, THIS_KEY), level)
     table = f'<div style="flex:0 1 auto">{_score_table(result.scores, level)}</div>'
     figure = f'<div style="flex:1 1 22em">{image(picture)}</div>' if picture else ""
-    pairs = [_side_by_side(*(_text_card(result, kind, sample) for kind in (PLAIN, WATERMARKED))) for sample in range(result.question.n_samples)]
+    pairs = [_side_by_side(*(_text_card(result, kind, sample) for kind in (PLAIN, WATERMARKED))) for sample in range(asked.n_samples)]
+    circumstances = (
+        f"{wm.weight}, σ = {wm.sigma:.3g} for a wanted ψ of {asked.psi:g} (these plain texts predict {result.predicted:.2f}), key {result.key_id},"
+        f" {asked.n_samples} × {asked.n_tokens} {_plural('token', asked.n_tokens)}, sampler's seed {asked.seed}."
+    )
     return _block(
         _paragraph(f"<b>Watermarked text, this key:</b> {escape(sentence)}"),
-        _paragraph(escape(_circumstances(result)), _QUIET),
+        _paragraph(escape(circumstances), _QUIET),
         _side_by_side(table, figure),
         *pairs,
-        legend(result.question.n_tokens),
+        legend(asked.n_tokens),
     )
 
 
@@ -92,7 +97,10 @@ def verdict(result: Verdict, level: float = LEVEL) -> str:
 def tokens(pieces: pd.DataFrame, psi: float) -> str:
     """A text with its evidence: orange and a solid line lean to the key, blue and a dotted line away from it; each piece says its number."""
     full = FULL_COLOUR / np.sqrt(pieces["n_tokens"].sum())
-    spans = "".join(_span(row.text, row.evidence, row.log_p, full) for row in pieces.itertuples())
+    spans = ""
+    for row in pieces.itertuples():
+        shown = escape(row.text).replace("\n", "↵\n")
+        spans += f'<span style="{_look(row.evidence, full)}" title="evidence {row.evidence:+.3f}, log p {row.log_p:.2f}">{shown}</span>'
     look = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7"
     return f'<div role="group" aria-label="{escape(_in_words(pieces, psi))}" style="{look}">{spans}</div>'
 
@@ -152,29 +160,14 @@ def _text_card(result: Comparison, kind: str, sample: int) -> str:
 def _score_table(scores: pd.DataFrame, level: float) -> str:
     several = scores["sample"].nunique() > 1
     head = "".join(f'<th scope="col" style="{_CELL};{_RULE}">{name}</th>' for name in ("Text", "Key", "ψ", "p", f"level {level}"))
-    rows = scores.sort_values(["kind", "key", "sample"], ascending=[False, True, True])
-    body = "".join(_score_row(row, f" {row['sample'] + 1}" if several else "", level) for _, row in rows.iterrows())
+    body = ""
+    for _, row in scores.sort_values(["kind", "key", "sample"], ascending=[False, True, True]).iterrows():
+        number = f" {row['sample'] + 1}" if several else ""
+        detected = "detected" if row["p_value"] <= level else "–"
+        cells = (row["kind"] + number, row["key"], _signed(row["psi"]), probability(row["p_value"], row["log10_p"]), detected)
+        weight = "600" if (row["kind"], row["key"]) == (WATERMARKED, THIS_KEY) else "400"
+        body += "<tr>" + "".join(f'<td style="{_CELL};font-weight:{weight}">{escape(cell)}</td>' for cell in cells) + "</tr>"
     return f'<table style="border-collapse:collapse;background:none;font-size:inherit"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-
-
-def _score_row(row: pd.Series, number: str, level: float) -> str:
-    psi, detected = _signed(row["psi"]), "detected" if row["p_value"] <= level else "–"
-    cells = (row["kind"] + number, row["key"], psi, probability(row["p_value"], row["log10_p"]), detected)
-    weight = "600" if (row["kind"], row["key"]) == (WATERMARKED, THIS_KEY) else "400"
-    return "<tr>" + "".join(f'<td style="{_CELL};font-weight:{weight}">{escape(cell)}</td>' for cell in cells) + "</tr>"
-
-
-def _circumstances(result: Comparison) -> str:
-    asked, wm = result.question, result.wm
-    return (
-        f"{wm.weight}, σ = {wm.sigma:.3g} for a wanted ψ of {asked.psi:g} (these plain texts predict {result.predicted:.2f}), key {result.key_id},"
-        f" {asked.n_samples} × {asked.n_tokens} {_plural('token', asked.n_tokens)}, sampler's seed {asked.seed}."
-    )
-
-
-def _span(text: str, evidence: float, log_p: float, full: float) -> str:
-    shown = escape(text).replace("\n", "↵\n")
-    return f'<span style="{_look(evidence, full)}" title="evidence {evidence:+.3f}, log p {log_p:.2f}">{shown}</span>'
 
 
 def _look(evidence: float, full: float) -> str:

@@ -1,8 +1,4 @@
-"""Work that can be stopped, in a thread beside the kernel's own.
-
-A kernel handles one message after another: work in a button's handler would delay the click on Stop until it ends. So the work runs in a
-thread, and checks between two steps whether Stop was pressed.
-"""
+"""Work that can be stopped. It runs in a thread, since a kernel would handle a click on Stop only after the work of another button's handler."""
 
 from collections.abc import Callable
 from contextvars import copy_context
@@ -58,11 +54,8 @@ class Worker:
             show(work(self._report))
         except StoppedError:
             sentence = "Stopped. The model is the base model again; what is shown below is from before."
-        except GaussMarkError as error:
-            self.error, sentence = error, _capitalised(str(error))
         except Exception as error:  # the reader gets a sentence for every error
-            reason = str(error).strip() or "no message"
-            self.error, sentence = error, f"This did not work: {type(error).__name__}: {reason} (the whole error is in panel.error)"
+            self.error, sentence = error, _in_words(error)
         try:
             self._on_end(sentence)
         finally:
@@ -75,5 +68,8 @@ class Worker:
         self._on_progress(what, share)
 
 
-def _capitalised(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:] + ("" if sentence.endswith((".", "!", "?")) else ".")
+def _in_words(error: Exception) -> str:
+    if isinstance(error, GaussMarkError):
+        said = str(error)
+        return said[:1].upper() + said[1:] + ("" if said.endswith((".", "!", "?")) else ".")
+    return f"This did not work: {type(error).__name__}: {str(error).strip() or 'no message'} (the whole error is in panel.error)"

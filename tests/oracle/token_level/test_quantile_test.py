@@ -79,13 +79,6 @@ def test_the_promised_number_of_tokens_is_enough_and_one_fewer_is_not_promised(l
     assert n == 1 or q.level_bound(n - 1, quantile, alpha_0) > level * (1 - 1e-9)
 
 
-@given(power=st.floats(0.5, 0.999), quantile=st.floats(0.5, 0.95), beta_0=st.floats(0.01, 0.2), corrupted=st.floats(0, 0.25))
-def test_the_promised_number_of_tokens_has_the_power(power, quantile, beta_0, corrupted):
-    n = q.tokens_for_power(power, quantile, beta_0, corrupted)
-    assert q.power_bound(n, quantile, beta_0, corrupted) >= power - 1e-9
-    assert n == 1 or q.power_bound(n - 1, quantile, beta_0, corrupted) < power + 1e-9
-
-
 def test_the_powers_bound_is_below_the_true_power():
     """Uncorrupted tokens hit with probability 1 − β₀ and corrupted ones never: the worst that the proposition allows, by the exact binomial."""
     n, quantile, beta_0, corrupted = 200, 0.75, 0.2, 0.25
@@ -122,9 +115,7 @@ REFUSED = {
     "λ' above 1 − α₀": (lambda: q.level_bound(100, 0.95, 0.1), r"proved for λ' ≤ 1 − α₀, got λ' = 0\.95 > 1 − 0\.1 = 0\.9"),
     "λ' above 1 − α₀, tokens": (lambda: q.tokens_for_level(0.01, 0.95, 0.1), r"proved for λ' ≤ 1 − α₀"),
     "λ₀ + β₀ above λ'": (lambda: q.power_bound(100, 0.5, 0.3, 0.4), r"proved for λ' ≥ λ₀ \+ β₀, got λ' = 0\.5 < 0\.4 \+ 0\.3 = 0\.7"),
-    "λ₀ + β₀ above λ', tokens": (lambda: q.tokens_for_power(0.9, 0.5, 0.3, 0.4), r"proved for λ' ≥ λ₀ \+ β₀"),
     "no gap": (lambda: q.tokens_for_level(0.01, 0.5, 0.5), r"where 1 − λ' − α₀ = 0"),
-    "no gap of power": (lambda: q.tokens_for_power(0.9, 0.5, 0.25, 0.25), r"where λ' − λ₀ − β₀ = 0"),
     "α₀": (lambda: q.exact_level(10, 0.5, 1.0), "alpha_0: expected a number strictly between 0 and 1, got 1.0"),
     "λ'": (lambda: q.hits_needed(10, 0.0), "quantile: expected a number strictly between 0 and 1, got 0.0"),
     "λ₀": (lambda: q.power_bound(10, 0.5, 0.1, 1.0), "corrupted: expected a share 0 ≤ λ₀ < 1, got 1.0"),

@@ -225,8 +225,8 @@ def test_each_printed_statement_is_off_in_the_direction_it_says():
 def test_repairs_hold():
     for spread in (1.0, 3.0, 10.0):
         for level in (0.05, 1e-3, 1e-10):
-            claim = printed.condition_number_squared(spread, level)
-            assert claim["exact"] <= claim["bound"]
+            dim = np.ceil(8 * np.log(1 / level) * spread**2)
+            assert stats.chi.cdf(threshold(level) * spread, dim) <= np.exp(-dim / 16)
     for scale in (0.01, 1.0, 100.0):
         claim = printed.large_noise_limit(softmax.random_model(60, 2, seed=0), scale, 0.05, 1024, seed=0)
         assert claim["exact"] <= claim["repaired"]

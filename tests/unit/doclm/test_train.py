@@ -98,7 +98,7 @@ def test_a_failure_while_saving_leaves_the_last_checkpoint(tmp_path, monkeypatch
 
     monkeypatch.setattr(train.torch, "save", fail)
     with pytest.raises(OSError, match="No space"):
-        train._save(tmp_path / "run.pt", RECIPE, train.new_model(RECIPE), [], 0, 0.0, [])
+        train._save(tmp_path / "run.pt", RECIPE, train.new_model(RECIPE), [], 0, [])
     assert (tmp_path / "run.pt").read_bytes() == before
 
 
