@@ -1,6 +1,6 @@
 """Figures of 06_robustness, for any schemes and corruptions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -25,12 +25,9 @@ def detection(summary: pd.DataFrame, caption: str, *, by: str = "corruption", x:
         for line, colour in zip(summary[by].unique(), style.COLOURS, strict=False):
             rows = summary[(summary[by] == line) & (summary["figure"] == name)].sort_values(x)
             intervals.band(axes, rows[x], rows, label=line, color=colour, markersize=4, alpha=0.15)
-        if name == "median p":
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(-0.02 if name != "AUC" else 0.4, 1.02)
+        scale = {"median p": {"yscale": "log"}, "AUC": {"ylim": (0.4, 1.02)}}.get(name, {"ylim": (-0.02, 1.02)})
         axes.axhline({"median p": 0.05, "AUC": 0.5}.get(name) or float(name.split()[-1]), **style.DOTTED)
-        axes.set(ylabel=name, xlabel=label if axes in panels[1] else "")
+        axes.set(ylabel=name, xlabel=label if axes in panels[1] else "", **scale)
     panels[0, 0].set_title("Dotted: level, or what guessing gives")
     return style.caption(figure, caption)
 
@@ -70,24 +67,23 @@ def roc(curves: dict[str, tuple[np.ndarray, np.ndarray]], caption: str) -> Figur
     return style.caption(figure, caption)
 
 
-def forest(summary: pd.DataFrame, caption: str, *, figures: Sequence[str] = PANELS[:3], title: str = "") -> Figure:
+def forest(summary: pd.DataFrame, caption: str, *, title: str = "") -> Figure:
     """A row a corruption, in the order given, a panel a figure, a colour a scheme, with intervals; of a single scheme, its first row dashed."""
     names, schemes = summary["corruption"].unique(), summary["scheme"].unique()
     several = len(schemes) > 1
     colours = sns.color_palette("colorblind", len(schemes)) if several else [style.WATERMARKED]
     looks = {scheme: {"color": colour, "label": scheme if several else None} for scheme, colour in zip(schemes, colours, strict=True)}
-    figure, panels = plt.subplots(1, len(figures), figsize=(10.2, (0.23 + 0.13 * len(schemes)) * len(names) + 1.6), sharey=True)
-    for axes, name in zip(panels, figures, strict=True):
+    figure, panels = plt.subplots(1, 3, figsize=(10.2, (0.23 + 0.13 * len(schemes)) * len(names) + 1.6), sharey=True)
+    for axes, name in zip(panels, PANELS[:3], strict=True):
         rows = summary[summary["figure"] == name]
         intervals.dodged(axes, rows, "corruption", "scheme", looks, step=0.7 / len(looks), horizontal=True, markersize=5)
         if not several:
             axes.axvline(rows["value"].iloc[0], **style.DASHED)
         if name == "median p":
-            axes.set_xscale("log")
+            axes.set(xlabel=name, xscale="log")
             axes.axvline(0.05, **style.DOTTED)
         else:
-            axes.set_xlim(-0.03, 1.03)
-        axes.set(xlabel=name)
+            axes.set(xlabel=name, xlim=(-0.03, 1.03))
     style.categories(panels[0], names)
     panels[0].set_title(title)
     if several:

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from gaussmark_lib.plots import style
 
 
-def sources(corpus: pd.DataFrame, caption: str, top: int = 15) -> Figure:
-    """Characters of prose a package gives (columns ``source``, ``text``), the largest first."""
+def sources(corpus: pd.DataFrame, caption: str) -> Figure:
+    """Characters of prose of each package (columns ``source``, ``text``), the 15 largest first."""
     package = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
-    sizes = (corpus["text"].str.len().groupby(package).sum() / 1e6).sort_values(ascending=False).head(top)
+    sizes = (corpus["text"].str.len().groupby(package).sum() / 1e6).sort_values(ascending=False).head(15)
     figure, axes = plt.subplots()
     sns.barplot(x=sizes.to_numpy(), y=sizes.index, color=style.PLAIN, ax=axes)
     axes.set(xlabel="prose (million characters)", ylabel="")
