@@ -14,6 +14,7 @@
 ``speed``                  10: fair timings
 ``playground``             11: the playground without its widgets
 ``written_and_scored``     what they share: write under each key, score under each key, labelled
+``crossed``                figures of prompts × keys, with intervals over both
 ``compared``               schemes against each other, paired over prompts and keys
 =========================  ===========================================================================
 """

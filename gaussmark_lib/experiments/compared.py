@@ -1,4 +1,4 @@
-"""Schemes compared over the same prompts and keys: each figure of one over, or less, that of another, with an interval of the pair.
+"""Schemes compared over the same prompts and keys, as a ratio or a difference with an interval of the pair.
 
 Two schemes' texts of one prompt are alike, and so are two under one key, so the difference is known better than either mean. Prompts and keys are
 resampled together for both (``stats.crossed_interval``).
@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from gaussmark_lib import stats
+from gaussmark_lib.experiments import crossed
 
 
-def ratios(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
+def ratios(table: pd.DataFrame, column: str, base: str) -> pd.DataFrame:
     """Each scheme's mean over the base scheme's, paired over prompts and keys: ``scheme, value, low, high, n``, and the scheme's own ``mean``."""
-    return _paired(table, column, base, lambda ours, theirs: ours.mean() / theirs.mean(), n_resamples)
+    return _paired(table, column, base, lambda ours, theirs: ours.mean() / theirs.mean())
 
 
 def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
@@ -22,7 +23,9 @@ def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int
     return _paired(table, column, base, lambda ours, theirs: ours.mean() - theirs.mean(), n_resamples)
 
 
-def _paired(table: pd.DataFrame, column: str, base: str, statistic: Callable[[np.ndarray, np.ndarray], float], n_resamples: int) -> pd.DataFrame:
+def _paired(
+    table: pd.DataFrame, column: str, base: str, statistic: Callable[[np.ndarray, np.ndarray], float], n_resamples: int = stats.N_RESAMPLES
+) -> pd.DataFrame:
     matrices = {name: stats.matrix(rows, column) for name, rows in table.groupby("scheme", sort=False)}
     return pd.DataFrame(
         {"scheme": name, "mean": ours.mean()} | stats.crossed_interval(statistic, ours, matrices[base], n_resamples=n_resamples).row()
@@ -32,17 +35,10 @@ def _paired(table: pd.DataFrame, column: str, base: str, statistic: Callable[[np
 
 
 def shares(table: pd.DataFrame, level: float, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
-    """The share detected at a level, of ``robustness.measure``'s table: all that a comparison needs, at any level and without areas under curves.
-
-    Returns:
-        One row a corruption × fraction × scheme × kind: those, ``value, low, high, n`` (95%, over prompts and keys).
-    """
-    cells = table.assign(hit=table["p_value"] <= level).groupby(["corruption", "fraction", "scheme", "kind"], sort=False)
-    rows = []
-    for (corruption, fraction, scheme, kind), cell in cells:
-        where = {"corruption": corruption, "fraction": fraction, "scheme": scheme, "kind": kind}
-        rows.append(where | stats.crossed_interval(np.mean, stats.matrix(cell, "hit"), n_resamples=n_resamples).row())
-    return pd.DataFrame(rows)
+    """The share detected at a level, of ``robustness.measure``'s table: ``corruption, fraction, scheme, kind, value, low, high, n``."""
+    hits = table.assign(hit=table["p_value"] <= level)
+    where = ["corruption", "fraction", "scheme", "kind"]
+    return crossed.by_cell(hits, where, lambda cell: crossed.mean(cell, "hit", n_resamples=n_resamples).row())
 
 
 def false_alarms(table: pd.DataFrame, level: float, column: str = "p_value", *, confidence: float = 0.999) -> stats.Estimate:
@@ -51,4 +47,4 @@ def false_alarms(table: pd.DataFrame, level: float, column: str = "p_value", *, 
     Rows of one prompt and key are averaged first. They differ in the scheme or in what was done to the text, and are no trials of their own.
     """
     hits = table.assign(hit=table[column] <= level).groupby(["prompt", "key_id"], sort=False)["hit"].mean().reset_index()
-    return stats.crossed_interval(np.mean, stats.matrix(hits, "hit"), confidence=confidence, n_resamples=5_000)
+    return crossed.mean(hits, "hit", confidence=confidence, n_resamples=5_000)

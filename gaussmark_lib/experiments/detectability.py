@@ -1,22 +1,20 @@
 """How much text detection needs: one generation, tested at every length (paper, Sec. "Can GaussMark be detected?", Figs. 1 and 2).
 
-Each prompt is continued by the base model and under each key, and every text is tested against every key. So one table has the watermarked
-texts under their own key, the same texts under keys that are not theirs, and plain text: the positive and two negative controls.
+Each prompt is continued by the base model and under each key, and every text is tested against every key.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from gaussmark_lib import generate_many, gradients, likelihood, models, perturb, score, stats
-from gaussmark_lib.experiments import written_and_scored
+from gaussmark_lib.experiments import crossed, written_and_scored
+from gaussmark_lib.experiments.crossed import LEVELS
 from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, WRONG
 from gaussmark_lib.tokens import Texts
 
-__all__ = ["LEVELS", "OWN", "PLAIN", "WRONG"]
-
-LEVELS = (0.05, 0.01)
+__all__ = ["OWN", "PLAIN", "WRONG"]
 
 
 def measure(
@@ -24,14 +22,10 @@ def measure(
 ) -> tuple[pd.DataFrame, list[list[list[int]]]]:
     """Continues every prompt to the greatest length, plain and under each key, and tests all texts against all keys at every length.
 
-    Args:
-        options: ``batch_size`` and ``dtype`` of ``written_and_scored.of_cells``.
-
-    Returns:
-        ``written_and_scored.scored``'s table; and the responses: first those of plain text, then a list a key.
+    Returns ``written_and_scored.scored``'s table, and the responses: first plain text, then a list a key. Options are ``of_cells``'s.
     """
     cells = [None, *((wm, key) for key in keys)]
-    seeds = [seed + i for i in range(len(cells))]
+    seeds = range(seed, seed + len(cells))
     return written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, lengths=lengths, **options)
 
 
@@ -42,38 +36,25 @@ def matrix(table: pd.DataFrame, kind: str, n_tokens: int, column: str = "psi") -
 
 
 def by_length(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0) -> pd.DataFrame:
-    """Each figure of detection at each length, over prompts and keys, with a 95% interval over both.
-
-    Returns:
-        One row a length × figure: ``n_tokens, figure, value, low, high, n``; the figures are ``median p``, ``TPR at α``, ``AUC``, and
-        ``false positives at α`` of plain text.
-    """
+    """Each figure of ``crossed.detection`` at each length, with its 95% interval: ``n_tokens, figure, value, low, high, n``."""
     rows = []
     for n_tokens in sorted(table["n_tokens"].unique()):
-        own, plain = matrix(table, OWN, n_tokens), matrix(table, PLAIN, n_tokens)
-        p = matrix(table, OWN, n_tokens, "p_value")
-        figures = {"median p": (np.median, (p,)), "AUC": (stats.auc, (plain, own))}
-        for alpha in LEVELS:
-            figures[f"TPR at {alpha}"] = (_share_above(alpha), (own,))
-            figures[f"false positives at {alpha}"] = (_share_above(alpha), (plain,))
-        for figure, (statistic, matrices) in figures.items():
-            estimate = stats.crossed_interval(statistic, *matrices, n_resamples=n_resamples, seed=seed)
-            rows.append({"n_tokens": n_tokens, "figure": figure} | estimate.row())
+        own, plain = (matrix(table, kind, n_tokens, "log10_p") for kind in (OWN, PLAIN))
+        figures = crossed.detection(own, plain, lambda log10_p: np.median(10**log10_p), n_resamples=n_resamples, seed=seed)
+        rows += [{"n_tokens": n_tokens} | figure for figure in figures]
     return pd.DataFrame(rows)
 
 
 def predicted(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
-    """What the gradient norms of *plain* text promise at each length, before anything is watermarked.
-
-    Returns:
-        One row a length: ``n_tokens``, ``psi`` (σ · mean ‖G‖), ``TPR at α`` (mean of Φ(σ‖G‖ − τ_α)), ``n`` (texts).
+    """What the gradient norms of *plain* text predict at each length: ``n_tokens, psi`` (σ · mean ‖G‖), ``n`` (texts), ``TPR at α`` (mean of
+    Φ(σ‖G‖ − τ_α)).
     """
     plain = table[table["kind"] == PLAIN].drop_duplicates(["text", "n_tokens"])
-    rows = []
-    for n_tokens, norms in plain.groupby("n_tokens")["grad_norm"]:
-        powers = {f"TPR at {alpha}": stats.predicted_power(norms, sigma, alpha) for alpha in LEVELS}
-        rows.append({"n_tokens": n_tokens, "psi": stats.predicted_psi(norms, sigma).mean(), "n": len(norms)} | powers)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {"n_tokens": n_tokens, "psi": stats.predicted_psi(norms, sigma).mean(), "n": len(norms)}
+        | {f"TPR at {alpha}": stats.predicted_power(norms, sigma, alpha) for alpha in LEVELS}
+        for n_tokens, norms in plain.groupby("n_tokens")["grad_norm"]
+    )
 
 
 def against_prediction(figures: pd.DataFrame, prediction: pd.DataFrame) -> pd.DataFrame:
@@ -108,8 +89,3 @@ def token_gradients(lm: models.LM, prompts: Texts, responses: Texts, weight: str
     norms = gradients.norms(lm.model, before, [[responses[i][t]] for i, t in rows], [weight])
     table = pd.DataFrame(rows, columns=["text", "position"])
     return table.assign(grad_norm=norms["grad_norm"], entropy=[entropies[i][t] for i, t in rows])
-
-
-def _share_above(alpha: float) -> Callable[[np.ndarray], float]:
-    threshold = stats.threshold(alpha)
-    return lambda psi: np.mean(psi >= threshold)

@@ -6,11 +6,10 @@ The linear law says that a mean ψ over T tokens costs ψ²/(2T) nats a token, w
     E_ξ Δ_own   ≈ ½ σ² tr(F)         price on the model's own text: the same F, so the law holds for every weight
     E_ξ Δ_human ≈ ½ σ² tr(H)         price on human text: its loss's curvature H, which is F for a model that has learnt it perfectly
 
-So a weight that costs less or more than the law says does so on human text; ``rates`` has both, and the divergence of the two models
-on the *watermarked* model's text is ``divergence``'s.
+So weights differ from the law on human text only. The divergence of the two models on *watermarked* text is in ``divergence``.
 
-Δ for one key also has a term linear in ξ, ⟨ξ, ∇⟩, of either sign and mean zero over keys. ξ and −ξ have the same law, so
-(Δ(ξ) + Δ(−ξ))/2 has the same mean over keys without that term: the estimate here. It is no statement about any single key.
+Δ for one key also has a term linear in ξ, ⟨ξ, ∇⟩, with mean zero over keys. ξ and −ξ have the same distribution, so (Δ(ξ) + Δ(−ξ))/2 has the same
+mean without that term: the estimate here. It says nothing about any single key.
 """
 
 from collections.abc import Sequence
@@ -39,13 +38,12 @@ def measure(
     """For every weight at every wanted ψ: the ψ of watermarked continuations, and Δ cross-entropy of plain and of human ones under ±ξ.
 
     Args:
-        prompts: continued by n_tokens, each under every key.
-        human: how their human authors continued the first of the prompts, token ids. Δ needs fewer texts than ψ: so many are used for it.
-        wanted_psi: σ is solved for, as wanted ψ over the median ‖G‖ of unwatermarked continuations.
+        human: how their authors continued the first of the prompts, token ids. Δ needs fewer texts than ψ and is measured on these prompts only.
+        wanted_psi: σ is wanted ψ over the median ‖G‖ of unwatermarked continuations.
 
     Returns:
-        One row a measurement: ``weight, wanted, sigma, n_tokens, key_id, kind, item, value``. ``kind`` is ``"psi"`` (one a prompt × key), or
-        ``"human"`` or ``"own"``: Δ of a human or of the model's own plain continuation, nats a token, mean over ξ and −ξ (one a prompt × key).
+        One row a kind × prompt × key: ``weight, wanted, sigma, n_tokens, key_id, kind, item, value``. ``kind`` is ``"psi"``, or ``"human"`` or
+        ``"own"``: Δ of a human or of the model's own plain continuation, nats a token, mean over ξ and −ξ.
     """
     plain = generate.sample(lm.model, prompts, n_tokens, seed=seed)
     continuations = {"human": human, "own": plain[: len(human)]}
@@ -79,20 +77,16 @@ def delta(model: PreTrainedModel, prompts, texts, base: np.ndarray, wm: perturb.
     return pd.concat(tables)
 
 
-def rates(
-    table: pd.DataFrame, by: Sequence[str] = ("weight", "wanted"), *, confidence: float = 0.95, n_resamples: int = 2_000, seed: int = 0
-) -> pd.DataFrame:
+def rates(table: pd.DataFrame, by: Sequence[str] = ("weight", "wanted"), *, n_resamples: int = 2_000, seed: int = 0) -> pd.DataFrame:
     """Of :func:`measure`'s table, a row a group and kind of text: mean ψ, mean Δ, the law's price, and how expensive the weight is.
 
-    ``rate`` = Δ / (ψ²/(2T)); below 1 the weight costs less than the law says. Its interval is the bootstrap's, over texts, prompts and keys at
-    once. With ``by=("weight",)`` the rate of all strengths together: Σ Δ over Σ ψ²/(2T).
+    ``rate`` = Δ / (ψ²/(2T)); below 1 the weight costs less than the law says. With ``by=("weight",)``, Σ Δ over Σ ψ²/(2T) of all strengths.
 
     Returns:
         The ``by`` columns, ``text`` (``"human"`` or ``"own"``), ``sigma`` (mean), ``psi, psi_low, psi_high, delta, delta_low, delta_high, law, rate,
-        low, high``, and the numbers ``n_texts`` and ``n_keys``.
+        low, high`` (95%, bootstrap over texts, prompts and keys), ``n_texts``, ``n_keys``.
     """
     rows = []
-    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     for group, cells in table.groupby(list(by), sort=False):
         for text in ("human", "own"):
             arrays = _arrays(cells, text)
@@ -100,10 +94,11 @@ def rates(
             psi, change, law = np.array([_means(arrays), *(_means(_redrawn(arrays, rng)) for _ in range(n_resamples))]).T
             row = dict(zip(by, group, strict=True)) | {"text": text, "sigma": cells["sigma"].mean(), "law": law[0]}
             for name, values in {"psi": psi, "delta": change, "rate": change / law}.items():
-                low, high = np.quantile(values[1:], tails)
+                low, high = np.quantile(values[1:], [0.025, 0.975])
                 prefix = "" if name == "rate" else f"{name}_"
                 row |= {name: values[0], f"{prefix}low": low, f"{prefix}high": high}
-            rows.append(row | {"n_texts": arrays[0][1].shape[1], "n_keys": len(arrays[0][1])})
+            n_keys, n_texts = arrays[0][1].shape
+            rows.append(row | {"n_texts": n_texts, "n_keys": n_keys})
     return pd.DataFrame(rows)
 
 

@@ -6,8 +6,8 @@
 ``seq-rep-4``      share of its runs of four that are repetitions
 =================  =================================================================================
 
-The cross-entropy of sampled text is no divergence: it rises where a scheme says what the model would not have said, and also where it only makes
-the model less certain; a scheme that always says the likeliest word would lower it. ``price`` has the divergence.
+The cross-entropy of sampled text is no divergence: it also rises where a scheme only makes the model less certain, and a scheme that always says the
+likeliest word would lower it. ``written_and_scored.prices`` has the divergence.
 """
 
 from collections import defaultdict
@@ -31,16 +31,13 @@ def measures(lm: models.LM, prompts: Texts, responses: Texts) -> pd.DataFrame:
 
 
 def against_plain(
-    lm: models.LM, prompts: Texts, written: Sequence[tuple[str, Texts, Texts]], *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0
+    lm: models.LM, prompts: Texts, written: Sequence[tuple[str, Texts, Texts]], *, n_resamples: int = stats.N_RESAMPLES
 ) -> pd.DataFrame:
-    """Mean change of each measure, prompt by prompt, with a 95% interval over prompts and keys.
+    """Mean change of each measure, prompt by prompt, with a 95% interval: ``scheme, measure, plain`` (its mean), ``value, low, high, n``.
 
     Args:
-        written: for every scheme and key: the scheme's name, its responses, and plain ones. Were all keys compared with the same plain texts, the
-            random numbers of those would shift every scheme alike, and no interval over keys would know.
-
-    Returns:
-        One row a scheme × measure: ``scheme, measure, plain`` (mean of plain texts), ``value, low, high, n``.
+        written: for every scheme and key: the scheme's name, its responses, and plain ones. Give each key other plain texts: the random numbers of
+            the same ones would shift all schemes alike, and the intervals over keys would not show it.
     """
     pairs = defaultdict(list)
     known: dict[int, pd.DataFrame] = {}  # plain texts come many times
@@ -52,6 +49,6 @@ def against_plain(
     for name, tables in pairs.items():
         for measure in MEASURES:
             marked, plain = (np.column_stack([pair[which][measure] for pair in tables]) for which in (0, 1))
-            change = stats.crossed_interval(np.mean, marked - plain, n_resamples=n_resamples, seed=seed)
+            change = stats.crossed_interval(np.mean, marked - plain, n_resamples=n_resamples)
             rows.append({"scheme": name, "measure": measure, "plain": plain.mean()} | change.row())
     return pd.DataFrame(rows)

@@ -1,9 +1,7 @@
 """The map of a model: what each weight at each σ is worth and costs, measured; and the same map predicted from one gradient pass.
 
-The paper draws such maps by trying every cell (its heat maps over layer and σ²). In the linear regime that is not needed: the mean of ψ is
-σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where the two maps differ, linearity ends.
-
-A cell of the map is one weight and one σ, over all keys and prompts; a column is one weight with all its σ: one batch of texts.
+The paper measures every cell of its heat maps over layer and σ². In the linear regime the mean of ψ is σ·mean‖G‖, with ‖G‖ of plain text, for every
+weight from the same backward pass. Where the two maps differ, linearity ends. A cell is one weight and one σ, over all keys and prompts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,16 +12,15 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, stats
-from gaussmark_lib.experiments import written_and_scored
+from gaussmark_lib.experiments import crossed, written_and_scored
 from gaussmark_lib.quality import compare
 from gaussmark_lib.tokens import Texts
 
 
 def mlp_weights(model: PreTrainedModel, blocks: Iterable[int] | None = None) -> list[str]:
     """Full names of the MLP matrices of each block (up, gate and down, or what the architecture calls them), in order; of all blocks by default."""
-    wanted = None if blocks is None else {str(block) for block in blocks}
     names = [name for name in models.watermarkable(model) if ".mlp." in name]
-    return [name for name in names if wanted is None or _block(name) in wanted]
+    return names if blocks is None else [name for name in names if _block(name) in set(map(str, blocks))]
 
 
 def _block(weight: str) -> str | None:
@@ -54,19 +51,18 @@ def predicted(
     batch_size: int = 128,
     dtype: str | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The map before anything is watermarked: from plain continuations of the prompts and one gradient pass over them for all weights.
+    """The map from plain continuations of the prompts alone, with one gradient pass for all weights; and their gradient norms.
 
     Returns:
-        One row a weight × σ: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), ``predicted_power`` (at ``level``); and the norms it is made of.
+        One row a cell: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), ``predicted_power`` (at ``level``); and ``gradients.norms``'s table.
     """
     plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size)
     norms = gradients.norms(lm.model, prompts, plain, weights, dtype=dtype)
     rows = []
     for weight, sigma in product(weights, sigmas):
         norm = norms.loc[norms["weight"] == weight, "grad_norm"]
-        prediction = {"predicted_psi": sigma * norm.mean(), "predicted_power": stats.predicted_power(norm, sigma, level)}
-        rows.append({"weight": weight, "sigma": sigma} | prediction)
-    return pd.DataFrame(rows), norms
+        rows.append((weight, sigma, sigma * norm.mean(), stats.predicted_power(norm, sigma, level)))
+    return pd.DataFrame(rows, columns=["weight", "sigma", "predicted_psi", "predicted_power"]), norms
 
 
 def measured(
@@ -80,18 +76,14 @@ def measured(
     seed: int = 0,
     **options,
 ) -> pd.DataFrame:
-    """Continues every prompt in every cell, a column at a time, and tests each text against its own key and against the next one.
+    """Continues every prompt in every cell, a weight at a time, and tests each text for its own key and the next: ``written_and_scored.own_rows``.
 
-    Args:
-        options: ``batch_size`` and ``dtype`` of ``written_and_scored.of_cells``.
-
-    Returns:
-        ``written_and_scored.own_rows``: one row a text.
+    Options are ``batch_size`` and ``dtype`` of ``written_and_scored.of_cells``.
     """
     tables = []
     for weight in weights:
         cells = [(perturb.Watermark(weight, sigma), key) for sigma in sigmas for key in keys]
-        seeds = [seed + i for i in range(len(cells))]
+        seeds = range(seed, seed + len(cells))
         table, _ = written_and_scored.of_cells(lm, prompts, cells, keys, n_tokens, seeds=seeds, **options)
         tables.append(written_and_scored.own_rows(table, keys))
     return pd.concat(tables, ignore_index=True)
@@ -100,11 +92,7 @@ def measured(
 def cost(
     lm: models.LM, passages: Texts, weights: Sequence[str], sigmas: Sequence[float], keys: Sequence[perturb.Key], *, batch_size: int = 16
 ) -> pd.DataFrame:
-    """Cross-entropy of human passages in every cell beside the base model's, paired by passage.
-
-    Returns:
-        One row a weight × σ × passage: ``weight, sigma, passage, base``, ``watermarked`` (nats a token, the mean over the keys).
-    """
+    """Cross-entropy of human passages, nats a token: ``weight, sigma, passage, base, watermarked`` (mean over the keys), a row a cell × passage."""
     base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)
     tables = []
     for weight, sigma in product(weights, sigmas):
@@ -112,8 +100,8 @@ def cost(
         for key in keys:
             with perturb.watermarked(lm.model, perturb.Watermark(weight, sigma), key):
                 nats.append(likelihood.cross_entropy(lm.model, passages, batch_size=batch_size))
-        columns = {"passage": range(len(passages)), "base": base, "watermarked": np.mean(nats, axis=0)}
-        tables.append(pd.DataFrame({"weight": weight, "sigma": sigma} | columns))
+        cell = {"weight": weight, "sigma": sigma, "passage": range(len(passages)), "base": base, "watermarked": np.mean(nats, axis=0)}
+        tables.append(pd.DataFrame(cell))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -130,13 +118,12 @@ def answers(
     """lm-evaluation-harness in every cell, paired by item with the base model (the paper's maps of GSM8K).
 
     Args:
-        definitions: tasks as for ``quality.harness.evaluate``: definitions made from text, or names that the harness knows.
+        definitions: tasks as for ``quality.harness.evaluate``.
 
     Returns:
-        One row a cell × task: ``weight, sigma, task, base, value`` (accuracies), ``difference, low, high, n, p_value``, and ``flagged``: told
-        apart at the level.
+        One row a cell × task: ``weight, sigma, task, base, value`` (accuracies), ``difference, low, high, n, p_value, flagged`` (at the level).
     """
-    cells = {f"{weight} {sigma}": perturb.Watermark(weight, sigma) for weight in weights for sigma in sigmas}
+    cells = {f"{weight} {sigma}": perturb.Watermark(weight, sigma) for weight, sigma in product(weights, sigmas)}
     contenders = [compare.Contender("base"), *(compare.Contender(name, wm, key) for name, wm in cells.items())]
     rows = compare.table(compare.task_rows(compare.evaluations(lm, contenders, definitions, batch_size=batch_size)), level)
     where = pd.DataFrame([{"weight": cells[name].weight, "sigma": cells[name].sigma} for name in rows["model"]])
@@ -148,13 +135,12 @@ def summary(prediction: pd.DataFrame, texts: pd.DataFrame, passages: pd.DataFram
     """One row a cell: what was predicted, what was measured, what it costs.
 
     Returns:
-        ``predicted``'s columns; ``psi`` with ``psi_low, psi_high`` (mean over the cell's texts, interval over prompts and keys), ``wrong_psi``,
-        ``median_p``, ``tpr`` with its exact interval over texts and ``n``; ``delta`` (cross-entropy, nats a token) with ``delta_low, delta_high,
-        delta_p`` over passages; ``indistinguishable``: the paired test at ``level`` cannot tell the cell from the base model by these passages.
+        Columns of :func:`predicted`, ``wrong_psi, median_p, n``; with ``…_low, …_high``, mean ``psi`` (over prompts and keys), ``tpr`` (over texts)
+        and ``delta`` (cross-entropy, nats a token, over passages); ``delta_p``; ``indistinguishable``: ``delta_p`` exceeds the level.
     """
     rows = []
     for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
-        psi = stats.crossed_interval(np.mean, stats.matrix(cell.sort_values("key_id", kind="stable"), "psi"), n_resamples=400)
+        psi = crossed.mean(cell.sort_values("key_id", kind="stable"), "psi", n_resamples=400)
         detected = stats.tpr(cell["psi"], level)
         pairs = passages[(passages["weight"] == weight) & (passages["sigma"] == sigma)]
         delta = stats.paired(pairs["base"], pairs["watermarked"])
@@ -188,7 +174,7 @@ def search_sigma(
     """What one does without a prediction: bisect (on the log scale) for the σ at which a measured TPR is the wanted power.
 
     Returns:
-        One row a step: ``sigma``, ``value, low, high, n`` of the TPR, ``next`` (the σ to try after it), ``tokens`` (generated so far).
+        One row a step: ``sigma``, ``value, low, high, n`` of the TPR, ``next`` (the next σ), ``tokens`` (generated so far).
     """
     rows, spent = [], 0
     for step in range(steps):

@@ -1,10 +1,11 @@
 """Experiments on the level: what p-values do when text and key have nothing to do with each other (paper, Prop. on level).
 
-The promise is over the draw of the *key*: for any text, whatever its origin, a fresh key's ψ is N(0, 1). It is not a promise over
-texts for one fixed key, whose false positives on texts of one kind can be many or none, because their gradients share directions.
+For any text, a fresh key's ψ is N(0, 1). That is over the draw of the *key*: one fixed key can have many false positives or none on texts of one
+kind, because their gradients share directions.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -18,15 +19,14 @@ KINDS = (*HUMAN, "model samples", "random tokens")
 
 
 def null_texts(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int = 200, seed: int = 0) -> Pairs:
-    """n prompts and responses of one of ``KINDS`` that no key has touched: human text cut in two, the model's own, or random ids.
+    """n unwatermarked prompts and responses of one of ``KINDS``: human text cut in two, or the model's own or random ids after documentation.
 
-    Human texts shorter than n_prompt + n_tokens are passed over; prompts of the last two kinds are documentation.
+    Human texts shorter than n_prompt + n_tokens are skipped.
     """
     if kind in HUMAN:
         wanted = n_prompt + n_tokens
         rows = texts.load(kind, split="heldout", min_chars=6 * wanted)["text"]
-        ids = (lm.encode(text) for text in rows)
-        long_enough = [row for row, _ in zip((row for row in ids if len(row) >= wanted), range(n), strict=False)]
+        long_enough = list(islice((ids for ids in map(lm.encode, rows) if len(ids) >= wanted), n))
         if len(long_enough) < n:
             raise texts.CorpusError(f"{kind}: expected {n} texts of {wanted} tokens, found {len(long_enough)}; ask for fewer or shorter ones")
         return [row[:n_prompt] for row in long_enough], [row[n_prompt:wanted] for row in long_enough]
@@ -40,9 +40,9 @@ def null_texts(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens
 
 
 def fresh_keys(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, *, keys_per_text: int, first_seed: int = 0, batch_size: int = 16) -> pd.DataFrame:
-    """ψ and p of each text under ``keys_per_text`` keys that no other text shares, so that all rows are independent.
+    """ψ and p (``score``'s columns) of each text under ``keys_per_text`` keys that no other text shares, so that all rows are independent.
 
-    Keys are ``Key.from_seed(first_seed)`` and its successors, in the order of the texts; none is kept. Returns ``score``'s columns.
+    Keys are ``Key.from_seed(first_seed)`` and its successors, in the order of the texts.
     """
     wm, rows = wm.on(lm.model), []
     for found in score.gradients(lm.model, *pairs, wm, batch_size=batch_size):
@@ -73,7 +73,7 @@ def fixed_key_experiment(
 def trap(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[perturb.Key], *, batch_size: int = 16) -> pd.DataFrame:
     """The mistake, on purpose: ψ of null texts with the gradient taken at θ + ξ, beside the right one at θ. Columns ``text, key_id, at, psi``.
 
-    At θ + ξ the gradient knows ξ: it points back towards θ, where a text that is likely under θ is likelier. So ψ leans to the negative.
+    At θ + ξ the gradient depends on ξ: it points back towards θ, where texts that are likely under θ are more likely. So ψ is negative on average.
     """
     right = score.score(lm.model, *pairs, wm, keys, batch_size=batch_size).assign(at="θ")
     wm, checked, wrong = wm.on(lm.model), tokens.checked_pairs(lm.model, *pairs), []

@@ -4,9 +4,8 @@ With M → PM the projection off the top-k singular directions (``rank_reduce``)
 
     mean ψ ≈ σ‖PG‖,        price ≈ ½σ² E‖PG‖²        (nats a text, on the model's own text)
 
-so both depend on σ‖PG‖ alone, and at the same σ every dropped direction takes its share of both. ``equal_price`` solves for the σ_k at which k
-dropped directions have the price of σ without a projection. Then ψ is the same too, and projections can only differ where the law says nothing:
-on text that the model did not write, and on edited text.
+so both depend on σ‖PG‖ alone, and at the same σ every dropped direction lowers both. ``equal_price`` solves for the σ_k at which k dropped directions
+have the price of σ without a projection. Then ψ is the same too, and projections can only differ on human text and on edited text.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, likelihood, models, perturb, rank_reduce, stats
-from gaussmark_lib.experiments import compared, exchange, written_and_scored
+from gaussmark_lib.experiments import compared, crossed, exchange, written_and_scored
 from gaussmark_lib.schemes import GaussMark
 from gaussmark_lib.tokens import Texts
 
@@ -39,8 +38,7 @@ def gradient_norms(
     """‖PG‖ of each text for each number k of dropped directions, from one backward pass a text.
 
     Args:
-        ranks: the k, 0 ≤ k ≤ min(d_out, d_in); at the end of the range nothing is left for ``side="left"`` if d_out ≤ d_in.
-        lengths: as for ``gradients.gradients``.
+        ranks: the k, 0 ≤ k ≤ min(d_out, d_in). lengths: as for ``gradients.gradients``.
 
     Returns:
         One row a text × length × k: ``text, n_tokens, rank_dropped, grad_norm`` (‖PG‖), ``share`` (of ‖G‖² in the dropped directions).
@@ -71,8 +69,7 @@ def _dropped(G: Float[Tensor, "d_out d_in"], u: Float[Tensor, "d_out r"], v: Flo
 def equal_price(wm: perturb.Watermark, norms: pd.DataFrame, rank: int, side: str = "left") -> perturb.Watermark:
     """The watermark with ``rank`` directions dropped whose price is, to second order, that of the vanilla ``wm``: σ_k = σ·rms‖G‖ / rms‖PG‖.
 
-    Args:
-        norms: :func:`gradient_norms` of plain text on this side, with the ranks 0 and ``rank``.
+    ``norms`` are :func:`gradient_norms` of plain text on this side, with the ranks 0 and ``rank``.
     """
     rms = norms.groupby("rank_dropped")["grad_norm"].agg(lambda norm: np.sqrt(np.mean(norm**2)))
     return perturb.Watermark(wm.weight, float(wm.sigma * rms[0] / rms[rank]), rank, side)
@@ -94,8 +91,7 @@ def measured(
 ) -> pd.DataFrame:
     """Continues every prompt under every watermark (of one weight) and key, in one batch, and tests each text for its key and for the next one.
 
-    Returns:
-        One row a text × length: ``written_and_scored.own_rows``'s columns, and ``scheme``.
+    Returns ``written_and_scored.own_rows``, a row a text × length, with a column ``scheme``.
     """
     cells = [(wm, key) for wm in watermarks for key in keys]
     seeds = [seed + i % len(keys) for i in range(len(cells))]
@@ -106,10 +102,7 @@ def measured(
 
 
 def against_prediction(table: pd.DataFrame, norms: pd.DataFrame, level: float) -> pd.DataFrame:
-    """Measured beside predicted, of one side, for each rank and length.
-
-    Args:
-        table: from :func:`measured`. norms: :func:`gradient_norms` of *plain* text at the same ranks and lengths.
+    """:func:`measured`'s table, of one side, beside the prediction by :func:`gradient_norms` of *plain* text at the same ranks and lengths.
 
     Returns:
         One row a rank × length: ``rank_dropped, n_tokens, predicted_psi, predicted_power``; ``psi`` and ``tpr`` with ``…_low, …_high`` (95%, over
@@ -117,14 +110,11 @@ def against_prediction(table: pd.DataFrame, norms: pd.DataFrame, level: float) -
     """
     threshold = stats.threshold(level)
     rows = []
-    for (rank, n_tokens), cell in table.groupby(["rank_dropped", "n_tokens"]):
+    for (rank, n_tokens), cell in table.assign(hit=table["psi"] >= threshold).groupby(["rank_dropped", "n_tokens"]):
         plain = norms.loc[(norms["rank_dropped"] == rank) & (norms["n_tokens"] == n_tokens), "grad_norm"]
         sigma = cell["sigma"].iloc[0]
-        psi = stats.matrix(cell, "psi")
-        row = {"rank_dropped": rank, "n_tokens": n_tokens, "predicted_psi": sigma * plain.mean()}
-        row["predicted_power"] = stats.predicted_power(plain, sigma, level)
-        for column, statistic in {"psi": np.mean, "tpr": lambda values: np.mean(values >= threshold)}.items():
-            row |= stats.crossed_interval(statistic, psi, n_resamples=500).row(column)
+        predicted = {"predicted_psi": sigma * plain.mean(), "predicted_power": stats.predicted_power(plain, sigma, level)}
+        row = {"rank_dropped": rank, "n_tokens": n_tokens} | predicted | crossed.mean(cell, "psi").row("psi") | crossed.mean(cell, "hit").row("tpr")
         rows.append(row | {"false": np.mean(cell["wrong_psi"] >= threshold), "n": len(cell)})
     return pd.DataFrame(rows)
 
@@ -136,11 +126,7 @@ def misuses(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: pertur
         divided by σ‖G‖           ⟨Pξ, PG⟩ / (σ‖G‖)      N(0, ‖PG‖²/‖G‖²): the level is not α; ⟨Pξ, G⟩/(σ‖G‖), P on the noise alone, is the same
         P forgotten in the test   ⟨ξ, G⟩ / (σ‖G‖)        N(0, 1), but the mean is σ‖PG‖²/‖G‖
 
-    Args:
-        keys: for each text, those that it is tested for.
-
-    Returns:
-        One row a text × key × statistic: ``text, key_id, statistic, psi``.
+    ``keys`` are, for each text, those that it is tested for. Returns ``text, key_id, statistic, psi``, a row a text × key × statistic.
     """
     wm, rows = wm.on(model), []
     for found in gradients.gradients(model, prompts, responses, perturb.Watermark(wm.weight, wm.sigma)):
@@ -157,8 +143,7 @@ def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFra
     """Of ``robustness.measure``'s table: how much more each scheme detects than the base scheme, on the same prompts with the same random numbers.
 
     Returns:
-        One row a corruption × fraction × scheme × figure: ``figure`` is ``TPR`` (at ``level``) or ``statistic``; ``mean, value`` (the difference),
-        ``low, high, n``.
+        ``compared.differences`` a corruption × fraction × ``figure``: ``TPR`` (at ``level``) or ``statistic``.
     """
     own = table[table["kind"] == written_and_scored.OWN].assign(TPR=lambda rows: rows["p_value"] <= level)
     tables = [
@@ -172,8 +157,7 @@ def under_corruption(table: pd.DataFrame, base: str, level: float) -> pd.DataFra
 def human_cost(lm: models.LM, prompts: Texts, human: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key]) -> pd.DataFrame:
     """Δ cross-entropy of human continuations under each watermark, the mean over ξ and −ξ (``exchange``), nats a token.
 
-    Returns:
-        One row a watermark × key × prompt: ``scheme, rank_dropped, sigma, key_id, prompt, delta``.
+    Returns ``scheme, rank_dropped, sigma, key_id, prompt, delta``, a row a watermark × key × prompt.
     """
     base = likelihood.cross_entropy(lm.model, human, prompts=prompts)
     tables = []
@@ -184,10 +168,7 @@ def human_cost(lm: models.LM, prompts: Texts, human: Texts, watermarks: Sequence
 
 
 def cost_curve(table: pd.DataFrame, norms: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
-    """Mean Δ on human text of each watermark beside the price that the law gives it on the model's own.
-
-    Args:
-        table: from :func:`human_cost`, of one side. norms: :func:`gradient_norms` of plain texts of ``n_tokens`` tokens.
+    """Mean of :func:`human_cost`'s Δ, of one side, beside the price on the model's own text by :func:`gradient_norms` of plain texts of ``n_tokens``.
 
     Returns:
         One row a watermark: ``scheme, rank_dropped, sigma, law`` (½σ²·mean‖PG‖²/T, nats a token), ``delta, delta_low, delta_high`` (95%, over prompts
@@ -196,7 +177,6 @@ def cost_curve(table: pd.DataFrame, norms: pd.DataFrame, n_tokens: int) -> pd.Da
     square = norms.groupby("rank_dropped")["grad_norm"].agg(lambda norm: np.mean(norm**2))
     rows = []
     for (scheme_name, rank, sigma), cell in table.groupby(["scheme", "rank_dropped", "sigma"], sort=False):
-        delta = stats.crossed_interval(np.mean, stats.matrix(cell, "delta"), n_resamples=500)
         law = stats.predicted_price(sigma * square[rank] ** 0.5, n_tokens)
-        rows.append({"scheme": scheme_name, "rank_dropped": rank, "sigma": sigma, "law": law} | delta.row("delta"))
+        rows.append({"scheme": scheme_name, "rank_dropped": rank, "sigma": sigma, "law": law} | crossed.mean(cell, "delta").row("delta"))
     return pd.DataFrame(rows)

@@ -53,8 +53,6 @@ def summary(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:
     per_token = table.assign(price=table["price"] / table["n_tokens"])
     rows = []
     for (weight, sigma), texts in per_token.groupby(["weight", "sigma"], sort=False):
-        row = {"weight": weight, "sigma": sigma, "predicted": sigma * typical_norm, "n": len(texts)}
-        for column in ("psi", "wrong_psi", "price"):
-            row |= stats.mean(texts[column]).row(column)
-        rows.append(row)
+        psi, wrong_psi, price = (stats.mean(texts[column]).row(column) for column in ("psi", "wrong_psi", "price"))
+        rows.append({"weight": weight, "sigma": sigma, "predicted": sigma * typical_norm, "n": len(texts)} | psi | wrong_psi | price)
     return pd.DataFrame(rows)

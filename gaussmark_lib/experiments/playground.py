@@ -1,12 +1,13 @@
 """The playground without its widgets: solve σ for a wanted ψ, write plain and watermarked text with the same random numbers, test any text.
 
-A panel shows only what these functions return, and a notebook can call them too. All sessions on one model take turns, in any thread: noise in
-the weights and hooks on a layer affect every user of the model.
+A panel shows only what these functions return. All sessions on one model take turns, in any thread: noise in the weights and hooks on a layer
+affect every user of the model.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from weakref import WeakKeyDictionary
 
@@ -62,10 +63,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Plain and watermarked text from the same random numbers.
+    """Plain and watermarked text from the same random numbers, ``wm`` with the σ that was solved for.
 
     Args:
-        wm: the watermark, with the σ that was solved for.
         scores: one row a text × key: ``sample``, ``kind`` (plain, watermarked), ``key`` (this key, wrong key) and the columns of ``score.score``.
         pieces: the texts piece by piece with their evidence for this key: ``sample``, ``kind`` and the columns of ``evidence.pieces``.
     """
@@ -78,7 +78,7 @@ class Comparison:
 
     @property
     def predicted(self) -> float:
-        """σ · median‖G‖ of these very plain texts: the ψ that they promise for watermarked ones."""
+        """σ · median‖G‖ of these plain texts: the ψ that they promise for watermarked ones."""
         plain = self.scores.query("kind == @PLAIN and key == @THIS_KEY")
         return float(np.median(stats.predicted_psi(plain["grad_norm"], self.wm.sigma)))
 
@@ -163,9 +163,9 @@ class Session:
             tokens.check_fits(model, len(prompt), question.n_tokens, "the prompt and the text to write")
             wm = perturb.Watermark(question.weight, self.sigma(question.weight, question.n_tokens, question.psi, report))
             prompts = [prompt] * question.n_samples
-            responses = self._sample(prompts, question, "writing plain text", report)
+            responses = self._sample(prompts, question.n_tokens, question.seed, "writing plain text", report)
             with perturb.watermarked(model, wm, key):
-                responses += self._sample(prompts, question, "writing watermarked text", report)
+                responses += self._sample(prompts, question.n_tokens, question.seed, "writing watermarked text", report)
             labels = [{"sample": i, "kind": kind} for kind in (PLAIN, WATERMARKED) for i in range(question.n_samples)]
             scores, pieces = self._test(2 * prompts, responses, labels, wm, key, report)
             return Comparison(question, wm, key.key_id, scores, pieces)
@@ -173,8 +173,7 @@ class Session:
     def test(self, text: str, weight: str, key: perturb.Key, prompt: str = "", report: Report = silent) -> Verdict:
         """Any text against this key and the wrong one. Without the prompt the test is as exact, and has less power.
 
-        Raises:
-            InvalidTextError: an empty text, or one beyond the context.
+        Raises InvalidTextError for an empty text, or one beyond the context.
         """
         with self.alone:
             if not text.strip():
@@ -192,8 +191,7 @@ class Session:
     def _measure(self, weight: str, n_tokens: int, report: Report) -> list[float]:
         if n_tokens not in self._references:
             prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
-            responses = generate.sample(self.lm.model, prompts, n_tokens, on_step=_steps("writing reference texts", report))
-            self._references[n_tokens] = prompts, responses
+            self._references[n_tokens] = prompts, self._sample(prompts, n_tokens, 0, "writing reference texts", report)
         prompts, responses = self._references[n_tokens]
         norms = []
         for found in score.gradients(self.lm.model, prompts, responses, perturb.Watermark(weight, sigma=1.0)):
@@ -201,8 +199,8 @@ class Session:
             report("measuring gradients", len(norms) / len(prompts))
         return norms
 
-    def _sample(self, prompts: list[list[int]], question: Question, what: str, report: Report) -> list[list[int]]:
-        return generate.sample(self.lm.model, prompts, question.n_tokens, seed=question.seed, on_step=_steps(what, report))
+    def _sample(self, prompts: list[list[int]], n_tokens: int, seed: int, what: str, report: Report) -> list[list[int]]:
+        return generate.sample(self.lm.model, prompts, n_tokens, seed=seed, on_step=lambda done, total: report(what, done / total))
 
     def _test(
         self, prompts: list[list[int]], responses: list[list[int]], labels: list[dict], wm: perturb.Watermark, key: perturb.Key, report: Report
@@ -214,16 +212,9 @@ class Session:
         scores.insert(0, "key", [THIS_KEY, WRONG_KEY] * len(responses))
         for column in reversed(labels[0]):
             scores.insert(0, column, [labels[text][column] for text in scores["text"]])
-        parts = []
+        parts, decode = [], partial(self.lm.tokenizer.decode, skip_special_tokens=False)
         for i, (prompt, response, label) in enumerate(zip(prompts, responses, labels, strict=True)):
             report("looking at each token", i / len(responses))
             table = evidence.per_token(self.lm.model, prompt, response, wm, key)
-            parts.append(evidence.pieces(table, self._decode).assign(**label))
+            parts.append(evidence.pieces(table, decode).assign(**label))
         return scores, pd.concat(parts, ignore_index=True)
-
-    def _decode(self, ids: list[int]) -> str:
-        return self.lm.tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def _steps(what: str, report: Report) -> Callable[[int, int], None]:
-    return lambda done, total: report(what, done / total)

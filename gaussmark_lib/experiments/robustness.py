@@ -1,8 +1,7 @@
 """What detection survives: every scheme × every corruption (paper, Sec. "Is GaussMark robust?").
 
-Texts are written once (``written_and_scored.written``) and then corrupted more and more; plain texts go through the same corruptions, as the
-negative control and for the ROC. Schemes are compared by their p-values only, which are exact for each of them. A corruption does not know
-the key, so the level holds on any text; what falls is the power.
+Texts are written once (``written_and_scored.written``) and then corrupted more and more; plain texts too, as the negative control and for the ROC.
+Schemes are compared by their p-values, which are exact. A corruption does not know the key, so the level holds; what falls is the power.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +14,12 @@ from scipy.stats import binom
 
 from gaussmark_lib import models, schemes, stats
 from gaussmark_lib.corrupt import Change, Pairs
+from gaussmark_lib.experiments import crossed
+from gaussmark_lib.experiments.crossed import LEVELS
 from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, labelled
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
 
-LEVELS = (0.05, 0.01)
 STRENGTH = ["corruption", "fraction"]
 COLUMNS = ["scheme", "key_id", *STRENGTH, "kind", "prompt", "n_tokens", "statistic", "p_value", "log10_p", "grad_norm"]
 
@@ -38,12 +38,11 @@ def measure(
     """Corrupts the texts of each keyed scheme, and plain texts, and tests them for their key.
 
     Args:
-        texts: from ``written_and_scored.written``. plain: one response a prompt that no key has touched.
-        chosen: of ``corrupt.named``, and others like them. At strength 0 all of them are nothing, and so that is measured once.
+        texts: from ``written_and_scored.written``. plain: an unwatermarked response to each prompt.
+        chosen: from ``corrupt.named``, or like them. At strength 0 none changes anything, so this is measured once.
 
     Returns:
-        One row a corruption × fraction × scheme × key × kind × prompt: ``COLUMNS``; ``kind`` is ``own key`` or ``plain text``, and ``grad_norm``
-        is NaN for schemes that have none.
+        ``COLUMNS``, a row a corruption × fraction × scheme × key × kind (``OWN`` or ``PLAIN``) × prompt. ``grad_norm`` may be NaN.
     """
     tables, done = [], {}
     for name, fraction in product(chosen, fractions):
@@ -67,36 +66,14 @@ def _cell(
     return pd.concat([table.reindex(columns=columns).astype({"grad_norm": float}) for table in tables], ignore_index=True)
 
 
-def by_fraction(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0) -> pd.DataFrame:
-    """Each figure of detection at each strength, with a 95% interval over prompts and keys.
-
-    Returns:
-        One row a scheme × corruption × fraction × figure: these, ``value, low, high, n``. The figures are ``median p``, ``AUC``, ``TPR at α`` and
-        ``false positives at α``.
-    """
+def by_fraction(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
+    """Each figure of ``crossed.detection`` at each strength, with its 95% interval: ``scheme, corruption, fraction, figure, value, low, high, n``."""
     rows = []
     for (scheme, name, fraction), cell in table.groupby(["scheme", "corruption", "fraction"], sort=False):
         own, plain = (stats.matrix(cell[cell["kind"] == kind], "log10_p") for kind in (OWN, PLAIN))
-        figures = {"median p": (_median_p, (own,)), "AUC": (_auc, (plain, own))}
-        for level in LEVELS:
-            figures[f"TPR at {level}"] = (partial(_share, level=level), (own,))
-            figures[f"false positives at {level}"] = (partial(_share, level=level), (plain,))
-        for figure, (statistic, matrices) in figures.items():
-            estimate = stats.crossed_interval(statistic, *matrices, n_resamples=n_resamples, seed=seed)
-            rows.append({"scheme": scheme, "corruption": name, "fraction": fraction, "figure": figure} | estimate.row())
+        figures = crossed.detection(own, plain, lambda log10_p: 10 ** np.median(log10_p), n_resamples=n_resamples)
+        rows += [{"scheme": scheme, "corruption": name, "fraction": fraction} | figure for figure in figures]
     return pd.DataFrame(rows)
-
-
-def _median_p(log10_p: np.ndarray) -> float:
-    return float(10 ** np.median(log10_p))
-
-
-def _auc(plain: np.ndarray, own: np.ndarray) -> float:
-    return stats.auc(-plain, -own)
-
-
-def _share(log10_p: np.ndarray, level: float) -> float:
-    return float((10**log10_p <= level).mean())
 
 
 def null_levels(
@@ -111,15 +88,14 @@ def null_levels(
     first_seed: int = 0,
     confidence: float = 0.99,
 ) -> pd.DataFrame:
-    """The realised level of each scheme after each corruption of texts that no key has touched, under fresh keys that no other text shares.
+    """The realised level of each scheme after each corruption of unwatermarked texts, under fresh keys that no other text shares.
 
-    A text may meet several keys: given any text, each fresh key gives a false alarm independently, with probability equal to the level. So the
-    count over the pairs of one cell is binomial. Cells share texts and keys, so they are not independent of each other.
+    Each fresh key gives a false alarm on any text independently, with probability equal to the level (or less, for a discrete test). So the count
+    over the pairs of a row is binomial. Rows share texts and keys, and are not independent of each other.
 
     Returns:
-        One row a scheme × corruption × level: ``scheme, corruption, level, value, low, high, n`` (exact interval), ``exceeds``: whether the
-        nominal level lies below the interval, and ``p_excess`` = P(Binomial(n, level) ≥ alarms). A discrete test's level may lie below the
-        nominal one, never above.
+        ``scheme, corruption, level, value, low, high, n`` (exact interval), ``exceeds`` (the nominal level lies below the interval), and
+        ``p_excess`` = P(Binomial(n, level) ≥ alarms).
     """
     versions = {name: change(prompts, human, fraction, first_seed) for name, change in chosen.items()}
     rows = []

@@ -1,7 +1,7 @@
 """Fair timings: alternating repeats in one process, medians, ratios; and the plain loop that everything is compared with.
 
-Seconds belong to a machine and an hour; ratios of tasks that took turns belong to the tasks. So each repeat runs every task once, in turn,
-and a ratio is formed within a repeat before the median over repeats is taken.
+Seconds depend on the machine and its load; ratios of tasks that take turns depend on the tasks. So each repeat runs every task once, in turn, and a
+ratio is formed within a repeat before the median over repeats is taken.
 """
 
 import ctypes
@@ -27,9 +27,7 @@ from gaussmark_lib.tokens import Texts
 def alternating(tasks: Mapping[str, Callable[[], object]], repeats: int = 5, *, warm_up: bool = True) -> pd.DataFrame:
     """Seconds of each task in each repeat, the tasks taking turns: one row each with ``task, repeat, seconds``.
 
-    Args:
-        tasks: name → a function of no arguments. An accelerator is waited for.
-        warm_up: run each once before, untimed.
+    An accelerator is waited for. ``warm_up`` runs each once before, untimed.
     """
     rows = []
     for repeat in range(-1 if warm_up else 0, repeats):
@@ -55,10 +53,10 @@ def ratios(times: pd.DataFrame, reference: str) -> pd.DataFrame:
     >>> ratios(times, "slow").loc[1, ["ratio", "low", "high"]].tolist()
     [2.5, 2.0, 3.0]
     """
-    by_repeat = times.pivot(index="repeat", columns="task", values="seconds")[list(dict.fromkeys(times["task"]))]
+    by_repeat = times.pivot(index="repeat", columns="task", values="seconds")[times["task"].unique()]
     faster = by_repeat[[reference]].to_numpy() / by_repeat
-    found = pd.DataFrame({"ratio": faster.median(), "low": faster.min(), "high": faster.max(), "seconds": by_repeat.median()})
-    return found.rename_axis("task").reset_index()
+    columns = {"ratio": faster.median(), "low": faster.min(), "high": faster.max(), "seconds": by_repeat.median()}
+    return pd.DataFrame(columns).rename_axis("task").reset_index()
 
 
 def plain_loop(
@@ -66,15 +64,15 @@ def plain_loop(
 ) -> Float[np.ndarray, " texts"]:
     """The simplest ψ, the reference of all ratios: one text at a time, autograd on the weight, in the model's own dtype."""
     linear = wm.on(model).linear
-    found = []
+    psi = []
     for x, y in zip(tokens.checked_prompts(model, prompts), responses, strict=True):
         ids = torch.tensor([[*x, *y]], device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[0, len(x) - 1 : -1]
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
         [gradient] = torch.autograd.grad(log_p, linear.parameter)
         gradient = linear.oriented(gradient).float()
-        found.append(((xi.to(gradient) * gradient).sum() / (wm.sigma * gradient.norm())).item())
-    return np.array(found)
+        psi.append(((xi.to(gradient) * gradient).sum() / (wm.sigma * gradient.norm())).item())
+    return np.array(psi)
 
 
 @torch.no_grad()
@@ -88,7 +86,7 @@ def forward_only(model: PreTrainedModel, prompts: Texts, responses: Texts, *, ba
 
 
 @contextmanager
-def peak_memory(every: float = 0.002) -> Iterator[dict[str, float]]:
+def peak_memory() -> Iterator[dict[str, float]]:
     """Inside the ``with``, memory is watched; afterwards ``bytes`` is its peak above what was in use at the start.
 
     Of the accelerator where there is one (exact); else of this process, looked at every few milliseconds (a lower bound).
@@ -105,7 +103,7 @@ def peak_memory(every: float = 0.002) -> Iterator[dict[str, float]]:
     before = process.memory_info().rss
 
     def watch() -> None:
-        while not done.wait(every):
+        while not done.wait(0.002):
             found["bytes"] = max(found["bytes"], float(process.memory_info().rss - before))
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -118,7 +116,7 @@ def peak_memory(every: float = 0.002) -> Iterator[dict[str, float]]:
 
 
 def _give_back_freed_memory() -> None:
-    """Else a task that reuses what an earlier one freed would seem to need none. A C library without the call keeps it."""
+    """Otherwise a task that reuses what an earlier one freed would seem to need none. A C library without the call keeps it."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim:

@@ -1,7 +1,7 @@
 """Token-level keys beside one key: the same prompts, random numbers, weight and σ, and so the same price; what each test detects, and why.
 
-The tables of Γ_k (``token_keys.per_token``) hold everything: hits and weighted sums at every length and every α₀ are arithmetic on them. Texts are
-written once and changed in several ways; all versions under one key are tested together, so that a noise is drawn once for all of them.
+Hits and weighted sums at every length and every α₀ are computed from the tables of Γ_k (``token_keys.per_token``). Texts are written once and changed
+in several ways; all versions under one key are tested together, so that a noise is drawn once for all of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ import pandas as pd
 from gaussmark_lib import models, perturb, score, stats
 from gaussmark_lib.corrupt import Pairs
 from gaussmark_lib.errors import BoundError
+from gaussmark_lib.experiments import crossed
 from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.token_level import quantile_test
@@ -22,6 +23,7 @@ Change = Callable[[Texts, Texts], Pairs]  # (prompts, responses) → changed one
 Cells = Mapping[tuple[str, float], Change]  # by name and fraction
 CELL = ["corruption", "fraction"]
 TEXT = [*CELL, "kind", "key_id", "prompt"]
+COLUMNS = ["scheme", *TEXT, "n_tokens", "statistic", "p_value", "log10_p"]
 
 
 def measure(
@@ -36,10 +38,7 @@ def measure(
     *,
     alpha_0: float = 0.5,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Changes the texts of both schemes and plain ones in every way, and tests them.
-
-    Args:
-        one_key, token_level: for each key its texts, one a prompt.
+    """Changes the texts of both schemes (for each key, one a prompt) and plain ones in every way, and tests them.
 
     Returns:
         ``robustness.measure``'s columns, for the schemes ``ONE``, ``HITS`` and ``SUM``; and the Γ_k: one row a token, ``TEXT``'s columns with
@@ -58,8 +57,7 @@ def measure(
         for kind, rows in ((OWN, of_each[len(keys) + number]), (PLAIN, of_each[number])):
             gammas.append(rows.join(places, on="text").assign(key_id=key.key_id, kind=kind))
     gammas = pd.concat(gammas, ignore_index=True)[[*TEXT, "position", "token_id", "gamma", "grad_norm"]]
-    columns = ["scheme", *TEXT, "n_tokens", "statistic", "p_value", "log10_p"]
-    return pd.concat([*(table[columns] for table in tables), from_gammas(gammas, alpha_0)[columns]], ignore_index=True), gammas
+    return pd.concat([*tables, from_gammas(gammas, alpha_0)], ignore_index=True)[COLUMNS], gammas
 
 
 def _changed(prompts: Texts, responses: Texts, cells: Cells) -> tuple[list, list, pd.DataFrame]:
@@ -87,7 +85,7 @@ def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
         where.assign(scheme=scheme, statistic=where[statistic], p_value=where[f"p_{statistic}"], log10_p=where[f"log10_p_{statistic}"])
         for scheme, statistic in ((HITS, "hits"), (SUM, "psi"))
     ]
-    return pd.concat(tables, ignore_index=True)[["scheme", *TEXT, "n_tokens", "statistic", "p_value", "log10_p"]]
+    return pd.concat(tables, ignore_index=True)[COLUMNS]
 
 
 def by_length(
@@ -102,28 +100,18 @@ def by_length(
     level: float,
     alpha_0: float = 0.5,
 ) -> pd.DataFrame:
-    """What each test detects of the first n tokens of the unchanged watermarked texts.
+    """The share that each test detects of the first n tokens of unedited watermarked texts: ``n_tokens, scheme, value, low, high, n``.
 
-    Args:
-        gammas: from :func:`measure`, of unedited texts.
-
-    Returns:
-        One row a length × scheme: ``n_tokens, scheme, value, low, high, n`` (95%, over prompts and keys).
+    ``gammas`` are from :func:`measure`, of unedited texts.
     """
     own = gammas[gammas["kind"] == OWN]
     tables = [from_gammas(own[own["position"] < n], alpha_0) for n in lengths]
     for texts, key in zip(one_key, keys, strict=True):
         found = score.score(lm.model, prompts, texts, wm, [key], lengths=lengths)
         tables.append(found.rename(columns={"text": "prompt"}).assign(scheme=ONE))
-    table = pd.concat(tables)
-    return pd.DataFrame(
-        {"n_tokens": n, "scheme": scheme} | _mean(cell.assign(hit=cell["p_value"] <= level), "hit").row()
-        for (n, scheme), cell in table.groupby(["n_tokens", "scheme"], sort=False)
-    )
-
-
-def _mean(table: pd.DataFrame, column: str) -> stats.Estimate:
-    return stats.crossed_interval(np.mean, stats.matrix(table, column), n_resamples=500)
+    table = pd.concat(tables, ignore_index=True)
+    hits = table.assign(hit=table["p_value"] <= level)
+    return crossed.by_cell(hits, ["n_tokens", "scheme"], lambda cell: crossed.mean(cell, "hit").row())
 
 
 def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.DataFrame:
@@ -132,10 +120,8 @@ def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.
     for alpha_0 in alphas:
         found = from_gammas(gammas, alpha_0).query("scheme == @HITS")
         quantile = quantile_test.quantile_for(int(found["n_tokens"].max()), level, alpha_0)
-        rows.append(
-            {"alpha_0": alpha_0, "quantile": quantile, "efficiency": quantile_test.efficiency(alpha_0)}
-            | _mean(found.assign(hit=found["p_value"] <= level), "hit").row()
-        )
+        detected = crossed.mean(found.assign(hit=found["p_value"] <= level), "hit")
+        rows.append({"alpha_0": alpha_0, "quantile": quantile, "efficiency": quantile_test.efficiency(alpha_0)} | detected.row())
     return pd.DataFrame(rows)
 
 
@@ -143,24 +129,25 @@ def by_quantile(gammas: pd.DataFrame, quantiles: Sequence[float], alpha_0: float
     """Level and power of the quantile test for each λ'.
 
     Returns:
-        One row a λ': ``quantile``, ``needed`` (hits), ``exact`` and ``bound`` (levels; NaN where the bound is not proved), and the share detected:
-        ``value, low, high``.
+        One row a λ': ``quantile``, ``needed`` (hits), ``exact`` and ``bound`` (levels; NaN: not proved); the share detected, ``value, low, high``.
     """
     found = from_gammas(gammas, alpha_0).query("scheme == @HITS")
     [n_tokens] = found["n_tokens"].unique()
     rows = []
     for quantile in quantiles:
         needed = quantile_test.hits_needed(n_tokens, quantile)
-        row = {"quantile": quantile, "needed": needed, "exact": quantile_test.exact_level(n_tokens, quantile, alpha_0)}
-        rows.append(row | {"bound": _bound(n_tokens, quantile, alpha_0)} | _mean(found.assign(hit=found["statistic"] >= needed), "hit").row())
+        detected = crossed.mean(found.assign(hit=found["statistic"] >= needed), "hit")
+        rows.append({"quantile": quantile, "needed": needed} | _levels(n_tokens, quantile, alpha_0) | detected.row())
     return pd.DataFrame(rows)
 
 
-def _bound(n_tokens: int, quantile: float, alpha_0: float) -> float:
+def _levels(n_tokens: int, quantile: float, alpha_0: float) -> dict[str, float]:
+    """The test's level, exact and as the proposition bounds it."""
     try:
-        return quantile_test.level_bound(n_tokens, quantile, alpha_0)
+        bound = quantile_test.level_bound(n_tokens, quantile, alpha_0)
     except BoundError:  # outside the proposition's range it promises nothing
-        return np.nan
+        bound = np.nan
+    return {"exact": quantile_test.exact_level(n_tokens, quantile, alpha_0), "bound": bound}
 
 
 def levels(
@@ -169,11 +156,10 @@ def levels(
     """The level of the quantile test at K tokens: bounded, exact, simulated from N(0, 1), and measured on texts without a watermark.
 
     Args:
-        gammas: of such texts under keys that have nothing to do with them: ``key_id, prompt, position, gamma``.
+        gammas: of such texts: ``key_id, prompt, position, gamma``.
 
     Returns:
-        One row a K: ``n_tokens, bound, exact``, ``simulated`` and ``measured`` with ``…_low, …_high`` (exact 99% over simulations; 95% over texts and
-        keys).
+        ``n_tokens, exact, bound``, ``simulated`` and ``measured`` with ``…_low, …_high`` (exact 99% over simulations; 95% over texts and keys).
     """
     rng = np.random.default_rng(seed)
     drawn = rng.standard_normal((n_simulated, max(lengths))) >= stats.threshold(alpha_0)
@@ -183,25 +169,23 @@ def levels(
         simulated = stats.rate(drawn[:, :n].sum(1) >= needed, confidence=0.99)
         first = gammas[gammas["position"] < n]
         hits = first.assign(hit=first["gamma"] >= stats.threshold(alpha_0)).groupby(["key_id", "prompt"], sort=False)["hit"].sum().reset_index()
-        measured = _mean(hits.assign(hit=hits["hit"] >= needed), "hit")
-        row = {"n_tokens": n, "bound": _bound(n, quantile, alpha_0), "exact": quantile_test.exact_level(n, quantile, alpha_0)}
-        rows.append(row | simulated.row("simulated") | measured.row("measured"))
+        measured = crossed.mean(hits.assign(hit=hits["hit"] >= needed), "hit")
+        rows.append({"n_tokens": n} | _levels(n, quantile, alpha_0) | simulated.row("simulated") | measured.row("measured"))
     return pd.DataFrame(rows)
 
 
 def kept_tokens(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[str, float]) -> pd.DataFrame:
-    """The same tokens at the same places in two versions of the texts: what became of their Γ_k.
+    """Mean Γ_k of the tokens that are the same at the same place in two versions of the texts.
 
     Returns:
-        One row a version: ``version, value, low, high`` (mean Γ_k over those tokens, 95% over prompts and keys), ``share`` of the tokens.
+        One row a version: ``version, share`` (of the tokens), ``value, low, high, n`` (95% over prompts and keys).
     """
     own = gammas[gammas["kind"] == OWN].set_index(CELL)
-    where = ["key_id", "prompt", "position"]
-    both = own.loc[before].merge(own.loc[after], on=[*where, "token_id"], suffixes=("_before", "_after"))
+    both = own.loc[before].merge(own.loc[after], on=["key_id", "prompt", "position", "token_id"], suffixes=("_before", "_after"))
     rows = []
     for version in ("before", "after"):
         means = both.groupby(["key_id", "prompt"], sort=False)[f"gamma_{version}"].mean().rename("gamma").reset_index()
-        rows.append({"version": version, "share": len(both) / len(own.loc[before])} | _mean(means, "gamma").row())
+        rows.append({"version": version, "share": len(both) / len(own.loc[before])} | crossed.mean(means, "gamma").row())
     return pd.DataFrame(rows)
 
 
@@ -210,10 +194,7 @@ def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:
     own = gammas[gammas["kind"] == OWN]
     own = own.assign(stretch=own["position"] // width)
     means = own.groupby([*CELL, "stretch", "key_id", "prompt"], sort=False)["gamma"].mean().reset_index()
-    rows = []
-    for (corruption, fraction, stretch), cell in means.groupby([*CELL, "stretch"], sort=False):
-        full = cell.pivot(index="prompt", columns="key_id", values="gamma").notna().all(axis=None)
-        if full:  # not the end that only some texts have
-            row = {"corruption": corruption, "fraction": fraction, "position": (stretch + 0.5) * width}
-            rows.append(row | _mean(cell, "gamma").row())
-    return pd.DataFrame(rows)
+    means["position"] = (means.pop("stretch") + 0.5) * width
+    cells = means.groupby([*CELL, "position"], sort=False)
+    whole = cells.filter(lambda cell: np.isfinite(stats.matrix(cell, "gamma")).all())  # not the end that only some texts have
+    return crossed.by_cell(whole, [*CELL, "position"], lambda cell: crossed.mean(cell, "gamma").row())

@@ -1,8 +1,8 @@
 """The loop that the experiments share: write under each key, then score under each key.
 
-There are two forms of it. A *cell* is a watermark with a key, and many cells of one weight are written in one batch (``generate_many``); a
-*scheme* writes its own texts, which are kept (``schemes.cache``). In both, a text tested for the key it was written under is ``OWN``, for
-another key ``WRONG``, and a text of the base model is ``PLAIN``: the positive and the two negative controls.
+A *cell* is a watermark with a key, and many cells of one weight are written in one batch (``generate_many``); a *scheme* writes its own texts, which
+are kept (``schemes.cache``). A text tested for the key it was written under is ``OWN``, for another key ``WRONG``, and a text of the base model is
+``PLAIN``: the positive and the two negative controls.
 """
 
 from collections import defaultdict
@@ -34,15 +34,11 @@ def of_cells(
     batch_size: int = 128,
     **options,
 ) -> tuple[pd.DataFrame, list[list[list[int]]]]:
-    """Continues every prompt in every cell, all in one batch, and tests every text for every key.
+    """Continues every prompt in every cell, all in one batch, and tests every text for every key: :func:`scored`'s table, and the responses by cell.
 
     Args:
-        cells: (watermark, key) pairs of one weight; None stands for the base model.
-        seeds: of the sampling, one a cell.
+        cells: (watermark, key) pairs of one weight; None stands for the base model. seeds: of the sampling, one a cell.
         options: ``lengths, dtype`` of ``score.score``.
-
-    Returns:
-        :func:`scored`'s table, and the responses, a list a cell.
     """
     responses = generate_many.sample(lm.model, prompts, cells, n_tokens, seed=seeds, batch_size=batch_size)
     return scored(lm.model, prompts, responses, cells, keys, **options), responses
@@ -52,8 +48,7 @@ def scored(model: PreTrainedModel, prompts: Texts, responses: Sequence[Texts], c
     """Tests every cell's text for every key. Cells with the same projection are tested together.
 
     Args:
-        responses: for each cell its texts, one a prompt.
-        options: ``lengths, dtype, batch_size`` of ``score.score``.
+        responses: for each cell its texts, one a prompt. options: ``lengths, dtype, batch_size`` of ``score.score``.
 
     Returns:
         One row a text × length × key: ``score.score``'s columns (``text`` counts over all cells), ``prompt``, ``written`` (the id of the key the
@@ -91,7 +86,7 @@ def own_rows(table: pd.DataFrame, keys: Sequence[Key]) -> pd.DataFrame:
 
 
 def rekeyed(candidates: Sequence[Scheme], n_keys: int, first_seed: int = 0) -> list[Scheme]:
-    """Every scheme under each of n_keys keys, the same keys for all."""
+    """Every scheme under each of the same n_keys keys."""
     return [scheme.rekeyed(first_seed + number) for scheme in candidates for number in range(n_keys)]
 
 

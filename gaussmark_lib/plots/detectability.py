@@ -19,10 +19,9 @@ def median_p(figures: pd.DataFrame, plain: pd.Series, caption: str) -> Figure:
     for level in (0.05, 0.01):
         axes.axhline(level, **style.DOTTED)
         axes.text(plain.index[0], level * 1.1, f"level {level}", color=style.THEORY, fontsize="small")
-    axes.set(yscale="log", xlabel=style.TOKENS, ylabel="median p-value", title="Each further token makes the text less likely to be chance")
+    axes.set(yscale="log", xlabel=style.TOKENS, ylabel="median p-value")
     style.log_ticks(axes, figures["n_tokens"])
-    axes.legend()
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Each further token makes the text less likely to be chance")
 
 
 def power(compared: pd.DataFrame, figures: pd.DataFrame, caption: str) -> Figure:
@@ -33,15 +32,10 @@ def power(compared: pd.DataFrame, figures: pd.DataFrame, caption: str) -> Figure
         axes.plot(rows["n_tokens"], rows["predicted"], color=colour, linestyle="--", marker="x", label=f"{name}, predicted from plain text")
         false = figures[figures["figure"] == name.replace("TPR", "false positives")]
         axes.plot(false["n_tokens"], false["value"], color=colour, linestyle=":", label=name.replace("TPR", "plain text called watermarked"))
-    axes.set(
-        ylim=(-0.02, 1.02),
-        xlabel=style.TOKENS,
-        ylabel="share of texts detected",
-        title="Power against length: measured, and predicted from plain text",
-    )
+    axes.set(ylim=(-0.02, 1.02), xlabel=style.TOKENS, ylabel="share of texts detected")
     style.log_ticks(axes, compared["n_tokens"])
     style.legend_beside(axes)
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Power against length: measured, and predicted from plain text")
 
 
 def roc(curves: dict[int, tuple[np.ndarray, np.ndarray]], aucs: pd.DataFrame, caption: str) -> Figure:
@@ -64,16 +58,14 @@ def norms(table: pd.DataFrame, slope: float, caption: str) -> Figure:
     """‖G‖ and ‖G‖² of each text against length (columns ``n_tokens, grad_norm``), with the line ‖G‖² = slope · tokens."""
     figure, panels = plt.subplots(1, 2, figsize=(9.5, 4.0))
     grid = np.linspace(0, table["n_tokens"].max(), 100)
-    for axes, power_of, name in zip(panels, (1, 2), ("‖G‖", "‖G‖²"), strict=True):
+    titles = "The gradient grows like the root of the length,", "its square like the length: scores of tokens hardly correlate"
+    for axes, power_of, name, title in zip(panels, (1, 2), ("‖G‖", "‖G‖²"), titles, strict=True):
         values = table["grad_norm"] ** power_of
         axes.scatter(table["n_tokens"], values, s=8, alpha=0.35, color=style.PLAIN, label="a plain text")
         means = values.groupby(table["n_tokens"]).mean()
         axes.plot(means.index, means, "o-", color=style.WATERMARKED, label="mean")
         axes.plot(grid, (slope * grid) ** (power_of / 2), color=style.THEORY, linestyle="--", label=f"‖G‖² = {slope:.3g} · tokens")
-        axes.set(xlabel=style.TOKENS, ylabel=f"{name}  [nats per unit of weight{', squared' * (power_of == 2)}]")
-    panels[0].set_title("The gradient grows like the root of the length,")
-    panels[1].set_title("its square like the length: scores of tokens hardly correlate")
-    panels[0].legend()
+        axes.set(xlabel=style.TOKENS, ylabel=f"{name}  [nats per unit of weight{', squared' * (power_of == 2)}]", title=title)
     return style.caption(figure, caption)
 
 
@@ -82,9 +74,8 @@ def spread(table: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots()
     dots = {"size": 4, "alpha": 0.6, "jitter": 0.25, "palette": "colorblind"}
     sns.stripplot(table, x="grad_norm", y="prompt", orient="y", hue="prompt", legend=False, ax=axes, **dots)
-    axes.set(xlabel="‖G‖  [nats per unit of weight]", ylabel="prompt", title="Other responses to the same prompt: gradients of one size")
-    axes.set_xlim(0, None)
-    return style.caption(figure, caption)
+    axes.set(xlabel="‖G‖  [nats per unit of weight]", ylabel="prompt", xlim=(0, None))
+    return style.caption(figure, caption, "Other responses to the same prompt: gradients of one size")
 
 
 def entropy(tokens: pd.DataFrame, texts: pd.DataFrame, caption: str) -> Figure:
@@ -95,7 +86,6 @@ def entropy(tokens: pd.DataFrame, texts: pd.DataFrame, caption: str) -> Figure:
     rms = bins["grad_norm"].agg(lambda norm: np.sqrt(np.mean(norm**2)))
     left.plot(bins["entropy"].mean(), rms, "o-", color=style.WATERMARKED, label="root mean square, in sixths")
     left.set(xlabel="entropy before the token  [nats]", ylabel="‖∇ log p‖ of the token", title="A token that was certain carries no mark")
-    left.legend()
     sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", s=26, ax=right)
     means = texts.groupby("temperature")[["entropy", "psi"]].mean()
     right.plot(means["entropy"], means["psi"], "D-", color="black", markersize=7, label="mean")

@@ -23,10 +23,10 @@ def psi_on_null(table: pd.DataFrame, level: float, caption: str) -> Figure:
     for row, name in enumerate(names, 1):
         psi = table.loc[table["what"] == name, "psi"]
         axes.scatter(psi, np.full(len(psi), -0.04 * row), color=COLOURS[name], s=22, alpha=0.8, label=f"{name} (mean {psi.mean():.2f})")
-    axes.set(xlabel="ψ (standard deviations)", ylabel="density", title="Only the right key sees the watermark")
-    axes.set(ylim=(-0.04 * (len(names) + 1.2), None), yticks=[0.0, 0.1, 0.2, 0.3, 0.4])
+    bottom = -0.04 * (len(names) + 1.2)
+    axes.set(xlabel="ψ (standard deviations)", ylabel="density", ylim=(bottom, None), yticks=[0.0, 0.1, 0.2, 0.3, 0.4])
     style.legend_beside(axes)
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Only the right key sees the watermark")
 
 
 def psi_against_sigma(table: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -40,6 +40,6 @@ def psi_against_sigma(table: pd.DataFrame, level: float, caption: str) -> Figure
     intervals.bars(axes, list(means), means.values(), color=style.WATERMARKED, label="mean, 95% interval")
     for x, sigma in table.groupby("predicted")["sigma"].first().items():
         axes.annotate(f"σ={sigma:.3g}", (x, 0.02), xycoords=axes.get_xaxis_transform(), ha="center", fontsize="x-small", color="0.3")
-    axes.set(xlabel="predicted ψ = σ · median‖G‖", ylabel="measured ψ", title="ψ grows with σ as predicted, until the model stops being linear in it")
+    axes.set(xlabel="predicted ψ = σ · median‖G‖", ylabel="measured ψ")
     axes.legend(loc="upper left")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "ψ grows with σ as predicted, until the model stops being linear in it")

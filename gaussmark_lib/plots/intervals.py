@@ -3,7 +3,7 @@
 A table names an estimate's columns ``value, low, high``, or ``psi, psi_low, psi_high`` where a row has several (``stats.Estimate.row``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -43,11 +43,22 @@ def bars(axes: Axes, at: ArrayLike, rows: Estimates, column: str = "value", *, h
     return axes.errorbar(value, at, xerr=error, **look) if horizontal else axes.errorbar(at, value, yerr=error, **look)
 
 
-def band(axes: Axes, at: ArrayLike, rows: Estimates, column: str = "value", *, alpha: float = 0.18, **look) -> None:
+def band(axes: Axes, at: ArrayLike, rows: Estimates, *, alpha: float = 0.18, **look) -> None:
     """A line through the estimates and a band between their bounds."""
-    value, low, high = bounds(rows, column)
+    value, low, high = bounds(rows)
     (line,) = axes.plot(at, value, **{"marker": "o"} | look)
     axes.fill_between(at, low, high, alpha=alpha, linewidth=0, color=line.get_color())
+
+
+def dodged(
+    axes: Axes, rows: pd.DataFrame, at: str, by: str, looks: Mapping, *, step: float = 0.2, aside: float = 0.0, horizontal: bool = False, **look
+) -> None:
+    """Intervals at the categories of column ``at``, in the table's order, and side by side the groups of column ``by``: a look a group."""
+    places = rows[at].map({name: place for place, name in enumerate(rows[at].unique())})
+    for (group, its_look), shift in zip(looks.items(), offsets(len(looks), step), strict=True):
+        chosen = rows[by] == group
+        if chosen.any():
+            bars(axes, places[chosen] + shift + aside, rows[chosen], horizontal=horizontal, **{"label": group} | its_look | look)
 
 
 def offsets(n: int, step: float) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Figures of 08_kgw_baseline: schemes side by side."""
 
+from itertools import cycle
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -25,29 +27,24 @@ def text_changes(table: pd.DataFrame, caption: str) -> Figure:
     return style.caption(figure, caption)
 
 
-def pareto(
-    table: pd.DataFrame, n_tokens: int, caption: str, *, cost: str = "price: distance from the base model under the key, nats a token"
-) -> Figure:
-    """Detectability (median p, upwards) against quality cost, a point a scheme with both intervals.
+def pareto(table: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
+    """Detectability (median p, upwards) against price, a point a scheme with both intervals, and the line exp(−tokens · price) that a price can buy.
 
-    Columns: ``scheme``, ``p, p_low, p_high`` and ``cost, cost_low, cost_high``, nats a token. The line is exp(−tokens · cost), which is what a
-    price can buy.
+    Columns: ``scheme``, ``p, p_low, p_high`` and ``cost, cost_low, cost_high``, nats a token.
     """
     figure, axes = plt.subplots(figsize=(7.5, 4.6))
-    markers = "osD^vP*X"
-    for place, (row, colour) in enumerate(zip(table.index, sns.color_palette("colorblind", len(table)), strict=True)):
-        one = table.loc[[row]]
-        look = {"marker": markers[place % len(markers)], "markersize": 8, "color": colour, "label": one["scheme"].item()}
-        intervals.bars(axes, one["cost"], one, "p", xerr=intervals.sides(one, "cost"), **look)
+    colours = sns.color_palette("colorblind", len(table))
+    for (scheme, row), colour, marker in zip(table.groupby("scheme", sort=False), colours, cycle("osD^vP*X"), strict=False):
+        look = {"marker": marker, "markersize": 8, "color": colour, "label": scheme}
+        intervals.bars(axes, row["cost"], row, "p", xerr=intervals.sides(row, "cost"), **look)
     grid = np.linspace(0, 1.05 * table["cost_high"].max(), 50)
     axes.plot(grid, np.exp(-n_tokens * grid), **style.DASHED, label="p = exp(−nats)")
     axes.axhline(0.05, **style.DOTTED)
-    axes.set(
-        yscale="log", xlim=(0, None), xlabel=cost, ylabel="median p (up is better detected)", title="What detection costs: left and up is better"
-    )
+    price = "price: distance from the base model under the key, nats a token"
+    axes.set(yscale="log", xlim=(0, None), xlabel=price, ylabel="median p (up is better detected)")
     axes.invert_yaxis()
     style.legend_beside(axes)
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "What detection costs: left and up is better")
 
 
 def tails(realised: pd.DataFrame, caption: str) -> Figure:
@@ -58,11 +55,11 @@ def tails(realised: pd.DataFrame, caption: str) -> Figure:
         intervals.bars(axes, rows["level"] * shift, ratios, color=colour, label=f"{test}, measured")
         axes.plot(rows["level"] * shift, ratios["expected"], "_", markersize=18, color=colour, label=f"{test}, if binomial")
     axes.axhline(1, **style.THIN)
-    axes.set(xlabel="nominal level", ylabel="realised over nominal level", title="A normal tail for a count is too thin")
+    axes.set(xlabel="nominal level", ylabel="realised over nominal level")
     axes.set_ylim(0, 1.5 * max(2, realised["expected"].div(realised["level"]).max()))  # intervals of rare alarms reach far beyond
     style.log_ticks(axes, realised["level"])
     style.legend_beside(axes)
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "A normal tail for a count is too thin")
 
 
 def seconds(times: pd.DataFrame, caption: str) -> Figure:

@@ -56,14 +56,14 @@ def scatter(cells: pd.DataFrame, up_to: float, caption: str) -> Figure:
     start = min(cells["predicted_psi"].min(), 1.0) * 0.6
     axes.plot([start, end], [start, end], **style.THIN)
     axes.axvline(up_to, **style.DOTTED)
-    axes.set(xlabel="predicted ψ = σ · mean ‖G‖ of plain text", ylabel="measured mean ψ", title="On the line, then below it")
+    axes.set(xlabel="predicted ψ = σ · mean ‖G‖ of plain text", ylabel="measured mean ψ")
     axes.set(xscale="log", yscale="log", xlim=(start, end), ylim=(start, end), aspect="equal")
     ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if start < tick < end]
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_minor_locator(NullLocator())
     axes.legend(fontsize="x-small", ncols=2)
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "On the line, then below it")
 
 
 def detection(cells: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -93,7 +93,6 @@ def solved(search: pd.DataFrame, sigma: float, check: Estimate, power: float, ca
     left.axhline(sigma, color=style.WATERMARKED, label="solved from plain text")
     left.set(xlabel="watermarked tokens generated", ylabel="σ", title="Each step of a search generates text; solving generates none")
     left.xaxis.set_major_locator(MaxNLocator(4))
-    left.legend()
     intervals.bars(right, search["sigma"], search, color=style.PLAIN)
     intervals.bars(right, sigma, check, marker="D", color=style.WATERMARKED)
     right.axhline(power, **style.DASHED)

@@ -24,23 +24,20 @@ def qq(table: pd.DataFrame, caption: str) -> Figure:
     everything = stats.qq(table["p_value"])
     axes.plot(everything["expected"], everything["observed"], color="black", linewidth=1.4, label=f"all (n = {len(table):,})")
     axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p", ylabel="observed p", xlim=(3e-5, 1.1), ylim=(1e-6, 1.1))
-    axes.set_title("Over keys, p is uniform for every kind of text, far into the tail")
     axes.legend(loc="upper left")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Over keys, p is uniform for every kind of text, far into the tail")
 
 
 def realised_levels(table: pd.DataFrame, caption: str) -> Figure:
     """Realised over nominal level with exact intervals (columns ``kind, level, value, low, high``)."""
     figure, axes = plt.subplots()
-    kinds, levels = table["kind"].unique(), table["level"].unique()
-    for level, shift in zip(levels, intervals.offsets(len(levels), 0.2), strict=True):
-        rows = table[table["level"] == level].set_index("kind").loc[kinds, ["value", "low", "high"]]
-        intervals.bars(axes, np.arange(len(kinds)) + shift, rows / level, horizontal=True, label=f"level {level}")
+    ratios = table.assign(**{name: table[name] / table["level"] for name in ("value", "low", "high")})
+    looks = {level: {"label": f"level {level}"} for level in table["level"].unique()}
+    intervals.dodged(axes, ratios, "kind", "level", looks, horizontal=True)
     axes.axvline(1, **style.THIN)
-    axes.set(xlabel="realised rate of false positives / nominal level", title="The realised level is the nominal one")
-    style.categories(axes, kinds)
-    axes.legend()
-    return style.caption(figure, caption)
+    axes.set(xlabel="realised rate of false positives / nominal level")
+    style.categories(axes, table["kind"].unique())
+    return style.caption(figure, caption, "The realised level is the nominal one")
 
 
 def per_key_rates(table: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -52,9 +49,8 @@ def per_key_rates(table: pd.DataFrame, level: float, caption: str) -> Figure:
     axes.axvline(level, **style.THIN, label=f"level {level}")
     sns.stripplot(table, x="value", y="kind", hue="kind", alpha=0.35, size=4, jitter=0.32, ax=axes, legend=False)
     axes.set(xlabel="share of the kind's texts that one key calls watermarked", ylabel="")
-    axes.set_title("A fixed key can be wrong about a whole kind of text")
     axes.legend(loc="upper right")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "A fixed key can be wrong about a whole kind of text")
 
 
 def trap(table: pd.DataFrame, caption: str) -> Figure:
@@ -64,5 +60,5 @@ def trap(table: pd.DataFrame, caption: str) -> Figure:
     sns.histplot(table, x="psi", hue="at", stat="density", common_norm=False, bins=30, alpha=0.45, palette=palette, ax=axes)
     style.normal_density(axes, min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()))
     axes.get_legend().set_title("gradient at\n(line: N(0, 1))")
-    axes.set(xlabel="ψ of unwatermarked text", ylabel="density", title="Scored at θ + ξ, the test's null distribution is gone")
-    return style.caption(figure, caption)
+    axes.set(xlabel="ψ of unwatermarked text", ylabel="density")
+    return style.caption(figure, caption, "Scored at θ + ξ, the test's null distribution is gone")

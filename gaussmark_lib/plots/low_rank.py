@@ -29,7 +29,6 @@ def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], cap
         intervals.band(right, shares.index / d, shares, marker="", color=colour, label=f"of ‖G‖², {side} directions")
     right.plot([0, 1], [0, 1], color=style.THEORY, linewidth=0.8)
     right.set(xlabel=f"k/{d}: share of the directions", ylabel="share in the top k", title="but the gradient does not favour them", ylim=(0, 1.02))
-    right.legend()
     return style.caption(figure, caption)
 
 
@@ -37,12 +36,11 @@ def misuses(null: pd.DataFrame, detected: pd.DataFrame, level: float, caption: s
     """Left: ψ of human text by statistic (``low_rank.misuses``), with N(0, 1). Right: shares detected (``statistic, kind, value, low, high``)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9))
     kinds = detected["kind"].unique()
-    names = null["statistic"].unique()
-    for name, colour, shift in zip(names, style.COLOURS, intervals.offsets(len(names), 0.15), strict=False):
+    looks = {name: {"color": colour} for name, colour in zip(null["statistic"].unique(), style.COLOURS, strict=False)}
+    for name, look in looks.items():
         psi = null.loc[null["statistic"] == name, "psi"]
-        left.hist(psi, bins=np.linspace(-4, 4, 33), density=True, histtype="step", linewidth=1.6, color=colour, label=name)
-        rows = detected[detected["statistic"] == name].set_index("kind").loc[kinds]
-        intervals.bars(right, np.arange(len(kinds)) + shift, rows, color=colour, label=name)
+        left.hist(psi, bins=np.linspace(-4, 4, 33), density=True, histtype="step", linewidth=1.6, label=name, **look)
+    intervals.dodged(right, detected, "kind", "statistic", looks, step=0.15)
     style.normal_density(left)
     left.set(xlabel="ψ of human text, fresh keys", ylabel="density", title="Under the null")
     left.legend(fontsize="x-small")
@@ -61,7 +59,6 @@ def power(compared: pd.DataFrame, level: float, caption: str) -> Figure:
     left.axhline(0, **style.THIN)
     left.set(xlabel="k directions dropped", ylabel=f"mean ψ of {longest['n_tokens'].iloc[0]} tokens")
     left.set_title("At the same σ, each direction dropped is power lost")
-    left.legend()
     ranks = sorted(compared["rank_dropped"].unique())
     ranks = [ranks[i] for i in sorted({0, len(ranks) // 2, len(ranks) - 1})]  # more would hide each other
     for i, (colour, rank) in enumerate(zip(_shades(len(ranks)), ranks, strict=True)):
@@ -95,16 +92,16 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
 
 def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
     """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity; not all have all schemes."""
-    names = list(dict.fromkeys(name for rows in tables.values() for name in rows["scheme"]))
+    rows = pd.concat([table.assign(quantity=quantity) for quantity, table in tables.items()], ignore_index=True)
+    names = rows["scheme"].unique()
     figure, axes = plt.subplots(figsize=(7.6, 0.75 * len(names) + 1.4))
-    for (quantity, rows), up, marker in zip(tables.items(), intervals.offsets(len(tables), 0.2), "osD^v", strict=False):
-        places = np.array([names.index(name) for name in rows["scheme"]])
-        intervals.bars(axes, places + up, rows, horizontal=True, marker=marker, label=quantity)
+    looks = {quantity: {"marker": marker} for quantity, marker in zip(tables, "osD^v", strict=False)}
+    intervals.dodged(axes, rows, "scheme", "quantity", looks, horizontal=True)
     axes.axvline(1, **style.THIN)
     style.categories(axes, names)
-    axes.set(xlabel="over the vanilla scheme's", title="At the σ of equal price")
+    axes.set(xlabel="over the vanilla scheme's")
     style.legend_beside(axes)
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "At the σ of equal price")
 
 
 def robustness(shares: pd.DataFrame, against: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -116,10 +113,7 @@ def robustness(shares: pd.DataFrame, against: pd.DataFrame, level: float, captio
     labels, schemes = shares["label"].unique(), shares["scheme"].unique()
     looks = {name: {"color": colour} for name, colour in zip(schemes, _shades(len(schemes)), strict=True)}
     survival(left, shares, looks, level)
-    differences = against[against["figure"] == "statistic"]
-    for name, shift in list(zip(schemes, intervals.offsets(len(schemes), 0.2), strict=True))[1:]:
-        rows = differences[differences["scheme"] == name].set_index("label").loc[labels]
-        intervals.bars(right, np.arange(len(labels)) + shift, rows, label=name, **looks[name])
+    intervals.dodged(right, against[against["figure"] == "statistic"], "label", "scheme", looks)
     right.axhline(0, **style.THIN)
     right.set(ylabel=f"mean ψ less {schemes[0]}'s", title="and by how much they differ, paired")
     right.set_xticks(range(len(labels)), labels, fontsize="small")
@@ -134,6 +128,6 @@ def sides(table: pd.DataFrame, caption: str) -> Figure:
     intervals.bars(axes, range(len(table)), table, "psi", horizontal=True, color=style.WATERMARKED, label="measured, 95%")
     axes.plot(table["predicted_psi"], range(len(table)), "x", color=style.THEORY, markersize=8, label="predicted from plain text")
     style.categories(axes, table["scheme"])
-    axes.set(xlabel="mean ψ", title="At equal price, from whichever side", xlim=(0, None))
+    axes.set(xlabel="mean ψ", xlim=(0, None))
     axes.legend(loc="lower left")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "At equal price, from whichever side")

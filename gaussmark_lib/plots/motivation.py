@@ -29,15 +29,12 @@ def gaussian_rate(table: pd.DataFrame, caption: str) -> Figure:
     axes.plot(sigma, sigma / np.sqrt(1 + sigma**2), color=style.THEORY, label="σ/√(1+σ²), what the proof gives")
     axes.plot(sigma, sigma**2 / np.sqrt(1 + sigma**2), "--", color=PRINTED, label="σ²/√(1+σ²), as printed")
     axes.axhline(1, **LEVEL, label="ceiling: ψ ≤ ‖ξ‖/σ ≈ √d")
-    half = 1.96 * table["sem_psi"]
-    means = pd.DataFrame({"value": table["mean_psi"], "low": table["mean_psi"] - half, "high": table["mean_psi"] + half})
-    for (dim, rows), marker in zip(table.groupby("dim"), "osD^v", strict=False):
-        scaled = means.loc[rows.index] / np.sqrt(dim)
-        intervals.bars(axes, rows["sigma"], scaled, marker=marker, markersize=5, capsize=2, label=f"simulated, d = {dim}")
+    value, half = (table[column] / np.sqrt(table["dim"]) for column in ("mean_psi", "sem_psi"))
+    scaled = table.assign(value=value, low=value - 1.96 * half, high=value + 1.96 * half)
+    for (dim, rows), marker in zip(scaled.groupby("dim"), "osD^v", strict=False):
+        intervals.bars(axes, rows["sigma"], rows, marker=marker, markersize=5, capsize=2, label=f"simulated, d = {dim}")
     axes.set(xscale="log", yscale="log", ylim=(2e-3, 8), xlabel="σ (standard deviation of the noise, unit of the data)", ylabel="mean ψ / √d")
-    axes.set_title("The Gaussian example grows as σ, not as σ²")
-    axes.legend()
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "The Gaussian example grows as σ, not as σ²")
 
 
 def gaussian_power(table: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -47,9 +44,9 @@ def gaussian_power(table: pd.DataFrame, level: float, caption: str) -> Figure:
         axes.plot(rows["dim"], rows["power"], color=colour, label=f"σ = {sigma:g}")
         _shares(axes, rows["dim"], rows["hits"], rows["n"], colour)
     axes.axhline(level, **LEVEL)
-    axes.set(xscale="log", xlabel="dimension d", ylabel=f"power at level {level:g}", title="Many weak coordinates make a strong test")
+    axes.set(xscale="log", xlabel="dimension d", ylabel=f"power at level {level:g}")
     axes.legend(title="lines: exact")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Many weak coordinates make a strong test")
 
 
 def nearest_null(table: pd.DataFrame, floor: float, caption: str) -> Figure:
@@ -60,9 +57,7 @@ def nearest_null(table: pd.DataFrame, floor: float, caption: str) -> Figure:
     axes.axhline(floor, **LEVEL, label=f"the mixture itself: {floor:.4f} nats")
     axes.plot(table["to_mixture"], table["distance"], "o", markersize=4, alpha=0.5, color=style.PLAIN, label="μ drawn at random")
     axes.set(xscale="log", yscale="log", xlabel="KL(mixture ‖ μ), nats", ylabel="KL(watermark ‖ null with μ), nats")
-    axes.set_title("No null is nearer to the watermark than the mixture")
-    axes.legend()
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "No null is nearer to the watermark than the mixture")
 
 
 def chain_errors(table: pd.DataFrame, caption: str) -> Figure:
@@ -72,9 +67,7 @@ def chain_errors(table: pd.DataFrame, caption: str) -> Figure:
         slope = np.diff(np.log(rows["rms"].iloc[:2]))[0] / np.diff(np.log(rows["sigma"].iloc[:2]))[0]
         axes.plot(rows["sigma"], rows["rms"], look, **DOT, label=f"{step} (slope {slope:.2f})")
     axes.set(xscale="log", yscale="log", xlabel="σ", ylabel="root mean square, nats")
-    axes.set_title("The inner product is right to first order in σ: every error is of second order")
-    axes.legend()
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "The inner product is right to first order in σ: every error is of second order")
 
 
 def chain_powers(table: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -90,9 +83,7 @@ def chain_powers(table: pd.DataFrame, level: float, caption: str) -> Figure:
             axes.plot(best["sigma"], best["power"], color="0.7", linewidth=4, zorder=0, label="(the best for any text)")
         axes.axhline(level, **LEVEL)
         axes.set(xscale="log", xlabel="σ", ylabel=f"power at level {level:g}" if axes is panels[0] else "", title=title)
-        axes.legend()
-    style.heading(figure, "To first order ψ loses nothing: it follows the best possible test until σ leaves the linear regime")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "To first order ψ loses nothing: it follows the best possible test until σ leaves the linear regime")
 
 
 def softmax_power(exact: pd.DataFrame, simulated: pd.DataFrame, limits: dict[str, float], level: float, caption: str) -> Figure:
@@ -104,9 +95,8 @@ def softmax_power(exact: pd.DataFrame, simulated: pd.DataFrame, limits: dict[str
         _shares(axes, dots["sigma"], dots["hits"], dots["n"], colour, f"{model}: simulated")
         axes.axhline(limit, **LEVEL | {"color": colour}, label=f"{model}: σ → ∞")
     axes.axhline(level, **LEVEL)
-    axes.set(xscale="log", xlabel="σ", ylabel=f"power at level {level:g}", title="The proposition's sum is the power, and few dimensions cap it")
-    axes.legend()
-    return style.caption(figure, caption)
+    axes.set(xscale="log", xlabel="σ", ylabel=f"power at level {level:g}")
+    return style.caption(figure, caption, "The proposition's sum is the power, and few dimensions cap it")
 
 
 def corollary(bounds: pd.DataFrame, miss: pd.DataFrame, simulated: pd.DataFrame, beta: float, caption: str) -> Figure:
@@ -134,17 +124,14 @@ def log_concave(table: pd.DataFrame, level: float, caption: str) -> Figure:
         dots = rows[rows["hits"] < rows["n"]].iloc[::2]  # every second: they would touch
         _shares(axes, dots["sigma"], dots["n"] - dots["hits"], dots["n"], colour)
     axes.set(xscale="log", yscale="log", ylim=(1e-4, 1.5), xlabel="σ", ylabel=f"miss rate β at level {level:g}")
-    axes.set_title("The log-concave theorem has the right shape, at a somewhat larger σ")
-    axes.legend()
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "The log-concave theorem has the right shape, at a somewhat larger σ")
 
 
 def entropy(table: pd.DataFrame, level: float, caption: str) -> Figure:
     """Against the model's entropy: gradient norms, predicted and exact mean ψ, power."""
-    figure, panels = plt.subplots(1, 3, figsize=(9.6, 3.3))
-    left, middle, right = panels
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.3))
     x = table["entropy"]
-    norms = pd.DataFrame({"value": table["norm_50"], "low": table["norm_10"], "high": table["norm_90"]})
+    norms = table.rename(columns={"norm_50": "value", "norm_10": "low", "norm_90": "high"})
     intervals.band(left, x, norms, alpha=0.25, markersize=4, color=style.PLAIN, label="median; 10% to 90% of texts")
     left.set(ylabel="‖∇ log p_θ(y)‖", title="Gradients")
     middle.plot(x, table["predicted_psi"], "--", color=style.THEORY, label="σE‖∇‖")
@@ -153,11 +140,10 @@ def entropy(table: pd.DataFrame, level: float, caption: str) -> Figure:
     right.plot(x, table["power"], **DOT, color=style.WATERMARKED, label="exact")
     right.axhline(level, **LEVEL, label="the level")
     right.set(ylabel=f"power at level {level:g}", title="Power", ylim=(0, None))
-    for axes in panels:
+    for axes in figure.axes:
         axes.set(xlabel="entropy of p_θ, nats")
         axes.legend(loc="lower right")
-    style.heading(figure, "A model that is sure of itself leaves no room for a watermark")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "A model that is sure of itself leaves no room for a watermark")
 
 
 def regime(table: pd.DataFrame, caption: str) -> Figure:
@@ -173,9 +159,7 @@ def regime(table: pd.DataFrame, caption: str) -> Figure:
     right.set(ylabel="price, nats a text", title="Price")
     for axes in (left, right):
         axes.set(xscale="log", yscale="log", xlabel="predicted ψ = σE‖∇‖")
-        axes.legend()
-    style.heading(figure, "Three models, one law while the step is short")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Three models, one law while the step is short")
 
 
 def language_model(table: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
@@ -189,7 +173,4 @@ def language_model(table: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
     intervals.bars(right, table["predicted"], table, "price", color=style.WATERMARKED, label="measured KL, per token")
     right.plot(x, x**2 / (2 * n_tokens), **style.THIN, label="ψ²/(2T)")
     right.set(xlabel="predicted ψ", ylabel="price, nats a token", title="Price")
-    for axes in (left, right):
-        axes.legend()
-    style.heading(figure, "A real language model obeys the toy's law")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "A real language model obeys the toy's law")

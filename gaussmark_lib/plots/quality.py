@@ -20,9 +20,7 @@ def cross_entropy(nats: dict[str, np.ndarray], caption: str) -> Figure:
         axes.axhline(change.mean(), color=colour, linewidth=1.2)
     axes.axhline(0, **style.THIN)
     axes.set(xlabel=f"{first}: nats a token of a passage", ylabel="change, nats a token")
-    axes.set_title("The price is small beside the differences between passages")
-    axes.legend()
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "The price is small beside the differences between passages")
 
 
 def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure:
@@ -36,10 +34,10 @@ def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure
         labels.append(f"{row.metric}, {row.model}\nbase {row.base:.1%}{beside}")
     axes.axvspan(-0.05, 0.05, color="0.92", zorder=0, label="margin ±5 points")
     axes.axvline(0, **style.THIN)
-    axes.set(xlabel="change of accuracy", title="Change of accuracy on the same items")
+    axes.set(xlabel="change of accuracy")
     style.categories(axes, labels, room=0.6)
     axes.legend(loc="lower left")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Change of accuracy on the same items")
 
 
 def _around_value(rows: pd.DataFrame) -> pd.DataFrame:
@@ -57,11 +55,9 @@ def two_sample(table: pd.DataFrame, caption: str) -> Figure:
     left.barh(range(len(names)), -np.log10(mmd["p_value"]), color=colours, height=0.5)
     left.axvline(-np.log10(0.05), **style.THIN, label="p = 0.05")
     left.set(xlabel="MMD: −log₁₀ p (permutation)", title="Told apart by MMD?")
-    left.legend()
     intervals.bars(right, range(len(names)), _around_value(told), horizontal=True, color=style.PLAIN)
     right.axvline(0.5, **style.THIN, label="chance")
     right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(0.3, 1.02))
-    right.legend()
     style.categories(left, names, room=0.6)
     return style.caption(figure, caption)
 
@@ -85,10 +81,10 @@ def win_rates(table: pd.DataFrame, reference: str, caption: str) -> Figure:
     axes.axvspan(0.5 + band["low"], 0.5 + band["high"], color="0.88", label=f"{reference}: its interval")
     intervals.bars(axes, range(len(table)), _around_value(table), horizontal=True)
     axes.axvline(0.5, **style.THIN)
-    axes.set(xlabel="win rate against the base model", title="A judge asked in both orders has no favourite")
+    axes.set(xlabel="win rate against the base model")
     style.categories(axes, table["model"], room=0.7)
     axes.legend(loc="lower right")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "A judge asked in both orders has no favourite")
 
 
 def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
@@ -105,7 +101,6 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
             intervals.bars(axes, rows["psi"], rows, "delta", xerr=intervals.sides(rows, "psi"), **look)
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
-    panels[0].legend()
     return style.caption(figure, caption)
 
 
@@ -119,5 +114,5 @@ def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Fi
     look = {"cmap": ["#fde725", "#440154"], "vmin": 0, "vmax": 1, "cbar": False, "linewidths": 1}  # the ends of viridis
     rows = [layer_sigma_sweep.short(weight) for weight in numbers.index]
     sns.heatmap(flagged.astype(float), annot=numbers, fmt=".3g", yticklabels=rows, ax=axes, **look)
-    axes.set(xlabel="σ", ylabel="", title=f"{label}: yellow is indistinguishable from the base model, purple is not")
-    return style.caption(figure, caption)
+    axes.set(xlabel="σ", ylabel="")
+    return style.caption(figure, caption, f"{label}: yellow is indistinguishable from the base model, purple is not")

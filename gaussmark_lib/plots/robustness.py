@@ -1,6 +1,6 @@
 """Figures of 06_robustness, for any schemes and corruptions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -25,14 +25,10 @@ def detection(summary: pd.DataFrame, caption: str, *, by: str = "corruption", x:
         for line, colour in zip(summary[by].unique(), style.COLOURS, strict=False):
             rows = summary[(summary[by] == line) & (summary["figure"] == name)].sort_values(x)
             intervals.band(axes, rows[x], rows, label=line, color=colour, markersize=4, alpha=0.15)
-        if name == "median p":
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(-0.02 if name != "AUC" else 0.4, 1.02)
+        scale = {"median p": {"yscale": "log"}, "AUC": {"ylim": (0.4, 1.02)}}.get(name, {"ylim": (-0.02, 1.02)})
         axes.axhline({"median p": 0.05, "AUC": 0.5}.get(name) or float(name.split()[-1]), **style.DOTTED)
-        axes.set(ylabel=name, xlabel=label if axes in panels[1] else "")
+        axes.set(ylabel=name, xlabel=label if axes in panels[1] else "", **scale)
     panels[0, 0].set_title("Dotted: level, or what guessing gives")
-    panels[0, 0].legend()
     return style.caption(figure, caption)
 
 
@@ -71,26 +67,26 @@ def roc(curves: dict[str, tuple[np.ndarray, np.ndarray]], caption: str) -> Figur
     return style.caption(figure, caption)
 
 
-def forest(summary: pd.DataFrame, caption: str, *, figures: Sequence[str] = PANELS[:3], title: str = "") -> Figure:
+def forest(summary: pd.DataFrame, caption: str, *, title: str = "") -> Figure:
     """A row a corruption, in the order given, a panel a figure, a colour a scheme, with intervals; of a single scheme, its first row dashed."""
     names, schemes = summary["corruption"].unique(), summary["scheme"].unique()
-    colours = sns.color_palette("colorblind", len(schemes)) if len(schemes) > 1 else [style.WATERMARKED]
-    figure, panels = plt.subplots(1, len(figures), figsize=(10.2, (0.23 + 0.13 * len(schemes)) * len(names) + 1.6), sharey=True)
-    for axes, name in zip(panels, figures, strict=True):
-        for colour, scheme, up in zip(colours, schemes, intervals.offsets(len(schemes), 0.7 / len(schemes)), strict=True):
-            rows = summary[(summary["figure"] == name) & (summary["scheme"] == scheme)].set_index("corruption").loc[names]
-            intervals.bars(axes, np.arange(len(names)) + up, rows, horizontal=True, markersize=5, color=colour, label=scheme)
-        if len(schemes) == 1:
+    several = len(schemes) > 1
+    colours = sns.color_palette("colorblind", len(schemes)) if several else [style.WATERMARKED]
+    looks = {scheme: {"color": colour, "label": scheme if several else None} for scheme, colour in zip(schemes, colours, strict=True)}
+    figure, panels = plt.subplots(1, 3, figsize=(10.2, (0.23 + 0.13 * len(schemes)) * len(names) + 1.6), sharey=True)
+    for axes, name in zip(panels, PANELS[:3], strict=True):
+        rows = summary[summary["figure"] == name]
+        intervals.dodged(axes, rows, "corruption", "scheme", looks, step=0.7 / len(looks), horizontal=True, markersize=5)
+        if not several:
             axes.axvline(rows["value"].iloc[0], **style.DASHED)
         if name == "median p":
-            axes.set_xscale("log")
+            axes.set(xlabel=name, xscale="log")
             axes.axvline(0.05, **style.DOTTED)
         else:
-            axes.set_xlim(-0.03, 1.03)
-        axes.set(xlabel=name)
+            axes.set(xlabel=name, xlim=(-0.03, 1.03))
     style.categories(panels[0], names)
     panels[0].set_title(title)
-    if len(schemes) > 1:
+    if several:
         style.legend_beside(panels[-1])
     return style.caption(figure, caption)
 
@@ -99,28 +95,26 @@ def levels(realised: pd.DataFrame, caption: str) -> Figure:
     """The realised level of each scheme after each corruption with its exact interval (rows of ``robustness.null_levels``), a panel a level."""
     names, schemes = realised["corruption"].unique(), realised["scheme"].unique()
     figure, panels = plt.subplots(1, 2, figsize=(10, (0.2 + 0.1 * len(schemes)) * len(names) + 1.6), sharey=True)
-    for axes, (level, cells) in zip(panels, realised.groupby("level", sort=False), strict=True):
-        for scheme, colour, up in zip(schemes, style.COLOURS, intervals.offsets(len(schemes), 0.7 / len(schemes)), strict=False):
-            rows = cells[cells["scheme"] == scheme].set_index("corruption").loc[names]
-            intervals.bars(axes, np.arange(len(names)) + up, rows, horizontal=True, markersize=4, capsize=2, color=colour, label=scheme)
+    several = len(schemes) > 1
+    looks = {scheme: {"color": colour, "label": scheme if several else None} for scheme, colour in zip(schemes, style.COLOURS, strict=False)}
+    for axes, (level, rows) in zip(panels, realised.groupby("level", sort=False), strict=True):
+        intervals.dodged(axes, rows, "corruption", "scheme", looks, step=0.7 / len(looks), horizontal=True, markersize=4, capsize=2)
         axes.axvline(level, **style.DASHED)
         axes.set(xlabel=f"human texts called watermarked at level {level}", xlim=(0, None))
     style.categories(panels[0], names)
     panels[0].set_title("No corruption moves the level: none of them knows the key")
-    if len(schemes) > 1:
+    if several:
         panels[1].legend()
     return style.caption(figure, caption)
 
 
 def survival(axes: Axes, shares: pd.DataFrame, looks: Mapping[str, Mapping], level: float) -> None:
     """Share detected after each change (``compared.shares`` with a column ``label``), a look a scheme: own key filled, plain text empty."""
-    labels = shares["label"].unique()
-    for shift, (scheme, look) in zip(intervals.offsets(len(looks), 0.2), looks.items(), strict=True):
-        for kind, fill, aside in ((OWN, "full", 0), (PLAIN, "none", 0.06)):
-            rows = shares[(shares["scheme"] == scheme) & (shares["kind"] == kind)].set_index("label").loc[labels]
-            label = scheme if kind == OWN else None
-            intervals.bars(axes, np.arange(len(labels)) + shift + aside, rows, markersize=5, capsize=2, fillstyle=fill, label=label, **look)
+    own, plain = (shares[shares["kind"] == kind] for kind in (OWN, PLAIN))
+    intervals.dodged(axes, own, "label", "scheme", looks, markersize=5, capsize=2)
+    intervals.dodged(axes, plain, "label", "scheme", looks, aside=0.06, markersize=5, capsize=2, fillstyle="none", label=None)
     axes.errorbar([], [], fmt="o", fillstyle="none", color=style.THEORY, label=PLAIN)
     axes.axhline(level, **style.DOTTED)
+    labels = shares["label"].unique()
     axes.set_xticks(range(len(labels)), labels, fontsize="small")
     axes.set(ylabel=f"share detected at level {level}", ylim=(-0.03, 1.03), title="At equal price: what survives")

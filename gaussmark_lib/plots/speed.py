@@ -14,12 +14,11 @@ def against(table: pd.DataFrame, x: str, xlabel: str, title: str, caption: str, 
     for colour, (task, rows) in zip(style.COLOURS, table.groupby("task", sort=False), strict=False):
         seconds = rows.groupby(x)["seconds"].agg(value="median", low="min", high="max")
         intervals.band(axes, seconds.index, seconds, color=colour, label=task)
-    axes.set(yscale="log", xlabel=xlabel, ylabel=unit, title=title)
+    axes.set(yscale="log", xlabel=xlabel, ylabel=unit)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     style.log_ticks(axes, table[x])
-    axes.legend()
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, title)
 
 
 def ratios(table: pd.DataFrame, title: str, caption: str) -> Figure:
@@ -30,5 +29,5 @@ def ratios(table: pd.DataFrame, title: str, caption: str) -> Figure:
     for y, value in enumerate(table["ratio"]):
         axes.text(0.02, y, f" {value:.2f}×", va="center", color="white", fontsize="small")
     axes.invert_yaxis()
-    axes.set(xlabel="times as fast as the reference", title=title)
-    return style.caption(figure, caption)
+    axes.set(xlabel="times as fast as the reference")
+    return style.caption(figure, caption, title)

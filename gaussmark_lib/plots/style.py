@@ -25,17 +25,27 @@ def use() -> None:
     mpl.rcParams.update({"axes.titlesize": "medium", "axes.titlelocation": "left", "legend.fontsize": "small"})
 
 
-def caption(figure: Figure, text: str) -> Figure:
-    """Lays several panels out side by side, and writes n, seeds and settings under the figure, where a reader looks for them."""
+def caption(figure: Figure, text: str, title: str = "") -> Figure:
+    """Finishes a figure: its title, the legends that are missing, panels side by side, and n, seeds and settings below."""
+    if title and len(figure.axes) == 1:
+        figure.axes[0].set_title(title)
+    elif title:
+        figure.suptitle(title, x=0.07, ha="left", fontsize="medium")
+    _legends(figure.axes)
     if len(figure.axes) > 1 and figure.get_layout_engine() is None:
         figure.tight_layout()
     figure.text(0.01, -0.035, textwrap.fill(text, 100), fontsize="small", color="0.35", va="top")
     return figure
 
 
-def heading(figure: Figure, text: str) -> None:
-    """One title over all panels."""
-    figure.suptitle(text, x=0.07, ha="left", fontsize="medium")
+def _legends(panels: Collection[Axes]) -> None:
+    """A legend in each panel that has none, unless those of the other panels explain all its labels."""
+    explained = {text.get_text() for axes in panels if axes.get_legend() for text in axes.get_legend().get_texts()}
+    for axes in panels:
+        _, labels = axes.get_legend_handles_labels()
+        if not axes.get_legend() and not explained.issuperset(labels):
+            axes.legend()
+            explained.update(labels)
 
 
 def categories(axes: Axes, names: Collection[str], room: float = 0.5) -> None:
@@ -51,9 +61,9 @@ def log_ticks(axes: Axes, values: Iterable[float]) -> None:
     axes.minorticks_off()
 
 
-def legend_beside(axes: Axes, **look) -> None:
+def legend_beside(axes: Axes) -> None:
     """A legend to the right of the axes, where it hides nothing."""
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), **look)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def normal_density(axes: Axes, low: float = -4.0, high: float = 4.0) -> None:

@@ -22,7 +22,6 @@ def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: flo
     left.hist(gammas, bins=np.linspace(-4, 4, 41), density=True, color=style.PLAIN, alpha=0.6, label="Γ_k of human text")
     style.normal_density(left)
     left.set(xlabel="Γ_k", ylabel="density", title="One token, one key: standard normal")
-    left.legend()
     right.plot(levels["n_tokens"], levels["bound"], "--", color=style.THEORY, label="Hoeffding's bound")
     right.plot(levels["n_tokens"], levels["exact"], color=style.WATERMARKED, label="exact, binomial")
     looks = {
@@ -36,7 +35,6 @@ def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: flo
     right.set(yscale="log", xlabel="tokens K", ylabel="level", ylim=(floor, 1.5))
     right.set_title(f"λ' = {quantile:g}, α₀ = {alpha_0:g}: the proved bound and the level")
     style.log_ticks(right, levels["n_tokens"])
-    right.legend()
     return style.caption(figure, caption)
 
 
@@ -52,7 +50,6 @@ def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, c
     right.axhline(level, **style.DOTTED)
     right.set(xlabel=style.TOKENS, ylabel=f"share detected at level {level}", ylim=(-0.02, 1.03), title="not the same power")
     style.log_ticks(right, lengths["n_tokens"])
-    right.legend()
     return style.caption(figure, caption)
 
 
@@ -80,9 +77,8 @@ def positions(table: pd.DataFrame, caption: str) -> Figure:
     for colour, ((name, fraction), rows) in zip(style.COLOURS[:4], groups, strict=False):
         intervals.band(axes, rows["position"], rows, alpha=0.15, color=colour, label=f"{name}, {fraction:g}" if fraction else name)
     axes.axhline(0, **style.THIN)
-    axes.set(xlabel="token of response", ylabel="mean Γ_k", title="A key belongs to a position: after a lost token, none fits")
-    axes.legend()
-    return style.caption(figure, caption)
+    axes.set(xlabel="token of response", ylabel="mean Γ_k")
+    return style.caption(figure, caption, "A key belongs to a position: after a lost token, none fits")
 
 
 def survival(shares: pd.DataFrame, level: float, caption: str) -> Figure:

@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 from gaussmark_lib.plots import style
 
 
-def sources(corpus: pd.DataFrame, caption: str, top: int = 15) -> Figure:
-    """Characters of prose a package gives (columns ``source``, ``text``), the largest first."""
+def sources(corpus: pd.DataFrame, caption: str) -> Figure:
+    """Characters of prose of each package (columns ``source``, ``text``), the 15 largest first."""
     package = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
-    sizes = (corpus["text"].str.len().groupby(package).sum() / 1e6).sort_values(ascending=False).head(top)
+    sizes = (corpus["text"].str.len().groupby(package).sum() / 1e6).sort_values(ascending=False).head(15)
     figure, axes = plt.subplots()
     sns.barplot(x=sizes.to_numpy(), y=sizes.index, color=style.PLAIN, ax=axes)
-    axes.set(xlabel="prose (million characters)", ylabel="", title="Where the words come from")
-    return style.caption(figure, caption)
+    axes.set(xlabel="prose (million characters)", ylabel="")
+    return style.caption(figure, caption, "Where the words come from")
 
 
 def curves(curves: dict[str, pd.DataFrame], caption: str) -> Figure:
@@ -24,6 +24,5 @@ def curves(curves: dict[str, pd.DataFrame], caption: str) -> Figure:
     for colour, (name, curve) in zip(style.COLOURS, curves.items(), strict=False):
         axes.plot(curve["tokens"], curve["loss"], color=colour, linewidth=1, alpha=0.6, label=f"{name}, training")
         axes.plot(curve["tokens"], curve["held_out"], color=colour, linestyle="--", marker=".", label=f"{name}, held out")
-    axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)", title="Training and held-out loss fall together: no memorisation")
-    axes.legend()
-    return style.caption(figure, caption)
+    axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)")
+    return style.caption(figure, caption, "Training and held-out loss fall together: no memorisation")

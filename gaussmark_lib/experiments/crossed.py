@@ -1,0 +1,42 @@
+"""What a table says of each of its cells, that is, of texts that are prompts × keys: one row a cell, with intervals over both."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from gaussmark_lib import stats
+
+LEVELS = (0.05, 0.01)
+
+
+def by_cell(table: pd.DataFrame, columns: Sequence[str], row: Callable[[pd.DataFrame], dict]) -> pd.DataFrame:
+    """One row a cell, in the order of their first appearance: the columns that name it, and what ``row`` makes of its rows."""
+    cells = table.groupby(list(columns), sort=False)
+    return pd.DataFrame(dict(zip(columns, names, strict=True)) | row(cell) for names, cell in cells)
+
+
+def mean(cell: pd.DataFrame, column: str, *, n_resamples: int = 500, **options) -> stats.Estimate:
+    """Mean of a column over prompts and keys. Options are those of ``stats.crossed_interval``."""
+    return stats.crossed_interval(np.mean, stats.matrix(cell, column), n_resamples=n_resamples, **options)
+
+
+def detection(own: np.ndarray, plain: np.ndarray, median_p: Callable[[np.ndarray], float], **options) -> list[dict[str, str | float]]:
+    """Each figure of detection, from log₁₀ p of watermarked and of plain texts, prompts × keys: a row with ``figure, value, low, high, n``.
+
+    The figures are ``median p``, ``AUC``, and at each α of ``LEVELS`` ``TPR at α`` and ``false positives at α`` (of plain text).
+    """
+    figures = {"median p": (median_p, (own,)), "AUC": (_auc, (plain, own))}
+    for level in LEVELS:
+        share = partial(_share, level=level)
+        figures |= {f"TPR at {level}": (share, (own,)), f"false positives at {level}": (share, (plain,))}
+    return [{"figure": figure} | stats.crossed_interval(statistic, *matrices, **options).row() for figure, (statistic, matrices) in figures.items()]
+
+
+def _auc(plain: np.ndarray, own: np.ndarray) -> float:
+    return stats.auc(-plain, -own)
+
+
+def _share(log10_p: np.ndarray, level: float) -> float:
+    return float((10**log10_p <= level).mean())
