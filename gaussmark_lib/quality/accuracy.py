@@ -24,8 +24,7 @@ def changes(base: ArrayLike, other: ArrayLike) -> tuple[int, int]:
     base, other = np.asarray(base, dtype=float).ravel(), np.asarray(other, dtype=float).ravel()
     if base.shape != other.shape or base.size == 0:
         raise StatisticsError(f"expected the same items, at least one, got {base.size} and {other.size}")
-    both = np.concatenate([base, other])
-    if (wrong := both[~np.isin(both, (0, 1))]).size:
+    if (wrong := np.setdiff1d([base, other], (0, 1))).size:
         raise StatisticsError(f"expected an item to be right or wrong (1 or 0), got {wrong[:3]}")
     return int((base > other).sum()), int((base < other).sum())
 

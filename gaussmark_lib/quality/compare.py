@@ -69,9 +69,7 @@ def cross_entropies(lm: models.LM, contenders: Sequence[Contender], passages: Te
     return under_each(lm, contenders, lambda now: likelihood.cross_entropy(now.model, passages, batch_size=batch_size))
 
 
-def evaluations(
-    lm: models.LM, contenders: Sequence[Contender], tasks: Mapping[str, dict] | Sequence[str], **settings
-) -> dict[str, harness.Evaluation]:
+def evaluations(lm: models.LM, contenders: Sequence[Contender], tasks: harness.Tasks, **settings) -> dict[str, harness.Evaluation]:
     """lm-evaluation-harness under each contender."""
     return under_each(lm, contenders, lambda now: harness.evaluate(now, tasks, **settings))
 

@@ -25,6 +25,7 @@ import pandas as pd
 from gaussmark_lib import hub, models
 from gaussmark_lib.errors import HarnessError
 
+Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names of tasks and groups that the harness knows
 _SEED = 1234  # of the examples in few-shot prompts: the harness's own default, and the same for every model
 
 
@@ -54,14 +55,8 @@ class Evaluation:
         return list(dict.fromkeys(self.items["task"]))
 
 
-def evaluate(
-    lm: models.LM, tasks: Mapping[str, dict] | Sequence[str], *, limit: int | None = None, batch_size: int = 16, progress: bool = False
-) -> Evaluation:
-    """Runs the tasks on ``lm.model`` as it is: inside ``watermarked()``, on the watermarked model.
-
-    Args:
-        tasks: definitions by name, or names of tasks and groups that the harness knows.
-        limit: the largest number of items a task; the first that fit are taken.
+def evaluate(lm: models.LM, tasks: Tasks, *, limit: int | None = None, batch_size: int = 16, progress: bool = False) -> Evaluation:
+    """Runs the tasks on ``lm.model`` as it is (inside ``watermarked()``: watermarked), at most the first ``limit`` items of each that fit.
 
     Raises:
         HarnessError: an unknown task (with close matches), one whose data cannot be had, or one of which no item fits the context.
@@ -102,7 +97,7 @@ def _quiet(progress: bool) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _load(tasks: Mapping[str, dict] | Sequence[str]) -> dict[str, Any]:
+def _load(tasks: Tasks) -> dict[str, Any]:
     from lm_eval.tasks import TaskManager
 
     if isinstance(tasks, str) or not tasks:

@@ -69,11 +69,7 @@ class EndpointJudge:
 
     @classmethod
     def from_environment(cls, **settings) -> "EndpointJudge":
-        """The judge that the three variables describe; ``settings`` are the other arguments.
-
-        Raises:
-            JudgeError: naming the variables that are missing.
-        """
+        """The judge that the three variables describe; ``settings`` are the other arguments. JudgeError names the variables that are missing."""
         if missing := [name for name in VARIABLES if not os.environ.get(name)]:
             raise JudgeError(f"no judge is set up: expected {', '.join(missing)} in the environment. The offline judge needs none")
         url, model, key = (os.environ[name] for name in VARIABLES)

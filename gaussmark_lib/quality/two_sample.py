@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb, tokens
-from gaussmark_lib.errors import InvalidTextError, StatisticsError
+from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.stats import Estimate, Paired, rate
 from gaussmark_lib.tokens import Texts
 
@@ -36,21 +36,20 @@ def embed(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_siz
 
     Raises:
         PerturbedModelError: for a model inside ``watermarked()``, because the tests must not know the key.
+        InvalidTextError: an empty response, or a text that does not fit the model.
     """
     perturb.refuse_perturbed(model)
-    pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
-    if empty := [i for i, (_, response) in enumerate(pairs) if not response]:
-        raise InvalidTextError(f"expected responses of at least one token, but {len(empty)} are empty, the first is response {empty[0]}")
-    lengths = [len(prompt) + len(response) for prompt, response in pairs]
+    pairs = tokens.checked_pairs(model, prompts, responses)
     means = np.empty((len(pairs), model.config.hidden_size))
-    order = sorted(range(len(pairs)), key=lengths.__getitem__)
+    order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
     with models.evaluating(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             ids, mask = tokens.pad([[*pairs[i][0], *pairs[i][1]] for i in batch], "right", model.device)
             states = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
             for i, row in zip(batch, states, strict=True):
-                means[i] = row[len(pairs[i][0]) : lengths[i]].double().mean(0).cpu().numpy()
+                prompt, response = pairs[i]
+                means[i] = row[len(prompt) :][: len(response)].double().mean(0).cpu().numpy()
     return means
 
 
