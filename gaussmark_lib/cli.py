@@ -139,10 +139,10 @@ def _run(arguments: argparse.Namespace) -> int:
 def _sweep(arguments: argparse.Namespace) -> int:
     from gaussmark_lib import sweeps
     from gaussmark_lib.runs import notebook as notebooks
-    from gaussmark_lib.sweeps import grid
+    from gaussmark_lib.runs import presets
 
     notebook = notebooks.load(arguments.notebook)
-    values = grid.read(arguments.grid)
+    values = presets.read(arguments.grid, "grid")
     preset, typed = _values(arguments, notebook)
     if twice := typed.keys() & values.keys():
         raise GaussMarkError(f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; give it once")

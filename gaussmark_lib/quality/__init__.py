@@ -1,6 +1,4 @@
-"""What the watermark costs, measured the way people measure language models (paper, section on model quality and its appendix).
-
-Base against watermarked model, over the same items:
+"""What the watermark costs: base against watermarked model, over the same items (paper, section on model quality and its appendix).
 
 =================  =====================================================================================
 ``tasks``          three tasks made from held-out text, as definitions for lm-evaluation-harness

@@ -3,9 +3,8 @@
     lost    items that the base model gets right and the other wrong
     gained  the other way round
 
-Items on which they agree say nothing about the difference. Under the null a changed answer is lost or gained with equal probability, so
-``lost`` is Binomial(lost + gained, ½): McNemar's exact test. A watermark at its working strength changes 2 to 6 answers in a hundred. With so
-few changes a paired comparison sees what two separate accuracies, each with its own standard error, never would.
+Under the null a changed answer is lost or gained with equal probability, so ``lost`` is Binomial(lost + gained, ½): McNemar's exact test.
+A watermark at its working strength changes 2 to 6 answers in a hundred: too few for two separate accuracies to show a difference.
 """
 
 import numpy as np
@@ -25,8 +24,7 @@ def changes(base: ArrayLike, other: ArrayLike) -> tuple[int, int]:
     base, other = np.asarray(base, dtype=float).ravel(), np.asarray(other, dtype=float).ravel()
     if base.shape != other.shape or base.size == 0:
         raise StatisticsError(f"expected the same items, at least one, got {base.size} and {other.size}")
-    both = np.concatenate([base, other])
-    if (wrong := both[~np.isin(both, (0, 1))]).size:
+    if (wrong := np.setdiff1d([base, other], (0, 1))).size:
         raise StatisticsError(f"expected an item to be right or wrong (1 or 0), got {wrong[:3]}")
     return int((base > other).sum()), int((base < other).sum())
 
@@ -34,8 +32,8 @@ def changes(base: ArrayLike, other: ArrayLike) -> tuple[int, int]:
 def paired(base: ArrayLike, other: ArrayLike, confidence: float = 0.95) -> Paired:
     """The change of accuracy from base to other, over the same items.
 
-    The p-value is McNemar's, exact. The interval is Wald's with one item added to each kind of change (Bonett and Price 2012), which
-    keeps its coverage where changes are few and does not collapse where there are none.
+    The p-value is McNemar's. The interval is Wald's with one item added to each kind of change (Bonett and Price 2012), which keeps
+    its coverage where changes are few.
 
     >>> paired([1, 1, 1, 0], [1, 0, 0, 0]).change.value
     -0.5
@@ -59,14 +57,9 @@ def mcnemar(lost: ArrayLike, gained: ArrayLike) -> np.ndarray:
 
 
 def power(n: int, drop: float, churn: float, level: float = 0.05) -> float:
-    """P(McNemar's test rejects at this level), if accuracy falls by ``drop`` while a share ``churn`` of the items changes for no reason.
+    """P(McNemar's test of n items rejects at this level), exact. An item is lost with probability drop + churn/2, gained with churn/2.
 
-    An item is lost with probability drop + churn/2, gained with churn/2. The sum over the number of changes and of losses is exact.
-
-    Args:
-        n: items.
-        drop: fall of accuracy, 0 for the test's own level.
-        churn: share of items that change in either direction alike, as between two models of the same quality.
+    So accuracy falls by ``drop`` (0: the test's own level), and a share ``churn`` changes as between two models of the same quality.
     """
     if n < 1 or not 0 <= drop <= 1 or not 0 <= churn <= 1 or drop + churn > 1:
         raise StatisticsError(f"expected n ≥ 1 and shares with drop + churn ≤ 1, got n={n}, drop={drop}, churn={churn}")

@@ -4,13 +4,13 @@
     nats = cross_entropies(lm, contenders, passages)
     table(cross_entropy_rows(nats, …) + …)
 
-The first contender is the base that the others are compared with. The base model with another seed is the same model and writes other texts: what
-a metric of texts says about this pair is what "no difference" looks like.
+The first contender is the base that the others are compared with. The base model with another seed writes other texts: what a metric of
+texts says about this pair is what "no difference" looks like.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +27,8 @@ BITS = Metric("cross-entropy", "bits/character", "higher", 0.012)
 WIN_RATE = Metric("win rate", "", "lower", 0.05)
 MMD = Metric("MMD²", "", "either", None)
 CLASSIFIER = Metric("classifier", "", "either", 0.1)
-DIVERSITY = {
-    "distinct_1": Metric("distinct-1", "", "either", 0.02),
-    "distinct_2": Metric("distinct-2", "", "either", 0.02),
-    "seq_rep_4": Metric("seq-rep-4", "", "either", 0.02),
-    "length": Metric("length at the end", "tokens", "either", 3.0),
-}
+DIVERSITY = {name: Metric(name.replace("_", "-"), "", "either", 0.02) for name in ("distinct_1", "distinct_2", "seq_rep_4")}
+DIVERSITY["length"] = Metric("length at the end", "tokens", "either", 3.0)
 COLUMNS = ["metric", "unit", "model", "base", "value", "difference", "low", "high", "n", "p_value", "flagged", "verdict"]
 
 
@@ -54,14 +50,12 @@ class Contender:
     key: perturb.Key | None = None
     seed: int = 0
 
-    @contextmanager
-    def on(self, lm: models.LM) -> Iterator[models.LM]:
-        with perturb.watermarked(lm.model, self.wm, self.key) if self.wm else nullcontext():
-            yield lm
+    def on(self, lm: models.LM) -> AbstractContextManager:
+        return perturb.watermarked(lm.model, self.wm, self.key) if self.wm else nullcontext()
 
 
 def under_each(lm: models.LM, contenders: Sequence[Contender], measurement: Callable[[models.LM], Any]) -> dict[str, Any]:
-    """``measurement(lm)`` under every contender; contenders that differ only in their seed are the same model, and share it."""
+    """``measurement(lm)`` by contender; those that differ only in their seed are the same model, and share one measurement."""
     measured: dict[tuple, Any] = {}
     for contender in contenders:
         if (contender.wm, contender.key) not in measured:
@@ -75,9 +69,7 @@ def cross_entropies(lm: models.LM, contenders: Sequence[Contender], passages: Te
     return under_each(lm, contenders, lambda now: likelihood.cross_entropy(now.model, passages, batch_size=batch_size))
 
 
-def evaluations(
-    lm: models.LM, contenders: Sequence[Contender], tasks: Mapping[str, dict] | Sequence[str], **settings
-) -> dict[str, harness.Evaluation]:
+def evaluations(lm: models.LM, contenders: Sequence[Contender], tasks: harness.Tasks, **settings) -> dict[str, harness.Evaluation]:
     """lm-evaluation-harness under each contender."""
     return under_each(lm, contenders, lambda now: harness.evaluate(now, tasks, **settings))
 
@@ -107,13 +99,12 @@ def task_rows(evaluated: Mapping[str, harness.Evaluation], margin: float = 0.05)
             ours, theirs = base.of(task), other.of(task)
             if not ours.index.equals(theirs.index):
                 raise HarnessError(f"{task}: expected the same items under {first} and {name}")
-            binary = np.isin(ours, (0, 1)).all() and np.isin(theirs, (0, 1)).all()
-            test = accuracy.paired(ours, theirs) if binary else stats.paired(ours, theirs)
-            rows.append(Row(Metric(task, "", "lower", margin), name, ours.mean(), test))
+            paired = accuracy.paired if np.isin([ours, theirs], (0, 1)).all() else stats.paired
+            rows.append(Row(Metric(task, "", "lower", margin), name, ours.mean(), paired(ours, theirs)))
     return rows
 
 
-def text_rows(lm: models.LM, prompts: Texts, written: Mapping[str, list[list[int]]], *, n_resamples: int = 999, seed: int = 0) -> list[Row]:
+def text_rows(lm: models.LM, prompts: Texts, written: Mapping[str, list[list[int]]], *, seed: int = 0) -> list[Row]:
     """Two-sample tests without the key, and diversity paired per prompt, of each model's texts against the first's."""
     ends = generate.end_tokens(lm.model)
     embedded = {name: two_sample.embed(lm.model, prompts, responses) for name, responses in written.items()}
@@ -121,7 +112,7 @@ def text_rows(lm: models.LM, prompts: Texts, written: Mapping[str, list[list[int
     first, *others = written
     rows = []
     for name in others:
-        rows.append(Row(MMD, name, 0.0, two_sample.mmd(embedded[first], embedded[name], n_resamples=n_resamples, seed=seed)))
+        rows.append(Row(MMD, name, 0.0, two_sample.mmd(embedded[first], embedded[name], seed=seed)))
         rows.append(Row(CLASSIFIER, name, 0.5, two_sample.classifier(embedded[first], embedded[name], seed=seed)))
         for column, metric in DIVERSITY.items():
             rows.append(_paired_row(metric, name, *(varied[model][column].to_numpy(float) for model in (first, name))))
@@ -146,20 +137,8 @@ def _paired_row(metric: Metric, model: str, base: np.ndarray, other: np.ndarray)
 
 def table(rows: Sequence[Row], level: float = 0.05) -> pd.DataFrame:
     """The rows with a verdict each; ``flagged`` where p is below the level, as one in 1/level is by chance."""
-    return pd.DataFrame([_with_verdict(row, level) for row in rows], columns=COLUMNS)
-
-
-def _with_verdict(row: Row, level: float) -> dict[str, Any]:
-    estimate = row.test.change.row()
-    return {
-        "metric": row.metric.name,
-        "unit": row.metric.unit,
-        "model": row.model,
-        "base": row.base,
-        "value": row.base + row.test.change.value,
-        "difference": estimate.pop("value"),
-        **estimate,
-        "p_value": row.test.p_value,
-        "flagged": row.test.p_value < level,
-        "verdict": sentence(row.metric, row.test, level),
-    }
+    records = []
+    for metric, model, base, test in rows:
+        numbers = [base, base + test.change.value, *astuple(test.change), test.p_value]
+        records.append([metric.name, metric.unit, model, *numbers, test.p_value < level, sentence(metric, test, level)])
+    return pd.DataFrame(records, columns=COLUMNS)

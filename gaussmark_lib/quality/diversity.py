@@ -37,13 +37,8 @@ def table(responses: Texts, ends: Collection[int]) -> pd.DataFrame:
 
     Responses should have one length, sampled through their end tokens: distinct-n falls with length, and would otherwise measure that.
     """
-    lengths = [len(until_end(response, ends)) for response in responses]
-    return pd.DataFrame(
-        {
-            "distinct_1": [distinct(response, 1) for response in responses],
-            "distinct_2": [distinct(response, 2) for response in responses],
-            "seq_rep_4": [1 - distinct(response, 4) for response in responses],
-            "length": lengths,
-            "ended": [length < len(response) for length, response in zip(lengths, responses, strict=True)],
-        }
-    )
+    rows = []
+    for response in responses:
+        length = len(until_end(response, ends))
+        rows.append([distinct(response, 1), distinct(response, 2), 1 - distinct(response, 4), length, length < len(response)])
+    return pd.DataFrame(rows, columns=["distinct_1", "distinct_2", "seq_rep_4", "length", "ended"])

@@ -4,7 +4,7 @@
         marked = harness.evaluate(lm, tasks.build(corpus, 300))
     print(marked.table)
 
-A task is a definition (``tasks.build``) or a name that the harness knows: ``"boolq"``, ``"super-glue-lm-eval-v1"``, ``"gsm8k_cot"``, with a network.
+A task is a definition (``tasks.build``) or, with a network, a name that the harness knows: ``"boolq"``, ``"super-glue-lm-eval-v1"``.
 An item that does not fit the model's context is left out and listed, not cut: a cut question is another question.
 """
 
@@ -25,6 +25,7 @@ import pandas as pd
 from gaussmark_lib import hub, models
 from gaussmark_lib.errors import HarnessError
 
+Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names of tasks and groups that the harness knows
 _SEED = 1234  # of the examples in few-shot prompts: the harness's own default, and the same for every model
 
 
@@ -33,10 +34,10 @@ class Evaluation:
     """The harness's results.
 
     Args:
-        items: one row a task × item × metric: ``task, item, metric, score``. A metric without a value per item is in ``table`` only.
-        dropped: one row an item left out: ``task, item, tokens, context``.
+        items: ``task, item, metric, score``; a metric without a value per item is in ``table`` only.
+        dropped: the items left out: ``task, item, tokens, context``.
         table: the harness's own table, in Markdown.
-        log_likelihoods: one row a request of the tasks that score log-likelihoods: ``task, item, request, context, continuation, log_lik, greedy``.
+        log_likelihoods: of tasks that score them: ``task, item, request, context, continuation, log_lik, greedy``.
     """
 
     items: pd.DataFrame
@@ -44,32 +45,18 @@ class Evaluation:
     table: str
     log_likelihoods: pd.DataFrame
 
-    def of(self, task: str, metric: str | None = None) -> pd.Series:
-        """The scores of a task's items, by item; of its first metric if none is named."""
+    def of(self, task: str) -> pd.Series:
+        """A task's first metric, by item."""
         rows = self.items[self.items["task"] == task]
-        return rows[rows["metric"] == (metric or rows["metric"].iloc[0])].set_index("item")["score"]
+        return rows[rows["metric"] == rows["metric"].iloc[0]].set_index("item")["score"]
 
     @property
     def tasks(self) -> list[str]:
         return list(dict.fromkeys(self.items["task"]))
 
 
-def evaluate(
-    lm: models.LM,
-    tasks: Mapping[str, dict] | Sequence[str],
-    *,
-    limit: int | None = None,
-    batch_size: int = 16,
-    n_resamples: int = 0,
-    progress: bool = False,
-) -> Evaluation:
-    """Runs the tasks on ``lm.model`` as it is: inside ``watermarked()``, on the watermarked model.
-
-    Args:
-        tasks: definitions by name, or names of tasks and groups that the harness knows.
-        limit: the largest number of items a task; the first that fit are taken.
-        n_resamples: of the bootstrap for the standard errors in the table; 0 for formulas only.
-        progress: whether the harness shows its bars.
+def evaluate(lm: models.LM, tasks: Tasks, *, limit: int | None = None, batch_size: int = 16, progress: bool = False) -> Evaluation:
+    """Runs the tasks on ``lm.model`` as it is (inside ``watermarked()``: watermarked), at most the first ``limit`` items of each that fit.
 
     Raises:
         HarnessError: an unknown task (with close matches), one whose data cannot be had, or one of which no item fits the context.
@@ -81,15 +68,14 @@ def evaluate(
     with _quiet(progress), models.evaluating(lm.model):
         loaded = _load(tasks)
         adapter = HFLM(pretrained=lm.model, tokenizer=lm.tokenizer, batch_size=batch_size, device=str(lm.model.device))
-        for task in loaded["tasks"].values():
+        samples, dropped = {}, []
+        for name, task in loaded["tasks"].items():
             task.set_fewshot_seed(seed=_SEED)
             if task.get_config("num_fewshot") is None:
                 task.set_config("num_fewshot", 0)
-        samples, dropped = {}, []
-        for name, task in loaded["tasks"].items():
             samples[name], too_long = _fitting(name, task, adapter, limit)
             dropped += too_long
-        results = evaluator.evaluate(adapter, loaded, samples=samples, bootstrap_iters=n_resamples, log_samples=True)
+        results = evaluator.evaluate(adapter, loaded, samples=samples, bootstrap_iters=0, log_samples=True)
     return Evaluation(
         pd.DataFrame(_items(results["samples"])),
         pd.DataFrame(dropped, columns=["task", "item", "tokens", "context"]),
@@ -111,7 +97,7 @@ def _quiet(progress: bool) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _load(tasks: Mapping[str, dict] | Sequence[str]) -> dict[str, Any]:
+def _load(tasks: Tasks) -> dict[str, Any]:
     from lm_eval.tasks import TaskManager
 
     if isinstance(tasks, str) or not tasks:
@@ -125,7 +111,9 @@ def _load(tasks: Mapping[str, dict] | Sequence[str]) -> dict[str, Any]:
             raise HarnessError(f"the harness has no task {name!r}; near names: {near}. tasks.build makes three that need no network")
     online = hub.reachable()
     try:
-        with contextlib.nullcontext() if online else _offline():
+        with contextlib.ExitStack() as cache_only:  # without a network the hub's client would try each file for a minute
+            for module in () if online else (huggingface_hub.constants, datasets.config):
+                cache_only.enter_context(mock.patch.object(module, "HF_HUB_OFFLINE", True))
             return manager.load(list(tasks))
     except Exception as error:  # a data set fails to load in as many ways as there are hosts and formats
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -141,13 +129,6 @@ def _known_tasks() -> Any:
     return TaskManager()
 
 
-@contextlib.contextmanager
-def _offline() -> Iterator[None]:
-    """Data from this machine's cache only, at once: without a network the hub's client would try each file for a minute."""
-    with mock.patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True), mock.patch.object(datasets.config, "HF_HUB_OFFLINE", True):
-        yield
-
-
 def _fitting(name: str, task: Any, adapter: Any, limit: int | None) -> tuple[list[int], list[dict]]:
     """Numbers of the items that fit the context, and of each other item the tokens of its longest request."""
     task.build_all_requests(limit=None, rank=0, world_size=1)
@@ -155,8 +136,7 @@ def _fitting(name: str, task: Any, adapter: Any, limit: int | None) -> tuple[lis
     for instance in task.instances:
         longest[instance.doc_id] = max(longest.get(instance.doc_id, 0), _tokens(instance, adapter))
     context = adapter.max_length
-    fits = sorted(item for item, n in longest.items() if n <= context)
-    if not fits:
+    if not (fits := sorted(item for item, n in longest.items() if n <= context)):
         raise HarnessError(
             f"{name}: none of its {len(longest)} items fits the model's context of {context} tokens"
             f" (the shortest takes {min(longest.values())}); choose another task, or a model with a longer context"

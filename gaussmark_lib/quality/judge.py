@@ -4,8 +4,8 @@
     GAUSSMARK_JUDGE_MODEL  e.g. gpt-4o
     GAUSSMARK_JUDGE_KEY    the secret; sent to that address and nowhere else, never recorded
 
-Answers are kept in a cache by model, address and question, so an interrupted or partly failed comparison asks only what is missing. A question
-that fails after its retries is recorded with the reason, and the rest goes on. Where several in a row fail, the judge is down: the rest is not asked.
+Answers are kept in a cache by model, address and question, so that a comparison started again asks only what is missing. A question that fails
+after its retries is recorded with the reason, and the rest goes on. If several in a row fail, the judge is down, and the rest is not asked.
 """
 
 import hashlib
@@ -66,15 +66,10 @@ class EndpointJudge:
     retries: int = 4
     concurrent: int = 4
     give_up: int = 8
-    instructions: str = INSTRUCTIONS
 
     @classmethod
     def from_environment(cls, **settings) -> "EndpointJudge":
-        """The judge that the three variables describe; ``settings`` are the other arguments.
-
-        Raises:
-            JudgeError: naming the variables that are missing.
-        """
+        """The judge that the three variables describe; ``settings`` are the other arguments. JudgeError names the variables that are missing."""
         if missing := [name for name in VARIABLES if not os.environ.get(name)]:
             raise JudgeError(f"no judge is set up: expected {', '.join(missing)} in the environment. The offline judge needs none")
         url, model, key = (os.environ[name] for name in VARIABLES)
@@ -90,15 +85,18 @@ class EndpointJudge:
 
     def ask(self, questions: Sequence[Question], *, progress: bool = False) -> list[Answer]:
         """One answer a question; those in the cache cost nothing."""
-        with closing(_Cache(self.cache)) as cache:
-            names = [self._digest(question) for question in questions]
-            answers = {name: known for name in dict.fromkeys(names) if (known := cache.get(name))}
+        names = [self._digest(question) for question in questions]
+        with closing(_cache(self.cache)) as cache:
+            known = {name: cache.execute("SELECT preference FROM answers WHERE digest = ?", [name]).fetchone() for name in names}
+            answers = {name: Answer(row[0], cached=True) for name, row in known.items() if row}
             missing = {name: question for name, question in zip(names, questions, strict=True) if name not in answers}
             with tqdm(total=len(missing), desc=self.name, unit="question", disable=not progress) as bar:
                 for name, answer in self._fresh(missing) if missing else ():
                     answers[name] = answer
                     if answer.error is None:
-                        cache.put(name, answer)
+                        with cache:
+                            row = [name, answer.preference, answer.tokens_in, answer.tokens_out]
+                            cache.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", row)
                     asked = answers.values()
                     bar.set_postfix(failed=sum(a.error is not None for a in asked), tokens=sum(a.tokens_in + a.tokens_out for a in asked))
                     bar.update()
@@ -115,14 +113,13 @@ class EndpointJudge:
                 in_a_row, last = 0, ""
                 for future in as_completed(names):
                     if future.cancelled():
-                        yield names[future], Answer(math.nan, f"not asked: {self.give_up} questions in a row had failed, the last with: {last}")
-                        continue
-                    answer = future.result()
-                    in_a_row = in_a_row + 1 if answer.error else 0
-                    last = answer.error or last
-                    if in_a_row >= self.give_up:
-                        for waiting in names:
-                            waiting.cancel()
+                        answer = Answer(math.nan, f"not asked: {self.give_up} questions in a row had failed, the last with: {last}")
+                    else:
+                        answer = future.result()
+                        in_a_row, last = (in_a_row + 1, answer.error) if answer.error else (0, last)
+                        if in_a_row >= self.give_up:
+                            for waiting in names:
+                                waiting.cancel()
                     yield names[future], answer
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -132,10 +129,9 @@ class EndpointJudge:
 
         try:
             raw = client.chat.completions.with_raw_response.create(model=self.model, messages=self._messages(question), temperature=0, max_tokens=4)
+            reply = _Reply.model_validate_json(raw.text)
         except OpenAIError as error:  # after its retries
             return Answer(math.nan, self._clean(f"{type(error).__name__}: {error}"), retries=self.retries)
-        try:
-            reply = _Reply.model_validate_json(raw.text)
         except ValidationError:
             return Answer(math.nan, self._clean(f"expected a chat completion as JSON, got {raw.text[:80]!r}"), retries=raw.retries_taken)
         preference = parse(reply.text)
@@ -145,7 +141,7 @@ class EndpointJudge:
     def _messages(self, question: Question) -> list[dict[str, str]]:
         parts = {"Beginning": question.prompt, "Continuation A": question.first, "Continuation B": question.second, "Your answer (A, B or T)": ""}
         text = "\n\n".join(f"# {heading}\n{content}" for heading, content in parts.items())
-        return [{"role": "system", "content": self.instructions}, {"role": "user", "content": text}]
+        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": text}]
 
     def _digest(self, question: Question) -> str:
         """The name of a question in the cache; the key is no part of it."""
@@ -175,25 +171,13 @@ def cost(tokens_in: int, tokens_out: int, price_in: float, price_out: float) -> 
     return (tokens_in * price_in + tokens_out * price_out) / 1e6
 
 
-class _Cache:
-    """Answers by digest in one SQLite table: never half written, and safe for several processes."""
-
-    def __init__(self, path: Path | None):
-        if path is not None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._db = sqlite3.connect(path or ":memory:", timeout=30)
-            self._db.execute("CREATE TABLE IF NOT EXISTS answers (digest TEXT PRIMARY KEY, preference REAL, tokens_in INTEGER, tokens_out INTEGER)")
-        except sqlite3.DatabaseError as error:
-            raise JudgeError(f"cannot use the judge's cache {path}: {error}; expected an SQLite file of its own, name another or remove it") from None
-
-    def get(self, digest: str) -> Answer | None:
-        row = self._db.execute("SELECT preference, tokens_in, tokens_out FROM answers WHERE digest = ?", [digest]).fetchone()
-        return Answer(row[0], cached=True) if row else None
-
-    def put(self, digest: str, answer: Answer) -> None:
-        with self._db:
-            self._db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", [digest, answer.preference, answer.tokens_in, answer.tokens_out])
-
-    def close(self) -> None:
-        self._db.close()
+def _cache(path: Path | None) -> sqlite3.Connection:
+    """Answers by digest in one SQLite table, in memory if there is no path: never half written, and safe for several processes."""
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        db = sqlite3.connect(path or ":memory:", timeout=30)
+        db.execute("CREATE TABLE IF NOT EXISTS answers (digest TEXT PRIMARY KEY, preference REAL, tokens_in INTEGER, tokens_out INTEGER)")
+    except sqlite3.DatabaseError as error:
+        raise JudgeError(f"cannot use the judge's cache {path}: {error}; expected an SQLite file of its own, name another or remove it") from None
+    return db

@@ -4,12 +4,11 @@ The rule: higher mean log q(token | the two before it), q an interpolated trigra
 
     q_n(w | h) = (c(h, w) + N(h) · q_{n−1}(w | h')) / (c(h) + N(h)),      q_0 = 1/V
 
-where c counts, N(h) is how many different tokens follow h, and h' is h without its first token. It is fitted on human text, and knows nothing of the
-language model's weights or of any key.
+where c counts, N(h) is how many different tokens follow h, and h' is h without its first token. It is fitted on human text, without the language
+model's weights or any key.
 
 Its limits. It reads three tokens at a time: it sees broken words and broken grammar, never sense, truth or relevance. It prefers common and
-repeated phrases, so text at a lower temperature would beat human text. It shares the model's tokenizer, and for the embedded model its training
-text. A win rate of ½ under it is evidence against gross damage, not for quality.
+repeated phrases, so text at a lower temperature would beat human text. A win rate of ½ under it is evidence against gross damage, not for quality.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +24,8 @@ class Ngram:
     """q above, over token ids.
 
     Args:
-        texts: token ids; each text starts with ``order − 1`` times ``start``.
         vocabulary: V, one more than the largest id.
-        start: the id before the first token.
+        start: the id that stands before each text, ``order − 1`` times.
         order: 3 for a trigram model; V^order must fit 63 bits.
     """
 
@@ -51,8 +49,7 @@ class Ngram:
     def _windows(self, prompt: Ids, response: Ids) -> np.ndarray:
         """(tokens, order): each response token with what stands before it."""
         ids = np.array([self.start] * (self.order - 1) + [*prompt, *response], dtype=np.int64)
-        whole = np.lib.stride_tricks.sliding_window_view(ids, self.order) if len(ids) >= self.order else np.empty((0, self.order), dtype=np.int64)
-        return whole[len(prompt) :]
+        return ids[np.arange(len(prompt), len(prompt) + len(response))[:, None] + np.arange(self.order)]
 
     def _codes(self, windows: np.ndarray, n: int) -> np.ndarray:
         """The last n tokens of each window as one number in base V."""
@@ -70,6 +67,7 @@ class _Counts:
         self.followers = np.bincount(inverse)
 
     def interpolate(self, codes: np.ndarray, lower: np.ndarray) -> np.ndarray:
+        """The formula's q_n of these codes, where ``lower`` is q_{n−1}."""
         seen = _look_up(self.grams, self.count, codes)
         total, followers = (_look_up(self.histories, values, codes // self.vocabulary) for values in (self.total, self.followers))
         known = total > 0
@@ -83,18 +81,12 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
 
 
 class LikelihoodJudge:
-    """The rule above as a judge. It has no favourite place: asked in the other order, it gives the opposite answer.
-
-    Args:
-        model: the n-gram model.
-        encode: text → token ids.
-        tie: nats a token within which two continuations are equally good.
-    """
+    """The rule above as a judge; ``encode`` turns text into token ids. Asked in the other order, it gives the opposite answer."""
 
     name = "likelihood under an n-gram model of human text"
 
-    def __init__(self, model: Ngram, encode: Callable[[str], list[int]], *, tie: float = 0.0):
-        self.model, self.encode, self.tie = model, encode, tie
+    def __init__(self, model: Ngram, encode: Callable[[str], list[int]]):
+        self.model, self.encode = model, encode
 
     def ask(self, questions: Sequence[Question], *, progress: bool = False) -> list[Answer]:
         return [self._one(question) for question in questions]
@@ -102,7 +94,6 @@ class LikelihoodJudge:
     def _one(self, question: Question) -> Answer:
         prompt = self.encode(question.prompt)
         responses = [self.encode(text) for text in (question.first, question.second)]
-        if not all(responses):  # an empty continuation has no likelihood per token, and loses to any other
-            return Answer(0.5 if not any(responses) else float(bool(responses[0])))
-        first, second = (self.model.log_q(prompt, response).mean() for response in responses)
-        return Answer(0.5 if abs(first - second) <= self.tie else float(first > second))
+        # an empty continuation has no likelihood per token, and loses to any other
+        first, second = (self.model.log_q(prompt, response).mean() if response else -np.inf for response in responses)
+        return Answer(0.5 if first == second else float(first > second))

@@ -6,8 +6,7 @@
 ``minimal_pairs``   a sentence, or the same with one verb or demonstrative wrong   chance ½
 ==================  =============================================================  ==================================
 
-Items come from text that the model was not trained on, in the order of ``texts.load``. Token boundaries are kept: contexts end without a space,
-and the scored text starts with one.
+Token boundaries are kept: contexts end without a space, and the scored text starts with one.
 """
 
 import re
@@ -21,7 +20,7 @@ from gaussmark_lib.errors import CorpusError
 
 CHANCE = {"next_paragraph": 0.25, "last_word": 0.0, "minimal_pairs": 0.5}
 
-_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])|\n\n")
 _LAST_WORD = re.compile(r" ([A-Za-z]{2,})[.!?]$")
 _PAIRS = [("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("this", "these"), ("that", "those")]
 _PARTNER = dict(_PAIRS) | {b: a for a, b in _PAIRS if a != "that"}  # "that" is far more often no demonstrative
@@ -32,13 +31,11 @@ def build(corpus: Dataset, n: int, *, seed: int = 0) -> dict[str, dict[str, Any]
 
     Args:
         corpus: columns ``text`` (paragraphs, a blank line between) and ``source``, as ``texts.load`` gives it.
-        n: items a task.
-        seed: of the wrong answers and of the place of the right one.
 
     Raises:
         CorpusError: if the texts do not yield n items of each task (says how many they do).
     """
-    rows = [{"text": text, "source": source} for text, source in zip(corpus["text"], corpus["source"], strict=True)]
+    rows = corpus.select_columns(["text", "source"]).to_list()
     question, choice = {"doc_to_text": "context"}, {"doc_to_choice": "choices"}
     definitions = [
         _task("next_paragraph", next_paragraphs(rows, seed), n, "multiple_choice", "acc_mutual_info", **question, **choice, target_delimiter="\n\n"),
@@ -55,11 +52,10 @@ def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int =
     """
     pairs = []
     for row in rows:
-        paragraphs = row["text"].split("\n\n")
-        if len(paragraphs) > 1 and len(paragraphs[1]) >= 40:
-            pairs.append((row["source"], _end(paragraphs[0], context_chars), _opening(paragraphs[1], option_chars)))
-    rng = np.random.default_rng(seed)
-    items = []
+        first, second, *_ = [*row["text"].split("\n\n"), ""]
+        if len(second) >= 40:
+            pairs.append((row["source"], _end(first, context_chars), _opening(second, option_chars)))
+    rng, items = np.random.default_rng(seed), []
     for source, context, right in pairs:
         wrong = list(dict.fromkeys(opening for other, _, opening in pairs if other != source and opening != right))
         if len(wrong) >= 3:
@@ -80,10 +76,9 @@ def minimal_pairs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
 
     One item a passage. The replacement is by rule, so that sometimes both sentences are right: the best possible accuracy is a little below 1.
     """
-    rng = np.random.default_rng(seed)
-    items = []
+    rng, items = np.random.default_rng(seed), []
     for row in rows:
-        for sentence in (s for paragraph in row["text"].split("\n\n") for s in _SENTENCE_END.split(paragraph)):
+        for sentence in _SENTENCE_END.split(row["text"]):
             words = sentence.split(" ")
             places = [i for i, word in enumerate(words) if word in _PARTNER]
             if 6 <= len(words) <= 25 and places:
@@ -104,7 +99,7 @@ def _opening(text: str, n: int) -> str:
 
 
 def _task(name: str, items: list[dict], n: int, kind: str, metric: str, **texts: str) -> dict[str, Any]:
-    """The harness's definition of a task: the first n items, asked as ``kind``; ``texts`` says which columns make a question."""
+    """The harness's definition of a task: its first n items; ``texts`` says which columns make a question."""
     if len(items) < n:
         raise CorpusError(f"{name}: expected {n} items, but these texts yield {len(items)}; give more texts, or ask for fewer items")
     return {

@@ -1,8 +1,7 @@
 """Can generated texts be told apart without the key? Two tests on embeddings of texts that two models wrote to the same prompts.
 
-The paper argues that a user can notice differences of texts only, a weaker closeness than that of distributions. Both tests take pairs: x_i by one
-model and y_i by the other, to prompt i, drawn independently. If the models do not differ, swapping the two within a pair changes nothing, whatever
-the prompts were. Both p-values rest on that alone.
+Both tests take pairs: x_i by one model and y_i by the other, to prompt i, drawn independently. If the models do not differ, swapping the two within
+a pair changes nothing, whatever the prompts were. Both p-values rest on that alone.
 
     MMD² = E k(x, x') + E k(y, y') − 2 E k(x, y)  =  mean over i ≠ j of  H_ij,
     H_ij = k(x_i, x_j) + k(y_i, y_j) − k(x_i, y_j) − k(y_i, x_j)
@@ -24,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb, tokens
-from gaussmark_lib.errors import InvalidTextError, StatisticsError
+from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.stats import Estimate, Paired, rate
 from gaussmark_lib.tokens import Texts
 
@@ -35,25 +34,22 @@ Embeddings = Float[np.ndarray, "n d"]
 def embed(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 32) -> Embeddings:
     """Each response, given its prompt, as the mean of the model's last hidden states over the response's tokens, float64.
 
-    Always of the *base* model: the tests must not know the key.
-
     Raises:
-        PerturbedModelError: for a model inside ``watermarked()``.
+        PerturbedModelError: for a model inside ``watermarked()``, because the tests must not know the key.
+        InvalidTextError: an empty response, or a text that does not fit the model.
     """
     perturb.refuse_perturbed(model)
-    pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
-    if empty := [i for i, (_, response) in enumerate(pairs) if not response]:
-        raise InvalidTextError(f"expected responses of at least one token, but {len(empty)} are empty, the first is response {empty[0]}")
-    lengths = [len(prompt) + len(response) for prompt, response in pairs]
+    pairs = tokens.checked_pairs(model, prompts, responses)
     means = np.empty((len(pairs), model.config.hidden_size))
-    order = sorted(range(len(pairs)), key=lengths.__getitem__)
+    order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
     with models.evaluating(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             ids, mask = tokens.pad([[*pairs[i][0], *pairs[i][1]] for i in batch], "right", model.device)
             states = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
             for i, row in zip(batch, states, strict=True):
-                means[i] = row[len(pairs[i][0]) : lengths[i]].double().mean(0).cpu().numpy()
+                prompt, response = pairs[i]
+                means[i] = row[len(prompt) :][: len(response)].double().mean(0).cpu().numpy()
     return means
 
 
@@ -68,10 +64,7 @@ def median_bandwidth(x: Embeddings, y: Embeddings) -> float:
 def mmd(x: Embeddings, y: Embeddings, *, n_resamples: int = 999, bandwidth: float | None = None, seed: int = 0) -> Paired:
     """Unbiased MMD² (which has no interval) with a Gaussian kernel exp(−d²/(2h²)). p = (1 + swaps with as large a value) / (1 + n_resamples).
 
-    Args:
-        x, y: embeddings of the two models' texts; row i of both answers prompt i.
-        n_resamples: random swaps within pairs, for the p-value.
-        bandwidth: h; the median distance if not given. It does not depend on which model wrote a text, so the p-value stays exact.
+    ``bandwidth`` is h, by default the median distance. It does not depend on which model wrote a text, so the p-value stays exact.
     """
     _check(x, y)
     h = median_bandwidth(x, y) if bandwidth is None else bandwidth
@@ -90,12 +83,11 @@ def _kernel(a: Embeddings, b: Embeddings, h: float) -> np.ndarray:
     return np.exp(-cdist(a, b, "sqeuclidean") / (2 * h * h))
 
 
-def classifier(x: Embeddings, y: Embeddings, *, confidence: float = 0.95, seed: int = 0) -> Paired:
+def classifier(x: Embeddings, y: Embeddings, *, seed: int = 0) -> Paired:
     """Two texts to one prompt: how often does a trained classifier know which of them the other model wrote? Chance is ½.
 
-    Half of the prompts train a logistic regression (its penalty by cross-validation within that half), the other half judge it. Given the classifier
-    and the prompts, each held-out pair is a fair coin under the null, so the binomial test and interval are exact. They say nothing about
-    what another classifier, or more training text, would find.
+    Half of the prompts train a logistic regression (its penalty by cross-validation within that half), the other half judge it. Under the null
+    each held-out pair is a fair coin, so the binomial test and interval are exact for this classifier, and say nothing about a better one.
 
     Returns:
         Accuracy − ½ over the held-out pairs of different texts; the p-value is one-sided: better than chance. Where all held-out pairs are equal,
@@ -109,7 +101,7 @@ def classifier(x: Embeddings, y: Embeddings, *, confidence: float = 0.95, seed: 
     right = margin[margin != 0] > 0  # equal texts cannot be told apart
     if len(right) == 0:
         return Paired(Estimate(0.0, 0.0, 0.0, len(margin)), 1.0, len(margin))
-    accuracy = rate(right, confidence)
+    accuracy = rate(right)
     above_chance = Estimate(accuracy.value - 0.5, accuracy.low - 0.5, accuracy.high - 0.5, accuracy.n)
     return Paired(above_chance, float(binomtest(int(right.sum()), len(right), 0.5, alternative="greater").pvalue), 0)
 

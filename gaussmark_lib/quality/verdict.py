@@ -1,12 +1,11 @@
 """What a comparison may say, in a sentence: worse by how much, indistinguishable, or nothing because n is too small.
 
-Any experiment that is small enough says "no significant difference". So a difference that is not significant is called indistinguishable only
-if its whole interval lies within a margin that was stated beforehand. Otherwise the sentence says that n is too small, and about how many
-items are enough.
+A difference that is not significant is called indistinguishable only if its whole interval lies within a margin that was stated beforehand.
+Otherwise the sentence says that n is too small, and about how many items are enough.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from gaussmark_lib.stats import Paired
 
@@ -16,8 +15,6 @@ class Metric:
     """What a number means.
 
     Args:
-        name: as in the table.
-        unit: of the value and its difference.
         worse: ``"higher"``, ``"lower"``, or ``"either"`` where a difference is neither good nor bad.
         margin: the largest difference that does not matter; None where the value has no natural scale.
     """
@@ -41,8 +38,7 @@ def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
     >>> sentence(accuracy, Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))
     'n = 20 is too small for a claim: the interval −0.2 to +0.2 reaches beyond ±0.05; about 320 would do'
     """
-    value, low, high, n = test.change.value, test.change.low, test.change.high, test.change.n
-    p_value = test.p_value
+    (value, low, high, n), p_value = astuple(test.change), test.p_value
     if math.isnan(p_value) or n < 2:
         return f"no claim: {n} usable items, at least 2 are needed"
     if test.n_equal == n:

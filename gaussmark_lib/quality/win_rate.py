@@ -3,8 +3,7 @@
     score_i  =  ½ · [preference(a_i first, b_i second) + 1 − preference(b_i first, a_i second)]      a tie counts ½
     win rate =  mean of score_i
 
-Judges favour a place (first or second), whatever its text. Asked in both orders, that bias cancels in each item, exactly. The paper compares
-the watermarked model with its own base model, and the base model with itself under another seed, which shows what no difference looks like.
+Judges favour a place (first or second), whatever its text. Asked in both orders, that bias cancels in each item, exactly.
 """
 
 from collections.abc import Sequence
@@ -54,7 +53,7 @@ def compare(judge: Judge, prompts: Sequence[str], candidates: Sequence[str], ref
 
     Returns:
         One row a prompt: ``item``, ``score`` of the candidate (0 to 1; nan if an order failed), ``candidate_first`` and ``reference_first`` (the
-        judge's preference for the first text), ``error``, ``asked``, ``cached``, ``tokens_in``, ``tokens_out``, ``retries``.
+        judge's preference for the first text), ``error``, and sums over both orders: ``asked, cached, tokens_in, tokens_out, retries``.
     """
     if not len(prompts) == len(candidates) == len(references) > 0:
         raise JudgeError(f"expected one candidate and one reference a prompt, got {len(prompts)}, {len(candidates)} and {len(references)}")
@@ -63,19 +62,15 @@ def compare(judge: Judge, prompts: Sequence[str], candidates: Sequence[str], ref
     questions += [Question(prompts[i], references[i], candidates[i]) for i in differ]
     answers = judge.ask(questions, progress=progress) if questions else []
     both = {i: (answers[k], answers[k + len(differ)]) for k, i in enumerate(differ)}
-    return pd.DataFrame([_row(i, *both.get(i, (Answer(0.5), Answer(0.5))), asked=2 if i in both else 0) for i in range(len(prompts))])
+    return pd.DataFrame([_row(i, both.get(i, ())) for i in range(len(prompts))])
 
 
-def _row(item: int, ours_first: Answer, theirs_first: Answer, asked: int) -> dict:
-    both = (ours_first, theirs_first)
-    return {
-        "item": item,
-        "score": (ours_first.preference + 1 - theirs_first.preference) / 2,
-        "candidate_first": ours_first.preference,
-        "reference_first": theirs_first.preference,
-        "error": "; ".join(dict.fromkeys(answer.error for answer in both if answer.error)) or None,
-        "asked": asked,
-    } | {count: sum(getattr(answer, count) for answer in both) for count in ("cached", "tokens_in", "tokens_out", "retries")}
+def _row(item: int, answers: Sequence[Answer]) -> dict:
+    ours_first, theirs_first = (answer.preference for answer in answers) if answers else (0.5, 0.5)
+    preferences = {"score": (ours_first + 1 - theirs_first) / 2, "candidate_first": ours_first, "reference_first": theirs_first}
+    error = "; ".join(dict.fromkeys(answer.error for answer in answers if answer.error)) or None
+    counts = {name: sum(getattr(answer, name) for answer in answers) for name in ("cached", "tokens_in", "tokens_out", "retries")}
+    return {"item": item, **preferences, "error": error, "asked": len(answers), **counts}
 
 
 def summary(table: pd.DataFrame, confidence: float = 0.95) -> Paired:

@@ -41,7 +41,6 @@ def run(
 
     Args:
         notebook: number, name or path, or one that is loaded already.
-        params: the values that differ from the defaults.
         force: run it even if there is a record, which is replaced once the new one is complete.
         progress: whether to show a bar over the cells, or tqdm's options for it.
         root: where records lie; ``papermill_runs`` by default.
@@ -55,6 +54,10 @@ def run(
     source, values, target = _question(notebook, params, root)
     if not force and (known := records.load(target)):
         return known
+    from gaussmark_lib.runs import kernel  # here, because papermill takes two seconds to import and notebooks import this module too
+
+    changed = {name: value for name, value in values.items() if value != source.parameters[name].default}
+    bar = progress and {"desc": source.name, "unit": "cell"} | (progress if isinstance(progress, dict) else {})
     kept = target.with_name(f"{target.name}.failed")
     started = datetime.now(UTC)
     partial = records.begin(target)
@@ -62,11 +65,11 @@ def run(
     try:
         records.write_json(partial / "params.json", values)
         file.write_text(source.text, encoding="utf-8")
-        _execute(source, values, file, progress, wanted)
+        kernel.execute(file, changed, folder=source.path.parent, env={RUN_DIR: str(partial)}, progress=bar, wanted=wanted)
         records.write_json(partial / "status.json", {"status": "complete", **records.circumstances(started)})
     except BaseException as error:
         outcome = "failed" if isinstance(error, Exception) else "interrupted"
-        cell, reason = _where_and_why(file, error)
+        cell, reason = kernel.mark_stopped(file, error)
         records.write_json(partial / "status.json", {"status": outcome, "error": reason, "cell": cell, **records.circumstances(started)})
         records.finish(partial, kept, replace=True)
         reason = f"in cell `{cell}`: {reason}" if cell else reason
@@ -83,23 +86,6 @@ def find(notebook: str | Path | Notebook, params: Mapping[str, Any] | None = Non
 
 
 def _question(notebook: str | Path | Notebook, params: Mapping[str, Any] | None, root: Path | None) -> tuple[Notebook, dict[str, Any], Path]:
-    source = notebook if isinstance(notebook, Notebook) else notebooks.load(notebook)
+    source = notebooks.load(notebook)
     values = source.check(params or {})
     return source, values, (root or paths.RUNS).absolute() / source.name / source.run_id(values)
-
-
-def _execute(source: Notebook, values: dict[str, Any], file: Path, progress: dict | bool, wanted: Callable[[], bool]) -> None:
-    from gaussmark_lib.runs import kernel  # here, because papermill takes two seconds to import and notebooks import this module too
-
-    changed = {name: value for name, value in values.items() if value != source.parameters[name].default}
-    if progress:
-        progress = {"desc": source.name, "unit": "cell"} | (progress if isinstance(progress, dict) else {})
-    kernel.execute(file, changed, folder=source.path.parent, env={RUN_DIR: str(file.parent)}, progress=progress, wanted=wanted)
-
-
-def _where_and_why(file: Path, error: BaseException) -> tuple[str | None, str]:
-    from gaussmark_lib.runs import kernel
-
-    name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))  # of the cell's own error, if it raised one
-    reason = f"{name}: {text}" if text else name
-    return kernel.mark_stopped(file, name, text), reason

@@ -34,13 +34,9 @@ PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 
 @dataclass(frozen=True)
 class Run:
-    """A complete record.
+    """A complete record: every parameter's value, what the notebook recorded, and when, how long and with which versions it ran.
 
-    Args:
-        params: every parameter's value.
-        results: what the notebook recorded; empty if it recorded nothing.
-        status: when, how long, with which versions.
-        cached: it was there before it was asked for.
+    ``cached`` says that it was there before it was asked for.
     """
 
     dir: Path
@@ -49,10 +45,6 @@ class Run:
     results: dict[str, Any]
     status: dict[str, Any]
     cached: bool = True
-
-    @property
-    def figures(self) -> list[Path]:
-        return figures(self.dir)
 
     @property
     def numbers(self) -> dict[str, str]:
@@ -192,14 +184,13 @@ def circumstances(started: datetime) -> dict[str, Any]:
 def commit() -> str | None:
     """The checkout's git commit, with ``-dirty`` if files differ from it; None outside of git."""
     with suppress(OSError, subprocess.SubprocessError):
-        git = ["git", "-C", str(paths.ROOT)]
-        if Path(_output([*git, "rev-parse", "--show-toplevel"])).resolve() == paths.ROOT:
-            return _output([*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
+        if Path(_git("rev-parse", "--show-toplevel")).resolve() == paths.ROOT:
+            return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
     return None
 
 
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+def _git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(paths.ROOT), *words], capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
 
 def version(package: str) -> str | None:

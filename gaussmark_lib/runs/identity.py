@@ -34,11 +34,7 @@ def of_module(name: str) -> str:
 
 
 def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Parameter name → hash of what lies where its value points: a model's folder, or a text file. Other parameters are left out.
-
-    Args:
-        folder: where the notebook runs, for relative paths.
-    """
+    """Parameter name → hash of the model's folder or text file that its value names, relative to ``folder``. Others are left out."""
     found = {}
     for name, value in values.items():
         path = folder / Path(value).expanduser() if value and isinstance(value, str) else None
@@ -71,18 +67,15 @@ def _closure(names: set[str]) -> set[str]:
         name = waiting.pop()
         if not _is_outside(name):
             closed.add(name)
-            waiting |= _imports(*_state(_file(name))) - closed
-            if _loads_its_folder(*_state(_file(name))):
-                waiting |= _in_folder(name) - closed
+            state = _state(_file(name))
+            beside = state[0].parent.glob("*.py") if _loads_its_folder(*state) else ()
+            waiting |= _imports(*state) | {f"{name}.{path.stem}" for path in beside if path.stem != "__init__"}
+            waiting -= closed
     return closed
 
 
 def _is_outside(name: str) -> bool:
     return name.split(".")[1:2] in [[place] for place in OUTSIDE]
-
-
-def _in_folder(package: str) -> set[str]:
-    return {f"{package}.{path.stem}" for path in _file(package).parent.glob("*.py") if path.stem != "__init__"}
 
 
 def _imported(source: str) -> set[str]:
@@ -100,7 +93,7 @@ def _imported(source: str) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
     parts = [name.split(".") for name in found if name.split(".")[0] == PACKAGE.name]
     with_packages = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
     return {name for name in with_packages if _file(name).exists()}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.runs.folder import write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,10 +29,10 @@ def record(results: dict[str, Any]) -> None:
     """Adds numbers, words, lists or dictionaries of them to the run's ``results.json``.
 
     NumPy's and pandas' scalars and arrays become plain numbers and lists, a ``stats.Estimate`` (or another dataclass or named tuple) the
-    dictionary of its fields. A nan or an infinity is refused, because JSON has neither; None stands for a number that does not exist.
+    dictionary of its fields. None stands for a number that does not exist.
 
     Raises:
-        GaussMarkError: what JSON cannot hold, or a name that is recorded already.
+        GaussMarkError: what JSON cannot hold, as nan and infinity, or a name that is recorded already.
     """
     plain = _plain(results, "results")
     if (folder := _folder()) is None:
@@ -40,18 +41,15 @@ def record(results: dict[str, Any]) -> None:
     known = json.loads(path.read_text()) if path.exists() else {}
     if again := known.keys() & plain.keys():
         raise GaussMarkError(f"recorded already: {', '.join(sorted(again))}; give each result one name of its own")
-    path.write_text(json.dumps(known | plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    write_json(path, known | plain)
 
 
 def headline(sentence: str, estimate: "Estimate", unit: str = "") -> None:
-    """Records the one number that a reader came for; the tour's page begins with it.
+    """Records the one number that a reader came for; the tour's page begins with it. A second headline is a GaussMarkError.
 
     Args:
         sentence: the quantity in words, e.g. "texts detected at level 0.05 after 400 tokens".
         unit: of the number, e.g. "nats per token"; empty for a share.
-
-    Raises:
-        GaussMarkError: a number that JSON cannot hold, or a second headline.
     """
     record({"headline": {"sentence": sentence, **asdict(estimate), "unit": unit}})
 
@@ -67,8 +65,7 @@ def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
 def save_figure(figure: "Figure", name: str, alt: str | None = None) -> "Figure":
     """Writes the figure to ``figures/<name>.png`` of the run, and gives it back: as a cell's last expression it is shown, once.
 
-    Args:
-        alt: what it shows, for a reader who cannot see it; by default its titles, axes and caption.
+    ``alt`` says what it shows, for a reader who cannot see it; by default its titles, axes and caption.
     """
     from matplotlib import pyplot
 
@@ -76,31 +73,23 @@ def save_figure(figure: "Figure", name: str, alt: str | None = None) -> "Figure"
     if (folder := _folder()) is not None:
         path = folder / "figures" / f"{name}.png"
         path.parent.mkdir(exist_ok=True)
-        figure.savefig(path, dpi=144, metadata={"Title": _title(figure), "Description": alt or describe(figure), "Comment": _caption(figure)})
+        words = _words(figure)
+        figure.savefig(path, dpi=144, metadata=words | {"Description": alt} if alt else words)
     pyplot.close(figure)  # or the notebook would show it a second time
     return figure
 
 
-def describe(figure: "Figure") -> str:
-    """The figure in words: each panel's title and axes, then the caption."""
-    panels = [
-        ", ".join(filter(None, [axes.get_title(), axes.get_title("left"), axes.get_ylabel() and f"{axes.get_ylabel()} against {axes.get_xlabel()}"]))
-        for axes in figure.axes
-    ]
-    return " ".join(f"{part.rstrip('.')}." for part in [_suptitle(figure), *panels, _caption(figure)] if part)
-
-
-def _suptitle(figure: "Figure") -> str:
-    return figure.get_suptitle().strip()
-
-
-def _title(figure: "Figure") -> str:
-    titles = (axes.get_title("left") or axes.get_title() for axes in figure.axes)
-    return _suptitle(figure) or next(filter(None, titles), "")
-
-
-def _caption(figure: "Figure") -> str:
-    return " ".join(text.get_text() for text in figure.texts if text.get_text() != figure.get_suptitle())
+def _words(figure: "Figure") -> dict[str, str]:
+    """The figure in words, for its PNG file: its title, its caption, and between them each panel's title and axes."""
+    title = figure.get_suptitle().strip()
+    caption = " ".join(text.get_text() for text in figure.texts if text.get_text() != figure.get_suptitle())
+    panels, headings = [], []
+    for axes in figure.axes:
+        labels = axes.get_ylabel() and f"{axes.get_ylabel()} against {axes.get_xlabel()}"
+        panels.append(", ".join(filter(None, [axes.get_title(), axes.get_title("left"), labels])))
+        headings.append(axes.get_title("left") or axes.get_title())
+    description = " ".join(f"{part.rstrip('.')}." for part in [title, *panels, caption] if part)
+    return {"Title": title or next(filter(None, headings), ""), "Description": description, "Comment": caption}
 
 
 def _folder() -> Path | None:
@@ -119,9 +108,8 @@ def _plain(value: Any, where: str) -> Any:
     elif hasattr(value, "_asdict"):  # a named tuple, such as ``stats.Paired``
         value = value._asdict()
     if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise GaussMarkError(f"{where}: expected names, got the key {key!r}")
+        if others := [key for key in value if not isinstance(key, str)]:
+            raise GaussMarkError(f"{where}: expected names, got the key {others[0]!r}")
         return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]

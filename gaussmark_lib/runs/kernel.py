@@ -59,13 +59,7 @@ class Kernel(AsyncKernelManager):
 
 
 def execute(
-    path: Path,
-    parameters: Mapping[str, Any],
-    *,
-    folder: Path,
-    env: Mapping[str, str],
-    progress: dict | bool = True,
-    wanted: Callable[[], bool] = lambda: True,
+    path: Path, parameters: Mapping[str, Any], *, folder: Path, env: Mapping[str, str], progress: dict | bool, wanted: Callable[[], bool]
 ) -> None:
     """Executes the notebook at ``path`` in place, and saves it after every cell.
 
@@ -73,8 +67,7 @@ def execute(
         parameters: injected after the cell tagged ``parameters``.
         folder: where the cells run; the caller's own working directory stays as it is.
         env: added to the environment of the kernel, and of nothing else.
-        progress: whether to show a bar over the cells, or tqdm's options for it.
-        wanted: called twice a second; once it returns False, the kernel is killed as by a Ctrl-C, for callers that cannot receive one.
+        progress, wanted: as for ``runs.run``; a caller that cannot receive a Ctrl-C has ``wanted`` say no.
 
     Raises:
         papermill.PapermillExecutionError: a cell raised.
@@ -110,18 +103,20 @@ def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: d
         raise RuntimeError("a cell left the notebook before its end")
 
 
-def mark_stopped(path: Path, name: str, text: str) -> str | None:
-    """Marks in the notebook the cell where an error stopped it; returns its first line, or None if no cell had begun.
+def mark_stopped(path: Path, error: BaseException) -> tuple[str | None, str]:
+    """Marks in the notebook the cell where an error stopped it; returns its first line (None if no cell had begun) and the reason.
 
     Papermill calls cells complete that never ran, and knows nothing of a dead kernel or an interruption.
     """
+    name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))  # of the cell's own error, if it raised one
+    reason = f"{name}: {text}" if text else name
     try:
         notebook = nbformat.read(path, as_version=4)
     except (OSError, ValueError):
-        return None
+        return None, reason
     begun = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")]
     if not begun:
-        return None
+        return None, reason
     stopped = notebook.cells[begun[-1]]
     for cell in notebook.cells[begun[-1] :]:
         cell.metadata.papermill["status"] = "failed" if cell is stopped else "pending"
@@ -129,7 +124,7 @@ def mark_stopped(path: Path, name: str, text: str) -> str | None:
         stopped.outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"]))
     notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
     nbformat.write(notebook, path)
-    return stopped.source.strip().partition("\n")[0]
+    return stopped.source.strip().partition("\n")[0], reason
 
 
 def traceback(path: Path) -> str:

@@ -2,11 +2,9 @@
 
     id = SHA-256 over (cells' sources, all parameter values, the code that the cells use, the files that the values name), 12 digits
 
-Everything that could change the answer is in the id, so a record with the same id answers the same question.
-Outputs, the machine and the time are not in it; they are part of the answer.
+Everything that could change the answer is in the id; outputs, the machine and the time are part of the answer.
 """
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -30,14 +28,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook file, read once: what is checked is what is hashed and what runs, even if the file changes meanwhile.
-
-    Args:
-        text: the file as it is, JSON (importing nbformat takes two seconds, and every kernel would pay them).
-    """
+    """A notebook file, read once: what is checked is what is hashed and what runs, even if the file changes meanwhile."""
 
     path: Path
-    text: str
+    text: str  # JSON: importing nbformat takes two seconds, and every kernel would pay them
     cells: tuple[Cell, ...]
 
     @property
@@ -49,9 +43,8 @@ class Notebook:
         """What its one code cell tagged ``parameters`` declares; ParameterError where that is not one, or not readable."""
         sources = [cell.source for cell in self.cells if cell.kind == "code" and "parameters" in cell.tags]
         if len(sources) != 1:
-            raise ParameterError(
-                f"{self.name}: expected exactly one code cell tagged 'parameters', found {len(sources)}; tag the cell that declares them"
-            )
+            found = f"found {len(sources)}; tag the cell that declares them"
+            raise ParameterError(f"{self.name}: expected exactly one code cell tagged 'parameters', {found}")
         return parameters.read(sources[0], self.name)
 
     @property
@@ -65,7 +58,7 @@ class Notebook:
         return json.loads(self.text).get("metadata", {}).get("gaussmark", {})
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Every parameter's value, given or default; ParameterError where one cannot be used."""
+        """See ``parameters.check``."""
         return parameters.check(self.parameters, given, self.name)
 
     def run_id(self, values: Mapping[str, Any]) -> str:
@@ -79,12 +72,14 @@ class Notebook:
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def load(name: str | Path) -> Notebook:
-    """A notebook by path, by name (``00_first_watermark``) or by number (``00``).
+def load(name: str | Path | Notebook) -> Notebook:
+    """A notebook by path, by name (``00_first_watermark``) or by number (``00``); one that is loaded already is given back.
 
     Raises:
         GaussMarkError: there is none, or it cannot be read; says which there are.
     """
+    if isinstance(name, Notebook):
+        return name
     path = _find(str(name))
     try:
         text = path.read_text(encoding="utf-8")
@@ -111,6 +106,4 @@ def _find(name: str) -> Path:
     matches = [known[wanted]] if wanted in known else [path for stem, path in known.items() if stem.startswith(f"{wanted}_")]
     if len(matches) == 1:
         return matches[0]
-    near = difflib.get_close_matches(wanted, known, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none'}"
-    raise GaussMarkError(f"{'several notebooks are' if matches else 'no notebook is'} called {name!r}; {hint}")
+    raise GaussMarkError(f"{'several notebooks are' if matches else 'no notebook is'} called {name!r}; {parameters.nearest(wanted, known)}")

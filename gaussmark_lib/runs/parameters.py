@@ -81,7 +81,7 @@ def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
         try:
             if statement.lineno <= last_line:
                 raise ParameterError("expected one parameter per line")
-            last_line = statement.end_lineno or statement.lineno
+            last_line = statement.end_lineno
             parameter = _parameter(statement, " ".join(comments.get(line, "") for line in range(statement.lineno, last_line + 1)).strip())
             if parameter.name in found:
                 raise ParameterError("declared twice")
@@ -100,11 +100,10 @@ def check(declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str
     """
     problems, values = [], {}
     for key, value in given.items():
-        if key not in declared:
-            problems.append(f"{key}: no such parameter; {_nearest(key, declared)}")
-            continue
         try:
             values[key] = declared[key].check(value)
+        except KeyError:
+            problems.append(f"{key}: no such parameter; {nearest(key, declared)}")
         except ValidationError:
             problems.append(f"{key}: expected {declared[key].allowed}, got {value!r}")
     if problems:
@@ -125,9 +124,10 @@ def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -
     return values
 
 
-def _nearest(key: str, declared: Mapping[str, Parameter]) -> str:
-    near = difflib.get_close_matches(key, declared, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(declared) or 'none'}"
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What an error says about a name that is not known."""
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def _comments(source: str) -> dict[int, str]:

@@ -36,11 +36,7 @@ for _tag, _pattern, _first in [
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
 
 
-def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return int(loader.construct_scalar(node))  # 010 is ten, not eight
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))  # 010 is ten, not eight
 
 
 def load(text: str) -> Any:
@@ -54,8 +50,7 @@ def load(text: str) -> Any:
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     """The parameter values of a preset: a YAML file of ``name: value`` lines, by path or by its name in ``papermill_runs/presets``.
 
-    Args:
-        kind: what to call it in an error; a sweep's grid and cluster are such files too.
+    ``kind`` is what an error calls it; a sweep's grid and cluster are such files too.
 
     Raises:
         ParameterError: there is none, or it is something else; says which presets there are.

@@ -11,29 +11,18 @@ Other combinations are written out under ``cells``; each of these cells is cross
       - {sigma: 0.02, n_tokens: 400}
       - {sigma: 0.2, n_tokens: 50}
 
-The whole grid is checked before the first run, because a misspelt name could waste a night of runs.
+In a file, it is read by ``presets.read(name, "grid")``. All of it is checked before the first run: a misspelt name could waste a night.
 """
 
 import itertools
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.runs import presets
 from gaussmark_lib.runs.notebook import Notebook
 
 CELLS = "cells"  # not a parameter's name: no parameter can be a list of mappings
-
-
-def read(name: str | Path) -> dict[str, Any]:
-    """The grid in a YAML file, by path or by its name in ``papermill_runs/presets``.
-
-    Raises:
-        ParameterError: there is no such file, or it is not a grid.
-    """
-    return presets.read(name, "grid")
 
 
 def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -50,7 +39,10 @@ def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any]
     listed = _listed(grid.get(CELLS, [{}]), problems)
     crossed = {name: _values(notebook, name, given, problems) for name, given in grid.items() if name != CELLS}
     for part in [params or {}, *listed, *({name: value} for name, values in crossed.items() for value in values)]:
-        problems += _problems(notebook, part)
+        try:
+            notebook.check(part)
+        except ParameterError as error:
+            problems += [line.strip() for line in str(error).splitlines()[1:]]
     problems += [f"{name}: given both in a cell and beside the cells; say it once" for name in crossed if any(name in cell for cell in listed)]
     if not grid:
         problems.append("it is empty; write `name: [value, value]` lines")
@@ -87,18 +79,9 @@ def _values(notebook: Notebook, name: str, given: Any, problems: list[str]) -> l
     return given
 
 
-def _problems(notebook: Notebook, part: dict[str, Any]) -> list[str]:
-    try:
-        notebook.check(part)
-    except ParameterError as error:
-        return [line.strip() for line in str(error).splitlines()[1:]]
-    return []
-
-
 def _duplicates(rows: list[dict[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
     first: dict[str, int] = {}
     for index, cell in enumerate(checked):
-        known = first.setdefault(json.dumps(cell, sort_keys=True), index)
-        if known != index:
+        if (known := first.setdefault(json.dumps(cell, sort_keys=True), index)) != index:
             return [f"cells {known + 1} and {index + 1} are the same: {rows[index]}; give each once"]
     return []

@@ -23,7 +23,6 @@ from tqdm.auto import tqdm
 from gaussmark_lib import paths
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.runs.notebook import Notebook
 from gaussmark_lib.sweeps import grid as grids
 
@@ -93,7 +92,6 @@ def sweep(
         grid: name → values to try, see ``gaussmark_lib.sweeps.grid``.
         params: values that are the same in every cell.
         gpus_per_run: GPUs that a run has to itself.
-        progress: whether to show a bar over the cells.
         root: where records lie; ``papermill_runs`` by default.
         place: ``workers=``, ``scheduler=`` or ``cluster=``, see ``gaussmark_lib.sweeps.places.connect``.
 
@@ -102,7 +100,9 @@ def sweep(
         ClusterError: no worker has the resources that the runs ask for, or a worker cannot take part.
         KeyboardInterrupt: after everything that runs is stopped; finished cells keep their records.
     """
-    source = notebook if isinstance(notebook, Notebook) else notebooks.load(notebook)
+    from gaussmark_lib.sweeps import tables  # here, because workers import this package, and need no pandas
+
+    source = notebooks.load(notebook)
     root = (root or paths.RUNS).absolute()
     started, code = datetime.now(UTC), source.code
     rows = grids.cells(source, grid, params)
@@ -119,17 +119,23 @@ def sweep(
     varying = grids.varying(rows)
     own = {run_id: {name: values[name] for name in varying} for run_id, values in cells.items()}
     failed = {run_id: _failure(run_id, own[run_id], outcomes.get(run_id), root) for run_id in cells if run_id not in answers}
+    # how long a cell took is only in sweep.json, because no two sweeps agree on it
+    ends = {run_id: {"status": "complete", "seconds": run.status.get("seconds")} for run_id, run in answers.items()}
+    ends |= {run_id: {"status": "failed", "error": failure.reason} for run_id, failure in failed.items()}
     facts = {
         "notebook": source.name,
         "status": "failed" if failed else "complete",
         "grid": dict(grid),
         "params": dict(params or {}),
         "code": code,
-        "cells": [{"run": run_id, "params": own[run_id], **_end(answers.get(run_id), failed.get(run_id))} for run_id in cells],
+        "cells": [{"run": run_id, "params": own[run_id], **ends[run_id]} for run_id in cells],
         **records.circumstances(started),
     }
     target = root / f"sweep-{hashlib.sha256(' '.join(cells).encode()).hexdigest()[:12]}"
-    _write(target, facts, cells, answers, varying)
+    partial = records.begin(target)
+    records.write_json(partial / "sweep.json", facts)
+    tables.write(partial, cells, answers, varying)
+    records.finish(partial, target, replace=True)
     return Sweep(target, cells, cached + sum(outcome.cached for outcome in outcomes.values()), list(failed.values()))
 
 
@@ -152,22 +158,3 @@ def _failure(run_id: str, own: dict[str, Any], outcome: "Outcome | None", root: 
     except (OSError, ValueError):  # stopped before its notebook was written, or run again meanwhile
         traceback = ""
     return Failure(run_id, own, outcome.error, traceback)
-
-
-def _end(answer: Run | None, failure: Failure | None) -> dict[str, Any]:
-    """How a cell ended, for ``sweep.json``; how long it took is only there, because no two sweeps agree on it."""
-    if answer:
-        return {"status": "complete", "seconds": answer.status.get("seconds")}
-    return {"status": "failed", "error": failure.reason}
-
-
-def _write(target: Path, facts: dict[str, Any], cells: dict[str, dict[str, Any]], answers: dict[str, Run], varying: list[str]) -> None:
-    from gaussmark_lib.sweeps import tables
-
-    partial = records.begin(target)
-    records.write_json(partial / "sweep.json", facts)
-    tables.results(cells, answers).to_parquet(partial / "results.parquet")
-    for name, table in tables.saved(cells, answers, varying).items():
-        (partial / "tables").mkdir(exist_ok=True)
-        table.to_parquet(partial / "tables" / f"{name}.parquet")
-    records.finish(partial, target, replace=True)

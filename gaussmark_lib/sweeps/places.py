@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,9 @@ MEMORY = 2 * 1024**3  # bytes that a small model's run may need
 QUEUES = {"slurm": "SLURM", "pbs": "PBS", "sge": "SGE", "lsf": "LSF", "oar": "OAR", "moab": "Moab", "htcondor": "HTCondor"}
 
 
-@contextmanager
 def connect(
     cells: int, *, workers: int | None = None, scheduler: str | None = None, cluster: str | Path | None = None, gpus_per_run: int = 0
-) -> Iterator[Client]:
+) -> AbstractContextManager[Client]:
     """A client of the workers that a sweep asks for; what was started for it is stopped at the end.
 
     Args:
@@ -54,11 +53,8 @@ def connect(
     if len(chosen) > 1:
         raise ClusterError(f"expected one place to run on, got {' and '.join(chosen)}; give one of them, or none for this machine")
     if scheduler is not None:
-        place = _scheduler(scheduler, gpus_per_run)
-    else:
-        place = _queue(cluster, gpus_per_run) if cluster is not None else _local(cells, workers, gpus_per_run)
-    with place as client:
-        yield client
+        return _scheduler(scheduler, gpus_per_run)
+    return _queue(cluster, gpus_per_run) if cluster is not None else _local(cells, workers, gpus_per_run)
 
 
 def at_once(cells: int, workers: int | None = None) -> int:
@@ -93,17 +89,16 @@ def _local(cells: int, workers: int | None, gpus_per_run: int) -> Iterator[Clien
         "resources": resources,
         "preload": ["gaussmark_lib.sweeps.worker"],
     }
-    specification = {
-        index: {"cls": Nanny, "options": {**common, "env": environment, "name": index}} for index, environment in enumerate(environments)
-    }
+    nannies = [{"cls": Nanny, "options": {**common, "env": environment, "name": index}} for index, environment in enumerate(environments)]
     # set before the workers start, and instead of Dask's own, which gives every process one thread and makes memory slow to grow
     before_start = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
-    options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    with ExitStack() as stack:
-        stack.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": before_start}))
-        started = SpecCluster(specification, scheduler={"cls": Scheduler, "options": options}, silence_logs=logging.CRITICAL, name="gaussmark")
-        stack.enter_context(closing(started))
-        yield stack.enter_context(Client(started, set_as_default=False))
+    hub = {"cls": Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}}
+    with (
+        dask.config.set({"distributed.nanny.pre-spawn-environ": before_start}),
+        closing(SpecCluster(dict(enumerate(nannies)), scheduler=hub, silence_logs=logging.CRITICAL, name="gaussmark")) as started,
+        Client(started, set_as_default=False) as client,
+    ):
+        yield client
 
 
 def _shares(cells: int, workers: int | None, gpus_per_run: int) -> tuple[list[dict[str, str]], dict[str, float]]:
@@ -113,7 +108,7 @@ def _shares(cells: int, workers: int | None, gpus_per_run: int) -> tuple[list[di
     at_once(cells, workers)  # refuses what is no number of workers
     found = gpus()
     most = len(found) // gpus_per_run
-    if not most or (workers or 1) > most:
+    if (workers or 1) > most:
         raise ClusterError(
             f"{workers or 1} worker(s) with {gpus_per_run} GPU(s) each were asked for, and this machine has {len(found)}; "
             "ask for fewer, or name a --scheduler or --cluster that has them"
@@ -175,9 +170,7 @@ def queue(file: str | Path) -> tuple["JobQueueCluster", int | list[int]]:
     """The cluster that a YAML file describes, with nothing submitted yet, and how many jobs it wants: a number, or [least, most].
 
     ``kind`` says which queue, ``jobs`` how many; all else are keyword arguments of ``dask-jobqueue``'s cluster of that kind.
-
-    Raises:
-        ClusterError: a file that describes none.
+    A file that describes none is a ClusterError.
     """
     given = presets.read(file, "cluster")
     kind, jobs = given.pop("kind", None), given.pop("jobs", None)
@@ -215,10 +208,8 @@ def _declared(script: str) -> tuple[int, float]:
 
 def _enough(where: str, workers: list[tuple[int, float]], gpus_per_run: int) -> None:
     """Refuses workers, each given as (threads, GPUs), that a run cannot have to itself."""
-    if threads := [threads for threads, _ in workers if threads != 1]:
-        raise ClusterError(
-            f"{where}: expected workers with one thread, because each runs one notebook at a time, got {max(threads)}; say --nthreads 1"
-        )
+    if (threads := max(threads for threads, _ in workers)) != 1:
+        raise ClusterError(f"{where}: expected workers with one thread, because each runs one notebook at a time, got {threads}; say --nthreads 1")
     most = max(gpus for _, gpus in workers)
     if gpus_per_run > most:
         raise ClusterError(

@@ -38,18 +38,17 @@ class Job:
 def run_all(
     client: Client, jobs: list[Job], *, root: Path, bar: tqdm, gpus_per_run: int = 0, force: bool = False, at_a_time: int | None = None
 ) -> list[Outcome]:
-    """How each job ended, in the order of the jobs.
+    """How each job ended, in the order of the jobs; ``bar`` moves on by one for each.
 
     Args:
         root: where records lie, for the workers too.
-        bar: moved on by one for every job that ended.
         at_a_time: hand out so many at a time, in their order, and name them in the bar; by default, Dask gets all of them at once.
 
     Raises:
         ClusterError: a worker that cannot take part, or a scheduler that went away.
     """
     _check_workers(client, jobs[0].source, root)
-    options = {"resources": {"GPU": gpus_per_run} if gpus_per_run else None}
+    resources = {"GPU": gpus_per_run} if gpus_per_run else None
     mark = secrets.token_hex(4)  # another sweep on the same scheduler may have the same runs
     waiting, running, outcomes = deque(range(len(jobs))), {}, {}
     finished, recorded, shown = as_completed(loop=client.loop), bar.n, 0.0
@@ -58,7 +57,7 @@ def run_all(
             index = waiting.popleft()
             job = jobs[index]
             arguments = _without_outputs(job.source), job.values, job.run_id, root, force
-            future = client.submit(worker.run_cell, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", **options)
+            future = client.submit(worker.run_cell, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", resources=resources)
             running[future] = index
             finished.add(future)
             shown = 0.0

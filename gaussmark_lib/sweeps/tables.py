@@ -8,6 +8,7 @@ So they do not depend on times, machines or the order in which runs finish.
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,14 @@ import pyarrow as pa
 from gaussmark_lib.runs.folder import Run
 
 Cells = Mapping[str, dict[str, Any]]  # run id → parameters, in the grid's order
+
+
+def write(folder: Path, cells: Cells, runs: Mapping[str, Run], varying: list[str]) -> None:
+    """``results.parquet``, and ``tables/<name>.parquet`` if the runs saved any."""
+    results(cells, runs).to_parquet(folder / "results.parquet")
+    for name, table in saved(cells, runs, varying).items():
+        (folder / "tables").mkdir(exist_ok=True)
+        table.to_parquet(folder / "tables" / f"{name}.parquet")
 
 
 def results(cells: Cells, runs: Mapping[str, Run]) -> pd.DataFrame:

@@ -31,25 +31,14 @@ from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
 
 TEMPLATES = Path(__file__).parent / "templates"
+WORDS = {"title": "Title", "caption": "Comment", "alt": "Description"}  # of a figure, where ``runs.save_figure`` put them in its PNG
 SYMBOLS = latex_symbols | {"\\langle": "⟨", "\\rangle": "⟩"}
 _FORMULA = re.compile(r"\$([^$]+)\$")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the page; the words come out of the PNG, where ``runs.save_figure`` put them."""
-
-    href: str
-    width: int
-    height: int
-    title: str
-    caption: str
-    alt: str
-
-
 @dataclass
 class Stop:
-    """One notebook's part of the page. ``record`` is the folder of its run, complete or failed; None if it could not start."""
+    """One notebook's part of the page."""
 
     name: str
     title: str
@@ -58,18 +47,20 @@ class Stop:
     values: dict[str, Any] = field(default_factory=dict)
     run_id: str = ""
     run: runs.Run | None = None
-    record: Path | None = None
+    failed: Path | None = None  # the folder of a run that did not end
     error: str = ""
     traceback: str = ""
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[dict[str, Any]] = field(default_factory=list)
     notebook: str = ""
+
+    @property
+    def record(self) -> Path | None:
+        """The folder of its run, complete or failed; None if it could not start."""
+        return self.run.dir if self.run else self.failed
 
     @property
     def outcome(self) -> str:
         return f"{self.run.status['seconds']} s{', from its record' if self.run.cached else ''}" if self.run else f"failed: {self.error}"
-
-    def end(self, run: runs.Run) -> None:
-        self.run, self.record = run, run.dir
 
 
 @dataclass(frozen=True)
@@ -97,13 +88,11 @@ def tour(*, force: bool = False, workers: int | None = None, progress: bool = Tr
         KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their records.
     """
     root = (root or paths.RUNS).absolute()
-    files = notebooks.numbered()
-    if not files:
+    if not (stops := [_read(file) for file in notebooks.numbered()]):
         raise GaussMarkError(f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found none")
-    stops = [_read(file) for file in files]
     for stop in stops:
-        if not force and stop.source and (run := records.load(root / stop.name / stop.run_id)):
-            stop.end(run)
+        if not force and stop.source:
+            stop.run = records.load(root / stop.name / stop.run_id)
     done = sum(bool(stop.run or stop.error) for stop in stops)
     with tqdm(total=len(stops), initial=done, desc="tour", unit="notebook", smoothing=0, disable=not progress) as bar:
         try:
@@ -134,19 +123,21 @@ def _read(file: Path) -> Stop:
 
 def _run(stops: list[Stop], force: bool, workers: int | None, bar: tqdm, root: Path) -> None:
     """Runs what has no answer yet: first side by side what may, then one by one in this process, which leaves all cores to each."""
-    if not (waiting := [stop for stop in stops if not (stop.run or stop.error)]):
+    if all(stop.run or stop.error for stop in stops):
         return
     from gaussmark_lib.sweeps import places  # here, because Dask takes a second to import
 
     together = [stop for stop in stops if stop.source and not stop.source.tour.get("alone")]
     n = places.at_once(len(together), workers)
-    side_by_side = [stop for stop in together if stop in waiting] if n > 1 else []
-    if side_by_side:
-        _run_side_by_side(side_by_side, force, n, bar, root)
-    for stop in waiting:
-        if stop not in side_by_side:
+    if n > 1 and (waiting := [stop for stop in together if not (stop.run or stop.error)]):
+        _run_side_by_side(waiting, force, n, bar, root)
+    for stop in stops:
+        if not (stop.run or stop.error):
             bar.set_postfix_str(stop.name)
-            _run_alone(stop, force, not bar.disable and {"leave": False, "position": 1}, root)
+            try:
+                stop.run = runs.run(stop.source, force=force, progress=not bar.disable and {"leave": False, "position": 1}, root=root)
+            except runs.RunFailedError as error:
+                stop.error, stop.failed = error.reason, error.dir
             bar.update()
 
 
@@ -160,16 +151,9 @@ def _run_side_by_side(stops: list[Stop], force: bool, workers: int, bar: tqdm, r
         outcomes = submit.run_all(client, jobs, root=root, bar=bar, force=force, at_a_time=workers)
     for stop, outcome in zip(longest_first, outcomes, strict=True):
         if run := not outcome.error and records.load(root / stop.name / stop.run_id):
-            stop.end(replace(run, cached=outcome.cached))
+            stop.run = replace(run, cached=outcome.cached)
         else:
-            stop.error, stop.record = outcome.error, outcome.failed
-
-
-def _run_alone(stop: Stop, force: bool, progress: dict | bool, root: Path) -> None:
-    try:
-        stop.end(runs.run(stop.source, force=force, progress=progress, root=root))
-    except runs.RunFailedError as error:
-        stop.error, stop.record = error.reason, error.dir
+            stop.error, stop.failed = outcome.error, outcome.failed
 
 
 def _claim(source: notebooks.Notebook) -> tuple[str, str]:
@@ -198,8 +182,8 @@ def _copy(stop: Stop, folder: Path) -> None:
         href = f"figures/{stop.name}-{path.name}"
         shutil.copyfile(path, folder / href)
         with Image.open(path) as image:
-            words = [image.text.get(key, "") for key in ("Title", "Comment", "Description")]
-            stop.figures.append(Figure(href, *image.size, *words))
+            words = {name: image.text.get(key, "") for name, key in WORDS.items()}
+            stop.figures.append({"href": href, "width": image.width, "height": image.height, **words})
 
 
 def _page(stops: list[Stop]) -> str:

@@ -43,9 +43,7 @@ def run_cell(source: Notebook, values: dict[str, Any], run_id: str, root: Path, 
 def problem(source: Notebook, code: str, seen: Path) -> str:
     """Why this worker cannot take part; empty if it can.
 
-    Args:
-        code: the version of the notebook's code where the sweep began.
-        seen: a file that the sweep has just written among its records.
+    ``code`` is the version of the notebook's code where the sweep began, ``seen`` a file that it has just written among its records.
     """
     if (mine := source.code) != code:
         return f"has version {mine} of the code of {source.name}, expected {code}: use the same checkout"

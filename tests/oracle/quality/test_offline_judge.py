@@ -71,8 +71,3 @@ def test_the_judge_has_no_favourite_place():
     back = judge.ask([Question("1", "5432", "2312"), Question("1", "23", "23"), Question("1", "2", ""), Question("1", "", "")])
     assert [answer.preference for answer in forth] == [1.0, 0.5, 0.0, 0.5]
     assert [answer.preference for answer in back] == [0.0, 0.5, 1.0, 0.5]
-
-
-def test_a_wide_tie_is_a_tie():
-    judge = LikelihoodJudge(Ngram([[1, 2, 3] * 50], V), lambda text: [int(c) for c in text], tie=100.0)
-    assert judge.ask([Question("1", "2312", "5432")])[0].preference == 0.5

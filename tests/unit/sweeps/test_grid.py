@@ -92,16 +92,16 @@ def test_a_grid_that_is_none(notebook, given, problem):
 def test_a_file_that_is_no_grid(tmp_path, text):
     (tmp_path / "grid.yaml").write_text(text)
     with pytest.raises(ParameterError, match=r"the grid .*grid\.yaml"):
-        grid.read(tmp_path / "grid.yaml")
+        presets.read(tmp_path / "grid.yaml", "grid")
 
 
 def test_a_file_that_is_not_there():
     with pytest.raises(ParameterError, match=r"no grid is called 'level_check_gird'; there are .*level_check_grid"):
-        grid.read("level_check_gird")
+        presets.read("level_check_gird", "grid")
 
 
 def test_the_example_fits_its_notebook():
-    assert len(grid.cells(notebooks.load("02"), grid.read(paths.PRESETS / "level_check_grid.yaml"))) == 6
+    assert len(grid.cells(notebooks.load("02"), presets.read(paths.PRESETS / "level_check_grid.yaml", "grid"))) == 6
 
 
 @pytest.mark.parametrize(
@@ -114,4 +114,4 @@ def test_the_presets_fit_their_notebooks(notebook, preset):
 
 @pytest.mark.parametrize(("notebook", "example", "n"), [("02", "level_check_grid", 6), ("04", "layer_sigma_sweep_grid", 6)])
 def test_the_example_grids_fit_their_notebooks(notebook, example, n):
-    assert len(grid.cells(notebooks.load(notebook), grid.read(example))) == n
+    assert len(grid.cells(notebooks.load(notebook), presets.read(example, "grid"))) == n

@@ -92,7 +92,7 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
 def test_the_page_begins_with_the_headlines(tmp_path, executed):
     page = Page(tour(workers=1, progress=False, root=tmp_path / "runs").page)
     assert [attributes["href"] for attributes in page.all("a")][:3] == ["#00_good", "#01_bad", "#02_none"]
-    top = page.text[page.text.index("What came out") : page.text.index("Each number with its 95% interval")]
+    top = page.text[page.text.index("What came out") : page.text.index("Each number with its interval")]
     assert [line.strip() for line in top.splitlines() if line.strip()] == [
         "What came out",
         "Zero: one claim & more",
