@@ -20,17 +20,12 @@ from gaussmark_lib.tokens import Pair, Texts
 
 
 def cross_entropy(
-    model: PreTrainedModel,
-    passages: Texts,
-    *,
-    prompts: Texts | None = None,
-    batch_size: int = 8,
-    progress: bool = False,
+    model: PreTrainedModel, passages: Texts, *, prompts: Texts | None = None, batch_size: int = 8, progress: bool = False
 ) -> Float[np.ndarray, " passages"]:
     """−(1/T) Σ_t log p(y_t | x, y_<t) of each passage, nats a token.
 
     Args:
-        model: any state of it, also inside ``watermarked()``: unlike a score, a cross-entropy has no reason to stay at θ.
+        model: also inside ``watermarked()``, unlike for a score.
         passages: token ids, none empty; all their tokens count.
         prompts: what stands before each passage, and does not count; the model's start token by default.
 
@@ -42,11 +37,7 @@ def cross_entropy(
     before = tokens.checked_prompts(model, [[]] * len(passages) if prompts is None else prompts)
     pairs = []
     for i, (prompt, passage) in enumerate(zip(before, passages, strict=True)):
-        ids = tokens.checked(model, passage, f"passage {i}")
-        if not ids:
-            raise InvalidTextError(f"passage {i}: expected at least one token, got none")
-        tokens.check_fits(model, len(prompt), len(ids), f"passage {i}")
-        pairs.append((prompt, ids))
+        pairs.append((prompt, tokens.checked_response(model, prompt, passage, f"passage {i}")))
     log_p = _per_text(model, pairs, _LogLikelihood.apply, batch_size, progress)
     return -np.array([values.mean() for values in log_p])
 
@@ -67,8 +58,13 @@ def entropies(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    log_p = log_softmax(logits)
     return -(log_p.exp() * log_p).sum(-1)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """log p of every token of the vocabulary, the last dimension; in float32 at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
 @torch.no_grad()
@@ -117,9 +113,8 @@ class _LogLikelihood(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits: Tensor, targets: Tensor) -> Tensor:
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        log_p = torch.stack([row.to(wide).log_softmax(-1).gather(-1, to[:, None])[:, 0] for row, to in zip(logits, targets, strict=True)])
-        ctx.save_for_backward(logits, targets, logits.gather(-1, targets[..., None])[..., 0].to(wide) - log_p)
+        log_p = torch.stack([log_softmax(row).gather(-1, to[:, None])[:, 0] for row, to in zip(logits, targets, strict=True)])
+        ctx.save_for_backward(logits, targets, logits.gather(-1, targets[..., None])[..., 0].to(log_p) - log_p)
         return log_p
 
     @staticmethod

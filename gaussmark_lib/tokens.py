@@ -19,7 +19,7 @@ def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
     """The ids as a plain list of integers inside the model's vocabulary.
 
     Raises:
-        InvalidTextError: for text instead of ids, for anything but whole numbers, and for an id the model does not have.
+        InvalidTextError: text instead of ids, anything but whole numbers, or an id that the model does not have.
     """
     if isinstance(ids, str):
         raise InvalidTextError(f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)")
@@ -46,7 +46,16 @@ def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
 
 
 def checked_prompt(model: PreTrainedModel, prompt: Ids, what: str) -> list[int]:
-    return checked(model, prompt, what) or [start_token(model)]
+    return checked(model, prompt, what) or [_start_token(model)]
+
+
+def checked_response(model: PreTrainedModel, prompt: list[int], response: Ids, what: str) -> list[int]:
+    """Checked ids of a response: at least one, and no more than the context has room for after the prompt."""
+    ids = checked(model, response, what)
+    if not ids:
+        raise InvalidTextError(f"{what}: expected at least one token to score, got none")
+    check_fits(model, len(prompt), len(ids), what)
+    return ids
 
 
 def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> dict[int, Pair]:
@@ -71,29 +80,24 @@ def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tu
     failed: dict[int, GaussMarkError] = {}
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         try:
-            pairs[i] = _checked_pair(model, prompt, response, i)
+            before = checked_prompt(model, prompt, f"prompt {i}")
+            pairs[i] = before, checked_response(model, before, response, f"response {i}")
         except GaussMarkError as error:
             failed[i] = error
     return pairs, failed
 
 
-def _checked_pair(model: PreTrainedModel, prompt: Ids, response: Ids, i: int) -> Pair:
-    prompt = checked_prompt(model, prompt, f"prompt {i}")
-    response = checked(model, response, f"response {i}")
-    if not response:
-        raise InvalidTextError(f"response {i}: expected at least one token to score, got none")
-    check_fits(model, len(prompt), len(response), f"text {i}")
-    return prompt, response
-
-
-def start_token(model: PreTrainedModel) -> int:
+def _start_token(model: PreTrainedModel) -> int:
     for name in ("bos_token_id", "eos_token_id"):
         value = getattr(model.config, name, None)
         if value is not None:
             return value[0] if isinstance(value, list) else value
-    raise InvalidTextError(
-        "an empty prompt needs a start token, and this model's config names none (bos_token_id); give a prompt of at least one token"
-    )
+    raise InvalidTextError("an empty prompt needs a start token, and this config names none (bos_token_id); give a prompt of at least one token")
+
+
+def check_count(value: object, what: str) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise InvalidTextError(f"{what}: expected a whole number ≥ 1, got {value!r}")
 
 
 def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
