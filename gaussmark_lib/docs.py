@@ -102,7 +102,10 @@ def fingerprint() -> str:
 
 
 def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
-    """(name, path) of every file of an installed package with this ending, sorted by name; names start at the package's folder."""
+    """(name, path) of every file of an installed package with this ending, sorted by name; names start at the package's folder.
+
+    CorpusError if the package is not installed, or its installer left no list of its files.
+    """
     files = _distribution(package).files
     if files is None:
         raise CorpusError(f"{package}: expected a list of its installed files (RECORD), found none; install it again with pip")

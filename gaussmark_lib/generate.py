@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
@@ -33,7 +32,6 @@ def sample(
     seed: int = 0,
     until_end: bool = False,
     batch_size: int = 64,
-    progress: bool = False,
     on_step: Callable[[int, int], None] | None = None,
     processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
@@ -54,7 +52,8 @@ def sample(
         InvalidModelError: logits that are not finite.
     """
     prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
-    chosen = continued(model, prompts, uniform(seed, len(prompts), n_tokens), top_p, temperature, batch_size, progress, on_step, processor=processor)
+    uniforms = uniform(seed, len(prompts), n_tokens)
+    chosen = continued(model, prompts, uniforms, top_p, temperature, batch_size, on_step=on_step, processor=processor)
     return [_cut(response, end_tokens(model)) for response in chosen] if until_end else chosen
 
 
@@ -82,27 +81,24 @@ def continued(
     top_p: float,
     temperature: float,
     batch_size: int,
-    progress: bool = False,
+    *,
     on_step: Callable[[int, int], None] | None = None,
     around: Callable[[slice], AbstractContextManager] = lambda rows: nullcontext(),
     processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
     """Checked prompts, continued by given uniform numbers. ``around(rows)`` is entered for each batch; ``processor`` as for :func:`sample`."""
     responses: list[list[int]] = []
-    batches = range(0, len(prompts), batch_size)
-    steps = count(1)
-    with tqdm(total=len(batches) * uniforms.shape[1], desc="generating", unit="step", disable=not progress) as bar:
+    batches, steps = range(0, len(prompts), batch_size), count(1)
 
-        def advance() -> None:
-            bar.update()
-            if on_step:
-                on_step(next(steps), bar.total)
+    def advance() -> None:
+        if on_step:
+            on_step(next(steps), len(batches) * uniforms.shape[1])
 
-        for start in batches:
-            rows = slice(start, start + batch_size)
-            process = processor(rows) if processor else None
-            with around(rows):
-                responses += _sample_batch(model, prompts[rows], torch.from_numpy(uniforms[rows]), top_p, temperature, advance, process).tolist()
+    for start in batches:
+        rows = slice(start, start + batch_size)
+        process = processor(rows) if processor else None
+        with around(rows):
+            responses += _sample_batch(model, prompts[rows], torch.from_numpy(uniforms[rows]), top_p, temperature, advance, process).tolist()
     return responses
 
 

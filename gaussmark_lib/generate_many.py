@@ -33,10 +33,8 @@ def sample(
     n_tokens: int,
     *,
     seed: int | Sequence[int] = 0,
-    top_p: float = 1.0,
     temperature: float = 1.0,
     batch_size: int = 128,
-    progress: bool = False,
 ) -> list[list[list[int]]]:
     """Continues every prompt under every watermark; the arguments not named below are those of ``generate.sample``.
 
@@ -52,7 +50,7 @@ def sample(
     Raises:
         InvalidWatermarkError: no cells, or cells of several weights; and the errors of ``generate.sample`` and ``perturb.noise``.
     """
-    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size)
+    prompts = generate.checked(model, prompts, n_tokens, 1.0, temperature, batch_size)
     seeds = [seed] * len(cells) if isinstance(seed, int) else list(seed)
     if len(seeds) != len(cells):
         raise InvalidWatermarkError(f"seed: expected one for all, or one for each of {len(cells)} cells, got {len(seeds)}")
@@ -64,7 +62,7 @@ def sample(
     def around(rows: slice) -> AbstractContextManager:
         return watermarked_rows(model, noises, owner[rows].tolist())
 
-    flat = iter(generate.continued(model, prompts * len(cells), uniforms, top_p, temperature, batch_size, progress, around=around))
+    flat = iter(generate.continued(model, prompts * len(cells), uniforms, 1.0, temperature, batch_size, around=around))
     found = {i: list(islice(flat, len(prompts))) for i in order}
     return [found[i] for i in range(len(cells))]
 

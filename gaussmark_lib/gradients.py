@@ -21,7 +21,6 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, models, perturb, tokens
@@ -58,7 +57,7 @@ def gradients(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Wate
     """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first.
 
     Args:
-        settings: ``lengths, dtype, batch_size, progress``, with the meaning and the defaults that they have for ``score.score``.
+        settings: ``lengths, dtype, batch_size``, with the meaning and the defaults that they have for ``score.score``.
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, UnknownWeightError: as ``score.score``.
@@ -156,7 +155,6 @@ class _Reading:
     lengths: Sequence[int] | None = None
     dtype: str | torch.dtype | None = None
     batch_size: int = 8
-    progress: bool = False
     perturbed: bool = False
 
     def __post_init__(self):
@@ -168,16 +166,14 @@ class _Reading:
         """Each text, or each wanted prefix of it, shortest texts first."""
         dtype = models.arithmetic(self.model, self.dtype)
         order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
-        with tqdm(total=len(order), desc="scoring", unit="text", disable=not self.progress) as bar:
-            for start in range(0, len(order), self.batch_size):
-                batch = order[start : start + self.batch_size]
-                if not self.perturbed:
-                    perturb.refuse_perturbed(self.model)  # for each batch: the caller may have watermarked the model between two yields
-                with models.computing_in(self.model, dtype), frozen(self.model):
-                    found = self._batch([pairs[i] for i in batch])
-                for prefix in found:
-                    yield prefix._replace(text=batch[prefix.text])
-                bar.update(len(batch))
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            if not self.perturbed:
+                perturb.refuse_perturbed(self.model)  # for each batch: the caller may have watermarked the model between two yields
+            with models.computing_in(self.model, dtype), frozen(self.model):
+                found = self._batch([pairs[i] for i in batch])
+            for prefix in found:
+                yield prefix._replace(text=batch[prefix.text])
 
     def _batch(self, pairs: Sequence[Pair]) -> Iterator[_Prefix]:
         """The prefixes of one batch, numbered within it; each G is formed when it is asked for, and does not depend on the batch."""

@@ -153,18 +153,14 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def native_bfloat16(device: torch.device) -> bool:
-    """Whether the processor multiplies bfloat16 itself; where it does not, emulation is far slower than float32."""
+    """Whether the processor multiplies bfloat16 itself; emulation is far slower than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type != "cpu" or bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch.dtype:
-    """What to compute in, when ``dtype`` is the lowest precision that will do: float32 in place of a bfloat16 that the processor would emulate.
-
-    Raises:
-        InvalidModelError: not ``"bfloat16"``, ``"float32"``, ``"float64"``, or None for the model's own.
-    """
+    """What to compute in, when ``dtype`` (None: the model's own) is the lowest precision that will do: float32 in place of an emulated bfloat16."""
     if dtype is None:
         return model.dtype
     wanted = DTYPES.get(str(dtype).removeprefix("torch."))
@@ -208,11 +204,7 @@ def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
 
 
 def linear(model: PreTrainedModel, weight: str) -> Linear:
-    """The layer that owns a weight, by the weight's full name.
-
-    Raises:
-        UnknownWeightError: with the nearest names, or with the reason why this parameter cannot carry a watermark.
-    """
+    """The layer that owns a weight, by the weight's full name; UnknownWeightError if none does, or the weight cannot carry a watermark."""
     linears = _linears(model)
     if weight in linears:
         module = linears[weight]

@@ -30,8 +30,7 @@ def noise(model: PreTrainedModel, wm: Watermark, key: Key) -> Float[Tensor, "d_o
     The same bits on every machine; for rank_dropped > 0, up to the rounding of the SVD.
 
     Raises:
-        KeyMismatchError: the key is bound to another weight, sigma, rank or base model.
-        UnknownWeightError, InvalidWatermarkError, InvalidModelError: as ``Watermark.on``.
+        KeyMismatchError: the key is bound to another weight, sigma, rank or base model; further errors as ``Watermark.on``.
     """
     return noises(model, wm, [key])[0]
 

@@ -40,7 +40,7 @@ def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") ->
 
 
 def project_out(matrix: Float[Tensor, "d_out d_in"], directions: Float[Tensor, "d_out k"]) -> Float[Tensor, "d_out d_in"]:
-    """P·M = M − U(UᵀM), without forming P. With no directions, the matrix itself."""
+    """P·M = M − U(UᵀM), without forming P."""
     if directions.shape[1] == 0:
         return matrix
     directions = directions.to(matrix)
@@ -71,10 +71,9 @@ class _Cache:
                     u, _, vh = torch.linalg.svd(theta.float(), full_matrices=False)
                 self.kept[name] = (u if side == "left" else vh.T).contiguous().cpu()
             self.kept.move_to_end(name)
-            found = self.kept[name]
             while len(self.kept) > 1 and sum(vectors.nbytes for vectors in self.kept.values()) > CACHE_BYTES:
                 self.kept.popitem(last=False)
-        return found
+            return self.kept[name]
 
 
 _cache = _Cache()

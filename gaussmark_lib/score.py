@@ -39,7 +39,6 @@ def score(
     dtype: str | torch.dtype | None = None,
     batch_size: int = 8,
     on_error: str = "raise",
-    progress: bool = False,
 ) -> pd.DataFrame:
     """Tests each response, given its prompt, against each key.
 
@@ -79,7 +78,7 @@ def score(
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
-    each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress)
+    each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size)
     facts, psi = [], [np.empty((0, len(keys)))]
     for several in _batched(each, min(len(keys), 32)):  # held together, they take no more memory than the noises
         units = []

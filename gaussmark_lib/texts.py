@@ -66,11 +66,7 @@ def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[li
 
 
 def beginnings(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """The beginnings of n held-out texts, n_tokens each, as their authors wrote them.
-
-    Raises:
-        CorpusError: as :func:`load`, and where fewer than n texts are long enough.
-    """
+    """The beginnings of n held-out texts, n_tokens each, as their authors wrote them; errors as :func:`load`."""
     rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
     found = list(islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n))
     if len(found) < n:
@@ -87,8 +83,7 @@ def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:
 def _docs(split: str, min_chars: int) -> Iterator[dict]:
     if split not in ("train", "heldout"):
         raise CorpusError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
-    corpus = docs.load()
-    corpus = corpus[corpus["split"] == split]
+    corpus = docs.load().query("split == @split")
     for package, rows in groupby(zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]):
         yield from _joined((text for _, text in rows), package, min_chars)
 

@@ -6,6 +6,7 @@ from typing import SupportsIndex
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
@@ -59,11 +60,7 @@ def checked_response(model: PreTrainedModel, prompt: list[int], response: Ids, w
 
 
 def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> dict[int, Pair]:
-    """(prompt, response) of each text by its number, ready to be scored.
-
-    Raises:
-        InvalidTextError: no texts, another number of prompts than of responses, or a text that cannot be scored; names the first one.
-    """
+    """(prompt, response) of each text by its number, ready to be scored; the first error of :func:`usable_pairs` is raised."""
     pairs, failed = usable_pairs(model, prompts, responses)
     for error in failed.values():
         raise error
@@ -71,13 +68,12 @@ def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> d
 
 
 def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tuple[dict[int, Pair], dict[int, GaussMarkError]]:
-    """The pairs that can be scored, by number, and the error of each of the others."""
+    """The pairs that can be scored, by number, and the error of each other pair. InvalidTextError for no texts or unequal numbers of them."""
     if isinstance(responses, str) or len(prompts) != len(responses):
         raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
     if len(prompts) == 0:
         raise InvalidTextError("expected at least one prompt with its response, got none")
-    pairs: dict[int, Pair] = {}
-    failed: dict[int, GaussMarkError] = {}
+    pairs, failed = {}, {}
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         try:
             before = checked_prompt(model, prompt, f"prompt {i}")
@@ -101,7 +97,7 @@ def check_count(value: object, what: str) -> None:
 
 
 def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
-    """Raises InvalidTextError if prompt and response together exceed the model's context."""
+    """InvalidTextError if prompt and response together exceed the model's context."""
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and n_prompt + n_response > context:
         raise InvalidTextError(
@@ -112,11 +108,7 @@ def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str
 
 def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
     """(ids, mask), both (rows, longest row), int64: shorter rows are filled with 0 on one side, where mask is 0 too."""
-    width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        where = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
-        ids[i, where] = torch.tensor(row)
-        mask[i, where] = 1
-    return ids.to(device), mask.to(device)
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    mask = [torch.ones_like(row) for row in ids]
+    ids, mask = (pad_sequence(each, batch_first=True, padding_side=side).to(device) for each in (ids, mask))
+    return ids, mask
