@@ -192,8 +192,8 @@ def _detect(arguments: argparse.Namespace) -> None:
 
 def _sentence(found: dict) -> str:
     """What a p-value says: the key is random here, and the text is fixed."""
-    one_in = 10 ** -found["log10_p"]
-    odds = f"{found['p_value']:.0%}" if one_in < 10 else f"one in {one_in:,.0f}" if one_in < 1e9 else f"about one in 1e{-found['log10_p']:.0f}"
+    digits = -found["log10_p"]
+    odds = f"{found['p_value']:.0%}" if digits < 1 else f"one in {10**digits:,.0f}" if digits < 9 else f"about one in 1e{digits:.0f}"
     return (
         f"p = {found['p_value']:.3g}  (ψ = {found['psi']:.3f}, log10 p = {found['log10_p']:.2f}, {found['n_tokens']} tokens, key {found['key_id']})\n"
         f"If this text had been written without the key, {odds} of all keys would score it as high as this one does."
@@ -216,7 +216,8 @@ def _show_key(arguments: argparse.Namespace) -> None:
     from gaussmark_lib.keys import Key
 
     key = Key.load(arguments.path)
-    for name, value in {"key_id": key.key_id, **(key.binding.model_dump() if key.binding else {"bound to": "nothing"})}.items():
+    binding = key.binding.model_dump() if key.binding else {"bound to": "nothing"}
+    for name, value in ({"key_id": key.key_id} | binding).items():
         print(f"{name:14} {value}")
 
 

@@ -118,6 +118,5 @@ def scores(model: PreTrainedModel, prompts: Texts, responses: Texts, schemes: Se
         alike[replace(scheme, key=schemes[0].key)].append(place)
     tables: dict[int, pd.DataFrame] = {}
     for scheme, places in alike.items():
-        of_keys = scheme.score_keys(model, prompts, responses, [schemes[place].key for place in places])
-        tables |= dict(zip(places, of_keys, strict=True))
+        tables |= zip(places, scheme.score_keys(model, prompts, responses, [schemes[place].key for place in places]), strict=True)
     return [tables[place] for place in range(len(schemes))]
