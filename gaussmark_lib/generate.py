@@ -104,7 +104,13 @@ def continued(
 
 @torch.no_grad()
 def _sample_batch(
-    model: PreTrainedModel, prompts: list[list[int]], uniforms: Tensor, top_p: float, temperature: float, advance: Callable, process: Processor | None
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    uniforms: Tensor,
+    top_p: float,
+    temperature: float,
+    advance: Callable[[], None],
+    process: Processor | None,
 ) -> Tensor:
     """Token ids (rows, steps) for uniform numbers (rows, steps). Prompts are padded on the left, so that all rows end together."""
     ids, mask = tokens.pad(prompts, "left", model.device)

@@ -62,7 +62,7 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
 
 @contextmanager
 def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again. PerturbedModelError if it carries a watermark already."""
+    """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again. PerturbedModelError if it was perturbed before."""
     refuse_perturbed(model)  # before the work of drawing a noise
     wm = wm.on(model)
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
@@ -97,7 +97,7 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
-    """Raises PerturbedModelError for a model inside ``watermarked()`` and for a watermarked checkpoint: at θ + ξ, ψ is not N(0, 1) under the null."""
+    """PerturbedModelError for a model inside ``watermarked()`` and for a watermarked checkpoint, where ψ is not N(0, 1) under the null."""
     if hasattr(model, _MARK):
         raise PerturbedModelError(
             "expected the base model, got one inside watermarked() or moved(); leave the `with` block first: G is taken at θ, never at θ + ξ"
