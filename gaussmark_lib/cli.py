@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130  # exit codes
 BY_NAME = "or its name in papermill_runs/presets"
+MODEL = {"default": "doclm", "help": "base model: doclm, a folder or a hub id"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     detect.add_argument("file", metavar="FILE", nargs="?", help="the text; - reads standard input")
     detect.add_argument("--text", help="the text itself")
     detect.add_argument("--key", required=True, help="key file")
-    detect.add_argument("--model", default="doclm", help="base model: doclm, a folder or a hub id")
+    detect.add_argument("--model", **MODEL)
     detect.add_argument("--prompt", default="", help="the text's prompt; without it the test stays exact and has less power")
     detect.add_argument("--prompt-file", help="the same from a file")
     detect.add_argument("--json", action="store_true", help="print JSON")
@@ -71,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("path", metavar="PATH", help="key file to write; never overwritten, readable by you only")
     new.add_argument("--weight", required=True, help="full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight")
     new.add_argument("--sigma", required=True, type=float, help="standard deviation of the noise")
-    new.add_argument("--model", default="doclm", help="base model: doclm, a folder or a hub id")
+    new.add_argument("--model", **MODEL)
     new.add_argument("--rank-dropped", type=int, default=0, metavar="K", help="top singular directions that the noise avoids (0)")
     show = _command(actions, "show", _show_key, "print what a key is for, but not its secret")
     show.add_argument("path", metavar="PATH")
@@ -141,8 +142,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.runs import notebook as notebooks
     from gaussmark_lib.runs import presets
 
-    notebook = notebooks.load(arguments.notebook)
-    values = presets.read(arguments.grid, "grid")
+    notebook, values = notebooks.load(arguments.notebook), presets.read(arguments.grid, "grid")
     preset, typed = _values(arguments, notebook)
     if twice := typed.keys() & values.keys():
         raise GaussMarkError(f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; give it once")
@@ -185,15 +185,15 @@ def _detect(arguments: argparse.Namespace) -> None:
     key = Key.load(arguments.key)
     watermark = key.watermark  # refuses an unbound key before the model is loaded
     lm = models.load(arguments.model)
-    row = score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], watermark, [key]).iloc[0]
-    found = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in ("key_id", "psi", "p_value", "log10_p", "n_tokens")}
+    table = score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], watermark, [key])
+    [found] = table[["key_id", "psi", "p_value", "log10_p", "n_tokens"]].to_dict("records")
     print(json.dumps(found) if arguments.json else _sentence(found))
 
 
 def _sentence(found: dict) -> str:
     """What a p-value says: the key is random here, and the text is fixed."""
-    one_in = 10 ** -found["log10_p"]
-    odds = f"{found['p_value']:.0%}" if one_in < 10 else f"one in {one_in:,.0f}" if one_in < 1e9 else f"about one in 1e{-found['log10_p']:.0f}"
+    digits = -found["log10_p"]
+    odds = f"{found['p_value']:.0%}" if digits < 1 else f"one in {10**digits:,.0f}" if digits < 9 else f"about one in 1e{digits:.0f}"
     return (
         f"p = {found['p_value']:.3g}  (ψ = {found['psi']:.3f}, log10 p = {found['log10_p']:.2f}, {found['n_tokens']} tokens, key {found['key_id']})\n"
         f"If this text had been written without the key, {odds} of all keys would score it as high as this one does."
@@ -216,8 +216,8 @@ def _show_key(arguments: argparse.Namespace) -> None:
     from gaussmark_lib.keys import Key
 
     key = Key.load(arguments.path)
-    print(f"{'key_id':14} {key.key_id}")
-    for name, value in (key.binding.model_dump() if key.binding else {"bound to": "nothing"}).items():
+    binding = key.binding.model_dump() if key.binding else {"bound to": "nothing"}
+    for name, value in ({"key_id": key.key_id} | binding).items():
         print(f"{name:14} {value}")
 
 

@@ -16,23 +16,17 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, perturb, tokens
 from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.likelihood import log_softmax
 from gaussmark_lib.tokens import Texts
 
 
 @torch.no_grad()
 def per_text(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
-    wm: perturb.Watermark,
-    key: perturb.Key,
-    batch_size: int = 16,
+    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: perturb.Watermark, key: perturb.Key, batch_size: int = 16
 ) -> Float[np.ndarray, " texts"]:
     """Σ_t KL(p_{θ+ξ}(· | x, y_<t) ‖ p_θ(· | x, y_<t)) over the response's positions, nats per text; its mean over y ~ p_{θ+ξ} is the price.
 
-    Args:
-        model: the base model.
-        prompts, responses: token ids, one prompt per response; an empty prompt stands for the model's start token.
+    ``model`` is the base model. There is one prompt per response; an empty prompt stands for the model's start token.
     """
     perturb.refuse_perturbed(model)
     wm = wm.on(model)
@@ -44,23 +38,18 @@ def per_text(
         ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
         with perturb.moved(model, wm, xi, by=key.key_id):
             marked = log_p(model, ids, mask)
-        per_position = (marked.exp() * (marked - log_p(model, ids, mask))).sum(-1).double()
+        per_position = _kl(marked, log_p(model, ids, mask))
         found += [per_position[i, len(x) - 1 : len(x) + len(y) - 1].sum().item() for i, (x, y) in enumerate(pairs)]
     return np.array(found)
 
 
 @torch.no_grad()
 def per_text_of_processor(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
-    processor: Callable[[slice], generate.Processor],
-    batch_size: int = 16,
+    model: PreTrainedModel, prompts: Texts, responses: Texts, processor: Callable[[slice], generate.Processor], batch_size: int = 16
 ) -> Float[np.ndarray, " texts"]:
     """The same for a scheme that changes the logits while it samples: Σ_t KL(q_t ‖ p_t) with q_t from the processed logits, nats per text.
 
-    Args:
-        processor: as for ``generate.sample``. It sees the texts step by step, as while sampling, so all responses must have one length.
+    ``processor`` is as for ``generate.sample``. It sees the texts step by step, as while sampling, so all responses must have one length.
 
     Raises:
         PerturbedModelError, InvalidTextError: responses of several lengths, or none.
@@ -76,17 +65,17 @@ def per_text_of_processor(
         logits = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits[:, -n_tokens - 1 : -1]
         process, total = processor(rows), 0.0
         for t in range(n_tokens):
-            base = _normalised(logits[:, t])
-            marked = _normalised(process(ids[:, : ids.shape[1] - n_tokens + t], logits[:, t]))
-            total = total + (marked.exp() * (marked - base)).sum(-1).double()
+            marked = process(ids[:, : ids.shape[1] - n_tokens + t], logits[:, t])
+            total = total + _kl(log_softmax(marked), log_softmax(logits[:, t]))
         found += total.tolist()
     return np.array(found)
 
 
 def log_p(model: PreTrainedModel, ids: Tensor, mask: Tensor) -> Float[Tensor, "texts positions vocabulary"]:
     """log p of every token of the vocabulary at every position of padded texts, nats."""
-    return _normalised(model(input_ids=ids, attention_mask=mask, use_cache=False).logits)
+    return log_softmax(model(input_ids=ids, attention_mask=mask, use_cache=False).logits)
 
 
-def _normalised(logits: Tensor) -> Tensor:
-    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+def _kl(log_q: Tensor, log_p: Tensor) -> Tensor:
+    """KL(q ‖ p) over the last dimension, nats, float64."""
+    return (log_q.exp() * (log_q - log_p)).sum(-1).double()

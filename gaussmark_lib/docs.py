@@ -1,13 +1,9 @@
 """Documentation prose of a fixed list of packages: real English that every machine has after set-up.
 
 ``PACKAGES`` and the versions in ``requirements.lock`` decide the corpus: two machines that installed from the lock file have the same texts,
-whatever else is installed on them and whichever Python they run. Every string constant of every ``.py`` file of these packages is a candidate
-(docstrings, and also the strings that torch and numpy attach to compiled functions), tests excepted. Each is cut into paragraphs. A paragraph
-stays if it reads like prose: it opens with a capital, closes with a full stop, is long enough, and consists mostly of words. Duplicates are
-removed, over all packages. A paragraph belongs to the train or the held-out split by its own SHA-256, so an upgrade of a package can never
-move text that was trained on into the held-out split.
-
-None of this text is written into the repository: git ignores ``data/cache``.
+whatever else is installed. Every string constant of every ``.py`` file of these packages but their tests is cut into paragraphs (docstrings, and
+also the strings that torch and numpy attach to compiled functions). A paragraph stays if it reads like prose; duplicates are removed. Its own
+SHA-256 decides its split, so an upgrade of a package never moves training text into the held-out split. Git ignores this text (``data/cache``).
 """
 
 import ast
@@ -20,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +26,9 @@ from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.paths import CACHE
 
 PACKAGES = (  # distributions that every environment has; the main sources of the embedded model's training text come first
-    "torch",
-    "transformers",
-    "scipy",
-    "sympy",
-    "scikit-learn",
-    "pandas",
-    "networkx",
-    "numpy",
-    "matplotlib",
-    "huggingface_hub",
-    "nltk",
-    "peft",
-    "dask",
-    "openai",
-    "ipython",
-    "distributed",
-    "accelerate",
-    "tornado",
-    "datasets",
-    "pydantic",
-)
+    "torch", "transformers", "scipy", "sympy", "scikit-learn", "pandas", "networkx", "numpy", "matplotlib", "huggingface_hub",
+    "nltk", "peft", "dask", "openai", "ipython", "distributed", "accelerate", "tornado", "datasets", "pydantic",
+)  # fmt: skip
 VERSION = 2  # raise it when a rule below changes: the name of the cache depends on it
 HELDOUT_SHARE = 0.05
 MIN_CHARS = 80
@@ -78,20 +57,13 @@ def is_prose(paragraph: str) -> bool:
 
 def paragraphs(text: str) -> list[str]:
     """The prose paragraphs of one string: cut at blank lines, heading rules and changes of indentation, each on one line."""
-    blocks: list[list[str]] = [[]]
-    indent = None
-    for line in inspect.cleandoc(text).expandtabs().splitlines():
-        if _RULE.match(line):
-            blocks.append([])
-            indent = None
-            continue
-        this_indent = len(line) - len(line.lstrip())
-        if indent is not None and this_indent != indent:
-            blocks.append([])
-        indent = this_indent
-        blocks[-1].append(line.strip())
-    joined = (" ".join(" ".join(block).split()) for block in blocks if block)
+    blocks = groupby(inspect.cleandoc(text).expandtabs().splitlines(), key=_indentation)
+    joined = (" ".join(" ".join(lines).split()) for indentation, lines in blocks if indentation is not None)
     return [paragraph for paragraph in joined if is_prose(paragraph)]
+
+
+def _indentation(line: str) -> int | None:
+    return None if _RULE.match(line) else len(line) - len(line.lstrip())
 
 
 def paragraphs_of_file(path: Path) -> list[str]:
@@ -120,7 +92,7 @@ def _long_strings(tree: ast.AST) -> Iterator[tuple[int, int, str]]:
 
 
 def versions() -> dict[str, str]:
-    """Name → version of each of ``PACKAGES``. A build's own suffix is left out: torch 2.13.0 and 2.13.0+cpu have the same documentation."""
+    """Name → version of each of ``PACKAGES``, without the suffix of a build: torch 2.13.0 and 2.13.0+cpu have the same documentation."""
     return {name: _distribution(name).version.partition("+")[0] for name in PACKAGES}
 
 
@@ -132,8 +104,7 @@ def fingerprint() -> str:
 def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
     """(name, path) of every file of an installed package with this ending, sorted by name; names start at the package's folder.
 
-    Raises:
-        CorpusError: the package is not installed, or its installer left no list of its files.
+    CorpusError if the package is not installed, or its installer left no list of its files.
     """
     files = _distribution(package).files
     if files is None:
@@ -148,23 +119,22 @@ def _distribution(package: str) -> Any:  # a metadata.Distribution; the package 
         raise CorpusError(f"the documentation corpus needs the package {package}, which is not installed; run `make setup`") from None
 
 
-def source_files() -> list[tuple[str, Path]]:
-    """(name, path) of every ``.py`` file of ``PACKAGES`` except their tests, package by package."""
-    return [file for package in PACKAGES for file in files_of(package) if "/tests/" not in file[0]]
+def source_files(*packages: str) -> list[tuple[str, Path]]:
+    """(name, path) of every ``.py`` file of these packages (``PACKAGES`` by default) except their tests, package by package."""
+    return [file for package in packages or PACKAGES for file in files_of(package) if "/tests/" not in file[0]]
 
 
 def load() -> pd.DataFrame:
-    """The whole corpus as columns ``source`` (file), ``text`` (one paragraph), ``split``; built once per set of package versions.
+    """The whole corpus as columns ``source`` (file), ``text`` (one paragraph), ``split``.
 
-    Building reads some 12,000 files and takes less than a minute on two cores. The result is kept in ``data/cache``; it is written under a
-    temporary name and renamed, so that a reader never sees half a file.
+    It is built once per set of package versions, from some 12,000 files in less than a minute on two cores, and kept in ``data/cache``.
     """
     path = CACHE / f"docs-{fingerprint()}.parquet"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         build().to_parquet(partial)
-        partial.replace(path)
+        partial.replace(path)  # a reader never sees half a file
     return pd.read_parquet(path)
 
 

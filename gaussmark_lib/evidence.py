@@ -6,15 +6,7 @@ The inner product is the derivative of one token's log-probability along ξ: how
 turned up from zero. So *one* forward-mode pass, which carries the derivative along ξ beside every activation, gives all T of them,
 where reverse mode would need one backward pass per token.
 
-====================  ==========================================
-paper                 here
-====================  ==========================================
-x, v_1 … v_T          prompt, response (token ids)
-ξ, σ                  ``perturb.noise(model, wm, key)``, ``wm.sigma``
-e_t                   ``evidence``: above 0 leans to the key, below 0 away from it
-====================  ==========================================
-
-Read it as a picture of one sum, not as T tests: only ψ is N(0, 1), and under the null the terms are as often above zero as below.
+A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is a test: the terms themselves are not N(0, 1).
 """
 
 import warnings
@@ -30,23 +22,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb, score, tokens
+from gaussmark_lib.likelihood import log_softmax
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
 
 def per_token(model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, wm: perturb.Watermark, key: perturb.Key) -> pd.DataFrame:
-    """The evidence of each response token for a key; sums to the ψ of :func:`score.score`.
-
-    Args:
-        model: the base model p_θ; one under ``watermarked()`` is refused.
-        prompt, response: token ids. An empty prompt stands for the model's start token.
-        wm, key: as for ``score.score``; σ cancels.
+    """The evidence of each response token for a key; its sum is the ψ of :func:`score.score`, whose arguments and errors these are.
 
     Returns:
         One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units of ψ), ``log_p`` (nats).
-
-    Raises:
-        PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError, UnknownWeightError: as ``score.score``.
     """
     wm = wm.on(model)
     [found] = score.gradients(model, [prompt], [response], wm)  # checks everything, and gives ‖G‖
@@ -55,16 +40,14 @@ def per_token(model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, 
     prompt, response = tokens.checked_prompt(model, prompt, "prompt"), tokens.checked(model, response, "response")
     log_p, slope = _along(model, wm.linear, xi, prompt + response, len(response))
     evidence = slope.double() / (wm.sigma * found.norm)
-    return pd.DataFrame(
-        {"position": range(len(response)), "token_id": response, "evidence": evidence.tolist(), "log_p": log_p.double().tolist()}, columns=COLUMNS
-    )
+    columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
+    return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 
 
 def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFrame:
-    """The evidence beside text one can read: tokens joined where only together they are whole characters.
+    """The table of :func:`per_token` beside readable text: tokens are joined where only together they are whole characters.
 
     Args:
-        table: as from :func:`per_token`.
         decode: token ids → text, e.g. ``lm.tokenizer.decode``.
 
     Returns:
@@ -80,7 +63,7 @@ def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFr
 
 
 def _whole_characters(ids: list[int], decode: Callable[[list[int]], str]) -> Iterator[tuple[str, int]]:
-    """Pieces of text with their first token. Each is decoded after the piece before it, since some tokenizers drop a leading space."""
+    """Pieces of text with their first token. Each is decoded with the piece before it, since some tokenizers drop a leading space."""
     start = shown = 0
     for end in range(1, len(ids) + 1):
         before, now = decode(ids[start:shown]), decode(ids[start:end])
@@ -98,8 +81,7 @@ def _along(
 
     def log_p(theta: Tensor) -> Tensor:
         logits = torch.func.functional_call(model, {linear.name: theta}, kwargs={"input_ids": row, "use_cache": False}).logits[0, -n - 1 : -1]
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        return logits.log_softmax(-1).gather(-1, row[0, -n:, None])[:, 0]
+        return log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
 
     theta = linear.parameter.detach()
     _load_forward_mode()

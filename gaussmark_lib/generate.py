@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
@@ -33,44 +32,38 @@ def sample(
     seed: int = 0,
     until_end: bool = False,
     batch_size: int = 64,
-    progress: bool = False,
     on_step: Callable[[int, int], None] | None = None,
     processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
-    """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t).
+    """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t); one list of token ids per prompt.
 
     Args:
         prompts: lists of token ids; an empty one stands for the model's start token.
-        n_tokens: tokens a response. An end token is sampled through, so that all responses have this length…
-        until_end: …unless this is set: then a response stops before the first end token (at the second if it would be empty).
+        n_tokens: length of every response, as an end token is sampled through.
+        until_end: stop a response before its first end token instead (at the second if it would be empty).
         top_p: keep the smallest set of tokens that holds this probability, 0 < top_p ≤ 1. The paper's proofs are for 1.
         temperature: > 0, or 0 for the most likely token.
-        seed: ≥ 0.
-        on_step: called after each step with (steps done, steps in all). What it raises ends the sampling there and comes out of this function.
-        processor: given the slice of prompts that make a batch, returns what changes that batch's logits before each pick: token ids so far
-            (rows, n), padded on the left, and logits (rows, vocabulary) → logits. transformers' logits processors are such functions.
-
-    Returns:
-        One list of token ids per prompt.
+        on_step: called after each step with (steps done, steps in all). What it raises ends the sampling.
+        processor: slice of prompts that make a batch → what changes that batch's logits before each pick, as transformers' logits processors do:
+            token ids so far (rows, n), padded on the left, and logits (rows, vocabulary) → logits.
 
     Raises:
         InvalidTextError: no prompts, ids outside the vocabulary, or prompt and response beyond the context.
-        InvalidModelError: if the model's logits are not finite.
+        InvalidModelError: logits that are not finite.
     """
     prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
-    chosen = continued(model, prompts, uniform(seed, len(prompts), n_tokens), top_p, temperature, batch_size, progress, on_step, processor=processor)
+    uniforms = uniform(seed, len(prompts), n_tokens)
+    chosen = continued(model, prompts, uniforms, top_p, temperature, batch_size, on_step=on_step, processor=processor)
     return [_cut(response, end_tokens(model)) for response in chosen] if until_end else chosen
 
 
 def checked(model: PreTrainedModel, prompts: tokens.Texts, n_tokens: int, top_p: float, temperature: float, batch_size: int) -> list[list[int]]:
-    """The prompts as lists of ids, all of :func:`sample`'s arguments being possible."""
+    """The prompts as lists of ids; refuses arguments of :func:`sample` that are out of range."""
     prompts = tokens.checked_prompts(model, prompts)
-    if not isinstance(n_tokens, int) or n_tokens < 1:
-        raise InvalidTextError(f"n_tokens: expected a whole number ≥ 1, got {n_tokens!r}")
+    tokens.check_count(n_tokens, "n_tokens")
+    tokens.check_count(batch_size, "batch_size")
     if not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
         raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got top_p={top_p} and temperature={temperature}")
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidTextError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
     for i, prompt in enumerate(prompts):
         tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
     return prompts
@@ -88,30 +81,24 @@ def continued(
     top_p: float,
     temperature: float,
     batch_size: int,
-    progress: bool = False,
+    *,
     on_step: Callable[[int, int], None] | None = None,
     around: Callable[[slice], AbstractContextManager] = lambda rows: nullcontext(),
     processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
-    """Checked prompts, continued by given uniform numbers.
-
-    ``around`` is entered for each batch, with the batch's rows; ``processor`` as for :func:`sample`.
-    """
+    """Checked prompts, continued by given uniform numbers. ``around(rows)`` is entered for each batch; ``processor`` as for :func:`sample`."""
     responses: list[list[int]] = []
-    batches = range(0, len(prompts), batch_size)
-    steps = count(1)
-    with tqdm(total=len(batches) * uniforms.shape[1], desc="generating", unit="step", disable=not progress) as bar:
+    batches, steps = range(0, len(prompts), batch_size), count(1)
 
-        def advance() -> None:
-            bar.update()
-            if on_step:
-                on_step(next(steps), bar.total)
+    def advance() -> None:
+        if on_step:
+            on_step(next(steps), len(batches) * uniforms.shape[1])
 
-        for start in batches:
-            rows = slice(start, start + batch_size)
-            process = processor(rows) if processor else None
-            with around(rows):
-                responses += _sample_batch(model, prompts[rows], torch.from_numpy(uniforms[rows]), top_p, temperature, advance, process).tolist()
+    for start in batches:
+        rows = slice(start, start + batch_size)
+        process = processor(rows) if processor else None
+        with around(rows):
+            responses += _sample_batch(model, prompts[rows], torch.from_numpy(uniforms[rows]), top_p, temperature, advance, process).tolist()
     return responses
 
 
@@ -191,7 +178,7 @@ def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
 
 def end_tokens(model: PreTrainedModel) -> set[int | None]:
     """The ids that end a text, of which a model may have several; None alone where it has none."""
-    end = model.generation_config.eos_token_id if model.generation_config is not None else None
+    end = getattr(model.generation_config, "eos_token_id", None)
     end = model.config.eos_token_id if end is None else end
     return set(end if isinstance(end, list) else [end])
 

@@ -9,8 +9,8 @@ to be fast. The text is sampled from exactly p_{θ+ξ}; only the rounding differ
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import groupby
+from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby, islice
 
 import numpy as np
 import torch
@@ -33,18 +33,15 @@ def sample(
     n_tokens: int,
     *,
     seed: int | Sequence[int] = 0,
-    top_p: float = 1.0,
     temperature: float = 1.0,
     batch_size: int = 128,
-    progress: bool = False,
 ) -> list[list[list[int]]]:
-    """Continues every prompt under every watermark.
+    """Continues every prompt under every watermark; the arguments not named below are those of ``generate.sample``.
 
     Args:
         model: the base model.
-        prompts, n_tokens, top_p, temperature: as for ``generate.sample``.
         cells: (watermark, key) pairs, all of one weight; None stands for the base model.
-        seed: of the sampling, one for all cells (which then have the same random numbers) or one per cell.
+        seed: one for all cells, which then have the same random numbers, or one per cell.
         batch_size: rows, i.e. prompts × cells, at a time.
 
     Returns:
@@ -53,7 +50,7 @@ def sample(
     Raises:
         InvalidWatermarkError: no cells, or cells of several weights; and the errors of ``generate.sample`` and ``perturb.noise``.
     """
-    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size)
+    prompts = generate.checked(model, prompts, n_tokens, 1.0, temperature, batch_size)
     seeds = [seed] * len(cells) if isinstance(seed, int) else list(seed)
     if len(seeds) != len(cells):
         raise InvalidWatermarkError(f"seed: expected one for all, or one for each of {len(cells)} cells, got {len(seeds)}")
@@ -61,17 +58,12 @@ def sample(
     order = sorted(range(len(cells)), key=lambda i: (noises.number[i], i))  # rows of one key side by side
     uniforms = np.concatenate([generate.uniform(seeds[i], len(prompts), n_tokens) for i in order])
     owner = np.repeat(order, len(prompts))
-    flat = generate.continued(
-        model,
-        prompts * len(cells),
-        uniforms,
-        top_p,
-        temperature,
-        batch_size,
-        progress,
-        around=lambda rows: watermarked_rows(model, noises, owner[rows].tolist()),
-    )
-    found = {i: flat[k * len(prompts) : (k + 1) * len(prompts)] for k, i in enumerate(order)}
+
+    def around(rows: slice) -> AbstractContextManager:
+        return watermarked_rows(model, noises, owner[rows].tolist())
+
+    flat = iter(generate.continued(model, prompts * len(cells), uniforms, 1.0, temperature, batch_size, around=around))
+    found = {i: list(islice(flat, len(prompts))) for i in order}
     return [found[i] for i in range(len(cells))]
 
 
@@ -92,7 +84,7 @@ class Noises:
         known: dict[tuple[bytes, int, str], int] = {}
         self.unit: list[Float[Tensor, "d_out d_in"]] = []
         self.number = [-1] * len(cells)
-        self.sigma = [0.0] * len(cells)
+        self.sigma = [cell[0].sigma if cell else 0.0 for cell in cells]
         for i, cell in enumerate(cells):
             if cell is None:
                 continue
@@ -103,7 +95,7 @@ class Noises:
                 if name not in known:
                     known[name] = len(self.unit)
                     self.unit.append((xi.double() / wm.sigma).to(self.linear.parameter))
-            self.number[i], self.sigma[i] = known[name], wm.sigma
+            self.number[i] = known[name]
 
 
 @contextmanager
@@ -114,9 +106,8 @@ def watermarked_rows(model: PreTrainedModel, noises: Noises, owner: Sequence[int
         PerturbedModelError: if the model carries a watermark already.
         InvalidModelError: in the forward pass, if the layer does not see the batch row by row.
     """
-    numbers = [noises.number[i] for i in owner]
     sigma = torch.tensor([noises.sigma[i] for i in owner]).to(noises.unit[0])[:, None, None]
-    spans = [(number, len(list(rows))) for number, rows in groupby(numbers)]
+    spans = [(number, len(list(rows))) for number, rows in groupby(noises.number[i] for i in owner)]
 
     def add(_, inputs, output):
         [x] = inputs
@@ -126,7 +117,7 @@ def watermarked_rows(model: PreTrainedModel, noises: Noises, owner: Sequence[int
                 " sample one watermark at a time with perturb.watermarked()"
             )
         parts = zip(spans, x.split([n for _, n in spans]), strict=True)
-        extra = [output.new_zeros(*rows.shape[:-1], output.shape[-1]) if k < 0 else matmul(rows, noises.unit[k]) for (k, _), rows in parts]
+        extra = [matmul(rows, noises.unit[k]) if k >= 0 else output.new_zeros(*rows.shape[:-1], output.shape[-1]) for (k, _), rows in parts]
         return torch.addcmul(output, sigma, torch.cat(extra))
 
     with perturb.marked(model, f"{len(set(owner))} keys"):

@@ -4,15 +4,9 @@ A linear layer computes y_s = W·a_s at each position s, so
 
     G = Σ_s g_s a_sᵀ,      g_s = ∂ log p_θ(y | x) / ∂y_s
 
-A hook keeps a_s and makes the layer's output the start of the graph; one backward pass down to it gives g_s for all texts of a batch. No layer
-below is differentiated, and no other weight's gradient is formed. Several weights, and several lengths of one text, share a forward pass.
-
-====================  ==========================================
-paper                 here
-====================  ==========================================
-x, y                  prompt, response (token ids)
-∇_θ log p_θ(y | x)    ``G``: gradient of the *sum* over response tokens, at the base θ
-====================  ==========================================
+with x the prompt, y the response, and log p_θ(y | x) the *sum* over response tokens, at the base θ. A hook keeps a_s and makes the layer's output
+the start of the graph; one backward pass down to it gives g_s for all texts of a batch. No layer below is differentiated, and no other
+weight's gradient is formed. Several weights, and several lengths of one text, share a forward pass.
 """
 
 import math
@@ -27,7 +21,6 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, models, perturb, tokens
@@ -51,11 +44,7 @@ class TextGradient:
         return self.G.norm().item()
 
     def unit(self) -> Float[Tensor, " d"]:
-        """G/‖G‖ in row order, d = d_out·d_in: its inner product with ξ/σ is ψ.
-
-        Raises:
-            DegenerateScoreError: G is zero or not finite.
-        """
+        """G/‖G‖ in row order, d = d_out·d_in: its inner product with ξ/σ is ψ. DegenerateScoreError if G is zero or not finite."""
         if not math.isfinite(self.norm) or not math.isfinite(self.log_lik) or self.norm == 0:
             raise DegenerateScoreError(
                 f"text {self.text}: expected a finite, non-zero gradient, got ‖G‖ = {self.norm} and log-likelihood {self.log_lik};"
@@ -64,29 +53,17 @@ class TextGradient:
         return self.G.flatten() / self.norm
 
 
-def gradients(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
-    wm: Watermark,
-    *,
-    lengths: Sequence[int] | None = None,
-    dtype: str | torch.dtype | None = None,
-    batch_size: int = 8,
-    progress: bool = False,
-) -> Iterator[TextGradient]:
+def gradients(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, **settings) -> Iterator[TextGradient]:
     """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first.
 
     Args:
-        lengths: where given, the G of each response's first n tokens, for each of these n that the response has.
-        dtype: as for ``score.score``.
+        settings: ``lengths, dtype, batch_size``, with the meaning and the defaults that they have for ``score.score``.
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, UnknownWeightError: as ``score.score``.
     """
     perturb.refuse_perturbed(model)
-    pairs = tokens.checked_pairs(model, prompts, responses)
-    return of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress)
+    return of_pairs(model, tokens.checked_pairs(model, prompts, responses), wm, **settings)
 
 
 def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, **settings) -> Iterator[TextGradient]:
@@ -99,29 +76,18 @@ def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *
         yield TextGradient(prefix.text, wm.project(prefix.matrices[0]), prefix.log_lik, prefix.n_tokens)
 
 
-def norms(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
-    weights: Sequence[str],
-    *,
-    lengths: Sequence[int] | None = None,
-    dtype: str | torch.dtype | None = None,
-    batch_size: int = 8,
-    progress: bool = False,
-) -> pd.DataFrame:
+def norms(model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Sequence[str], **settings) -> pd.DataFrame:
     """‖G‖, which predicts power, of each text for each of several weights (full names), from one forward and one backward pass.
 
-    ``lengths`` are as for :func:`gradients`.
+    The settings are those of :func:`gradients`.
 
     Returns:
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
     """
     linears = [models.linear(model, weight) for weight in weights]
-    reading = _Reading(model, linears, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress)
     rows = [
         {"text": prefix.text, "weight": linear.name, "n_tokens": prefix.n_tokens, "grad_norm": G.norm().item(), "log_lik": prefix.log_lik}
-        for prefix in reading.prefixes(tokens.checked_pairs(model, prompts, responses))
+        for prefix in _Reading(model, linears, **settings).prefixes(tokens.checked_pairs(model, prompts, responses))
         for linear, G in zip(linears, prefix.matrices, strict=True)
     ]
     return pd.DataFrame(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
@@ -142,7 +108,7 @@ def frozen(model: PreTrainedModel) -> Iterator[None]:
 
 
 class Call(NamedTuple):
-    """One use of a layer in a forward pass: which layer of the list, its input a, and its output y, where the graph begins."""
+    """One use of a layer in a forward pass: its place in the list, its input a, and its output y, where the graph begins."""
 
     layer: int
     a: Float[Tensor, "texts n d_in"]
@@ -182,19 +148,17 @@ class _Prefix(NamedTuple):
 
 @dataclass(frozen=True)
 class _Reading:
-    """How texts are read: in batches of texts of like length, one forward pass a batch and one backward pass a length."""
+    """How texts are read: in batches of like length, with one forward pass per batch and one backward pass per length."""
 
     model: PreTrainedModel
     linears: Sequence[models.Linear]
     lengths: Sequence[int] | None = None
     dtype: str | torch.dtype | None = None
     batch_size: int = 8
-    progress: bool = False
     perturbed: bool = False
 
     def __post_init__(self):
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise InvalidTextError(f"batch_size: expected a whole number ≥ 1, got {self.batch_size!r}")
+        tokens.check_count(self.batch_size, "batch_size")
         if self.lengths is not None and (not self.lengths or not all(isinstance(n, int) and n >= 1 for n in self.lengths)):
             raise InvalidTextError(f"lengths: expected whole numbers ≥ 1, got {self.lengths!r}")
 
@@ -202,22 +166,17 @@ class _Reading:
         """Each text, or each wanted prefix of it, shortest texts first."""
         dtype = models.arithmetic(self.model, self.dtype)
         order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
-        with tqdm(total=len(order), desc="scoring", unit="text", disable=not self.progress) as bar:
-            for start in range(0, len(order), self.batch_size):
-                batch = order[start : start + self.batch_size]
-                if not self.perturbed:
-                    perturb.refuse_perturbed(self.model)  # for each batch: the caller may have watermarked the model between two yields
-                with models.computing_in(self.model, dtype), frozen(self.model):
-                    found = self._batch([pairs[i] for i in batch])
-                for prefix in found:
-                    yield prefix._replace(text=batch[prefix.text])
-                bar.update(len(batch))
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            if not self.perturbed:
+                perturb.refuse_perturbed(self.model)  # for each batch: the caller may have watermarked the model between two yields
+            with models.computing_in(self.model, dtype), frozen(self.model):
+                found = self._batch([pairs[i] for i in batch])
+            for prefix in found:
+                yield prefix._replace(text=batch[prefix.text])
 
     def _batch(self, pairs: Sequence[Pair]) -> Iterator[_Prefix]:
-        """The prefixes of one batch, numbered within it; each G is formed when it is asked for.
-
-        Padding is on the right, where a causal model cannot see it, and carries no loss: a text's G does not depend on its batch.
-        """
+        """The prefixes of one batch, numbered within it; each G is formed when it is asked for, and does not depend on the batch."""
         with traced(self.linears) as calls:
             log_p, number = likelihood.token_log_p(self.model, pairs)
         used = {call.layer for call in calls} if log_p.requires_grad else set()

@@ -16,3 +16,8 @@ def reachable() -> bool:
     except Exception:  # its kind depends on the HTTP library below, and on the proxy
         return False
     return True
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the error's kind where it has none: clients of the hub write pages."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

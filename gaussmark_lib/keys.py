@@ -79,7 +79,7 @@ class Key:
 
     @property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits that name the key without giving it away: for what must never confuse two keys, where ``key_id`` may."""
+        """64 hexadecimal digits that name the key without giving it away, where ``key_id`` is too short to be unique."""
         return hashlib.sha256(b"gaussmark key fingerprint" + self.secret).hexdigest()
 
     @property
@@ -97,31 +97,20 @@ class Key:
         return replace(self, binding=_binding(wm, xi))
 
     def check(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> None:
-        """Compares a bound key's purpose with its use.
-
-        Raises:
-            KeyMismatchError: they differ; the message names each difference.
-        """
+        """KeyMismatchError, which names each difference, where a bound key's purpose is not its use."""
         made_for, used_for = self.binding.model_dump(), _binding(wm, xi).model_dump()
         if made_for["sigma"] != used_for["sigma"] or made_for["shape"] != used_for["shape"]:
             used_for.pop("noise_sha256")  # follows from the other difference
         wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
         if wrong:
-            raise KeyMismatchError(
-                f"key {self.key_id} does not fit this use; " + "; ".join(wrong) + ". Use the watermark and the base model it was made with"
-            )
+            what = "; ".join(wrong)
+            raise KeyMismatchError(f"key {self.key_id} does not fit this use; {what}. Use the watermark and the base model it was made with")
 
     def save(self, path: str | Path) -> Path:
         """Writes the key file, readable by its owner only; never overwrites. It appears whole or not at all."""
         path = Path(path)
-        if path.exists():
-            raise KeyFileError(f"{path} exists; a key is never overwritten: text marked with it could not be detected any more. Name another file")
-        content = {
-            "format": FORMAT,
-            "key_id": self.key_id,
-            "secret": self.secret.hex(),
-            "binding": self.binding.model_dump(mode="json") if self.binding else None,
-        }
+        binding = self.binding.model_dump(mode="json") if self.binding else None
+        content = {"format": FORMAT, "key_id": self.key_id, "secret": self.secret.hex(), "binding": binding}
         content["checksum"] = _checksum(content)
         try:
             handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
@@ -130,20 +119,18 @@ class Key:
         try:
             with os.fdopen(handle, "w") as file:
                 json.dump(content, file, indent=1)
-            os.link(partial, path)  # fails if the file has appeared meanwhile
+            os.link(partial, path)  # never overwrites, unlike a renaming
         except FileExistsError:
-            raise KeyFileError(f"{path} exists; name another file") from None
+            raise KeyFileError(
+                f"{path} exists; a key is never overwritten: text marked with it could not be detected any more. Name another file"
+            ) from None
         finally:
             os.unlink(partial)
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> "Key":
-        """Reads a key file.
-
-        Raises:
-            KeyFileError: if it is missing, truncated, edited or no key file. The message never contains the secret.
-        """
+        """Reads a key file. KeyFileError, which never contains the secret, if it is missing, truncated, edited or no key file."""
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")

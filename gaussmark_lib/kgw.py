@@ -6,18 +6,13 @@ knows nothing of the key has a share γ of green tokens, so the number of green 
     z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (the detector's)
     p = P(Binomial(n, γ) ≥ green)                         (ours: exact where the normal tail is too small)
 
-=================  ================================================================
-paper (App. KGW)   here
-=================  ================================================================
-γ = 0.25           ``green_share``; of V tokens ⌊γV⌋ are green, and that share is what the exact tail uses
-δ = 1, 2           ``bias``: KGW-1 and KGW-2
-m = 1              the context is one token, transformers' "lefthash"
-=================  ================================================================
+The paper (App. KGW) has γ = 0.25, δ = 1 (KGW-1) or 2 (KGW-2), and a context of one token, transformers' "lefthash". Of V tokens ⌊γV⌋ are green,
+and that share is what the exact tail uses.
 
-Fair to the baseline: the response alone is scored, each pair of neighbouring tokens once (``ignore_repeated_ngrams``, else repetition counts as
-evidence), and a text at a time, since the detector has no mask and would score padding. It cannot score the first token, whose context
-is the prompt's. Green lists come from the random numbers of the device that the model is on: what was written on a GPU must be tested on one.
-A list's seed is the key times the token, so that after token 0 it is the same under every key: those pairs are no secret, and no evidence.
+Fair to the baseline: the response alone is scored, without its first token, each pair of neighbouring tokens once (``ignore_repeated_ngrams``, else
+repetition counts as evidence), and a text at a time, since the detector has no mask and would score padding. Green lists come from the random
+numbers of the model's device: what was written on a GPU must be tested on one. A list's seed is the key times the token, so that after token 0 it
+is the same under every key: those pairs are no secret, and no evidence.
 """
 
 from dataclasses import dataclass
@@ -81,11 +76,9 @@ class KGW(SamplerScheme):
         return WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        """Tests each response; the prompts are ignored.
+        """One row per text, as ``COLUMNS``; the prompts are ignored.
 
-        Returns:
-            One row per text: ``text, n_tokens``, ``n_scored`` (distinct pairs), ``n_green``, ``statistic`` (z), ``p_normal`` (1 − Φ(z)),
-            ``p_value`` (the exact tail, or with ``test="z"`` the normal one again) and its ``log10_p``.
+        ``n_scored`` counts distinct pairs, ``statistic`` is z, ``p_value`` the exact tail, or with ``test="z"`` the normal one, ``p_normal``.
 
         Raises:
             InvalidModelError: a model without a start token, which transformers' detector cannot do without.
@@ -124,14 +117,10 @@ register("KGW-2 z-test")(lambda wm, key: KGW(2.0, key, test="z"))
 
 @torch.no_grad()
 def stock_generate(model: PreTrainedModel, prompts: Texts, n_tokens: int, scheme: KGW | None = None, *, seed: int = 0) -> list[list[int]]:
-    """transformers' own ``generate``, with a soft red list or without one: for timings in which nothing but the scheme differs.
-
-    A GaussMark model is generated from like any other, so its time is that of ``scheme=None`` inside ``watermarked()``. Torch's random state stays.
-    """
+    """transformers' own ``generate``, with a soft red list or without one (GaussMark: inside ``watermarked()``): for timings of the schemes alone."""
     ids, mask = tokens.pad(tokens.checked_prompts(model, prompts), "left", model.device)
     options = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens, "eos_token_id": None, "pad_token_id": 0}
-    if scheme:
-        options["watermarking_config"] = scheme.config
+    options |= {"watermarking_config": scheme.config} if scheme else {}
     with models.evaluating(model), torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
         return model.generate(ids, attention_mask=mask, **options)[:, ids.shape[1] :].tolist()
@@ -147,7 +136,7 @@ def exact_tail(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: f
 
 
 def attained(n: int, share: float, level: float, test: str = "exact") -> float:
-    """The level that a test at a nominal one has over n pairs, if the number of green ones is binomial: P(p-value ≤ level).
+    """P(p-value ≤ level) over n pairs, if the number of green ones is binomial: the level that a test at a nominal one has.
 
     >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
     (0.0625, 0.0)

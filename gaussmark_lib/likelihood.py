@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, tokens
@@ -19,18 +18,11 @@ from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.tokens import Pair, Texts
 
 
-def cross_entropy(
-    model: PreTrainedModel,
-    passages: Texts,
-    *,
-    prompts: Texts | None = None,
-    batch_size: int = 8,
-    progress: bool = False,
-) -> Float[np.ndarray, " passages"]:
+def cross_entropy(model: PreTrainedModel, passages: Texts, *, prompts: Texts | None = None, batch_size: int = 8) -> Float[np.ndarray, " passages"]:
     """−(1/T) Σ_t log p(y_t | x, y_<t) of each passage, nats a token.
 
     Args:
-        model: any state of it, also inside ``watermarked()``: unlike a score, a cross-entropy has no reason to stay at θ.
+        model: also inside ``watermarked()``, unlike for a score.
         passages: token ids, none empty; all their tokens count.
         prompts: what stands before each passage, and does not count; the model's start token by default.
 
@@ -40,14 +32,9 @@ def cross_entropy(
     if len(passages) == 0:
         raise InvalidTextError("expected at least one passage, got none")
     before = tokens.checked_prompts(model, [[]] * len(passages) if prompts is None else prompts)
-    pairs = []
-    for i, (prompt, passage) in enumerate(zip(before, passages, strict=True)):
-        ids = tokens.checked(model, passage, f"passage {i}")
-        if not ids:
-            raise InvalidTextError(f"passage {i}: expected at least one token, got none")
-        tokens.check_fits(model, len(prompt), len(ids), f"passage {i}")
-        pairs.append((prompt, ids))
-    log_p = _per_text(model, pairs, _LogLikelihood.apply, batch_size, progress)
+    texts = enumerate(zip(before, passages, strict=True))
+    pairs = [(prompt, tokens.checked_response(model, prompt, passage, f"passage {i}")) for i, (prompt, passage) in texts]
+    log_p = _per_text(model, pairs, _LogLikelihood.apply, batch_size)
     return -np.array([values.mean() for values in log_p])
 
 
@@ -63,28 +50,32 @@ def bits_per_character(nats_per_token: ArrayLike, n_tokens: ArrayLike, n_charact
 def entropies(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8) -> list[Float[np.ndarray, " _"]]:
     """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats: how much freedom the model had there."""
     prompts = tokens.checked_prompts(model, prompts)
-    return _per_text(model, list(zip(prompts, responses, strict=True)), lambda logits, _: _entropy(logits), batch_size, False)
+    return _per_text(model, list(zip(prompts, responses, strict=True)), _entropy, batch_size)
 
 
-def _entropy(logits: Tensor) -> Tensor:
-    log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+def _entropy(logits: Tensor, _: Tensor) -> Tensor:
+    log_p = log_softmax(logits)
     return -(log_p.exp() * log_p).sum(-1)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """log p of every token of the vocabulary, the last dimension; in float32 at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
 @torch.no_grad()
 def _per_text(
-    model: PreTrainedModel, pairs: Sequence[Pair], measure: Callable[[Tensor, Tensor], Tensor], batch_size: int, progress: bool
+    model: PreTrainedModel, pairs: Sequence[Pair], measure: Callable[[Tensor, Tensor], Tensor], batch_size: int
 ) -> list[Float[np.ndarray, " _"]]:
     """``measure(logits, targets)`` at each response token of each text, float64, in batches of like length."""
     order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
     found: dict[int, np.ndarray] = {}
-    with models.evaluating(model), tqdm(total=len(pairs), desc="reading", unit="text", disable=not progress) as bar:
+    with models.evaluating(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             logits, targets, number = _predictions(model, [pairs[i] for i in batch])
             for i, values, where in zip(batch, measure(logits, targets).double().cpu().numpy(), (number > 0).cpu().numpy(), strict=True):
                 found[i] = values[where]
-            bar.update(len(batch))
     return [found[i] for i in range(len(pairs))]
 
 
@@ -117,9 +108,8 @@ class _LogLikelihood(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits: Tensor, targets: Tensor) -> Tensor:
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        log_p = torch.stack([row.to(wide).log_softmax(-1).gather(-1, to[:, None])[:, 0] for row, to in zip(logits, targets, strict=True)])
-        ctx.save_for_backward(logits, targets, logits.gather(-1, targets[..., None])[..., 0].to(wide) - log_p)
+        log_p = torch.stack([log_softmax(row).gather(-1, to[:, None])[:, 0] for row, to in zip(logits, targets, strict=True)])
+        ctx.save_for_backward(logits, targets, logits.gather(-1, targets[..., None])[..., 0].to(log_p) - log_p)
         return log_p
 
     @staticmethod

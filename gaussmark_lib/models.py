@@ -82,7 +82,7 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
 
     Args:
         dtype: of the weights, e.g. ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the checkpoint's own.
-        device: where to put it; by default the GPU if there is one.
+        device: by default the GPU if there is one.
         revision: a hub branch, tag or commit.
 
     Raises:
@@ -90,37 +90,31 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
     """
     source = DATA / EMBEDDED if str(name) == EMBEDDED else name
     local = Path(source).expanduser()
-    looks_local = isinstance(source, Path) or str(source).startswith((".", "/", "~")) or str(source).count("/") > 1
-    if looks_local and not local.is_dir():
+    is_local = local.is_dir()
+    if not is_local and (isinstance(source, Path) or source.startswith((".", "/", "~")) or source.count("/") > 1):
         raise InvalidModelError(
             f"no model at {local}: expected a folder with config.json and *.safetensors. models.load('{EMBEDDED}') needs no download"
         )
-    where = {"revision": revision, "local_files_only": local.is_dir() or not hub.reachable()}
+    source = local if is_local else source
+    where = {"revision": revision, "local_files_only": is_local or not hub.reachable()}
+    checks = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(local if local.is_dir() else source, **where)
-        with _quiet() if local.is_dir() else nullcontext():
-            model, info = AutoModelForCausalLM.from_pretrained(
-                local if local.is_dir() else source,
-                **where,
-                dtype=dtype,
-                use_safetensors=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+        with _quiet() if is_local else nullcontext():
+            model, info = AutoModelForCausalLM.from_pretrained(source, **where, **checks, dtype=dtype)
     except Exception as error:  # a broken checkpoint fails in as many ways as there are libraries below
-        raise InvalidModelError(_why_not_loaded(str(name), local.is_dir(), error)) from error
+        raise InvalidModelError(_why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
-            raise InvalidModelError(
-                f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}: {sorted(map(str, info[kind]))[:5]}"
-            )
-    check_finite(model, str(name))
+            shown = sorted(map(str, info[kind]))[:5]
+            raise InvalidModelError(f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}: {shown}")
+    _check_finite(model, str(name))
     return LM(model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer, str(name))
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar of transformers while a local file is read; downloads keep theirs."""
+    """No progress bar of transformers while a local file is read."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -131,25 +125,19 @@ def _quiet() -> Iterator[None]:
 
 
 def _why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = hub.first_line(error)
     if is_local:
-        return (
-            f"cannot read the model in {name}: {first_line}. Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
-        )
+        return f"cannot read the model in {name}: {reason}. Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
     return (
-        f"cannot get {name!r} from the model hub: {first_line}. Check the name and the network"
+        f"cannot get {name!r} from the model hub: {reason}. Check the name and the network"
         f" (a gated model also needs your hub token); models.load('{EMBEDDED}') needs no network"
     )
 
 
-def check_finite(model: PreTrainedModel, name: str = "the model") -> None:
-    """Raises InvalidModelError, naming the parameter, if any weight is NaN or infinite."""
-    for parameter_name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            bad = int((~torch.isfinite(parameter)).sum())
-            raise InvalidModelError(
-                f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {parameter_name}; the checkpoint is damaged"
-            )
+def _check_finite(model: PreTrainedModel, name: str) -> None:
+    for weight, parameter in model.named_parameters():
+        if bad := int((~torch.isfinite(parameter)).sum()):
+            raise InvalidModelError(f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight}; the checkpoint is damaged")
 
 
 @contextmanager
@@ -165,18 +153,14 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def native_bfloat16(device: torch.device) -> bool:
-    """Whether the processor multiplies bfloat16 itself; where it does not, emulation is far slower than float32."""
+    """Whether the processor multiplies bfloat16 itself; emulation is far slower than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type != "cpu" or bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch.dtype:
-    """What to compute in, when ``dtype`` is the lowest precision that will do: float32 in place of a bfloat16 that the processor would emulate.
-
-    Raises:
-        InvalidModelError: not ``"bfloat16"``, ``"float32"``, ``"float64"``, or None for the model's own.
-    """
+    """What to compute in, when ``dtype`` (None: the model's own) is the lowest precision that will do: float32 in place of an emulated bfloat16."""
     if dtype is None:
         return model.dtype
     wanted = DTYPES.get(str(dtype).removeprefix("torch."))
@@ -189,8 +173,7 @@ def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch
 def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
     """Inside the ``with``, the model computes in a dtype; after it, its weights are the same tensors as before.
 
-    Wider than the weights: they are widened. Narrower: autocast, which rounds the factors of matrix products and leaves sums between them
-    (the residual stream, the norms) alone; that halves the error of rounding everything.
+    A wider dtype widens the weights. A narrower one means autocast, which rounds only the factors of matrix products: half the error of rounding all.
     """
     if torch.finfo(dtype).bits < torch.finfo(model.dtype).bits:
         with torch.autocast(model.device.type, dtype):
@@ -221,11 +204,7 @@ def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
 
 
 def linear(model: PreTrainedModel, weight: str) -> Linear:
-    """The layer that owns a weight, by the weight's full name.
-
-    Raises:
-        UnknownWeightError: with the nearest names, or with the reason why this parameter cannot carry a watermark.
-    """
+    """The layer that owns a weight, by the weight's full name; UnknownWeightError if none does, or the weight cannot carry a watermark."""
     linears = _linears(model)
     if weight in linears:
         module = linears[weight]

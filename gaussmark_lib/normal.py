@@ -41,11 +41,7 @@ _SQRT_HALF = 0.7071067811865476
 
 
 def standard_normal(seed: int, n: int) -> Float64:
-    """The first n numbers of the stream of a seed.
-
-    Args:
-        seed: 0 ≤ seed < 2¹²⁸.
-        n: how many, ≥ 0. The first numbers do not depend on n.
+    """The first n ≥ 0 numbers of the stream of a seed, 0 ≤ seed < 2¹²⁸; they do not depend on n.
 
     Returns:
         float64, shape (n,), independent N(0, 1); the largest possible absolute value is about 8.2.

@@ -2,13 +2,7 @@
 
     θ(ξ) = θ + ξ,   ξ ~ N(0, σ² I)   over one weight matrix θ of shape (d_out, d_in)
 
-====================  ==========================================
-paper                 here
-====================  ==========================================
-ξ                     ``noise(model, wm, key)``
-θ, σ, k               ``watermark.Watermark``
-p_{θ+ξ}               the model inside ``with watermarked(model, wm, key):``
-====================  ==========================================
+θ and σ are those of a ``watermark.Watermark``, ξ is ``noise(model, wm, key)``, and p_{θ+ξ} the model inside ``watermarked(model, wm, key)``.
 """
 
 import math
@@ -27,20 +21,16 @@ from gaussmark_lib.errors import InvalidModelError, PerturbedModelError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.watermark import Watermark
 
-__all__ = ["Key", "Watermark", "added", "bind", "export", "isotropic", "moved", "noise", "noises", "refuse_perturbed", "watermarked"]
-
 _MARK = "gaussmark"  # on the model object while it is perturbed, and in the config of an exported checkpoint
 
 
 def noise(model: PreTrainedModel, wm: Watermark, key: Key) -> Float[Tensor, "d_out d_in"]:
-    """ξ, or Pξ where rank_dropped > 0: the first d_out·d_in numbers of the key's stream in row order, times σ.
+    """ξ, or Pξ where rank_dropped > 0: the first d_out·d_in numbers of the key's stream in row order, times σ; float32 on the CPU.
 
-    Returns:
-        float32 on the CPU, the same bits on every machine (for rank_dropped > 0, up to the rounding of the SVD).
+    The same bits on every machine; for rank_dropped > 0, up to the rounding of the SVD.
 
     Raises:
-        KeyMismatchError: the key is bound to another weight, sigma, rank or base model.
-        UnknownWeightError, InvalidWatermarkError, InvalidModelError: as ``Watermark.on``.
+        KeyMismatchError: the key is bound to another weight, sigma, rank or base model; further errors as ``Watermark.on``.
     """
     return noises(model, wm, [key])[0]
 
@@ -72,11 +62,7 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
 
 @contextmanager
 def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again, also after an exception.
-
-    Raises:
-        PerturbedModelError: the model carries a watermark already.
-    """
+    """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again. PerturbedModelError if it was perturbed before."""
     refuse_perturbed(model)  # before the work of drawing a noise
     wm = wm.on(model)
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
@@ -85,21 +71,14 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 
 @contextmanager
 def moved(model: PreTrainedModel, wm: Watermark, xi: Float[Tensor, "d_out d_in"], *, by: str = "a given noise") -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the weight is θ + ξ for any ξ, and the model is marked as perturbed, so that nothing scores it.
+    """Inside the ``with``, the weight is θ + ξ for any ξ, and the model is :func:`marked`: the only place that exchanges a weight.
 
-    θ + ξ is computed in float32 (or the weight's own precision where that is higher) and rounded once to the weight's dtype. This is the
-    only place of the library that exchanges a weight.
-
-    Args:
-        by: whose noise it is, for the mark.
-
-    Raises:
-        PerturbedModelError: the model is perturbed already.
+    θ + ξ is computed in float32 (or the weight's own precision where that is higher) and rounded once to the weight's dtype.
     """
     linear = wm.on(model).linear
     with marked(model, by):
-        theta = linear.parameter.data
-        linear.parameter.data = added(theta, linear.oriented(xi).to(theta.device))
+        theta, xi = linear.parameter.data, linear.oriented(xi).to(linear.parameter.device)
+        linear.parameter.data = (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
         try:
             yield model
         finally:
@@ -108,7 +87,7 @@ def moved(model: PreTrainedModel, wm: Watermark, xi: Float[Tensor, "d_out d_in"]
 
 @contextmanager
 def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
-    """Inside the ``with``, the model is known as perturbed: every function that needs the base model refuses it."""
+    """Inside the ``with``, the model is known as perturbed by this noise: every function that needs the base model refuses it."""
     refuse_perturbed(model)
     setattr(model, _MARK, by)
     try:
@@ -117,16 +96,8 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
         delattr(model, _MARK)
 
 
-def added(theta: Tensor, xi: Tensor) -> Tensor:
-    """θ + ξ in θ's precision, rounded once."""
-    return (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
-
-
 def refuse_perturbed(model: PreTrainedModel) -> None:
-    """Raises PerturbedModelError for a model inside ``watermarked()`` and for a loaded watermarked checkpoint.
-
-    Scored at θ + ξ, ψ is not N(0, 1) under the null (its mean went to −6 in a toy), and every p-value would be wrong.
-    """
+    """PerturbedModelError for a model inside ``watermarked()`` and for a watermarked checkpoint, where ψ is not N(0, 1) under the null."""
     if hasattr(model, _MARK):
         raise PerturbedModelError(
             "expected the base model, got one inside watermarked() or moved(); leave the `with` block first: G is taken at θ, never at θ + ξ"

@@ -3,9 +3,9 @@
 P = I − U_k U_kᵀ with U_k the top-k left singular vectors of θ multiplies noise and gradient from the left
 (paper, Sec. "rank-reduction"). ⟨Pξ, PG⟩ / (σ‖PG‖) is N(0, 1) under the null for the same reason as without P.
 
-The left singular vectors span what the layer *writes*; the right ones, V_k, what it *reads*. The paper projects from the left. As an
-ablation, Q = I − V_k V_kᵀ can be applied from the right, or both: M → PM, MQ or PMQ. Each is an orthogonal projection of the space of
-matrices, so the level stays exact; σ‖PG‖, σ‖GQ‖ or σ‖PGQ‖ predicts the power.
+The left singular vectors span what the layer *writes*; the right ones, V_k, what it *reads*. As an ablation, Q = I − V_k V_kᵀ can be applied
+from the right, or both: M → PM, MQ or PMQ. Each is an orthogonal projection of the space of matrices: the level stays exact, and the norm of the
+projected G times σ predicts the power.
 """
 
 import hashlib
@@ -23,30 +23,24 @@ CACHE_BYTES = 1 << 30  # of singular vectors, in main memory
 
 @dataclass(frozen=True)
 class Projector:
-    """M → PMQ with P = I − LLᵀ and Q = I − RRᵀ; either may have no columns, and then is the identity.
-
-    Args:
-        left: orthonormal columns, shape (d_out, k).
-        right: orthonormal columns, shape (d_in, k).
-    """
+    """M → PMQ with P = I − LLᵀ and Q = I − RRᵀ, L and R of orthonormal columns; without columns, P or Q is the identity."""
 
     left: Float[Tensor, "d_out kl"]
     right: Float[Tensor, "d_in kr"]
 
     def __call__(self, matrix: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
-        """The projection, idempotent and symmetric; with no directions, the matrix itself."""
         matrix = project_out(matrix, self.left)
         return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix
 
 
 def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Projector:
-    """The projector off the top-k singular directions of a weight, from one singular value decomposition a weight (see ``singular_vectors``)."""
+    """The projector off the top-k singular directions of a weight."""
     left, right = (k if side in (this, "both") else 0 for this in ("left", "right"))
     return Projector(singular_vectors(theta, left, "left"), singular_vectors(theta, right, "right"))
 
 
 def project_out(matrix: Float[Tensor, "d_out d_in"], directions: Float[Tensor, "d_out k"]) -> Float[Tensor, "d_out d_in"]:
-    """P·M = M − U(UᵀM), without forming P. With no directions, the matrix itself."""
+    """P·M = M − U(UᵀM), without forming P."""
     if directions.shape[1] == 0:
         return matrix
     directions = directions.to(matrix)
@@ -56,8 +50,8 @@ def project_out(matrix: Float[Tensor, "d_out d_in"], directions: Float[Tensor, "
 def singular_vectors(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Float[Tensor, "d k"]:
     """The top-k left or right singular vectors in float32, orthonormal columns, ordered by singular value; k = 0 gives no columns.
 
-    They are computed once for each weight and then kept in main memory, known by the SHA-256 of the weight's exact values: a weight that has
-    changed in one bit is another weight. The longest unused are dropped where all together exceed ``CACHE_BYTES``.
+    They are computed once for each weight, known by the SHA-256 of its exact values, and kept in main memory. The longest unused are dropped where
+    all together exceed ``CACHE_BYTES``.
     """
     if k == 0:
         return torch.empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32, device=theta.device)
@@ -77,10 +71,9 @@ class _Cache:
                     u, _, vh = torch.linalg.svd(theta.float(), full_matrices=False)
                 self.kept[name] = (u if side == "left" else vh.T).contiguous().cpu()
             self.kept.move_to_end(name)
-            found = self.kept[name]
             while len(self.kept) > 1 and sum(vectors.nbytes for vectors in self.kept.values()) > CACHE_BYTES:
                 self.kept.popitem(last=False)
-        return found
+            return self.kept[name]
 
 
 _cache = _Cache()

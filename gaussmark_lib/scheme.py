@@ -31,14 +31,13 @@ COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]
 
 @runtime_checkable
 class Scheme(Protocol):
-    """What an experiment asks of a watermark.
+    """What an experiment asks of a watermark; ``isinstance(x, Scheme)`` is true for what has all the members below.
 
     A scheme is a frozen dataclass with a field ``key``: equal fields mean the same scheme, and its ``repr``, which names the fields but no
-    secret, tells the cache of texts what wrote them. ``isinstance(x, Scheme)`` is true for what has all the members below.
+    secret, tells the cache of texts what wrote them.
 
     Args:
         name: what tables and figures call it; the same for every key.
-        key: its secret.
         exact: whether P(p_value ≤ α) ≤ α over keys for every text that does not depend on the key. The level tests check it where it is True.
     """
 
@@ -78,7 +77,7 @@ class SamplerScheme(Scheme, Protocol):
         return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
 
     def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
-        """As for every scheme, under *this* key: a scheme that keeps the model's distribution on average over keys has a divergence too."""
+        """Under *this* key: a scheme that keeps the model's distribution on average over keys has a divergence too."""
         return divergence.per_text_of_processor(model, prompts, responses, lambda rows: self.processor(model))
 
 
@@ -87,11 +86,7 @@ _makers: dict[str, Maker] = {}
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Registers a function (watermark, key) → scheme under a name. Schemes that change the sampler, not the weights, ignore the watermark.
-
-    Raises:
-        InvalidWatermarkError: another scheme has this name.
-    """
+    """Registers a function (watermark, key) → scheme under a name that no other scheme has. A :class:`SamplerScheme` ignores the watermark."""
 
     def kept(maker: Maker) -> Maker:
         if _makers.setdefault(name, maker) is not maker:
@@ -102,10 +97,7 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 
 def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[str, Scheme]:
-    """The registered schemes of these names, or all of them, with this key.
-
-    Args:
-        wm: weight, σ and number of dropped directions for the schemes that change a weight; ``GaussMark`` drops none.
+    """The registered schemes of these names, or all of them, with this key. ``wm`` is for the schemes that change a weight.
 
     Raises:
         InvalidWatermarkError: a name that no scheme has, a watermark that a scheme cannot use, or a maker that returns no scheme.
@@ -126,6 +118,5 @@ def scores(model: PreTrainedModel, prompts: Texts, responses: Texts, schemes: Se
         alike[replace(scheme, key=schemes[0].key)].append(place)
     tables: dict[int, pd.DataFrame] = {}
     for scheme, places in alike.items():
-        of_keys = scheme.score_keys(model, prompts, responses, [schemes[place].key for place in places])
-        tables |= dict(zip(places, of_keys, strict=True))
+        tables |= zip(places, scheme.score_keys(model, prompts, responses, [schemes[place].key for place in places]), strict=True)
     return [tables[place] for place in range(len(schemes))]

@@ -3,15 +3,7 @@
     ψ(y, ξ | x) = ⟨ξ, G⟩ / (σ‖G‖),   G = ∇_θ log p_θ(y | x),   p-value = 1 − Φ(ψ)
 
 For fixed G the inner product is N(0, σ²‖G‖²) over the draw of ξ, so ψ is N(0, 1) for *every* text that does not depend on
-the key: the test is exact over keys, and nothing needs to be true of the text or of the model.
-
-====================  ==========================================
-paper                 here
-====================  ==========================================
-∇_θ log p_θ(y | x)    ``G``, at the base θ, from ``gradients.gradients``
-ψ                     ``psi``: higher means more watermarked
-1 − Φ(ψ)              ``p_value``; ``log10_p`` stays exact where that underflows
-====================  ==========================================
+the key: the test is exact over keys, and nothing needs to be true of the text or of the model. G is taken at the base θ.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,27 +39,25 @@ def score(
     dtype: str | torch.dtype | None = None,
     batch_size: int = 8,
     on_error: str = "raise",
-    progress: bool = False,
 ) -> pd.DataFrame:
     """Tests each response, given its prompt, against each key.
 
     Args:
         model: the base model p_θ; one under ``watermarked()`` is refused.
-        prompts, responses: lists of lists of token ids, one prompt per response. All response tokens are scored, the first included.
-            An empty prompt stands for the model's start token.
-        wm: the watermark the keys belong to; ``wm.sigma`` cancels in ψ but must be the keys' own where they are bound.
+        prompts, responses: token ids, one prompt per response. All response tokens are scored. An empty prompt stands for the model's start token.
+        wm: the watermark of the keys; ``wm.sigma`` cancels in ψ, but must be the keys' own where they are bound.
         keys: K keys; one backward pass serves them all.
         lengths: where given, each response is tested on its first n tokens, for each of these n that it has: ``n_tokens`` tells which.
-        xis: the noises, where the caller holds them already: what ``perturb.noises(model, wm, keys)`` returned.
+        xis: what ``perturb.noises(model, wm, keys)`` returned, where the caller holds it already.
         dtype: the lowest precision that will do, ``"bfloat16"``, ``"float32"`` or ``"float64"``; by default the model's own. The level is exact
-            in any (a rounded gradient is independent of the key too); a low precision costs power. Where the processor has no bfloat16 arithmetic,
-            float32 takes its place.
+            in any; a low precision costs power. Where the processor has no bfloat16 arithmetic, float32 takes its place.
         batch_size: texts per pass; changes speed and memory, not ψ.
         on_error: ``"record"`` keeps a text that cannot be scored as rows with NaN and its reason in a further column ``error``, and goes on.
 
     Returns:
-        One row per text (× length) × key, texts in the order given: ``text`` (index), ``key_id``, ``psi``, ``p_value``, ``log10_p``,
-        ``grad_norm`` (‖G‖, or ‖PG‖ where rank_dropped > 0), ``log_lik`` (nats, sum over tokens), ``n_tokens``.
+        One row per text (× length) × key, texts in the order given: ``text`` (index), ``key_id``, ``psi`` (higher means more watermarked),
+        ``p_value``, ``log10_p`` (exact where p underflows), ``grad_norm`` (‖G‖, or ‖PG‖ where rank_dropped > 0), ``log_lik`` (nats, sum over
+        tokens), ``n_tokens``.
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError, UnknownWeightError.
@@ -88,7 +78,7 @@ def score(
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
-    each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size, progress=progress)
+    each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size)
     facts, psi = [], [np.empty((0, len(keys)))]
     for several in _batched(each, min(len(keys), 32)):  # held together, they take no more memory than the noises
         units = []
@@ -102,20 +92,15 @@ def score(
                 failed[found.text] = error
         if units:
             psi.append(_inner(torch.stack(units), xis, wm.sigma))
-    rows = [_rows(facts, np.concatenate(psi), [key.key_id for key in keys])]
-    rows += [_failure(text, responses[text], keys) for text in failed]
-    found_rows = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
-    return (
-        found_rows if on_error == "raise" else found_rows.assign(error=found_rows["text"].map({text: str(error) for text, error in failed.items()}))
-    )
+    rows = [_rows(facts, np.concatenate(psi), [key.key_id for key in keys]), *(_failure(text, responses[text], keys) for text in failed)]
+    scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    if on_error == "raise":
+        return scores
+    return scores.assign(error=scores["text"].map({text: str(error) for text, error in failed.items()}))
 
 
 def statistic(found: TextGradient, xis: Float[Tensor, "k d_out d_in"], sigma: float) -> Float[np.ndarray, " k"]:
-    """ψ = ⟨ξ, G⟩ / (σ‖G‖) for each of K noises, float64.
-
-    Raises:
-        DegenerateScoreError: if G is zero or not finite, so that ψ does not exist.
-    """
+    """ψ = ⟨ξ, G⟩ / (σ‖G‖) for each of K noises, float64. DegenerateScoreError if G is zero or not finite."""
     return _inner(found.unit()[None], xis, sigma)[0]
 
 

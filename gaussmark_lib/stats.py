@@ -23,7 +23,7 @@ N_RESAMPLES = 1000  # bootstrap samples behind an interval, where nothing else i
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, and how many observations it is made of.
+    """A number with its interval, and of how many observations it is made.
 
     >>> print(Estimate(0.75, 0.194, 0.994, 4))
     0.75 (0.194 to 0.994), n = 4
@@ -67,20 +67,18 @@ def threshold(level: float) -> float:
 
 def rate(hits: ArrayLike, confidence: float = 0.95) -> Estimate:
     """Share of True with its exact (Clopper–Pearson) interval."""
-    hits = np.asarray(hits, dtype=bool).ravel()
+    hits = np.asarray(hits, dtype=bool)
     if hits.size == 0:
         raise StatisticsError("a rate needs at least one trial, got none")
-    interval = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(confidence, method="exact")
-    return Estimate(float(hits.mean()), float(interval.low), float(interval.high), hits.size)
+    low, high = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(confidence, method="exact")
+    return Estimate(float(hits.mean()), float(low), float(high), hits.size)
 
 
 def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
     """True positive rate: share of ψ at or above τ_α, with its exact interval. On unwatermarked text or wrong keys, the realised level."""
     psi = np.asarray(psi, dtype=float)
-    if np.isnan(psi).any():
-        raise StatisticsError(
-            f"{np.isnan(psi).sum()} of {psi.size} texts have no ψ (NaN) and are neither hits nor misses; look at them, then leave them out"
-        )
+    if n := np.isnan(psi).sum():
+        raise StatisticsError(f"{n} of {psi.size} texts have no ψ (NaN) and are neither hits nor misses; look at them, then leave them out")
     return rate(psi >= threshold(level), confidence)
 
 
@@ -92,9 +90,9 @@ def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confiden
 
 def uniformity(p: ArrayLike) -> dict[str, float]:
     """Kolmogorov–Smirnov test of independent p-values against the uniform distribution: ``distance``, ``p_value``, ``n``."""
-    p = np.asarray(p, dtype=float).ravel()
-    test = stats.kstest(p, "uniform")
-    return {"distance": float(test.statistic), "p_value": float(test.pvalue), "n": p.size}
+    p = np.ravel(p)
+    distance, p_value = stats.kstest(p, "uniform")
+    return {"distance": float(distance), "p_value": float(p_value), "n": p.size}
 
 
 def qq(p: ArrayLike, confidence: float = 0.95) -> pd.DataFrame:
@@ -103,11 +101,10 @@ def qq(p: ArrayLike, confidence: float = 0.95) -> pd.DataFrame:
     The i-th smallest of n uniform numbers is Beta(i, n + 1 − i), with mean i/(n + 1).
     """
     observed = np.sort(np.asarray(p, dtype=float).ravel())
-    n = observed.size
-    i = np.arange(1, n + 1)
-    tail = (1 - confidence) / 2
-    band = stats.beta(i, n + 1 - i)
-    return pd.DataFrame({"expected": i / (n + 1), "observed": observed, "low": band.ppf(tail), "high": band.isf(tail)})
+    i = np.arange(1, observed.size + 1)
+    order = stats.beta(i, i[::-1])
+    low, high = order.interval(confidence)
+    return pd.DataFrame({"expected": order.mean(), "observed": observed, "low": low, "high": high})
 
 
 def mean(x: ArrayLike, confidence: float = 0.95) -> Estimate:
@@ -132,16 +129,15 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
     if not np.isfinite(change).all():
         raise StatisticsError(f"expected finite numbers, got {(~np.isfinite(change)).sum()} items with NaN or infinity; leave them out and say so")
     options = {"n_resamples": n_resamples, "batch": BATCH // change.size + 1, "rng": seed}
-    if np.ptp(change) == 0:  # SciPy's bootstrap refuses a constant
-        low = high = change[0]
-    else:
+    low = high = change[0]
+    if np.ptp(change) > 0:  # SciPy's bootstrap refuses a constant
         low, high = stats.bootstrap((change,), np.mean, confidence_level=confidence, method="percentile", **options).confidence_interval
     test = stats.permutation_test((change,), np.mean, permutation_type="samples", vectorized=True, **options)
     return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), int((change == 0).sum()))
 
 
 def matrix(table: pd.DataFrame, column: str, index: str = "prompt", columns: str = "key_id") -> np.ndarray:
-    """A column of a table as prompts × keys for :func:`crossed_interval`: prompts sorted, keys in the order of their first appearance."""
+    """A column of a table as prompts (sorted) × keys (in the order of their first appearance) for :func:`crossed_interval`."""
     return table.pivot(index=index, columns=columns, values=column)[table[columns].unique()].to_numpy(float)
 
 
@@ -150,16 +146,14 @@ def crossed_interval(
 ) -> Estimate:
     """A statistic of texts that are prompts × keys, with an interval over both; n counts texts.
 
-    Texts of one prompt are alike, and so are texts of one key. So prompts and keys are resampled, independently of each other and alike in all
+    Texts of one prompt are alike, and so are those of one key. So prompts and keys are resampled, independently of each other and alike in all
     matrices (Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007), which is conservative. With three keys it is a rough guide.
     """
     matrices = [np.asarray(values, dtype=float) for values in matrices]
     shapes = [values.shape for values in matrices]
     if len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][0] < 2:
         raise StatisticsError(f"expected matrices of one shape, two or more prompts × keys, got {shapes}")
-    n_prompts, n_keys = matrices[0].shape
-    rng = np.random.default_rng(seed)
-    draws = []
+    (n_prompts, n_keys), rng, draws = shapes[0], np.random.default_rng(seed), []
     for _ in range(n_resamples):
         chosen = np.ix_(rng.integers(n_prompts, size=n_prompts), rng.integers(n_keys, size=n_keys))
         draws.append(statistic(*(values[chosen] for values in matrices)))
@@ -171,7 +165,7 @@ def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
     """ROC of ψ: ``fpr``, ``tpr``, ``threshold``; scikit-learn's, higher ψ meaning watermarked."""
     null, watermarked = np.ravel(null), np.ravel(watermarked)
     labels = np.repeat([0, 1], [null.size, watermarked.size])
-    return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), roc_curve(labels, np.concatenate([null, watermarked])), strict=True)))
+    return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), roc_curve(labels, np.append(null, watermarked)), strict=True)))
 
 
 def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
@@ -179,7 +173,7 @@ def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
     null, watermarked = np.ravel(null), np.ravel(watermarked)
     if not null.size or not watermarked.size:
         raise StatisticsError(f"expected values of both kinds, got {null.size} without and {watermarked.size} with a watermark")
-    ranks = stats.rankdata(np.concatenate([watermarked, null]), nan_policy="raise")[: watermarked.size]  # ties share theirs, and so count half
+    ranks = stats.rankdata(np.append(watermarked, null), nan_policy="raise")[: watermarked.size]  # ties share theirs, and so count half
     return float((ranks.mean() - (watermarked.size + 1) / 2) / null.size)
 
 
@@ -206,9 +200,7 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
 
 
 def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
-    """The σ at which :func:`predicted_power` at a level is the wanted power; ``grad_norm`` being of texts of the length in question.
-
-    It holds in the linear regime: beyond it a larger σ does not detect more.
+    """The σ at which :func:`predicted_power` for these texts is the wanted power. Beyond the linear regime, a larger σ does not detect more.
 
     >>> sigma_for_power([10.0, 10.0], power=0.5, level=0.05) * 10 == threshold(0.05)
     True

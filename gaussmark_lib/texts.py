@@ -30,12 +30,10 @@ KINDS = ("docs", "licences", "source", "c4")
 
 
 def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_chars: int | None = None) -> Dataset:
-    """The first n texts of a kind, in a fixed order that mixes sources.
+    """The first n texts of a kind (None: all), in a fixed order that mixes sources.
 
     Args:
-        kind: ``"docs"``, ``"licences"``, ``"source"``, ``"c4"``, or a ``.jsonl`` path.
         split: of ``"docs"`` and ``"c4"``: ``"train"`` or ``"heldout"`` (C4's validation split). The other kinds have one.
-        n: how many; None for all.
         min_chars: shortest text to return, 1000 by default, 1 for a file. Documentation paragraphs of one package are joined until they reach it.
 
     Raises:
@@ -48,7 +46,7 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
     if kind == "docs":
         rows = _in_fixed_order(_docs(split, min_chars))
     elif kind in ("licences", "source"):
-        rows = _in_fixed_order(_pieces(_licences() if kind == "licences" else _source_code(), min_chars))
+        rows = _in_fixed_order(_pieces(_licences() if kind == "licences" else docs.source_files("dask", "distributed"), min_chars))
     elif kind == "c4":
         rows = list(_c4(split, n, min_chars))
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
@@ -68,11 +66,7 @@ def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[li
 
 
 def beginnings(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """The beginnings of n held-out texts, n_tokens each, as their authors wrote them.
-
-    Raises:
-        CorpusError: as :func:`load`, and where fewer than n texts are long enough.
-    """
+    """The beginnings of n held-out texts, n_tokens each, as their authors wrote them; errors as :func:`load`."""
     rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
     found = list(islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n))
     if len(found) < n:
@@ -89,8 +83,7 @@ def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:
 def _docs(split: str, min_chars: int) -> Iterator[dict]:
     if split not in ("train", "heldout"):
         raise CorpusError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
-    corpus = docs.load()
-    corpus = corpus[corpus["split"] == split]
+    corpus = docs.load().query("split == @split")
     for package, rows in groupby(zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]):
         yield from _joined((text for _, text in rows), package, min_chars)
 
@@ -119,10 +112,6 @@ def _licences() -> Iterator[tuple[str, Path]]:
                 yield name, path
 
 
-def _source_code() -> Iterator[tuple[str, Path]]:
-    return (file for package in ("dask", "distributed") for file in docs.files_of(package) if "/tests/" not in file[0])
-
-
 def _jsonl(path: Path) -> list[dict]:
     if not path.is_file():
         raise CorpusError(f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each line")
@@ -149,12 +138,12 @@ def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
 
     if n is None:
         raise CorpusError("c4 has 14 million texts: say how many (n=…)")
-    if not hub.reachable():
-        raise CorpusError("cannot read allenai/c4: the hub cannot be reached. Without a network, texts.load('docs') or a .jsonl file works")
     try:
+        if not hub.reachable():
+            raise ConnectionError("the hub cannot be reached")
         stream = load_dataset("allenai/c4", "realnewslike", split="validation" if split == "heldout" else split, streaming=True)
-        long_enough = (row for row in stream if len(row["text"]) >= min_chars)
-        yield from ({"text": row["text"], "source": row["url"]} for row, _ in zip(long_enough, range(n), strict=False))
+        long_enough = ({"text": row["text"], "source": row["url"]} for row in stream if len(row["text"]) >= min_chars)
+        yield from islice(long_enough, n)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CorpusError(f"cannot read allenai/c4 from the hub: {reason}. Without a network, texts.load('docs') or a .jsonl file works") from error
+        reason = hub.first_line(error)
+        raise CorpusError(f"cannot read allenai/c4: {reason}. Without a network, texts.load('docs') or a .jsonl file works") from error

@@ -6,6 +6,7 @@ from typing import SupportsIndex
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
@@ -19,7 +20,7 @@ def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
     """The ids as a plain list of integers inside the model's vocabulary.
 
     Raises:
-        InvalidTextError: for text instead of ids, for anything but whole numbers, and for an id the model does not have.
+        InvalidTextError: text instead of ids, anything but whole numbers, or an id that the model does not have.
     """
     if isinstance(ids, str):
         raise InvalidTextError(f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)")
@@ -46,15 +47,20 @@ def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
 
 
 def checked_prompt(model: PreTrainedModel, prompt: Ids, what: str) -> list[int]:
-    return checked(model, prompt, what) or [start_token(model)]
+    return checked(model, prompt, what) or [_start_token(model)]
+
+
+def checked_response(model: PreTrainedModel, prompt: list[int], response: Ids, what: str) -> list[int]:
+    """Checked ids of a response: at least one, and no more than the context has room for after the prompt."""
+    ids = checked(model, response, what)
+    if not ids:
+        raise InvalidTextError(f"{what}: expected at least one token to score, got none")
+    check_fits(model, len(prompt), len(ids), what)
+    return ids
 
 
 def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> dict[int, Pair]:
-    """(prompt, response) of each text by its number, ready to be scored.
-
-    Raises:
-        InvalidTextError: no texts, another number of prompts than of responses, or a text that cannot be scored; names the first one.
-    """
+    """(prompt, response) of each text by its number, ready to be scored; the first error of :func:`usable_pairs` is raised."""
     pairs, failed = usable_pairs(model, prompts, responses)
     for error in failed.values():
         raise error
@@ -62,42 +68,36 @@ def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> d
 
 
 def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tuple[dict[int, Pair], dict[int, GaussMarkError]]:
-    """The pairs that can be scored, by number, and the error of each of the others."""
+    """The pairs that can be scored, by number, and the error of each other pair. InvalidTextError for no texts or unequal numbers of them."""
     if isinstance(responses, str) or len(prompts) != len(responses):
         raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
     if len(prompts) == 0:
         raise InvalidTextError("expected at least one prompt with its response, got none")
-    pairs: dict[int, Pair] = {}
-    failed: dict[int, GaussMarkError] = {}
+    pairs, failed = {}, {}
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         try:
-            pairs[i] = _checked_pair(model, prompt, response, i)
+            before = checked_prompt(model, prompt, f"prompt {i}")
+            pairs[i] = before, checked_response(model, before, response, f"response {i}")
         except GaussMarkError as error:
             failed[i] = error
     return pairs, failed
 
 
-def _checked_pair(model: PreTrainedModel, prompt: Ids, response: Ids, i: int) -> Pair:
-    prompt = checked_prompt(model, prompt, f"prompt {i}")
-    response = checked(model, response, f"response {i}")
-    if not response:
-        raise InvalidTextError(f"response {i}: expected at least one token to score, got none")
-    check_fits(model, len(prompt), len(response), f"text {i}")
-    return prompt, response
-
-
-def start_token(model: PreTrainedModel) -> int:
+def _start_token(model: PreTrainedModel) -> int:
     for name in ("bos_token_id", "eos_token_id"):
         value = getattr(model.config, name, None)
         if value is not None:
             return value[0] if isinstance(value, list) else value
-    raise InvalidTextError(
-        "an empty prompt needs a start token, and this model's config names none (bos_token_id); give a prompt of at least one token"
-    )
+    raise InvalidTextError("an empty prompt needs a start token, and this config names none (bos_token_id); give a prompt of at least one token")
+
+
+def check_count(value: object, what: str) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise InvalidTextError(f"{what}: expected a whole number ≥ 1, got {value!r}")
 
 
 def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
-    """Raises InvalidTextError if prompt and response together exceed the model's context."""
+    """InvalidTextError if prompt and response together exceed the model's context."""
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and n_prompt + n_response > context:
         raise InvalidTextError(
@@ -108,11 +108,7 @@ def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str
 
 def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
     """(ids, mask), both (rows, longest row), int64: shorter rows are filled with 0 on one side, where mask is 0 too."""
-    width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        where = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
-        ids[i, where] = torch.tensor(row)
-        mask[i, where] = 1
-    return ids.to(device), mask.to(device)
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    mask = [torch.ones_like(row) for row in ids]
+    ids, mask = (pad_sequence(each, batch_first=True, padding_side=side).to(device) for each in (ids, mask))
+    return ids, mask

@@ -1,16 +1,8 @@
 """What a watermark is, apart from its key: one weight matrix, the strength of the noise on it, and the directions that the noise avoids.
 
 A :class:`Watermark` is a description and knows no model. :meth:`Watermark.on` looks its matrix up in a model and checks it, once; what it
-returns is again a watermark, and every function that takes one takes it too, without another look-up.
-
-====================  ==========================================
-paper                 here
-====================  ==========================================
-σ                     ``sigma`` (a standard deviation; the paper's tables give σ²)
-θ                     the matrix named ``weight``; ``on(model).linear``
-k (rank reduction)    ``rank_dropped``
-P                     ``on(model).project``
-====================  ==========================================
+returns is again a watermark, and every function that takes one takes it too, without another look-up. The paper's θ is ``on(model).linear``,
+its P ``on(model).project``.
 """
 
 import math
@@ -31,7 +23,7 @@ class Watermark:
 
     Args:
         weight: full name of a linear layer's matrix, e.g. ``"model.layers.4.mlp.down_proj.weight"``.
-        sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights.
+        sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights (the paper's tables give σ²).
         rank_dropped: k ≥ 0, how many top singular directions of θ the noise avoids; 0 is the vanilla scheme.
         side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``. With ``rank_dropped=0`` the side is ignored.
 
@@ -58,7 +50,7 @@ class Watermark:
         """This watermark with its matrix in a model.
 
         Raises:
-            UnknownWeightError: the model has no such matrix; the message has the nearest names.
+            UnknownWeightError: the model has no such matrix.
             InvalidModelError: the matrix has NaN or infinite entries.
             InvalidWatermarkError: ``rank_dropped`` leaves nothing of the matrix.
         """

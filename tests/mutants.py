@@ -132,9 +132,7 @@ MUTANTS = [
     Mutant("watermark.py", "the matrix of another model", "self if model is self.model else super().on(model)", "self"),
     Mutant("keys.py", "checksum not checked", "file.checksum != _checksum(content) or", ""),
     Mutant("divergence.py", "first token not counted", "per_position[i, len(x) - 1 :", "per_position[i, len(x) :"),
-    Mutant(
-        "divergence.py", "the other direction", "(marked.exp() * (marked - log_p(model", "(-log_p(model, ids, mask).exp() * (marked - log_p(model"
-    ),
+    Mutant("divergence.py", "the other direction", "(log_q.exp() * (log_q - log_p))", "(log_p.exp() * (log_p - log_q))"),
 ]
 
 

@@ -1,9 +1,8 @@
 """Texts of a scheme, written once: whichever notebook asks for the same again reads them.
 
-The notebooks on robustness, rank reduction and the baselines compare schemes on the same prompts with the same random numbers. A text's
-name here is a hash of everything that it depends on: the code that writes it (``runs.identity``) and the versions of the packages that
-compute, every bit of the model, the scheme with its key's public fingerprint of 256 bits, the prompts, the length and the seed. So nothing
-stale is ever read, and no secret is written.
+A text's name is a hash of everything that it depends on: the code that writes it (``runs.identity``), the versions of the packages that compute,
+every bit of the model, the scheme with its key's public fingerprint of 256 bits, the prompts, the length and the seed. So nothing stale is
+ever read, and no secret is written.
 """
 
 import hashlib
@@ -28,10 +27,9 @@ _known: "weakref.WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = weakre
 def responses(
     model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, *, seed: int = 0, folder: Path | None = None
 ) -> list[list[int]]:
-    """``scheme.generate``'s continuations (None: the model's own, ``generate.sample``), from the folder, or written and then kept there.
+    """``scheme.generate``'s continuations (None: ``generate.sample``'s), from the folder, or written and then kept there.
 
-    Raises:
-        PerturbedModelError: the texts of a watermarked model are not kept.
+    PerturbedModelError for a watermarked model, whose texts are not kept.
     """
     perturb.refuse_perturbed(model)
     folder = folder or paths.TEXTS
@@ -56,15 +54,12 @@ def _name(model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_token
 
 @cache
 def _code(module: str) -> str:
-    """The version of a module's code, read once per process: a kernel goes on with the code that it imported, even if the file changes."""
+    """The version of a module's code when it was first asked for: a kernel goes on with the code that it imported, even if the file changes."""
     return identity.of_module(module)
 
 
 def sha256(model: PreTrainedModel) -> str:
-    """A digest of every parameter's and buffer's name, dtype, shape and bits, and of the config, which holds what no tensor does.
-
-    Computed once a process: known by the tensors' addresses and versions, which change with any write to them.
-    """
+    """Of every tensor's name, dtype, shape and bits, and of the config; computed anew after a write, which changes a tensor's address or version."""
     tensors = model.state_dict()
     config = model.config.to_json_string()
     state = (config, *((name, t.data_ptr(), t._version, t.dtype, tuple(t.shape)) for name, t in tensors.items()))

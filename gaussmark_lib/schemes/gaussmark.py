@@ -41,9 +41,7 @@ class GaussMark(Scheme):
         return divergence.per_text(model, prompts, responses, self.wm, self.key)
 
 
-@register("GaussMark")
-def vanilla(wm: Watermark, key: Key) -> GaussMark:
-    return GaussMark(replace(wm, rank_dropped=0), key)
+register("GaussMark")(lambda wm, key: GaussMark(replace(wm, rank_dropped=0), key))
 
 
 @register("rank-reduced")

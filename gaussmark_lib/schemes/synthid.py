@@ -18,7 +18,6 @@ from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.watermark import Watermark
 
 NGRAM = 5
 
@@ -37,24 +36,17 @@ class SynthID(SamplerScheme):
         return SynthIDTextWatermarkLogitsProcessor(NGRAM, seeds[1:], 1 << 20, seeds[0], context_history_size=1024, device=model.device)
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        """One row per text: ``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``, ``ones``.
-
-        Raises:
-            InvalidTextError: ids outside the vocabulary, or a response of fewer than five tokens.
-        """
+        """``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``, ``ones``; InvalidTextError for less than five tokens."""
         processor, rows = self.processor(model), []
         for i, response in enumerate(responses):
             ids = torch.tensor([tokens.checked(model, response, f"response {i}")], device=model.device)
             if ids.shape[1] < NGRAM:
-                raise InvalidTextError(
-                    f"response {i}: expected at least {NGRAM} tokens, since SynthID scores a token by the four before it, got {ids.numel()}"
-                )
+                wanted = f"expected at least {NGRAM} tokens, since SynthID scores a token by the four before it"
+                raise InvalidTextError(f"response {i}: {wanted}, got {ids.numel()}")
             bits = processor.compute_g_values(ids)[processor.compute_context_repetition_mask(ids)]
             rows.append((i, ids.numel(), bits.numel(), int(bits.sum())))
         table = pd.DataFrame(rows, columns=["text", "n_tokens", "n_bits", "ones"])
         return table.assign(statistic=table["ones"] / table["n_bits"], **kgw.exact_tail(table["ones"], table["n_bits"], 0.5))
 
 
-@register("SynthID")
-def published(wm: Watermark, key: Key) -> SynthID:
-    return SynthID(key)
+register("SynthID")(lambda wm, key: SynthID(key))

@@ -20,11 +20,7 @@ from gaussmark_lib.watermark import Watermark
 
 @dataclass(frozen=True)
 class TokenKeys(Scheme):
-    """Fresh noise for each token, tested by the number of hits (``test="hits"``, Algorithm 4) or by the weighted sum of the Γ_k (``"sum"``).
-
-    Args:
-        alpha_0: level of one token's test, for the hits.
-    """
+    """Fresh noise for each token, tested by the number of hits at level ``alpha_0`` (``"hits"``, Alg. 4) or by the weighted sum of the Γ_k."""
 
     wm: Watermark
     key: Key
@@ -48,10 +44,10 @@ class TokenKeys(Scheme):
 
     def score_keys(self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]) -> list[pd.DataFrame]:
         """All keys share the gradients."""
-        statistic = {"hits": "hits", "sum": "psi"}[self.test]
+        statistic = "hits" if self.test == "hits" else "psi"
         chosen = {f"p_{statistic}": "p_value", f"log10_p_{statistic}": "log10_p"}
-        gammas = token_keys.per_token_of_keys(model, prompts, responses, self.wm, keys)
-        tables = [token_keys.from_gammas(of_key, self.alpha_0) for of_key in gammas]
+        of_keys = token_keys.per_token_of_keys(model, prompts, responses, self.wm, keys)
+        tables = [token_keys.from_gammas(gammas, self.alpha_0) for gammas in of_keys]
         return [table.rename(columns=chosen).assign(statistic=table[statistic]) for table in tables]
 
     def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:

@@ -98,7 +98,7 @@ def test_one_text_instead_of_a_list_of_texts(model, wm, key):
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_beyond_the_context(architecture, key):
     model, wm = tiny_models.build(architecture), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05)
-    message = r"text 0: expected at most 64 tokens \(the model's context\), got 60 of prompt \+ 5 of response = 65; shorten"
+    message = r"response 0: expected at most 64 tokens \(the model's context\), got 60 of prompt \+ 5 of response = 65; shorten"
     refused(message, model, [[1] * 60], [[2] * 5], wm, [key])
     assert np.isfinite(score.score(model, [[1] * 60], [[2] * 4], wm, [key])["psi"][0])
 
