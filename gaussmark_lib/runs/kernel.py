@@ -24,6 +24,8 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop, run_sync
 
+from gaussmark_lib.runs import forked
+
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
 logging.getLogger("papermill").addHandler(logging.NullHandler())  # what goes wrong is raised; without a handler it is printed as well
 
@@ -38,7 +40,8 @@ class Kernel(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict())
+        provisioner = {"kernel_provisioner": {"provisioner_name": forked.NAME}} if forked.USABLE else {}
+        return KernelSpec(**get_kernel_dict() | {"metadata": provisioner})
 
     async def start_kernel(self, **options: Any) -> None:
         await super().start_kernel(**(options | self.launch))
