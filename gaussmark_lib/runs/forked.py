@@ -1,8 +1,8 @@
 """Kernels that begin with torch, transformers and their like imported: a server imports them once, and forks a process for each kernel.
 
-Importing takes a notebook seven seconds of its minute; a tour or a sweep starts many. The server has imported packages of others only, so a kernel
-never runs an older state of this library, and it has started no thread of theirs. It ends with the process that asked for it, and its kernels with it.
-Used on Linux; elsewhere forking after such imports is not safe, and a kernel is a process that begins from nothing.
+Importing takes a notebook seven seconds of its minute; a tour or a sweep starts many. The server imports packages of others only, so a kernel never
+runs an older state of this library. It ends with the process that asked for it, and so do its kernels. Used on Linux; elsewhere a process is not safe
+to fork after such imports, and a kernel begins from nothing.
 """
 
 import importlib
