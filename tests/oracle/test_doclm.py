@@ -12,7 +12,7 @@ from gaussmark_lib.paths import DATA
 
 FOLDER = DATA / "doclm"
 CHOICES = ["model.layers.4.mlp.down_proj.weight", "model.layers.2.mlp.up_proj.weight", "model.layers.5.mlp.gate_proj.weight"]
-N_PROMPTS, N_TOKENS = 64, 200
+N_PROMPTS, N_TOKENS = 48, 150
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def lm() -> models.LM:
 
 @pytest.fixture(scope="module")
 def plain(lm):
-    """64 held-out prompts of 32 tokens, and what the model says to them without a watermark."""
+    """Held-out prompts of 32 tokens, and what the model says to them without a watermark."""
     prompts = [lm.encode(text)[:32] for text in texts.load("docs", split="heldout", n=N_PROMPTS)["text"]]
     return prompts, generate.sample(lm.model, prompts, N_TOKENS, seed=1)
 
