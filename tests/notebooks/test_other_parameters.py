@@ -16,12 +16,9 @@ OTHER = {
     "03_detectability": {
         "seed": 1,
         "weight": "model.layers.5.mlp.down_proj.weight",
-        "lengths": [20, 60, 200],
+        "lengths": [30, 120, 240],
         "n_prompts": 12,
-        "n_keys": 2,
-        "n_spread_prompts": 3,
         "n_spread": 8,
-        "temperatures": [0.6, 1.0],
     },
     "04_layer_sigma_sweep": {
         "seed": 1,

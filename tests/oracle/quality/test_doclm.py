@@ -83,10 +83,10 @@ def test_a_destroyed_model_is_flagged_by_every_metric(table):
 
 
 def test_no_claim_is_made_of_few_items(table):
-    """The watermark at its working strength, 60 items: not significant, and not called harmless either."""
+    """The watermark at its working strength, few items: not significant, and not called harmless either."""
     marked = table[table["model"] == MARKED.name].set_index("metric")
     assert not marked.loc[list(tasks.CHANCE), "flagged"].any()
-    assert marked.loc["next_paragraph", "verdict"].startswith("n = 60 is too small for a claim")
+    assert marked.loc["next_paragraph", "verdict"].startswith(f"n = {N_ITEMS} is too small for a claim")
 
 
 def test_the_tasks_are_above_chance(evaluations):
