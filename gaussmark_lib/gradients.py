@@ -163,7 +163,7 @@ class Slope(NamedTuple):
 def backward(log_p: Tensor, calls: Sequence[Call], *, retain_graph: bool = False) -> list[Slope]:
     """The slope of Σ log p for each call."""
     outputs = [call.y for call in calls] + [call.y if call.u is None else call.u for call in calls]
-    found = torch.autograd.grad(log_p.sum(), outputs, retain_graph=retain_graph, materialize_grads=True)
+    found = torch.autograd.grad(log_p, outputs, torch.ones_like(log_p), retain_graph=retain_graph, materialize_grads=True)
     n, norm = len(calls), partial(torch.linalg.vector_norm, dim=-1, dtype=log_p.dtype)
     felt = [norm(slope) * norm(output.detach()) for slope, output in zip(found, outputs, strict=True)]
     return [Slope(g, torch.stack(both)) for g, *both in zip(found[:n], felt[:n], felt[n:], strict=True)]

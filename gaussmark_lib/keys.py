@@ -170,7 +170,8 @@ def _read(path: Path) -> Key | str:
         return f"{path}: expected format {FORMAT!r}, got {file.format!r}"
     key = Key(bytes.fromhex(file.secret), file.binding)
     expected = _seal(key, content) if file.format == FORMAT else _checksum(content)
-    if not hmac.compare_digest(file.seal.encode(), expected.encode()) or file.key_id != key.key_id:
+    too_new = file.format == FIRST_FORMAT and key.binding and key.binding.weights  # a newer file that passes for an older one
+    if too_new or not hmac.compare_digest(file.seal.encode(), expected.encode()) or file.key_id != key.key_id:
         return f"{path} was edited or damaged: its seal does not fit its content; restore it from a copy"
     if stat.S_ISREG(mode) and mode & 0o077:
         return (

@@ -100,12 +100,12 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
             f"no model at {local}: expected a folder with config.json and *.safetensors. models.load('{EMBEDDED}') needs no download"
         )
     source = local if is_local else source
-    where = {"revision": revision, **hub.terms(local=is_local)}
+    terms = {"revision": revision, **hub.terms(local=is_local)}
     checks = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+        tokenizer = AutoTokenizer.from_pretrained(source, **terms)
         with _quiet() if is_local else nullcontext():
-            model, info = AutoModelForCausalLM.from_pretrained(source, **where, **checks, dtype=dtype)
+            model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **checks, dtype=dtype)
     except Exception as error:  # a broken checkpoint fails in as many ways as there are libraries below
         raise InvalidModelError(_why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):

@@ -107,14 +107,15 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 def moved(model: PreTrainedModel, wm: Watermark, xi: Float[Tensor, "d_out d_in"], *, by: str = "a given noise") -> Iterator[PreTrainedModel]:
     """Inside the ``with``, the weight is θ + ξ for any ξ, :func:`rounded`, and the model is :func:`marked`. Only here is a weight exchanged."""
     wm = wm.on(model)
+    linear = wm.linear
     with marked(model, by):
-        theta, (new, sigma_carried) = wm.linear.parameter.data, rounded(wm, xi)
-        wm.linear.parameter.data = new
+        theta, (sum_, sigma_carried) = linear.parameter.data, rounded(wm, xi)
         setattr(model.config, _MARK, {"key_id": by, "weight": wm.weight, "sigma_carried": sigma_carried})  # what save_pretrained writes
         try:
+            linear.parameter.data = sum_
             yield model
         finally:
-            wm.linear.parameter.data = theta
+            linear.parameter.data = theta
             delattr(model.config, _MARK)
 
 
