@@ -84,6 +84,8 @@ def rounded(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> tuple[Tenso
         raise InvalidWatermarkError(f"sigma = {wm.sigma:g} changes none {what}: there is no watermark. Choose a larger sigma, or load in float32")
     z = xi / wm.sigma
     sigma_carried = float(f"{((added * z).sum(dtype=torch.float64) / z.square().sum(dtype=torch.float64)).item():.6g}")
+    if not math.isfinite(sigma_carried):
+        raise InvalidWatermarkError(f"sigma = {wm.sigma:g} takes {wm.weight} out of the range of its dtype, {theta.dtype}; choose a smaller sigma")
     if changed < LEAST_CHANGED:
         carried = f"they carry a watermark of sigma = {sigma_carried:.2g}. Choose a larger sigma, or load in float32, to lose less"
         warnings.warn(f"sigma = {wm.sigma:g} changes only {changed:.2%} {what}: {carried}", RoundingWarning, stacklevel=3)

@@ -2,7 +2,6 @@
 
 import hashlib
 import pickle
-import traceback
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import tiny_models
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from secrecy import assert_not_shown
 
 from gaussmark_lib import divergence, evidence, generate_many, perturb, schemes, score
 from gaussmark_lib.errors import BaseModelWarning, KeyFileError, KeyMismatchError
@@ -77,9 +77,7 @@ def test_no_printed_form_shows_the_secret(model, wm, key):
 def test_no_traceback_shows_the_secret(model, wm, key):
     with pytest.raises(KeyMismatchError) as error:
         perturb.noise(model, Watermark(wm.weight, 2 * wm.sigma), perturb.bind(model, wm, key))
-    text = "".join(traceback.format_exception(error.value))
-    assert key.secret.hex() not in text
-    assert str(key.seed) not in text
+    assert_not_shown(error.value, key)
 
 
 def test_a_key_survives_pickling_for_worker_processes(model, wm, key):
@@ -135,9 +133,17 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_that_takes_a_key_checks_what_it_is_for(model, key, door):
     wm = Watermark(LOCAL, 0.05, rank_dropped=1)
-    with pytest.raises(KeyMismatchError, match=r"does not fit this use; weight: the key was made for 'model\.layers\.1\.mlp\.up_proj"):
+    with pytest.raises(KeyMismatchError, match=r"does not fit this use; weight: the key was made for 'model\.layers\.1\.mlp\.up_proj") as error:
         DOORS[door](model, wm, perturb.bind(model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=1), key))
     perturb.refuse_perturbed(model)
+    assert_not_shown(error.value, key)
+
+
+def test_no_traceback_shows_the_secret_where_the_memory_ends(model, wm, key, monkeypatch):
+    monkeypatch.setattr("gaussmark_lib.normal.np.empty", lambda n: np.zeros(1 << 60))
+    with pytest.raises(MemoryError) as error:
+        perturb.noise(model, wm, key)
+    assert_not_shown(error.value, key)
 
 
 def test_one_secret_bound_in_one_group_and_not_in_another(model, key):

@@ -233,6 +233,11 @@ def test_a_watermark_that_rounding_takes_whole_is_refused(key, use, sigma, dtype
     perturb.refuse_perturbed(model)
 
 
+def test_a_watermark_beyond_the_range_of_the_weights_is_refused(key):
+    with pytest.raises(InvalidWatermarkError, match=rf"sigma = 100000 takes {W} out of the range of its dtype, torch.float16; choose a smaller"):
+        perturb.bind(tiny_models.build("llama", torch.float16), Watermark(W, 1e5), key)
+
+
 @pytest.mark.parametrize("use", USES)
 def test_a_watermark_that_rounding_takes_a_part_of_is_said_to_be_one(key, use):
     with pytest.warns(
