@@ -47,6 +47,7 @@ def standard_normal(seed: int, n: int) -> Float64:
         float64, shape (n,), independent N(0, 1); the largest possible absolute value is about 8.2.
     """
     bits = np.random.Philox(key=seed)
+    del seed  # a secret, which no traceback shows
     out = np.empty(n)
     for start in range(0, n, CHUNK):
         part = out[start : start + CHUNK]

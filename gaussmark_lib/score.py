@@ -72,6 +72,9 @@ def score(
     wm = wm.on(model)
     if xis is None:
         xis = perturb.noises(model, wm, keys)
+    else:
+        for key in keys:
+            key.check(wm)
     if xis.shape != (len(keys), *wm.linear.shape):
         raise InvalidWatermarkError(f"xis: expected the noises of these keys, shape {(len(keys), *wm.linear.shape)}, got {tuple(xis.shape)}")
     xis = xis.to(wm.linear.parameter.device)
