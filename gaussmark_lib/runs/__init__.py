@@ -12,6 +12,7 @@
 ``kernel``         the process that executes the cells
 ``sockets``        the private folder of its sockets
 ``folder``         the folder that a run leaves
+``words``          its results in words
 ``circumstances``  when, how long and with which versions it ran
 ``inside``         what a notebook calls to record results, tables and figures
 =================  ==========================================================================

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.errors import RecordError
+from gaussmark_lib.runs import words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,7 @@ class Run:
     @property
     def numbers(self) -> dict[str, str]:
         """The results without the headline, one line each: nested names joined, estimates with their intervals, four digits, long lists counted."""
-        return dict(_lines({name: value for name, value in self.results.items() if name != "headline"}))
+        return dict(words.lines({name: value for name, value in self.results.items() if name != "headline"}))
 
     @property
     def headline(self) -> tuple[str, str] | None:
@@ -57,7 +58,7 @@ class Run:
         found = self.results.get("headline")
         if not (isinstance(found, dict) and {"sentence", "value", "low", "high", "n", "unit"} <= found.keys()):
             return None
-        value, low, high, n = (_words(found[name]) for name in ("value", "low", "high", "n"))
+        value, low, high, n = (words.of(found[name]) for name in ("value", "low", "high", "n"))
         return found["sentence"], " ".join(filter(None, [value, found["unit"], f"({low} to {high}), n = {n}"]))
 
     def table(self, name: str) -> "pd.DataFrame":
@@ -69,34 +70,6 @@ class Run:
 def figures(folder: Path) -> list[Path]:
     """A record's figures, in the order in which they were made."""
     return sorted(folder.glob("figures/*.png"), key=lambda path: (path.stat().st_mtime_ns, path.name))
-
-
-def _lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
-        rest = "".join(f", {key.replace('_', ' ')} = {_words(item)}" for key, item in value.items() if key not in ("value", "low", "high"))
-        yield name, f"{_words(value['value'])} ({_words(value['low'])} to {_words(value['high'])}){rest}"
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _lines(item, f"{name} · {key}" if name else key)
-    elif isinstance(value, list) and len(value) > 8:
-        yield name, f"{len(value)} values"
-    else:
-        yield name, _words(value)
-
-
-def _words(value: Any) -> str:
-    match value:
-        case None:
-            return "–"
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}" if abs(value) >= 10_000 else str(value)
-        case float():
-            return f"{value:.4g}"
-        case list():
-            return ", ".join(map(_words, value))
-    return str(value)
 
 
 def load(folder: Path) -> Run | None:
@@ -122,6 +95,13 @@ def read(folder: Path) -> Run | None:
         return Run(folder, folder.name, _object(folder / "params.json"), _object(folder / "results.json"), status)
     except RecordError as error:
         raise RecordError(f"the record {folder} is damaged: {error}") from None
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        return read(folder) is not None
+    except RecordError:
+        return False
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -150,7 +130,7 @@ def begin(target: Path, files: Mapping[str, str] | None = None) -> Path:
         if os.path.lexists(place) and not os.path.isdir(place):
             raise RecordError(f"expected the folder of a record at {place}, or nothing, found a file; move it away")
     partial = _hidden(target, "partial")
-    new = [folder for folder in partial.parents if not os.path.exists(folder)]
+    new = _missing(target)
     try:
         for left in _abandoned(target.parent):
             shutil.rmtree(left, ignore_errors=True)
@@ -162,16 +142,26 @@ def begin(target: Path, files: Mapping[str, str] | None = None) -> Path:
             (partial / name).write_text(text, encoding="utf-8")
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        for folder in new:
-            with suppress(OSError):
-                folder.rmdir()
+        _remove_empty(new)
         raise RecordError(f"no record can be kept in {target.parent}: {error.strerror}; make room there, or name another folder") from None
     return partial
 
 
 def check(target: Path) -> None:
-    """RecordError where ``begin`` would raise it: for what writes its record only after hours. The folder around it stays."""
+    """RecordError where ``begin`` would raise it, for what writes its record only after hours. Nothing is left either way."""
+    new = _missing(target)
     shutil.rmtree(begin(target))
+    _remove_empty(new)
+
+
+def _missing(target: Path) -> list[Path]:
+    return [folder for folder in target.parents if not os.path.exists(folder)]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # something is in it by now
+            folder.rmdir()
 
 
 @contextmanager
@@ -198,7 +188,7 @@ def finish(partial: Path, target: Path, *, replace: bool) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 shutil.rmtree(partial, ignore_errors=True)
                 raise RecordError(f"the record {target} cannot be put in its place: {error.strerror}") from None
-        if not replace and load(target):
+        if not replace and _is_complete(target):
             shutil.rmtree(partial)
             return
         old = _hidden(target, "old")

@@ -146,6 +146,7 @@ def _run(source: Notebook, missing: dict[str, dict], root: Path, gpus_per_run: i
 
     jobs = [submit.Job(source, values, run_id) for run_id, values in missing.items()]
     with places.connect(gpus_per_run=gpus_per_run, **place) as client:
+        root.mkdir(parents=True, exist_ok=True)
         return dict(zip(missing, submit.run_all(client, jobs, root=root, gpus_per_run=gpus_per_run, bar=bar), strict=True))
 
 

@@ -197,6 +197,16 @@ def test_whatever_stops_a_run_is_recorded(tmp_path, monkeypatch, error, status):
     assert json.loads((folder / "status.json").read_text())["status"] == status
 
 
+def test_a_damaged_record_is_run_again_and_that_is_said_once(tmp_path, monkeypatch, caplog):
+    _fake(monkeypatch, lambda folder: None)
+    notebook = write(tmp_path / "demo.ipynb", parameters())
+    first = _run(notebook, tmp_path / "runs")
+    (first.dir / "status.json").write_text("[]")
+    again = _run(notebook, tmp_path / "runs")
+    assert (again.cached, again.dir) == (False, first.dir)
+    assert len(caplog.messages) == 1
+
+
 def test_a_run_that_records_nothing_is_complete_too(tmp_path, monkeypatch):
     _fake(monkeypatch, lambda folder: None)
     notebook = write(tmp_path / "demo.ipynb", parameters())
