@@ -62,12 +62,12 @@ class Notebook:
         """See ``parameters.check``."""
         return parameters.check(self.parameters, given, self.name)
 
-    def run_id(self, values: Mapping[str, Any]) -> str:
-        """The id of this notebook's run with these values, which are complete and checked."""
+    def run_id(self, values: Mapping[str, Any], code: str | None = None) -> str:
+        """The id of this notebook's run with these values, which are complete and checked; ``code`` is ``self.code``, for who asks often."""
         question = {
             "cells": [[cell.kind, cell.source, cell.tags] for cell in self.cells],
             "parameters": dict(values),
-            "code": self.code,
+            "code": code or self.code,
             "inputs": identity.of_inputs(values, self.path.parent),
         }
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]

@@ -20,6 +20,7 @@ import re
 import tokenize
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
@@ -47,7 +48,11 @@ class Parameter:
 
     def check(self, value: Any) -> Any:
         """``value`` as the parameter's type; raises pydantic's ValidationError where it does not fit."""
-        return TypeAdapter(self.type, config=STRICT).validate_python(value)
+        return self._adapter.validate_python(value)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter:
+        return TypeAdapter(self.type, config=STRICT)
 
     def fits(self, value: Any) -> bool:
         try:

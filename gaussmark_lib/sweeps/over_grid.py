@@ -108,7 +108,7 @@ def sweep(
     root = (root or paths.RUNS).absolute()
     started, code = datetime.now(UTC), source.code
     rows = grids.cells(source, grid, params)
-    cells = {source.run_id(values): values for values in rows}
+    cells = {source.run_id(values, code): values for values in rows}
     target = root / f"sweep-{hashlib.sha256(' '.join(cells).encode()).hexdigest()[:12]}"
     records.check(target)
     answers = {run_id: run for run_id in cells if (run := records.load(root / source.name / run_id))}
