@@ -108,7 +108,7 @@ def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[s
 
     if lone := [typed for typed in arguments.typed if "=" not in typed]:
         raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
-    preset = presets.read(arguments.preset) if arguments.preset else {}
+    preset = presets.read(arguments.preset) if arguments.preset is not None else {}
     return preset, parameters.parse(notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed])
 
 

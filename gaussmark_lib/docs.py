@@ -10,11 +10,13 @@ import ast
 import gc
 import hashlib
 import inspect
+import logging
 import os
 import re
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
@@ -35,7 +37,8 @@ MIN_CHARS = 80
 MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
 
 _WORD = re.compile(r"[\"'(`]*[A-Za-z]+(?:['-][A-Za-z]+)*[`.,;:!?)\"']*$")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
+_log = logging.getLogger(__name__)
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
 _RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of headings
 
 
@@ -49,7 +52,7 @@ def is_prose(paragraph: str) -> bool:
     """Whether a reflowed paragraph reads like sentences rather than code, a table or a parameter list."""
     if len(paragraph) < MIN_CHARS or paragraph[-1] not in ".!?" or not paragraph[0].isupper():
         return False
-    if ">>>" in paragraph or "\ufffd" in paragraph or _SURROGATE.search(paragraph):
+    if ">>>" in paragraph or "\ufffd" in paragraph or SURROGATE.search(paragraph):
         return False
     pieces = paragraph.split()
     return sum(bool(_WORD.match(piece)) for piece in pieces) >= MIN_WORD_SHARE * len(pieces)
@@ -130,11 +133,21 @@ def load() -> pd.DataFrame:
     It is built once per set of package versions, from some 12,000 files in less than a minute on two cores, and kept in ``data/cache``.
     """
     path = CACHE / f"docs-{fingerprint()}.parquet"
-    if not path.exists():
+    if path.exists():
+        try:
+            return pd.read_parquet(path)
+        except (OSError, ValueError):
+            _log.warning("%s is damaged, and is built again", path)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.touch()  # before the minute of work, not after it
         build().to_parquet(partial)
         partial.replace(path)  # a reader never sees half a file
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise CorpusError(f"the documentation corpus cannot be kept in {path.parent}: {error.strerror or error}; make room there") from None
     return pd.read_parquet(path)
 
 

@@ -45,6 +45,10 @@ class ParameterError(GaussMarkError):
     """A notebook parameter that is unknown, of the wrong type, or out of range."""
 
 
+class RecordError(GaussMarkError):
+    """A run's record that cannot be written, or that is damaged."""
+
+
 class ClusterError(GaussMarkError):
     """A Dask cluster that cannot be reached, or that cannot run what is asked of it."""
 

@@ -12,6 +12,7 @@ a path         a ``.jsonl`` file with a ``text`` field a line
 import gzip
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
@@ -113,7 +114,7 @@ def _licences() -> Iterator[tuple[str, Path]]:
 
 
 def _jsonl(path: Path) -> list[dict]:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise CorpusError(f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each line")
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
@@ -126,10 +127,12 @@ def _jsonl(path: Path) -> list[dict]:
 def _text_of(line: str, where: str) -> str:
     try:
         text = json.loads(line)["text"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):  # of JSON, and of numbers and nesting beyond what Python reads
         raise CorpusError(f"{where}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
     if not isinstance(text, str):
         raise CorpusError(f"{where}: expected 'text' to be a string, got {type(text).__name__}")
+    if half := docs.SURROGATE.search(text):
+        raise CorpusError(f"{where}: expected 'text' of whole characters, got half of one, {half[0]!r}; write the file anew as UTF-8")
     return text
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gaussmark_lib import paths
+from gaussmark_lib.errors import RecordError
+from gaussmark_lib.runs import circumstances
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
@@ -48,6 +50,7 @@ def run(
 
     Raises:
         GaussMarkError: before anything starts: no such notebook, or parameters that cannot be used.
+        RecordError: before anything starts: the record cannot be kept there; or after a run that failed and could not be kept.
         RunFailedError: a cell raised, or the kernel died; what there is was kept in ``<id>.failed``.
         KeyboardInterrupt: after keeping it in the same way.
     """
@@ -58,26 +61,36 @@ def run(
 
     changed = {name: value for name, value in values.items() if value != source.parameters[name].default}
     bar = progress and {"desc": source.name, "unit": "cell"} | (progress if isinstance(progress, dict) else {})
-    kept = target.with_name(f"{target.name}.failed")
     started = datetime.now(UTC)
-    partial = records.begin(target)
+    partial = records.begin(target, {"params.json": records.as_json(values), "notebook.ipynb": source.text})
     file = partial / "notebook.ipynb"
     try:
-        records.write_json(partial / "params.json", values)
-        file.write_text(source.text, encoding="utf-8")
         kernel.execute(file, changed, folder=source.path.parent, env={RUN_DIR: str(partial)}, progress=bar, wanted=wanted)
-        records.write_json(partial / "status.json", {"status": "complete", **records.circumstances(started)})
+        if not (partial / "results.json").exists():  # nothing was recorded; a record without this file is damaged
+            records.write_json(partial / "results.json", {})
+        records.write_json(partial / "status.json", {"status": "complete", **circumstances.since(started)})
     except BaseException as error:
-        outcome = "failed" if isinstance(error, Exception) else "interrupted"
         cell, reason = kernel.mark_stopped(file, error)
-        records.write_json(partial / "status.json", {"status": outcome, "error": reason, "cell": cell, **records.circumstances(started)})
-        records.finish(partial, kept, replace=True)
-        reason = f"in cell `{cell}`: {reason}" if cell else reason
-        message = f"{source.name} {outcome}: {reason}\nits record is {kept}"
-        raise (RunFailedError(message, reason, kept) if outcome == "failed" else type(error)(message)) from error
+        raise _stopped(source.name, error, cell, reason, partial, records.failed(target), started) from error
     records.finish(partial, target, replace=force)
-    shutil.rmtree(kept, ignore_errors=True)
-    return replace(records.load(target), cached=False)
+    shutil.rmtree(records.failed(target), ignore_errors=True)
+    return replace(records.read(target), cached=False)
+
+
+def _stopped(name: str, error: BaseException, cell: str | None, reason: str, partial: Path, kept: Path, started: datetime) -> BaseException:
+    """What to raise for a run that did not end, once the record of how far it came is ``kept``."""
+    outcome = "failed" if isinstance(error, Exception) else "interrupted"
+    where = f"in cell `{cell}`: {reason}" if cell else reason
+    message = f"{name} {outcome}: {where}"
+    try:
+        records.write_json(partial / "status.json", {"status": outcome, "error": reason, "cell": cell, **circumstances.since(started)})
+        records.finish(partial, kept, replace=True)
+    except (OSError, RecordError) as problem:  # a disk that filled up, for example
+        shutil.rmtree(partial, ignore_errors=True)
+        message = f"{message}\nno record of it could be kept: {getattr(problem, 'strerror', None) or problem}"
+        return RecordError(message) if outcome == "failed" else type(error)(message)
+    message = f"{message}\nits record is {kept}"
+    return RunFailedError(message, where, kept) if outcome == "failed" else type(error)(message)
 
 
 def find(notebook: str | Path | Notebook, params: Mapping[str, Any] | None = None, *, root: Path | None = None) -> Run | None:

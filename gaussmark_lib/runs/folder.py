@@ -10,26 +10,27 @@ so that the next run beside it recognises what a killed process left, and remove
 import errno
 import hashlib
 import json
+import logging
 import os
 import platform
 import secrets
 import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaussmark_lib import paths
+from gaussmark_lib.errors import RecordError
+from gaussmark_lib.runs import words
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
+FIELDS = {"started": str, "finished": str, "seconds": int | float}  # of a complete status.json: those that readers print
+LEAST_FREE = 16 * 2**20  # bytes on the disk; a record with figures takes one or two million
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,15 @@ class Run:
     @property
     def numbers(self) -> dict[str, str]:
         """The results without the headline, one line each: nested names joined, estimates with their intervals, four digits, long lists counted."""
-        return dict(_lines({name: value for name, value in self.results.items() if name != "headline"}))
+        return dict(words.lines({name: value for name, value in self.results.items() if name != "headline"}))
 
     @property
     def headline(self) -> tuple[str, str] | None:
         """What ``runs.headline`` recorded: the quantity, and its value with interval, unit and n, as in ``0.93 (0.85 to 0.98), n = 60``."""
-        if not (found := self.results.get("headline")):
+        found = self.results.get("headline")
+        if not (isinstance(found, dict) and {"sentence", "value", "low", "high", "n", "unit"} <= found.keys()):
             return None
-        value, low, high, n = (_words(found[name]) for name in ("value", "low", "high", "n"))
+        value, low, high, n = (words.of(found[name]) for name in ("value", "low", "high", "n"))
         return found["sentence"], " ".join(filter(None, [value, found["unit"], f"({low} to {high}), n = {n}"]))
 
     def table(self, name: str) -> "pd.DataFrame":
@@ -70,51 +72,110 @@ def figures(folder: Path) -> list[Path]:
     return sorted(folder.glob("figures/*.png"), key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
-def _lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
-        rest = "".join(f", {key.replace('_', ' ')} = {_words(item)}" for key, item in value.items() if key not in ("value", "low", "high"))
-        yield name, f"{_words(value['value'])} ({_words(value['low'])} to {_words(value['high'])}){rest}"
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _lines(item, f"{name} · {key}" if name else key)
-    elif isinstance(value, list) and len(value) > 8:
-        yield name, f"{len(value)} values"
-    else:
-        yield name, _words(value)
-
-
-def _words(value: Any) -> str:
-    match value:
-        case None:
-            return "–"
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}" if abs(value) >= 10_000 else str(value)
-        case float():
-            return f"{value:.4g}"
-        case list():
-            return ", ".join(map(_words, value))
-    return str(value)
-
-
 def load(folder: Path) -> Run | None:
-    """The complete record in a folder; None where there is no folder, or anything else in it."""
-    try:
-        status, params = (json.loads((folder / name).read_text()) for name in ("status.json", "params.json"))
-        results = json.loads((folder / "results.json").read_text()) if (folder / "results.json").exists() else {}
-    except (OSError, ValueError):
+    """The complete record in a folder; None where there is none. A damaged one counts as none, which one line in the log says."""
+    if not os.path.isdir(folder):
         return None
-    return Run(folder, folder.name, params, results, status) if status.get("status") == "complete" else None
+    try:
+        return read(folder)
+    except RecordError as error:
+        _log.warning("%s; it counts as none", error)
+        return None
 
 
-def begin(target: Path) -> Path:
-    """A new hidden folder beside ``target``, of this process alone; those of processes that are dead are removed."""
-    for left in _abandoned(target.parent):
-        shutil.rmtree(left, ignore_errors=True)
+def read(folder: Path) -> Run | None:
+    """As ``load``, but a damaged record is a RecordError that says what is wrong with it."""
+    try:
+        status = _object(folder / "status.json")
+        if status.get("status") in ("failed", "interrupted"):
+            return None
+        wrong = [name for name, kind in FIELDS.items() if not isinstance(status.get(name), kind)]
+        if wrong or status.get("status") != "complete":
+            raise RecordError(f"its status.json lacks {', '.join(wrong) or 'the status'}")
+        return Run(folder, folder.name, _object(folder / "params.json"), _object(folder / "results.json"), status)
+    except RecordError as error:
+        raise RecordError(f"the record {folder} is damaged: {error}") from None
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        return read(folder) is not None
+    except RecordError:
+        return False
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"its {path.name} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise RecordError(f"its {path.name} is not whole JSON") from None
+    if not isinstance(content, dict):
+        raise RecordError(f"its {path.name} should be an object, and is {json.dumps(content)[:40]}")
+    return content
+
+
+def failed(target: Path) -> Path:
+    """Where a run is kept that should have become ``target`` and did not end."""
+    return target.with_name(f"{target.name}.failed")
+
+
+def begin(target: Path, files: Mapping[str, str] | None = None) -> Path:
+    """A new hidden folder beside ``target``, of this process alone, with its first files; those of processes that are dead are removed.
+
+    RecordError where no record can be kept. It comes before there is any work to lose, and leaves nothing behind.
+    """
+    for place in (target, failed(target)):
+        if os.path.lexists(place) and not os.path.isdir(place):
+            raise RecordError(f"expected the folder of a record at {place}, or nothing, found a file; move it away")
     partial = _hidden(target, "partial")
-    partial.mkdir(parents=True)
+    new = _missing(target)
+    try:
+        for left in _abandoned(target.parent):
+            shutil.rmtree(left, ignore_errors=True)
+        partial.mkdir(parents=True)
+        disk = shutil.disk_usage(partial)
+        if disk.total and disk.free < LEAST_FREE:
+            raise OSError(errno.ENOSPC, f"expected {LEAST_FREE >> 20} MiB of free space, found {disk.free / 2**20:.1f}")
+        for name, text in (files or {}).items():
+            (partial / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        _remove_empty(new)
+        raise RecordError(f"no record can be kept in {target.parent}: {error.strerror}; make room there, or name another folder") from None
     return partial
+
+
+def check(target: Path) -> None:
+    """RecordError where ``begin`` would raise it, for what writes its record only after hours. Nothing is left either way."""
+    new = _missing(target)
+    shutil.rmtree(begin(target))
+    _remove_empty(new)
+
+
+def _missing(target: Path) -> list[Path]:
+    return [folder for folder in target.parents if not os.path.exists(folder)]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # something is in it by now
+            folder.rmdir()
+
+
+@contextmanager
+def written(target: Path, *, replace: bool) -> Iterator[Path]:
+    """``begin`` and ``finish`` around what writes a folder's files; without them, nothing is left. An OSError becomes a RecordError."""
+    partial = begin(target)
+    try:
+        yield partial
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise RecordError(f"{target} could not be written: {error.strerror or error}") from None
+        raise
+    finish(partial, target, replace=replace)
 
 
 def finish(partial: Path, target: Path, *, replace: bool) -> None:
@@ -125,8 +186,9 @@ def finish(partial: Path, target: Path, *, replace: bool) -> None:
             return
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        if not replace and load(target):
+                shutil.rmtree(partial, ignore_errors=True)
+                raise RecordError(f"the record {target} cannot be put in its place: {error.strerror}") from None
+        if not replace and _is_complete(target):
             shutil.rmtree(partial)
             return
         old = _hidden(target, "old")
@@ -164,37 +226,15 @@ def _machine() -> str:
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
 
 
+def as_json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def circumstances(started: datetime) -> dict[str, Any]:
-    """Everything about a run that is no part of its question. No environment variables, host or user names: they may be secrets."""
-    finished = datetime.now(UTC)
-    return {
-        "started": started.isoformat(timespec="seconds"),
-        "finished": finished.isoformat(timespec="seconds"),
-        "seconds": round((finished - started).total_seconds(), 1),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        "platform": platform.platform(),
-        "commit": commit(),
-    }
-
-
-def commit() -> str | None:
-    """The checkout's git commit, with ``-dirty`` if files differ from it; None outside of git."""
-    with suppress(OSError, subprocess.SubprocessError):
-        if Path(_git("rev-parse", "--show-toplevel")).resolve() == paths.ROOT:
-            return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
-    return None
-
-
-def _git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(paths.ROOT), *words], capture_output=True, text=True, check=True, timeout=30).stdout.strip()
-
-
-def version(package: str) -> str | None:
+    """Whole or not at all, on a full disk too."""
+    partial = path.with_name(f".{path.name}.partial")
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+        partial.write_text(as_json(content), encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -2,25 +2,29 @@
 
     of_sources(cells)  = SHA-256 over the files of all library modules that the cells import, directly or not, without ``OUTSIDE``,
                          and over the files of the embedded model
-    of_inputs(values)  = SHA-256 of each local model folder and text file that a parameter names
+    of_inputs(values)  = SHA-256 of each local file and folder that a parameter names: a model, texts, a checkpoint
 
 A changed formula therefore discards the records of the notebooks that use it, and of no others; a changed figure discards none.
-Each file is read once a process for each of its states (size and time of change), because a model may have many gigabytes.
+Each file is read once a process for each of its states (size, times of change, place on the disk), because a model may have many gigabytes.
 """
 
 import ast
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gaussmark_lib import paths
+from gaussmark_lib.errors import ParameterError
 
 PACKAGE = paths.ROOT / "gaussmark_lib"
 MODEL = paths.DATA / "doclm"
 OUTSIDE = ("plots", "widgets", "cli", "runs", "sweeps")  # they show, call or keep an answer, and compute nothing of it
-TEXTS = (".jsonl", ".jsonl.gz")
+WRITTEN = "save_"  # begins the names of parameters that say where a notebook writes
+MOST_FILES = 10_000  # in a folder that a parameter names
 
 
 def of_sources(sources: Iterable[str]) -> str:
@@ -34,15 +38,32 @@ def of_module(name: str) -> str:
 
 
 def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Parameter name → hash of the model's folder or text file that its value names, relative to ``folder``. Others are left out."""
-    found = {}
-    for name, value in values.items():
-        path = folder / Path(value).expanduser() if value and isinstance(value, str) else None
-        if path and name == "model" and path.is_dir():
-            found[name] = _of_folder(path)
-        elif path and path.name.endswith(TEXTS) and path.is_file():
-            found[name] = _digest(*_state(path))
-    return found
+    """Parameter name → hash of the files and folders that its value, or a value in its list, names relative to ``folder``.
+
+    Others are left out, and so are parameters called ``save_…``: what a run writes is not what it reads.
+    """
+    named = {name: _named(value, folder) for name, value in values.items() if not name.startswith(WRITTEN)}
+    try:
+        return {name: " ".join(map(_of_path, found)) for name, found in named.items() if found}
+    except OSError as error:
+        raise ParameterError(
+            f"{error.filename}: expected a file that can be read, because its content is part of the run's id: {error.strerror}"
+        ) from None
+
+
+def _named(value: Any, folder: Path) -> list[Path]:
+    """The files and folders that a value names. A dot, a slash or a tilde alone is a text: nobody means all that lies there."""
+    texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str) and "\0" not in item]
+    found = [folder / os.path.expanduser(text) for text in texts if text.strip("./~")]
+    return [path for path in found if os.path.isfile(path) or os.path.isdir(path)]
+
+
+def _of_path(path: Path) -> str:
+    if path.is_file():
+        return _digest(*_state(path))
+    if len(list(islice(path.rglob("*"), MOST_FILES + 1))) > MOST_FILES:
+        raise ParameterError(f"{path}: expected a folder of at most {MOST_FILES:,} files, because they are part of the run's id; name a smaller one")
+    return _of_folder(path)
 
 
 def _of_modules(names: set[str]) -> str:
@@ -86,7 +107,7 @@ def _imported(source: str) -> set[str]:
     lines = ("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
     try:
         tree = ast.parse("\n".join(lines))
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last three: zero bytes, and expressions that are nested too deeply
         return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in PACKAGE.rglob("*.py")}
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -104,23 +125,24 @@ def _file(name: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _state(path: Path) -> tuple[Path, int, int]:
+def _state(path: Path) -> tuple[Path, tuple[int, ...]]:
+    """A copy with the old file's size and time still has a time of change (ctime) and a place (inode) of its own."""
     status = path.stat()
-    return path, status.st_size, status.st_mtime_ns
+    return path, (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 @cache
-def _digest(path: Path, size: int, modified: int) -> str:
+def _digest(path: Path, state: tuple[int, ...]) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @cache
-def _imports(path: Path, size: int, modified: int) -> frozenset[str]:
+def _imports(path: Path, state: tuple[int, ...]) -> frozenset[str]:
     return frozenset(_imported(path.read_text(encoding="utf-8")))
 
 
 @cache
-def _loads_its_folder(path: Path, size: int, modified: int) -> bool:
+def _loads_its_folder(path: Path, state: tuple[int, ...]) -> bool:
     """Whether a package imports all files beside it, as ``schemes`` does, so that adding a file registers a scheme."""
     return path.name == "__init__.py" and "iter_modules(__path__)" in path.read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ an interruption kills the kernel, papermill sees it die, and ends as it does for
 import logging
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -24,7 +23,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop, run_sync
 
-from gaussmark_lib.runs import forked
+from gaussmark_lib.runs import forked, sockets
 
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
 logging.getLogger("papermill").addHandler(logging.NullHandler())  # what goes wrong is raised; without a handler it is printed as well
@@ -33,8 +32,8 @@ logging.getLogger("papermill").addHandler(logging.NullHandler())  # what goes wr
 class Kernel(AsyncKernelManager):
     """One kernel process of this interpreter, with an environment and a working directory of its own."""
 
-    def __init__(self, sockets: str, env: dict[str, str], folder: Path):
-        super().__init__(transport="ipc", connection_file=os.path.join(sockets, "kernel.json"))
+    def __init__(self, private: str, env: dict[str, str], folder: Path):
+        super().__init__(transport="ipc", connection_file=os.path.join(private, "kernel.json"))
         self.launch = {"env": env, "cwd": str(folder)}
         self.clients: list[AsyncKernelClient] = []
 
@@ -77,8 +76,8 @@ def execute(
         nbclient.exceptions.DeadKernelError: the kernel died, for lack of memory for example.
         KeyboardInterrupt: as it came in the caller's thread, or because the answer is not wanted any more.
     """
-    with tempfile.TemporaryDirectory(prefix="gaussmark-", ignore_cleanup_errors=True) as sockets, ThreadPoolExecutor(1) as pool:
-        kernel = Kernel(sockets, {**os.environ, **env}, folder)
+    with sockets.folder() as private, ThreadPoolExecutor(1) as pool:
+        kernel = Kernel(private, {**os.environ, **env}, folder)
         job = pool.submit(_execute, kernel, path, dict(parameters), progress)
         try:
             while wait([job], timeout=0.5).not_done:
@@ -126,7 +125,8 @@ def mark_stopped(path: Path, error: BaseException) -> tuple[str | None, str]:
     if not any(output.output_type == "error" for output in stopped.outputs):
         stopped.outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"]))
     notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
-    nbformat.write(notebook, path)
+    with suppress(OSError):  # a full disk is what stopped it, and why must still be said
+        nbformat.write(notebook, path)
     return stopped.source.strip().partition("\n")[0], reason
 
 

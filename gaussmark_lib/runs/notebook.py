@@ -7,6 +7,7 @@ Everything that could change the answer is in the id; outputs, the machine and t
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,12 +62,12 @@ class Notebook:
         """See ``parameters.check``."""
         return parameters.check(self.parameters, given, self.name)
 
-    def run_id(self, values: Mapping[str, Any]) -> str:
-        """The id of this notebook's run with these values, which are complete and checked."""
+    def run_id(self, values: Mapping[str, Any], code: str | None = None) -> str:
+        """The id of this notebook's run with these values, which are complete and checked; ``code`` is ``self.code``, for who asks often."""
         question = {
             "cells": [[cell.kind, cell.source, cell.tags] for cell in self.cells],
             "parameters": dict(values),
-            "code": self.code,
+            "code": code or self.code,
             "inputs": identity.of_inputs(values, self.path.parent),
         }
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
@@ -81,13 +82,15 @@ def load(name: str | Path | Notebook) -> Notebook:
     if isinstance(name, Notebook):
         return name
     path = _find(str(name))
+    if path.stem.startswith("."):  # the record of "...ipynb" would lie in papermill_runs/.., and clean-ups take hidden folders
+        raise GaussMarkError(f"expected a notebook whose name does not begin with a dot, got {path.name!r}; rename it")
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         if content["nbformat"] != 4:
             raise GaussMarkError(f"its format is {content['nbformat']}, expected 4")
         cells = tuple(Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ()))) for c in content["cells"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise GaussMarkError(f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab") from None
     return Notebook(path.resolve(), text, cells)
 
@@ -99,7 +102,7 @@ def numbered() -> list[Path]:
 
 def _find(name: str) -> Path:
     for path in (Path(name), Path(f"{name}.ipynb")):
-        if path.suffix == ".ipynb" and path.is_file():
+        if path.suffix == ".ipynb" and os.path.isfile(path):
             return path
     known = {path.stem: path for path in sorted(paths.NOTEBOOKS.glob("*.ipynb"))}
     wanted = Path(name).stem if name.endswith(".ipynb") else name

@@ -15,10 +15,12 @@ import ast
 import difflib
 import io
 import operator
+import os
 import re
 import tokenize
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
@@ -26,12 +28,12 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import presets
 
-SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 _NUMBER = r"[-+]?(?:inf|[\d.]+(?:[eE][-+]?\d+)?)"
 _RANGE = re.compile(rf"([\[(])\s*({_NUMBER})\s*,\s*({_NUMBER})\s*([\])])\s*(.*)")
 _CHOICES = re.compile(r"\{(.*?)\}\s*(.*)")
+_PLACE = re.compile(r"(\.{1,2}|~)/.*", re.DOTALL)  # how a shell writes a place that is seen from where one stands
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,11 @@ class Parameter:
 
     def check(self, value: Any) -> Any:
         """``value`` as the parameter's type; raises pydantic's ValidationError where it does not fit."""
-        return TypeAdapter(self.type, config=STRICT).validate_python(value)
+        return self._adapter.validate_python(value)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter:
+        return TypeAdapter(self.type, config=STRICT)
 
     def fits(self, value: Any) -> bool:
         try:
@@ -73,7 +79,7 @@ def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
     try:
         tree = ast.parse(source)
         comments = _comments(source)
-    except (SyntaxError, tokenize.TokenError) as error:
+    except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
         raise ParameterError(f"{name}: the parameters cell is not Python: {error}") from None
     found: dict[str, Parameter] = {}
     last_line = 0
@@ -105,23 +111,47 @@ def check(declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str
         except KeyError:
             problems.append(f"{key}: no such parameter; {nearest(key, declared)}")
         except ValidationError:
-            problems.append(f"{key}: expected {declared[key].allowed}, got {value!r}")
+            problems.append(f"{key}: expected {declared[key].allowed}, got {_shown(value)}")
     if problems:
         raise ParameterError("\n  ".join([f"{name} cannot run with these parameters:", *problems]))
     return {key: values.get(key, parameter.default) for key, parameter in declared.items()}
 
 
 def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Values from a command line's (name, text) pairs; unknown names are kept, so that ``check`` reports them with all other problems."""
+    """Values from a command line's (name, text) pairs; unknown names are kept, so that ``check`` reports them with all other problems.
+
+    A path is seen from where the command was typed: a text that begins with ``./``, ``../`` or ``~/``, and the name of a model's folder or of
+    a ``.jsonl`` file that is there.
+    """
     values: dict[str, Any] = {}
     for key, text in typed:
         if key in values:
             raise ParameterError(f"{key} was given twice; give each parameter once")
         try:
-            values[key] = declared[key].parse(text) if key in declared else text
+            values[key] = _placed(key, declared[key].parse(text)) if key in declared else text
         except ValueError as error:
             raise ParameterError(f"{key}: cannot read {text!r}: {error}") from None
     return values
+
+
+def _placed(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_placed(name, item) for item in value]
+    if not isinstance(value, str) or not value or "\0" in value:
+        return value
+    place = os.path.abspath(os.path.expanduser(value))
+    is_place = _PLACE.fullmatch(value) and (os.path.exists(place) or not re.search(r"\s", value))  # "./configure is run first" is a text
+    is_model = name == "model" and value != "doclm" and os.path.isdir(place)
+    return place if is_place or is_model or (value.endswith((".jsonl", ".jsonl.gz")) and os.path.isfile(place)) else value
+
+
+def _shown(value: Any) -> str:
+    """``repr``, at most a line of it; a number of thousands of digits and a list without end have none."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"{type(value).__name__} of a length that cannot be shown"
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -141,7 +171,7 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
         raise ParameterError("expected `name: type = literal  # [low, high] help`")
     try:
         default = ast.literal_eval(statement.value)
-    except (ValueError, TypeError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise ParameterError("expected a literal; what is derived belongs in a later cell") from None
     annotation = ast.unparse(statement.annotation)
     limit, words, help_text = _limit(comment)
@@ -177,6 +207,17 @@ def _only(accepts: Callable[[Any], bool]) -> AfterValidator:
         return value
 
     return AfterValidator(validate)
+
+
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ParameterError("half a character, which no file can hold") from None
+    return text
+
+
+SCALARS = {"int": int, "float": float, "str": Annotated[str, AfterValidator(_whole)], "bool": bool}
 
 
 def _type(node: ast.expr, limit: list[AfterValidator]) -> Any:

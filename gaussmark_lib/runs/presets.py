@@ -1,10 +1,13 @@
 """Preset files, and YAML as people expect it: 1e-3 is a number, ``no`` is a word, and a name given twice is an error.
 
-PyYAML speaks YAML 1.1, where 1e-3 is a string, ``no`` is False, 12:30 is 750 and the last of two equal names wins silently.
+PyYAML speaks YAML 1.1, where 1e-3 is a string, ``no`` is False, 12:30 is 750 and the last of two equal names wins silently. It also reads
+what a few characters blow up to gigabytes or to a crash, so there are limits here, no aliases, and no types but those of JSON.
 """
 
 import difflib
+import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +16,71 @@ import yaml
 from gaussmark_lib import paths
 from gaussmark_lib.errors import ParameterError
 
+MOST_CHARACTERS, MOST_LEVELS, MOST_DIGITS = 500_000, 50, 100  # of a document, of what is nested in it, of a number
+TAG = "tag:yaml.org,2002:"
+SCALARS = {  # tag → how it is written, the characters that it begins with, and its value
+    "null": (r"|~|null|Null|NULL|None", ["", *"~nN"], lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF"), lambda text: text.lower() == "true"),
+    "int": (r"[-+]?[0-9]+", list("-+0123456789"), int),  # 010 is ten, not eight
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+        lambda text: float(re.sub(r"\.(?=[iInN])", "", text)),
+    ),
+}
+
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the core schema of YAML 1.2, and None as Python writes it."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 – the base class's own protocol
+    yaml_constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (f"{TAG}str", f"{TAG}seq", f"{TAG}map", None)}  # noqa: RUF012
+    level = 0
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        names = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for name in names:
-            if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            raise _refused(f"*{self.peek_event().anchor} stands for another place; write the value out", self.peek_event())
+        if self.level >= MOST_LEVELS:
+            raise _refused(f"expected at most {MOST_LEVELS} lists and mappings inside each other", self.peek_event())
+        self.level += 1
+        node = super().compose_node(parent, index)
+        self.level -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
+        found = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            names = Counter(self.construct_object(key, deep=True) for key, _ in node.value)
+            raise _refused(f"{names.most_common(1)[0][0]!r} is given twice", node)
+        return found
+
+    def scalar(self, node: yaml.Node) -> Any:
+        text, kind = self.construct_scalar(node), node.tag.removeprefix(TAG)
+        pattern, _, value = SCALARS[kind]
+        if len(text) > MOST_DIGITS or not re.fullmatch(pattern, text):
+            raise _refused(f"expected {kind} of at most {MOST_DIGITS} characters, got {text[:40]!r}", node)
+        return value(text)
 
 
-for _tag, _pattern, _first in [
-    ("null", r"|~|null|Null|NULL|None", ["", *"~nN"]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+\.?[0-9]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.0123456789")),
-]:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+for _kind, (_pattern, _first, _) in SCALARS.items():
+    _Loader.add_implicit_resolver(f"{TAG}{_kind}", re.compile(rf"^(?:{_pattern})$"), _first)
+    _Loader.add_constructor(f"{TAG}{_kind}", _Loader.scalar)
 
 
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))  # 010 is ten, not eight
+def _refused(what: str, where: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=what, problem_mark=where.start_mark)
 
 
 def load(text: str) -> Any:
     """The value of one YAML document; ParameterError, in one line, if it cannot be read."""
+    if len(text) > MOST_CHARACTERS:
+        raise ParameterError(f"expected at most {MOST_CHARACTERS:,} characters of YAML, got {len(text):,}")
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ParameterError(" ".join(str(error).split())) from None
+    except (ValueError, OverflowError) as error:  # "\\UFFFFFFFF", or %YAML with a version of thousands of digits
+        raise ParameterError(f"cannot be read as YAML: {error}") from None
 
 
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
@@ -56,15 +92,16 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
         ParameterError: there is none, or it is something else; says which presets there are.
     """
     places = [Path(name), paths.PRESETS / name, paths.PRESETS / f"{name}.yaml"]
-    path = next((place for place in places if place.is_file()), None)
+    path = next((place for place in places if os.path.isfile(place)), None)
     if path is None:
         known = sorted(place.stem for place in paths.PRESETS.glob("*.yaml"))
         near = difflib.get_close_matches(Path(name).stem, known, n=3) or known
         raise ParameterError(f"no {kind} is called {str(name)!r}; there are {', '.join(near) or 'none'} in {paths.PRESETS}")
     try:
-        values = load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            values = load(file.read(MOST_CHARACTERS + 1))
     except (OSError, ValueError) as error:
         raise ParameterError(f"the {kind} {path} cannot be read: {error}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ParameterError(f"the {kind} {path} should be lines of `name: value`, and is {type(values).__name__} {values!r}")
+        raise ParameterError(f"the {kind} {path} should be lines of `name: value`, and is {type(values).__name__} {repr(values)[:60]}")
     return values

@@ -7,8 +7,10 @@ ever read, and no secret is written.
 
 import hashlib
 import json
+import logging
 import os
 import weakref
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from gaussmark_lib.runs import identity
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
 
+_log = logging.getLogger(__name__)
 _known: "weakref.WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = weakref.WeakKeyDictionary()
 
 
@@ -34,15 +37,43 @@ def responses(
     perturb.refuse_perturbed(model)
     folder = folder or paths.TEXTS
     path = folder / f"{_name(model, scheme, prompts, n_tokens, seed)}.json"
-    if path.exists():
-        return json.loads(path.read_text())
+    if (kept := _read(path)) is not None:
+        return kept
     write = scheme.generate if scheme else generate.sample
     texts = write(model, prompts, n_tokens, seed=seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(texts))
-    partial.replace(path)  # a reader never sees half a file
+    _keep(path, texts)
     return texts
+
+
+def _read(path: Path) -> list[list[int]] | None:
+    """The texts in a file; None without one, and for one that is damaged, which one line in the log says."""
+    if not os.path.exists(path):
+        return None
+    try:
+        content = json.loads(path.read_text())
+        if content["sha256"] == _sha256(content["texts"]):
+            return content["texts"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    _log.warning("the texts kept in %s are damaged, and are written again", path)
+    return None
+
+
+def _keep(path: Path, texts: list[list[int]]) -> None:
+    """Writes the texts with their checksum. If the folder takes none, the next one who asks has to wait again, and that is all."""
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps({"sha256": _sha256(texts), "texts": texts}))
+        partial.replace(path)  # a reader never sees half a file
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        _log.warning("texts cannot be kept in %s: %s; make room there, or they are written each time", path.parent, error.strerror)
+
+
+def _sha256(texts: list[list[int]]) -> str:
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
 def _name(model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, seed: int) -> str:

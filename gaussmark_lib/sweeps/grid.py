@@ -16,6 +16,7 @@ In a file, it is read by ``presets.read(name, "grid")``. All of it is checked be
 
 import itertools
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs.notebook import Notebook
 
 CELLS = "cells"  # not a parameter's name: no parameter can be a list of mappings
+MOST = 10_000  # cells: more take minutes to check, and days to run
 
 
 def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -35,6 +37,8 @@ def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any]
     Raises:
         ParameterError: lists everything in the grid that cannot be used, with the expected and the given value.
     """
+    if (n := math.prod(max(1, len(values)) for values in grid.values() if isinstance(values, list))) > MOST:
+        raise ParameterError(f"{notebook.name} cannot be swept over this grid: expected at most {MOST:,} cells, got {n:,}; sweep it in parts")
     problems: list[str] = []
     listed = _listed(grid.get(CELLS, [{}]), problems)
     crossed = {name: _values(notebook, name, given, problems) for name, given in grid.items() if name != CELLS}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from gaussmark_lib import paths
+from gaussmark_lib.runs import circumstances
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.notebook import Notebook
@@ -97,6 +98,7 @@ def sweep(
 
     Raises:
         ParameterError: a grid that cannot be swept over.
+        RecordError: no table or record can be kept there; before anything runs, or after it if the disk fills up meanwhile.
         ClusterError: no worker has the resources that the runs ask for, or a worker cannot take part.
         KeyboardInterrupt: after everything that runs is stopped; finished cells keep their records.
     """
@@ -106,7 +108,9 @@ def sweep(
     root = (root or paths.RUNS).absolute()
     started, code = datetime.now(UTC), source.code
     rows = grids.cells(source, grid, params)
-    cells = {source.run_id(values): values for values in rows}
+    cells = {source.run_id(values, code): values for values in rows}
+    target = root / f"sweep-{hashlib.sha256(' '.join(cells).encode()).hexdigest()[:12]}"
+    records.check(target)
     answers = {run_id: run for run_id in cells if (run := records.load(root / source.name / run_id))}
     cached, outcomes = len(answers), {}
     with tqdm(total=len(cells), initial=cached, desc=source.name, unit="run", smoothing=0, disable=not progress) as bar:
@@ -129,22 +133,20 @@ def sweep(
         "params": dict(params or {}),
         "code": code,
         "cells": [{"run": run_id, "params": own[run_id], **ends[run_id]} for run_id in cells],
-        **records.circumstances(started),
+        **circumstances.since(started),
     }
-    target = root / f"sweep-{hashlib.sha256(' '.join(cells).encode()).hexdigest()[:12]}"
-    partial = records.begin(target)
-    records.write_json(partial / "sweep.json", facts)
-    tables.write(partial, cells, answers, varying)
-    records.finish(partial, target, replace=True)
+    with records.written(target, replace=True) as partial:
+        records.write_json(partial / "sweep.json", facts)
+        tables.write(partial, cells, answers, varying)
     return Sweep(target, cells, cached + sum(outcome.cached for outcome in outcomes.values()), list(failed.values()))
 
 
 def _run(source: Notebook, missing: dict[str, dict], root: Path, gpus_per_run: int, place: dict[str, Any], bar: tqdm) -> "dict[str, Outcome]":
     from gaussmark_lib.sweeps import places, submit  # here, because Dask and papermill take seconds to import, and a sweep may be done already
 
-    root.mkdir(parents=True, exist_ok=True)
     jobs = [submit.Job(source, values, run_id) for run_id, values in missing.items()]
     with places.connect(gpus_per_run=gpus_per_run, **place) as client:
+        root.mkdir(parents=True, exist_ok=True)
         return dict(zip(missing, submit.run_all(client, jobs, root=root, gpus_per_run=gpus_per_run, bar=bar), strict=True))
 
 

@@ -4,6 +4,7 @@ A worker is always a process with one thread, because a process runs one noteboo
 worker has, so ``connect`` looks for everything that is asked for, and refuses what is not there.
 """
 
+import asyncio
 import logging
 import os
 import re
@@ -12,16 +13,15 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.system import CPU_COUNT
-from distributed import Client, Nanny, Scheduler, SpecCluster, Status
-from distributed.comm import get_address_host_port
+from distributed import Client, Nanny, Scheduler, Security, SpecCluster, Status, comm
 from distributed.system import MEMORY_LIMIT
-from distributed.utils import TimeoutError as DaskTimeoutError
 
 from gaussmark_lib.errors import ClusterError
 from gaussmark_lib.runs import presets
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10  # seconds for a scheduler to answer
 MEMORY = 2 * 1024**3  # bytes that a small model's run may need
+MOST_PER_CORE = 16  # local processes
 QUEUES = {"slurm": "SLURM", "pbs": "PBS", "sge": "SGE", "lsf": "LSF", "oar": "OAR", "moab": "Moab", "htcondor": "HTCondor"}
 
 
@@ -62,8 +63,9 @@ def at_once(cells: int, workers: int | None = None) -> int:
 
     It does not depend on what is left to do, because the number of threads of each process may change a last digit.
     """
-    if workers is not None and workers < 1:
-        raise ClusterError(f"expected at least one worker, got {workers}")
+    most = MOST_PER_CORE * CPU_COUNT
+    if workers is not None and not 1 <= workers <= most:
+        raise ClusterError(f"expected from 1 to {most} workers on this machine of {CPU_COUNT} cores, got {workers}")
     return workers or max(1, min(cells, CPU_COUNT, int(MEMORY_LIMIT // MEMORY)))
 
 
@@ -120,16 +122,31 @@ def _shares(cells: int, workers: int | None, gpus_per_run: int) -> tuple[list[di
 @contextmanager
 def _scheduler(address: str, gpus_per_run: int) -> Iterator[Client]:
     try:
-        socket.create_connection(get_address_host_port(address, strict=True), PATIENCE).close()  # refused at once, and without half a client
+        socket.create_connection(comm.get_address_host_port(address, strict=True), PATIENCE / 2).close()  # refused at once
+        with ThreadPoolExecutor(1) as aside:  # a notebook has an event loop in this thread
+            kind = aside.submit(asyncio.run, asyncio.wait_for(_who_is(address), PATIENCE / 2)).result()
+        if kind != "Scheduler":
+            raise ClusterError(f"it is a Dask {kind}")
         client = Client(address, timeout=PATIENCE, set_as_default=False)
-    except (OSError, ValueError, DaskTimeoutError) as error:
-        raise ClusterError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`, or correct the address ({error})") from None
+    except Exception as error:  # as many kinds as there are servers
+        reason = str(error) or type(error).__name__
+        raise ClusterError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`, or correct the address ({reason})") from None
     with client:
         found = client.scheduler_info()["workers"].values()
         if not found:
             raise ClusterError(f"the scheduler at {address} has no workers; start some with `dask worker {address} --nthreads 1`")
         _enough(address, [(worker["nthreads"], worker.get("resources", {}).get("GPU", 0)) for worker in found], gpus_per_run)
         yield client
+
+
+async def _who_is(address: str) -> str:
+    """Which of its kinds of servers Dask says is there. ``Client`` alone would wait minutes for another server that takes a connection in silence."""
+    line = await comm.connect(address, **Security().get_connection_args("client"))
+    try:
+        await line.write({"op": "identity", "reply": True})
+        return (await line.read())["type"]
+    finally:
+        line.abort()
 
 
 @contextmanager

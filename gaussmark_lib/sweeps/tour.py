@@ -26,8 +26,8 @@ from tqdm.auto import tqdm
 
 from gaussmark_lib import paths, runs
 from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.runs import circumstances, kernel
 from gaussmark_lib.runs import folder as records
-from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -84,12 +84,14 @@ def tour(*, force: bool = False, workers: int | None = None, progress: bool = Tr
         workers: how many notebooks run at a time; one a core by default, as far as memory allows. With 1 each has all cores.
 
     Raises:
-        GaussMarkError: there is no notebook to run.
+        GaussMarkError: there is no notebook to run, or no page can be kept there.
         KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their records.
     """
     root = (root or paths.RUNS).absolute()
     if not (stops := [_read(file) for file in notebooks.numbered()]):
         raise GaussMarkError(f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found none")
+    target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    records.check(target)
     for stop in stops:
         if not force and stop.source:
             stop.run = records.load(root / stop.name / stop.run_id)
@@ -99,13 +101,11 @@ def tour(*, force: bool = False, workers: int | None = None, progress: bool = Tr
             _run(stops, force, workers, bar, root)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command goes on from there") from None
-    target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    partial = records.begin(target)
-    for stop in stops:
-        if stop.record:
-            _copy(stop, partial)
-    (partial / "index.html").write_text(_page(stops), encoding="utf-8")
-    records.finish(partial, target, replace=False)
+    with records.written(target, replace=False) as partial:
+        for stop in stops:
+            if stop.record:
+                _copy(stop, partial)
+        (partial / "index.html").write_text(_page(stops), encoding="utf-8")
     return Tour(target, stops)
 
 
@@ -146,8 +146,8 @@ def _run_side_by_side(stops: list[Stop], force: bool, workers: int, bar: tqdm, r
 
     longest_first = sorted(stops, key=lambda stop: -stop.source.tour.get("seconds", 0))
     jobs = [submit.Job(stop.source, stop.values, stop.run_id) for stop in longest_first]
-    root.mkdir(parents=True, exist_ok=True)
     with places.connect(cells=len(stops), workers=workers) as client:
+        root.mkdir(parents=True, exist_ok=True)
         outcomes = submit.run_all(client, jobs, root=root, bar=bar, force=force, at_a_time=workers)
     for stop, outcome in zip(longest_first, outcomes, strict=True):
         if run := not outcome.error and records.load(root / stop.name / stop.run_id):
@@ -188,5 +188,5 @@ def _copy(stop: Stop, folder: Path) -> None:
 
 def _page(stops: list[Stop]) -> str:
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    facts = {"commit": records.commit(), "python": platform.python_version(), "torch": records.version("torch")}
+    facts = {"commit": circumstances.commit(), "python": platform.python_version(), "torch": circumstances.version("torch")}
     return environment.get_template("tour.html.j2").render(stops=stops, made=datetime.now(), facts=facts)

@@ -176,6 +176,27 @@ def test_the_cache_is_read_back_and_built_only_once(built, tmp_path, monkeypatch
     assert [file.name for file in (tmp_path / "cache").iterdir()] == [f"docs-{docs.fingerprint()}.parquet"]
 
 
+def test_a_damaged_cache_is_built_again_and_that_is_said(built, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(docs, "CACHE", tmp_path)
+    first = docs.load()
+    [path] = tmp_path.glob("docs-*.parquet")
+    path.write_bytes(path.read_bytes()[:100])
+    pd.testing.assert_frame_equal(docs.load(), first)
+    assert caplog.messages == [f"{path} is damaged, and is built again"]
+
+
+@pytest.mark.parametrize("fault", ["file", "read-only"])
+def test_a_cache_that_cannot_be_kept_is_noticed_before_the_work(tmp_path, monkeypatch, fault):
+    monkeypatch.setattr(docs, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(docs, "build", lambda: pytest.fail("it was built"))
+    if fault == "file":
+        (tmp_path / "cache").touch()
+    else:
+        monkeypatch.setattr(type(tmp_path), "touch", lambda path: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
+    with pytest.raises(CorpusError, match=r"corpus cannot be kept in .*cache: (File exists|Read-only file system); make room"):
+        docs.load()
+
+
 class _Installed:
     """An installed distribution of this version, with these files."""
 

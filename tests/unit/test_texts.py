@@ -116,7 +116,9 @@ class TestJsonl:
         with pytest.raises(CorpusError, match=r"cannot read .*mine\.jsonl\.gz|expected some texts"):
             texts.load(path)
 
-    @pytest.mark.parametrize("line", ["{", "[1]", '"x"', "3", "null", '{"txt": "a"}', "plain words"])
+    @pytest.mark.parametrize(
+        "line", ["{", "[1]", '"x"', "3", "null", '{"txt": "a"}', "plain words", "[" * 100_000, "1" * 5000, '{"text": "a", "n": ' + "1" * 5000 + "}"]
+    )
     def test_a_line_without_a_text_is_named_by_number(self, tmp_path, line):
         path = self.write(tmp_path / "mine.jsonl", {"text": "a"}, "", line)
         with pytest.raises(CorpusError, match=r"mine\.jsonl, line 3: expected a JSON object with a 'text' field, got"):
@@ -128,13 +130,19 @@ class TestJsonl:
         with pytest.raises(CorpusError, match="line 1: expected 'text' to be a string, got"):
             texts.load(path)
 
+    @pytest.mark.parametrize("text", [r"\ud83d", r"a\udc00 b", r"\udc00\ud800"])
+    def test_half_a_character(self, tmp_path, text):
+        path = self.write(tmp_path / "mine.jsonl", r'{"text": "\ud83d\ude00 whole"}', f'{{"text": "{text}"}}')
+        with pytest.raises(CorpusError, match=r"mine\.jsonl, line 2: expected 'text' of whole characters, got half of one, '\\ud"):
+            texts.load(path)
+
     def test_bytes_that_are_no_text(self, tmp_path):
         path = tmp_path / "mine.jsonl"
         path.write_bytes(b'{"text": "\xff\xfe"}')
         with pytest.raises(CorpusError, match=r"cannot read .*expected UTF-8 text"):
             texts.load(path)
 
-    @pytest.mark.parametrize("name", ["none.jsonl", "none.jsonl.gz"])
+    @pytest.mark.parametrize("name", ["none.jsonl", "none.jsonl.gz", "x" * 300 + ".jsonl"])
     def test_a_missing_file(self, tmp_path, name):
         with pytest.raises(CorpusError, match=rf"no file .*{name}: expected a \.jsonl file"):
             texts.load(tmp_path / name)

@@ -1,5 +1,6 @@
 """A run ends in a complete record or in one that says it failed; the same question is computed once."""
 
+import errno
 import json
 import os
 import sys
@@ -10,9 +11,10 @@ import pytest
 from small_notebooks import code, parameters, write
 
 from gaussmark_lib import runs
-from gaussmark_lib.errors import ParameterError
+from gaussmark_lib.errors import ParameterError, RecordError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import kernel
+from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.notebook import Notebook
 
 RECORDING = """
@@ -170,6 +172,8 @@ def test_what_is_no_complete_record_is_not_mistaken_for_one(tmp_path, monkeypatc
         lambda: (target / "status.json").write_text("{"),
         lambda: (target / "status.json").unlink(),
         lambda: (target / "params.json").unlink(),
+        lambda: (target / "results.json").unlink(),
+        lambda: (target / "status.json").write_text("[]"),
     ]:
         spoil()
         assert runs.find(notebook, root=tmp_path / "runs") is None
@@ -191,3 +195,65 @@ def test_whatever_stops_a_run_is_recorded(tmp_path, monkeypatch, error, status):
     (folder,) = (tmp_path / "runs" / "demo").iterdir()
     assert folder.name.endswith(".failed")
     assert json.loads((folder / "status.json").read_text())["status"] == status
+
+
+def test_a_damaged_record_is_run_again_and_that_is_said_once(tmp_path, monkeypatch, caplog):
+    _fake(monkeypatch, lambda folder: None)
+    notebook = write(tmp_path / "demo.ipynb", parameters())
+    first = _run(notebook, tmp_path / "runs")
+    (first.dir / "status.json").write_text("[]")
+    again = _run(notebook, tmp_path / "runs")
+    assert (again.cached, again.dir) == (False, first.dir)
+    assert len(caplog.messages) == 1
+
+
+def test_a_run_that_records_nothing_is_complete_too(tmp_path, monkeypatch):
+    _fake(monkeypatch, lambda folder: None)
+    notebook = write(tmp_path / "demo.ipynb", parameters())
+    assert _run(notebook, tmp_path / "runs").results == {}
+    assert _run(notebook, tmp_path / "runs").cached
+
+
+def test_changed_weights_are_another_question(tmp_path, monkeypatch):
+    _fake(monkeypatch, lambda folder: None)
+    notebook = write(tmp_path / "demo.ipynb", parameters("model: str = 'doclm'"))
+    weights = tmp_path / "mine" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_text("one")
+    asked = {"params": {"model": str(weights.parent)}}
+    first = _run(notebook, tmp_path / "runs", **asked)
+    assert _run(notebook, tmp_path / "runs", **asked).dir == first.dir
+    weights.write_text("two")
+    again = _run(notebook, tmp_path / "runs", **asked)
+    assert not again.cached
+    assert again.id != first.id
+
+
+@pytest.mark.parametrize("place", ["runs", "runs/demo", "runs/demo/ID"])
+def test_records_that_cannot_be_kept_are_noticed_before_any_work(tmp_path, no_kernel, place):
+    notebook = write(tmp_path / "demo.ipynb", parameters())
+    source = notebooks.load(notebook)
+    file = tmp_path / place.replace("ID", source.run_id(source.check({})))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("mine")
+    with pytest.raises(RecordError, match=r"no record can be kept in|found a file; move it away"):
+        _run(notebook, tmp_path / "runs")
+    assert file.read_text() == "mine"
+    assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and path != file] == []
+
+
+@pytest.mark.parametrize(("error", "expected"), [(OSError(errno.ENOSPC, "No space left"), RecordError), (KeyboardInterrupt(), KeyboardInterrupt)])
+def test_a_disk_that_fills_up_during_a_run_leaves_its_reason_and_no_files(tmp_path, monkeypatch, error, expected):
+    def fill(folder):
+        def full(*arguments, **options):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Path, "write_text", full)
+        raise error
+
+    _fake(monkeypatch, fill)
+    notebook = write(tmp_path / "demo.ipynb", parameters())
+    with pytest.raises(expected, match=r"demo (failed|interrupted): .*\nno record of it could be kept: No space left on device"):
+        _run(notebook, tmp_path / "runs")
+    assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file()] == []
+    assert list((tmp_path / "runs" / "demo").iterdir()) == []

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import identity
 
 FILES = {
@@ -133,6 +134,48 @@ def test_a_large_file_is_read_once_for_each_of_its_states(tmp_path, monkeypatch)
 @pytest.mark.parametrize("value", ["doclm", "", "organisation/name", None, 3, ["a.jsonl"], "missing.jsonl", "docs"])
 def test_values_that_name_no_local_file_have_no_digest(tmp_path, value):
     assert identity.of_inputs({"model": value, "text": value, "other": value}, tmp_path) == {}
+
+
+@pytest.mark.parametrize("value", [".", "..", "./", "/", "~", "", "\0", "x" * 5000, "\ud800", "~nobody/x"])
+def test_texts_that_are_no_names_of_files(tmp_path, value):
+    assert identity.of_inputs({"prompt": value, "prompts": [value]}, tmp_path) == {}
+
+
+def test_whatever_a_parameter_names_is_part_of_the_question_but_what_it_writes(tmp_path):
+    _write(tmp_path / "notes.txt", "one")
+    _write(tmp_path / "state" / "weights.bin", "two")
+    asked = {"prompt_file": "notes.txt", "checkpoint": str(tmp_path / "state"), "texts": ["notes.txt", "docs", "state"], "save_to": "state", "n": 3}
+    before = identity.of_inputs(asked, tmp_path)
+    assert before.keys() == {"prompt_file", "checkpoint", "texts"}
+    _write(tmp_path / "state" / "weights.bin", "longer")
+    after = identity.of_inputs(asked, tmp_path)
+    assert {name for name in before if before[name] != after[name]} == {"checkpoint", "texts"}
+
+
+def test_another_file_of_the_same_size_and_time_is_another(tmp_path):
+    file, other = tmp_path / "mine" / "model.safetensors", tmp_path / "other"
+    _write(file, "weights")
+    before = identity.of_inputs({"model": "mine"}, tmp_path)
+    _write(other, "Weights")
+    os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    other.replace(file)
+    assert identity.of_inputs({"model": "mine"}, tmp_path) != before
+
+
+def test_what_cannot_be_read_or_is_too_much_is_refused(tmp_path, monkeypatch):
+    _write(tmp_path / "mine" / "model.safetensors", "weights")
+    _write(tmp_path / "mine" / "config.json", "{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "MOST_FILES", 1)
+        with pytest.raises(ParameterError, match="at most 1 files"):
+            identity.of_inputs({"model": "mine"}, tmp_path)
+
+    def fail(path, *rest):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(ParameterError, match=r"config\.json: expected a file that can be read.*Permission denied"):
+        identity.of_inputs({"model": "mine"}, tmp_path)
 
 
 def test_the_closure_has_every_module_that_a_loaded_one_takes_something_from():

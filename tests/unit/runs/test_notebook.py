@@ -39,6 +39,8 @@ def test_a_notebook_is_found_by_path(folder, tmp_path_factory, monkeypatch):
         ("02", "several notebooks"),
         ("", "no notebook"),
         ("/nowhere/00_x.ipynb", "no notebook"),
+        ("x" * 300, "no notebook"),
+        ("\0.ipynb", "no notebook"),
     ],
 )
 def test_a_missing_notebook_is_named_with_what_there_is(folder, name, complaint):
@@ -46,14 +48,27 @@ def test_a_missing_notebook_is_named_with_what_there_is(folder, name, complaint)
         notebooks.load(name)
 
 
+HUGE_FORMAT = f'{{"cells": [], "nbformat": {"4" * 5000}}}'
+
+
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", '{"cells": [{}], "nbformat": 4}', '{"cells": [], "nbformat": 3}', '{"cells": null, "nbformat": 4}', "\xff"]
+    "content",
+    [
+        *("", "{", "[]", "{}", '{"cells": [{}], "nbformat": 4}', '{"cells": [], "nbformat": 3}', '{"cells": null, "nbformat": 4}', "\xff"),
+        *("[" * 100_000, HUGE_FORMAT),
+    ],
 )
 def test_a_broken_notebook_is_refused(tmp_path, content):
     path = tmp_path / "broken.ipynb"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(GaussMarkError, match=r"broken.ipynb cannot be read as a notebook"):
         notebooks.load(path)
+
+
+@pytest.mark.parametrize("name", ["...ipynb", "..ipynb", ".hidden.ipynb"])
+def test_a_notebook_whose_record_would_lie_elsewhere_or_be_hidden_is_refused(tmp_path, name):
+    with pytest.raises(GaussMarkError, match="does not begin with a dot"):
+        notebooks.load(write(tmp_path / name, parameters()))
 
 
 @pytest.mark.parametrize("cells", [[], [code("x: int = 1")], [parameters(), parameters()], [markdown("x")]])

@@ -1,5 +1,7 @@
 """A notebook's parameters are read without being run, and nothing that does not fit gets through."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,3 +159,51 @@ def test_ranges_hold_exactly_what_they_say(low, width, value, left, right):
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_float_survives_being_typed(value):
     assert parameters.read("x: float = 0.0  # anything")["x"].parse(repr(value)) == value
+
+
+PLACES = "model: str = 'doclm'\ntext: str = 'docs'\nprompt: str = ''\nmodels: list[str] = []"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        *[("model", text, "HERE/m") for text in ("./m", "m", "m/", "../here/m", "HERE/m")],
+        ("model", "./none", "HERE/none"),
+        ("model", "..", "HERE/.."),
+        ("models", "[./m, organisation/name]", ["HERE/m", "organisation/name"]),
+        ("text", "a.jsonl", "HERE/a.jsonl"),
+        ("prompt", "./m", "HERE/m"),
+        *[("model", text, text) for text in ("doclm", "organisation/name", "none", "")],
+        *[("text", text, text) for text in ("docs", "none.jsonl", "m")],
+        *[("prompt", text, text) for text in (".", "m", "./configure is run first", "~/.bashrc is read", "and/or", "x" * 5000, "./" + "x y" * 5000)],
+    ],
+)
+def test_a_path_is_seen_from_where_the_command_is_typed(tmp_path, monkeypatch, name, text, expected):
+    here = tmp_path / "here"
+    (here / "m").mkdir(parents=True)
+    (here / "doclm").mkdir()
+    (here / "a.jsonl").touch()
+    monkeypatch.chdir(here)
+    declared = parameters.read(PLACES)
+    whole = lambda value: os.path.abspath(value.replace("HERE", str(here))) if "HERE" in value else value  # noqa: E731
+    wanted = [whole(item) for item in expected] if isinstance(expected, list) else whole(expected)
+    assert parameters.parse(declared, [(name, text.replace("HERE", str(here)))]) == {name: wanted}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(10**5000, "int of a length that cannot be shown"), ("\udcff", r"'\\udcff'"), ([0] * 1000, r"0, .*…")],
+    ids=["digits", "half", "long"],
+)
+def test_values_that_no_file_can_hold_or_no_line_can_show_are_refused_in_a_short_message(value, shown):
+    declared = parameters.read("x: int = 1  # [0, 5]\ns: str = ''")
+    name = "s" if isinstance(value, str) else "x"
+    with pytest.raises(ParameterError, match=rf"expected {'str' if name == 's' else 'int'}.*{shown}$") as error:
+        parameters.check(declared, {name: value})
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("literal", ["-" * 50_000 + "1", "(" * 500 + "1" + ")" * 500, "1" * 5000, "1\0"], ids=["signs", "brackets", "digits", "zero"])
+def test_a_cell_that_would_crash_the_parser_is_refused(literal):
+    with pytest.raises(ParameterError, match=r"^00_demo: .*(is not Python|expected a literal)"):
+        parameters.read(f"a: int = {literal}", "00_demo")

@@ -1,5 +1,8 @@
 """Preset files are found by name, and YAML means what it looks like."""
 
+import math
+import time
+
 import pytest
 
 from gaussmark_lib import paths
@@ -55,3 +58,55 @@ def test_yaml_that_is_ambiguous_or_broken_is_an_error_in_one_line(text):
     with pytest.raises(ValueError, match=r".") as error:
         presets.load(text)
     assert "\n" not in str(error.value)
+
+
+BOMB = "\n".join(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9) if i else 'ha'}]" for i in range(20))
+HOSTILE = {
+    "alias bomb": (BOMB, "stands for another place"),
+    "alias of itself": ("&a [*a]", "stands for another place"),
+    "deep lists": ("[" * 100_000, "at most 50 lists and mappings"),
+    "deep dashes": ("- " * 100_000, "at most 50"),
+    "deep mappings": ("{a: " * 100_000, "at most 50"),
+    "digits": ("1" * 5000, "expected int of at most 100 characters"),
+    "digits and a point": ("1" * 5000 + ".5", "expected float of at most"),
+    "version": ("%YAML 1." + "1" * 5000 + "\n---\na", "cannot be read as YAML"),
+    "character": (r'"\UFFFFFFFF"', "cannot be read as YAML"),
+    "too long": ("a" * 600_000, "at most 500,000 characters"),
+    **{text: (text, "expected (int|float|bool|null) of") for text in ("!!int abc", "!!int 3.0", "!!float x", "!!float 1:2", "!!bool x", "!!null x")},
+    **{text: (text, "constructor for the tag") for text in ("!!timestamp 2026-01-01", "!!binary aaaa", "!!set {a}", "!!omap [a: 1]", "!mine x")},
+    **{text: (text, "expected a (mapping|sequence|scalar) node") for text in ("!!map 3", "!!seq 3", "!!int [1]", "!!str {a: 1}")},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_yaml_that_would_fill_the_memory_or_crash_is_refused_at_once(name):
+    text, complaint = HOSTILE[name]
+    started = time.monotonic()
+    with pytest.raises(ParameterError, match=complaint) as error:
+        presets.load(text)
+    assert time.monotonic() - started < 5
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["1" * 400_000 + "x", "{" + ", ".join(f"a{i}: {i}" for i in range(5000)) + "}"], ids=["word", "mapping"])
+def test_large_yaml_is_read_in_a_time_that_grows_with_its_length(text):
+    started = time.monotonic()
+    assert presets.load(text)
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(("text", "value"), [("!!str 3", "3"), ("!!int '3'", 3), ("!!float 3", 3.0), ("[.inf, -.INF]", [math.inf, -math.inf])])
+def test_right_explicit_tags_and_infinity(text, value):
+    found = presets.load(text)
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_nan_is_read():
+    assert all(map(math.isnan, presets.load("[.nan, .NaN, .NAN]")))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300, "\0", "\ud800"])
+def test_names_that_no_file_can_have(folder, name):
+    with pytest.raises(ParameterError, match="no preset is called"):
+        presets.read(name)

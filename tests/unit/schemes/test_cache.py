@@ -1,5 +1,6 @@
 """Cached texts: the very texts that would be written, kept by everything they depend on."""
 
+import errno
 import json
 
 import pytest
@@ -85,5 +86,29 @@ def test_nothing_is_kept_of_what_fails_and_no_secret_of_what_does_not(ask, model
     assert not (tmp_path / "written").exists()
     ask()
     [path] = (tmp_path / "written").iterdir()
-    assert json.loads(path.read_text()) == ask()
+    assert json.loads(path.read_text())["texts"] == ask()
     assert KEY.secret.hex() not in path.name + path.read_text()
+
+
+@pytest.mark.parametrize("damage", ["[]", "null", "{}", "", "[" * 100_000, '{"texts": [[1]]}', '{"sha256": "0", "texts": [[1]]}', "one digit"])
+def test_damaged_texts_are_written_again_and_that_is_said(ask, tmp_path, caplog, damage):
+    expected = ask()
+    [path] = (tmp_path / "written").iterdir()
+    whole = path.read_text()
+    digit = str(expected[0][0])
+    path.write_text(whole.replace(f"[[{digit}", f"[[{digit}0") if damage == "one digit" else damage)
+    assert ask() == expected
+    assert caplog.messages == [f"the texts kept in {path} are damaged, and are written again"]
+    assert path.read_text() == whole
+
+
+@pytest.mark.parametrize("fault", ["full", "file"])
+def test_texts_that_cannot_be_kept_are_given_all_the_same(ask, tmp_path, monkeypatch, caplog, fault):
+    if fault == "full":
+        monkeypatch.setattr(type(tmp_path), "replace", lambda *paths: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    else:
+        (tmp_path / "written").touch()
+    assert ask() == MARKED.generate(tiny_lm.build().model, PROMPTS, 6)
+    [line] = caplog.messages
+    assert line.startswith(f"texts cannot be kept in {tmp_path / 'written'}: ")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == ([] if fault == "full" else [tmp_path / "written"])

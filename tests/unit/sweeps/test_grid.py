@@ -88,6 +88,21 @@ def test_a_grid_that_is_none(notebook, given, problem):
     assert found.startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("given", "n"),
+    [
+        ({"seed": range(1000), "sigma": range(1000), "weight": range(1000)}, "1,000,000,000"),
+        ({"cells": [{}] * 10_001}, "10,001"),
+        ({"cells": [{}] * 200, "seed": range(51)}, "10,200"),
+        ({"seed": range(10**6), "sigma": []}, "1,000,000"),
+    ],
+)
+def test_a_grid_of_millions_is_counted_and_not_built(notebook, monkeypatch, given, n):
+    monkeypatch.setattr(notebooks.Notebook, "check", lambda *arguments: pytest.fail("a cell was checked"))
+    with pytest.raises(ParameterError, match=f"expected at most 10,000 cells, got {n};"):
+        grid.cells(notebook, {name: list(values) for name, values in given.items()})
+
+
 @pytest.mark.parametrize("text", ["", "- 1", "sigma: [1", "sigma: [1]\nsigma: [2]", "1: [2]"])
 def test_a_file_that_is_no_grid(tmp_path, text):
     (tmp_path / "grid.yaml").write_text(text)

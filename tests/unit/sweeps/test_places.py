@@ -3,14 +3,17 @@
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dask
+import distributed
 import psutil
 import pytest
 from sweep_places import finish, gone, same_files, until
@@ -39,7 +42,7 @@ def test_what_local_workers_get(monkeypatch, cells, workers, gpus, environments,
     assert places._shares(cells, workers, gpus) == (environments, resources)
 
 
-@pytest.mark.parametrize(("workers", "gpus"), [(0, 0), (-1, 1), (4, 1), (2, 2), (None, 4)])
+@pytest.mark.parametrize(("workers", "gpus"), [(0, 0), (-1, 1), (4, 1), (2, 2), (None, 4), (100_000, 0), (100_000, 1)])
 def test_local_workers_that_cannot_be(monkeypatch, workers, gpus):
     monkeypatch.setattr(places, "gpus", lambda: ["a", "b", "c"])
     with pytest.raises(ClusterError):
@@ -78,11 +81,42 @@ def test_workers_that_a_run_cannot_have_to_itself_are_refused(threads, gpus, com
         places._enough("tcp://a:1", [(1, 0), (threads, 0)], gpus)
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nowhere://x:1"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nowhere://x:1", "", "tcp://127.0.0.1:99999", "tcp://a..b:1", "tcp://\udcff:1"])
 def test_a_scheduler_that_does_not_answer(place, tmp_path, monkeypatch, address):
     monkeypatch.setattr(places, "PATIENCE", 1)
     with pytest.raises(ClusterError, match=f"no Dask scheduler answers at {address}"):
         place.sweep(tmp_path, scheduler=address)
+
+
+@contextmanager
+def _other_server(says: bytes) -> Iterator[str]:
+    """Something that listens, says a few bytes to whoever comes, and reads nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = []
+
+        def take():
+            with suppress(OSError):
+                while True:
+                    taken.append(server.accept()[0])
+                    taken[-1].sendall(says)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in taken:
+            connection.close()
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", bytes(64)])
+def test_a_server_that_is_no_scheduler_is_left_after_seconds(monkeypatch, says):
+    monkeypatch.setattr(places, "PATIENCE", 1)
+    monkeypatch.setattr(places, "Client", lambda *arguments, **options: pytest.fail("a client would wait for minutes"))
+    started = time.monotonic()
+    with _other_server(says) as address, pytest.raises(ClusterError, match="no Dask scheduler answers"), places.connect(cells=1, scheduler=address):
+        pass
+    assert time.monotonic() - started < 5
 
 
 def test_one_place_at_a_time():
@@ -117,6 +151,10 @@ def test_a_scheduler_that_is_there_already(place, undisturbed, tmp_path, monkeyp
     with _scheduler(tmp_path, 1) as address:
         with pytest.raises(ClusterError, match="no worker has more than 0"):
             place.sweep(root, scheduler=address, gpus_per_run=1)
+        with distributed.Client(address, set_as_default=False) as client:
+            (worker_address,) = client.scheduler_info()["workers"]
+        with pytest.raises(ClusterError, match="it is a Dask Worker"):
+            place.sweep(root, scheduler=worker_address)
         with monkeypatch.context() as patch:
             patch.setattr(Notebook, "code", "another one")
             with pytest.raises(ClusterError, match=r"has version .*, expected another one"):

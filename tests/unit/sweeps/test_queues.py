@@ -112,10 +112,12 @@ def test_the_slurm_example_gives_the_script_that_it_says():
     assert "export OMP_NUM_THREADS=8" in script
 
 
-def test_a_queue_leaves_ctrl_c_as_it_is():
-    """dask-jobqueue sets a handler of its own, which ends the process with exit code 0."""
-    source = """
+@pytest.mark.parametrize("inherited", ["SIG_DFL", "SIG_IGN"])
+def test_a_queue_leaves_ctrl_c_as_it_is(inherited):
+    """dask-jobqueue sets a handler of its own, which ends the process with exit code 0. What a shell starts in the background ignores Ctrl-C."""
+    source = f"""
 import signal
+signal.signal(signal.SIGINT, signal.{inherited})
 from gaussmark_lib.sweeps import places
 before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 places.queue("slurm")[0].close()
