@@ -3,7 +3,6 @@
     answer = runs.run("00_first_watermark", {"sigma": 0.1})
     answer.results, answer.dir
 
-=======
 =================  ==========================================================================
 ``ask``            one run: from its record, or by running the notebook
 ``notebook``       a notebook file as a question: cells, parameters, id
