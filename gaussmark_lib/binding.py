@@ -48,7 +48,7 @@ class Binding(BaseModel):
         return Watermark(self.weight, self.sigma, self.rank_dropped, self.side)
 
 
-def of(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float) -> Binding:
+def of(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float | None = None) -> Binding:
     """The binding to this watermark on its model; ``xi`` is the key's noise before any projection."""
     weights = digests(wm.model)
     whole = hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in weights.items()).encode()).hexdigest()
