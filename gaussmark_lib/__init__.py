@@ -4,11 +4,12 @@ The scheme, flat:
 
 ====================  ================================================================================
 ``errors``            what the library refuses, by name
-``paths`` ``hub``     where the repository's folders are; whether the model hub can be reached
+``paths`` ``hub``     where the repository's folders are; on what terms models are loaded
 ``models``            language models, and the weight matrices that can carry a watermark
 ``tokens``            prompts and responses as checked, padded token ids
 ``texts`` ``docs``    where prompts and human texts come from; the embedded corpus
 ``normal`` ``keys``   128 secret bits → the same normal numbers on every machine; key files
+``binding``           what a key was made for: hashes of the noise and of every weight
 ``watermark``         which weight, which σ, which directions are left out
 ``perturb``           ξ of a key, and the model at θ + ξ (Alg. 1)
 ``rank_reduce``       noise and gradient without a weight's top singular directions

@@ -48,7 +48,7 @@ class Binding(BaseModel):
         return Watermark(self.weight, self.sigma, self.rank_dropped, self.side)
 
 
-def of(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float) -> Binding:
+def of(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float | None = None) -> Binding:
     """The binding to this watermark on its model; ``xi`` is the key's noise before any projection."""
     weights = digests(wm.model)
     whole = hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in weights.items()).encode()).hexdigest()
@@ -134,8 +134,13 @@ def _digest(before: dict[str, _Read], name: str, weight: Tensor) -> str:
 
 @torch.no_grad()
 def state(weight: Tensor) -> tuple:
-    """Equal as long as nobody wrote to a tensor: its place, version and the sum of each row, since a write through ``.data`` counts as no version."""
-    value = weight.detach()
-    sums = value.sum(-1, dtype=torch.promote_types(value.dtype, torch.float32)) if value.numel() else value
+    """Equal as long as nobody wrote to a tensor, and found as fast as memory is read: its place, its version, and the sum of each row's bits.
+
+    A write through ``.data`` counts as no version, so the sums are what sees it.
+    """
+    value = weight.detach().contiguous()
+    rows = value if value.ndim else value[None]
+    whole_words = rows.numel() and rows.shape[-1] * rows.element_size() % 8 == 0
+    sums = rows.view(torch.int64).sum(-1) if whole_words else rows.view(torch.uint8).sum(-1, dtype=torch.int64)
     version = 0 if weight.is_inference() else weight._version
-    return value.data_ptr(), version, value.dtype, tuple(value.shape), hashlib.sha256(sums.cpu().contiguous().numpy()).digest()
+    return weight.data_ptr(), version, value.dtype, tuple(value.shape), hashlib.sha256(sums.cpu().numpy()).digest()

@@ -100,7 +100,7 @@ class Key:
     def __repr__(self) -> str:
         return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"
 
-    def bound(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float) -> "Key":
+    def bound(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float | None = None) -> "Key":
         """This key with a note that it is for this watermark, on this model; ``xi`` is its noise before any projection."""
         return replace(self, binding=bindings.of(wm, xi, sigma_carried))
 

@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant("keys.py", "open to others", "mode & 0o077", "mode & 0"),
     Mutant("keys.py", "leftovers stay", "partial.unlink()", "pass"),
     Mutant("binding.py", "other weights not looked at", "if other := sorted(_other_weights(binding, wm)):", "if other := []:"),
-    Mutant("binding.py", "a write through .data not seen", "hashlib.sha256(sums.cpu().contiguous().numpy()).digest()", "0"),
+    Mutant("binding.py", "a write through .data not seen", "hashlib.sha256(sums.cpu().numpy()).digest()", "0"),
     Mutant("divergence.py", "first token not counted", "per_position[i, len(x) - 1 :", "per_position[i, len(x) :"),
     Mutant("divergence.py", "the other direction", "(log_q.exp() * (log_q - log_p))", "(log_p.exp() * (log_p - log_q))"),
 ]

@@ -38,8 +38,21 @@ def test_a_change_is_seen_however_it_was_made(model, how):
 
 def test_an_unchanged_model_is_read_once(model, monkeypatch):
     before = binding.digests(model)
-    monkeypatch.setattr(torch.Tensor, "view", lambda *_: pytest.fail("a weight was read again"))
+    monkeypatch.setattr(torch.Tensor, "to", lambda *_: pytest.fail("a weight was read again"))
     assert binding.digests(model) == before
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 5), (2, 3, 4), (0,), (4, 0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool])
+def test_the_state_of_a_tensor_of_any_form_changes_with_each_number(shape, dtype):
+    tensor = torch.zeros(shape, dtype=dtype)
+    before = binding.state(tensor)
+    assert binding.state(tensor) == before
+    for place in range(tensor.numel()):
+        tensor.data.view(-1)[place] = 1
+        after = binding.state(tensor)
+        assert after != before
+        before = after
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
