@@ -6,6 +6,7 @@ A process runs one notebook at a time; any number of processes may run notebooks
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,6 +88,8 @@ def _stopped(name: str, error: BaseException, cell: str | None, reason: str, par
         records.finish(partial, kept, replace=True)
     except (OSError, RecordError) as problem:  # a disk that filled up, for example
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):
+            partial.parent.rmdir()  # unless there are other records
         message = f"{message}\nno record of it could be kept: {getattr(problem, 'strerror', None) or problem}"
         return RecordError(message) if outcome == "failed" else type(error)(message)
     message = f"{message}\nits record is {kept}"
