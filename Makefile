@@ -54,6 +54,6 @@ lint: $(STAMP) ## check format and style of .py and .ipynb files
 	$(BIN)/ruff check
 
 clean: ## remove caches and what interrupted or failed runs left; records, data and .venv stay
-	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info papermill_runs/.tour-* papermill_runs/*/.*.partial-* papermill_runs/*/.*.old-* papermill_runs/*/*.failed
+	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info papermill_runs/.tour-* papermill_runs/.sweep-* papermill_runs/*/.*.partial-* papermill_runs/*/.*.old-* papermill_runs/*/*.failed
 	@test -z '$(PYTHON)' || $(PYTHON) gaussmark_lib/runs/sockets.py
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

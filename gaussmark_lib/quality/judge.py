@@ -173,11 +173,11 @@ def cost(tokens_in: int, tokens_out: int, price_in: float, price_out: float) -> 
 
 def _cache(path: Path | None) -> sqlite3.Connection:
     """Answers by digest in one SQLite table, in memory if there is no path: never half written, and safe for several processes."""
-    if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
     try:
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(path or ":memory:", timeout=30)
         db.execute("CREATE TABLE IF NOT EXISTS answers (digest TEXT PRIMARY KEY, preference REAL, tokens_in INTEGER, tokens_out INTEGER)")
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, OSError) as error:
         raise JudgeError(f"cannot use the judge's cache {path}: {error}; expected an SQLite file of its own, name another or remove it") from None
     return db

@@ -3,20 +3,20 @@
     answer = runs.run("00_first_watermark", {"sigma": 0.1})
     answer.results, answer.dir
 
-=================  ==========================================================================
-``ask``            one run: from its record, or by running the notebook
-``notebook``       a notebook file as a question: cells, parameters, id
-``parameters``     what the cell tagged ``parameters`` declares, checked
-``identity``       the versions of code, model and texts that are part of the id
-``presets``        YAML files of parameter values
-``kernel``         the process that executes the cells
-``forked``         the server that starts such processes, with torch imported
-``sockets``        the private folder of its sockets
-``folder``         the folder that a run leaves
-``words``          its results in words
-``circumstances``  when, how long and with which versions it ran
-``inside``         what a notebook calls to record results, tables and figures
-=================  ==========================================================================
+==============  ==========================================================================
+``ask``         one run: from its record, or by running the notebook
+``notebook``    a notebook file as a question: cells, parameters, id
+``parameters``  what the cell tagged ``parameters`` declares, checked
+``identity``    the versions of code, model and texts that are part of the id
+``presets``     YAML files of parameter values
+``kernel``      the process that executes the cells
+``forked``      the server that starts such processes, with torch imported
+``sockets``     the private folder of its sockets
+``folder``      the folder that a run leaves
+``words``       its results in words
+``versions``    with which versions it ran, when and where
+``inside``      what a notebook calls to record results, tables and figures
+==============  ==========================================================================
 """
 
 from gaussmark_lib.runs.ask import RunFailedError, find, run

@@ -6,6 +6,7 @@ A process runs one notebook at a time; any number of processes may run notebooks
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 
 from gaussmark_lib import paths
 from gaussmark_lib.errors import RecordError
-from gaussmark_lib.runs import circumstances
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs import versions
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.runs.inside import RUN_DIR
 from gaussmark_lib.runs.notebook import Notebook
@@ -68,7 +69,7 @@ def run(
         kernel.execute(file, changed, folder=source.path.parent, env={RUN_DIR: str(partial)}, progress=bar, wanted=wanted)
         if not (partial / "results.json").exists():  # nothing was recorded; a record without this file is damaged
             records.write_json(partial / "results.json", {})
-        records.write_json(partial / "status.json", {"status": "complete", **circumstances.since(started)})
+        records.write_json(partial / "status.json", {"status": "complete", **versions.circumstances(started)})
     except BaseException as error:
         cell, reason = kernel.mark_stopped(file, error)
         raise _stopped(source.name, error, cell, reason, partial, records.failed(target), started) from error
@@ -83,10 +84,12 @@ def _stopped(name: str, error: BaseException, cell: str | None, reason: str, par
     where = f"in cell `{cell}`: {reason}" if cell else reason
     message = f"{name} {outcome}: {where}"
     try:
-        records.write_json(partial / "status.json", {"status": outcome, "error": reason, "cell": cell, **circumstances.since(started)})
+        records.write_json(partial / "status.json", {"status": outcome, "error": reason, "cell": cell, **versions.circumstances(started)})
         records.finish(partial, kept, replace=True)
     except (OSError, RecordError) as problem:  # a disk that filled up, for example
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):
+            partial.parent.rmdir()  # unless there are other records
         message = f"{message}\nno record of it could be kept: {getattr(problem, 'strerror', None) or problem}"
         return RecordError(message) if outcome == "failed" else type(error)(message)
     message = f"{message}\nits record is {kept}"

@@ -62,9 +62,13 @@ class Run:
         return found["sentence"], " ".join(filter(None, [value, found["unit"], f"({low} to {high}), n = {n}"]))
 
     def table(self, name: str) -> "pd.DataFrame":
+        """A table that the notebook saved; RecordError if it saved none of that name, or if the file is damaged."""
         import pandas as pd
 
-        return pd.read_parquet(self.dir / f"{name}.parquet")
+        try:
+            return pd.read_parquet(self.dir / f"{name}.parquet")
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{self.dir} has no whole table {name!r}: {error}; remove the folder to have its notebook run again") from None
 
 
 def figures(folder: Path) -> list[Path]:
@@ -92,6 +96,8 @@ def read(folder: Path) -> Run | None:
         wrong = [name for name, kind in FIELDS.items() if not isinstance(status.get(name), kind)]
         if wrong or status.get("status") != "complete":
             raise RecordError(f"its status.json lacks {', '.join(wrong) or 'the status'}")
+        if not os.path.isfile(folder / "notebook.ipynb"):
+            raise RecordError("it has no notebook.ipynb")
         return Run(folder, folder.name, _object(folder / "params.json"), _object(folder / "results.json"), status)
     except RecordError as error:
         raise RecordError(f"the record {folder} is damaged: {error}") from None

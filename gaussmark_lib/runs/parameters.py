@@ -111,7 +111,7 @@ def check(declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str
         except KeyError:
             problems.append(f"{key}: no such parameter; {nearest(key, declared)}")
         except ValidationError:
-            problems.append(f"{key}: expected {declared[key].allowed}, got {_shown(value)}")
+            problems.append(f"{key}: expected {declared[key].allowed}, got {shown(value)}")
     if problems:
         raise ParameterError("\n  ".join([f"{name} cannot run with these parameters:", *problems]))
     return {key: values.get(key, parameter.default) for key, parameter in declared.items()}
@@ -130,7 +130,7 @@ def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -
         try:
             values[key] = _placed(key, declared[key].parse(text)) if key in declared else text
         except ValueError as error:
-            raise ParameterError(f"{key}: cannot read {text!r}: {error}") from None
+            raise ParameterError(f"{key}: cannot read {shown(text)}: {error}") from None
     return values
 
 
@@ -145,7 +145,7 @@ def _placed(name: str, value: Any) -> Any:
     return place if is_place or is_model or (value.endswith((".jsonl", ".jsonl.gz")) and os.path.isfile(place)) else value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """``repr``, at most a line of it; a number of thousands of digits and a list without end have none."""
     try:
         text = repr(value)

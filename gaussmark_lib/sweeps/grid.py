@@ -22,6 +22,7 @@ from typing import Any
 
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs.notebook import Notebook
+from gaussmark_lib.runs.parameters import shown
 
 CELLS = "cells"  # not a parameter's name: no parameter can be a list of mappings
 MOST = 10_000  # cells: more take minutes to check, and days to run
@@ -66,7 +67,7 @@ def varying(cells: list[dict[str, Any]]) -> list[str]:
 def _listed(given: Any, problems: list[str]) -> list[dict[str, Any]]:
     if isinstance(given, list) and given and all(isinstance(cell, dict) for cell in given):
         return given
-    problems.append(f"{CELLS}: expected a list of cells like `- {{sigma: 0.1, seed: 0}}`, got {given!r}")
+    problems.append(f"{CELLS}: expected a list of cells like `- {{sigma: 0.1, seed: 0}}`, got {shown(given)}")
     return [{}]
 
 
@@ -78,7 +79,7 @@ def _values(notebook: Notebook, name: str, given: Any, problems: list[str]) -> l
     if not given:
         problems.append(f"{name}: no value to try; give at least one, or leave the name out")
     elif parameter and parameter.fits(given) and not all(map(parameter.fits, given)):
-        problems.append(f"{name}: expected a list of values, each {parameter.allowed}, got one value; write [{given}]")
+        problems.append(f"{name}: expected a list of values, each {parameter.allowed}, got one value; write [{shown(given)}]")
         return []
     return given
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from gaussmark_lib import paths
-from gaussmark_lib.runs import circumstances
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs import versions
 from gaussmark_lib.runs.notebook import Notebook
 from gaussmark_lib.sweeps import grid as grids
 
@@ -133,7 +133,7 @@ def sweep(
         "params": dict(params or {}),
         "code": code,
         "cells": [{"run": run_id, "params": own[run_id], **ends[run_id]} for run_id in cells],
-        **circumstances.since(started),
+        **versions.circumstances(started),
     }
     with records.written(target, replace=True) as partial:
         records.write_json(partial / "sweep.json", facts)

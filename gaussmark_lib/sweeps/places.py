@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 PATIENCE = 10  # seconds for a scheduler to answer
 MEMORY = 2 * 1024**3  # bytes that a small model's run may need
 MOST_PER_CORE = 16  # local processes
+MOST_JOBS = 10_000  # of a queue
 QUEUES = {"slurm": "SLURM", "pbs": "PBS", "sge": "SGE", "lsf": "LSF", "oar": "OAR", "moab": "Moab", "htcondor": "HTCondor"}
 
 
@@ -194,7 +195,7 @@ def queue(file: str | Path) -> tuple["JobQueueCluster", int | list[int]]:
     if kind not in QUEUES:
         raise ClusterError(f"{file}: expected `kind:` one of {', '.join(QUEUES)}, got {kind!r}")
     if not _is_count(jobs):
-        raise ClusterError(f"{file}: expected `jobs:` a number from 1, or [least, most] for as many as there is work for, got {jobs!r}")
+        raise ClusterError(f"{file}: expected `jobs:` a number from 1 to {MOST_JOBS:,}, or [least, most] as work comes, got {jobs!r}")
     try:
         return _class(kind)(**{"cores": 1, "processes": 1, **given}), jobs
     except (TypeError, ValueError, OSError, RuntimeError) as error:
@@ -212,7 +213,7 @@ def _class(kind: str) -> type["JobQueueCluster"]:
 
 def _is_count(jobs: Any) -> bool:
     numbers = jobs if isinstance(jobs, list) else [0, jobs]
-    return len(numbers) == 2 and all(type(number) is int for number in numbers) and 0 <= numbers[0] <= numbers[1] and numbers[1] > 0
+    return len(numbers) == 2 and all(type(number) is int for number in numbers) and 0 <= numbers[0] <= numbers[1] and 1 <= numbers[1] <= MOST_JOBS
 
 
 def _declared(script: str) -> tuple[int, float]:

@@ -26,8 +26,8 @@ from tqdm.auto import tqdm
 
 from gaussmark_lib import paths, runs
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.runs import circumstances, kernel
 from gaussmark_lib.runs import folder as records
+from gaussmark_lib.runs import kernel, versions
 from gaussmark_lib.runs import notebook as notebooks
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -188,5 +188,5 @@ def _copy(stop: Stop, folder: Path) -> None:
 
 def _page(stops: list[Stop]) -> str:
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    facts = {"commit": circumstances.commit(), "python": platform.python_version(), "torch": circumstances.version("torch")}
+    facts = {"commit": versions.commit(), "python": platform.python_version(), "torch": versions.of("torch")}
     return environment.get_template("tour.html.j2").render(stops=stops, made=datetime.now(), facts=facts)

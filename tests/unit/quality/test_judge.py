@@ -195,6 +195,12 @@ def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path):
     assert path.read_text().startswith("not a database")
 
 
+def test_a_cache_in_a_folder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "taken").touch()
+    with ChatServer(good_wins).running() as server, pytest.raises(JudgeError, match=r"cannot use the judge's cache .*File exists"):
+        judge.EndpointJudge(server.url, "m", KEY, cache=tmp_path / "taken" / "c.sqlite").ask(QUESTIONS)
+
+
 def test_the_cache_holds_digests_and_no_text(tmp_path):
     ask(good_wins, cache=tmp_path / "c.sqlite")
     with sqlite3.connect(tmp_path / "c.sqlite") as db:

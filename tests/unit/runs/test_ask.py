@@ -255,5 +255,4 @@ def test_a_disk_that_fills_up_during_a_run_leaves_its_reason_and_no_files(tmp_pa
     notebook = write(tmp_path / "demo.ipynb", parameters())
     with pytest.raises(expected, match=r"demo (failed|interrupted): .*\nno record of it could be kept: No space left on device"):
         _run(notebook, tmp_path / "runs")
-    assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file()] == []
-    assert list((tmp_path / "runs" / "demo").iterdir()) == []
+    assert list((tmp_path / "runs").iterdir()) == []

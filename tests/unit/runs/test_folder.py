@@ -51,6 +51,7 @@ def test_the_headline_is_a_sentence_and_a_number_with_its_interval(unit, expecte
 def _complete(folder: Path, who: str) -> Path:
     for name, content in {"status": STATUS, "params": {"who": who}, "results": {}}.items():
         records.write_json(folder / f"{name}.json", content)
+    (folder / "notebook.ipynb").touch()
     return folder
 
 
@@ -95,6 +96,17 @@ def test_a_damaged_record_is_none_and_that_is_said(tmp_path, caplog, name, conte
     assert line.startswith(f"the record {folder} is damaged: its {name}.json")
     assert complaint in line
     assert "\n" not in line
+
+
+def test_a_record_without_its_notebook_or_with_half_a_table(tmp_path, caplog):
+    run = records.load(_complete(tmp_path, "me"))
+    (tmp_path / "scores.parquet").write_bytes(b"PAR1 and no more")
+    for name in ("scores", "none"):
+        with pytest.raises(RecordError, match=f"has no whole table '{name}'.*remove the folder"):
+            run.table(name)
+    (tmp_path / "notebook.ipynb").unlink()
+    assert records.load(tmp_path) is None
+    assert "it has no notebook.ipynb" in caplog.text
 
 
 def test_what_never_was_a_record_is_none_in_silence(tmp_path, caplog):

@@ -76,6 +76,7 @@ def test_a_machine_without_a_queue(slurm, notebook, tmp_path, monkeypatch):
         ("kind: slurm", 0, "`jobs:` a number"),
         ("kind: slurm\njobs: 0", 0, "`jobs:` a number"),
         ("kind: slurm\njobs: [2, 1]", 0, "`jobs:` a number"),
+        ("kind: slurm\njobs: [0, 1000000]", 0, "`jobs:` a number from 1 to 10,000"),
         ("kind: slurm\njobs: true", 0, "`jobs:` a number"),
         ("kind: slurm\njobs: 1", 0, "no slurm cluster can be made of it: .*memory"),
         ("kind: slurm\njobs: 1\nmemory: 2GB\npartition: gpu", 0, "no slurm cluster can be made of it: .*partition"),

@@ -1,4 +1,4 @@
-"""The circumstances of a run, which are no part of its question: when, how long, with which versions, on what kind of machine."""
+"""With which versions a run was made, when, and on what kind of machine: what is recorded of it and no part of its question."""
 
 import platform
 import subprocess
@@ -13,14 +13,14 @@ from gaussmark_lib import paths
 PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 
 
-def since(started: datetime) -> dict[str, Any]:
+def circumstances(started: datetime) -> dict[str, Any]:
     """The circumstances of what began then and ends now. No environment variables, host or user names: they may be secrets."""
     finished = datetime.now(UTC)
     return {
         "started": started.isoformat(timespec="seconds"),
         "finished": finished.isoformat(timespec="seconds"),
         "seconds": round((finished - started).total_seconds(), 1),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: of(name) for name in PACKAGES}},
         "platform": platform.platform(),
         "commit": commit(),
     }
@@ -38,7 +38,7 @@ def _git(*words: str) -> str:
     return subprocess.run(["git", "-C", str(paths.ROOT), *words], capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
 
-def version(package: str) -> str | None:
+def of(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
