@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import linear as matmul
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, perturb
+from gaussmark_lib import checks, generate, perturb, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
 from gaussmark_lib.tokens import Texts
 
@@ -51,7 +51,8 @@ def sample(
         InvalidWatermarkError: no cells, or cells of several weights; and the errors of ``generate.sample`` and ``perturb.noise``.
     """
     prompts = generate.checked(model, prompts, n_tokens, 1.0, temperature, batch_size)
-    seeds = [seed] * len(cells) if isinstance(seed, int) else list(seed)
+    cells = tokens.listed(cells, "cells: expected a list of (watermark, key) pairs or None")
+    seeds = [seed] * len(cells) if checks.is_whole(seed) else tokens.listed(seed, "seed: expected one for all cells, or a list of them")
     if len(seeds) != len(cells):
         raise InvalidWatermarkError(f"seed: expected one for all, or one for each of {len(cells)} cells, got {len(seeds)}")
     noises = Noises(model, cells)

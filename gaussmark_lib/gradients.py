@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import likelihood, models, perturb, tokens
+from gaussmark_lib import checks, likelihood, models, perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import Watermark
@@ -84,7 +84,9 @@ def norms(model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Seq
     Returns:
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
     """
-    linears = [models.linear(model, weight) for weight in weights]
+    linears = [models.linear(model, weight) for weight in tokens.listed(weights, "weights: expected a list of weights' names")]
+    if not linears:
+        raise InvalidTextError("weights: expected at least one name, got none")
     rows = [
         {"text": prefix.text, "weight": linear.name, "n_tokens": prefix.n_tokens, "grad_norm": G.norm().item(), "log_lik": prefix.log_lik}
         for prefix in _Reading(model, linears, **settings).prefixes(tokens.checked_pairs(model, prompts, responses))
@@ -158,9 +160,11 @@ class _Reading:
     perturbed: bool = False
 
     def __post_init__(self):
-        tokens.check_count(self.batch_size, "batch_size")
-        if self.lengths is not None and (not self.lengths or not all(isinstance(n, int) and n >= 1 for n in self.lengths)):
-            raise InvalidTextError(f"lengths: expected whole numbers ≥ 1, got {self.lengths!r}")
+        checks.whole(self.batch_size, "batch_size")
+        if self.lengths is not None:
+            lengths = tokens.listed(self.lengths, "lengths: expected whole numbers ≥ 1")
+            if not lengths or not all(checks.is_whole(n) and n >= 1 for n in lengths):
+                raise InvalidTextError(f"lengths: expected whole numbers ≥ 1, got {checks.shown(self.lengths)}")
 
     def prefixes(self, pairs: Mapping[int, Pair]) -> Iterator[_Prefix]:
         """Each text, or each wanted prefix of it, shortest texts first."""

@@ -6,7 +6,7 @@ import operator
 import os
 import secrets
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -50,7 +50,7 @@ class Key:
     Key(key_id='8201c635', unbound)
     """
 
-    secret: bytes
+    secret: bytes = field(repr=False)  # some printers of dataclasses use no __repr__
     binding: Binding | None = None
 
     def __post_init__(self):

@@ -10,6 +10,7 @@
 ``identity``    the versions of code, model and texts that are part of the id
 ``presets``     YAML files of parameter values
 ``kernel``      the process that executes the cells
+``stopping``    Ctrl-C and SIGTERM as one interruption
 ``folder``      the folder that a run leaves
 ``inside``      what a notebook calls to record results, tables and figures
 ==============  ==========================================================================
