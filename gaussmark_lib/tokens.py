@@ -46,10 +46,10 @@ def whole_numbers(ids: Ids, what: str) -> list[int]:
     return [index(value) for value in values]
 
 
-def listed(values: Any, expected: str) -> list:
+def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidTextError) -> list:
     """A new list of the items. Text, bytes, mappings and sets are refused: their items are other things, or have no order."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | bytearray | memoryview | Mapping | AbstractSet):
-        raise InvalidTextError(f"{expected}, got {checks.shown(values)}")
+        raise error(f"{expected}, got {checks.shown(values)}")
     return list(values)
 
 

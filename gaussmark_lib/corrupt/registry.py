@@ -47,7 +47,7 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     prompt and response as one text, for a detector that does not know where the prompt ends. Raises CorruptionError for an unknown name.
     """
     tokens.check_lm(lm)
-    names = None if names is None else tokens.listed(names, f"names: expected some of {', '.join(_corruptions)}")
+    names = None if names is None else tokens.listed(names, f"names: expected some of {', '.join(_corruptions)}", CorruptionError)
     if unknown := [name for name in names or () if name not in _corruptions]:
         raise CorruptionError(f"no corruption is called {unknown[0]!r}: expected some of {', '.join(_corruptions)}")
     return {name: partial(_corruptions[name], lm) for name in (_corruptions if names is None else names)}

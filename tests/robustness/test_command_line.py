@@ -28,22 +28,6 @@ def key_file(tmp_path, monkeypatch) -> str:
     return str(perturb.bind(lm.model, WM, Key.from_seed(1)).save(tmp_path / "key.json"))
 
 
-@pytest.fixture
-def typed(tmp_path):
-    """Puts bytes on standard input, where a terminal would."""
-    kept = os.dup(0)
-
-    def put(content: bytes) -> None:
-        (tmp_path / "typed").write_bytes(content)
-        handle = os.open(tmp_path / "typed", os.O_RDONLY)
-        os.dup2(handle, 0)
-        os.close(handle)
-
-    yield put
-    os.dup2(kept, 0)
-    os.close(kept)
-
-
 def answer(capsys, *words: str) -> tuple[int, str, str]:
     try:
         code = cli.main(list(words))
