@@ -1,8 +1,12 @@
 """Sampling. The watermark changes the weights, not the sampler, so this file knows nothing of keys (paper, Alg. 1).
 
 Each row draws from its own stream of uniform numbers, a function of (seed, row) alone, and turns them into tokens by inverting the
-cumulative distribution. So a row's text does not depend on the rows beside it or on the batch size, and the same seed
+cumulative distribution. So a row's text depends on the rows beside it and on the batch size by rounding alone, and the same seed
 gives base and watermarked model the same random numbers.
+
+Rounding: a token changes where its uniform number lies within the rounding error of a boundary between two tokens, and then the rest of the text
+is another one, of the same distribution. That happens at less than one token in 1,000 in float32 and one in 20 in bfloat16 (measured on the
+embedded model between batches of 1, 5 and 16: 0 of 3,200, and 1 of 70); never so far in float64 (tests/oracle/test_batch_invariance.py).
 """
 
 from collections.abc import Callable

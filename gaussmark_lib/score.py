@@ -51,7 +51,8 @@ def score(
         xis: what ``perturb.noises(model, wm, keys)`` returned, where the caller holds it already.
         dtype: the lowest precision that will do, ``"bfloat16"``, ``"float32"`` or ``"float64"``; by default the model's own. The level is exact
             in any; a low precision costs power. Where the processor has no bfloat16 arithmetic, float32 takes its place.
-        batch_size: texts per pass; changes speed and memory, not ψ.
+        batch_size: texts per pass; changes speed and memory, and ψ by its rounding alone: by less than 1e-4 in float32 and 0.1 in bfloat16
+            (measured on the embedded model: 2e-6 to 1e-5, and 0.006 to 0.03; tests/oracle/test_batch_invariance.py).
         on_error: ``"record"`` keeps a text that cannot be scored as rows with NaN and its reason in a further column ``error``, and goes on.
 
     Returns:

@@ -73,7 +73,7 @@ def test_rates_and_means_of_nothing():
 
 @pytest.mark.parametrize(("norms", "psi"), [([], 3), ([0.0, 0.0], 3), ([np.nan], 3), ([np.inf], 3), ([1.0], 0), ([1.0], -1), ([1.0], np.nan)])
 def test_sigma_cannot_be_solved_for_from_nothing(norms, psi):
-    with pytest.raises(ValueError, match="(grad_norm|psi): expected|expected positive gradient norms"):
+    with pytest.raises(ValueError, match=r"(grad_norm|psi): expected|expected positive gradient norms"):
         stats.sigma_for_psi(norms, psi)
 
 
