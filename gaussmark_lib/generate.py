@@ -5,7 +5,7 @@ cumulative distribution. So a row's text depends on the rows beside it and on th
 gives base and watermarked model the same random numbers.
 
 Rounding: a token changes where its uniform number lies within the rounding error of a boundary between two tokens, and then the rest of the text
-is another one, of the same distribution. That happens at less than one token in 1,000 in float32 and one in 20 in bfloat16 (measured on the
+is another one, of the same distribution. That happens at less than one token in 300 in float32 and one in 20 in bfloat16 (measured on the
 embedded model between batches of 1, 5 and 16: 0 of 3,200, and 1 of 70); never so far in float64 (tests/oracle/test_batch_invariance.py).
 """
 
