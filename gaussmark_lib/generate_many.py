@@ -6,8 +6,9 @@ A map over σ and keys perturbs the same matrix again and again. The layer is li
 
 and a hook can add the second term row by row. All cells then share every other multiplication of the model, in a batch large enough
 to be fast. The text is sampled from exactly p_{θ+ξ}; only the rounding differs from a model whose weight is θ + ξ. In float32 that changes less
-than one token in 300 (measured on two processors: 0 of 1,600 and 1 of 1,542). A bfloat16 weight θ + ξ rounds a part of ξ away, which this file does not: most texts are then others
-(measured: one token in 7 is the first to differ), of nearly the same distribution (bounds: tests/oracle/test_batch_invariance.py).
+than one token in 300 (measured on two processors: 0 of 1,600 and 1 of 1,542). A bfloat16 weight θ + ξ rounds a part of ξ away, which this file
+does not: most texts are then others (measured: one token in 7 is the first to differ), of nearly the same distribution. The bounds are tested in
+tests/oracle/test_batch_invariance.py.
 """
 
 from collections.abc import Iterator, Sequence
