@@ -2,10 +2,9 @@
 
 import argparse
 import json
-import signal
+import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +21,21 @@ MODEL = {"default": "doclm", "help": "base model: doclm, a folder or a hub id"}
 
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
     arguments = parser().parse_args(_joined(words) if words[:1] in (["run"], ["sweep"]) else words)
     try:
-        return arguments.do(arguments) or 0
+        code = arguments.do(arguments) or 0
+        print(end="", flush=True)  # a closed pipe or a full disk is noticed here, and not at the interpreter's end
+        return code
     except GaussMarkError as error:
         print(f"gaussmark: {error}", file=sys.stderr)
         return REFUSED
+    except OSError as error:
+        print(f"gaussmark: {error}", file=sys.stderr)
+        if sys.stdout is sys.__stdout__:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
+        return FAILED
     except KeyboardInterrupt as error:
         print(f"\ngaussmark: {error or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
@@ -115,6 +123,7 @@ def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[s
 def _run(arguments: argparse.Namespace) -> int:
     from gaussmark_lib import runs
     from gaussmark_lib.runs import notebook as notebooks
+    from gaussmark_lib.runs.stopping import stoppable
 
     notebook = notebooks.load(arguments.notebook)
     if arguments.parameters:
@@ -122,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     preset, typed = _values(arguments, notebook)
     try:
-        with _stoppable():
+        with stoppable():
             run = runs.run(notebook, preset | typed, force=arguments.force, root=arguments.records)
     except runs.RunFailedError as error:
         print(f"gaussmark: {error}", file=sys.stderr)
@@ -141,13 +150,14 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from gaussmark_lib import sweeps
     from gaussmark_lib.runs import notebook as notebooks
     from gaussmark_lib.runs import presets
+    from gaussmark_lib.runs.stopping import stoppable
 
     notebook, values = notebooks.load(arguments.notebook), presets.read(arguments.grid, "grid")
     preset, typed = _values(arguments, notebook)
     if twice := typed.keys() & values.keys():
         raise GaussMarkError(f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; give it once")
     place = {name: getattr(arguments, name) for name in ("workers", "scheduler", "cluster", "gpus_per_run")}
-    with _stoppable():
+    with stoppable():
         done = sweeps.sweep(notebook, values, preset | typed, root=arguments.records, **place)
     for why, failures in groupby(sorted(done.failed, key=lambda failure: failure.why), key=lambda failure: failure.why):
         cells = [", ".join(f"{name}={value!r}" for name, value in failure.params.items()) or notebook.name for failure in failures]
@@ -161,9 +171,10 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _tour(arguments: argparse.Namespace) -> int:
+    from gaussmark_lib.runs.stopping import stoppable
     from gaussmark_lib.sweeps.tour import tour
 
-    with _stoppable():
+    with stoppable():
         done = tour(force=arguments.force, workers=arguments.workers, root=arguments.records)
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
@@ -174,14 +185,16 @@ def _tour(arguments: argparse.Namespace) -> int:
 def _detect(arguments: argparse.Namespace) -> None:
     if (arguments.file is None) == (arguments.text is None):
         raise GaussMarkError("expected one text to test: a FILE, - for standard input, or --text")
-    if arguments.prompt and arguments.prompt_file:
+    if arguments.prompt and arguments.prompt_file is not None:
         raise GaussMarkError("expected one prompt: --prompt or --prompt-file")
     text = arguments.text if arguments.file is None else _read(arguments.file)
-    prompt = _read(arguments.prompt_file) if arguments.prompt_file else arguments.prompt
+    prompt = arguments.prompt if arguments.prompt_file is None else _read(arguments.prompt_file)
 
-    from gaussmark_lib import models, score
+    from gaussmark_lib import models, score, tokens
     from gaussmark_lib.keys import Key
 
+    tokens.check_text(text)
+    tokens.check_text(prompt, "prompt")
     key = Key.load(arguments.key)
     watermark = key.watermark  # refuses an unbound key before the model is loaded
     lm = models.load(arguments.model)
@@ -193,9 +206,10 @@ def _detect(arguments: argparse.Namespace) -> None:
 def _sentence(found: dict) -> str:
     """What a p-value says: the key is random here, and the text is fixed."""
     digits = -found["log10_p"]
+    p = f"{found['p_value']:.3g}" if digits < 300 else f"1e-{digits:.0f}"  # beyond the smallest float
     odds = f"{found['p_value']:.0%}" if digits < 1 else f"one in {10**digits:,.0f}" if digits < 9 else f"about one in 1e{digits:.0f}"
     return (
-        f"p = {found['p_value']:.3g}  (ψ = {found['psi']:.3f}, log10 p = {found['log10_p']:.2f}, {found['n_tokens']} tokens, key {found['key_id']})\n"
+        f"p = {p}  (ψ = {found['psi']:.3f}, log10 p = {found['log10_p']:.2f}, {found['n_tokens']} tokens, key {found['key_id']})\n"
         f"If this text had been written without the key, {odds} of all keys would score it as high as this one does."
     )
 
@@ -222,27 +236,12 @@ def _show_key(arguments: argparse.Namespace) -> None:
 
 
 def _read(name: str) -> str:
+    """A file's text, or standard input's, whatever encoding the terminal has."""
     try:
-        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        with open(0 if name == "-" else name, encoding="utf-8", closefd=name != "-") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise GaussMarkError(f"cannot read {name}: {error}") from None
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones are ignored, so that the clean-up, about a second, can finish."""
-
-    def stop(number: int, frame: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        raise GaussMarkError(f"cannot read {name!r}: {error}; expected UTF-8 text") from None
 
 
 if __name__ == "__main__":

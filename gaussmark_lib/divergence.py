@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, perturb, tokens
+from gaussmark_lib import checks, generate, perturb, tokens
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.likelihood import log_softmax
 from gaussmark_lib.tokens import Texts
@@ -29,12 +29,13 @@ def per_text(
     ``model`` is the base model. There is one prompt per response; an empty prompt stands for the model's start token.
     """
     perturb.refuse_perturbed(model)
+    checks.whole(batch_size, "batch_size")
+    texts = list(tokens.checked_pairs(model, prompts, responses).values())
     wm = wm.on(model)
     xi = perturb.noise(model, wm, key)
-    prompts = tokens.checked_prompts(model, prompts)
     found = []
-    for start in range(0, len(prompts), batch_size):
-        pairs = list(zip(prompts[start : start + batch_size], responses[start : start + batch_size], strict=True))
+    for start in range(0, len(texts), batch_size):
+        pairs = texts[start : start + batch_size]
         ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
         with perturb.moved(model, wm, xi, by=key.key_id):
             marked = log_p(model, ids, mask)
@@ -55,12 +56,14 @@ def per_text_of_processor(
         PerturbedModelError, InvalidTextError: responses of several lengths, or none.
     """
     perturb.refuse_perturbed(model)
+    checks.whole(batch_size, "batch_size")
+    pairs = list(tokens.checked_pairs(model, prompts, responses).values())
     if len({len(y) for y in responses}) != 1 or not responses[0]:
         raise InvalidTextError(f"expected responses of one length, at least 1 token, got lengths {sorted({len(y) for y in responses})}")
-    prompts, n_tokens, found = tokens.checked_prompts(model, prompts), len(responses[0]), []
-    for start in range(0, len(prompts), batch_size):
+    n_tokens, found = len(responses[0]), []
+    for start in range(0, len(pairs), batch_size):
         rows = slice(start, start + batch_size)
-        ids, mask = tokens.pad([[*x, *y] for x, y in zip(prompts[rows], responses[rows], strict=True)], "left", model.device)
+        ids, mask = tokens.pad([[*x, *y] for x, y in pairs[rows]], "left", model.device)
         position = (mask.cumsum(-1) - 1).clamp_min(0)
         logits = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits[:, -n_tokens - 1 : -1]
         process, total = processor(rows), 0.0

@@ -1,8 +1,12 @@
 """Sampling. The watermark changes the weights, not the sampler, so this file knows nothing of keys (paper, Alg. 1).
 
 Each row draws from its own stream of uniform numbers, a function of (seed, row) alone, and turns them into tokens by inverting the
-cumulative distribution. So a row's text does not depend on the rows beside it or on the batch size, and the same seed
+cumulative distribution. So a row's text depends on the rows beside it and on the batch size by rounding alone, and the same seed
 gives base and watermarked model the same random numbers.
+
+Rounding: a token changes where its uniform number lies within the rounding error of a boundary between two tokens, and then the rest of the text
+is another one, of the same distribution. That happens at less than one token in 300 in float32 and one in 20 in bfloat16 (measured on the
+embedded model between batches of 1, 5 and 16: 0 of 3,200, and 1 of 70); never so far in float64 (tests/oracle/test_batch_invariance.py).
 """
 
 from collections.abc import Callable
@@ -16,7 +20,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from gaussmark_lib import models, tokens
+from gaussmark_lib import checks, models, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 
 Processor = Callable[[Tensor, Tensor], Tensor]
@@ -60,10 +64,10 @@ def sample(
 def checked(model: PreTrainedModel, prompts: tokens.Texts, n_tokens: int, top_p: float, temperature: float, batch_size: int) -> list[list[int]]:
     """The prompts as lists of ids; refuses arguments of :func:`sample` that are out of range."""
     prompts = tokens.checked_prompts(model, prompts)
-    tokens.check_count(n_tokens, "n_tokens")
-    tokens.check_count(batch_size, "batch_size")
-    if not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
-        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got top_p={top_p} and temperature={temperature}")
+    checks.whole(n_tokens, "n_tokens")
+    checks.whole(batch_size, "batch_size")
+    if not all(map(checks.is_number, (top_p, temperature))) or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
+        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got top_p={top_p!r} and temperature={temperature!r}")
     for i, prompt in enumerate(prompts):
         tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
     return prompts
@@ -71,6 +75,9 @@ def checked(model: PreTrainedModel, prompts: tokens.Texts, n_tokens: int, top_p:
 
 def uniform(seed: int, n_rows: int, n_tokens: int) -> Float[np.ndarray, "rows tokens"]:
     """The uniform numbers that rows are sampled with: each row's are a function of (seed, row) alone."""
+    checks.whole(seed, "seed", least=0)
+    checks.whole(n_rows, "n_rows")
+    checks.whole(n_tokens, "n_tokens")
     return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(n_rows)])
 
 

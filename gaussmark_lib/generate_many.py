@@ -5,7 +5,10 @@ A map over σ and keys perturbs the same matrix again and again. The layer is li
     y = (θ + σ z_k)·x = θ·x + σ (z_k·x),      z_k ~ N(0, I)
 
 and a hook can add the second term row by row. All cells then share every other multiplication of the model, in a batch large enough
-to be fast. The text is sampled from exactly p_{θ+ξ}; only the rounding differs from a model whose weight is θ + ξ.
+to be fast. The text is sampled from exactly p_{θ+ξ}; only the rounding differs from a model whose weight is θ + ξ. In float32 that changes less
+than one token in 300 (measured on two processors: 0 of 1,600 and 1 of 1,542). A bfloat16 weight θ + ξ rounds a part of ξ away, which this file
+does not: most texts are then others (measured: one token in 7 is the first to differ), of nearly the same distribution. The bounds are tested in
+tests/oracle/test_batch_invariance.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import linear as matmul
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, perturb
+from gaussmark_lib import checks, generate, perturb, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
 from gaussmark_lib.tokens import Texts
 
@@ -45,13 +48,15 @@ def sample(
         batch_size: rows, i.e. prompts × cells, at a time.
 
     Returns:
-        For each cell its responses, one per prompt: those of ``generate.sample`` under ``watermarked(model, wm, key)`` with the same seed.
+        For each cell its responses, one per prompt: those of ``generate.sample`` under ``watermarked(model, wm, key)`` with the same seed,
+        up to rounding (above), whatever ``batch_size`` and the cells beside it.
 
     Raises:
         InvalidWatermarkError: no cells, or cells of several weights; and the errors of ``generate.sample`` and ``perturb.noise``.
     """
     prompts = generate.checked(model, prompts, n_tokens, 1.0, temperature, batch_size)
-    seeds = [seed] * len(cells) if isinstance(seed, int) else list(seed)
+    cells = tokens.listed(cells, "cells: expected a list of (watermark, key) pairs or None")
+    seeds = [seed] * len(cells) if checks.is_whole(seed) else tokens.listed(seed, "seed: expected one for all cells, or a list of them")
     if len(seeds) != len(cells):
         raise InvalidWatermarkError(f"seed: expected one for all, or one for each of {len(cells)} cells, got {len(seeds)}")
     noises = Noises(model, cells)

@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import likelihood, models, perturb, tokens
+from gaussmark_lib import checks, likelihood, models, perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import Watermark
@@ -95,7 +95,8 @@ def norms(model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Seq
     Returns:
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
     """
-    linears = [models.linear(model, weight) for weight in weights]
+    names = tokens.listed(weights, "weights: expected a list of weights' names") or [""]  # of none, an error that lists some
+    linears = [models.linear(model, name) for name in names]
     rows = [
         {"text": prefix.text, "weight": linear.name, "n_tokens": prefix.n_tokens, "grad_norm": G.norm().item(), "log_lik": prefix.log_lik}
         for prefix in _Reading(model, linears, **settings).prefixes(tokens.checked_pairs(model, prompts, responses))
@@ -195,9 +196,10 @@ class _Reading:
     perturbed: bool = False
 
     def __post_init__(self):
-        tokens.check_count(self.batch_size, "batch_size")
-        if self.lengths is not None and (not self.lengths or not all(isinstance(n, int) and n >= 1 for n in self.lengths)):
-            raise InvalidTextError(f"lengths: expected whole numbers ≥ 1, got {self.lengths!r}")
+        checks.whole(self.batch_size, "batch_size")
+        expected = "lengths: expected whole numbers ≥ 1"
+        if self.lengths is not None and not all(checks.is_whole(n) and n >= 1 for n in tokens.listed(self.lengths, expected) or [None]):
+            raise InvalidTextError(f"{expected}, got {checks.shown(self.lengths)}")
 
     def prefixes(self, pairs: Mapping[int, Pair]) -> Iterator[_Prefix]:
         """Each text, or each wanted prefix of it, shortest texts first."""

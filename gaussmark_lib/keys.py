@@ -16,7 +16,7 @@ import stat
 import tempfile
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -53,7 +53,7 @@ class Key:
     Key(key_id='8201c635', unbound)
     """
 
-    secret: bytes
+    secret: bytes = field(repr=False)  # some printers of dataclasses use no __repr__
     binding: Binding | None = None
 
     def __post_init__(self):

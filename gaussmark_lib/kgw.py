@@ -24,8 +24,8 @@ from scipy import stats
 from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import models, tokens
-from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
+from gaussmark_lib import checks, models, tokens
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError, StatisticsError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
@@ -50,12 +50,11 @@ class KGW(SamplerScheme):
     test: str = "exact"
 
     def __post_init__(self):
-        if not 0 < self.bias < float("inf"):
+        if not checks.is_number(self.bias) or not 0 < self.bias < float("inf"):
             raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {self.bias!r}")
-        if not 0 < self.green_share < 1:
+        if not checks.is_number(self.green_share) or not 0 < self.green_share < 1:
             raise InvalidWatermarkError(f"green_share: expected 0 < γ < 1, got {self.green_share!r}")
-        if self.test not in ("exact", "z"):
-            raise InvalidWatermarkError(f"test: expected 'exact' or 'z', got {self.test!r}")
+        checks.chosen(self.test, "test", ("exact", "z"), InvalidWatermarkError)
 
     @property
     def name(self) -> str:
@@ -84,6 +83,7 @@ class KGW(SamplerScheme):
             InvalidModelError: a model without a start token, which transformers' detector cannot do without.
             InvalidTextError: ids outside the vocabulary, or fewer than two tokens (a leading start token does not count).
         """
+        tokens.check_model(model)
         bos = model.config.bos_token_id
         if bos is None:
             raise InvalidModelError(
@@ -92,7 +92,7 @@ class KGW(SamplerScheme):
             )
         detector = WatermarkDetector(model.config, str(model.device), self.config, ignore_repeated_ngrams=True)
         found = []
-        for i, response in enumerate(responses):
+        for i, response in enumerate(tokens.listed(responses, "responses: expected lists of token ids")):
             ids = tokens.checked(model, response, f"response {i}")
             if len(ids) - (ids[:1] == [bos]) < 2:
                 raise InvalidTextError(f"response {i}: expected at least 2 tokens, since KGW scores pairs of neighbours, got {len(ids)}")
@@ -118,6 +118,7 @@ register("KGW-2 z-test")(lambda wm, key: KGW(2.0, key, test="z"))
 @torch.no_grad()
 def stock_generate(model: PreTrainedModel, prompts: Texts, n_tokens: int, scheme: KGW | None = None, *, seed: int = 0) -> list[list[int]]:
     """transformers' own ``generate``, with a soft red list or without one (GaussMark: inside ``watermarked()``): for timings of the schemes alone."""
+    checks.whole(n_tokens, "n_tokens")
     ids, mask = tokens.pad(tokens.checked_prompts(model, prompts), "left", model.device)
     options = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens, "eos_token_id": None, "pad_token_id": 0}
     options |= {"watermarking_config": scheme.config} if scheme else {}
@@ -132,6 +133,8 @@ def exact_tail(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: f
     >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
     array([0.0625])
     """
+    checks.counts(hits, n)
+    checks.share(share, "share")
     return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10)}
 
 
@@ -141,6 +144,10 @@ def attained(n: int, share: float, level: float, test: str = "exact") -> float:
     >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
     (0.0625, 0.0)
     """
+    checks.whole(n, "n", StatisticsError)
+    checks.share(share, "share")
+    checks.share(level, "level")
+    checks.chosen(test, "test", ("exact", "z"), StatisticsError)
     greens = np.arange(n + 1)
     z = (greens - share * n) / np.sqrt(n * share * (1 - share))
     p = stats.norm.sf(z) if test == "z" else exact_tail(greens, np.full(n + 1, n), share)["p_value"]

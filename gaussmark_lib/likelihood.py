@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, tokens
-from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib import checks, models, tokens
+from gaussmark_lib.errors import InvalidTextError, StatisticsError
 from gaussmark_lib.tokens import Pair, Texts
 
 
@@ -29,9 +29,9 @@ def cross_entropy(model: PreTrainedModel, passages: Texts, *, prompts: Texts | N
     Raises:
         InvalidTextError: no passages, an empty one, ids outside the vocabulary, or a passage too long for the context.
     """
-    if len(passages) == 0:
+    if not (passages := tokens.listed(passages, "expected a list of passages, each a list of token ids")):
         raise InvalidTextError("expected at least one passage, got none")
-    before = tokens.checked_prompts(model, [[]] * len(passages) if prompts is None else prompts)
+    before, passages = tokens.as_many(tokens.checked_prompts(model, [[]] * len(passages) if prompts is None else prompts), passages)
     texts = enumerate(zip(before, passages, strict=True))
     pairs = [(prompt, tokens.checked_response(model, prompt, passage, f"passage {i}")) for i, (prompt, passage) in texts]
     log_p = _per_text(model, pairs, _LogLikelihood.apply, batch_size)
@@ -44,13 +44,16 @@ def bits_per_character(nats_per_token: ArrayLike, n_tokens: ArrayLike, n_charact
     >>> bits_per_character([np.log(2)], [10], [40]).tolist()
     [0.25]
     """
-    return np.asarray(nats_per_token) * np.asarray(n_tokens) / (np.log(2) * np.asarray(n_characters))
+    values = (nats_per_token, n_tokens, n_characters)
+    nats, n_tokens, n_characters = map(checks.numbers, values, ("nats_per_token", "n_tokens", "n_characters"))
+    if (n_characters <= 0).any():
+        raise StatisticsError(f"n_characters: expected at least one character each, got {checks.shown(n_characters.tolist())}")
+    return nats * n_tokens / (np.log(2) * n_characters)
 
 
 def entropies(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8) -> list[Float[np.ndarray, " _"]]:
     """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats: how much freedom the model had there."""
-    prompts = tokens.checked_prompts(model, prompts)
-    return _per_text(model, list(zip(prompts, responses, strict=True)), _entropy, batch_size)
+    return _per_text(model, list(tokens.checked_pairs(model, prompts, responses).values()), _entropy, batch_size)
 
 
 def _entropy(logits: Tensor, _: Tensor) -> Tensor:
@@ -68,6 +71,7 @@ def _per_text(
     model: PreTrainedModel, pairs: Sequence[Pair], measure: Callable[[Tensor, Tensor], Tensor], batch_size: int
 ) -> list[Float[np.ndarray, " _"]]:
     """``measure(logits, targets)`` at each response token of each text, float64, in batches of like length."""
+    checks.whole(batch_size, "batch_size")
     order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
     found: dict[int, np.ndarray] = {}
     with models.evaluating(model):

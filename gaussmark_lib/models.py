@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
-from gaussmark_lib import hub
+from gaussmark_lib import hub, tokens
+from gaussmark_lib.checks import chosen, shown
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
 from gaussmark_lib.paths import DATA
 
@@ -37,6 +38,7 @@ class LM:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens."""
+        tokens.check_text(text)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -44,6 +46,7 @@ class LM:
 
     def prompt(self, text: str) -> list[int]:
         """Token ids of a text to be continued: with the model's start token, and in its chat template where it has one."""
+        tokens.check_text(text, "prompt")
         if self.tokenizer.chat_template:
             turn = [{"role": "user", "content": f"Complete the following prompt: {text}"}]
             return list(self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
@@ -92,6 +95,10 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
     Raises:
         InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that needs code of its own, a weight that is not finite.
     """
+    if not isinstance(name, str | Path):
+        raise InvalidModelError(f"name: expected {EMBEDDED!r}, a folder or a hub id, got {shown(name)}")
+    chosen(str(dtype).removeprefix("torch."), "dtype", ("auto", "float16", *DTYPES), InvalidModelError)
+    device = device_of(device)
     source = DATA / EMBEDDED if str(name) == EMBEDDED else name
     local = Path(source).expanduser()
     is_local = local.is_dir()
@@ -110,10 +117,20 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
         raise InvalidModelError(_why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
-            shown = sorted(map(str, info[kind]))[:5]
-            raise InvalidModelError(f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}: {shown}")
+            first = sorted(map(str, info[kind]))[:5]
+            raise InvalidModelError(f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}: {first}")
     _check_finite(model, str(name))
-    return LM(model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer, str(name))
+    return LM(model.to(device).eval(), tokenizer, str(name))
+
+
+def device_of(name: str | torch.device | None) -> torch.device:
+    """The device of this name, by default the GPU if there is one. InvalidModelError if this machine has none of that name."""
+    try:
+        found = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=found).item()  # what the name says need not be there; and "meta" holds no numbers
+        return found
+    except (RuntimeError, AssertionError, TypeError):
+        raise InvalidModelError(f"device: expected 'cpu', 'cuda' or another that this machine has, got {name!r}") from None
 
 
 @contextmanager
@@ -199,6 +216,7 @@ def watermarkable(model: PreTrainedModel) -> list[str]:
 
 
 def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
+    tokens.check_model(model)
     uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
     return {
         f"{name}.weight": module
@@ -210,6 +228,8 @@ def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
 def linear(model: PreTrainedModel, weight: str) -> Linear:
     """The layer that owns a weight, by the weight's full name; UnknownWeightError if none does, or the weight cannot carry a watermark."""
     linears = _linears(model)
+    if not isinstance(weight, str):
+        raise UnknownWeightError(f"weight: expected the name of a weight, such as {next(iter(linears), None)!r}, got {shown(weight)}")
     if weight in linears:
         module = linears[weight]
         block = model.get_submodule(weight.removesuffix(".weight").rpartition(".")[0])

@@ -13,6 +13,9 @@ logarithm that the tails need is built from the same four operations.
 import numpy as np
 from numpy.typing import NDArray
 
+from gaussmark_lib import checks
+from gaussmark_lib.errors import StatisticsError
+
 CHUNK = 1 << 16  # numbers at a time: the temporaries stay in the processor's cache
 
 Float64 = NDArray[np.float64]
@@ -46,6 +49,9 @@ def standard_normal(seed: int, n: int) -> Float64:
     Returns:
         float64, shape (n,), independent N(0, 1); the largest possible absolute value is about 8.2.
     """
+    if not checks.is_whole(seed) or not 0 <= seed < 1 << 128:
+        raise StatisticsError("seed: expected a whole number from 0 to 2¹²⁸ − 1, got another")  # which may be a secret
+    checks.whole(n, "n", StatisticsError, least=0)
     bits = np.random.Philox(key=seed)
     del seed  # a secret, which no traceback shows
     out = np.empty(n)
@@ -64,6 +70,8 @@ def quantile(u: Float64) -> Float64:
     >>> quantile(np.array([0.5, 0.975]))
     array([0.        , 1.95996398])
     """
+    if not ((u > 0) & (u < 1)).all():
+        raise StatisticsError(f"u: expected 0 < u < 1, got {checks.shown(u[~((u > 0) & (u < 1))][:3].tolist())}")
     q = u - 0.5
     z = q * _ratio(_CENTRE, 0.180625 - q * q)
     tail = np.flatnonzero(np.abs(q) > 0.425)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import normal
+from gaussmark_lib import normal, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError, PerturbedModelError, RoundingWarning
 from gaussmark_lib.keys import Key
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
@@ -134,6 +134,7 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
     """PerturbedModelError for a model inside ``watermarked()`` and for a watermarked checkpoint, where ψ is not N(0, 1) under the null."""
+    tokens.check_model(model)
     if hasattr(model, _MARK):
         raise PerturbedModelError(
             "expected the base model, got one inside watermarked() or moved(); leave the `with` block first: G is taken at θ, never at θ + ξ"

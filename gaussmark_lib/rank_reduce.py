@@ -17,6 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gaussmark_lib import checks
+from gaussmark_lib.errors import InvalidWatermarkError
+
 SIDES = ("left", "right", "both")
 CACHE_BYTES = 1 << 30  # of singular vectors, in main memory
 
@@ -34,7 +37,8 @@ class Projector:
 
 
 def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Projector:
-    """The projector off the top-k singular directions of a weight."""
+    """The projector off the top-k singular directions of a weight. InvalidWatermarkError for a side or a k that it does not have."""
+    checks.chosen(side, "side", SIDES, InvalidWatermarkError)
     left, right = (k if side in (this, "both") else 0 for this in ("left", "right"))
     return Projector(singular_vectors(theta, left, "left"), singular_vectors(theta, right, "right"))
 
@@ -53,6 +57,9 @@ def singular_vectors(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "le
     They are computed once for each weight, known by the SHA-256 of its exact values, and kept in main memory. The longest unused are dropped where
     all together exceed ``CACHE_BYTES``.
     """
+    checks.chosen(side, "side", ("left", "right"), InvalidWatermarkError)
+    if checks.whole(k, "k", InvalidWatermarkError, least=0) > min(theta.shape):
+        raise InvalidWatermarkError(f"k: expected at most min{tuple(theta.shape)} singular directions, got {k}")
     if k == 0:
         return torch.empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32, device=theta.device)
     return _cache.vectors(theta, side)[:, :k].clone(memory_format=torch.contiguous_format).to(theta.device)

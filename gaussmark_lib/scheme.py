@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate
+from gaussmark_lib import divergence, generate, tokens
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Texts
@@ -102,6 +102,7 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
     Raises:
         InvalidWatermarkError: a name that no scheme has, a watermark that a scheme cannot use, or a maker that returns no scheme.
     """
+    names = None if names is None else tokens.listed(names, f"names: expected some of {', '.join(_makers)}", InvalidWatermarkError)
     if unknown := [name for name in names or () if name not in _makers]:
         raise InvalidWatermarkError(f"no scheme is called {unknown[0]!r}: expected some of {', '.join(_makers)}")
     made = {name: _makers[name](wm, key) for name in (_makers if names is None else names)}

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize, stats
 from sklearn.metrics import roc_curve
 
+from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
 
 BATCH = 4_000_000  # numbers that a resampling holds at a time
@@ -60,26 +61,23 @@ def threshold(level: float) -> float:
     >>> round(threshold(0.05), 3)
     1.645
     """
-    if not 0 < level < 1:
-        raise StatisticsError(f"a level is a probability: expected 0 < level < 1, got {level}")
-    return float(stats.norm.isf(level))
+    return float(stats.norm.isf(checks.share(level, "level")))
 
 
 def rate(hits: ArrayLike, confidence: float = 0.95) -> Estimate:
     """Share of True with its exact (Clopper–Pearson) interval."""
-    hits = np.asarray(hits, dtype=bool)
+    hits, confidence = checks.numbers(hits, "hits", empty=True), checks.share(confidence, "confidence")
     if hits.size == 0:
         raise StatisticsError("a rate needs at least one trial, got none")
+    if not np.isin(hits, (0, 1)).all():
+        raise StatisticsError(f"hits: expected True or False (1 or 0) of each trial, got {hits[~np.isin(hits, (0, 1))][:3].tolist()}")
     low, high = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(confidence, method="exact")
     return Estimate(float(hits.mean()), float(low), float(high), hits.size)
 
 
 def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
     """True positive rate: share of ψ at or above τ_α, with its exact interval. On unwatermarked text or wrong keys, the realised level."""
-    psi = np.asarray(psi, dtype=float)
-    if n := np.isnan(psi).sum():
-        raise StatisticsError(f"{n} of {psi.size} texts have no ψ (NaN) and are neither hits nor misses; look at them, then leave them out")
-    return rate(psi >= threshold(level), confidence)
+    return rate(checks.numbers(psi, "psi", empty=True) >= threshold(level), confidence)
 
 
 def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confidence: float = 0.95) -> pd.DataFrame:
@@ -90,7 +88,7 @@ def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confiden
 
 def uniformity(p: ArrayLike) -> dict[str, float]:
     """Kolmogorov–Smirnov test of independent p-values against the uniform distribution: ``distance``, ``p_value``, ``n``."""
-    p = np.ravel(p)
+    p = _p_values(p)
     distance, p_value = stats.kstest(p, "uniform")
     return {"distance": float(distance), "p_value": float(p_value), "n": p.size}
 
@@ -100,16 +98,23 @@ def qq(p: ArrayLike, confidence: float = 0.95) -> pd.DataFrame:
 
     The i-th smallest of n uniform numbers is Beta(i, n + 1 − i), with mean i/(n + 1).
     """
-    observed = np.sort(np.asarray(p, dtype=float).ravel())
+    observed, confidence = np.sort(_p_values(p)), checks.share(confidence, "confidence")
     i = np.arange(1, observed.size + 1)
     order = stats.beta(i, i[::-1])
     low, high = order.interval(confidence)
     return pd.DataFrame({"expected": order.mean(), "observed": observed, "low": low, "high": high})
 
 
+def _p_values(p: ArrayLike) -> np.ndarray:
+    p = checks.numbers(p, "p").ravel()
+    if ((p < 0) | (p > 1)).any():
+        raise StatisticsError(f"p: expected p-values from 0 to 1, got {p.min():g} to {p.max():g}")
+    return p
+
+
 def mean(x: ArrayLike, confidence: float = 0.95) -> Estimate:
     """Mean with Student's interval."""
-    x = np.asarray(x, dtype=float).ravel()
+    x, confidence = checks.numbers(x, "x", finite=True, empty=True).ravel(), checks.share(confidence, "confidence")
     if x.size < 2:
         raise StatisticsError(f"an interval for a mean needs at least two values, got {x.size}")
     half = stats.sem(x) * stats.t.isf((1 - confidence) / 2, x.size - 1)
@@ -122,12 +127,13 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
     The interval is SciPy's percentile bootstrap over items. The p-value is two-sided, from flipping the signs of the differences at random
     (``permutation_test``): exact where swapping the two within an item changes nothing under the null.
     """
-    base, other = np.asarray(base, dtype=float), np.asarray(other, dtype=float)
+    checks.share(confidence, "confidence")
+    checks.whole(n_resamples, "n_resamples", StatisticsError)
+    checks.whole(seed, "seed", StatisticsError, least=0)
+    base, other = (checks.numbers(values, name, finite=True, empty=True) for name, values in (("base", base), ("other", other)))
     if base.shape != other.shape or base.ndim != 1 or base.size < 2:
         raise StatisticsError(f"expected two rows of the same length, at least 2, one number an item; got shapes {base.shape} and {other.shape}")
     change = other - base
-    if not np.isfinite(change).all():
-        raise StatisticsError(f"expected finite numbers, got {(~np.isfinite(change)).sum()} items with NaN or infinity; leave them out and say so")
     options = {"n_resamples": n_resamples, "batch": BATCH // change.size + 1, "rng": seed}
     low = high = change[0]
     if np.ptp(change) > 0:  # SciPy's bootstrap refuses a constant
@@ -138,6 +144,10 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
 
 def matrix(table: pd.DataFrame, column: str, index: str = "prompt", columns: str = "key_id") -> np.ndarray:
     """A column of a table as prompts (sorted) × keys (in the order of their first appearance) for :func:`crossed_interval`."""
+    if missing := {column, index, columns} - set(table.columns):
+        raise StatisticsError(f"expected a table with the columns {column}, {index} and {columns}, got one without {', '.join(map(str, missing))}")
+    if n := table.duplicated([index, columns]).sum():
+        raise StatisticsError(f"expected one text of each {index} and {columns}, got {n} more; group the table by what else varies")
     return table.pivot(index=index, columns=columns, values=column)[table[columns].unique()].to_numpy(float)
 
 
@@ -149,7 +159,10 @@ def crossed_interval(
     Texts of one prompt are alike, and so are those of one key. So prompts and keys are resampled, independently of each other and alike in all
     matrices (Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007), which is conservative. With three keys it is a rough guide.
     """
-    matrices = [np.asarray(values, dtype=float) for values in matrices]
+    checks.share(confidence, "confidence")
+    checks.whole(n_resamples, "n_resamples", StatisticsError)
+    checks.whole(seed, "seed", StatisticsError, least=0)
+    matrices = [checks.numbers(values, "matrices") for values in matrices]
     shapes = [values.shape for values in matrices]
     if len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][0] < 2:
         raise StatisticsError(f"expected matrices of one shape, two or more prompts × keys, got {shapes}")
@@ -163,23 +176,28 @@ def crossed_interval(
 
 def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
     """ROC of ψ: ``fpr``, ``tpr``, ``threshold``; scikit-learn's, higher ψ meaning watermarked."""
-    null, watermarked = np.ravel(null), np.ravel(watermarked)
+    null, watermarked = _two_samples(null, watermarked)
     labels = np.repeat([0, 1], [null.size, watermarked.size])
     return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), roc_curve(labels, np.append(null, watermarked)), strict=True)))
 
 
 def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
     """Area under the ROC: the chance that a watermarked text's ψ exceeds an unwatermarked one's."""
-    null, watermarked = np.ravel(null), np.ravel(watermarked)
+    null, watermarked = _two_samples(null, watermarked)
+    ranks = stats.rankdata(np.append(watermarked, null))[: watermarked.size]  # ties share theirs, and so count half
+    return float((ranks.mean() - (watermarked.size + 1) / 2) / null.size)
+
+
+def _two_samples(null: ArrayLike, watermarked: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    null, watermarked = checks.numbers(null, "null", empty=True).ravel(), checks.numbers(watermarked, "watermarked", empty=True).ravel()
     if not null.size or not watermarked.size:
         raise StatisticsError(f"expected values of both kinds, got {null.size} without and {watermarked.size} with a watermark")
-    ranks = stats.rankdata(np.append(watermarked, null), nan_policy="raise")[: watermarked.size]  # ties share theirs, and so count half
-    return float((ranks.mean() - (watermarked.size + 1) / 2) / null.size)
+    return null, watermarked
 
 
 def predicted_psi(grad_norm: ArrayLike, sigma: float) -> np.ndarray:
     """σ‖G‖ of each unwatermarked text: the mean of ψ that it promises in the linear regime."""
-    return sigma * np.asarray(grad_norm, dtype=float)
+    return checks.positive(sigma, "sigma", or_zero=True) * checks.numbers(grad_norm, "grad_norm")
 
 
 def predicted_power(grad_norm: ArrayLike, sigma: float, level: float) -> float:
@@ -193,10 +211,10 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
     >>> sigma_for_psi([10.0, 20.0, 90.0], psi=3.0)
     0.15
     """
-    median = float(np.median(np.asarray(grad_norm, dtype=float)))
-    if not np.isfinite(median) or median <= 0 or not psi > 0:
-        raise StatisticsError(f"expected positive gradient norms and a ψ > 0, got median ‖G‖ = {median} and ψ = {psi}")
-    return psi / median
+    norms = checks.numbers(grad_norm, "grad_norm", finite=True)
+    if (median := float(np.median(norms))) <= 0:
+        raise StatisticsError(f"expected positive gradient norms, got median ‖G‖ = {median}")
+    return checks.positive(psi, "psi") / median
 
 
 def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
@@ -205,9 +223,11 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
     >>> sigma_for_power([10.0, 10.0], power=0.5, level=0.05) * 10 == threshold(0.05)
     True
     """
-    norms = np.asarray(grad_norm, dtype=float).ravel()
-    if norms.size == 0 or not np.isfinite(norms).all() or (norms <= 0).any():
-        raise StatisticsError(f"expected positive gradient norms of at least one text, got {norms.size} of which {(norms > 0).sum()} are positive")
+    norms = checks.numbers(grad_norm, "grad_norm", finite=True).ravel()
+    checks.share(power, "power")
+    checks.share(level, "level")
+    if (norms <= 0).any():
+        raise StatisticsError(f"expected positive gradient norms, got {norms.size} of which {(norms > 0).sum()} are positive")
     if not level < power < 1:
         raise StatisticsError(f"power: expected a number between the level, {level}, which no watermark at all has, and 1; got {power}")
     high = unit = 1 / norms.max()  # at σ = unit, no text has a ψ above 1
@@ -222,4 +242,5 @@ def predicted_price(psi: float, n_tokens: int) -> float:
     >>> predicted_price(3.0, 200)
     0.0225
     """
-    return psi**2 / (2 * n_tokens)
+    checks.numbers(psi, "psi")
+    return psi**2 / (2 * checks.positive(n_tokens, "n_tokens"))

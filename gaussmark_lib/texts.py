@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from datasets import Dataset
 
-from gaussmark_lib import docs, hub
+from gaussmark_lib import checks, docs, hub, tokens
 from gaussmark_lib.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -40,10 +40,11 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
     Raises:
         CorpusError: an unknown kind or split, a file without usable lines, no network, or fewer than n texts (says how many there are).
     """
-    if n is not None and n < 1:
-        raise CorpusError(f"n: expected at least 1 text, got {n}")
+    if n is not None:
+        checks.whole(n, "n", CorpusError)
     if min_chars is None:
         min_chars = 1000 if kind in KINDS else 1
+    checks.whole(min_chars, "min_chars", CorpusError, least=0)
     if kind == "docs":
         rows = _in_fixed_order(_docs(split, min_chars))
     elif kind in ("licences", "source"):
@@ -68,6 +69,9 @@ def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[li
 
 def beginnings(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
     """The beginnings of n held-out texts, n_tokens each, as their authors wrote them; errors as :func:`load`."""
+    tokens.check_lm(lm)
+    checks.whole(n, "n", CorpusError)
+    checks.whole(n_tokens, "n_tokens", CorpusError)
     rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
     found = list(islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n))
     if len(found) < n:

@@ -1,15 +1,18 @@
 """Prompts and responses as token ids: checked once, at the door, then padded."""
 
-from collections.abc import Iterable, Sequence
-from typing import SupportsIndex
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from gaussmark_lib.errors import GaussMarkError, InvalidTextError
+from gaussmark_lib import checks
+from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError
 
 Ids = Sequence[SupportsIndex] | Tensor | np.ndarray  # token ids of one text
 Texts = Sequence[Ids]
@@ -22,27 +25,39 @@ def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
     Raises:
         InvalidTextError: text instead of ids, anything but whole numbers, or an id that the model does not have.
     """
-    if isinstance(ids, str):
-        raise InvalidTextError(f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)")
-    values = ids.tolist() if hasattr(ids, "tolist") else ids
-    if not isinstance(values, Iterable):
-        raise InvalidTextError(f"{what}: expected a list of token ids, got {ids!r}")
-    values = list(values)
-    vocabulary = model.get_input_embeddings().num_embeddings
+    check_model(model)
+    values, vocabulary = whole_numbers(ids, what), model.get_input_embeddings().num_embeddings
     for position, value in enumerate(values):
-        if not hasattr(value, "__index__") or isinstance(value, bool):
-            raise InvalidTextError(f"{what}: expected whole numbers, got {value!r} at position {position}")
         if not 0 <= value < vocabulary:
             raise InvalidTextError(
                 f"{what}: expected token ids from 0 to {vocabulary - 1}, got {value} at position {position}; was it made by another tokenizer?"
             )
-    return [int(value) for value in values]
+    return values
+
+
+def whole_numbers(ids: Ids, what: str) -> list[int]:
+    """The ids as a plain list of integers, of whatever vocabulary."""
+    if isinstance(ids, str):
+        raise InvalidTextError(f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)")
+    values = listed(ids.tolist() if hasattr(ids, "tolist") else ids, f"{what}: expected a list of token ids")
+    for position, value in enumerate(values):
+        if not checks.is_whole(value):
+            raise InvalidTextError(f"{what}: expected whole numbers, got {checks.shown(value)} at position {position}")
+    return [index(value) for value in values]
+
+
+def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidTextError) -> list:
+    """A new list of the items. Text, bytes, mappings and sets are refused: their items are other things, or have no order."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | bytearray | memoryview | Mapping | AbstractSet):
+        raise error(f"{expected}, got {checks.shown(values)}")
+    return list(values)
 
 
 def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
     """Checked ids of each prompt. An empty prompt becomes the model's start (or end) token, since the first token needs something before it."""
-    if isinstance(prompts, str) or len(prompts) == 0:
-        raise InvalidTextError(f"expected a list of at least one prompt, each a list of token ids, got {prompts!r}")
+    expected = "expected a list of at least one prompt, each a list of token ids"
+    if not (prompts := listed(prompts, expected)):
+        raise InvalidTextError(f"{expected}, got none")
     return [checked_prompt(model, prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
 
 
@@ -69,9 +84,9 @@ def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> d
 
 def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tuple[dict[int, Pair], dict[int, GaussMarkError]]:
     """The pairs that can be scored, by number, and the error of each other pair. InvalidTextError for no texts or unequal numbers of them."""
-    if isinstance(responses, str) or len(prompts) != len(responses):
-        raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
-    if len(prompts) == 0:
+    check_model(model)
+    prompts, responses = as_many(prompts, responses)
+    if not prompts:
         raise InvalidTextError("expected at least one prompt with its response, got none")
     pairs, failed = {}, {}
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
@@ -83,6 +98,14 @@ def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tu
     return pairs, failed
 
 
+def as_many(prompts: Texts, responses: Texts) -> tuple[list[Ids], list[Ids]]:
+    """Both as lists, of one length."""
+    prompts, responses = (listed(texts, "expected one prompt a response, each a list of token ids") for texts in (prompts, responses))
+    if len(prompts) != len(responses):
+        raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
+    return prompts, responses
+
+
 def _start_token(model: PreTrainedModel) -> int:
     for name in ("bos_token_id", "eos_token_id"):
         value = getattr(model.config, name, None)
@@ -91,9 +114,28 @@ def _start_token(model: PreTrainedModel) -> int:
     raise InvalidTextError("an empty prompt needs a start token, and this config names none (bos_token_id); give a prompt of at least one token")
 
 
-def check_count(value: object, what: str) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise InvalidTextError(f"{what}: expected a whole number ≥ 1, got {value!r}")
+def check_model(model: Any) -> None:
+    """InvalidModelError for anything but a model, such as the ``LM`` that holds it."""
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        advice = "; write lm.model" if hasattr(model, "tokenizer") else "; models.load() gives an LM, whose lm.model is one"
+        raise InvalidModelError(f"model: expected a language model of transformers, got {checks.shown(model)}{advice}")
+
+
+def check_lm(lm: Any) -> None:
+    """InvalidModelError for anything but an ``LM``, such as the model that it holds."""
+    if not hasattr(lm, "tokenizer") or not hasattr(lm, "model"):
+        raise InvalidModelError(f"lm: expected an LM, a model with its tokenizer, got {checks.shown(lm)}; models.load() gives one")
+
+
+def check_text(text: Any, what: str = "text") -> None:
+    """InvalidTextError for anything but a string of whole characters, which alone a tokenizer can read."""
+    if not isinstance(text, str):
+        raise InvalidTextError(f"{what}: expected a string, got {checks.shown(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"half a character ({text[error.start]!a}) at position {error.start}"
+        raise InvalidTextError(f"{what}: expected whole Unicode characters, got {found}; was it read as UTF-8?") from None
 
 
 def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:

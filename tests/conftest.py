@@ -85,6 +85,22 @@ def wrong_types(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.fixture
+def typed(tmp_path):
+    """Puts bytes on standard input, where a terminal would."""
+    kept = os.dup(0)
+
+    def put(content: bytes) -> None:
+        (tmp_path / "typed").write_bytes(content)
+        handle = os.open(tmp_path / "typed", os.O_RDONLY)
+        os.dup2(handle, 0)
+        os.close(handle)
+
+    yield put
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
 @pytest.fixture(scope="module")
 def no_table_of_selfhash():
     """transformers' KGW processor draws 1,000,003 numbers each time it is made, 20 ms, for a variant that nothing here uses."""

@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant("corrupt/edits.py", "cut at the old prompt", "max(0, len(whole) - len(response))", "len(prompt)"),
     Mutant("corrupt/registry.py", "seed of resampling not used", "responses, fraction, seed=seed)", "responses, fraction, seed=0)"),
     Mutant("corrupt/registry.py", "the wrong share stays", "len(ids) - edits.count(len(ids), f)", "edits.count(len(ids), f) or len(ids)"),
-    Mutant("corrupt/registry.py", "the caller's own lists", "return [list(ids) for ids in texts]", "return list(texts)"),
+    Mutant("corrupt/registry.py", "the caller's own lists", "return [tokens.whole_numbers(", "return list(texts) or [tokens.whole_numbers("),
     Mutant("rank_reduce.py", "one side only", "return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix", "return matrix"),
     Mutant("rank_reduce.py", "rank off by one", "[:, :k].clone(", "[:, 1 : k + 1].clone("),
     Mutant("rank_reduce.py", "the wrong end", "[:, :k].clone(", "[:, -k:].clone("),

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import generate, hub, models, tokens
+from gaussmark_lib import checks, generate, hub, models, tokens
 from gaussmark_lib.corrupt import edits
 from gaussmark_lib.errors import CorruptionError, InvalidModelError
 from gaussmark_lib.tokens import Texts
@@ -33,8 +33,7 @@ def resample(model: PreTrainedModel, prompts: Texts, responses: Texts, fraction:
 
     Raises CorruptionError for a fraction outside [0, 1] or a span below 1.
     """
-    if not isinstance(span, int) or span < 1:
-        raise CorruptionError(f"span: expected a whole number of tokens ≥ 1, got {span!r}")
+    prompts, responses = tokens.as_many(prompts, responses)
     originals = [tokens.checked(model, response, f"response {i}") for i, response in enumerate(responses)]
     redrawn = [spans(len(ids), fraction, span, edits.generator(seed, i)) for i, ids in enumerate(originals)]
     if not any(redrawn):
@@ -49,6 +48,7 @@ def resample(model: PreTrainedModel, prompts: Texts, responses: Texts, fraction:
 
 def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> set[int]:
     """⌊f·T⌉ of T positions, as whole spans of a grid in random order; of the last span only its beginning."""
+    checks.whole(span, "span", CorruptionError)
     n = edits.count(n_tokens, fraction)
     starts = torch.randperm(-(-n_tokens // span), generator=rng) * span
     places = [place for start in starts.tolist() for place in range(start, min(start + span, n_tokens))]
@@ -130,7 +130,7 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
     if (source, target) not in PAIRS:
         known = ", ".join(f"{a}→{b}" for a, b in PAIRS)
         raise InvalidModelError(f"no translation model for {source}→{target}: expected one of {known}; add another to corrupt.by_model.PAIRS")
-    name = PAIRS[source, target]
+    name, device = PAIRS[source, target], models.device_of(device)
     try:
         terms = hub.terms()
         tokenizer = AutoTokenizer.from_pretrained(name, **terms)
@@ -140,7 +140,7 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
             f"cannot get {name}: {hub.reason(error)}. Check the network; its tokenizer needs sentencepiece and sacremoses"
             " (pip install 'gaussmark[translation]'). Without them, corrupt.resample paraphrases with the language model itself"
         ) from error
-    return Translator(model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer, name)
+    return Translator(model.to(device).eval(), tokenizer, name)
 
 
 def round_trip(lm: models.LM, ids: Sequence[int], there: Translator, back: Translator) -> list[int]:
@@ -148,6 +148,7 @@ def round_trip(lm: models.LM, ids: Sequence[int], there: Translator, back: Trans
 
     Raises CorruptionError if nothing is left.
     """
+    tokens.check_lm(lm)
     text = back(there(lm.decode(list(ids))))
     if not text.strip() or not (again := lm.encode(text)):
         raise CorruptionError(f"expected a text after translation by {there.name} and {back.name}, got an empty one; nothing is left to score")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from gaussmark_lib import models
+from gaussmark_lib import checks, models, tokens
 from gaussmark_lib.errors import CorruptionError, InvalidTextError
 from gaussmark_lib.tokens import Ids, Texts
 
@@ -28,12 +28,14 @@ Edit = Callable[[Ids, torch.Generator], list[int]]
 
 def generator(seed: int, text: int = 0) -> torch.Generator:
     """The random numbers of one text, a function of (seed, text) alone: no text depends on those beside it."""
+    seed, text = checks.whole(seed, "seed", CorruptionError, least=0), checks.whole(text, "text", CorruptionError, least=0)
     state = np.random.SeedSequence([seed, text]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 def each(edit: Edit, texts: Texts, seed: int = 0) -> list[list[int]]:
     """The edit of each text, under its own :func:`generator`."""
+    texts = tokens.listed(texts, "expected a list of texts, each a list of token ids")
     return [edit(ids, generator(seed, i)) for i, ids in enumerate(texts)]
 
 
@@ -43,14 +45,15 @@ def count(n_tokens: int, fraction: float) -> int:
     >>> count(40, 0.3)
     12
     """
-    if isinstance(fraction, bool) or not 0 <= fraction <= 1:
-        raise CorruptionError(f"fraction: expected a number from 0 to 1, got {fraction!r}")
+    if not checks.is_number(fraction) or not 0 <= fraction <= 1:
+        raise CorruptionError(f"fraction: expected a number from 0 to 1, got {checks.shown(fraction)}")
+    checks.whole(n_tokens, "n_tokens", CorruptionError, least=0)
     return round(fraction * n_tokens)
 
 
 def insert(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], *, at: str = "random") -> list[int]:
     """The text with ⌊f·T⌉ more tokens from the pool, each in another gap (``at="random"``), or all before the text (``at="start"``)."""
-    ids = _checked(ids)
+    ids, pool = _checked(ids), _pool(pool)
     n = count(len(ids), fraction)
     added = _drawn(n, pool, rng)
     gaps = [0] * n if _at_start(at) else torch.randperm(len(ids) + 1, generator=rng)[:n].sort().values.tolist()
@@ -71,7 +74,7 @@ def substitute(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[i
 
     Raises CorruptionError if the pool has no token that differs from the one to be replaced.
     """
-    ids = _checked(ids)
+    ids, pool = _checked(ids), _pool(pool)
     changed = list(ids)
     places = _places(len(ids), fraction, rng, at)
     if places and len(only := set(pool)) < 2 and only & {ids[place] for place in places}:
@@ -97,6 +100,7 @@ def of_whole(prompt: Ids, response: Ids, edit: Edit, rng: torch.Generator) -> tu
 
 def wrong_prompts(prompts: Texts) -> list[list[int]]:
     """Each text's prompt exchanged for the next text's. Raises CorruptionError if there are fewer than two."""
+    prompts = tokens.listed(prompts, "expected a list of at least 2 prompts, each a list of token ids")
     if len(prompts) < 2:
         raise CorruptionError(f"a wrong prompt is another text's: expected at least 2 texts, got {len(prompts)}")
     return [list(prompt) for prompt in (*prompts[1:], prompts[0])]
@@ -105,6 +109,7 @@ def wrong_prompts(prompts: Texts) -> list[list[int]]:
 def truncate(ids: Ids, n_tokens: int, *, skip: int = 0) -> list[int]:
     """``n_tokens`` of the text, after the first ``skip``. Raises CorruptionError if the text has fewer."""
     ids = _checked(ids)
+    n_tokens, skip = checks.whole(n_tokens, "n_tokens", CorruptionError), checks.whole(skip, "skip", CorruptionError, least=0)
     if n_tokens < 1 or skip < 0 or skip + n_tokens > len(ids):
         raise CorruptionError(f"expected a passage of at least 1 token within the text's {len(ids)}, got {n_tokens} tokens after the first {skip}")
     return ids[skip : skip + n_tokens]
@@ -122,6 +127,7 @@ def retokenise(lm: models.LM, ids: Ids) -> list[int]:
 
     Raises CorruptionError if the ids spell nothing, for example special tokens only.
     """
+    tokens.check_lm(lm)
     text = lm.decode(_checked(ids))
     if not text or not (again := lm.encode(text)):
         raise CorruptionError("expected ids that spell a text, got an empty one; nothing is left to score")
@@ -129,17 +135,19 @@ def retokenise(lm: models.LM, ids: Ids) -> list[int]:
 
 
 def _checked(ids: Ids, at_least: int = 1) -> list[int]:
-    if isinstance(ids, str):
-        raise InvalidTextError("expected token ids, got text; encode it first, e.g. lm.encode(text)")
+    ids = tokens.whole_numbers(ids, "ids")
     if len(ids) < at_least:
         raise InvalidTextError("expected a text of at least one token to corrupt, got an empty one")
-    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    return ids
+
+
+def _pool(pool: Ids) -> Sequence[int]:
+    """The tokens to draw from; a range stays one, since a vocabulary is long."""
+    return pool if isinstance(pool, range) else tokens.whole_numbers(pool, "pool")
 
 
 def _at_start(at: str) -> bool:
-    if at not in ("random", "start"):
-        raise CorruptionError(f"at: expected 'random' or 'start', got {at!r}")
-    return at == "start"
+    return checks.chosen(at, "at", ("random", "start"), CorruptionError) == "start"
 
 
 def _places(n_tokens: int, fraction: float, rng: torch.Generator, at: str) -> list[int]:
@@ -150,4 +158,4 @@ def _places(n_tokens: int, fraction: float, rng: torch.Generator, at: str) -> li
 def _drawn(n: int, pool: Sequence[int], rng: torch.Generator) -> list[int]:
     if n and len(pool) == 0:
         raise CorruptionError("expected a pool of at least one token to draw from, got none")
-    return [int(pool[i]) for i in torch.randint(max(1, len(pool)), (n,), generator=rng).tolist()]
+    return [pool[i] for i in torch.randint(max(1, len(pool)), (n,), generator=rng).tolist()]

@@ -16,6 +16,7 @@ The registry's tests and the level tests of every scheme (tests/oracle/test_leve
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from gaussmark_lib import tokens
 from gaussmark_lib.corrupt import by_model, edits
 from gaussmark_lib.errors import CorruptionError
 from gaussmark_lib.models import LM
@@ -45,13 +46,15 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     Edits ``at random`` change the response, with tokens from the vocabulary (``own tokens``: from the text). Edits ``at the start`` change
     prompt and response as one text, for a detector that does not know where the prompt ends. Raises CorruptionError for an unknown name.
     """
+    tokens.check_lm(lm)
+    names = None if names is None else tokens.listed(names, f"names: expected some of {', '.join(_corruptions)}", CorruptionError)
     if unknown := [name for name in names or () if name not in _corruptions]:
         raise CorruptionError(f"no corruption is called {unknown[0]!r}: expected some of {', '.join(_corruptions)}")
     return {name: partial(_corruptions[name], lm) for name in (_corruptions if names is None else names)}
 
 
 def copied(texts: Texts) -> list[list[int]]:
-    return [list(ids) for ids in texts]
+    return [tokens.whole_numbers(ids, "text") for ids in tokens.listed(texts, "expected a list of texts, each a list of token ids")]
 
 
 def _of_responses(edit: Callable, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
@@ -61,7 +64,7 @@ def _of_responses(edit: Callable, lm: LM, prompts: Texts, responses: Texts, frac
 
 def _of_whole_texts(edit: Callable, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
     """An edit of each prompt with its response, as one text."""
-    texts = enumerate(zip(prompts, responses, strict=True))
+    texts = enumerate(zip(*tokens.as_many(prompts, responses), strict=True))
     changed = [edits.of_whole(x, y, lambda ids, rng: edit(lm, ids, fraction, rng), edits.generator(seed, i)) for i, (x, y) in texts]
     return [x for x, _ in changed], [y for _, y in changed]
 
@@ -110,6 +113,8 @@ def spliced(hosts: Texts) -> Change:
 
     def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
         edits.count(1, fraction)  # refuses a number outside [0, 1]
+        if len(hosts) != len(responses):
+            raise CorruptionError(f"expected one host a response, got {len(hosts)} hosts and {len(responses)} responses")
         out = []
         for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
             n = round(len(response) * fraction / (1 - fraction)) if fraction < 1 else len(host) + 1

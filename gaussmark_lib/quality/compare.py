@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib import generate, likelihood, models, perturb, stats
+from gaussmark_lib import checks, generate, likelihood, models, perturb, stats, tokens
 from gaussmark_lib.errors import HarnessError
 from gaussmark_lib.quality import accuracy, diversity, harness, two_sample, win_rate
 from gaussmark_lib.quality.verdict import Metric, sentence
@@ -56,6 +56,7 @@ class Contender:
 
 def under_each(lm: models.LM, contenders: Sequence[Contender], measurement: Callable[[models.LM], Any]) -> dict[str, Any]:
     """``measurement(lm)`` by contender; those that differ only in their seed are the same model, and share one measurement."""
+    tokens.check_lm(lm)
     measured: dict[tuple, Any] = {}
     for contender in contenders:
         if (contender.wm, contender.key) not in measured:
@@ -76,6 +77,7 @@ def evaluations(lm: models.LM, contenders: Sequence[Contender], tasks: harness.T
 
 def write(lm: models.LM, contenders: Sequence[Contender], prompts: Texts, n_tokens: int, **settings) -> dict[str, list[list[int]]]:
     """Each contender's continuations of the same prompts, from its own seed, sampled through end tokens."""
+    tokens.check_lm(lm)
     written = {}
     for contender in contenders:
         with contender.on(lm):
@@ -106,6 +108,7 @@ def task_rows(evaluated: Mapping[str, harness.Evaluation], margin: float = 0.05)
 
 def text_rows(lm: models.LM, prompts: Texts, written: Mapping[str, list[list[int]]], *, seed: int = 0) -> list[Row]:
     """Two-sample tests without the key, and diversity paired per prompt, of each model's texts against the first's."""
+    tokens.check_lm(lm)
     ends = generate.end_tokens(lm.model)
     embedded = {name: two_sample.embed(lm.model, prompts, responses) for name, responses in written.items()}
     varied = {name: diversity.table(responses, ends) for name, responses in written.items()}
@@ -123,6 +126,7 @@ def judge_rows(
     lm: models.LM, prompts: Texts, written: Mapping[str, list[list[int]]], judge: win_rate.Judge, *, progress: bool = False
 ) -> tuple[list[Row], dict[str, pd.DataFrame]]:
     """Win rates against the first model's texts, cut at their end tokens; and of each model the judge's answers (:func:`win_rate.compare`)."""
+    tokens.check_lm(lm)
     ends = generate.end_tokens(lm.model)
     read = {name: [lm.decode(diversity.until_end(response, ends)) for response in responses] for name, responses in written.items()}
     (_, base), *others = read.items()
@@ -137,6 +141,7 @@ def _paired_row(metric: Metric, model: str, base: np.ndarray, other: np.ndarray)
 
 def table(rows: Sequence[Row], level: float = 0.05) -> pd.DataFrame:
     """The rows with a verdict each; ``flagged`` where p is below the level, as one in 1/level is by chance."""
+    checks.share(level, "level")
     records = []
     for metric, model, base, test in rows:
         numbers = [base, base + test.change.value, *astuple(test.change), test.p_value]

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
+from gaussmark_lib import checks, tokens
 from gaussmark_lib.tokens import Texts
 
 
@@ -18,6 +19,7 @@ def distinct(response: Sequence[int], n: int) -> float:
     >>> distinct([5, 6, 5, 6, 5], 2)
     0.5
     """
+    response, n = tokens.whole_numbers(response, "response"), checks.whole(n, "n")
     grams = [tuple(response[i : i + n]) for i in range(len(response) - n + 1)]
     return len(set(grams)) / len(grams) if grams else float("nan")
 
@@ -28,8 +30,9 @@ def until_end(response: Sequence[int], ends: Collection[int]) -> list[int]:
     >>> until_end([7, 8, 0, 9], {0})
     [7, 8]
     """
+    response = tokens.whole_numbers(response, "response")
     stop = next((i for i, token in enumerate(response) if token in ends), len(response))
-    return list(response[:stop])
+    return response[:stop]
 
 
 def table(responses: Texts, ends: Collection[int]) -> pd.DataFrame:
@@ -38,7 +41,7 @@ def table(responses: Texts, ends: Collection[int]) -> pd.DataFrame:
     Responses should have one length, sampled through their end tokens: distinct-n falls with length, and would otherwise measure that.
     """
     rows = []
-    for response in responses:
+    for response in tokens.listed(responses, "responses: expected lists of token ids"):
         length = len(until_end(response, ends))
         rows.append([distinct(response, 1), distinct(response, 2), 1 - distinct(response, 4), length, length < len(response)])
     return pd.DataFrame(rows, columns=["distinct_1", "distinct_2", "seq_rep_4", "length", "ended"])

@@ -22,7 +22,7 @@ import datasets
 import huggingface_hub
 import pandas as pd
 
-from gaussmark_lib import hub, models
+from gaussmark_lib import checks, hub, models, tokens
 from gaussmark_lib.errors import HarnessError
 
 Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names of tasks and groups that the harness knows
@@ -61,6 +61,10 @@ def evaluate(lm: models.LM, tasks: Tasks, *, limit: int | None = None, batch_siz
     Raises:
         HarnessError: an unknown task (with close matches), one whose data cannot be had, or one of which no item fits the context.
     """
+    tokens.check_lm(lm)
+    checks.whole(batch_size, "batch_size", HarnessError)
+    if limit is not None:
+        checks.whole(limit, "limit", HarnessError)
     from lm_eval import evaluator  # here: it takes seconds to import
     from lm_eval.models.huggingface import HFLM
     from lm_eval.utils import make_table

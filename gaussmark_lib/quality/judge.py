@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 from tqdm.auto import tqdm
 
+from gaussmark_lib import checks
 from gaussmark_lib.errors import JudgeError
 from gaussmark_lib.quality.win_rate import Answer, Question
 
@@ -76,6 +77,8 @@ class EndpointJudge:
         return cls(url, model, key, **settings)
 
     def __post_init__(self):
+        if not isinstance(self.url, str) or not isinstance(self.key, str):
+            raise JudgeError(f"expected the judge's address and its key as text, got {type(self.url).__name__} and {type(self.key).__name__}")
         if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname:
             raise JudgeError(f"expected the judge's address as http(s)://host/…, got {self._clean(self.url)!r}")
 
@@ -168,6 +171,8 @@ def cost(tokens_in: int, tokens_out: int, price_in: float, price_out: float) -> 
     >>> cost(1_000_000, 500_000, price_in=2.5, price_out=10.0)
     7.5
     """
+    for name, value in {"tokens_in": tokens_in, "tokens_out": tokens_out, "price_in": price_in, "price_out": price_out}.items():
+        checks.positive(value, name, JudgeError, or_zero=True)
     return (tokens_in * price_in + tokens_out * price_out) / 1e6
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from gaussmark_lib import checks
 from gaussmark_lib.errors import CorpusError
 
 CHANCE = {"next_paragraph": 0.25, "last_word": 0.0, "minimal_pairs": 0.5}
@@ -35,6 +36,7 @@ def build(corpus: Dataset, n: int, *, seed: int = 0) -> dict[str, dict[str, Any]
     Raises:
         CorpusError: if the texts do not yield n items of each task (says how many they do).
     """
+    checks.whole(n, "n", CorpusError)
     rows = corpus.select_columns(["text", "source"]).to_list()
     question, choice = {"doc_to_text": "context"}, {"doc_to_choice": "choices"}
     definitions = [

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, perturb, tokens
+from gaussmark_lib import checks, models, perturb, tokens
 from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.stats import Estimate, Paired, rate
 from gaussmark_lib.tokens import Texts
@@ -55,6 +55,7 @@ def embed(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_siz
 
 def median_bandwidth(x: Embeddings, y: Embeddings) -> float:
     """The median distance between any two of all texts: the usual scale for a Gaussian kernel."""
+    _check(x, y, fewest=1)
     distance = float(np.median(pdist(np.concatenate([x, y]))))
     if not np.isfinite(distance) or distance == 0:
         raise StatisticsError(f"expected embeddings that differ and are finite, got a median distance of {distance}: are all texts the same?")
@@ -67,7 +68,9 @@ def mmd(x: Embeddings, y: Embeddings, *, n_resamples: int = 999, bandwidth: floa
     ``bandwidth`` is h, by default the median distance. It does not depend on which model wrote a text, so the p-value stays exact.
     """
     _check(x, y)
-    h = median_bandwidth(x, y) if bandwidth is None else bandwidth
+    checks.whole(n_resamples, "n_resamples", StatisticsError)
+    checks.whole(seed, "seed", StatisticsError, least=0)
+    h = median_bandwidth(x, y) if bandwidth is None else checks.positive(bandwidth, "bandwidth")
     cross = _kernel(x, y, h)
     contrast = _kernel(x, x, h) + _kernel(y, y, h) - (cross + cross.T)
     np.fill_diagonal(contrast, 0.0)
@@ -94,6 +97,7 @@ def classifier(x: Embeddings, y: Embeddings, *, seed: int = 0) -> Paired:
         the change is 0, and n and n_equal count them.
     """
     _check(x, y)
+    checks.whole(seed, "seed", StatisticsError, least=0)
     order = np.random.default_rng(seed).permutation(len(x))
     train, held_out = order[: len(x) // 2], order[len(x) // 2 :]
     fitted = _fit(x[train], y[train])
@@ -117,8 +121,9 @@ def _fit(x: Embeddings, y: Embeddings):
     return make_pipeline(StandardScaler(), regression).fit(np.concatenate([x, y]), np.repeat([0, 1], n))
 
 
-def _check(x: Embeddings, y: Embeddings) -> None:
-    if x.shape != y.shape or x.ndim != 2 or len(x) < 10:
-        raise StatisticsError(f"expected two arrays of the same shape, one row a prompt and at least 10 of them, got {x.shape} and {y.shape}")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise StatisticsError("expected finite embeddings, got NaN or infinity: is the model damaged?")
+def _check(x: Embeddings, y: Embeddings, fewest: int = 10) -> None:
+    shapes = [checks.numbers(values, name, finite=True, empty=True).shape for name, values in (("x", x), ("y", y))]
+    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] < fewest:
+        raise StatisticsError(
+            f"expected two arrays of the same shape, one row a prompt and at least {fewest} of them, got {shapes[0]} and {shapes[1]}"
+        )

@@ -7,6 +7,8 @@ Otherwise the sentence says that n is too small, and about how many items are en
 import math
 from dataclasses import astuple, dataclass
 
+from gaussmark_lib import checks
+from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.stats import Paired
 
 
@@ -24,6 +26,11 @@ class Metric:
     worse: str
     margin: float | None
 
+    def __post_init__(self):
+        checks.chosen(self.worse, "worse", ("higher", "lower", "either"), StatisticsError)
+        if self.margin is not None:
+            checks.positive(self.margin, "margin")
+
 
 FEWEST = 30  # items, for a claim of indistinguishability without a margin
 
@@ -38,6 +45,7 @@ def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
     >>> sentence(accuracy, Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))
     'n = 20 is too small for a claim: the interval −0.2 to +0.2 reaches beyond ±0.05; about 320 would do'
     """
+    checks.share(level, "level")
     (value, low, high, n), p_value = astuple(test.change), test.p_value
     if math.isnan(p_value) or n < 2:
         return f"no claim: {n} usable items, at least 2 are needed"

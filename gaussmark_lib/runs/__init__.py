@@ -12,6 +12,7 @@
 ``kernel``      the process that executes the cells
 ``forked``      the server that starts such processes, with torch imported
 ``sockets``     the private folder of its sockets
+``stopping``    Ctrl-C and SIGTERM as one interruption
 ``folder``      the folder that a run leaves
 ``words``       its results in words
 ``versions``    with which versions it ran, when and where

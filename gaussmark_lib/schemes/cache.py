@@ -35,6 +35,7 @@ def responses(
     PerturbedModelError for a watermarked model, whose texts are not kept.
     """
     perturb.refuse_perturbed(model)
+    generate.checked(model, prompts, n_tokens, 1.0, 1.0, 1)
     folder = folder or paths.TEXTS
     path = folder / f"{_name(model, scheme, prompts, n_tokens, seed)}.json"
     if (kept := _read(path)) is not None:

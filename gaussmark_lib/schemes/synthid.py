@@ -13,8 +13,8 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, SynthIDTextWatermarkLogitsProcessor
 
-from gaussmark_lib import kgw, tokens
-from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib import checks, kgw, tokens
+from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
@@ -30,6 +30,9 @@ class SynthID(SamplerScheme):
     depth: int = 30
     name: str = "SynthID"
 
+    def __post_init__(self):
+        checks.whole(self.depth, "depth", InvalidWatermarkError)
+
     def processor(self, model: PreTrainedModel) -> SynthIDTextWatermarkLogitsProcessor:
         """A fresh one: it remembers the contexts of the batch it has seen."""
         seed = int.from_bytes(self.key.derived("SynthID"), "big")  # the processor holds what is drawn from it in the open
@@ -38,8 +41,9 @@ class SynthID(SamplerScheme):
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         """``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``, ``ones``; InvalidTextError for less than five tokens."""
+        tokens.check_model(model)
         processor, rows = self.processor(model), []
-        for i, response in enumerate(responses):
+        for i, response in enumerate(tokens.listed(responses, "responses: expected lists of token ids")):
             ids = torch.tensor([tokens.checked(model, response, f"response {i}")], device=model.device)
             if ids.shape[1] < NGRAM:
                 wanted = f"expected at least {NGRAM} tokens, since SynthID scores a token by the four before it"

@@ -9,6 +9,7 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
+from gaussmark_lib import checks
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Scheme, register
@@ -28,8 +29,8 @@ class TokenKeys(Scheme):
     test: str = "hits"
 
     def __post_init__(self):
-        if self.test not in ("hits", "sum"):
-            raise InvalidWatermarkError(f"test: expected 'hits' or 'sum', got {self.test!r}")
+        checks.chosen(self.test, "test", ("hits", "sum"), InvalidWatermarkError)
+        checks.share(self.alpha_0, "alpha_0", InvalidWatermarkError)
 
     @property
     def name(self) -> str:

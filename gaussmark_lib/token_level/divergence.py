@@ -42,7 +42,7 @@ def per_text(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Water
     perturb.refuse_perturbed(model)
     wm = wm.on(model)
     key.check(wm)
-    pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
+    pairs = list(tokens.checked_pairs(model, prompts, responses).values())
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
     with models.evaluating(model):
         batch = _Batch(ids, mask, divergence.log_p(model, ids, mask), [_predicting(pairs, k) for k in range(max(map(len, responses)))])

@@ -25,7 +25,7 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, models, perturb, rank_reduce, stats, tokens
+from gaussmark_lib import checks, generate, models, perturb, rank_reduce, stats, tokens
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.token_level import gradients, quantile_test
@@ -35,6 +35,7 @@ from gaussmark_lib.watermark import PlacedWatermark, Watermark
 
 def key_of(key: Key, k: int) -> Key:
     """The key of position k ≥ 0; neither the other positions' keys nor ``key`` itself can be computed from it."""
+    checks.whole(k, "k", least=0)
     return Key(hashlib.sha256(b"gaussmark token key" + key.secret + k.to_bytes(8, "big")).digest()[:16])
 
 

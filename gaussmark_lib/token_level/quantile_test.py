@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import binom, norm
 
-from gaussmark_lib import stats
+from gaussmark_lib import checks, stats
 from gaussmark_lib.errors import BoundError
 
 
@@ -35,7 +35,7 @@ def lower_quantile(gammas: ArrayLike, quantile: float) -> float:
     >>> lower_quantile([0.3, -1.0, 2.0, 0.1], 0.5)
     0.1
     """
-    ordered = np.sort(np.asarray(gammas, dtype=float))
+    ordered = np.sort(checks.numbers(gammas, "gammas").ravel())
     at_or_below = np.searchsorted(ordered, ordered, side="right")
     allowed = ordered[at_or_below <= _rank(ordered.size, quantile)]
     if not allowed.size:
@@ -54,6 +54,7 @@ def hits_needed(n_tokens: int, quantile: float) -> int:
     >>> hits_needed(100, 0.9)
     11
     """
+    checks.whole(n_tokens, "n_tokens", BoundError)
     return n_tokens - _rank(n_tokens, quantile) + 1
 
 
@@ -65,6 +66,7 @@ def exact_level(n_tokens: int, quantile: float, alpha_0: float) -> float:
 
 def level_bound(n_tokens: int, quantile: float, alpha_0: float) -> float:
     """exp(−2K(1 − λ' − α₀)²), the proposition's bound on the level. Raises BoundError unless λ' ≤ 1 − α₀."""
+    checks.whole(n_tokens, "n_tokens", BoundError)
     return math.exp(-2 * n_tokens * _level_gap(quantile, alpha_0) ** 2)
 
 
@@ -74,7 +76,8 @@ def power_bound(n_tokens: int, quantile: float, beta_0: float, corrupted: float)
     Raises BoundError unless λ' ≥ λ₀ + β₀.
     """
     _probabilities(quantile=quantile, beta_0=beta_0)
-    if not 0 <= corrupted < 1:
+    checks.whole(n_tokens, "n_tokens", BoundError)
+    if not checks.is_number(corrupted) or not 0 <= corrupted < 1:
         raise BoundError(f"corrupted: expected a share 0 ≤ λ₀ < 1, got {corrupted!r}")
     if corrupted + beta_0 > quantile:
         raise BoundError(
@@ -106,6 +109,7 @@ def quantile_for(n_tokens: int, level: float, alpha_0: float) -> float:
     (59, 0.044)
     """
     _probabilities(level=level, alpha_0=alpha_0)
+    checks.whole(n_tokens, "n_tokens", BoundError)
     needed = max(2, int(binom.isf(level, n_tokens, alpha_0)) + 1)  # isf: the smallest h with P(X > h) ≤ level; 2, since λ' < 1
     if needed > n_tokens:
         raise BoundError(f"no quantile test of {n_tokens} tokens has level {level}: even all hits have probability α₀^K = {alpha_0**n_tokens:.3g}")
@@ -114,12 +118,19 @@ def quantile_for(n_tokens: int, level: float, alpha_0: float) -> float:
 
 def p_value(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:
     """P(Binomial(K, α₀) ≥ hits): the smallest level at which a quantile test with this α₀ detects the text."""
+    _counted(hits, n_tokens, alpha_0)
     return binom.sf(np.asarray(hits) - 1, n_tokens, alpha_0)
 
 
 def log10_p(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:
     """The logarithm of ``p_value``, which does not underflow."""
+    _counted(hits, n_tokens, alpha_0)
     return binom.logsf(np.asarray(hits) - 1, n_tokens, alpha_0) / np.log(10)
+
+
+def _counted(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> None:
+    checks.counts(hits, n_tokens)
+    _probabilities(alpha_0=alpha_0)
 
 
 def efficiency(alpha_0: float) -> float:
@@ -151,5 +162,4 @@ def _level_gap(quantile: float, alpha_0: float) -> float:
 
 def _probabilities(**values: float) -> None:
     for name, value in values.items():
-        if not 0 < value < 1:
-            raise BoundError(f"{name}: expected a number strictly between 0 and 1, got {value!r}")
+        checks.share(value, name, BoundError)

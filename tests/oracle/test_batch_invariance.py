@@ -1,4 +1,8 @@
-"""A text's ψ, ‖G‖ and log p are its own: alone, in any batch, at any batch size, in any order, beside any other text."""
+"""A text's ψ, ‖G‖ and log p are its own: alone, in any batch, at any batch size, in any order, beside any other text.
+
+So are the tokens of a text that is written. Both hold up to rounding, whose bounds here are those of the docstrings of ``score.score`` and
+``generate.sample``.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaussmark_lib import score
+from gaussmark_lib import generate, generate_many, perturb, score
 from gaussmark_lib.perturb import Key, Watermark
 
 KEYS = [Key.from_seed(i) for i in range(2)]
@@ -46,6 +50,38 @@ def test_in_every_kind_of_layer(weight):
     """The last one, lm_head, sees fewer positions than the others, since only the logits that matter are computed."""
     model, wm = tiny_models.build("llama", torch.float64), Watermark(weight, 0.05)
     assert_same(run(model, wm), run(model, wm, batch_size=1), 1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)], ids=["float32", "bfloat16"])
+def test_rounding_moves_psi_by_no_more_than_is_promised(dtype, bound):
+    model, wm = tiny_models.build("llama", dtype), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
+    alone = run(model, wm, batch_size=1)[..., 0]
+    moved = max(np.abs(run(model, wm, batch_size=n)[..., 0] - alone).max() for n in (3, len(PROMPTS)))
+    assert moved <= bound
+
+
+def departures(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
+    """At how many of how many tokens a text leaves its twin; what comes after is another text."""
+    same = [next((i for i, (a, b) in enumerate(zip(x, y, strict=True)) if a != b), len(x)) for x, y in zip(ours, theirs, strict=True)]
+    left = [n < len(x) for n, x in zip(same, ours, strict=True)]
+    return sum(left), sum(same) + sum(left)
+
+
+# dtype, and the share of tokens: of one model between batches, and of a weight θ + ξ against a row's own σ z·x
+SHARES = {"float64": (0.0, 0.0), "float32": (3e-3, 3e-3), "bfloat16": (0.05, 0.3)}
+
+
+@pytest.mark.parametrize("dtype", SHARES)
+def test_rounding_changes_no_more_tokens_than_is_promised(dtype):
+    model, wm = tiny_models.build("llama", getattr(torch, dtype)), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
+    prompts = tiny_models.random_ids(np.random.default_rng(5), *[3, 9, 5, 1] * 12)
+    together, alone = (generate.sample(model, prompts, 30, seed=2, batch_size=n) for n in (48, 5))
+    with perturb.watermarked(model, wm, KEYS[0]):
+        one = generate.sample(model, prompts, 30, seed=2)
+    [many] = generate_many.sample(model, prompts, [(wm, KEYS[0])], 30, seed=2)
+    for (n, tokens), share in zip([departures(together, alone), departures(one, many)], SHARES[dtype], strict=True):
+        assert n <= share * tokens
+        assert tokens > 100
 
 
 MODEL = tiny_models.build("llama", torch.float64)

@@ -138,7 +138,7 @@ def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
 
 @pytest.mark.parametrize(
     ("norms", "power", "match"),
-    [([], 0.5, "at least one text"), ([0.0, 1.0], 0.5, "positive"), ([np.nan], 0.5, "positive"), ([1.0], 0.05, "power"), ([1.0], 1.0, "power")],
+    [([], 0.5, "at least one number"), ([0.0, 1.0], 0.5, "positive"), ([np.nan], 0.5, "NaN"), ([1.0], 0.05, "power"), ([1.0], 1.0, "power")],
 )
 def test_a_power_that_cannot_be_had(norms, power, match):
     with pytest.raises(ValueError, match=match):

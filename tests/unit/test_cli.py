@@ -1,6 +1,5 @@
 """The command line, as a user meets it: exit codes, sentences, and real signals to a process of its own."""
 
-import io
 import json
 import math
 import os
@@ -185,7 +184,7 @@ def test_a_key_is_made_for_one_weight_and_shown_without_its_secret(tmp_path, cap
     assert json.loads(path.read_text()) == content
 
 
-def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch):
+def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed):
     lm = models.load()
     watermark = perturb.Watermark(WEIGHT, sigma=0.2)
     keys = [perturb.bind(lm.model, watermark, perturb.Key.from_seed(seed)) for seed in (1, 2)]
@@ -215,7 +214,7 @@ def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch):
     (tmp_path / "text.txt").write_text(text)
     (tmp_path / "prompt.txt").write_text(prompt)
     assert detect("--key", files[0], "--prompt-file", str(tmp_path / "prompt.txt"), str(tmp_path / "text.txt")) == sentence
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    typed(text.encode())
     alone = json.loads(detect("--key", files[0], "-", "--json"))
     assert alone["n_tokens"] == expected.n_tokens[0]
     assert alone["psi"] != expected.psi[0], "the prompt is part of what is scored"

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from gaussmark_lib import stats
+from gaussmark_lib.errors import StatisticsError
 
 
 def test_psi_at_the_threshold_is_detected():
@@ -21,10 +22,23 @@ def test_higher_psi_means_more_watermarked():
 
 def test_a_text_without_psi_is_neither_hit_nor_miss():
     """A failed row must not read as "not watermarked"."""
-    with pytest.raises(ValueError, match=r"1 of 3 texts have no ψ \(NaN\)"):
+    with pytest.raises(ValueError, match="psi: expected numbers, got 1 of 3 that are NaN"):
         stats.tpr([3.0, np.nan, 0.0], 0.05)
-    with pytest.raises(ValueError, match="no ψ"):
+    with pytest.raises(ValueError, match="got 1 of 1 that are NaN"):
         stats.levels(pd.Series([np.nan]))
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("hits", [[True, np.nan], ["yes", "no"], [0, 2], [None, True], "1"])
+def test_what_is_neither_a_hit_nor_a_miss(hits):
+    with pytest.raises(StatisticsError, match="hits: expected"):
+        stats.rate(hits)
+
+
+@pytest.mark.parametrize("summary", [stats.qq, stats.uniformity, stats.mean])
+def test_nan_is_not_passed_on(summary):
+    with pytest.raises(StatisticsError, match="got 1 of 3 that are NaN"):
+        summary([0.5, np.nan, 0.1])
 
 
 def test_infinite_psi_is_still_a_psi():
@@ -58,9 +72,8 @@ def test_rates_and_means_of_nothing():
 
 
 @pytest.mark.parametrize(("norms", "psi"), [([], 3), ([0.0, 0.0], 3), ([np.nan], 3), ([np.inf], 3), ([1.0], 0), ([1.0], -1), ([1.0], np.nan)])
-@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
 def test_sigma_cannot_be_solved_for_from_nothing(norms, psi):
-    with pytest.raises(ValueError, match="expected positive gradient norms and a ψ > 0"):
+    with pytest.raises(ValueError, match=r"(grad_norm|psi): expected|expected positive gradient norms"):
         stats.sigma_for_psi(norms, psi)
 
 

@@ -163,7 +163,7 @@ def test_an_unknown_kind(kind):
 
 @pytest.mark.parametrize("n", [0, -1])
 def test_fewer_than_one(n):
-    with pytest.raises(CorpusError, match=f"n: expected at least 1 text, got {n}"):
+    with pytest.raises(CorpusError, match=f"n: expected a whole number ≥ 1, got {n}"):
         texts.load("docs", n=n)
 
 

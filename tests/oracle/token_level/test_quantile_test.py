@@ -116,8 +116,8 @@ REFUSED = {
     "λ' above 1 − α₀, tokens": (lambda: q.tokens_for_level(0.01, 0.95, 0.1), r"proved for λ' ≤ 1 − α₀"),
     "λ₀ + β₀ above λ'": (lambda: q.power_bound(100, 0.5, 0.3, 0.4), r"proved for λ' ≥ λ₀ \+ β₀, got λ' = 0\.5 < 0\.4 \+ 0\.3 = 0\.7"),
     "no gap": (lambda: q.tokens_for_level(0.01, 0.5, 0.5), r"where 1 − λ' − α₀ = 0"),
-    "α₀": (lambda: q.exact_level(10, 0.5, 1.0), "alpha_0: expected a number strictly between 0 and 1, got 1.0"),
-    "λ'": (lambda: q.hits_needed(10, 0.0), "quantile: expected a number strictly between 0 and 1, got 0.0"),
+    "α₀": (lambda: q.exact_level(10, 0.5, 1.0), "alpha_0: expected 0 < alpha_0 < 1, got 1.0"),
+    "λ'": (lambda: q.hits_needed(10, 0.0), "quantile: expected 0 < quantile < 1, got 0.0"),
     "λ₀": (lambda: q.power_bound(10, 0.5, 0.1, 1.0), "corrupted: expected a share 0 ≤ λ₀ < 1, got 1.0"),
     "too few tokens": (lambda: q.hits_needed(10, 0.05), r"expected λ' ≥ 1/K = 0\.1"),
 }

@@ -194,7 +194,7 @@ def test_a_translation_models_own_code_is_never_run(tmp_path, monkeypatch):
 def test_bad_input_is_named(model, monkeypatch):
     with pytest.raises(CorruptionError, match=r"fraction: expected a number from 0 to 1, got 1\.5"):
         corrupt.resample(model, PROMPTS, RESPONSES, 1.5)
-    with pytest.raises(CorruptionError, match="span: expected a whole number of tokens ≥ 1, got 0"):
+    with pytest.raises(CorruptionError, match="span: expected a whole number ≥ 1, got 0"):
         corrupt.resample(model, PROMPTS, RESPONSES, 0.5, span=0)
     with pytest.raises(InvalidTextError, match="expected token ids from 0 to 96, got 97"):
         corrupt.resample(model, [[1]], [[97]], 0.5)

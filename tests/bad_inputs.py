@@ -1,0 +1,447 @@
+"""The table of tests/robustness/test_bad_inputs.py: a working call of each public function, and which kind of thing each argument is.
+
+A new public function needs a row in :func:`doors`, or a reason in ``NO_DOOR``.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import tiny_lm
+import torch
+from datasets import Dataset
+from hypothesis import strategies as st
+
+from gaussmark_lib import (
+    divergence,
+    evidence,
+    generate,
+    generate_many,
+    gradients,
+    kgw,
+    likelihood,
+    models,
+    normal,
+    perturb,
+    rank_reduce,
+    scheme,
+    schemes,
+    score,
+    stats,
+    texts,
+    tokens,
+)
+from gaussmark_lib.corrupt import by_model, edits, registry
+from gaussmark_lib.keys import Key
+from gaussmark_lib.quality import accuracy, compare, diversity, harness, judge, offline_judge, tasks, two_sample, verdict, win_rate
+from gaussmark_lib.schemes import cache
+from gaussmark_lib.stats import Estimate, Paired
+from gaussmark_lib.token_level import divergence as token_divergence
+from gaussmark_lib.token_level import keys as token_keys
+from gaussmark_lib.token_level import quantile_test
+from gaussmark_lib.watermark import Watermark
+
+NAN, INF = float("nan"), float("inf")
+LM = tiny_lm.build()
+MODEL = LM.model
+WM, KEY = Watermark(tiny_lm.WEIGHT, 0.05), Key.from_seed(0)
+X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18, 19, 20]]
+CORPUS = [
+    {"text": f"The {i} first words of a long line are here.\n\nAnd that one is the second part of the text {i}, quite long.", "source": str(i)}
+    for i in range(9)
+]
+EMBEDDED = np.random.default_rng(0).normal(size=(12, 3))
+
+# What is wrong with each kind of thing: values out of range, and nearly right ones of another type.
+BAD: dict[str, list] = {
+    "model": [None, "doclm", 5, LM, torch.nn.Linear(2, 2)],
+    "lm": [None, "doclm", 5, MODEL],
+    "ids": ["text", b"ab", {3: 4}, {3, 4}, [1.5], [True], ["3"], [None], [NAN], [[3]], torch.tensor([1.5]), [[1, 2], [3]], 5, None],
+    "known ids": [[-1], [97], [10**30], np.array([97])],  # of another vocabulary
+    "texts": ["text", b"ab", {0: [3]}, {3, 4}, 5, None, [3, 4], ["text"], [b"ab"], [[1.5], [3]], [{3}, {4}]],
+    "list": ["text", b"ab", {0: "x"}, {3, 4}, 5, None],
+    "count": [0, -1, 2.5, NAN, "3", None, True, [1]],
+    "seed": [-1, 2.5, "3", [1], {}],
+    "share": [0, 1, -0.1, 1.1, NAN, INF, "0.5", None, True, [0.5]],
+    "fraction": [-0.1, 1.1, NAN, INF, "0.5", None, True],
+    "positive": [0, -1.0, NAN, INF, "1", None, True, [1.0]],
+    "numbers": [["a", "b"], "abc", ["1", "2"], [None, 1.0], [NAN, 1.0], object(), [[1.0, 2.0], [3.0]], {"a": 1}, None],
+    "some numbers": [[], np.empty((0, 3))],
+    "finite numbers": [[1.0, INF], [-INF, 0.0]],
+    "p-values": [[-0.1], [0.5, 1.5], [2]],
+    "not negative": [-1, NAN, INF, "1", None],
+    "inside": [np.array([0.0]), np.array([0.5, 1.0]), np.array([NAN])],
+    "noises": [5, "xi", [[1.0]], torch.zeros(2, 3), torch.full((1, 32, 48), NAN), torch.full((1, 32, 48), INF)],
+    "word": ["none of them", "", None, 5, True],
+    "weight": ["model.layers.9.mlp.down_proj.weight", "", None, 5],
+    "text": [None, 5, b"text", ["text"], "half \ud83d", "\udcff"],
+    "dtype": ["float3", 5, "int8"],
+    "device": ["gpu", "cuda:99", 5.5, "meta", ["cpu"]],
+}
+_NOTHING = st.none() | st.binary() | st.dictionaries(st.integers(), st.integers(), max_size=2)
+# Values of other types, drawn at random.
+WRONG: dict[str, st.SearchStrategy] = {
+    **dict.fromkeys(("model", "lm"), _NOTHING | st.text() | st.integers() | st.lists(st.integers(), max_size=2)),
+    **dict.fromkeys(("ids", "texts", "list"), _NOTHING | st.text() | st.integers() | st.floats() | st.sets(st.integers(), max_size=3)),
+    "count": _NOTHING | st.text() | st.floats() | st.booleans() | st.lists(st.integers(), max_size=2) | st.integers(max_value=0),
+    "seed": _NOTHING | st.text() | st.floats() | st.integers(max_value=-1),
+    **dict.fromkeys(("share", "fraction", "positive"), _NOTHING | st.text() | st.booleans() | st.lists(st.floats(), max_size=2)),
+    "numbers": _NOTHING | st.text() | st.lists(st.text(max_size=3), min_size=1, max_size=3) | st.just([NAN]),
+    "word": _NOTHING | st.integers() | st.floats() | st.text(max_size=3),
+    "text": _NOTHING | st.integers() | st.lists(st.text(), max_size=2),
+}
+
+
+class Door(NamedTuple):
+    """A function, arguments that it takes, and of what kinds some of them are. ``runs`` is False where the working call takes too long here."""
+
+    function: Callable
+    good: dict[str, Any]
+    kinds: dict[str, str]
+    runs: bool = True
+
+    @property
+    def cases(self) -> list[tuple[str, str]]:
+        """(argument, kind); a ? after a kind says that None is fine."""
+        return [(argument, kind) for argument, kinds in self.kinds.items() for kind in kinds.split(" + ")]
+
+    def call(self, **bad: Any) -> None:
+        """Calls it to the end: a context manager is entered and left, an iterator is read."""
+        result = self.function(**self.good | bad)
+        if isinstance(result, AbstractContextManager):
+            with result:
+                pass
+        elif isinstance(result, Iterator):
+            list(result)
+
+
+def doors(folder: Path) -> dict[str, Door]:
+    """Every public function that checks what it is given, by its module and name. ``folder`` is for files."""
+    jsonl = folder / "texts.jsonl"
+    jsonl.write_text('{"text": "one text that is long enough"}\n{"text": "and another one of them"}\n')
+    both = {"prompts": X, "responses": Y}
+    of_both = {"model": "model", "prompts": "texts", "responses": "texts"}
+    ids = {"ids": [5, 6, 7, 8], "fraction": 0.5, "rng": edits.generator(0)}
+    [gradient] = score.gradients(MODEL, X[:1], Y[:1], WM)
+    xis = perturb.noises(MODEL, WM, [KEY])
+    paired = Paired(Estimate(0.1, 0.0, 0.2, 40), 0.5, 0)
+    numbers, some = "numbers", "numbers + some numbers"
+    quantile = {"n_tokens": 20, "quantile": 0.5, "alpha_0": 0.3}
+    theta = torch.randn(4, 5)
+
+    def door(function: Callable, good: dict[str, Any], kinds: dict[str, str], runs: bool = True) -> tuple[str, Door]:
+        return f"{function.__module__.removeprefix('gaussmark_lib.')}.{function.__name__}", Door(function, good, kinds, runs)
+
+    def marked(**more: Any) -> dict[str, Any]:
+        return {"model": MODEL, **both, "wm": WM, "key": KEY, **more}
+
+    return dict(
+        [
+            door(tokens.checked, {"model": MODEL, "ids": [3], "what": "x"}, {"model": "model", "ids": "ids + known ids"}),
+            door(tokens.whole_numbers, {"ids": [3], "what": "x"}, {"ids": "ids"}),
+            door(tokens.listed, {"values": [3], "expected": "expected a list"}, {"values": "list"}),
+            door(tokens.checked_prompts, {"model": MODEL, "prompts": X}, {"model": "model", "prompts": "texts"}),
+            door(tokens.checked_prompt, {"model": MODEL, "prompt": [3], "what": "x"}, {"model": "model", "prompt": "ids + known ids"}),
+            door(
+                tokens.checked_response,
+                {"model": MODEL, "prompt": [3], "response": [3], "what": "x"},
+                {"model": "model", "response": "ids + known ids"},
+            ),
+            door(tokens.checked_pairs, {"model": MODEL, **both}, of_both),
+            door(tokens.usable_pairs, {"model": MODEL, **both}, {"model": "model", "prompts": "list", "responses": "list"}),
+            door(tokens.as_many, both, {"prompts": "list", "responses": "list"}),
+            door(tokens.check_model, {"model": MODEL}, {"model": "model"}),
+            door(tokens.check_lm, {"lm": LM}, {"lm": "lm"}),
+            door(tokens.check_text, {"text": "é"}, {"text": "text"}),
+            door(models.load, {"device": "cpu"}, {"device": "device", "dtype": "dtype"}, runs=False),
+            door(models.device_of, {"name": "cpu"}, {"name": "device"}),
+            door(models.arithmetic, {"model": MODEL, "dtype": None}, {"dtype": "dtype"}),
+            door(models.watermarkable, {"model": MODEL}, {"model": "model"}),
+            door(models.linear, {"model": MODEL, "weight": tiny_lm.WEIGHT}, {"model": "model", "weight": "weight"}),
+            door(texts.load, {"kind": jsonl, "n": 1}, {"n": "count?", "min_chars": "seed?", "kind": "word"}),
+            door(texts.prompts, {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2}, {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"}),
+            door(texts.beginnings, {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2}, {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"}),
+            door(normal.standard_normal, {"seed": 3, "n": 4}, {"seed": "seed", "n": "seed"}),
+            door(normal.quantile, {"u": np.array([0.5])}, {"u": "inside"}),
+            door(perturb.refuse_perturbed, {"model": MODEL}, {"model": "model"}),
+            door(perturb.noise, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model"}),
+            door(perturb.noises, {"model": MODEL, "wm": WM, "keys": [KEY]}, {"model": "model"}),
+            door(perturb.bind, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model"}),
+            door(perturb.watermarked, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model"}),
+            door(perturb.moved, {"model": MODEL, "wm": WM, "xi": xis[0]}, {"model": "model"}),
+            door(perturb.marked, {"model": MODEL, "by": "x"}, {"model": "model"}),
+            door(rank_reduce.projector, {"theta": theta, "k": 1}, {"k": "seed", "side": "word"}),
+            door(rank_reduce.singular_vectors, {"theta": theta, "k": 1}, {"k": "seed", "side": "word"}),
+            door(
+                generate.sample,
+                {"model": MODEL, "prompts": X, "n_tokens": 2, "top_p": 1.0, "temperature": 1.0},
+                {
+                    "model": "model",
+                    "prompts": "texts",
+                    "n_tokens": "count",
+                    "top_p": "positive",
+                    "temperature": "numbers",
+                    "seed": "seed",
+                    "batch_size": "count",
+                },
+            ),
+            door(
+                generate.checked,
+                {"model": MODEL, "prompts": X, "n_tokens": 2, "top_p": 1.0, "temperature": 1.0, "batch_size": 1},
+                {"model": "model", "prompts": "texts", "n_tokens": "count", "top_p": "positive", "temperature": "numbers", "batch_size": "count"},
+            ),
+            door(generate.uniform, {"seed": 0, "n_rows": 2, "n_tokens": 3}, {"seed": "seed", "n_rows": "count", "n_tokens": "count"}),
+            door(
+                generate_many.sample,
+                {"model": MODEL, "prompts": X, "cells": [(WM, KEY), None], "n_tokens": 2},
+                {
+                    "model": "model",
+                    "prompts": "texts",
+                    "cells": "list",
+                    "n_tokens": "count",
+                    "seed": "seed",
+                    "temperature": "numbers",
+                    "batch_size": "count",
+                },
+            ),
+            door(
+                likelihood.cross_entropy,
+                {"model": MODEL, "passages": Y},
+                {"model": "model", "passages": "texts", "prompts": "texts?", "batch_size": "count"},
+            ),
+            door(likelihood.entropies, {"model": MODEL, **both}, of_both | {"batch_size": "count"}),
+            door(
+                likelihood.bits_per_character,
+                {"nats_per_token": [1.0], "n_tokens": [2], "n_characters": [8]},
+                {"nats_per_token": some, "n_tokens": some, "n_characters": some},
+            ),
+            door(gradients.gradients, {"model": MODEL, **both, "wm": WM}, of_both | {"lengths": "list?", "dtype": "dtype", "batch_size": "count"}),
+            door(gradients.norms, {"model": MODEL, **both, "weights": [tiny_lm.WEIGHT]}, of_both | {"weights": "list", "batch_size": "count"}),
+            door(
+                score.score,
+                {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
+                of_both | {"keys": "list", "lengths": "list?", "xis": "noises", "dtype": "dtype", "batch_size": "count", "on_error": "word"},
+            ),
+            door(score.statistic, {"found": gradient, "xis": xis, "sigma": 0.05}, {"sigma": "positive"}),
+            door(
+                evidence.per_token,
+                {"model": MODEL, "prompt": X[0], "response": Y[0], "wm": WM, "key": KEY},
+                {"model": "model", "prompt": "ids + known ids", "response": "ids + known ids"},
+            ),
+            door(divergence.per_text, marked(), of_both | {"batch_size": "count"}),
+            door(
+                divergence.per_text_of_processor,
+                {"model": MODEL, **both, "processor": lambda rows: lambda ids, logits: logits},
+                of_both | {"batch_size": "count"},
+            ),
+            door(scheme.named, {"wm": WM, "key": KEY, "names": ["KGW-2"]}, {"names": "list?"}),
+            door(kgw.KGW, {"bias": 2.0, "key": KEY}, {"bias": "positive", "green_share": "share", "test": "word"}),
+            door(kgw.stock_generate, {"model": MODEL, "prompts": X, "n_tokens": 2}, {"model": "model", "prompts": "texts", "n_tokens": "count"}),
+            door(kgw.exact_tail, {"hits": np.array([2]), "n": np.array([4]), "share": 0.25}, {"hits": some, "n": some, "share": "share"}),
+            door(kgw.attained, {"n": 9, "share": 0.25, "level": 0.05}, {"n": "count", "share": "share", "level": "share", "test": "word"}),
+            door(stats.threshold, {"level": 0.05}, {"level": "share"}),
+            door(stats.rate, {"hits": [True, 0]}, {"hits": f"{some} + p-values", "confidence": "share"}),
+            door(stats.tpr, {"psi": [1.0, INF], "level": 0.05}, {"psi": some, "level": "share", "confidence": "share"}),
+            door(stats.levels, {"psi": [1.0, 2.0]}, {"psi": some, "confidence": "share"}),
+            door(stats.uniformity, {"p": [0.5]}, {"p": f"{some} + p-values"}),
+            door(stats.qq, {"p": [0.5, 0.1]}, {"p": f"{some} + p-values", "confidence": "share"}),
+            door(stats.mean, {"x": [1.0, 2.0]}, {"x": f"{some} + finite numbers", "confidence": "share"}),
+            door(
+                stats.paired,
+                {"base": [1.0, 2.0], "other": [2.0, 4.0], "n_resamples": 9},
+                {"base": f"{some} + finite numbers", "other": some, "confidence": "share", "n_resamples": "count", "seed": "seed"},
+            ),
+            door(
+                stats.matrix,
+                {"table": pd.DataFrame({"prompt": [0], "key_id": ["a"], "x": [1.0]}), "column": "x"},
+                {"column": "weight", "index": "weight"},
+            ),
+            door(
+                crossed_interval,
+                {"matrix": np.eye(3), "n_resamples": 3},
+                {"matrix": some, "confidence": "share", "n_resamples": "count", "seed": "seed"},
+            ),
+            door(stats.roc, {"null": [0.0], "watermarked": [1.0]}, {"null": some, "watermarked": some}),
+            door(stats.auc, {"null": [0.0], "watermarked": [1.0]}, {"null": some, "watermarked": some}),
+            door(stats.predicted_psi, {"grad_norm": [1.0], "sigma": 0.1}, {"grad_norm": some, "sigma": "not negative"}),
+            door(
+                stats.predicted_power,
+                {"grad_norm": [1.0], "sigma": 0.1, "level": 0.05},
+                {"grad_norm": some, "sigma": "not negative", "level": "share"},
+            ),
+            door(stats.sigma_for_psi, {"grad_norm": [1.0], "psi": 3}, {"grad_norm": f"{some} + finite numbers", "psi": "positive"}),
+            door(
+                stats.sigma_for_power,
+                {"grad_norm": [1.0], "power": 0.5, "level": 0.05},
+                {"grad_norm": f"{some} + finite numbers", "power": "share", "level": "share"},
+            ),
+            door(stats.predicted_price, {"psi": 3.0, "n_tokens": 200}, {"psi": numbers, "n_tokens": "positive"}),
+            door(edits.generator, {"seed": 0}, {"seed": "seed", "text": "seed"}),
+            door(edits.count, {"n_tokens": 9, "fraction": 0.5}, {"n_tokens": "seed", "fraction": "fraction"}),
+            door(edits.insert, {**ids, "pool": [1, 2]}, {"ids": "ids", "fraction": "fraction", "pool": "ids", "at": "word"}),
+            door(edits.delete, ids, {"ids": "ids", "fraction": "fraction", "at": "word"}),
+            door(edits.substitute, {**ids, "pool": [1, 2]}, {"ids": "ids", "fraction": "fraction", "pool": "ids", "at": "word"}),
+            door(edits.each, {"edit": lambda ids, rng: ids, "texts": Y}, {"texts": "list", "seed": "seed"}),
+            door(edits.of_whole, {"prompt": X[0], "response": Y[0], "edit": lambda ids, rng: ids, "rng": None}, {"prompt": "ids", "response": "ids"}),
+            door(edits.wrong_prompts, {"prompts": X}, {"prompts": "list"}),
+            door(edits.truncate, {"ids": [3, 4], "n_tokens": 1}, {"ids": "ids", "n_tokens": "count", "skip": "seed"}),
+            door(edits.splice, {"passage": [3], "host": [4], "rng": edits.generator(0)}, {"passage": "ids", "host": "ids"}),
+            door(edits.retokenise, {"lm": LM, "ids": [10, 11]}, {"lm": "lm", "ids": "ids"}),
+            door(by_model.resample, {"model": MODEL, **both, "fraction": 0.5}, of_both | {"fraction": "fraction", "span": "count", "seed": "seed"}),
+            door(
+                by_model.spans,
+                {"n_tokens": 9, "fraction": 0.5, "span": 2, "rng": edits.generator(0)},
+                {"n_tokens": "seed", "fraction": "fraction", "span": "count"},
+            ),
+            door(by_model.translator, {"source": "en", "target": "fr"}, {"source": "word", "device": "device"}, runs=False),
+            door(registry.named, {"lm": LM, "names": ["truncate"]}, {"lm": "lm", "names": "list?"}),
+            door(registry.copied, {"texts": Y}, {"texts": "list"}),
+            door(
+                registry.resample_spans,
+                {"lm": LM, **both, "fraction": 0.5, "seed": 0},
+                {"prompts": "texts", "responses": "texts", "fraction": "fraction"},
+            ),
+            door(
+                cache.responses,
+                {"model": MODEL, "scheme": None, "prompts": X, "n_tokens": 2, "folder": folder},
+                {"model": "model", "prompts": "texts", "n_tokens": "count"},
+            ),
+            door(schemes.TokenKeys, {"wm": WM, "key": KEY}, {"alpha_0": "share", "test": "word"}),
+            door(schemes.SynthID, {"key": KEY}, {"depth": "count"}),
+            door(Watermark, {"weight": "w", "sigma": 0.1}, {"sigma": "positive", "rank_dropped": "seed", "side": "word"}),
+            door(token_divergence.per_text, marked(), of_both),
+            door(token_keys.key_of, {"key": KEY, "k": 0}, {"k": "seed"}),
+            door(
+                token_keys.sample,
+                {"model": MODEL, "prompts": X, "n_tokens": 2, "wm": WM, "key": KEY},
+                {"model": "model", "prompts": "texts", "n_tokens": "count", "seed": "seed"},
+            ),
+            door(token_keys.per_token, marked(), of_both),
+            door(token_keys.per_token_of_keys, {"model": MODEL, **both, "wm": WM, "keys": [KEY]}, of_both),
+            door(token_keys.score, marked(), of_both | {"alpha_0": "share"}),
+            door(token_keys.from_gammas, {"gammas": token_keys.per_token(MODEL, X, Y, WM, KEY)}, {"alpha_0": "share"}),
+            door(quantile_test.lower_quantile, {"gammas": [0.1, 0.2], "quantile": 0.5}, {"gammas": some, "quantile": "share"}),
+            door(
+                quantile_test.detected,
+                {"gammas": [0.1, 0.2], "quantile": 0.5, "alpha_0": 0.5},
+                {"gammas": some, "quantile": "share", "alpha_0": "share"},
+            ),
+            door(quantile_test.hits_needed, {"n_tokens": 20, "quantile": 0.5}, {"n_tokens": "count", "quantile": "share"}),
+            door(quantile_test.exact_level, quantile, {"n_tokens": "count", "quantile": "share", "alpha_0": "share"}),
+            door(quantile_test.level_bound, quantile, {"n_tokens": "count", "quantile": "share", "alpha_0": "share"}),
+            door(
+                quantile_test.power_bound,
+                {"n_tokens": 20, "quantile": 0.8, "beta_0": 0.1, "corrupted": 0.1},
+                {"n_tokens": "count", "quantile": "share", "beta_0": "share"},
+            ),
+            door(
+                quantile_test.tokens_for_level,
+                {"level": 0.01, "quantile": 0.8, "alpha_0": 0.1},
+                {"level": "share", "quantile": "share", "alpha_0": "share"},
+            ),
+            door(
+                quantile_test.quantile_for,
+                {"n_tokens": 100, "level": 0.05, "alpha_0": 0.5},
+                {"n_tokens": "count", "level": "share", "alpha_0": "share"},
+            ),
+            door(quantile_test.p_value, {"hits": 3, "n_tokens": 9, "alpha_0": 0.5}, {"hits": some, "n_tokens": some, "alpha_0": "share"}),
+            door(quantile_test.log10_p, {"hits": 3, "n_tokens": 9, "alpha_0": 0.5}, {"hits": some, "n_tokens": some, "alpha_0": "share"}),
+            door(quantile_test.efficiency, {"alpha_0": 0.5}, {"alpha_0": "share"}),
+            door(accuracy.changes, {"base": [1, 0], "other": [1, 1]}, {"base": f"{some} + p-values", "other": some}),
+            door(accuracy.paired, {"base": [1, 0], "other": [1, 1]}, {"base": some, "other": some, "confidence": "share"}),
+            door(accuracy.mcnemar, {"lost": 5, "gained": 0}, {"lost": numbers, "gained": numbers}),
+            door(accuracy.power, {"n": 9, "drop": 0.1, "churn": 0.1}, {"n": "count", "drop": "fraction", "churn": "fraction", "level": "share"}),
+            door(accuracy.detectable_drop, {"n": 9, "churn": 0.99}, {"n": "count", "churn": "share", "wanted_power": "share", "level": "share"}),
+            door(compare.under_each, {"lm": LM, "contenders": [], "measurement": len}, {"lm": "lm"}),
+            door(compare.cross_entropies, {"lm": LM, "contenders": [], "passages": Y}, {"lm": "lm"}),
+            door(compare.evaluations, {"lm": LM, "contenders": [], "tasks": ["boolq"]}, {"lm": "lm"}),
+            door(compare.write, {"lm": LM, "contenders": [], "prompts": X, "n_tokens": 2}, {"lm": "lm"}),
+            door(compare.text_rows, {"lm": LM, "prompts": X, "written": {}}, {"lm": "lm"}, runs=False),
+            door(compare.judge_rows, {"lm": LM, "prompts": X, "written": {}, "judge": None}, {"lm": "lm"}, runs=False),
+            door(compare.table, {"rows": []}, {"level": "share"}),
+            door(diversity.distinct, {"response": [5, 6], "n": 1}, {"response": "ids", "n": "count"}),
+            door(diversity.until_end, {"response": [5, 6], "ends": {6}}, {"response": "ids"}),
+            door(diversity.table, {"responses": Y, "ends": {6}}, {"responses": "list"}),
+            door(harness.evaluate, {"lm": LM, "tasks": ["boolq"]}, {"lm": "lm", "limit": "count?", "batch_size": "count"}, runs=False),
+            door(
+                judge.cost,
+                {"tokens_in": 1, "tokens_out": 1, "price_in": 1.0, "price_out": 1.0},
+                {"tokens_in": "not negative", "price_in": "not negative"},
+            ),
+            door(judge.EndpointJudge, {"url": "https://host/v1", "model": "m", "key": "k"}, {"url": "word"}),
+            door(
+                offline_judge.Ngram,
+                {"texts": [[3, 4]], "vocabulary": 97},
+                {"texts": "texts", "vocabulary": "count", "start": "seed", "order": "count"},
+            ),
+            door(tasks.build, {"corpus": Dataset.from_list(CORPUS), "n": 1}, {"n": "count"}, runs=False),
+            door(two_sample.embed, {"model": MODEL, **both}, of_both),
+            door(two_sample.median_bandwidth, {"x": EMBEDDED, "y": -EMBEDDED}, {"x": f"{some} + finite numbers", "y": some}),
+            door(
+                two_sample.mmd,
+                {"x": EMBEDDED, "y": -EMBEDDED, "n_resamples": 9},
+                {"x": some, "y": some, "n_resamples": "count", "seed": "seed", "bandwidth": "positive?"},
+            ),
+            door(two_sample.classifier, {"x": EMBEDDED, "y": -EMBEDDED}, {"x": some, "y": some, "seed": "seed"}, runs=False),
+            door(verdict.Metric, {"name": "x", "unit": "", "worse": "higher", "margin": 0.1}, {"worse": "word", "margin": "positive?"}),
+            door(verdict.sentence, {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired}, {"level": "share"}),
+            door(
+                win_rate.compare,
+                {"judge": None, "prompts": ["a"], "candidates": ["b"], "references": ["b"]},
+                dict.fromkeys(("prompts", "candidates", "references"), "list"),
+            ),
+        ]
+    )
+
+
+def crossed_interval(matrix: Any, **options: Any) -> Estimate:
+    """``stats.crossed_interval`` of one matrix by its name."""
+    return stats.crossed_interval(np.mean, matrix, **options)
+
+
+crossed_interval.__module__ = stats.__name__
+
+# Public functions without a row: {why: {module: names}}
+_REASONS: dict[str, dict[str, str]] = {
+    "they are the checks, and tested by every row": {"checks": "chosen counts is_number is_whole numbers positive share shown whole"},
+    "the command line has a table of its own: test_command_line.py": {"cli": "main parser"},
+    "they take nothing, or any text": {
+        "docs": "build fingerprint load source_files versions",
+        "hub": "first_line reachable",
+        "corrupt.by_model": "sentences",
+        "quality.judge": "parse",
+    },
+    "rules of the corpus, for text out of installed files": {"docs": "files_of is_prose paragraphs paragraphs_of_file split_of"},
+    "they take what other functions of the library have checked or made": {
+        "divergence": "log_p",
+        "generate": "continued end_tokens pick",
+        "generate_many": "watermarked_rows",
+        "gradients": "frozen of_pairs traced",
+        "likelihood": "log_softmax token_log_p",
+        "models": "computing_in evaluating native_bfloat16",
+        "perturb": "isotropic",
+        "rank_reduce": "project_out",
+        "score": "table",
+        "tokens": "check_fits pad",
+        "token_level.gradients": "each factors is_local",
+        "token_level.keys": "noise per_token_by_owner",
+        "schemes.cache": "sha256",
+    },
+    "they read a table or rows that another function returned": {
+        "evidence": "pieces",
+        "quality.compare": "cross_entropy_rows task_rows",
+        "quality.tasks": "last_words minimal_pairs next_paragraphs",
+        "quality.win_rate": "position_bias summary",
+    },
+    "they take or return functions": {
+        "corrupt.registry": "register spliced translation",
+        "corrupt.by_model": "round_trip",
+        "scheme": "register scores",
+    },
+    "they take a key, a watermark or a file: tests/unit/test_keys*.py, test_perturb*.py": {"perturb": "export", "schemes.gaussmark": "rank_reduced"},
+    "they read a notebook's or a user's YAML: tests/unit/runs": {"runs.parameters": "check nearest parse read", "runs.presets": "load read"},
+}
+NO_DOOR = {f"{module}.{name}": why for why, modules in _REASONS.items() for module, names in modules.items() for name in names.split()}

@@ -1,0 +1,176 @@
+"""Commands with input that they cannot use: one sentence and an exit code, in whatever encoding, and never a traceback."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_lm
+from small_notebooks import parameters, write
+
+from gaussmark_lib import cli, gradients, models, paths, perturb, score
+from gaussmark_lib.perturb import Key, Watermark
+
+WM = Watermark(tiny_lm.WEIGHT, 0.2)
+TEXT = "Returns the mean of the values."
+
+
+@pytest.fixture
+def key_file(tmp_path, monkeypatch) -> str:
+    """A key of the tiny model, which stands for whatever ``--model`` names."""
+    lm = tiny_lm.build()
+    monkeypatch.setattr(models, "load", lambda name: lm)
+    return str(perturb.bind(lm.model, WM, Key.from_seed(1)).save(tmp_path / "key.json"))
+
+
+def answer(capsys, *words: str) -> tuple[int, str, str]:
+    try:
+        code = cli.main(list(words))
+    except SystemExit as stopped:  # argparse's own
+        code = stopped.code
+    return code, *capsys.readouterr()
+
+
+NOTEBOOK, GRID, KEY = "NOTEBOOK", "GRID", "KEY"  # stand for files
+REFUSED = [
+    ([], "required"),
+    (["fly"], "invalid choice"),
+    (["run"], "required"),
+    (["run", ""], "no notebook"),
+    (["run", "\udcff"], "no notebook"),
+    (["run", NOTEBOOK, "-p", "x"], "takes a name and a value"),
+    (["run", NOTEBOOK, "-p", "x", "9"], "expected int in [0, 5]"),
+    (["run", NOTEBOOK, "-p", "x", "[1"], "cannot read"),
+    (["run", NOTEBOOK, "-p", "x", "nan"], "expected int in [0, 5]"),
+    (["run", NOTEBOOK, "-p", "y", "1"], "no such parameter"),
+    (["run", NOTEBOOK, "-p", "x", "1", "-p", "x", "2"], "given twice"),
+    (["run", NOTEBOOK, "-f", "no_such"], "no preset"),
+    (["run", NOTEBOOK, "--workers", "2"], "unrecognized"),
+    (["sweep", NOTEBOOK], "required"),
+    (["sweep", NOTEBOOK, "--grid", "no_such"], "no grid"),
+    (["sweep", NOTEBOOK, "--grid", GRID, "-p", "x", "1"], "give it once"),
+    (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "two"], "invalid int"),
+    (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "2", "--scheduler", "tcp://h:1"], "not allowed with"),
+    (["tour", "--workers", "x"], "invalid int"),
+    (["key"], "required"),
+    (["key", "new", "KEYS/new"], "required"),
+    (["key", "new", KEY, "--weight", "w", "--sigma", "1"], "never overwritten"),
+    (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "one"], "invalid float"),
+    (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "-1"], "expected a finite number > 0"),
+    (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "nan"], "expected a finite number > 0"),
+    (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1", "--rank-dropped", "-1"], "expected an integer"),
+    (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1"], "no weight 'w'"),
+    (["key", "new", "KEYS/new", "--weight", tiny_lm.WEIGHT, "--sigma", "1", "--rank-dropped", "99"], "leaves nothing"),
+    (["key", "show", "KEYS/none"], "cannot read the key file"),
+    (["key", "show", "KEYS"], "cannot read the key file"),
+    (["key", "show", NOTEBOOK], "not a key file"),
+    (["detect", "--text", TEXT], "required"),
+    (["detect", "--key", KEY], "expected one text"),
+    (["detect", "--key", KEY, "--text", TEXT, "also.txt"], "expected one text"),
+    (["detect", "--key", KEY, ""], "cannot read"),
+    (["detect", "--key", KEY, "KEYS"], "cannot read"),
+    (["detect", "--key", KEY, "KEYS/latin.txt"], "expected UTF-8 text"),
+    (["detect", "--key", KEY, "--text", ""], "at least one token"),
+    (["detect", "--key", KEY, "--text", "half \ud83d"], "expected whole Unicode characters"),
+    (["detect", "--key", KEY, "--text", "caf\udce9"], "expected whole Unicode characters"),
+    (["detect", "--key", KEY, "--text", TEXT, "--prompt", "\udce9"], "prompt: expected whole Unicode characters"),
+    (["detect", "--key", KEY, "--text", TEXT, "--prompt", "a", "--prompt-file", ""], "expected one prompt"),
+    (["detect", "--key", KEY, "--text", TEXT, "--prompt-file", ""], "cannot read"),
+    (["detect", "--key", KEY, "--text", TEXT, "--prompt-file", "KEYS/none"], "cannot read"),
+    (["detect", "--key", KEY, "--text", "long " * 50], "expected at most 64 tokens"),
+    (["detect", "--key", "KEYS/none", "--text", TEXT], "cannot read the key file"),
+    (["detect", "--key", "", "--text", TEXT], "cannot read the key file"),
+    (["detect", "--key", "KEYS/latin.txt", "--text", TEXT], "not a whole key file"),
+]
+
+
+@pytest.mark.parametrize(("words", "complaint"), REFUSED, ids=[" ".join(words).encode("ascii", "replace").decode()[:70] for words, _ in REFUSED])
+def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path, key_file, capsys, words, complaint):
+    write(tmp_path / "demo.ipynb", parameters())
+    (tmp_path / "grid.yaml").write_text("x: [1, 2]")
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    files = {NOTEBOOK: str(tmp_path / "demo.ipynb"), GRID: str(tmp_path / "grid.yaml"), KEY: key_file}
+    for path in tmp_path.iterdir():
+        path.chmod(0o600)  # a key that others can read is another fault
+    before = sorted(tmp_path.iterdir())
+    code, out, err = answer(capsys, *[files.get(word, word.replace("KEYS", str(tmp_path))) for word in words])
+    assert (code, out) == (cli.REFUSED, "")
+    assert err.startswith(("gaussmark: ", "usage: gaussmark"))
+    assert complaint in err
+    assert "Traceback" not in err
+    assert sorted(tmp_path.iterdir()) == before, "nothing is left half done"
+
+
+@pytest.mark.parametrize("content", [b"caf\xe9", b"\xff\xfeT\x00", b"\xed\xa0\x80"], ids=["latin-1", "UTF-16", "a surrogate"])
+def test_standard_input_that_is_no_utf_8(key_file, capsys, typed, content):
+    typed(content)
+    code, out, err = answer(capsys, "detect", "--key", key_file, "-")
+    assert (code, out) == (cli.REFUSED, "")
+    assert "cannot read '-'" in err
+    assert "expected UTF-8 text" in err
+
+
+def test_standard_input_is_utf_8_whatever_the_terminal_is(key_file, capsys, typed, monkeypatch):
+    lm = models.load("tiny")
+    monkeypatch.setattr(type(lm), "encode", lambda self, text: [3 + ord(letter) % 90 for letter in text])
+    typed("naïve\r\nψ".encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="ascii"))
+    code, out, _ = answer(capsys, "detect", "--key", key_file, "-", "--json")
+    assert (code, json.loads(out)["n_tokens"]) == (0, 7)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_without_the_letter_psi(key_file, monkeypatch, encoding):
+    screen = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen, encoding=encoding))
+    assert cli.main(["detect", "--key", key_file, "--text", TEXT]) == 0
+    assert ("ψ = " if encoding == "utf-8" else r"\u03c8 = ") in screen.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("psi", [37.4, 37.7, 39.8, 60.0, 1e4, -39.8])
+def test_a_text_that_is_surely_watermarked_or_surely_not(key_file, capsys, monkeypatch, psi):
+    lm = models.load("tiny")
+
+    def scored(model, prompts, responses, wm, keys):
+        [found] = gradients.gradients(lm.model, prompts, responses, wm)
+        return score.table(found, np.array([psi]), [key.key_id for key in keys])
+
+    monkeypatch.setattr(score, "score", scored)
+    code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)
+    assert (code, err) == (0, "")
+    code, as_json, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT, "--json")
+    found = json.loads(as_json)
+    assert (code, err, found["psi"]) == (0, "", psi)
+    digits = -found["log10_p"]
+    assert np.isfinite(digits)
+    assert (f"about one in 1e{digits:.0f} of all keys" if psi > 0 else "100% of all keys") in out
+    assert "p = 0 " not in out
+
+
+def _command(words: list[str], **options) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    command = [sys.executable, "-m", "gaussmark_lib.cli", *words]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, timeout=60, check=False, **options)
+
+
+def _closed_pipe() -> int:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
+@pytest.mark.parametrize("opened", [_closed_pipe, lambda: os.open("/dev/full", os.O_WRONLY)], ids=["a closed pipe", "a full disk"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int]):
+    key = Key.from_seed(1).save(tmp_path / "key.json")
+    handle = opened()
+    done = _command(["key", "show", str(key)], stdout=handle)
+    os.close(handle)
+    assert done.returncode == cli.FAILED
+    assert done.stderr.startswith("gaussmark: ")
+    assert len(done.stderr.splitlines()) == 1

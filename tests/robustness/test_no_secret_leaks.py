@@ -1,0 +1,157 @@
+"""A day's work with a random key; then everything written or printed is searched for its secret, in every form that code is likely to give it."""
+
+import base64
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import fake_dask
+import jaxtyping
+import pytest
+import tiny_lm
+from small_notebooks import code, parameters, write
+
+from gaussmark_lib import cli, generate, perturb, schemes, sweeps
+from gaussmark_lib.keys import Key
+from gaussmark_lib.runs import inside, kernel
+from gaussmark_lib.schemes import cache
+
+DECLARED = 'key: str = ""\nmodel: str = ""\nseed: int = 0  # [0, 9] of the text'
+WORK = """
+from gaussmark_lib import generate, models, perturb, runs, score
+k, lm = perturb.Key.load(key), models.load(model)
+with perturb.watermarked(lm.model, k.watermark, k):
+    texts = generate.sample(lm.model, [lm.prompt("Return")], 20, seed=seed)
+scores = score.score(lm.model, [lm.prompt("Return")], texts, k.watermark, [k])
+print(k, [k], {"key": k}, k.key_id, k.fingerprint, k.binding, vars(k.watermark))
+runs.save_table(scores, "scores")
+runs.record({"psi": scores["psi"][0], "key": k.key_id})
+"""
+FAILS = """
+%xmode Verbose
+other = perturb.Watermark("model.layers.0.mlp.down_proj.weight", 0.05)
+with perturb.watermarked(lm.model, other, k):
+    pass
+"""
+
+
+def forms(secret: bytes) -> dict[str, list[bytes]]:
+    """What to search for; base64 at each of its three alignments, without the characters that depend on the neighbours."""
+    encoded = [base64.b64encode(bytes(shift) + secret)[-(-shift * 8 // 6) : -4] for shift in range(3)]
+    numbers = [int.from_bytes(secret, order) for order in ("big", "little")]
+    escaped = repr(secret)[2:-1]
+    return {
+        "bytes": [secret, secret[::-1]],
+        "hex": [secret.hex().encode(), secret.hex().upper().encode(), secret.hex(" ").encode()],
+        "integer": [str(number).encode() for number in numbers],
+        "base64": [text for plain in encoded for text in (plain, plain.replace(b"+", b"-").replace(b"/", b"_"))],
+        "repr": [escaped.encode(), json.dumps(escaped)[1:-1].encode(), str(list(secret))[1:-1].encode()],
+    }
+
+
+def leaks(content: bytes, secret: bytes) -> list[str]:
+    return [form for form, needles in forms(secret).items() if any(needle in content for needle in needles)]
+
+
+def found_in(folder: Path, secret: bytes) -> dict[str, list[str]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): forms for path in files if (forms := leaks(path.read_bytes(), secret))}
+
+
+def test_the_search_finds_what_it_is_for(tmp_path):
+    secret = os.urandom(16)
+    planted = {
+        "bytes": b"before" + secret + b"after",
+        "hex": f"key: {secret.hex()}".encode(),
+        "integer": json.dumps({"seed": int.from_bytes(secret, "big")}).encode(),
+        "base64": base64.b64encode(b"xyz" + secret + b"more"),
+        "repr": json.dumps({"outputs": [f"{{'secret': {secret!r}}}"]}).encode(),
+    }
+    for form, content in planted.items():
+        (tmp_path / form).write_bytes(content)
+    for shift in range(3):
+        assert leaks(base64.urlsafe_b64encode(bytes(shift) + secret + b"more"), secret) == ["base64"]
+    assert found_in(tmp_path, secret) == {form: [form] for form in planted}
+    assert found_in(tmp_path, os.urandom(16)) == {}
+
+
+@pytest.fixture
+def place(tmp_path, tmp_path_factory, monkeypatch) -> Path:
+    """A folder where everything is written: temporary files too, under a name short enough for a socket."""
+    short = tmp_path_factory.getbasetemp() / "t"
+    short.mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    monkeypatch.setenv("TMPDIR", str(short))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    return tmp_path
+
+
+def _in_this_process(path, parameters, *, env, **options):
+    """``kernel.execute`` without a kernel."""
+    os.environ[inside.RUN_DIR] = env[inside.RUN_DIR]
+    names: dict = {}
+    for number, cell in enumerate(json.loads(path.read_text())["cells"]):
+        exec("".join(cell["source"]), names)
+        names.update(parameters if number == 0 else {})
+
+
+def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
+    lm, model, file = tiny_lm.build(), str(place / "model"), place / "keys" / "my.key"
+    lm.model.save_pretrained(model)
+    lm.tokenizer.save_pretrained(model)
+    file.parent.mkdir()
+    printed = []
+
+    def command(code: int, *words: str) -> None:
+        assert cli.main(list(words)) == code, capfd.readouterr()
+        printed.extend(capfd.readouterr())
+
+    command(0, "key", "new", str(file), "--weight", tiny_lm.WEIGHT, "--sigma", "0.2", "--model", model)
+    command(0, "key", "show", str(file))
+    command(cli.REFUSED, "key", "new", str(file), "--weight", tiny_lm.WEIGHT, "--sigma", "0.2", "--model", model)
+    key = Key.load(file)
+    printed += [repr(key), str([key]), f"{key.binding}"]
+
+    prompts = [lm.prompt("Return")]
+    with perturb.watermarked(lm.model, key.watermark, key):
+        [text] = generate.sample(lm.model, prompts, 30, seed=1)
+    (place / "text.txt").write_text(lm.decode(text))
+    cache.responses(lm.model, schemes.GaussMark(key.watermark, key), prompts, 20, folder=place / "written")
+    exported = perturb.export(lm.model, key.watermark, key, place / "exported", lm.tokenizer)
+    for words in ([], ["--json"]):
+        command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
+    command(cli.REFUSED, "detect", "--key", str(file), "--model", str(exported), str(place / "text.txt"))
+    command(cli.REFUSED, "detect", "--key", str(file), "--model", model, "--text", "")
+
+    works = str(write(place / "works.ipynb", parameters(DECLARED), code(WORK)))
+    fails = str(write(place / "fails.ipynb", parameters(DECLARED), code(WORK), code(FAILS)))
+    asked = ["-p", "key", str(file), "-p", "model", model, "--records", str(place / "records")]
+    command(0, "run", works, *asked)
+    command(cli.FAILED, "run", fails, *asked)
+    fake_dask.use(monkeypatch)
+    monkeypatch.setenv(inside.RUN_DIR, "")  # put back afterwards
+    monkeypatch.setattr(kernel, "execute", _in_this_process)
+    done = sweeps.sweep(works, {"seed": [1, 2]}, {"key": str(file), "model": model}, root=place / "records", progress=False)
+    assert len(done.cells) == 2
+    assert not done.failed
+    printed += capfd.readouterr()
+
+    assert leaks(file.read_bytes(), key.secret) == ["hex"], "the key file itself has it"
+    file.unlink()
+    (place / "printed").write_text("\n".join(printed))
+    assert key.key_id in (place / "printed").read_text()
+    assert "KeyMismatchError" in (place / "printed").read_text()
+    assert len([path for path in place.rglob("*") if path.is_file()]) > 20
+    assert found_in(place, key.secret) == {}
+    assert found_in(Path(tempfile.gettempdir()), key.secret) == {}
+
+
+def test_the_checker_of_types_does_not_print_it(wm):
+    """Its error shows a call's arguments by a printer that takes a dataclass apart, whatever its ``__repr__`` says."""
+    key = Key.new()
+    with pytest.raises(jaxtyping.TypeCheckError, match="isotropic") as caught:
+        perturb.isotropic(key, "σ", (2, 3))
+    shown = f"{caught.value} {[key]} {key} {schemes.KGW(2.0, key)!r} {schemes.GaussMark(wm, key)!r}"
+    assert leaks(shown.encode(), key.secret) == []
+    assert shown.count(key.key_id) >= 4
