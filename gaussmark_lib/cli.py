@@ -230,7 +230,7 @@ def _show_key(arguments: argparse.Namespace) -> None:
     from gaussmark_lib.keys import Key
 
     key = Key.load(arguments.path)
-    binding = key.binding.model_dump() if key.binding else {"bound to": "nothing"}
+    binding = key.binding.model_dump(exclude={"weights"}) if key.binding else {"bound to": "nothing"}
     for name, value in ({"key_id": key.key_id} | binding).items():
         print(f"{name:14} {value}")
 

@@ -1,4 +1,4 @@
-"""The named errors of the library. Each message says what was expected, what came, and what to do."""
+"""The named errors and warnings of the library. Each message says what was expected, what came, and what to do."""
 
 
 class GaussMarkError(ValueError):
@@ -67,3 +67,19 @@ class BoundError(GaussMarkError):
 
 class StatisticsError(GaussMarkError):
     """Numbers that no estimate can be made of: none at all, NaN, of other shapes than each other, or outside their range."""
+
+
+class GaussMarkWarning(UserWarning):
+    """Something that was done, but perhaps not as it was meant; catch it to catch them all."""
+
+
+class KeyFileWarning(GaussMarkWarning):
+    """A half-written key file, with its secret, that a killed process left."""
+
+
+class BaseModelWarning(GaussMarkWarning):
+    """A model that has the key's marked matrix, and other weights elsewhere than the model that the key was made with."""
+
+
+class RoundingWarning(GaussMarkWarning):
+    """A watermark of which rounding to the weights' dtype swallowed a part."""

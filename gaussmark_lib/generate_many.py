@@ -86,7 +86,7 @@ class Noises:
             raise InvalidWatermarkError(f"expected watermarks of one weight, got {weights or 'none'}; make a group for each weight")
         placed = {cell[0]: cell[0].on(model) for cell in cells if cell}
         self.linear = next(iter(placed.values())).linear
-        known: dict[tuple[bytes, int, str], int] = {}
+        known: dict[tuple[str, int, str], int] = {}
         self.unit: list[Float[Tensor, "d_out d_in"]] = []
         self.number = [-1] * len(cells)
         self.sigma = [cell[0].sigma if cell else 0.0 for cell in cells]
@@ -94,13 +94,14 @@ class Noises:
             if cell is None:
                 continue
             wm, key = cell
-            name = (key.secret, wm.rank_dropped, wm.side)
+            name = (key.fingerprint, wm.rank_dropped, wm.side)
             if name not in known or key.binding:  # a bound key is checked at each use
                 xi = perturb.noise(model, placed[wm], key)
                 if name not in known:
                     known[name] = len(self.unit)
                     self.unit.append((xi.double() / wm.sigma).to(self.linear.parameter))
             self.number[i] = known[name]
+            perturb.rounded(placed[wm], self.unit[known[name]].float() * wm.sigma)  # says so where a model with this weight would carry no watermark
 
 
 @contextmanager

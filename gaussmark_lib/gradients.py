@@ -7,19 +7,26 @@ A linear layer computes y_s = W·a_s at each position s, so
 with x the prompt, y the response, and log p_θ(y | x) the *sum* over response tokens, at the base θ. A hook keeps a_s and makes the layer's output
 the start of the graph; one backward pass down to it gives g_s for all texts of a batch. No layer below is differentiated, and no other
 weight's gradient is formed. Several weights, and several lengths of one text, share a forward pass.
+
+A G that is zero in exact arithmetic is 1e-9 on some processors, so it counts as zero where, with u_s the output of the layer's attention or MLP,
+
+    Σ_s ‖g_s‖‖y_s‖  ≤  64 ε Σ_s ‖∂ log p_θ(y | x)/∂u_s‖‖u_s‖
+
+Both sums bound what relative changes, of y and of u, do to log p. Where G is none, the left one is about ε times the right one, float32's ε even for
+bfloat16, since sums are formed in float32; elsewhere it is more than 1e-3 times the right one.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -27,6 +34,8 @@ from gaussmark_lib import checks, likelihood, models, perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import Watermark
+
+ROUNDING = 64  # ε: sums of a few hundred terms, and their square root
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +82,9 @@ def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *
     """
     wm = wm.on(model)
     for prefix in _Reading(model, [wm.linear], **settings).prefixes(pairs):
-        yield TextGradient(prefix.text, wm.project(prefix.matrices[0]), prefix.log_lik, prefix.n_tokens)
+        PG = wm.project(G := prefix.matrices[0])
+        nothing_left = is_rounding(torch.stack([PG.norm(), G.norm()]))
+        yield TextGradient(prefix.text, torch.zeros_like(G) if nothing_left else PG, prefix.log_lik, prefix.n_tokens)
 
 
 def norms(model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Sequence[str], **settings) -> pd.DataFrame:
@@ -110,11 +121,12 @@ def frozen(model: PreTrainedModel) -> Iterator[None]:
 
 
 class Call(NamedTuple):
-    """One use of a layer in a forward pass: its place in the list, its input a, and its output y, where the graph begins."""
+    """One use of a layer in a forward pass: its place in the list, its input a, its output y, where the graph begins, and its block's output u."""
 
     layer: int
     a: Float[Tensor, "texts n d_in"]
     y: Float[Tensor, "texts n d_out"]
+    u: Tensor | None = None
 
 
 @contextmanager
@@ -122,21 +134,46 @@ def traced(linears: Sequence[models.Linear]) -> Iterator[list[Call]]:
     """Inside the ``with``, each use of these layers is kept, in the order of the forward pass; their outputs require a gradient."""
     calls: list[Call] = []
 
-    def keeper(layer: int):
-        def keep(_, inputs, output):
-            if not output.requires_grad:
-                output = output.detach().requires_grad_()
-            calls.append(Call(layer, inputs[0].detach(), output))
-            return output
+    def keep(layer: int, _, inputs, output):
+        if not output.requires_grad:
+            output = output.detach().requires_grad_()
+        calls.append(Call(layer, inputs[0].detach(), output))
+        return output
 
-        return keep
+    def keep_block(layer: int, _, inputs, output):
+        u = output[0] if isinstance(output, tuple) else output
+        last = max((i for i, call in enumerate(calls) if call.layer == layer), default=None)
+        if last is not None and isinstance(u, Tensor) and u.requires_grad and u.shape[:-1] == calls[last].y.shape[:-1]:
+            calls[last] = calls[last]._replace(u=u)
 
-    handles = [linear.module.register_forward_hook(keeper(layer)) for layer, linear in enumerate(linears)]
+    handles = [linear.module.register_forward_hook(partial(keep, layer)) for layer, linear in enumerate(linears)]
+    handles += [linear.block.register_forward_hook(partial(keep_block, layer)) for layer, linear in enumerate(linears)]
     try:
         yield calls
     finally:
         for handle in handles:
             handle.remove()
+
+
+class Slope(NamedTuple):
+    """What a backward pass finds of one call: g, and at each position ‖g_s‖‖y_s‖ and ‖∂ log p/∂u_s‖‖u_s‖."""
+
+    g: Float[Tensor, "texts n d_out"]
+    felt: Float[Tensor, "2 texts n"]
+
+
+def backward(log_p: Tensor, calls: Sequence[Call], *, retain_graph: bool = False) -> list[Slope]:
+    """The slope of Σ log p for each call."""
+    outputs = [call.y for call in calls] + [call.y if call.u is None else call.u for call in calls]
+    found = torch.autograd.grad(log_p, outputs, torch.ones_like(log_p), retain_graph=retain_graph, materialize_grads=True)
+    n, norm = len(calls), partial(torch.linalg.vector_norm, dim=-1, dtype=log_p.dtype)
+    felt = [norm(slope) * norm(output.detach()) for slope, output in zip(found, outputs, strict=True)]
+    return [Slope(g, torch.stack(both)) for g, *both in zip(found[:n], felt[:n], felt[n:], strict=True)]
+
+
+def is_rounding(felt: Float[Tensor, "2 *rest"]) -> Bool[Tensor, "*rest"]:
+    """Whether a slope is zero but for rounding, from its ``felt``, at one position or summed over several."""
+    return torch.isfinite(felt[1]) & (felt[0] <= ROUNDING * torch.finfo(felt.dtype).eps * felt[1])
 
 
 class _Prefix(NamedTuple):
@@ -188,24 +225,26 @@ class _Reading:
             raise DegenerateScoreError(f"expected texts that depend on {unused[0]}, but the model computes them without it; choose another weight")
         ends = self._ends(max(len(y) for _, y in pairs))
         parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
-        outputs = [call.y for call in calls]
-        g = [torch.autograd.grad((log_p * part).sum(), outputs, retain_graph=part is not parts[-1], materialize_grads=True) for part in parts]
+        slopes = [backward(log_p * part, calls, retain_graph=part is not parts[-1]) for part in parts]
         log_liks = torch.stack([(log_p.detach().double() * part).sum(-1) for part in parts]).cumsum(0).tolist()
-        return self._formed([call._replace(y=None) for call in calls], g, log_liks, pairs)  # the outputs hold the whole graph
+        return self._formed([call._replace(y=None, u=None) for call in calls], slopes, log_liks, pairs)  # the outputs hold the whole graph
 
     def _ends(self, n_tokens: int) -> list[int]:
         """Where the prefixes end, shortest first: after the wanted lengths, or after the whole text."""
         return sorted(set(self.lengths or [n_tokens]))
 
-    def _formed(self, inputs: Sequence[Call], g: Sequence[Sequence[Tensor]], log_liks: list[list[float]], pairs: Sequence[Pair]) -> Iterator[_Prefix]:
-        """G = Σ_s g_s a_sᵀ; a longer prefix adds its further tokens to the one before."""
+    def _formed(self, inputs: Sequence[Call], slopes: Sequence[list[Slope]], log_liks: list[list[float]], pairs: Sequence[Pair]) -> Iterator[_Prefix]:
+        """G = Σ_s g_s a_sᵀ, or 0 where that is rounding; a longer prefix adds its further tokens to the one before."""
         for row, (x, y) in enumerate(pairs):
             matrices: list[Tensor | float] = [0.0] * len(self.linears)
+            felt: list[Tensor | float] = [0.0] * len(self.linears)
             for part, end in enumerate(end for end in self._ends(len(y)) if end <= len(y)):
                 n = len(x) + end
-                for call, of_output in zip(inputs, g[part], strict=True):
-                    matrices[call.layer] = matrices[call.layer] + _outer(of_output[row, :n], call.a[row, :n])
-                yield _Prefix(row, end, log_liks[part][row], list(matrices))
+                for call, slope in zip(inputs, slopes[part], strict=True):
+                    matrices[call.layer] = matrices[call.layer] + _outer(slope.g[row, :n], call.a[row, :n])
+                    felt[call.layer] = felt[call.layer] + slope.felt[:, row].sum(-1)
+                exact = [torch.zeros_like(G) if is_rounding(of_G) else G for G, of_G in zip(matrices, felt, strict=True)]
+                yield _Prefix(row, end, log_liks[part][row], exact)
 
 
 def _outer(g: Float[Tensor, "n d_out"], a: Float[Tensor, "n d_in"]) -> Float[Tensor, "d_out d_in"]:

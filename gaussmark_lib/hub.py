@@ -1,4 +1,4 @@
-"""Whether the model hub can be reached, asked once and answered within seconds.
+"""On what terms files of models are loaded: never with code of theirs, and from the model hub only if it answers within seconds.
 
 The hub's own client tries every file six times and sleeps in between, which takes most of a minute without a network.
 """
@@ -16,6 +16,18 @@ def reachable() -> bool:
     except Exception:  # its kind depends on the HTTP library below, and on the proxy
         return False
     return True
+
+
+def terms(*, local: bool = False) -> dict[str, bool]:
+    """What every ``from_pretrained`` of this library is told. A model's own Python is never run, whatever its files or the terminal say."""
+    return {"local_files_only": local or not reachable(), "trust_remote_code": False}
+
+
+def reason(error: Exception) -> str:
+    """Why a model's files could not be loaded, in one line."""
+    if "trust_remote_code" in str(error):
+        return "it needs Python code of its own (auto_map in its json files), which is never run; expected an architecture that transformers has"
+    return first_line(error)
 
 
 def first_line(error: Exception) -> str:

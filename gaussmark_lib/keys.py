@@ -1,36 +1,39 @@
-"""Secret keys and their files. A key is 128 random bits; everything else about it is public."""
+"""Secret keys and their files. A key is 128 random bits; everything else about it is public.
 
+A secret shows in no message, no ``repr`` and no traceback, not even in one that prints local variables and contexts: what reads and writes files
+returns the reason of a failure, and only then, without the content, an error is raised.
+"""
+
+import fcntl
 import hashlib
+import hmac
 import json
 import operator
 import os
 import secrets
+import shlex
+import stat
 import tempfile
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import SupportsIndex
 
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from gaussmark_lib.errors import KeyFileError, KeyMismatchError
+from gaussmark_lib import binding as bindings
+from gaussmark_lib.binding import Binding
+from gaussmark_lib.errors import KeyFileError, KeyFileWarning, KeyMismatchError
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
 
-FORMAT = "gaussmark key 1"
+__all__ = ["Binding", "Key"]
 
-
-class Binding(BaseModel):
-    """What a key was made for. ``base_sha256`` is of θ, ``noise_sha256`` of ξ before any projection."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    weight: str
-    shape: tuple[int, int]
-    sigma: float
-    rank_dropped: int
-    base_sha256: str
-    noise_sha256: str
-    side: str = "left"  # what files say that are older than the choice
+FORMAT, FIRST_FORMAT = "gaussmark key 2", "gaussmark key 1"  # the first one has a checksum in place of the seal
+MOST_BYTES = 1 << 24
+PARTIAL = ".partial-key"  # how the names of half-written files end
 
 
 class _File(BaseModel):
@@ -39,7 +42,7 @@ class _File(BaseModel):
     key_id: str
     secret: str = Field(pattern="^[0-9a-f]{32}$")
     binding: Binding | None
-    checksum: str
+    seal: str = Field(validation_alias=AliasChoices("seal", "checksum"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,8 +57,9 @@ class Key:
     binding: Binding | None = None
 
     def __post_init__(self):
-        if len(self.secret) != 16:
-            raise KeyFileError(f"a key's secret is 16 bytes, got {len(self.secret)}")
+        if not isinstance(self.secret, bytes) or len(self.secret) != 16:
+            got = len(self.secret) if isinstance(self.secret, bytes) else f"a value of type {type(self.secret).__name__}"
+            raise KeyFileError(f"a key's secret is 16 bytes, got {got}")
 
     @classmethod
     def new(cls) -> "Key":
@@ -87,82 +91,117 @@ class Key:
         """The watermark a bound key is for."""
         if self.binding is None:
             raise KeyMismatchError(f"key {self.key_id} is not bound to a weight; make one with perturb.bind(model, wm, key)")
-        return Watermark(self.binding.weight, self.binding.sigma, self.binding.rank_dropped, self.binding.side)
+        return self.binding.watermark
+
+    def derived(self, purpose: str) -> bytes:
+        """32 bytes for one purpose, from which neither the secret nor those for another purpose can be computed."""
+        return hmac.digest(self.secret, f"gaussmark {purpose}".encode(), "sha256")
 
     def __repr__(self) -> str:
         return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"
 
-    def bound(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> "Key":
+    def bound(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float) -> "Key":
         """This key with a note that it is for this watermark, on this model; ``xi`` is its noise before any projection."""
-        return replace(self, binding=_binding(wm, xi))
+        return replace(self, binding=bindings.of(wm, xi, sigma_carried))
 
-    def check(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> None:
-        """KeyMismatchError, which names each difference, where a bound key's purpose is not its use."""
-        made_for, used_for = self.binding.model_dump(), _binding(wm, xi).model_dump()
-        if made_for["sigma"] != used_for["sigma"] or made_for["shape"] != used_for["shape"]:
-            used_for.pop("noise_sha256")  # follows from the other difference
-        wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
-        if wrong:
-            what = "; ".join(wrong)
-            raise KeyMismatchError(f"key {self.key_id} does not fit this use; {what}. Use the watermark and the base model it was made with")
+    def check(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
+        """``binding.check`` of a bound key: an error where its purpose is not this use. An unbound key is for any use."""
+        if self.binding:
+            bindings.check(self.binding, self.key_id, wm, xi)
 
     def save(self, path: str | Path) -> Path:
         """Writes the key file, readable by its owner only; never overwrites. It appears whole or not at all."""
         path = Path(path)
-        binding = self.binding.model_dump(mode="json") if self.binding else None
-        content = {"format": FORMAT, "key_id": self.key_id, "secret": self.secret.hex(), "binding": binding}
-        content["checksum"] = _checksum(content)
-        try:
-            handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-        except OSError as error:
-            raise KeyFileError(f"cannot write a key file in {path.parent}: {error.strerror}; make the folder or name another") from None
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(content, file, indent=1)
-            os.link(partial, path)  # never overwrites, unlike a renaming
-        except FileExistsError:
-            raise KeyFileError(
-                f"{path} exists; a key is never overwritten: text marked with it could not be detected any more. Name another file"
-            ) from None
-        finally:
-            os.unlink(partial)
+        _remove_partial(path.parent)
+        if why_not := _write(self, path):
+            raise KeyFileError(why_not)
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> "Key":
-        """Reads a key file. KeyFileError, which never contains the secret, if it is missing, truncated, edited or no key file."""
+        """Reads a key file. KeyFileError if it is missing, truncated, edited, no key file, or readable by others than its owner."""
         path = Path(path)
+        _remove_partial(path.parent)
+        found = _read(path)
+        if isinstance(found, str):
+            raise KeyFileError(found)
+        return found
+
+
+def _write(key: Key, path: Path) -> str | None:
+    """Writes a key file; why not, where it could not."""
+    content = {"format": FORMAT, "key_id": key.key_id, "secret": key.secret.hex()}
+    content["binding"] = key.binding.model_dump(mode="json") if key.binding else None
+    content["seal"] = _seal(key, content)
+    partial = None
+    try:
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)  # mode 0600
+        with os.fdopen(handle, "w") as file:
+            with suppress(OSError):  # some network folders have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)  # as long as we live, nobody takes it for a leftover
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.link(partial, path)  # never overwrites, unlike a renaming
+    except FileExistsError:
+        return f"{path} exists; a key is never overwritten: text marked with it could not be detected any more. Name another file"
+    except OSError as error:
+        return f"cannot write a key file in {path.parent}: {error.strerror}; make the folder, make room in it, or name another"
+    finally:
+        if partial:
+            Path(partial).unlink(missing_ok=True)
+    return None
+
+
+def _read(path: Path) -> Key | str:
+    """The key in a file, or why there is none."""
+    try:
+        with path.open("rb") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read(MOST_BYTES)
+        content = json.loads(text)
+        file = _File.model_validate_json(text)  # not of ``content``: strictness would refuse JSON's lists for tuples
+    except OSError as error:
+        return f"cannot read the key file {path}: {error.strerror}"
+    except ValidationError as error:
+        fields = ", ".join(".".join(map(str, e["loc"])) or "the whole" for e in error.errors(include_input=False))
+        return f"{path} is not a key file: missing or malformed: {fields}; restore it from a copy"
+    except (ValueError, RecursionError):  # of JSON, UTF-8, and numbers with thousands of digits
+        return f"{path} is not a whole key file: expected JSON as Key.save writes it; restore it from a copy"
+    if file.format not in (FORMAT, FIRST_FORMAT):
+        return f"{path}: expected format {FORMAT!r}, got {file.format!r}"
+    key = Key(bytes.fromhex(file.secret), file.binding)
+    expected = _seal(key, content) if file.format == FORMAT else _checksum(content)
+    too_new = file.format == FIRST_FORMAT and key.binding and key.binding.weights  # a newer file that passes for an older one
+    if too_new or not hmac.compare_digest(file.seal.encode(), expected.encode()) or file.key_id != key.key_id:
+        return f"{path} was edited or damaged: its seal does not fit its content; restore it from a copy"
+    if stat.S_ISREG(mode) and mode & 0o077:
+        return (
+            f"{path} is open to others (mode {stat.S_IMODE(mode):03o}): expected a key file that only its owner can read;"
+            f" `chmod 600 {shlex.quote(str(path))}` mends it. Whoever may have read it can detect and remove the watermark: then make a new key"
+        )
+    return key
+
+
+def _remove_partial(folder: Path) -> None:
+    """Removes, and reports, what a process left that was killed while it wrote a key file."""
+    for partial in folder.glob(f".*{PARTIAL}"):
         try:
-            text = path.read_text(encoding="utf-8")
-            content = json.loads(text)
-            file = _File.model_validate_json(text)  # not of ``content``: strictness would refuse JSON's lists for tuples
-        except OSError as error:
-            raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-            raise KeyFileError(f"{path} is not a whole key file: expected JSON as Key.save writes it; restore it from a copy") from None
-        except ValidationError as error:
-            fields = ", ".join(".".join(map(str, e["loc"])) or "the whole" for e in error.errors(include_input=False))
-            raise KeyFileError(f"{path} is not a key file: missing or malformed: {fields}; restore it from a copy") from None
-        if file.format != FORMAT:
-            raise KeyFileError(f"{path}: expected format {FORMAT!r}, got {file.format!r}")
-        key = cls(bytes.fromhex(file.secret), file.binding)
-        if file.checksum != _checksum(content) or file.key_id != key.key_id:
-            raise KeyFileError(f"{path} was edited or damaged: its checksum does not fit its content; restore it from a copy")
-        return key
+            with partial.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError if its writer lives
+                partial.unlink()
+        except OSError:
+            continue
+        warnings.warn(f"removed {partial}, a half-written key file with its secret: the process that wrote it was killed", KeyFileWarning, 3)
 
 
-def _binding(wm: PlacedWatermark, xi: Tensor) -> Binding:
-    return Binding(
-        weight=wm.weight,
-        shape=wm.linear.shape,
-        sigma=float(wm.sigma),
-        rank_dropped=wm.rank_dropped,
-        side=wm.side if wm.rank_dropped else "left",  # with rank_dropped = 0 the side is ignored
-        base_sha256=wm.linear.sha256(),
-        noise_sha256=hashlib.sha256(xi.contiguous().numpy()).hexdigest(),
-    )
+def _seal(key: Key, content: dict) -> str:
+    """An HMAC under the secret, of everything else."""
+    return hmac.new(key.derived("key file seal"), _canonical(content), "sha256").hexdigest()
 
 
 def _checksum(content: dict) -> str:
-    rest = {name: value for name, value in content.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    """What stands in files of the first format in place of the seal."""
+    return hashlib.sha256(_canonical(content)).hexdigest()
+
+
+def _canonical(content: dict) -> bytes:
+    return json.dumps({name: value for name, value in content.items() if name not in ("seal", "checksum")}, sort_keys=True).encode()

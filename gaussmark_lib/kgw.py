@@ -39,7 +39,7 @@ class KGW(SamplerScheme):
 
     Args:
         bias: δ > 0, added to green tokens' logits, nats.
-        key: its secret starts the hash.
+        key: a hash of its secret starts the lists, since transformers' config holds that number in the open.
         green_share: γ, 0 < γ < 1.
         test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` for the detector's own normal one, which exceeds its level (``exact`` is False).
     """
@@ -67,7 +67,7 @@ class KGW(SamplerScheme):
     @property
     def config(self) -> WatermarkingConfig:
         """transformers' own description of it, as ``model.generate(watermarking_config=…)`` takes it."""
-        hashing_key = self.key.seed >> 65  # torch takes seeds below 2⁶³
+        hashing_key = int.from_bytes(self.key.derived("KGW")[:8], "big") >> 1  # torch takes seeds below 2⁶³
         return WatermarkingConfig(greenlist_ratio=self.green_share, bias=self.bias, hashing_key=hashing_key, context_width=1)
 
     def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:

@@ -55,12 +55,16 @@ class LM:
 
 @dataclass(frozen=True)
 class Linear:
-    """One linear layer's matrix. ``parameter`` may be stored transposed; ``oriented`` turns (d_out, d_in) into its layout and back."""
+    """One linear layer's matrix. ``parameter`` may be stored transposed; ``oriented`` turns (d_out, d_in) into its layout and back.
+
+    ``block`` is the module that the layer is a part of: an attention, an MLP, or the model itself.
+    """
 
     name: str
     module: nn.Module
     parameter: nn.Parameter
     transposed: bool
+    block: nn.Module
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,7 +85,7 @@ class Linear:
 
 
 def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", device: str | None = None, revision: str | None = None) -> LM:
-    """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id, ready to generate and score.
+    """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id, ready to generate and score. No code of a model is ever run.
 
     Args:
         dtype: of the weights, e.g. ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the checkpoint's own.
@@ -89,7 +93,7 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
         revision: a hub branch, tag or commit.
 
     Raises:
-        InvalidModelError: no such model, no network, a broken or incomplete checkpoint, or a weight that is not finite.
+        InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that needs code of its own, a weight that is not finite.
     """
     if not isinstance(name, str | Path):
         raise InvalidModelError(f"name: expected {EMBEDDED!r}, a folder or a hub id, got {shown(name)}")
@@ -103,12 +107,12 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
             f"no model at {local}: expected a folder with config.json and *.safetensors. models.load('{EMBEDDED}') needs no download"
         )
     source = local if is_local else source
-    where = {"revision": revision, "local_files_only": is_local or not hub.reachable()}
+    terms = {"revision": revision, **hub.terms(local=is_local)}
     checks = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+        tokenizer = AutoTokenizer.from_pretrained(source, **terms)
         with _quiet() if is_local else nullcontext():
-            model, info = AutoModelForCausalLM.from_pretrained(source, **where, **checks, dtype=dtype)
+            model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **checks, dtype=dtype)
     except Exception as error:  # a broken checkpoint fails in as many ways as there are libraries below
         raise InvalidModelError(_why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
@@ -142,7 +146,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
-    reason = hub.first_line(error)
+    reason = hub.reason(error)
     if is_local:
         return f"cannot read the model in {name}: {reason}. Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
     return (
@@ -228,7 +232,8 @@ def linear(model: PreTrainedModel, weight: str) -> Linear:
         raise UnknownWeightError(f"weight: expected the name of a weight, such as {next(iter(linears), None)!r}, got {shown(weight)}")
     if weight in linears:
         module = linears[weight]
-        return Linear(weight, module, module.weight, isinstance(module, Conv1D))
+        block = model.get_submodule(weight.removesuffix(".weight").rpartition(".")[0])
+        return Linear(weight, module, module.weight, isinstance(module, Conv1D), block)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     near = ", ".join(difflib.get_close_matches(weight, list(linears), n=3, cutoff=0.4)) or ", ".join(list(linears)[:3])
     if weight not in parameters:

@@ -53,6 +53,7 @@ def standard_normal(seed: int, n: int) -> Float64:
         raise StatisticsError("seed: expected a whole number from 0 to 2¹²⁸ − 1, got another")  # which may be a secret
     checks.whole(n, "n", StatisticsError, least=0)
     bits = np.random.Philox(key=seed)
+    del seed  # a secret, which no traceback shows
     out = np.empty(n)
     for start in range(0, n, CHUNK):
         part = out[start : start + CHUNK]

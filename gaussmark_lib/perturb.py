@@ -7,6 +7,7 @@
 
 import math
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gaussmark_lib import normal, tokens
-from gaussmark_lib.errors import InvalidModelError, PerturbedModelError
+from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError, PerturbedModelError, RoundingWarning
 from gaussmark_lib.keys import Key
-from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.watermark import PlacedWatermark, Watermark
 
+LEAST_CHANGED = 0.99  # of the numbers of a weight; below it, rounding took a part of the watermark
 _MARK = "gaussmark"  # on the model object while it is perturbed, and in the config of an exported checkpoint
 
 
@@ -41,8 +43,7 @@ def noises(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Float[
     xis = torch.empty(len(keys), *wm.linear.shape)
     for key, into in zip(keys, xis, strict=True):
         xi = isotropic(key, wm.sigma, wm.linear.shape)
-        if key.binding:
-            key.check(wm, xi)
+        key.check(wm, xi)
         into.copy_(wm.project(xi) if wm.rank_dropped else xi)
     return xis
 
@@ -55,14 +56,49 @@ def isotropic(key: Key, sigma: float, shape: tuple[int, int]) -> Float[Tensor, "
 
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
-    """The key with a note of what it is for (weight, shape, σ, rank, hashes of θ and ξ). A wrong use is then an error, not a wrong answer."""
+    """The key with a note of what it is for (``binding.Binding``). A wrong use is then an error, not a wrong answer.
+
+    Raises:
+        InvalidWatermarkError: the weights' dtype rounds the watermark away; KeyMismatchError: the key is bound already, to another use.
+    """
+    refuse_perturbed(model)
     wm = wm.on(model)
-    return key.bound(wm, isotropic(key, wm.sigma, wm.linear.shape))
+    [xi] = noises(model, wm, [key])
+    _, sigma_carried = rounded(wm, xi)
+    return key.bound(wm, isotropic(key, wm.sigma, wm.linear.shape) if wm.rank_dropped else xi, sigma_carried)
+
+
+def rounded(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> tuple[Tensor, float]:
+    """θ + ξ as the model stores it, and the σ that it carries: σ⟨ξ, Δ⟩/‖ξ‖² with Δ what was added to θ indeed.
+
+    θ + ξ is computed in float32 (or the weight's own precision where that is higher) and rounded once to the weight's dtype. Where that leaves some
+    numbers of θ as they were, a RoundingWarning says so; InvalidWatermarkError where it leaves all.
+    """
+    theta = wm.linear.parameter.data
+    xi = wm.linear.oriented(xi).to(theta.device)
+    moved = (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
+    added = moved.to(torch.promote_types(theta.dtype, torch.float32)) - theta
+    changed = added.count_nonzero().item() / added.numel()
+    what = f"of the numbers of {wm.weight}, which are {theta.dtype}".replace("torch.", "")
+    if changed == 0:
+        raise InvalidWatermarkError(f"sigma = {wm.sigma:g} changes none {what}: there is no watermark. Choose a larger sigma, or load in float32")
+    z = xi / wm.sigma
+    sigma_carried = float(f"{((added * z).sum(dtype=torch.float64) / z.square().sum(dtype=torch.float64)).item():.6g}")
+    if not math.isfinite(sigma_carried):
+        raise InvalidWatermarkError(f"sigma = {wm.sigma:g} takes {wm.weight} out of the range of its dtype, {theta.dtype}; choose a smaller sigma")
+    if changed < LEAST_CHANGED:
+        carried = f"they carry a watermark of sigma = {sigma_carried:.2g}. Choose a larger sigma, or load in float32, to lose less"
+        warnings.warn(f"sigma = {wm.sigma:g} changes only {changed:.2%} {what}: {carried}", RoundingWarning, stacklevel=3)
+    return moved, sigma_carried
 
 
 @contextmanager
 def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again. PerturbedModelError if it was perturbed before."""
+    """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again. PerturbedModelError if it was perturbed before.
+
+    What ``model.save_pretrained`` writes inside is marked as watermarked, as what :func:`export` writes. A bare ``model.state_dict()`` holds
+    θ + ξ and cannot carry a mark: loaded into another model, it is scored as if it were a base model, with a mean of ψ far from 0.
+    """
     refuse_perturbed(model)  # before the work of drawing a noise
     wm = wm.on(model)
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
@@ -71,18 +107,18 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 
 @contextmanager
 def moved(model: PreTrainedModel, wm: Watermark, xi: Float[Tensor, "d_out d_in"], *, by: str = "a given noise") -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the weight is θ + ξ for any ξ, and the model is :func:`marked`: the only place that exchanges a weight.
-
-    θ + ξ is computed in float32 (or the weight's own precision where that is higher) and rounded once to the weight's dtype.
-    """
-    linear = wm.on(model).linear
+    """Inside the ``with``, the weight is θ + ξ for any ξ, :func:`rounded`, and the model is :func:`marked`. Only here is a weight exchanged."""
+    wm = wm.on(model)
+    linear = wm.linear
     with marked(model, by):
-        theta, xi = linear.parameter.data, linear.oriented(xi).to(linear.parameter.device)
-        linear.parameter.data = (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
+        theta, (sum_, sigma_carried) = linear.parameter.data, rounded(wm, xi)
+        setattr(model.config, _MARK, {"key_id": by, "weight": wm.weight, "sigma_carried": sigma_carried})  # what save_pretrained writes
         try:
+            linear.parameter.data = sum_
             yield model
         finally:
             linear.parameter.data = theta
+            delattr(model.config, _MARK)
 
 
 @contextmanager
@@ -104,14 +140,16 @@ def refuse_perturbed(model: PreTrainedModel) -> None:
             "expected the base model, got one inside watermarked() or moved(); leave the `with` block first: G is taken at θ, never at θ + ξ"
         )
     if hasattr(model.config, _MARK):
-        key_id = getattr(model.config, _MARK)["key_id"]
+        mark = getattr(model.config, _MARK)
+        key_id = mark.get("key_id") if isinstance(mark, dict) else mark
         raise PerturbedModelError(f"expected the base model, got a checkpoint with the watermark of key {key_id}; load the model it was made from")
 
 
 def export(model: PreTrainedModel, wm: Watermark, key: Key, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
     """Writes the watermarked model as an ordinary checkpoint that any inference engine serves; never the key.
 
-    Its config names the weight and the key's public id, by which :func:`refuse_perturbed` knows it. The folder must not exist.
+    Its config names the weight, the key's public id and the σ that the rounded weights carry; by it :func:`refuse_perturbed` knows the checkpoint.
+    The folder must not exist.
     """
     folder = Path(folder)
     if folder.exists():
@@ -120,11 +158,7 @@ def export(model: PreTrainedModel, wm: Watermark, key: Key, folder: str | Path, 
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as partial:
         whole = Path(partial) / "checkpoint"
         with watermarked(model, wm, key):
-            setattr(model.config, _MARK, {"key_id": key.key_id, "weight": wm.weight})
-            try:
-                model.save_pretrained(whole)
-            finally:
-                delattr(model.config, _MARK)
+            model.save_pretrained(whole)
         if tokenizer is not None:
             tokenizer.save_pretrained(whole)
         return whole.rename(folder)

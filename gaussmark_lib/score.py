@@ -74,6 +74,9 @@ def score(
     wm = wm.on(model)
     if xis is None:
         xis = perturb.noises(model, wm, keys)
+    else:
+        for key in keys:
+            key.check(wm)
     expected = (len(keys), *wm.linear.shape)
     if getattr(xis, "shape", None) != expected:
         raise InvalidWatermarkError(f"xis: expected the noises of these keys, a tensor of shape {expected}, got {getattr(xis, 'shape', xis)}")

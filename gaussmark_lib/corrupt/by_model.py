@@ -132,13 +132,12 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
         raise InvalidModelError(f"no translation model for {source}→{target}: expected one of {known}; add another to corrupt.by_model.PAIRS")
     name, device = PAIRS[source, target], models.device_of(device)
     try:
-        local = {"local_files_only": not hub.reachable()}
-        tokenizer = AutoTokenizer.from_pretrained(name, **local)
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, **local)
+        terms = hub.terms()
+        tokenizer = AutoTokenizer.from_pretrained(name, **terms)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, **terms)
     except (OSError, ValueError, ImportError) as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InvalidModelError(
-            f"cannot get {name}: {first_line}. Check the network; its tokenizer needs sentencepiece and sacremoses"
+            f"cannot get {name}: {hub.reason(error)}. Check the network; its tokenizer needs sentencepiece and sacremoses"
             " (pip install 'gaussmark[translation]'). Without them, corrupt.resample paraphrases with the language model itself"
         ) from error
     return Translator(model.to(device).eval(), tokenizer, name)

@@ -129,6 +129,8 @@ def misuses(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: pertur
     ``keys`` are, for each text, those that it is tested for. Returns ``text, key_id, statistic, psi``, a row a text × key × statistic.
     """
     wm, rows = wm.on(model), []
+    for key in {key for of_text in keys for key in of_text}:
+        key.check(wm)
     for found in gradients.gradients(model, prompts, responses, perturb.Watermark(wm.weight, wm.sigma)):
         projected = wm.project(found.G)
         for key in keys[found.text]:

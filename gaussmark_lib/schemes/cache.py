@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, paths, perturb
+from gaussmark_lib import binding, generate, paths, perturb
 from gaussmark_lib.runs import identity
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
@@ -60,10 +60,10 @@ def _code(module: str) -> str:
 
 
 def sha256(model: PreTrainedModel) -> str:
-    """Of every tensor's name, dtype, shape and bits, and of the config; computed anew after a write, which changes a tensor's address or version."""
+    """Of every tensor's name, dtype, shape and bits, and of the config; computed anew after a write (``binding.state``)."""
     tensors = model.state_dict()
     config = model.config.to_json_string()
-    state = (config, *((name, t.data_ptr(), t._version, t.dtype, tuple(t.shape)) for name, t in tensors.items()))
+    state = (config, *((name, *binding.state(tensor)) for name, tensor in tensors.items()))
     if (known := _known.get(model)) and known[0] == state:
         return known[1]
     digest = hashlib.sha256(config.encode())

@@ -35,7 +35,8 @@ class SynthID(SamplerScheme):
 
     def processor(self, model: PreTrainedModel) -> SynthIDTextWatermarkLogitsProcessor:
         """A fresh one: it remembers the contexts of the batch it has seen."""
-        seeds = np.random.default_rng(self.key.seed).integers(1 << 31, size=self.depth + 1).tolist()
+        seed = int.from_bytes(self.key.derived("SynthID"), "big")  # the processor holds what is drawn from it in the open
+        seeds = np.random.default_rng(seed).integers(1 << 31, size=self.depth + 1).tolist()
         return SynthIDTextWatermarkLogitsProcessor(NGRAM, seeds[1:], 1 << 20, seeds[0], context_history_size=1024, device=model.device)
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:

@@ -41,6 +41,7 @@ def per_text(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Water
     """
     perturb.refuse_perturbed(model)
     wm = wm.on(model)
+    key.check(wm)
     pairs = list(tokens.checked_pairs(model, prompts, responses).values())
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
     with models.evaluating(model):

@@ -22,41 +22,43 @@ def is_local(model: PreTrainedModel, linear: models.Linear) -> bool:
     Then nothing that a cache holds of earlier positions depends on the layer either.
     """
     *prompt, token = (v % model.config.vocab_size for v in (1, 2, 3, 4))
-    log_p, _, y = _traced(model, linear, prompt, [token])
-    [g] = torch.autograd.grad(log_p, y)
+    log_p, call = _traced(model, linear, prompt, [token])
+    [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     return not g[0, :-2].any()  # the last position predicts nothing, the one before it the token
 
 
 def factors(
     model: PreTrainedModel, linear: models.Linear, prompt: Sequence[int], response: Sequence[int]
 ) -> tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]:
-    """a_k and g_k of each response token, for a local weight: G_k = g_k a_kᵀ; float32 at least."""
-    log_p, a, y = _traced(model, linear, prompt, response)
-    [g] = torch.autograd.grad(log_p, y)  # of their sum
+    """a_k and g_k of each response token, for a local weight: G_k = g_k a_kᵀ; float32 at least. g_k is 0 where it is no more than rounding."""
+    log_p, call = _traced(model, linear, prompt, response)
+    [slope] = gradients.backward(log_p, [call])
+    g = slope.g.masked_fill(gradients.is_rounding(slope.felt)[..., None], 0.0)
     predicting = slice(-len(response) - 1, -1)
-    return a[predicting], g[0, predicting].to(a)
+    return call.a[0, predicting], g[0, predicting].to(call.a)
 
 
 def each(model: PreTrainedModel, linear: models.Linear, prompt: Sequence[int], response: Sequence[int]) -> Iterator[Float[Tensor, "d_out d_in"]]:
-    """G_k of each response token in turn, for any weight: one forward pass, and a backward pass a token."""
-    log_p, a, y = _traced(model, linear, prompt, response)
+    """G_k of each response token in turn, 0 where it is rounding, for any weight: one forward pass, and a backward pass a token."""
+    log_p, call = _traced(model, linear, prompt, response)
     for of_token in log_p:
-        [g] = torch.autograd.grad(of_token, y, retain_graph=True)
-        yield g[0].to(a).T @ a
+        [slope] = gradients.backward(of_token, [call], retain_graph=True)
+        G = slope.g[0].to(call.a).T @ call.a[0]
+        yield torch.zeros_like(G) if gradients.is_rounding(slope.felt.sum(-1)) else G
 
 
 def _traced(
     model: PreTrainedModel, linear: models.Linear, prompt: Sequence[int], response: Sequence[int]
-) -> tuple[tuple[Tensor, ...], Float[Tensor, "n d_in"], Float[Tensor, "1 n d_out"]]:
-    """One text's forward pass: log p of each response token, and the layer's input a and output y at every position.
+) -> tuple[Float[Tensor, " k"], gradients.Call]:
+    """One text's forward pass: log p of each response token, and the layer's call, with its input in float32 at least.
 
     Count positions from the end: the head may not see positions that predict nothing of interest.
     """
     with gradients.frozen(model), gradients.traced([linear]) as calls:
-        log_p = likelihood.token_log_p(model, [(prompt, response)])[0][0].unbind()
+        log_p = likelihood.token_log_p(model, [(prompt, response)])[0][0]
     if len(calls) != 1:
         raise InvalidModelError(f"expected a layer that is used once a pass, but {linear.name} is used {len(calls)} times; choose another weight")
-    if not log_p[0].requires_grad:
+    if not log_p.requires_grad:
         raise DegenerateScoreError(f"expected texts that depend on {linear.name}, but the model computes them without it; choose another weight")
     [call] = calls
-    return log_p, call.a[0].to(torch.promote_types(call.a.dtype, torch.float32)), call.y
+    return log_p, call._replace(a=call.a.to(torch.promote_types(call.a.dtype, torch.float32)))

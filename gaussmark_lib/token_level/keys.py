@@ -51,11 +51,13 @@ def sample(model: PreTrainedModel, prompts: Texts, n_tokens: int, wm: Watermark,
     All prompts form one batch, so that each noise is drawn once. Afterwards the model is bit for bit the same, also after an exception.
 
     Raises:
-        PerturbedModelError, InvalidTextError, InvalidModelError, UnknownWeightError: as ``generate.sample`` and ``perturb.watermarked``.
+        PerturbedModelError, InvalidTextError, InvalidModelError, UnknownWeightError, KeyMismatchError: as ``generate.sample`` and
+            ``perturb.watermarked``.
     """
     perturb.refuse_perturbed(model)
     prompts = generate.checked(model, prompts, n_tokens, top_p=1.0, temperature=1.0, batch_size=1)
     wm = wm.on(model)
+    key.check(wm)
     keep_cache = gradients.is_local(model, wm.linear)
     uniforms = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
     ids, mask = tokens.pad(prompts, "left", model.device)
@@ -78,7 +80,7 @@ def per_token(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Wate
     A token that is certain has no gradient: its ``gamma`` is −∞, never a hit, which keeps the level.
 
     Raises:
-        PerturbedModelError, InvalidTextError, UnknownWeightError, DegenerateScoreError: as ``score.score``.
+        PerturbedModelError, InvalidTextError, UnknownWeightError, DegenerateScoreError, KeyMismatchError: as ``score.score``.
     """
     return per_token_of_keys(model, prompts, responses, wm, [key])[0]
 
@@ -92,6 +94,8 @@ def per_token_by_owner(model: PreTrainedModel, groups: Sequence[tuple[Texts, Tex
     """:func:`per_token` of several groups (prompts, responses, keys), a table for each group and key in order. No noise is drawn twice."""
     perturb.refuse_perturbed(model)
     wm = wm.on(model)
+    for key in {key for _, _, keys in groups for key in keys}:
+        key.check(wm)
     measure = _by_factors if gradients.is_local(model, wm.linear) else _by_gradients
     checked = [(list(tokens.checked_pairs(model, x, y).values()), keys) for x, y, keys in groups]
     return [_table(pairs, slopes, norms, wm.sigma) for pairs, slopes, norms in measure(model, wm, checked)]
@@ -118,13 +122,14 @@ def _table(pairs: list[Pair], slopes: Numbers, norms: Numbers, sigma: float) -> 
 def _by_factors(model: PreTrainedModel, wm: PlacedWatermark, groups: Sequence[Group]) -> list[Leaning]:
     """Of a local weight: one backward pass a text, and each key's noises drawn once for all texts that it is tested on."""
     factors = [[_factors(model, wm, *pair) for pair in pairs] for pairs, _ in groups]
-    slopes: dict[tuple[int, bytes], list[Tensor]] = {}
-    for key in {key.secret: key for _, keys in groups for key in keys}.values():
-        tested = [g for g, (_, keys) in enumerate(groups) if key in keys]
+    slopes: dict[tuple[int, str], list[Tensor]] = {}
+    names = [{key.fingerprint for key in keys} for _, keys in groups]  # bound or not, one secret is one stream of noises
+    for name, key in {key.fingerprint: key for _, keys in groups for key in keys}.items():
+        tested = [g for g in range(len(groups)) if name in names[g]]
         along = iter(_along(wm, key, [of_text for g in tested for of_text in factors[g]]))
-        slopes |= {(g, key.secret): list(islice(along, len(factors[g]))) for g in tested}
+        slopes |= {(g, name): list(islice(along, len(factors[g]))) for g in tested}
     norms = [[a.norm(dim=-1) * g.norm(dim=-1) for a, g in of_group] for of_group in factors]
-    return [(pairs, slopes[g, key.secret], norms[g]) for g, (pairs, keys) in enumerate(groups) for key in keys]
+    return [(pairs, slopes[g, key.fingerprint], norms[g]) for g, (pairs, keys) in enumerate(groups) for key in keys]
 
 
 def _factors(model: PreTrainedModel, wm: PlacedWatermark, prompt: Sequence[int], response: Sequence[int]) -> Factors:

@@ -3,13 +3,16 @@
 import json
 import os
 import re
+import signal
 import stat
-import traceback
+import subprocess
+import sys
 
 import pytest
+from secrecy import assert_not_shown
 
 from gaussmark_lib import keys, perturb
-from gaussmark_lib.errors import KeyFileError
+from gaussmark_lib.errors import KeyFileError, KeyFileWarning
 from gaussmark_lib.perturb import Key
 
 
@@ -61,9 +64,10 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, key, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(keys.json if step == "dump" else keys.os, step, fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(KeyFileError, match=r"cannot write a key file in .*: No space left on device; .*make room in it, or name another") as error:
         key.save(tmp_path / "key.json")
     assert os.listdir(tmp_path) == []
+    assert_not_shown(error.value, key)
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path, key):
@@ -79,13 +83,14 @@ def test_a_truncated_file_is_refused(tmp_path, bound, share):
     assert_refused(path, bound, "not a whole key file.*restore it from a copy")
 
 
-FIELDS = ["format", "key_id", "secret", "binding", "checksum", *(f"binding.{name}" for name in keys.Binding.model_fields)]
+FIELDS = ["format", "key_id", "secret", "binding", "seal", *(f"binding.{name}" for name in keys.Binding.model_fields)]
+OPTIONAL = ["binding.side", "binding.sigma_carried", "binding.model_sha256", "binding.weights"]  # files of earlier versions lack them
 OTHER = {
-    "format": "gaussmark key 2",
+    "format": "gaussmark key 3",
     "key_id": "00000000",
     "secret": "00" * 16,
     "binding": None,
-    "checksum": "0" * 64,
+    "seal": "0" * 64,
     "binding.weight": "model.layers.0.mlp.down_proj.weight",
     "binding.shape": [48, 32],
     "binding.sigma": 0.06,
@@ -93,6 +98,9 @@ OTHER = {
     "binding.side": "right",
     "binding.base_sha256": "0" * 64,
     "binding.noise_sha256": "0" * 64,
+    "binding.sigma_carried": 0.04,
+    "binding.model_sha256": "0" * 64,
+    "binding.weights": [["lm_head.weight", "0" * 16]],
 }
 
 
@@ -101,7 +109,7 @@ def test_an_edit_of_any_field_is_refused(tmp_path, bound, field):
     path, content = saved(tmp_path, bound)
     edit(content, field, OTHER[field])
     path.write_text(json.dumps(content))
-    assert_refused(path, bound, "expected format 'gaussmark key 1', got 'gaussmark key 2'" if field == "format" else "edited or damaged")
+    assert_refused(path, bound, "expected format 'gaussmark key 2', got 'gaussmark key 3'" if field == "format" else "edited or damaged")
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -110,16 +118,34 @@ def test_a_missing_or_malformed_field_is_named(tmp_path, bound, field, value):
     path, content = saved(tmp_path, bound)
     edit(content, field, value)
     path.write_text(json.dumps(content))
-    by_its_checksum = [("binding.sigma", 17.5), ("binding.side", "missing")]
-    assert_refused(path, bound, "edited or damaged" if (field, value) in by_its_checksum else f"missing or malformed: .*{field}")
+    well_formed = [("binding.sigma", 17.5), ("binding.sigma_carried", 17.5), *((name, "missing") for name in OPTIONAL)]
+    assert_refused(path, bound, "edited or damaged" if (field, value) in well_formed else f"missing or malformed: .*{field}")
 
 
-def test_a_file_from_before_there_were_sides_is_read(tmp_path, bound):
+def test_a_file_of_the_first_format_is_read(tmp_path, model, wm, bound):
+    path, content = of_the_first_format(tmp_path, bound, OPTIONAL)
+    old = Key.load(path)
+    assert old.secret == bound.secret
+    assert old.watermark == bound.watermark
+    perturb.noise(model, wm, old)
+    content["binding"]["rank_dropped"] = 1
+    path.write_text(json.dumps(content))
+    assert_refused(path, bound, "edited or damaged: its seal does not fit")
+
+
+def test_a_file_of_the_first_format_has_no_newer_fields(tmp_path, bound):
+    """Nobody takes a seal for a checksum by writing another number into the format."""
+    path, _ = of_the_first_format(tmp_path, bound, [])
+    assert_refused(path, bound, "edited or damaged")
+
+
+@pytest.mark.parametrize("how", ["seal", "checksum"])
+def test_nobody_can_seal_an_edit_without_the_secret(tmp_path, bound, how):
     path, content = saved(tmp_path, bound)
-    del content["binding"]["side"]
-    del content["checksum"]
-    path.write_text(json.dumps(content | {"checksum": keys._checksum(content)}))
-    assert Key.load(path) == bound
+    content["binding"]["rank_dropped"] = 1
+    del content["seal"]
+    path.write_text(json.dumps(content | {how: keys._checksum(content)}))
+    assert_refused(path, bound, "edited or damaged: its seal does not fit its content")
 
 
 def test_a_field_that_does_not_belong_is_named(tmp_path, bound):
@@ -129,17 +155,17 @@ def test_a_field_that_does_not_belong_is_named(tmp_path, bound):
 
 
 @pytest.mark.parametrize(("field", "value"), [("secret", "zz" * 16), ("secret", "0" * 31), ("secret", "AB" * 16), ("key_id", "00000000")])
-def test_an_edit_with_its_checksum_made_anew_is_refused_too_where_it_contradicts_itself(tmp_path, bound, field, value):
+def test_an_edit_with_its_seal_made_anew_is_refused_too_where_it_contradicts_itself(tmp_path, bound, field, value):
     path, content = saved(tmp_path, bound)
     edit(content, field, value)
-    path.write_text(json.dumps(content | {"checksum": keys._checksum(content)}))
+    path.write_text(json.dumps(content | {"seal": keys._seal(bound, content)}))
     assert_refused(path, bound, "malformed: secret|edited or damaged")
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n", bytes(range(256)), b"\xff\xfe\x00", b"PK\x03\x04", b"hello", b"[" * 100_000],
-    ids=["empty", "blank", "binary", "not UTF-8", "zip", "text", "nested too deep"],
+    [b"", b"\n", bytes(range(256)), b"\xff\xfe\x00", b"PK\x03\x04", b"hello", b"[" * 100_000, b"9" * 5000],
+    ids=["empty", "blank", "binary", "not UTF-8", "zip", "text", "nested too deep", "5,000 digits"],
 )
 def test_a_file_that_is_no_json_is_refused(tmp_path, key, content):
     path = tmp_path / "key.json"
@@ -159,9 +185,64 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path, key):
     assert_refused(tmp_path, key, "cannot read the key file .*: Is a directory")
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o777])
+def test_a_file_that_others_can_read_or_change_is_refused_with_the_command_that_mends_it(tmp_path, key, mode):
+    path = key.save(tmp_path / "my key.json")
+    path.chmod(mode)
+    mends = rf"open to others \(mode {mode:o}\).* `chmod 600 '{re.escape(str(path))}'` mends it\. .*then make a new key"
+    assert_refused(path, key, mends)
+    subprocess.run(re.search("`(.*?)`", refusal(path))[1], shell=True, check=True)
+    assert Key.load(path) == key
+
+
+def test_the_owner_may_make_it_read_only(tmp_path, key):
+    path = key.save(tmp_path / "key.json")
+    path.chmod(0o400)
+    assert Key.load(path) == key
+
+
+KILLED = """
+import os, signal, sys
+from gaussmark_lib import keys
+keys.os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+keys.Key.from_seed(0).save(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("then", ["save", "load"])
+def test_what_a_killed_process_left_is_removed_and_reported(tmp_path, key, then):
+    other = Key.from_seed(1).save(tmp_path / "other.json")
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "key.json")], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    [left] = set(os.listdir(tmp_path)) - {"other.json"}
+    assert key.secret.hex() in (tmp_path / left).read_text(), "the process was killed too early to test anything"
+    with pytest.warns(KeyFileWarning, match=rf"removed .*{re.escape(left)}, a half-written key file with its secret"):
+        key.save(tmp_path / "key.json") if then == "save" else Key.load(other)
+    assert left not in os.listdir(tmp_path)
+
+
+def test_what_a_living_process_writes_is_left_alone(tmp_path, key, monkeypatch):
+    other, link = Key.from_seed(1).save(tmp_path / "other.json"), os.link
+    monkeypatch.setattr(keys.os, "link", lambda *names: (Key.load(other), link(*names)))
+    key.save(tmp_path / "key.json")
+    assert sorted(os.listdir(tmp_path)) == ["key.json", "other.json"]
+
+
 def saved(tmp_path, key) -> tuple:
     path = key.save(tmp_path / "key.json")
     return path, json.loads(path.read_text())
+
+
+def of_the_first_format(tmp_path, key, without: list[str]) -> tuple:
+    """A file as versions before the seal wrote it."""
+    path, content = saved(tmp_path, key)
+    for name in without:
+        del content["binding"][name.removeprefix("binding.")]
+    del content["seal"]
+    content["format"] = "gaussmark key 1"
+    content["checksum"] = keys._checksum(content)
+    path.write_text(json.dumps(content))
+    return path, content
 
 
 def edit(content: dict, field: str, value) -> None:
@@ -180,4 +261,10 @@ def assert_refused(path, key: Key, message: str) -> None:
         Key.load(path)
     assert str(path) in str(error.value)
     assert re.search(message, str(error.value))
-    assert key.secret.hex() not in "".join(traceback.format_exception(error.value))
+    assert_not_shown(error.value, key)
+
+
+def refusal(path) -> str:
+    with pytest.raises(KeyFileError) as error:
+        Key.load(path)
+    return str(error.value)

@@ -1,5 +1,6 @@
 """KGW as transformers has it, fairly: only the response, no pair twice, no padding, and the exact tail."""
 
+import hmac
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +24,7 @@ PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
 
 def greens_by_hand(scheme: KGW, response: list[int]) -> tuple[int, int]:
     """A loop over the distinct pairs, with a fresh green list each."""
-    hashing_key, vocabulary = scheme.key.seed >> 65, tiny_models.VOCAB
+    hashing_key, vocabulary = scheme.config.hashing_key, tiny_models.VOCAB
     pairs = set(pairwise(response))
     greens = 0
     for before, token in pairs:
@@ -183,6 +184,16 @@ def test_stock_generation_is_watermarked_the_same_way_and_leaves_torchs_random_s
     assert SCHEME.score(model, prompts, marked)["statistic"].mean() > 1.5 > 1 > SCHEME.score(model, prompts, plain)["statistic"].mean()
     assert plain == stock_generate(model, prompts, 40)
     assert plain != stock_generate(model, prompts, 40, seed=1)
+
+
+def test_its_config_which_is_in_the_open_tells_nothing_of_the_secret():
+    """The number is of 63 bits of an HMAC; a key with another last bit, which a shift would drop, has another number."""
+    key, numbers = SCHEME.key, [KGW(2.0, key).config.hashing_key for key in (SCHEME.key, Key(SCHEME.key.secret[:-1] + b"\0"))]
+    assert numbers[0] != numbers[1]
+    assert all(0 <= number < 2**63 for number in numbers)
+    assert numbers[0] == int.from_bytes(hmac.digest(key.secret, b"gaussmark KGW", "sha256")[:8], "big") >> 1
+    text = str(SCHEME.config.to_dict())
+    assert str(key.seed >> 65) not in text
 
 
 def test_printing_it_does_not_show_the_secret():

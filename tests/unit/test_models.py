@@ -1,5 +1,7 @@
 """Loading a model: the real code path on a tiny saved one, and every way a checkpoint can be missing or broken."""
 
+import ast
+import io
 import json
 import shutil
 import socket
@@ -12,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from gaussmark_lib import hub, models
 from gaussmark_lib.doclm import train
 from gaussmark_lib.errors import InvalidModelError
+from gaussmark_lib.paths import ROOT
 
 WEIGHTS = "model.safetensors"
 TEXTS = ["The quick brown fox jumps over the lazy dog. " * 5]
@@ -188,6 +191,62 @@ def test_a_checkpoint_with_a_weight_that_is_not_finite(copy, value):
     refused(copy, r"expected finite weights, got 5 NaN or infinite numbers in model\.layers\.1\.mlp\.up_proj\.weight; the checkpoint is damaged")
 
 
+CODE = """
+import pathlib
+pathlib.Path({ran!r}).write_text("ran")
+from transformers import {base}
+class Mine({base}):
+    model_type = "mine"
+"""
+ASKS = {
+    "config": ("config.json", {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}, "PreTrainedConfig"),
+    "model": ("config.json", {"architectures": ["Mine"], "model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Mine"}}, "PreTrainedModel"),
+    "tokenizer": (
+        "tokenizer_config.json",
+        {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "mine.Mine"]}},
+        "PreTrainedTokenizerFast",
+    ),
+}
+
+
+@pytest.mark.parametrize("asks", ASKS)
+def test_a_models_own_code_is_never_run_even_if_the_terminal_says_yes(copy, tmp_path, monkeypatch, asks):
+    file, changes, base = ASKS[asks]
+    (copy / "mine.py").write_text(CODE.format(ran=str(tmp_path / "ran"), base=base))
+    configure(copy, file, **changes)
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("nobody is asked"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
+    if asks == "model":
+        refused(copy, "cannot read the model in")  # its model_type is unknown, before its code is asked for
+    else:
+        refused(
+            copy, r"it needs Python code of its own \(auto_map in its json files\), which is never run; expected an architecture that transformers"
+        )
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_with_code_that_it_does_not_need_is_loaded_without(copy, tmp_path):
+    """As Phi-3's: transformers has had its architecture for long."""
+    (copy / "mine.py").write_text(CODE.format(ran=str(tmp_path / "ran"), base="PreTrainedConfig"))
+    configure(copy, auto_map={"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Mine"})
+    assert type(models.load(copy).model).__module__.startswith("transformers.")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_every_load_in_the_library_is_on_these_terms():
+    """Also those that no test can make without a network."""
+    loads = [
+        (file.name, ast.unparse(node))
+        for file in (ROOT / "gaussmark_lib").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("from_pretrained", "from_config", "pipeline")
+    ]
+    assert len(loads) >= 4
+    for file, call in loads:
+        assert "**terms" in call, f"{file}: {call} does not say hub.terms()"
+    assert hub.terms(local=True) == {"local_files_only": True, "trust_remote_code": False}
+
+
 def test_weights_that_can_run_code_are_not_loaded(copy):
     torch.save(load_file(copy / WEIGHTS), copy / "pytorch_model.bin")
     (copy / WEIGHTS).unlink()
@@ -199,6 +258,6 @@ def cut(path, share: float) -> None:
     path.write_bytes(content[: int(share * len(content))])
 
 
-def configure(folder, **changes) -> None:
-    path = folder / "config.json"
+def configure(folder, file="config.json", **changes) -> None:
+    path = folder / file
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

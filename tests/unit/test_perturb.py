@@ -1,6 +1,7 @@
 """The noise ξ of a key: its bytes, order and scale. Inside ``watermarked`` the weight is θ + ξ; outside it is θ, to the last bit."""
 
 import hashlib
+import warnings
 
 import pytest
 import tiny_models
@@ -8,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmark_lib import generate, normal, perturb
-from gaussmark_lib.errors import GaussMarkError, InvalidWatermarkError, PerturbedModelError, UnknownWeightError
+from gaussmark_lib import divergence, generate, generate_many, normal, perturb
+from gaussmark_lib.errors import GaussMarkError, InvalidWatermarkError, PerturbedModelError, RoundingWarning, UnknownWeightError
 from gaussmark_lib.perturb import Key, Watermark
 
 MODEL = tiny_models.build("llama")
@@ -212,11 +213,58 @@ def test_parameters_keep_asking_for_gradients_or_not(model, wm, key):
     assert not wm.on(model).linear.parameter.requires_grad
 
 
+W = "model.layers.2.mlp.down_proj.weight"
+USES = {
+    "watermarked": lambda model, wm, key: perturb.watermarked(model, wm, key).__enter__(),
+    "bind": lambda model, wm, key: perturb.bind(model, wm, key),
+    "divergence": lambda model, wm, key: divergence.per_text(model, [[1]], [[2, 3]], wm, key),
+    "generate_many": lambda model, wm, key: generate_many.sample(model, [[1]], [(wm, key)], 2),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(("sigma", "dtype"), [(1e-30, torch.float32), (1e-20, torch.float32), (1e-7, torch.bfloat16)])
+def test_a_watermark_that_rounding_takes_whole_is_refused(key, use, sigma, dtype):
+    model = tiny_models.build("llama", dtype)
+    theta = model.get_parameter(W).clone()
+    with pytest.raises(InvalidWatermarkError, match=rf"sigma = {sigma:g} changes none of the numbers of {W}, which are {str(dtype)[6:]}: .*larger"):
+        USES[use](model, Watermark(W, sigma), key)
+    assert torch.equal(model.get_parameter(W), theta)
+    perturb.refuse_perturbed(model)
+
+
+def test_a_watermark_beyond_the_range_of_the_weights_is_refused(key):
+    with pytest.raises(InvalidWatermarkError, match=rf"sigma = 100000 takes {W} out of the range of its dtype, torch.float16; choose a smaller"):
+        perturb.bind(tiny_models.build("llama", torch.float16), Watermark(W, 1e5), key)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_watermark_that_rounding_takes_a_part_of_is_said_to_be_one(key, use):
+    with pytest.warns(
+        RoundingWarning, match=rf"sigma = 0\.001 changes only 68\.23% of the numbers of {W}, which are bfloat16: they carry .* 0\.00099"
+    ):
+        USES[use](tiny_models.build("llama", torch.bfloat16), Watermark(W, 1e-3), key)
+
+
+@pytest.mark.parametrize(("sigma", "share"), [(3e-5, 0.02), (1e-3, 0.5), (0.05, 0.9)])
+def test_the_sigma_carried_is_the_slope_of_what_was_added_along_the_noise(key, sigma, share):
+    """By least squares over the numbers, in float64; with a part of the watermark lost it is below σ only where hardly anything is left."""
+    model, wm = tiny_models.build("llama", torch.bfloat16), Watermark(W, sigma, rank_dropped=2)
+    theta, xi = wm.on(model).linear.value().clone(), perturb.noise(model, wm, key)
+    with warnings.catch_warnings(action="ignore"):
+        carried = perturb.bind(model, wm, key).binding.sigma_carried
+        with perturb.watermarked(model, wm, key):
+            added = (model.get_parameter(W).double() - theta.double()).flatten()
+    [[slope]] = torch.linalg.lstsq(xi.double().view(-1, 1), added[:, None]).solution.tolist()
+    assert carried == pytest.approx(sigma * slope, rel=1e-5)
+    assert (added != 0).double().mean() > share
+    assert share * sigma / 10 < carried < 1.1 * sigma
+
+
 def test_a_watermark_far_below_the_weights_precision_changes_no_text(model, key):
     """σ → 0: the negative control of everything that follows."""
-    wm = Watermark("model.layers.2.mlp.down_proj.weight", 1e-20)
     plain = generate.sample(model, [[1, 2, 3]], 20)
-    with perturb.watermarked(model, wm, key):
+    with pytest.warns(RoundingWarning, match=r"changes only 8\.27%"), perturb.watermarked(model, Watermark(W, 1e-9), key):
         assert generate.sample(model, [[1, 2, 3]], 20) == plain
 
 

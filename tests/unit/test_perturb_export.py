@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gaussmark_lib import generate, perturb, score
 from gaussmark_lib.doclm import train
-from gaussmark_lib.errors import InvalidModelError, PerturbedModelError
+from gaussmark_lib.errors import InvalidModelError, PerturbedModelError, RoundingWarning
 from gaussmark_lib.perturb import Watermark
 
 
@@ -50,9 +50,41 @@ def test_scoring_and_watermarking_it_is_refused_by_name(model, wm, key, tmp_path
         perturb.export(exported, wm, key, tmp_path / "again")
 
 
+def test_a_checkpoint_saved_inside_watermarked_is_marked_like_an_exported_one(model, wm, key, tmp_path):
+    with perturb.watermarked(model, wm, key):
+        model.save_pretrained(tmp_path / "saved")
+    model.save_pretrained(tmp_path / "base")
+    message = f"a checkpoint with the watermark of key {key.key_id}"
+    for use in (lambda m: score.score(m, [[1]], [[2, 3]], wm, [key]), lambda m: perturb.bind(m, wm, key)):
+        with pytest.raises(PerturbedModelError, match=message):
+            use(reload(tmp_path / "saved"))
+        use(reload(tmp_path / "base"))
+
+
+def test_a_failure_inside_watermarked_leaves_no_mark_in_the_config(model, wm, key, tmp_path):
+    with pytest.raises(ZeroDivisionError), perturb.watermarked(model, wm, key):
+        1 / 0  # noqa: B018
+    assert not hasattr(model.config, "gaussmark")
+
+
+@pytest.mark.parametrize("mark", ["someone's", {}, None, ["a"]])
+def test_a_strangers_mark_of_any_form_is_refused_too(model, wm, key, mark):
+    model.config.gaussmark = mark
+    with pytest.raises(PerturbedModelError, match="expected the base model, got a checkpoint with the watermark"):
+        score.score(model, [[1]], [[2, 3]], wm, [key])
+
+
+def test_the_sigma_that_the_rounded_weights_carry_is_stated(key, tmp_path):
+    model, wm = tiny_models.build("llama", torch.bfloat16), Watermark("model.layers.2.mlp.down_proj.weight", 1e-3)
+    with pytest.warns(RoundingWarning):
+        out = perturb.export(model, wm, key, tmp_path / "out")
+    carried = json.loads((out / "config.json").read_text())["gaussmark"]["sigma_carried"]
+    assert carried == pytest.approx(0.000992, abs=1e-6)
+
+
 def test_its_files_name_the_weight_and_never_the_secret(model, wm, key, tmp_path):
     out = perturb.export(model, wm, key, tmp_path / "out", train.train_tokenizer(["a b"], 257))
-    assert json.loads((out / "config.json").read_text())["gaussmark"] == {"key_id": key.key_id, "weight": wm.weight}
+    assert json.loads((out / "config.json").read_text())["gaussmark"] == {"key_id": key.key_id, "weight": wm.weight, "sigma_carried": 0.05}
     for file in out.iterdir():
         content = file.read_bytes()
         assert key.secret not in content

@@ -181,6 +181,41 @@ def test_attention_weights_of_a_text_of_one_token(model, key):
     refused(r"‖G‖ = 0\.0", model, [[]], [[3]], wm, [key], error=DegenerateScoreError)
 
 
+@pytest.mark.parametrize("weight", ["self_attn.q_proj", "self_attn.k_proj"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rounding_is_no_gradient(model, key, weight, dtype):
+    """What another processor's sums leave of a gradient that is 0: 1e-8 of what the block's other layers have."""
+    wm = Watermark(f"model.layers.1.{weight}.weight", 0.05)
+    real = torch.autograd.grad
+
+    def with_rounding(*args, **options):
+        first, *rest = real(*args, **options)
+        return first + torch.rand_like(first) * torch.finfo(first.dtype).eps / 10, *rest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", with_rounding)
+        refused(r"‖G‖ = 0\.0", model, [[]], [[3]], wm, [key], error=DegenerateScoreError, dtype=dtype)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_a_weight_of_any_scale_has_a_gradient(model, key, factor):
+    """Zero is relative: a layer with tiny numbers, or one that hardly counts, is not taken for rounding."""
+    model.model.layers[1].mlp.up_proj.weight.data *= factor
+    wm = Watermark("model.layers.1.mlp.up_proj.weight", 0.05)
+    assert np.isfinite(score.score(model, [[1, 2]], [[3, 4]], wm, [key])["psi"][0])
+
+
+def test_a_gradient_within_the_directions_left_out_is_none(model, key):
+    """All of G lies in one direction of the output, since the layer above reads no other one, and the noise avoids that direction."""
+    above, below = model.model.layers[1].mlp.down_proj.weight.data, model.model.layers[1].mlp.up_proj.weight.data
+    above[:, 1:] = 0
+    below[0] = 10 * below[0]
+    below[1:] -= (below[1:] @ below[0])[:, None] * below[0] / below[0].square().sum()
+    wm = Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=1)
+    assert np.isfinite(score.score(model, [[1, 2]], [[3, 4]], Watermark(wm.weight, 0.05), [key])["psi"][0])
+    refused(r"‖G‖ = 0\.0", model, [[1, 2]], [[3, 4]], wm, [key], error=DegenerateScoreError)
+
+
 def test_a_weight_that_the_model_never_uses(model, key):
     model.spare = torch.nn.Linear(32, 48)
     wm = Watermark("spare.weight", 0.05)

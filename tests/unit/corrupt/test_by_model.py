@@ -176,6 +176,21 @@ def test_with_marians_own_tokenizer(tmp_path):
     assert len(corrupt.round_trip(lm, lm.encode("Is this it? Yes!"), translator, translator)) > 0
 
 
+def test_a_translation_models_own_code_is_never_run(tmp_path, monkeypatch):
+    folder = tmp_path / "marian"
+    marian_model(40, 24, seed=1).save_pretrained(folder)
+    (folder / "mine.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).write_text('ran')\nclass Mine: pass")
+    for name, wants in {"config.json": {"AutoConfig": "mine.Mine"}, "tokenizer_config.json": {"AutoTokenizer": ["mine.Mine", None]}}.items():
+        path = folder / name
+        known = json.loads(path.read_text()) if path.exists() else {"tokenizer_class": "Mine"}
+        path.write_text(json.dumps(known | {"model_type": "mine", "auto_map": wants}))
+    monkeypatch.setitem(by_model.PAIRS, ("en", "fr"), str(folder))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(InvalidModelError, match=r"needs Python code of its own .*which is never run"):
+        corrupt.translator("en", "fr")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_bad_input_is_named(model, monkeypatch):
     with pytest.raises(CorruptionError, match=r"fraction: expected a number from 0 to 1, got 1\.5"):
         corrupt.resample(model, PROMPTS, RESPONSES, 1.5)

@@ -98,7 +98,7 @@ def test_evidence_adds_up_to_each_text_s_psi(session: Session):
 
 def test_same_luck(session: Session):
     """Without noise to speak of, plain and watermarked text are the same; with much of it they are not."""
-    faint = session.compare(Question("The function", WEIGHT, psi=1e-5, n_tokens=12), Key.from_seed(1))
+    faint = session.compare(Question("The function", WEIGHT, psi=1e-4, n_tokens=12), Key.from_seed(1))
     loud = session.compare(Question("The function", WEIGHT, psi=8.0, n_tokens=12), Key.from_seed(1))
     assert faint.text(PLAIN) == faint.text(WATERMARKED) == loud.text(PLAIN) != loud.text(WATERMARKED)
 

@@ -73,6 +73,15 @@ def test_a_certain_token_is_no_hit(model, wm, key, monkeypatch):
         token_keys.per_token(model, [[1]], [[5, 6, 7]], wm, key)
 
 
+@pytest.mark.parametrize("layer", [1, 2])
+def test_a_token_whose_gradient_is_rounding_is_no_hit(model, key, layer):
+    """Over a single position attention does not depend on its query; on some processors that zero is 1e-9 (ATEN_CPU_CAPABILITY=default)."""
+    table = token_keys.per_token(model, [[]], [[3, 4, 5]], Watermark(f"model.layers.{layer}.self_attn.q_proj.weight", 0.2), key)
+    assert table["gamma"].tolist()[0] == -np.inf
+    assert table["grad_norm"][0] == 0
+    assert np.isfinite(table["gamma"][1:]).all()
+
+
 @pytest.mark.parametrize("weight", [W, "model.layers.1.mlp.down_proj.weight"])
 def test_several_keys_share_the_gradients_and_nothing_else(model, key, weight):
     wm, keys = Watermark(weight, 0.2, 3), [key, Key.from_seed(8)]

@@ -1,0 +1,141 @@
+"""What a key was made for, and whether a use of it is that.
+
+A binding holds the watermark, a hash of the marked matrix θ, a hash of the noise ξ, and a short hash of every other weight of the model. Another
+θ is an error, since ψ would be a number without a meaning. Other weights elsewhere, as in a quantised or a fine-tuned model, are a warning: the
+test stays exact, and has less power.
+"""
+
+import hashlib
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gaussmark_lib.errors import BaseModelWarning, KeyMismatchError
+from gaussmark_lib.watermark import PlacedWatermark, Watermark
+
+AT_ONCE = 4  # tensors that are read side by side
+NAMED = 5  # weights that a warning names
+
+
+class Binding(BaseModel):
+    """What a key was made for. ``base_sha256`` is of θ, ``noise_sha256`` of ξ before any projection; files of earlier versions lack the last three.
+
+    ``sigma_carried`` is the σ that θ + ξ has after rounding to the weights' dtype. ``model_sha256`` is of all weights; ``weights`` holds the name of
+    each one and the first 16 digits of its own SHA-256.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    weight: str
+    shape: tuple[int, int]
+    sigma: float
+    rank_dropped: int
+    base_sha256: str
+    noise_sha256: str
+    side: str = "left"  # what files say that are older than the choice
+    sigma_carried: float | None = None
+    model_sha256: str | None = None
+    weights: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def watermark(self) -> Watermark:
+        return Watermark(self.weight, self.sigma, self.rank_dropped, self.side)
+
+
+def of(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float) -> Binding:
+    """The binding to this watermark on its model; ``xi`` is the key's noise before any projection."""
+    weights = digests(wm.model)
+    whole = hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in weights.items()).encode()).hexdigest()
+    short = tuple((name, digest[:16]) for name, digest in weights.items())
+    return Binding(**_purpose(wm), **_noise(xi), sigma_carried=sigma_carried, model_sha256=whole, weights=short)
+
+
+def check(binding: Binding, key_id: str, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
+    """KeyMismatchError, which names each difference, where a bound key's purpose is not its use; BaseModelWarning for other weights elsewhere.
+
+    ``xi`` is the key's noise before any projection, where the caller has it.
+    """
+    used_for = _purpose(wm)
+    if xi is not None and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
+        used_for |= _noise(xi)
+    made_for = binding.model_dump()
+    wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
+    if wrong:
+        what = "; ".join(wrong)
+        raise KeyMismatchError(f"key {key_id} does not fit this use; {what}. Use the watermark and the base model it was made with")
+    if other := sorted(_other_weights(binding, wm)):
+        more = f" and {len(other) - NAMED} more" if len(other) > NAMED else ""
+        warnings.warn(
+            f"key {key_id}: the model has the matrix that the key was made for, but {len(other)} other weights are not those of the key's model:"
+            f" {', '.join(other[:NAMED])}{more}. The test stays exact, with less power; load the model that the key was made with, if you have it",
+            BaseModelWarning,
+            stacklevel=2,
+        )
+
+
+def _purpose(wm: PlacedWatermark) -> dict:
+    return {
+        "weight": wm.weight,
+        "shape": wm.linear.shape,
+        "sigma": float(wm.sigma),
+        "rank_dropped": wm.rank_dropped,
+        "side": wm.side if wm.rank_dropped else "left",  # with rank_dropped = 0 the side is ignored
+        "base_sha256": wm.linear.sha256(),
+    }
+
+
+def _noise(xi: Tensor) -> dict:
+    return {"noise_sha256": hashlib.sha256(xi.contiguous().numpy()).hexdigest()}
+
+
+def _other_weights(binding: Binding, wm: PlacedWatermark) -> set[str]:
+    """Names of the weights, without the marked one, that differ, are missing, or are there only now."""
+    if binding.weights is None:
+        return set()
+    now = {(name, digest[:16]) for name, digest in digests(wm.model).items()}
+    return {name for name, _ in now ^ set(binding.weights)} - {wm.weight}
+
+
+class _Read(NamedTuple):
+    """A weight's SHA-256, and the state that it was read in."""
+
+    state: tuple
+    sha256: str
+
+
+_read: "WeakKeyDictionary[PreTrainedModel, dict[str, _Read]]" = WeakKeyDictionary()
+
+
+def digests(model: PreTrainedModel) -> dict[str, str]:
+    """Weight → SHA-256 of its values, of floats those rounded to bfloat16: a model is the same in every precision that it is loaded in.
+
+    A weight is read in full once a process, and again after a change.
+    """
+    before = _read.setdefault(model, {})
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(pool.map(lambda named: (named[0], _digest(before, *named)), sorted(model.named_parameters())))
+
+
+def _digest(before: dict[str, _Read], name: str, weight: Tensor) -> str:
+    now = state(weight)
+    if name not in before or before[name].state != now:
+        value = weight.detach().to(torch.bfloat16) if weight.is_floating_point() else weight.detach()
+        digest = hashlib.sha256(str(tuple(weight.shape)).encode())
+        digest.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        before[name] = _Read(now, digest.hexdigest())
+    return before[name].sha256
+
+
+@torch.no_grad()
+def state(weight: Tensor) -> tuple:
+    """Equal as long as nobody wrote to a tensor: its place, version and the sum of each row, since a write through ``.data`` counts as no version."""
+    value = weight.detach()
+    sums = value.sum(-1, dtype=torch.promote_types(value.dtype, torch.float32)) if value.numel() else value
+    version = 0 if weight.is_inference() else weight._version
+    return value.data_ptr(), version, value.dtype, tuple(value.shape), hashlib.sha256(sums.cpu().contiguous().numpy()).digest()
