@@ -198,10 +198,9 @@ class _Reading:
 
     def __post_init__(self):
         checks.whole(self.batch_size, "batch_size")
-        if self.lengths is not None:
-            lengths = tokens.listed(self.lengths, "lengths: expected whole numbers ≥ 1")
-            if not lengths or not all(checks.is_whole(n) and n >= 1 for n in lengths):
-                raise InvalidTextError(f"lengths: expected whole numbers ≥ 1, got {checks.shown(self.lengths)}")
+        expected = "lengths: expected whole numbers ≥ 1"
+        if self.lengths is not None and not all(checks.is_whole(n) and n >= 1 for n in tokens.listed(self.lengths, expected) or [None]):
+            raise InvalidTextError(f"{expected}, got {checks.shown(self.lengths)}")
 
     def prefixes(self, pairs: Mapping[int, Pair]) -> Iterator[_Prefix]:
         """Each text, or each wanted prefix of it, shortest texts first."""
