@@ -95,9 +95,8 @@ def norms(model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Seq
     Returns:
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
     """
-    linears = [models.linear(model, weight) for weight in tokens.listed(weights, "weights: expected a list of weights' names")]
-    if not linears:
-        raise InvalidTextError("weights: expected at least one name, got none")
+    names = tokens.listed(weights, "weights: expected a list of weights' names") or [""]  # of none, an error that lists some
+    linears = [models.linear(model, name) for name in names]
     rows = [
         {"text": prefix.text, "weight": linear.name, "n_tokens": prefix.n_tokens, "grad_norm": G.norm().item(), "log_lik": prefix.log_lik}
         for prefix in _Reading(model, linears, **settings).prefixes(tokens.checked_pairs(model, prompts, responses))
