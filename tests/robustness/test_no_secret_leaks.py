@@ -30,16 +30,16 @@ runs.record({"psi": scores["psi"][0], "key": k.key_id})
 """
 FAILS = """
 %xmode Verbose
-import sys
+import traceback
 from pathlib import Path
-from IPython.core.ultratb import VerboseTB
 damaged = Path(key).with_name("damaged.key")
 damaged.touch(0o600)
 damaged.write_text(Path(key).read_text().replace('"sigma": 0.2', '"sigma": 0.3'))
 try:
     perturb.Key.load(damaged)
-except Exception:
-    print(VerboseTB().text(*sys.exc_info()))
+except Exception as error:
+    for each in filter(None, [error, error.__context__, error.__cause__]):
+        print(repr(each), [dict(frame.f_locals) for frame, _ in traceback.walk_tb(each.__traceback__) if frame.f_code.co_name != "<module>"])
 other = perturb.Watermark("model.layers.0.mlp.down_proj.weight", 0.05)
 with perturb.watermarked(lm.model, other, k):
     pass
