@@ -410,7 +410,7 @@ _REASONS: dict[str, dict[str, str]] = {
     "the command line has a table of its own: test_command_line.py": {"cli": "main parser"},
     "they take nothing, or any text": {
         "docs": "build fingerprint load source_files versions",
-        "hub": "first_line reachable",
+        "hub": "first_line reachable reason terms",
         "corrupt.by_model": "sentences",
         "quality.judge": "parse",
     },
@@ -419,10 +419,11 @@ _REASONS: dict[str, dict[str, str]] = {
         "divergence": "log_p",
         "generate": "continued end_tokens pick",
         "generate_many": "watermarked_rows",
-        "gradients": "frozen of_pairs traced",
+        "binding": "digests of state",
+        "gradients": "backward frozen is_rounding of_pairs traced",
         "likelihood": "log_softmax token_log_p",
         "models": "computing_in evaluating native_bfloat16",
-        "perturb": "isotropic",
+        "perturb": "isotropic rounded",
         "rank_reduce": "project_out",
         "score": "table",
         "tokens": "check_fits pad",
@@ -441,7 +442,11 @@ _REASONS: dict[str, dict[str, str]] = {
         "corrupt.by_model": "round_trip",
         "scheme": "register scores",
     },
-    "they take a key, a watermark or a file: tests/unit/test_keys*.py, test_perturb*.py": {"perturb": "export", "schemes.gaussmark": "rank_reduced"},
+    "they take a key, a watermark or a file: tests/unit/test_keys*.py, test_perturb*.py": {
+        "binding": "check",
+        "perturb": "export",
+        "schemes.gaussmark": "rank_reduced",
+    },
     "they read a notebook's or a user's YAML: tests/unit/runs": {"runs.parameters": "check nearest parse read", "runs.presets": "load read"},
 }
 NO_DOOR = {f"{module}.{name}": why for why, modules in _REASONS.items() for module, names in modules.items() for name in names.split()}

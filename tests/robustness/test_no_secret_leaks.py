@@ -30,6 +30,16 @@ runs.record({"psi": scores["psi"][0], "key": k.key_id})
 """
 FAILS = """
 %xmode Verbose
+import traceback
+from pathlib import Path
+damaged = Path(key).with_name("damaged.key")
+damaged.touch(0o600)
+damaged.write_text(Path(key).read_text().replace('"sigma": 0.2', '"sigma": 0.3'))
+try:
+    perturb.Key.load(damaged)
+except Exception as error:
+    for each in filter(None, [error, error.__context__, error.__cause__]):
+        print(repr(each), [dict(frame.f_locals) for frame, _ in traceback.walk_tb(each.__traceback__) if frame.f_code.co_name != "<module>"])
 other = perturb.Watermark("model.layers.0.mlp.down_proj.weight", 0.05)
 with perturb.watermarked(lm.model, other, k):
     pass
@@ -139,8 +149,11 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
 
     assert leaks(file.read_bytes(), key.secret) == ["hex"], "the key file itself has it"
     file.unlink()
+    (file.parent / "damaged.key").unlink()
     (place / "printed").write_text("\n".join(printed))
     assert key.key_id in (place / "printed").read_text()
+    [record] = (place / "records").glob("fails/*.failed")
+    assert "KeyFileError" in (record / "notebook.ipynb").read_text()
     assert "KeyMismatchError" in (place / "printed").read_text()
     assert len([path for path in place.rglob("*") if path.is_file()]) > 20
     assert found_in(place, key.secret) == {}
