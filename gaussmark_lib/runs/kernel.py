@@ -39,8 +39,7 @@ class Kernel(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        provisioner = {"kernel_provisioner": {"provisioner_name": forked.NAME}} if forked.USABLE else {}
-        return KernelSpec(**get_kernel_dict() | {"metadata": provisioner})
+        return KernelSpec(**get_kernel_dict() | {"metadata": forked.metadata()})
 
     async def start_kernel(self, **options: Any) -> None:
         await super().start_kernel(**(options | self.launch))
