@@ -79,9 +79,16 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Whether it is a real number that float64 can hold, or an infinity."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and float(value) is not None
+    except OverflowError:
+        return False
 
 
 def shown(value: Any) -> str:
     """A value in an error: on one line, and short."""
-    return " ".join(_short.repr(value).split())
+    try:
+        return " ".join(_short.repr(value).split())
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list that holds itself deeply
+        return f"{type(value).__name__} of a length that cannot be shown"

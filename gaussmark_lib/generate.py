@@ -67,7 +67,8 @@ def checked(model: PreTrainedModel, prompts: tokens.Texts, n_tokens: int, top_p:
     checks.whole(n_tokens, "n_tokens")
     checks.whole(batch_size, "batch_size")
     if not all(map(checks.is_number, (top_p, temperature))) or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
-        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got top_p={top_p!r} and temperature={temperature!r}")
+        got = f"top_p={checks.shown(top_p)} and temperature={checks.shown(temperature)}"
+        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
     for i, prompt in enumerate(prompts):
         tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
     return prompts

@@ -51,9 +51,9 @@ class KGW(SamplerScheme):
 
     def __post_init__(self):
         if not checks.is_number(self.bias) or not 0 < self.bias < float("inf"):
-            raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {self.bias!r}")
+            raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {checks.shown(self.bias)}")
         if not checks.is_number(self.green_share) or not 0 < self.green_share < 1:
-            raise InvalidWatermarkError(f"green_share: expected 0 < γ < 1, got {self.green_share!r}")
+            raise InvalidWatermarkError(f"green_share: expected 0 < γ < 1, got {checks.shown(self.green_share)}")
         checks.chosen(self.test, "test", ("exact", "z"), InvalidWatermarkError)
 
     @property

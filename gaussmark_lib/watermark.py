@@ -5,15 +5,13 @@ returns is again a watermark, and every function that takes one takes it too, wi
 its P ``on(model).project``.
 """
 
-import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from numbers import Real
 
 import torch
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, rank_reduce
+from gaussmark_lib import checks, models, rank_reduce
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
 
 
@@ -37,14 +35,13 @@ class Watermark:
     side: str = "left"
 
     def __post_init__(self):
-        if not isinstance(self.sigma, Real) or isinstance(self.sigma, bool) or not math.isfinite(self.sigma) or self.sigma <= 0:
-            raise InvalidWatermarkError(f"sigma is the standard deviation of the noise: expected a finite number > 0, got {self.sigma!r}")
+        checks.positive(self.sigma, "sigma, the standard deviation of the noise", InvalidWatermarkError)
         if not 1e-30 <= self.sigma <= 1e30:
             raise InvalidWatermarkError(f"sigma = {self.sigma!r} is out of the range of float32, the noise's dtype: expected 1e-30 to 1e30")
-        if not isinstance(self.rank_dropped, int) or isinstance(self.rank_dropped, bool) or self.rank_dropped < 0:
-            raise InvalidWatermarkError(f"rank_dropped counts singular directions: expected an integer ≥ 0, got {self.rank_dropped!r}")
+        k = checks.whole(self.rank_dropped, "rank_dropped, the number of singular directions", InvalidWatermarkError, least=0)
+        object.__setattr__(self, "rank_dropped", k)  # Python's integer, also where NumPy's came
         if self.side not in rank_reduce.SIDES:
-            raise InvalidWatermarkError(f"side: expected one of {', '.join(rank_reduce.SIDES)}, got {self.side!r}")
+            raise InvalidWatermarkError(f"side: expected one of {', '.join(rank_reduce.SIDES)}, got {checks.shown(self.side)}")
 
     def on(self, model: PreTrainedModel) -> "PlacedWatermark":
         """This watermark with its matrix in a model.
