@@ -8,6 +8,7 @@ to fork after such imports, and a kernel begins from nothing.
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,9 +43,12 @@ READ_AT_IMPORT = ("ATEN_", "CUDA_", "HF_", "LD_", "MKL_", "MPL", "OMP_", "OPENBL
 _lock = threading.Lock()
 
 
-def metadata() -> dict[str, Any]:
-    """What a kernel's specification says so that jupyter_client starts it by :class:`Forked`; nothing where that is not safe."""
-    if sys.platform != "linux":
+def metadata(source: str) -> dict[str, Any]:
+    """What a kernel's specification says so that jupyter_client starts it by :class:`Forked`; nothing where that is not safe, or not worth it.
+
+    A notebook is taken to import torch where its ``source`` names it or the library's ``models``: a guess, on which only time depends.
+    """
+    if sys.platform != "linux" or not re.search(r"\b(torch|models)\b", source):
         return {}
     KernelProvisionerFactory.instance().provisioners[NAME] = EntryPoint(NAME, f"{__name__}:{Forked.__name__}", KernelProvisionerFactory.GROUP_NAME)
     return {"kernel_provisioner": {"provisioner_name": NAME}}

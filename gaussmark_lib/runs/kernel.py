@@ -32,14 +32,15 @@ logging.getLogger("papermill").addHandler(logging.NullHandler())  # what goes wr
 class Kernel(AsyncKernelManager):
     """One kernel process of this interpreter, with an environment and a working directory of its own."""
 
-    def __init__(self, private: str, env: dict[str, str], folder: Path):
+    def __init__(self, private: str, env: dict[str, str], folder: Path, source: str):
         super().__init__(transport="ipc", connection_file=os.path.join(private, "kernel.json"))
         self.launch = {"env": env, "cwd": str(folder)}
+        self.source = source
         self.clients: list[AsyncKernelClient] = []
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict() | {"metadata": forked.metadata()})
+        return KernelSpec(**get_kernel_dict() | {"metadata": forked.metadata(self.source)})
 
     async def start_kernel(self, **options: Any) -> None:
         await super().start_kernel(**(options | self.launch))
@@ -76,7 +77,7 @@ def execute(
         KeyboardInterrupt: as it came in the caller's thread, or because the answer is not wanted any more.
     """
     with sockets.folder() as private, ThreadPoolExecutor(1) as pool:
-        kernel = Kernel(private, {**os.environ, **env}, folder)
+        kernel = Kernel(private, {**os.environ, **env}, folder, path.read_text(encoding="utf-8"))
         job = pool.submit(_execute, kernel, path, dict(parameters), progress)
         try:
             while wait([job], timeout=0.5).not_done:

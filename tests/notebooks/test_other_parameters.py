@@ -29,7 +29,7 @@ OTHER = {
         "n_passages": 8,
         "n_passage": 60,
         "n_items": 20,
-        "n_check": 12,
+        "n_check": 10,
         "search_steps": 3,
     },
     "05_quality": {
@@ -106,7 +106,6 @@ OTHER = {
         "lengths": [20],
         "batches": [1, 3],
         "repeats": 2,
-        "repeats_of_curve": 2,
         "n_rows": 4,
         "n_keys": 16,
         "n_generated": 6,

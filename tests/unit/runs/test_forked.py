@@ -24,7 +24,7 @@ def _said(folder, source: str, **env: str) -> str:
     """What a notebook of one cell prints."""
     import nbformat
 
-    path = write(folder / "one.ipynb", code(source))
+    path = write(folder / "one.ipynb", code(f"{source}  # worth it: torch"))
     kernel.execute(path, {}, folder=folder, env=env, progress=False, wanted=lambda: True)
     return nbformat.read(path, as_version=4).cells[-1].outputs[0].text.strip()
 
@@ -65,3 +65,8 @@ def test_kernels_end_with_their_server(tmp_path):
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     assert process.poll() is not None
+
+
+def test_a_notebook_that_needs_no_torch_begins_from_nothing():
+    assert forked.metadata("from gaussmark_lib import runs") == {}
+    assert forked.metadata("from gaussmark_lib import models")
