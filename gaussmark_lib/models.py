@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
-from gaussmark_lib import hub, tokens
-from gaussmark_lib.checks import chosen, shown
+from gaussmark_lib import checks, hub, tokens
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
 from gaussmark_lib.paths import DATA
 
@@ -98,8 +97,8 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
         InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that needs code of its own, a weight that is not finite.
     """
     if not isinstance(name, str | Path):
-        raise InvalidModelError(f"name: expected {EMBEDDED!r}, a folder or a hub id, got {shown(name)}")
-    chosen(str(dtype).removeprefix("torch."), "dtype", ("auto", "float16", *DTYPES), InvalidModelError)
+        raise InvalidModelError(f"name: expected {EMBEDDED!r}, a folder or a hub id, got {checks.shown(name)}")
+    checks.chosen(str(dtype).removeprefix("torch."), "dtype", ("auto", "float16", *DTYPES), InvalidModelError)
     device = device_of(device)
     source = DATA / EMBEDDED if str(name) == EMBEDDED else name
     local = Path(source).expanduser()
@@ -110,11 +109,11 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
         )
     source = local if is_local else source
     terms = {"revision": revision, **hub.terms(local=is_local)}
-    checks = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    strict = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **terms)
         with hub.quiet() if is_local else nullcontext():
-            model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **checks, dtype=dtype)
+            model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **strict, dtype=dtype)
     except Exception as error:  # a broken checkpoint fails in as many ways as there are libraries below
         raise InvalidModelError(hub.why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
@@ -221,8 +220,8 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     stack = next(iter(Counter(match[1] for match in places.values()).most_common(1)), ("", 0))[0]
     blocks = sorted({int(match[2]) for match in places.values() if match[1] == stack})
     number = len(blocks) * 2 // 3 if block is None else block
-    if not -len(blocks) <= number < len(blocks):
-        raise UnknownWeightError(f"block: expected one of {len(blocks)} with a matrix that can carry a watermark, got {shown(block)}; name a weight")
+    if not checks.is_whole(number) or not -len(blocks) <= number < len(blocks):
+        raise UnknownWeightError(f"block: expected one of {len(blocks)} that can carry a watermark, got {checks.shown(block)}; or name a weight")
     inside = [linear(model, name) for name, match in places.items() if match[1] == stack and int(match[2]) == blocks[number]]
     if small:
         return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name
@@ -234,7 +233,7 @@ def linear(model: PreTrainedModel, weight: str) -> Linear:
     """The layer that owns a weight, by the weight's full name; UnknownWeightError if none does, or the weight cannot carry a watermark."""
     linears = _linears(model)
     if not isinstance(weight, str):
-        raise UnknownWeightError(f"weight: expected the name of a weight, such as {next(iter(linears), None)!r}, got {shown(weight)}")
+        raise UnknownWeightError(f"weight: expected the name of a weight, such as {next(iter(linears), None)!r}, got {checks.shown(weight)}")
     if weight in linears:
         module = linears[weight]
         block = model.get_submodule(weight.removesuffix(".weight").rpartition(".")[0])

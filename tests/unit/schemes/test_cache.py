@@ -34,8 +34,8 @@ def model():
 
 @pytest.fixture
 def ask(model, tmp_path):
-    def responses(scheme=MARKED, prompts=PROMPTS, n_tokens=6, seed=0):
-        return cache.responses(model, scheme, prompts, n_tokens, seed=seed, folder=tmp_path / "written")
+    def responses(scheme=MARKED, prompts=PROMPTS, n_tokens=6, seed=0, **sampling):
+        return cache.responses(model, scheme, prompts, n_tokens, seed=seed, folder=tmp_path / "written", **sampling)
 
     return responses
 
