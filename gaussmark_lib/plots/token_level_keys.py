@@ -31,6 +31,7 @@ def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: flo
     right.set(yscale="log", xlabel="tokens K", ylabel="level", ylim=(floor, 1.5))
     right.set_title(f"Level against K, λ' = {quantile:g}, α₀ = {alpha_0:g}")
     style.log_ticks(right, levels["n_tokens"])
+    style.legend_beside(right)
     return style.caption(figure, caption)
 
 
@@ -52,14 +53,14 @@ def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, c
 def choices(by_quantile: pd.DataFrame, by_alpha: pd.DataFrame, best: float, level: float, caption: str) -> Figure:
     """Left: level and power of the quantile test against λ'. Right: power at one level against α₀, each with its best λ' (``token_tests``)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.1))
-    intervals.bars(left, by_quantile["quantile"], by_quantile, markersize=4, capsize=2, color=style.WATERMARKED, label="power")
+    intervals.bars(left, by_quantile["quantile"], by_quantile, markersize=4, capsize=2, color=LOOK[HITS]["color"], label="power")
     left.plot(by_quantile["quantile"], by_quantile["exact"], color=style.PLAIN, label="level, exact")
     left.plot(by_quantile["quantile"], by_quantile["bound"], "--", color=style.THEORY, label="level, Hoeffding's bound")
     left.axhline(level, **style.DOTTED)
     left.axvline(best, **style.DOTTED)
     left.set(xlabel="λ'", ylabel="share detected", ylim=(-0.02, 1.03), title=f"Power and level against λ' (best at level {level}: {best:.3g})")
     left.legend(loc="upper left")
-    intervals.bars(right, by_alpha["alpha_0"], by_alpha, capsize=2, color=style.WATERMARKED, label=f"power at level {level}")
+    intervals.bars(right, by_alpha["alpha_0"], by_alpha, capsize=2, color=LOOK[HITS]["color"], label=f"power at level {level}")
     right.plot(by_alpha["alpha_0"], by_alpha["efficiency"], color=style.THEORY, label="efficiency φ(τ)²/(α₀(1 − α₀))")
     right.set(xlabel="α₀, level of one token's test", ylabel="share", ylim=(-0.02, 1.03), title="Power against α₀, each at its best λ'")
     right.legend(loc="lower right")
@@ -67,11 +68,14 @@ def choices(by_quantile: pd.DataFrame, by_alpha: pd.DataFrame, best: float, leve
 
 
 def positions(table: pd.DataFrame, caption: str) -> Figure:
-    """Mean Γ_k along the text in several versions (``token_level_keys.by_position``), with its band."""
+    """Mean Γ_k along the text in several versions (``token_level_keys.by_position``), with its intervals."""
     figure, axes = plt.subplots(figsize=(8.4, 4.0))
-    groups = table.groupby(["corruption", "fraction"], sort=False)
-    for colour, ((name, fraction), rows) in zip(style.COLOURS[:4], groups, strict=False):
-        intervals.band(axes, rows["position"], rows, alpha=0.15, color=colour, label=f"{name}, {fraction:g}" if fraction else name)
+    groups = list(table.groupby(["corruption", "fraction"], sort=False))
+    width = np.ptp(table["position"]) / 100
+    for colour, marker, shift, ((name, fraction), rows) in zip(style.COLOURS, "osDv", intervals.offsets(len(groups), width), groups, strict=False):
+        look = {"linestyle": "-", "color": colour, "marker": marker, "markersize": 5, "label": f"{name}, {fraction:g}" if fraction else name}
+        intervals.bars(axes, rows["position"] + shift, rows, **look)
+    style.legend_beside(axes)
     axes.axhline(0, **style.THIN)
     axes.set(xlabel="token of response", ylabel="mean Γ_k")
     return style.caption(figure, caption, "Mean Γ_k along the text")
