@@ -111,13 +111,13 @@ def in_words(needed: float, lengths: Sequence[int]) -> str:
     return f"{needed:.0f}" if needed > lengths[0] else f"at most {lengths[0]}"
 
 
-def evidence(log10_p: ArrayLike) -> Float[np.ndarray, "*shape"]:
+def evidence(log10_p: float) -> float:
     """ψ²/2 of the ψ that would have this p-value, nats; 0 for p ≥ ½. Without the factor of −ln p that grows like ln ψ and flatters a weak test.
 
-    >>> evidence([0.0, -2.8697]).round(3).tolist()
-    [0.0, 4.5]
+    >>> evidence(0.0), round(evidence(-2.8697), 3)
+    (0.0, 4.5)
     """
-    return np.maximum(-ndtri_exp(checks.numbers(log10_p, "log10_p") * np.log(10)), 0) ** 2 / 2
+    return max(-float(ndtri_exp(log10_p * np.log(10))), 0.0) ** 2 / 2
 
 
 def evidence_per_nat(table: pd.DataFrame, prices: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
@@ -134,8 +134,8 @@ def evidence_per_nat(table: pd.DataFrame, prices: pd.DataFrame, *, n_resamples: 
         parts = {
             name: stats.crossed_interval(statistic, *matrices, n_resamples=n_resamples)
             for name, statistic in {
-                "": lambda log10_p, nats: float(evidence(np.median(log10_p)) / nats.mean()),
-                "evidence": lambda log10_p, nats: float(evidence(np.median(log10_p))),
+                "": lambda log10_p, nats: evidence(float(np.median(log10_p))) / nats.mean(),
+                "evidence": lambda log10_p, nats: evidence(float(np.median(log10_p))),
                 "nats": lambda log10_p, nats: nats.mean(),
             }.items()
         }

@@ -21,7 +21,7 @@ def against(table: pd.DataFrame, x: str, xlabel: str, title: str, caption: str, 
 
 def ratios(table: pd.DataFrame, title: str, caption: str) -> Figure:
     """How many times faster than the reference, a bar a task (``speed.ratios``), the fastest and slowest repeat as whiskers."""
-    figure, axes = plt.subplots(figsize=(7.0, 1.1 + 0.45 * len(table)))
+    figure, axes = plt.subplots(figsize=(7.0, 1.1 + 0.45 * len(table)), layout="constrained")
     axes.barh(table["task"], table["ratio"], xerr=intervals.sides(table, "ratio"), color=style.PLAIN, alpha=0.6, capsize=3)
     axes.axvline(1, **style.THIN)
     for y, value in enumerate(table["ratio"]):

@@ -7,6 +7,7 @@ from matplotlib import pyplot as plt
 from matplotlib.container import ErrorbarContainer
 
 from gaussmark_lib.experiments import fading, token_level_keys
+from gaussmark_lib.experiments.kgw_baseline import PARTS
 from gaussmark_lib.experiments.robustness import OWN, PLAIN
 from gaussmark_lib.plots import (
     detectability,
@@ -149,13 +150,20 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     "roc": lambda: (robustness.roc(curves(["unedited", "delete"]), "n"), 0),
     "forest": lambda: (robustness.forest(after_edits(ONE), "n", title="Prompts"), 6),
     "levels": lambda: (robustness.levels(cross(level=[0.05, 0.01], scheme=TWO, corruption=["a", "b"]).assign(**ESTIMATE), "n"), 8),
-    "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "n"), 12),
-    "text_changes": lambda: (
-        kgw_baseline.text_changes(cross(measure=["cross-entropy", "length"], scheme=TWO).assign(plain=3.0, **ESTIMATE), "n"),
+    "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "TPR at 0.01", "n"), 4),
+    "against_tokens": lambda: (kgw_baseline.against_tokens(cross(scheme=TWO, n_tokens=LENGTHS).assign(**ESTIMATE), "n"), 6),
+    "tokens_needed": lambda: (
+        kgw_baseline.tokens_needed(
+            cross(scheme=TWO, level=[0.01, 1e-4]).assign(value=[30.0, np.inf] * 2, low=[20.0, 60.0] * 2, high=[40.0, np.inf] * 2), LENGTHS, "n"
+        ),
         4,
     ),
-    "pareto": lambda: (kgw_baseline.pareto(named(pd.DataFrame({"scheme": TWO}), "p", "cost"), 100, "n"), 4),
-    "tails": lambda: (kgw_baseline.tails(cross(test=["exact", "z"], level=[0.05, 0.01]).assign(expected=0.05, **ESTIMATE), "n"), 4),
+    "in_parts": lambda: (kgw_baseline.in_parts(cross(scheme=TWO, part=list(PARTS)).assign(**ESTIMATE), "n"), 6),
+    "pareto": lambda: (kgw_baseline.pareto(named(pd.DataFrame({"scheme": TWO}), "evidence", "nats"), "n"), 4),
+    "tails": lambda: (
+        kgw_baseline.tails(cross(test=["exact", "z"], level=[0.05, 0.01]).assign(expected=[0.05, 0.01] * 2, **ESTIMATE | {"n": 100}), "n"),
+        2,
+    ),
     "seconds": lambda: (kgw_baseline.seconds(cross(of=["generation", "detection"], task=TWO, repeat=range(3)).assign(seconds=1.0), "n"), 0),
     "spectrum": lambda: (
         low_rank.spectrum(
@@ -207,12 +215,12 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     ),
     "positions": lambda: (
         token_figures.positions(cross(corruption=["nothing", "delete"], fraction=[0.0], position=[1, 9]).assign(**ESTIMATE), "n"),
-        0,
+        4,
     ),
     "survival": lambda: (token_figures.survival(shares([token_level_keys.ONE, token_level_keys.SUM, token_level_keys.HITS]), 0.05, "n"), 12),
     "against": lambda: (
         speed.against(cross(task=["score"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1), "batch", "texts a pass", "t", "n"),
-        0,
+        2,
     ),
     "ratios": lambda: (speed.ratios(pd.DataFrame({"task": ["a", "b"], "ratio": 2.0, "low": 1.5, "high": 2.5}), "t", "n"), 2),
     "playground psi_on_null": lambda: (playground.psi_on_null(scores(), 3.0, caption="n"), 0),
