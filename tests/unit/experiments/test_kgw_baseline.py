@@ -121,8 +121,8 @@ def test_the_parts_add_up():
 
 
 def test_the_entropy_of_the_same_contexts_changes_by_nothing_without_noise():
-    found = kgw_baseline.entropy_changes(LM, PROMPTS, PLAIN, Watermark(tiny_lm.WEIGHT, 1e-9), [KEY])
-    assert found == pytest.approx([0], abs=1e-5)
+    found = kgw_baseline.entropy_changes(LM, PROMPTS, PLAIN, Watermark(tiny_lm.WEIGHT, 1e-5), [KEY])
+    assert found == pytest.approx([0], abs=1e-4)
     strong = kgw_baseline.entropy_changes(LM, PROMPTS, PLAIN, Watermark(tiny_lm.WEIGHT, 0.5), [KEY, Key.from_seed(1)])
     assert (np.abs(strong) > 1e-3).all()
     assert strong[0] != strong[1]
