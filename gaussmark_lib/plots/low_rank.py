@@ -1,6 +1,6 @@
 """Figures of 07_low_rank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import cycle
 
 import numpy as np
@@ -13,8 +13,9 @@ from gaussmark_lib.plots import intervals, style
 from gaussmark_lib.plots.robustness import survival
 
 
-def _looks(names: Sequence[str]) -> dict[str, dict]:
+def _looks(names: Iterable[str]) -> dict[str, dict]:
     """The vanilla scheme in its colour, projections in shades of the rank-reduced scheme's, the darker the more is dropped."""
+    names = list(names)
     reduced = [name for name in names if name != "GaussMark"]
     shades = sns.light_palette(style.scheme("rank-reduced")["color"], len(reduced) + 2)[2:]
     colours = dict(zip(reduced, shades, strict=True)) | {"GaussMark": style.scheme("GaussMark")["color"]}
@@ -127,7 +128,8 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
 def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
     """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity; not all have all schemes."""
     rows = pd.concat([table.assign(quantity=quantity) for quantity, table in tables.items()], ignore_index=True)
-    names = rows["scheme"].unique()
+    names = max(tables.values(), key=len)["scheme"]
+    rows = rows.sort_values("scheme", key=lambda column: column.map({name: place for place, name in enumerate(names)}), kind="stable")
     figure, axes = plt.subplots(figsize=(7.6, 0.75 * len(names) + 1.4))
     looks = {quantity: {"marker": marker} for quantity, marker in zip(tables, "osD^v", strict=False)}
     intervals.dodged(axes, rows, "scheme", "quantity", looks, horizontal=True)

@@ -1,6 +1,6 @@
 """Figures of 06_robustness, for any schemes and corruptions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -61,7 +61,7 @@ def _scale(axes: Axes, figure: str) -> None:
     axes.set(**{"median p": {"yscale": "log"}, "AUC": {"ylim": (0.4, 1.02)}}.get(figure, {"ylim": (-0.03, 1.03)}))
 
 
-def _looks(names: Sequence[str]) -> dict[str, dict]:
+def _looks(names: Iterable[str]) -> dict[str, dict]:
     return {name: {"color": colour, "marker": "o", "label": name} for name, colour in zip(names, style.COLOURS, strict=False)}
 
 
