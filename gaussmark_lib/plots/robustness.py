@@ -34,7 +34,7 @@ def against_fraction(summary: pd.DataFrame, caption: str, *, title: str = "", fi
     """Detection against the share of tokens edited, with intervals: a column of panels a corruption, a row a figure, a line a scheme."""
     names = summary["corruption"].unique()
     figure, panels = plt.subplots(
-        len(figures), len(names), figsize=(2.75 * len(names), 2.5 * len(figures) + 0.7), sharex=True, sharey="row", squeeze=False
+        len(figures), len(names), figsize=(max(7.0, 2.75 * len(names)), 2.5 * len(figures) + 0.7), sharex=True, sharey="row", squeeze=False
     )
     looks = style.schemes(summary["scheme"].unique())
     for (row, which), (column, name) in product(enumerate(figures), enumerate(names)):
@@ -71,7 +71,9 @@ def parts(table: pd.DataFrame, caption: str) -> Figure:
     Dashed: what it would be if tokens were lost and nothing else happened.
     """
     names = table["corruption"].unique()
-    figure, panels = plt.subplots(len(fading.FIGURES), len(names), figsize=(2.6 * len(names), 6.4), sharex=True, sharey="row", squeeze=False)
+    figure, panels = plt.subplots(
+        len(fading.FIGURES), len(names), figsize=(max(7.0, 2.6 * len(names)), 6.4), sharex=True, sharey="row", squeeze=False
+    )
     grid = np.linspace(0, table["fraction"].max(), 60)
     expected = {"signal": 1 - grid, "norm": np.sqrt(1 - grid), "psi": np.sqrt(1 - grid)}
     for (row, (part, label)), (column, name) in product(enumerate(fading.FIGURES.items()), enumerate(names)):

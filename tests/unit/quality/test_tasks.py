@@ -70,7 +70,7 @@ def test_in_one_file_the_wrong_paragraphs_come_from_other_texts():
 def test_with_a_least_number_a_task_has_what_there_is_or_is_left_out():
     corpus = Dataset.from_list([*ROWS, {"text": "A text of one line, and that is the end.", "source": "six"}])
     found = tasks.build(corpus, 7, least=6)
-    assert {name: len(made["custom_dataset"]()["test"]) for name, made in found.items()} == {"next_paragraph": 6, "last_word": 7, "minimal_pairs": 6}
-    assert list(tasks.build(corpus, 7, least=7)) == ["last_word"]
+    assert {name: len(made["custom_dataset"]()["test"]) for name, made in found.items()} == {"next_paragraph": 6, "last_word": 7, "minimal_pairs": 7}
+    assert list(tasks.build(corpus, 7, least=7)) == ["last_word", "minimal_pairs"]
     assert tasks.build(corpus, 7, least=8) == {}
     assert len(tasks.build(corpus, 3, least=2)["last_word"]["custom_dataset"]()["test"]) == 3
