@@ -120,10 +120,10 @@ def one_key(
     by_key, shared = [], []
     versions = {"unedited": (prompts, plain)} | {name: change(prompts, plain, fraction, seed) for name, change in chosen.items()}
     for name, (x, y) in versions.items():
-        units = np.stack([found.unit().double().cpu().numpy() for found in score.gradients(lm.model, x, y, wm, dtype=dtype)])
+        units = np.stack([found.unit().float().cpu().numpy() for found in score.gradients(lm.model, x, y, wm, dtype=dtype)])
         for key in keys:  # one noise at a time: a large weight has room for no more
-            psi = units @ perturb.noise(lm.model, wm, key).flatten().double().cpu().numpy() / wm.sigma
-            by_key.append({"corruption": name, "key_id": key.key_id, "mean_psi": psi.mean(), "alarms": (psi >= stats.threshold(0.05)).mean()})
+            psi = units @ perturb.noise(lm.model, wm, key).flatten().numpy() / wm.sigma
+            by_key.append({"corruption": name, "key_id": key.key_id, "mean_psi": float(psi.mean()), "alarms": (psi >= stats.threshold(0.05)).mean()})
         half = len(units) // 2
         cosines = stats.mean((units[:half] * units[half : 2 * half]).sum(1))
         shared.append({"corruption": name, "sd": float(np.linalg.norm(units.mean(0)))} | cosines.row())

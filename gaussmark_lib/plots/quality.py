@@ -57,7 +57,7 @@ def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure
         _rows(axes, rows, names)
         axes.axvline(0, **style.THIN)
         beside = f", chance {chance[task]:.0%}" if task in chance else ""
-        axes.set(xlabel="change of accuracy", title=f"{task} (base {rows['base'].iloc[0]:.0%}{beside})")
+        axes.set(xlabel="change of accuracy", title=f"{task}\nbase {rows['base'].iloc[0]:.0%}{beside}")
     style.categories(panels[0, 0], names, room=0.6)
     style.legend_beside(panels[0, -1])
     return style.caption(figure, caption)
@@ -80,9 +80,9 @@ def two_sample(table: pd.DataFrame, caption: str) -> Figure:
     left.set(xlabel="MMD: −log₁₀ p (permutation)", title="Told apart by MMD?")
     _rows(right, _around_value(told), names, "value")
     right.axvline(0.5, **style.THIN, label="chance")
-    right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(0.3, 1.02))
+    right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(-0.02, 1.02))
     style.categories(left, names, room=0.6)
-    left.legend(loc="lower right")
+    left.legend(loc="upper right")
     style.legend_beside(right)
     return style.caption(figure, caption)
 
