@@ -41,7 +41,7 @@ def against_fraction(summary: pd.DataFrame, caption: str, *, title: str = "", fi
         axes = panels[row, column]
         _lines(axes, summary[(summary["figure"] == which) & (summary["corruption"] == name)], "scheme", "fraction", looks)
         _scale(axes, which)
-        axes.set(title=name if row == 0 else "", ylabel=which if column == 0 else "", xlabel="share edited" if row == len(figures) - 1 else "")
+        axes.set(title=name if row == 0 else "", ylabel=which if column == 0 else "", xlabel="share edited")
     if len(looks) > 1:
         style.legend_beside(panels[0, -1])
     return style.caption(figure, caption, title)
@@ -81,7 +81,7 @@ def parts(table: pd.DataFrame, caption: str) -> Figure:
         axes.plot(grid, expected[part], **style.DASHED, label="tokens lost, nothing else")
         intervals.bars(axes, rows["fraction"], rows, linestyle="-", linewidth=1, markersize=4, capsize=2, color=style.WATERMARKED, label="measured")
         axes.axhline(1, color="0.8", linewidth=1, zorder=0)
-        axes.set(title=name if row == 0 else "", ylabel=label if column == 0 else "", xlabel="share edited" if row == len(panels) - 1 else "")
+        axes.set(title=name if row == 0 else "", ylabel=label if column == 0 else "", xlabel="share edited")
     style.legend_beside(panels[0, -1])
     return style.caption(figure, caption, "Signal, norm and ψ over their values without edits")
 
