@@ -49,7 +49,7 @@ def against_fraction(summary: pd.DataFrame, caption: str, *, title: str = "", fi
 
 def _lines(axes: Axes, rows: pd.DataFrame, by: str, x: str, looks: Mapping[str, Mapping]) -> None:
     """A line with error bars for each value of ``by``, set a little apart so that none hides another."""
-    step = 0.012 * (rows[x].max() - rows[x].min())
+    step = 0.02 * (rows[x].max() - rows[x].min())
     for (name, look), shift in zip(looks.items(), intervals.offsets(len(looks), step), strict=True):
         line = rows[rows[by] == name].sort_values(x)
         intervals.bars(axes, line[x] + shift, line, linestyle="-", linewidth=1, markersize=4, capsize=2, **look)
