@@ -3,6 +3,8 @@
 σ is solved for a wanted ψ: to first order a text of T tokens has mean ψ = σ‖G‖, and ‖G‖ is measured on plain texts of the model (``stats``).
 """
 
+from datasets import Dataset
+
 from gaussmark_lib import checks, generate, models, score, stats, texts
 from gaussmark_lib.errors import CorpusError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.tokens import Texts
@@ -62,6 +64,17 @@ def passages(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]
 def prompts(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]:
     """:func:`passages` as the model wants to be asked (``LM.prompt``)."""
     return [lm.prompt(lm.decode(ids)) for ids in passages(lm, text, n, n_tokens)]
+
+
+def pages(text: str, n: int, *, min_chars: int = 400) -> Dataset:
+    """At most n human texts (``texts.load``), each of ``min_chars`` or more where there are such texts."""
+    if text == "c4":
+        return texts.load(text, n=n, min_chars=min_chars)
+    try:
+        found = texts.load(text, min_chars=min_chars)
+    except CorpusError:
+        found = texts.load(text)
+    return found.take(min(n, len(found)))
 
 
 def fitting(lm: models.LM, prompts: Texts, n_tokens: int, *, growth: float = 1.0) -> int:

@@ -53,6 +53,10 @@ def after_edits(schemes):
     return cross(scheme=schemes, corruption=["nothing", "delete"], figure=list(robustness.PANELS), fraction=[0.3]).assign(**ESTIMATE)
 
 
+def by_rank():
+    return named(cross(rank_dropped=[0, 4], n_tokens=LENGTHS), "psi", "tpr").assign(predicted_psi=1.0, predicted_power=0.5)
+
+
 def shares(schemes):
     found = cross(scheme=schemes, kind=[OWN, PLAIN], corruption=["delete at random", "no prompt"]).assign(**ESTIMATE)
     return found.assign(fraction=np.where(found["corruption"] == "no prompt", 0.0, 0.3), label=found["corruption"])
@@ -137,7 +141,7 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         quality.diversity(
             {name: pd.DataFrame({"distinct_1": [0.5, 0.6], "length": [9, 8]}) for name in TWO}, {"distinct_1": "distinct-1", "length": "tokens"}, "n"
         ),
-        0,
+        4,
     ),
     "win_rates": lambda: (quality.win_rates(compared_models("win rate"), "base, another seed", "n"), 2),
     "exchange": lambda: (
@@ -145,9 +149,19 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         8,
     ),
     "quality_map": lambda: (quality.quality_map(cells().assign(value=0.5), "value", "copying, accuracy", "n"), 0),
-    "detection": lambda: (robustness.detection(after_edits(ONE), "n"), 0),
-    "parts": lambda: (robustness.parts(cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(**ESTIMATE), "n"), 0),
-    "roc": lambda: (robustness.roc(curves(["unedited", "delete"]), "n"), 0),
+    "detection": lambda: (robustness.detection(after_edits(ONE), "n"), 8),
+    "against_fraction": lambda: (robustness.against_fraction(after_edits(TWO), "n", title="What is left?"), 8),
+    "parts": lambda: (robustness.parts(cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(**ESTIMATE), "n"), 6),
+    "roc": lambda: (robustness.roc(curves(["unedited", "delete", "truncate"]), "n"), 0),
+    "one_key": lambda: (
+        robustness.one_key(
+            cross(corruption=["unedited", "delete"], key_id=list("abc")).assign(mean_psi=0.2),
+            cross(corruption=["unedited", "delete"]).assign(sd=0.3),
+            9,
+            "n",
+        ),
+        2,
+    ),
     "forest": lambda: (robustness.forest(after_edits(ONE), "n", title="Prompts"), 6),
     "levels": lambda: (robustness.levels(cross(level=[0.05, 0.01], scheme=TWO, corruption=["a", "b"]).assign(**ESTIMATE), "n"), 8),
     "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "TPR at 0.01", "n"), 4),
@@ -180,11 +194,21 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         ),
         6,
     ),
-    "power by rank": lambda: (
-        low_rank.power(named(cross(rank_dropped=[0, 4], n_tokens=LENGTHS), "psi", "tpr").assign(predicted_psi=1.0, predicted_power=0.5), 0.05, "n"),
+    "power by rank": lambda: (low_rank.power(by_rank(), "n"), 2),
+    "TPR by length": lambda: (low_rank.by_length(pd.concat(by_rank().assign(level=level) for level in (0.05, 0.01)), "n"), 12),
+    "over σ": lambda: (
+        low_rank.against_sigma(
+            cross(scheme=["GaussMark", "k = 4"], sigma=[0.1, 0.2]).assign(rank_dropped=lambda t: (t["scheme"] == "k = 4") * 4, **ESTIMATE),
+            cross(metric=["last_word"], scheme=["GaussMark", "k = 4"], sigma=[0.1, 0.2]).assign(difference=0.0, low=-0.1, high=0.1),
+            0.05,
+            "n",
+        ),
         8,
     ),
-    "cost": lambda: (low_rank.cost(named(cross(scheme=TWO, sigma=[0.1, 0.2]), "delta").assign(law=[0.1, 0.2] * 2), "n"), 8),
+    "cost": lambda: (
+        low_rank.cost(named(cross(scheme=TWO, sigma=[0.1, 0.2]), "delta").assign(law=[0.1, 0.2] * 2, rank_dropped=[0, 0, 4, 4]), "n"),
+        8,
+    ),
     "equal_price": lambda: (low_rank.equal_price({name: cross(scheme=TWO).assign(**ESTIMATE) for name in ("price", "mean ψ")}, "n"), 4),
     "robustness by rank": lambda: (
         low_rank.robustness(
