@@ -420,7 +420,7 @@ _REASONS: dict[str, dict[str, str]] = {
     "rules of the corpus, for text out of installed files": {"docs": "files_of is_prose paragraphs paragraphs_of_file split_of"},
     "they take what other functions of the library have checked or made": {
         "divergence": "log_p",
-        "generate": "continued cut end_tokens pick",
+        "generate": "continued cut end_tokens pick probabilities",
         "generate_many": "watermarked_rows",
         "binding": "digests of state",
         "gradients": "backward frozen is_rounding of_pairs traced",
