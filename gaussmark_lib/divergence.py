@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import checks, generate, perturb, tokens
-from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.likelihood import log_softmax
 from gaussmark_lib.tokens import Texts
 
@@ -50,26 +49,23 @@ def per_text_of_processor(
 ) -> Float[np.ndarray, " texts"]:
     """The same for a scheme that changes the logits while it samples: Σ_t KL(q_t ‖ p_t) with q_t from the processed logits, nats per text.
 
-    ``processor`` is as for ``generate.sample``. It sees the texts step by step, as while sampling, so all responses must have one length.
-
-    Raises:
-        PerturbedModelError, InvalidTextError: responses of several lengths, or none.
+    ``processor`` is as for ``generate.sample``, and sees the texts step by step, as while sampling.
     """
     perturb.refuse_perturbed(model)
     checks.whole(batch_size, "batch_size")
     pairs = list(tokens.checked_pairs(model, prompts, responses).values())
-    if len({len(y) for y in responses}) != 1 or not responses[0]:
-        raise InvalidTextError(f"expected responses of one length, at least 1 token, got lengths {sorted({len(y) for y in responses})}")
-    n_tokens, found = len(responses[0]), []
+    found = []
     for start in range(0, len(pairs), batch_size):
         rows = slice(start, start + batch_size)
-        ids, mask = tokens.pad([[*x, *y] for x, y in pairs[rows]], "left", model.device)
+        before, after = (tokens.pad(texts, side, model.device) for texts, side in zip(zip(*pairs[rows], strict=True), ("left", "right"), strict=True))
+        ids, mask = (torch.cat(parts, dim=1) for parts in zip(before, after, strict=True))
+        n_prompt, n_tokens = before[0].shape[1], after[0].shape[1]
         position = (mask.cumsum(-1) - 1).clamp_min(0)
-        logits = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits[:, -n_tokens - 1 : -1]
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits[:, n_prompt - 1 : -1]
         process, total = processor(rows), 0.0
         for t in range(n_tokens):
-            marked = process(ids[:, : ids.shape[1] - n_tokens + t], logits[:, t])
-            total = total + _kl(log_softmax(marked), log_softmax(logits[:, t]))
+            marked = process(ids[:, : n_prompt + t], logits[:, t])
+            total = total + _kl(log_softmax(marked), log_softmax(logits[:, t])) * after[1][:, t]  # 0 behind a shorter response
         found += total.tolist()
     return np.array(found)
 
@@ -80,5 +76,5 @@ def log_p(model: PreTrainedModel, ids: Tensor, mask: Tensor) -> Float[Tensor, "t
 
 
 def _kl(log_q: Tensor, log_p: Tensor) -> Tensor:
-    """KL(q ‖ p) over the last dimension, nats, float64."""
-    return (log_q.exp() * (log_q - log_p)).sum(-1).double()
+    """KL(q ‖ p) over the last dimension, nats, float64; a token that q excludes adds nothing."""
+    return (log_q.exp() * (log_q - log_p)).masked_fill(log_q == -torch.inf, 0.0).sum(-1).double()

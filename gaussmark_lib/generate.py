@@ -172,16 +172,22 @@ def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
         raise InvalidModelError("expected finite logits, got NaN or infinity: is the noise far too strong, or the model damaged?")
     if temperature == 0:
         return logits.argmax(-1)
+    p = probabilities(logits, top_p, temperature)
+    cumulative = p.cumsum(-1)
+    total = cumulative[:, -1]
+    target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))  # below the total even where the product rounds up to it
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+
+
+def probabilities(logits: Tensor, top_p: float, temperature: float) -> Tensor:
+    """What a token is drawn from, up to a factor a row: (rows, vocabulary), float64; ``temperature`` > 0."""
     logits = logits.double()
     p = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)  # the largest is 0 first, so that no temperature overflows
     if top_p < 1:
         ranked, order = p.sort(dim=-1, descending=True, stable=True)
         beyond = ranked.cumsum(-1) - ranked >= top_p  # what the tokens before it already hold
         p = p.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), 0.0)
-    cumulative = p.cumsum(-1)
-    total = cumulative[:, -1]
-    target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))  # below the total even where the product rounds up to it
-    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    return p
 
 
 def end_tokens(model: PreTrainedModel) -> set[int | None]:

@@ -37,7 +37,7 @@ from gaussmark_lib import (
 from gaussmark_lib.corrupt import by_model, edits, registry
 from gaussmark_lib.keys import Key
 from gaussmark_lib.quality import accuracy, compare, diversity, harness, judge, offline_judge, tasks, two_sample, verdict, win_rate
-from gaussmark_lib.schemes import cache
+from gaussmark_lib.schemes import cache, gumbel
 from gaussmark_lib.stats import Estimate, Paired
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import keys as token_keys
@@ -312,6 +312,8 @@ def doors(folder: Path) -> dict[str, Door]:
             ),
             door(schemes.TokenKeys, {"wm": WM, "key": KEY}, {"alpha_0": "share", "test": "word"}),
             door(schemes.SynthID, {"key": KEY}, {"depth": "count"}),
+            door(schemes.GumbelMax, {"key": KEY}, {"context": "count"}),
+            door(gumbel.exact_tail, {"total": np.array([2.0]), "n": np.array([4])}, {"total": some, "n": some}),
             door(Watermark, {"weight": "w", "sigma": 0.1}, {"sigma": "positive", "rank_dropped": "seed", "side": "word"}),
             door(token_divergence.per_text, marked(), of_both),
             door(token_keys.key_of, {"key": KEY, "k": 0}, {"k": "seed"}),
@@ -418,7 +420,7 @@ _REASONS: dict[str, dict[str, str]] = {
     "rules of the corpus, for text out of installed files": {"docs": "files_of is_prose paragraphs paragraphs_of_file split_of"},
     "they take what other functions of the library have checked or made": {
         "divergence": "log_p",
-        "generate": "continued cut end_tokens pick",
+        "generate": "continued cut end_tokens pick probabilities",
         "generate_many": "watermarked_rows",
         "binding": "digests of state",
         "gradients": "backward frozen is_rounding of_pairs traced",

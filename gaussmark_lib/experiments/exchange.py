@@ -34,12 +34,14 @@ def measure(
     n_tokens: int,
     batch_size: int = 16,
     seed: int = 0,
+    dtype: str | None = None,
 ) -> pd.DataFrame:
     """For every weight at every wanted ψ: the ψ of watermarked continuations, and Δ cross-entropy of plain and of human ones under ±ξ.
 
     Args:
         human: how their authors continued the first of the prompts, token ids. Δ needs fewer texts than ψ and is measured on these prompts only.
         wanted_psi: σ is wanted ψ over the median ‖G‖ of unwatermarked continuations.
+        dtype: the lowest precision of scoring that will do.
 
     Returns:
         One row a kind × prompt × key: ``weight, wanted, sigma, n_tokens, key_id, kind, item, value``. ``kind`` is ``"psi"``, or ``"human"`` or
@@ -49,12 +51,12 @@ def measure(
     continuations = {"human": human, "own": plain[: len(human)]}
     first = prompts[: len(human)]
     base = {kind: likelihood.cross_entropy(lm.model, texts, prompts=first, batch_size=batch_size) for kind, texts in continuations.items()}
-    norms = gradients.norms(lm.model, first, plain[: len(first)], weights, batch_size=batch_size)
+    norms = gradients.norms(lm.model, first, plain[: len(first)], weights, batch_size=batch_size, dtype=dtype)
     tables = []
     for weight in weights:
         norm = norms.loc[norms["weight"] == weight, "grad_norm"]
         sigmas = [stats.sigma_for_psi(norm, wanted) for wanted in wanted_psi]
-        written = layer_sigma_sweep.measured(lm, prompts, [weight], sigmas, keys, n_tokens=n_tokens, seed=seed + 1)
+        written = layer_sigma_sweep.measured(lm, prompts, [weight], sigmas, keys, n_tokens=n_tokens, seed=seed + 1, dtype=dtype)
         for wanted, sigma in zip(wanted_psi, sigmas, strict=True):
             psi = written.loc[written["sigma"] == sigma, ["key_id", "prompt", "psi"]].rename(columns={"prompt": "item", "psi": "value"})
             wm = perturb.Watermark(weight, sigma)

@@ -5,7 +5,8 @@ With M → PM the projection off the top-k singular directions (``rank_reduce``)
     mean ψ ≈ σ‖PG‖,        price ≈ ½σ² E‖PG‖²        (nats a text, on the model's own text)
 
 so both depend on σ‖PG‖ alone, and at the same σ every dropped direction lowers both. ``equal_price`` solves for the σ_k at which k dropped directions
-have the price of σ without a projection. Then ψ is the same too, and projections can only differ on human text and on edited text.
+have the price of σ without a projection. To second order ψ is then the same too, by construction: measured ψ and prices say how far that order
+reaches, and only human text and edited text could speak for a projection.
 """
 
 from collections.abc import Sequence
@@ -34,11 +35,12 @@ def gradient_norms(
     *,
     side: str = "left",
     lengths: Sequence[int] | None = None,
+    dtype: str | None = None,
 ) -> pd.DataFrame:
     """‖PG‖ of each text for each number k of dropped directions, from one backward pass a text.
 
     Args:
-        ranks: the k, 0 ≤ k ≤ min(d_out, d_in). lengths: as for ``gradients.gradients``.
+        ranks: the k, 0 ≤ k ≤ min(d_out, d_in). lengths, dtype: as for ``gradients.gradients``.
 
     Returns:
         One row a text × length × k: ``text, n_tokens, rank_dropped, grad_norm`` (‖PG‖), ``share`` (of ‖G‖² in the dropped directions).
@@ -47,7 +49,7 @@ def gradient_norms(
     top = min(linear.shape)
     u, v = (rank_reduce.singular_vectors(linear.value(), top, this) for this in ("left", "right"))
     rows = []
-    for found in gradients.gradients(model, prompts, responses, perturb.Watermark(weight, 1.0), lengths=lengths):
+    for found in gradients.gradients(model, prompts, responses, perturb.Watermark(weight, 1.0), lengths=lengths, dtype=dtype):
         shares = _dropped(found.G.to(u), u, v, side)
         rows += [(found.text, found.n_tokens, k, found.norm * (1 - shares[k]) ** 0.5, shares[k]) for k in ranks]
     table = pd.DataFrame(rows, columns=["text", "n_tokens", "rank_dropped", "grad_norm", "share"])
@@ -81,13 +83,21 @@ def name(wm: perturb.Watermark) -> str:
     return f"k = {wm.rank_dropped}{side}" if wm.rank_dropped else "GaussMark"
 
 
-def scheme(wm: perturb.Watermark, key: perturb.Key | None = None) -> GaussMark:
-    """As a ``schemes.Scheme`` of that name."""
-    return GaussMark(wm, key or perturb.Key.from_seed(0), name=name(wm))
+def scheme(wm: perturb.Watermark, key: perturb.Key | None = None, *, dtype: str | None = None) -> GaussMark:
+    """As a ``schemes.Scheme`` of that name, scored in ``dtype``."""
+    return GaussMark(wm, key or perturb.Key.from_seed(0), name=name(wm), dtype=dtype)
 
 
 def measured(
-    lm: models.LM, prompts: Texts, watermarks: Sequence[perturb.Watermark], keys: Sequence[perturb.Key], lengths: Sequence[int], *, seed: int = 0
+    lm: models.LM,
+    prompts: Texts,
+    watermarks: Sequence[perturb.Watermark],
+    keys: Sequence[perturb.Key],
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    dtype: str | None = None,
+    **sampling,
 ) -> pd.DataFrame:
     """Continues every prompt under every watermark (of one weight) and key, in one batch, and tests each text for its key and for the next one.
 
@@ -95,7 +105,8 @@ def measured(
     """
     cells = [(wm, key) for wm in watermarks for key in keys]
     seeds = [seed + i % len(keys) for i in range(len(cells))]
-    scores, _ = written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, lengths=lengths)
+    options = {"lengths": lengths, "dtype": dtype, "sampling": sampling}
+    scores, _ = written_and_scored.of_cells(lm, prompts, cells, keys, max(lengths), seeds=seeds, **options)
     table = written_and_scored.own_rows(scores, keys)
     names = {(wm.rank_dropped, wm.side): name(wm) for wm in watermarks}
     return table.assign(scheme=[names[projection] for projection in zip(table["rank_dropped"], table["side"], strict=True)])
@@ -119,7 +130,24 @@ def against_prediction(table: pd.DataFrame, norms: pd.DataFrame, level: float) -
     return pd.DataFrame(rows)
 
 
-def misuses(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: perturb.Watermark, keys: Sequence[Sequence[perturb.Key]]) -> pd.DataFrame:
+def over_sigma(table: pd.DataFrame) -> pd.DataFrame:
+    """The median p-value of :func:`measured`'s texts at each σ: ``scheme, rank_dropped, sigma, value, low, high, n`` (95%, over prompts and keys)."""
+
+    def median(cell: pd.DataFrame) -> dict[str, float]:
+        return stats.crossed_interval(lambda log10_p: float(10 ** np.median(log10_p)), stats.matrix(cell, "log10_p"), n_resamples=500).row()
+
+    return crossed.by_cell(table, ["scheme", "rank_dropped", "sigma"], median)
+
+
+def misuses(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    wm: perturb.Watermark,
+    keys: Sequence[Sequence[perturb.Key]],
+    *,
+    dtype: str | None = None,
+) -> pd.DataFrame:
     """The statistic of a rank-reduced watermark, and what becomes of it if P is not where it belongs.
 
         P on both                 ⟨Pξ, PG⟩ / (σ‖PG‖)     N(0, 1) under the null, mean σ‖PG‖ on its own text
@@ -131,7 +159,7 @@ def misuses(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: pertur
     wm, rows = wm.on(model), []
     for key in {key for of_text in keys for key in of_text}:
         key.check(wm)
-    for found in gradients.gradients(model, prompts, responses, perturb.Watermark(wm.weight, wm.sigma)):
+    for found in gradients.gradients(model, prompts, responses, perturb.Watermark(wm.weight, wm.sigma), dtype=dtype):
         projected = wm.project(found.G)
         for key in keys[found.text]:
             xi = perturb.isotropic(key, wm.sigma, wm.linear.shape).to(found.G)

@@ -2,9 +2,13 @@
 
 Texts are written once (``written_and_scored.written``) and then corrupted more and more; plain texts too, as the negative control and for the ROC.
 Schemes are compared by their p-values, which are exact. A corruption does not know the key, so the level holds; what falls is the power.
+
+The level holds over keys. Under one key, texts that were edited in one way may share a direction u = mean of G/‖G‖, and then their ψ rise and fall
+together: the mean ψ of n texts is N(0, ‖u‖²) over keys, with ‖u‖ = 1/√n only where gradients are orthogonal (:func:`one_key`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -12,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom
 
-from gaussmark_lib import models, schemes, stats
+from gaussmark_lib import models, perturb, schemes, score, stats
 from gaussmark_lib.corrupt import Change, Pairs
 from gaussmark_lib.experiments import crossed
 from gaussmark_lib.experiments.crossed import LEVELS
@@ -22,6 +26,14 @@ from gaussmark_lib.tokens import Texts
 
 STRENGTH = ["corruption", "fraction"]
 COLUMNS = ["scheme", "key_id", *STRENGTH, "kind", "prompt", "n_tokens", "statistic", "p_value", "log10_p", "grad_norm"]
+
+
+def candidates(
+    names: Sequence[str], wm: perturb.Watermark, key: perturb.Key, *, others: Mapping[str, perturb.Watermark] | None = None, dtype: str | None = None
+) -> dict[str, Scheme]:
+    """The registered schemes of these names, each with its watermark of ``others`` or else ``wm``; GaussMark is scored in ``dtype``."""
+    made = {name: schemes.named((others or {}).get(name, wm), key, [name])[name] for name in names}
+    return {name: replace(scheme, dtype=dtype) if isinstance(scheme, schemes.GaussMark) else scheme for name, scheme in made.items()}
 
 
 def measure(
@@ -74,6 +86,48 @@ def by_fraction(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES) ->
         figures = crossed.detection(own, plain, lambda log10_p: 10 ** np.median(log10_p), n_resamples=n_resamples)
         rows += [{"scheme": scheme, "corruption": name, "fraction": fraction} | figure for figure in figures]
     return pd.DataFrame(rows)
+
+
+def change(table: pd.DataFrame, name: str, base: str, *, n_resamples: int = stats.N_RESAMPLES) -> stats.Estimate:
+    """The mean statistic of one scheme's own texts after the corruption ``name`` less that after ``base``, over all strengths in the table.
+
+    The same texts before both; the interval is over prompts and keys.
+    """
+    own = table[table["kind"] == OWN].groupby(["corruption", "prompt", "key_id"], sort=False)["statistic"].mean().reset_index()
+    ours, theirs = (stats.matrix(own[own["corruption"] == which], "statistic") for which in (name, base))
+    return stats.crossed_interval(lambda a, b: float(np.mean(a - b)), ours, theirs, n_resamples=n_resamples)
+
+
+def one_key(
+    lm: models.LM,
+    prompts: Texts,
+    plain: Texts,
+    chosen: dict[str, Change],
+    fraction: float,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    *,
+    seed: int = 0,
+    dtype: str | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What one key says of all of these plain texts, unedited (``unedited``) and after each corruption.
+
+    Returns:
+        A row a corruption × key: ``corruption, key_id, mean_psi`` over the texts, ``alarms`` (their share at level 0.05).
+        A row a corruption: ``corruption, sd`` (‖u‖, what ``mean_psi`` varies by over keys), and the mean cosine of two texts' gradients,
+        ``value, low, high, n``, from disjoint pairs of texts.
+    """
+    by_key, shared = [], []
+    versions = {"unedited": (prompts, plain)} | {name: change(prompts, plain, fraction, seed) for name, change in chosen.items()}
+    for name, (x, y) in versions.items():
+        units = np.stack([found.unit().float().cpu().numpy() for found in score.gradients(lm.model, x, y, wm, dtype=dtype)])
+        for key in keys:  # one noise at a time: a large weight has room for no more
+            psi = units @ perturb.noise(lm.model, wm, key).flatten().numpy() / wm.sigma
+            by_key.append({"corruption": name, "key_id": key.key_id, "mean_psi": float(psi.mean()), "alarms": (psi >= stats.threshold(0.05)).mean()})
+        half = len(units) // 2
+        cosines = stats.mean((units[:half] * units[half : 2 * half]).sum(1))
+        shared.append({"corruption": name, "sd": float(np.linalg.norm(units.mean(0)))} | cosines.row())
+    return pd.DataFrame(by_key), pd.DataFrame(shared)
 
 
 def null_levels(

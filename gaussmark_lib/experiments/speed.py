@@ -7,6 +7,7 @@ ratio is formed within a repeat before the median over repeats is taken.
 import ctypes
 import gc
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, perturb, tokens
+from gaussmark_lib import models, perturb, stats, tokens
 from gaussmark_lib.tokens import Texts
 
 
@@ -57,6 +58,32 @@ def ratios(times: pd.DataFrame, reference: str) -> pd.DataFrame:
     faster = by_repeat[[reference]].to_numpy() / by_repeat
     columns = {"ratio": faster.median(), "low": faster.min(), "high": faster.max(), "seconds": by_repeat.median()}
     return pd.DataFrame(columns).rename_axis("task").reset_index()
+
+
+def ratio(times: pd.DataFrame, task: str, reference: str, *, n_resamples: int = 2_000, seed: int = 0) -> stats.Estimate:
+    """Seconds of a task over those of the reference: the median over repeats, with a 95% bootstrap interval over repeats (few make it rough)."""
+    by_repeat = times.pivot(index="repeat", columns="task", values="seconds")
+    found = (by_repeat[task] / by_repeat[reference]).to_numpy()
+    chosen = np.random.default_rng(seed).integers(len(found), size=(n_resamples, len(found)))
+    low, high = np.quantile(np.median(found[chosen], axis=1), [0.025, 0.975])
+    return stats.Estimate(float(np.median(found)), float(low), float(high), len(found))
+
+
+def exponent(times: pd.DataFrame, x: str) -> stats.Estimate:
+    """b of seconds ∝ x^b, by least squares of the logarithms: the mean over repeats, each repeat by itself, with Student's interval.
+
+    Raises:
+        StatisticsError: fewer than two repeats that have every x.
+    """
+    by_repeat = times.pivot(index="repeat", columns=x, values="seconds").dropna()
+    return stats.mean([np.polyfit(np.log(by_repeat.columns), np.log(row), 1)[0] for row in by_repeat.to_numpy()])
+
+
+def share_of_blocks(model: PreTrainedModel, weight: str) -> float:
+    """Which share of the model's blocks stands at or above a weight, so that a backward pass goes through it; 1 for a weight in no block."""
+    numbers = {name: int(found[1]) for name in models.watermarkable(model) if (found := re.search(r"\.(\d+)\.", name))}
+    blocks = set(numbers.values())
+    return sum(block >= numbers[weight] for block in blocks) / len(blocks) if weight in numbers else 1.0
 
 
 def plain_loop(

@@ -4,16 +4,20 @@ Hits and weighted sums at every length and every α₀ are computed from the tab
 in several ways; all versions under one key are tested together, so that a noise is drawn once for all of them.
 """
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb, score, stats
 from gaussmark_lib.corrupt import Pairs
 from gaussmark_lib.errors import BoundError
 from gaussmark_lib.experiments import crossed
 from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN
+from gaussmark_lib.token_level import gradients as token_gradients
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.token_level import quantile_test
 from gaussmark_lib.tokens import Texts
@@ -24,6 +28,15 @@ Cells = Mapping[tuple[str, float], Change]  # by name and fraction
 CELL = ["corruption", "fraction"]
 TEXT = [*CELL, "kind", "key_id", "prompt"]
 COLUMNS = ["scheme", *TEXT, "n_tokens", "statistic", "p_value", "log10_p"]
+
+
+def small_weight(model: PreTrainedModel) -> str:
+    """The smallest matrix of the last block whose Γ_k one backward pass gives (``gradients.is_local``), else the block's default one."""
+    default = models.default_weight(model, block=-1)
+    block = re.match(r".+?\.\d+\.", default)[0]
+    linears = [models.linear(model, name) for name in models.watermarkable(model) if name.startswith(block)]
+    local = [linear for linear in linears if token_gradients.is_local(model, linear)]
+    return min(local, key=lambda linear: math.prod(linear.shape)).name if local else default
 
 
 def measure(
@@ -180,13 +193,23 @@ def kept_tokens(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[st
     Returns:
         One row a version: ``version, share`` (of the tokens), ``value, low, high, n`` (95% over prompts and keys).
     """
+    both, share = _in_both(gammas, before, after)
+    return pd.DataFrame({"version": version, "share": share} | crossed.mean(both, version).row() for version in ("before", "after"))
+
+
+def kept_ratio(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[str, float], *, n_resamples: int = 500) -> stats.Estimate:
+    """The second of :func:`kept_tokens`' means over the first, paired over prompts and keys."""
+    both, _ = _in_both(gammas, before, after)
+    matrices = (stats.matrix(both, version) for version in ("after", "before"))
+    return stats.crossed_interval(lambda ours, theirs: ours.mean() / theirs.mean(), *matrices, n_resamples=n_resamples)
+
+
+def _in_both(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[str, float]) -> tuple[pd.DataFrame, float]:
+    """Each text's mean Γ_k of those tokens, ``before`` and ``after``, and the share that they are of all its tokens."""
     own = gammas[gammas["kind"] == OWN].set_index(CELL)
     both = own.loc[before].merge(own.loc[after], on=["key_id", "prompt", "position", "token_id"], suffixes=("_before", "_after"))
-    rows = []
-    for version in ("before", "after"):
-        means = both.groupby(["key_id", "prompt"], sort=False)[f"gamma_{version}"].mean().rename("gamma").reset_index()
-        rows.append({"version": version, "share": len(both) / len(own.loc[before])} | crossed.mean(means, "gamma").row())
-    return pd.DataFrame(rows)
+    means = both.groupby(["key_id", "prompt"], sort=False)[["gamma_before", "gamma_after"]].mean().reset_index()
+    return means.rename(columns={"gamma_before": "before", "gamma_after": "after"}), len(both) / len(own.loc[before])
 
 
 def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:

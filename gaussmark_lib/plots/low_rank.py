@@ -1,6 +1,7 @@
 """Figures of 07_low_rank."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,14 @@ from gaussmark_lib.plots import intervals, style
 from gaussmark_lib.plots.robustness import survival
 
 
-def _shades(n: int) -> list:
-    return sns.color_palette("viridis", n + 1)[:n]
+def _looks(names: Iterable[str]) -> dict[str, dict]:
+    """The vanilla scheme in its colour, projections in shades of the rank-reduced scheme's, the darker the more is dropped."""
+    names = list(names)
+    reduced = [name for name in names if name != "GaussMark"]
+    shades = sns.light_palette(style.scheme("rank-reduced")["color"], len(reduced) + 2)[2:]
+    colours = dict(zip(reduced, shades, strict=True)) | {"GaussMark": style.scheme("GaussMark")["color"]}
+    markers = dict(zip(names, cycle("osD^vPX*"), strict=False))
+    return {name: {"color": colours[name], "marker": markers[name], "label": name} for name in names}
 
 
 def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], caption: str) -> Figure:
@@ -22,13 +29,13 @@ def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], cap
     d = len(singular_values)
     energy = (singular_values**2).cumsum() / (singular_values**2).sum()
     left.plot(np.arange(1, d + 1), singular_values, color=style.THEORY)
-    left.set(xlabel="number of the direction", ylabel="singular value of the weight", title="The weight has strong directions,", ylim=(0, None))
+    left.set(xlabel="number of the direction", ylabel="singular value of the weight", title="Does the weight have strong directions?", ylim=(0, None))
     right.plot(np.arange(1, d + 1) / d, energy, color=style.THEORY, linestyle=":", label="of the weight's own ‖θ‖²")
     for (side, table), colour in zip(norms.items(), (style.WATERMARKED, style.PLAIN), strict=False):
         shares = table.groupby("rank_dropped")["share"].agg(value="mean", low="min", high="max")
         intervals.band(right, shares.index / d, shares, marker="", color=colour, label=f"of ‖G‖², {side} directions")
     right.plot([0, 1], [0, 1], color=style.THEORY, linewidth=0.8)
-    right.set(xlabel=f"k/{d}: share of the directions", ylabel="share in the top k", title="but the gradient does not favour them", ylim=(0, 1.02))
+    right.set(xlabel=f"k/{d}: share of the directions", ylabel="share in the top k", title="Does the gradient favour them?", ylim=(0, 1.02))
     return style.caption(figure, caption)
 
 
@@ -46,29 +53,57 @@ def misuses(null: pd.DataFrame, detected: pd.DataFrame, level: float, caption: s
     left.legend(fontsize="x-small")
     right.axhline(level, **style.DOTTED)
     right.set(xticks=range(len(kinds)), xticklabels=kinds, xlim=(-0.5, len(kinds) - 0.5), ylim=(-0.03, 1.03))
-    right.set(ylabel="share detected", title=f"and what a threshold for level {level} makes of it")
+    right.set(ylabel="share detected", title=f"At the threshold for level {level}")
     return style.caption(figure, caption)
 
 
-def power(compared: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Mean ψ against k, and TPR against tokens, measured with intervals and predicted (``low_rank.against_prediction``), all at one σ."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.1))
+def power(compared: pd.DataFrame, caption: str) -> Figure:
+    """Mean ψ of the longest texts against k, measured with intervals and predicted (``low_rank.against_prediction``), all at one σ."""
+    figure, axes = plt.subplots(figsize=(7, 3.9))
     longest = compared[compared["n_tokens"] == compared["n_tokens"].max()]
-    intervals.bars(left, longest["rank_dropped"], longest, "psi", color=style.WATERMARKED, label="measured, 95%")
-    left.plot(longest["rank_dropped"], longest["predicted_psi"], "x--", color=style.THEORY, label="σ · mean ‖PG‖ of plain text")
-    left.axhline(0, **style.THIN)
-    left.set(xlabel="k directions dropped", ylabel=f"mean ψ of {longest['n_tokens'].iloc[0]} tokens")
-    left.set_title("At the same σ, each direction dropped is power lost")
+    intervals.bars(axes, longest["rank_dropped"], longest, "psi", color=style.WATERMARKED, label="measured, 95%")
+    axes.plot(longest["rank_dropped"], longest["predicted_psi"], "x--", color=style.THEORY, label="σ · mean ‖PG‖ of plain text")
+    axes.axhline(0, **style.THIN)
+    axes.set(xlabel="k directions dropped", ylabel=f"mean ψ of {longest['n_tokens'].iloc[0]} tokens")
+    return style.caption(figure, caption, "How does ψ fall with k, at the same σ?")
+
+
+def by_length(compared: pd.DataFrame, caption: str) -> Figure:
+    """TPR at several levels against tokens, a panel a k (``low_rank.against_prediction`` with a column ``level``); dashed: predicted."""
     ranks = sorted(compared["rank_dropped"].unique())
-    ranks = [ranks[i] for i in sorted({0, len(ranks) // 2, len(ranks) - 1})]  # more would hide each other
-    for i, (colour, rank) in enumerate(zip(_shades(len(ranks)), ranks, strict=True)):
-        rows = compared[compared["rank_dropped"] == rank]
-        intervals.bars(right, rows["n_tokens"] + 1.5 * i, rows, "tpr", capsize=2, color=colour, label=f"k = {rank}")
-        right.plot(rows["n_tokens"], rows["predicted_power"], "--", color=colour, linewidth=1)
-    right.axhline(level, **style.DOTTED)
-    right.set(xlabel=style.TOKENS, ylabel=f"share detected at level {level}", ylim=(-0.02, 1.03))
-    right.set_title("points measured, dashes predicted from plain text")
-    style.legend_beside(right)
+    figure, panels = plt.subplots(1, len(ranks), figsize=(max(6.0, 2.9 * len(ranks)), 3.3), sharey=True, squeeze=False)
+    levels = compared["level"].unique()
+    step = 0.02 * np.ptp(compared["n_tokens"])
+    for axes, rank in zip(panels[0], ranks, strict=True):
+        for level, colour, shift in zip(levels, style.COLOURS, intervals.offsets(len(levels), step), strict=False):
+            rows = compared[(compared["rank_dropped"] == rank) & (compared["level"] == level)]
+            intervals.bars(axes, rows["n_tokens"] + shift, rows, "tpr", capsize=2, markersize=5, color=colour, label=f"TPR at {level:g}")
+            axes.plot(rows["n_tokens"], rows["predicted_power"], "--", color=colour, linewidth=1)
+        axes.set(xlabel=style.TOKENS, ylim=(-0.02, 1.03), title=f"k = {rank}")
+    panels[0, 0].set_ylabel("share detected (dashed: predicted)")
+    style.legend_beside(panels[0, -1])
+    return style.caption(figure, caption)
+
+
+def against_sigma(median_p: pd.DataFrame, tasks: pd.DataFrame, level: float, caption: str) -> Figure:
+    """Against σ², a line a k: the median p-value (``low_rank.over_sigma``), and the change of accuracy in each task (rows of ``compare.table``
+    with ``scheme, sigma``), a panel a task; dashed: the margin of 5 points."""
+    names = list(dict.fromkeys(tasks["metric"])) if len(tasks) else []
+    figure, panels = plt.subplots(1, 1 + len(names), figsize=(4.6 * (1 + len(names)) + 1.2, 3.9), squeeze=False)
+    looks = _looks(median_p.sort_values("rank_dropped")["scheme"].unique())
+    quantities = [("median p", median_p, "value")] + [(name, tasks[tasks["metric"] == name], "difference") for name in names]
+    for axes, (label, table, column) in zip(panels[0], quantities, strict=True):
+        for (name, look), shift in zip(looks.items(), 1 + intervals.offsets(len(looks), 0.06), strict=True):
+            rows = table[table["scheme"] == name].sort_values("sigma")
+            intervals.bars(axes, shift * rows["sigma"] ** 2, rows, column, linestyle="-", linewidth=1, capsize=2, markersize=5, **look)
+        if column == "value":
+            axes.set(xscale="log", yscale="log", xlabel="σ²", ylabel=label)
+            axes.axhline(level, **style.DOTTED)
+        else:
+            axes.set(xscale="log", xlabel="σ²", ylabel=f"change of accuracy, {label}")
+            for margin in (-0.05, 0.05):
+                axes.axhline(margin, **style.DASHED)
+    style.legend_beside(panels[0, -1])
     return style.caption(figure, caption)
 
 
@@ -76,16 +111,16 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
     """Δ cross-entropy of human text against σ², and against the law's price on the model's own text (``low_rank.cost_curve``), a line a rank."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.1), sharey=True)
     curve = curve.sort_values("sigma", kind="stable").assign(variance=lambda t: t["sigma"] ** 2)
-    names = curve["scheme"].unique()
-    for colour, name in zip(_shades(len(names)), names, strict=True):
+    looks = _looks(curve.sort_values("rank_dropped", kind="stable")["scheme"].unique())
+    for name, look in looks.items():
         rows = curve[curve["scheme"] == name]
         for axes, x in ((left, "variance"), (right, "law")):
-            intervals.bars(axes, rows[x], rows, "delta", linestyle="-", markersize=4, capsize=2, linewidth=1, color=colour, label=name)
+            intervals.bars(axes, rows[x], rows, "delta", linestyle="-", markersize=4, capsize=2, linewidth=1, **look)
     ends = np.array([curve["law"].min() * 0.8, curve["law"].max() * 1.2])
     right.plot(ends, ends, **style.DASHED, label="the price on own text")
     left.set(xscale="log", yscale="log", xlabel="σ²", ylabel="Δ cross-entropy of human text, nats a token")
-    left.set_title("Projections look cheaper at the same σ²;")
-    right.set(xscale="log", xlabel="½σ²‖PG‖²/T: the price on own text, nats a token", title="at the same price they are one line")
+    left.set_title("At the same σ²")
+    right.set(xscale="log", xlabel="½σ²‖PG‖²/T: the price on own text, nats a token", title="At the same price on own text")
     right.legend()
     return style.caption(figure, caption)
 
@@ -93,7 +128,8 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
 def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
     """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity; not all have all schemes."""
     rows = pd.concat([table.assign(quantity=quantity) for quantity, table in tables.items()], ignore_index=True)
-    names = rows["scheme"].unique()
+    names = max(tables.values(), key=len)["scheme"]
+    rows = rows.sort_values("scheme", key=lambda column: column.map({name: place for place, name in enumerate(names)}), kind="stable")
     figure, axes = plt.subplots(figsize=(7.6, 0.75 * len(names) + 1.4))
     looks = {quantity: {"marker": marker} for quantity, marker in zip(tables, "osD^v", strict=False)}
     intervals.dodged(axes, rows, "scheme", "quantity", looks, horizontal=True)
@@ -111,11 +147,11 @@ def robustness(shares: pd.DataFrame, against: pd.DataFrame, level: float, captio
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.1))
     labels, schemes = shares["label"].unique(), shares["scheme"].unique()
-    looks = {name: {"color": colour} for name, colour in zip(schemes, _shades(len(schemes)), strict=True)}
+    looks = {name: {part: look[part] for part in ("color", "marker")} for name, look in _looks(schemes).items()}
     survival(left, shares, looks, level)
     intervals.dodged(right, against[against["figure"] == "statistic"], "label", "scheme", looks)
     right.axhline(0, **style.THIN)
-    right.set(ylabel=f"mean ψ less {schemes[0]}'s", title="and by how much they differ, paired")
+    right.set(ylabel=f"mean ψ less {schemes[0]}'s", title="By how much do they differ? (paired)")
     right.set_xticks(range(len(labels)), labels, fontsize="small")
     for axes in (left, right):
         axes.legend(fontsize="x-small")
@@ -130,4 +166,4 @@ def sides(table: pd.DataFrame, caption: str) -> Figure:
     style.categories(axes, table["scheme"])
     axes.set(xlabel="mean ψ", xlim=(0, None))
     axes.legend(loc="lower left")
-    return style.caption(figure, caption, "At equal price, from whichever side")
+    return style.caption(figure, caption, "At equal price: from the left, the right, both sides")

@@ -1,43 +1,66 @@
 """Figures of 05_quality: what the watermark costs."""
 
+from collections.abc import Iterable
+from itertools import cycle
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gaussmark_lib.experiments import layer_sigma_sweep
 from gaussmark_lib.plots import intervals, style
 
+CONTROLS = {  # what is no scheme of ``style.SCHEMES``, and the positive controls
+    "base": {"color": "0.25", "marker": "|"},
+    "base, another seed": {"color": style.PLAIN, "marker": "o"},
+    "GaussMark, strong": {"color": style.COLOURS[3], "marker": ">"},
+    "destroyed": {"color": "0.55", "marker": "X"},
+}
+
+
+def _look(name: str) -> dict[str, str | tuple]:
+    """Colour and marker of a contender, the same in all figures of this notebook."""
+    return CONTROLS.get(name) or style.scheme(name)
+
+
+def _rows(axes: Axes, table: pd.DataFrame, names: Iterable[str], column: str = "difference") -> None:
+    """A row a model, each in its colour."""
+    places = {name: place for place, name in enumerate(names)}
+    for _, row in table.iterrows():
+        intervals.bars(axes, places[row["model"]], row.to_frame().T, column, horizontal=True, **_look(row["model"]))
+
 
 def cross_entropy(nats: dict[str, np.ndarray], caption: str) -> Figure:
-    """Each passage's change of cross-entropy against the base model's value, a colour a model. The first of ``nats`` is the base."""
-    figure, axes = plt.subplots()
+    """Each passage's change of cross-entropy against the base model's value, a panel a model. The first of ``nats`` is the base."""
     (first, base), *others = nats.items()
-    for (name, values), colour in zip(others, style.COLOURS, strict=False):
-        change = values - base
-        axes.plot(base, change, "o", markersize=4, alpha=0.55, color=colour, label=f"{name}: mean {change.mean():+.4f}")
-        axes.axhline(change.mean(), color=colour, linewidth=1.2)
-    axes.axhline(0, **style.THIN)
-    axes.set(xlabel=f"{first}: nats a token of a passage", ylabel="change, nats a token")
-    return style.caption(figure, caption, "The price is small beside the differences between passages")
+    figure, panels = plt.subplots(1, len(others), figsize=(4.6 * len(others), 3.7), sharey=True, squeeze=False)
+    for axes, (name, values) in zip(panels[0], others, strict=True):
+        change, look = values - base, _look(name)
+        axes.plot(base, change, look["marker"], markersize=4, alpha=0.6, color=look["color"])
+        axes.axhline(change.mean(), color=look["color"], linewidth=1.2)
+        axes.axhline(0, **style.THIN)
+        axes.set(xlabel=f"{first} model: nats a token of a passage", title=f"{name}: mean change {change.mean():+.4f}")
+    panels[0, 0].set_ylabel("change, nats a token")
+    return style.caption(figure, caption)
 
 
 def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure:
-    """Change of accuracy with its 95% interval, a row a task and model (rows of ``compare.table``), beside the margin that was called harmless."""
-    figure, axes = plt.subplots(figsize=(6.8, 0.55 * len(table) + 1.9))
-    labels = []
-    for place, row in enumerate(table.itertuples()):
-        colour = style.WATERMARKED if row.flagged else style.PLAIN
-        intervals.bars(axes, place, table.iloc[[place]], "difference", horizontal=True, color=colour)
-        beside = f", chance {chance[row.metric]:.0%}" if row.metric in chance else ""
-        labels.append(f"{row.metric}, {row.model}\nbase {row.base:.1%}{beside}")
-    axes.axvspan(-0.05, 0.05, color="0.92", zorder=0, label="margin ±5 points")
-    axes.axvline(0, **style.THIN)
-    axes.set(xlabel="change of accuracy")
-    style.categories(axes, labels, room=0.6)
-    axes.legend(loc="lower left")
-    return style.caption(figure, caption, "Change of accuracy on the same items")
+    """Change of accuracy with its 95% interval, a panel a task, a row a model (rows of ``compare.table``), beside the margin stated beforehand."""
+    names = table["model"].unique()
+    groups = list(table.groupby("metric", sort=False))
+    figure, panels = plt.subplots(1, len(groups), figsize=(3.4 * len(groups) + 1.4, 0.42 * len(names) + 2), sharey=True, squeeze=False)
+    for axes, (task, rows) in zip(panels[0], groups, strict=True):
+        axes.axvspan(-0.05, 0.05, color="0.92", zorder=0, label="margin ±5 points")
+        _rows(axes, rows, names)
+        axes.axvline(0, **style.THIN)
+        beside = f", chance {chance[task]:.0%}" if task in chance else ""
+        axes.set(xlabel="change of accuracy", title=f"{task}\nbase {rows['base'].iloc[0]:.0%}{beside}")
+    style.categories(panels[0, 0], names, room=0.6)
+    style.legend_beside(panels[0, -1])
+    return style.caption(figure, caption)
 
 
 def _around_value(rows: pd.DataFrame) -> pd.DataFrame:
@@ -48,43 +71,52 @@ def _around_value(rows: pd.DataFrame) -> pd.DataFrame:
 
 def two_sample(table: pd.DataFrame, caption: str) -> Figure:
     """A row a model (of ``compare.table``). Left: how surprising its MMD² is, as −log₁₀ p; right: the classifier's accuracy with its interval."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), sharey=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 0.42 * table["model"].nunique() + 2), sharey=True)
     names = table["model"].unique()
-    mmd, told = (table[table["metric"] == metric].set_index("model").loc[names] for metric in ("MMD²", "classifier"))
-    colours = [style.WATERMARKED if flagged else style.PLAIN for flagged in mmd["flagged"]]
-    left.barh(range(len(names)), -np.log10(mmd["p_value"]), color=colours, height=0.5)
+    mmd, told = (table[table["metric"] == metric].set_index("model").loc[names].reset_index() for metric in ("MMD²", "classifier"))
+    for place, row in mmd.iterrows():
+        left.barh(place, -np.log10(row["p_value"]), color=_look(row["model"])["color"], height=0.5)
     left.axvline(-np.log10(0.05), **style.THIN, label="p = 0.05")
     left.set(xlabel="MMD: −log₁₀ p (permutation)", title="Told apart by MMD?")
-    intervals.bars(right, range(len(names)), _around_value(told), horizontal=True, color=style.PLAIN)
+    _rows(right, _around_value(told), names, "value")
     right.axvline(0.5, **style.THIN, label="chance")
-    right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(0.3, 1.02))
+    right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(-0.02, 1.02))
     style.categories(left, names, room=0.6)
+    left.legend(loc="upper right")
+    style.legend_beside(right)
     return style.caption(figure, caption)
 
 
 def diversity(varied: dict[str, pd.DataFrame], columns: dict[str, str], caption: str) -> Figure:
-    """Mean of each measure with its 95% interval, a panel a measure, a point a model."""
-    figure, panels = plt.subplots(1, len(columns), figsize=(2.8 * len(columns), 3.8), layout="constrained")
-    long = pd.concat([table.assign(model=name) for name, table in varied.items()])
-    for axes, (column, label) in zip(panels, columns.items(), strict=True):
-        sns.pointplot(long, x="model", y=column, hue="model", errorbar=("ci", 95), n_boot=500, seed=0, linestyle="none", capsize=0.15, ax=axes)
-        axes.set(xlabel="", ylabel=label)
-        axes.set_xticks(range(len(varied)), list(varied), rotation=30, ha="right", fontsize="small")
-    figure.suptitle("Text as varied as before, and as long")
-    return style.caption(figure, caption)
+    """Mean of each measure with its 95% interval, a panel a measure, a row a model."""
+    figure, panels = plt.subplots(1, len(columns), figsize=(2.7 * len(columns) + 1, 0.42 * len(varied) + 1.8), sharey=True, squeeze=False)
+    for axes, (column, label) in zip(panels[0], columns.items(), strict=True):
+        for place, (name, table) in enumerate(varied.items()):
+            low, high = _bootstrap(table[column].dropna().to_numpy(float))
+            mean = pd.DataFrame({"value": [table[column].mean()], "low": [low], "high": [high]})
+            intervals.bars(axes, place, mean, horizontal=True, **_look(name))
+        axes.set(xlabel=label)
+    style.categories(panels[0, 0], list(varied), room=0.6)
+    return style.caption(figure, caption, "Are the texts as varied, and as long?")
+
+
+def _bootstrap(values: np.ndarray) -> tuple[float, float]:
+    """95% interval of the mean."""
+    draws = np.random.default_rng(0).choice(values, (500, len(values)))
+    return tuple(np.quantile(draws.mean(1), [0.025, 0.975]))
 
 
 def win_rates(table: pd.DataFrame, reference: str, caption: str) -> Figure:
     """Win rate with its 95% interval, a row a model; the band is the interval of ``reference``: the base model against itself."""
-    figure, axes = plt.subplots(figsize=(6.4, 0.6 * len(table) + 1.9))
+    figure, axes = plt.subplots(figsize=(7, 0.45 * len(table) + 1.9))
     band = table.set_index("model").loc[reference]
     axes.axvspan(0.5 + band["low"], 0.5 + band["high"], color="0.88", label=f"{reference}: its interval")
-    intervals.bars(axes, range(len(table)), _around_value(table), horizontal=True)
+    _rows(axes, _around_value(table), list(table["model"]), "value")
     axes.axvline(0.5, **style.THIN)
     axes.set(xlabel="win rate against the base model")
     style.categories(axes, table["model"], room=0.7)
-    axes.legend(loc="lower right")
-    return style.caption(figure, caption, "A judge asked in both orders has no favourite")
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Which texts does the judge prefer?")
 
 
 def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
@@ -92,12 +124,12 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
     figure, panels = plt.subplots(1, 2, figsize=(10.2, 4.4), sharey=True)
     grid = np.linspace(0, 1.08 * rates["psi_high"].max(), 100)
     law = grid**2 / (2 * n_tokens)
-    for axes, (text, title) in zip(panels, {"own": "On the model's own text: the law", "human": "On human text: what you pay"}.items(), strict=True):
+    for axes, (text, title) in zip(panels, {"own": "On the model's own text", "human": "On human text"}.items(), strict=True):
         axes.fill_between(grid, 0.7 * law, 1.3 * law, color="0.9", label="within 30%")
         axes.plot(grid, law, color=style.THEORY, linewidth=1.4, label="ψ²/(2T)")
-        for weight, rows in rates[rates["text"] == text].groupby("weight", sort=False):
+        for (weight, rows), marker in zip(rates[rates["text"] == text].groupby("weight", sort=False), cycle("osD^vP*X"), strict=False):
             rows = rows.sort_values("psi")
-            look = {"linestyle": "-", "linewidth": 1, "capsize": 2, "label": layer_sigma_sweep.short(weight)}
+            look = {"linestyle": "-", "linewidth": 1, "capsize": 2, "marker": marker, "label": layer_sigma_sweep.short(weight)}
             intervals.bars(axes, rows["psi"], rows, "delta", xerr=intervals.sides(rows, "psi"), **look)
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
@@ -107,7 +139,8 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
 def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Figure:
     """A value over weight × σ, as a number in each cell; the colour says only whether the cell was told from the base model (``flagged``).
 
-    As the paper's maps of GSM8K are: yellow where indistinguishable, purple where not. Columns ``weight, sigma, flagged`` and ``value``.
+    As the paper's maps of GSM8K are coloured: purple where p < .05, yellow where not, which is no claim of equality.
+    Columns ``weight, sigma, flagged`` and ``value``.
     """
     numbers, flagged = (table.pivot(index="weight", columns="sigma", values=column) for column in (value, "flagged"))
     figure, axes = plt.subplots(figsize=(1.1 * numbers.shape[1] + 2.6, 0.5 * numbers.shape[0] + 1.8))
@@ -115,4 +148,4 @@ def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Fi
     rows = [layer_sigma_sweep.short(weight) for weight in numbers.index]
     sns.heatmap(flagged.astype(float), annot=numbers, fmt=".3g", yticklabels=rows, ax=axes, **look)
     axes.set(xlabel="σ", ylabel="")
-    return style.caption(figure, caption, f"{label}: yellow is indistinguishable from the base model, purple is not")
+    return style.caption(figure, caption, f"{label}: purple is told from the base model (p < .05), yellow is not")

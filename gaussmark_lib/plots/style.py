@@ -12,6 +12,16 @@ from scipy.stats import norm
 
 COLOURS = sns.color_palette("colorblind")
 WATERMARKED, PLAIN, WRONG_KEY, THEORY = COLOURS[1], COLOURS[0], COLOURS[4], "0.25"
+SCHEMES = {  # colour and marker of a scheme, the same in every figure
+    "GaussMark": (COLOURS[1], "o"),
+    "rank-reduced": ("#8c510a", "s"),
+    "KGW-1": (COLOURS[9], "v"),
+    "KGW-2": (COLOURS[2], "^"),
+    "SynthID": (COLOURS[4], "D"),
+    "Gumbel-max": ("#b2182b", "P"),
+    "token keys": ("#5e3c99", "X"),
+    "token keys, sum": ("#9e9ac8", "X"),
+}
 THIN = {"color": THEORY, "linewidth": 1}  # lines to compare with
 DOTTED = THIN | {"linestyle": ":"}
 DASHED = THIN | {"linestyle": "--"}
@@ -23,6 +33,22 @@ def use() -> None:
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.9)
     mpl.rcParams.update({"figure.figsize": (7.0, 4.0), "figure.dpi": 100, "savefig.bbox": "tight"})
     mpl.rcParams.update({"axes.titlesize": "medium", "axes.titlelocation": "left", "legend.fontsize": "small"})
+
+
+def scheme(name: str) -> dict[str, str | tuple]:
+    """``color`` and ``marker`` of a scheme: those of the longest name in ``SCHEMES`` that its name begins with; grey for one that is not there.
+
+    >>> scheme("KGW-2 z-test") == scheme("KGW-2") != scheme("KGW-1"), scheme("a toy")["color"]
+    (True, '0.45')
+    """
+    known = max((known for known in SCHEMES if name.startswith(known)), key=len, default=None)
+    colour, marker = SCHEMES.get(known, ("0.45", "*"))
+    return {"color": colour, "marker": marker}
+
+
+def schemes(names: Iterable[str]) -> dict[str, dict]:
+    """:func:`scheme` of each, with its name as ``label``: looks for ``intervals.dodged``."""
+    return {name: scheme(name) | {"label": name} for name in names}
 
 
 def caption(figure: Figure, text: str, title: str = "") -> Figure:

@@ -9,11 +9,7 @@ from matplotlib.figure import Figure
 from gaussmark_lib.experiments.token_level_keys import HITS, ONE, SUM
 from gaussmark_lib.plots import intervals, robustness, style
 
-LOOK = {
-    ONE: {"color": style.WATERMARKED, "marker": "o"},
-    SUM: {"color": style.PLAIN, "marker": "s"},
-    HITS: {"color": style.COLOURS[2], "marker": "D"},
-}
+LOOK = {ONE: style.scheme("GaussMark"), SUM: style.scheme("token keys, sum"), HITS: style.scheme("token keys")}
 
 
 def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: float, caption: str) -> Figure:
@@ -21,7 +17,7 @@ def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: flo
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.1))
     left.hist(gammas, bins=np.linspace(-4, 4, 41), density=True, color=style.PLAIN, alpha=0.6, label="Γ_k of human text")
     style.normal_density(left)
-    left.set(xlabel="Γ_k", ylabel="density", title="One token, one key: standard normal")
+    left.set(xlabel="Γ_k", ylabel="density", title="Γ_k under keys that no text knows")
     right.plot(levels["n_tokens"], levels["bound"], "--", color=style.THEORY, label="Hoeffding's bound")
     right.plot(levels["n_tokens"], levels["exact"], color=style.WATERMARKED, label="exact, binomial")
     looks = {
@@ -33,8 +29,9 @@ def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: flo
         intervals.bars(right, seen["n_tokens"] * shift, seen, name, markersize=4, capsize=2, **look)
     floor = max(1e-6, levels["exact"].min() / 3)
     right.set(yscale="log", xlabel="tokens K", ylabel="level", ylim=(floor, 1.5))
-    right.set_title(f"λ' = {quantile:g}, α₀ = {alpha_0:g}: the proved bound and the level")
+    right.set_title(f"Level against K, λ' = {quantile:g}, α₀ = {alpha_0:g}")
     style.log_ticks(right, levels["n_tokens"])
+    style.legend_beside(right)
     return style.caption(figure, caption)
 
 
@@ -43,12 +40,12 @@ def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, c
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.1), width_ratios=[1, 1.5])
     sns.stripplot(prices, x="scheme", y="price", size=3.5, alpha=0.5, color=style.PLAIN, ax=left, jitter=0.2)
     sns.pointplot(prices, x="scheme", y="price", errorbar=("ci", 95), n_boot=500, seed=0, color="black", linestyle="none", capsize=0.15, ax=left)
-    left.set(xlabel="", ylabel="KL from the base model, nats a token", title="The same price,", ylim=(0, None))
+    left.set(xlabel="", ylabel="KL from the base model, nats a token", title="Price, each text and the mean", ylim=(0, None))
     for i, (scheme, look) in enumerate(LOOK.items()):
         rows = lengths[lengths["scheme"] == scheme]
         intervals.bars(right, rows["n_tokens"] * 1.03 ** (i - 1), rows, linestyle="-", capsize=2, label=scheme, **look)
     right.axhline(level, **style.DOTTED)
-    right.set(xlabel=style.TOKENS, ylabel=f"share detected at level {level}", ylim=(-0.02, 1.03), title="not the same power")
+    right.set(xlabel=style.TOKENS, ylabel=f"share detected at level {level}", ylim=(-0.02, 1.03), title="Share detected against tokens")
     style.log_ticks(right, lengths["n_tokens"])
     return style.caption(figure, caption)
 
@@ -56,29 +53,32 @@ def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, c
 def choices(by_quantile: pd.DataFrame, by_alpha: pd.DataFrame, best: float, level: float, caption: str) -> Figure:
     """Left: level and power of the quantile test against λ'. Right: power at one level against α₀, each with its best λ' (``token_tests``)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.1))
-    intervals.bars(left, by_quantile["quantile"], by_quantile, markersize=4, capsize=2, color=style.WATERMARKED, label="power")
+    intervals.bars(left, by_quantile["quantile"], by_quantile, markersize=4, capsize=2, color=LOOK[HITS]["color"], label="power")
     left.plot(by_quantile["quantile"], by_quantile["exact"], color=style.PLAIN, label="level, exact")
     left.plot(by_quantile["quantile"], by_quantile["bound"], "--", color=style.THEORY, label="level, Hoeffding's bound")
     left.axhline(level, **style.DOTTED)
     left.axvline(best, **style.DOTTED)
-    left.set(xlabel="λ'", ylabel="share detected", ylim=(-0.02, 1.03), title=f"λ' buys power with level: best for {level} is {best:.3g}")
+    left.set(xlabel="λ'", ylabel="share detected", ylim=(-0.02, 1.03), title=f"Power and level against λ' (best at level {level}: {best:.3g})")
     left.legend(loc="upper left")
-    intervals.bars(right, by_alpha["alpha_0"], by_alpha, capsize=2, color=style.WATERMARKED, label=f"power at level {level}")
+    intervals.bars(right, by_alpha["alpha_0"], by_alpha, capsize=2, color=LOOK[HITS]["color"], label=f"power at level {level}")
     right.plot(by_alpha["alpha_0"], by_alpha["efficiency"], color=style.THEORY, label="efficiency φ(τ)²/(α₀(1 − α₀))")
-    right.set(xlabel="α₀, level of one token's test", ylabel="share", ylim=(-0.02, 1.03), title="and no token test beats the sign")
+    right.set(xlabel="α₀, level of one token's test", ylabel="share", ylim=(-0.02, 1.03), title="Power against α₀, each at its best λ'")
     right.legend(loc="lower right")
     return style.caption(figure, caption)
 
 
 def positions(table: pd.DataFrame, caption: str) -> Figure:
-    """Mean Γ_k along the text in several versions (``token_level_keys.by_position``), with its band."""
+    """Mean Γ_k along the text in several versions (``token_level_keys.by_position``), with its intervals."""
     figure, axes = plt.subplots(figsize=(8.4, 4.0))
-    groups = table.groupby(["corruption", "fraction"], sort=False)
-    for colour, ((name, fraction), rows) in zip(style.COLOURS[:4], groups, strict=False):
-        intervals.band(axes, rows["position"], rows, alpha=0.15, color=colour, label=f"{name}, {fraction:g}" if fraction else name)
+    groups = list(table.groupby(["corruption", "fraction"], sort=False))
+    width = np.ptp(table["position"]) / 100
+    for colour, marker, shift, ((name, fraction), rows) in zip(style.COLOURS, "osDv", intervals.offsets(len(groups), width), groups, strict=False):
+        look = {"linestyle": "-", "color": colour, "marker": marker, "markersize": 5, "label": f"{name}, {fraction:g}" if fraction else name}
+        intervals.bars(axes, rows["position"] + shift, rows, **look)
+    style.legend_beside(axes)
     axes.axhline(0, **style.THIN)
     axes.set(xlabel="token of response", ylabel="mean Γ_k")
-    return style.caption(figure, caption, "A key belongs to a position: after a lost token, none fits")
+    return style.caption(figure, caption, "Mean Γ_k along the text")
 
 
 def survival(shares: pd.DataFrame, level: float, caption: str) -> Figure:

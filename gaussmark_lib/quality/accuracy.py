@@ -7,6 +7,8 @@ Under the null a changed answer is lost or gained with equal probability, so ``l
 A watermark at its working strength changes 2 to 6 answers in a hundred: too few for two separate accuracies to show a difference.
 """
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats as distributions
@@ -91,5 +93,6 @@ def detectable_drop(n: int, churn: float, wanted_power: float = 0.8, level: floa
     """The smallest fall of accuracy, to a tenth of a point, that is found with the wanted power; nan if none is."""
     checks.share(churn, "churn")
     checks.share(wanted_power, "wanted_power")
-    drops = map(float, np.arange(0.001, 1 - churn, 0.001))
-    return next((drop for drop in drops if power(n, drop, churn, level) >= wanted_power), float("nan"))
+    drops = np.arange(0.001, 1 - churn, 0.001)
+    first = bisect_left(drops, wanted_power, key=lambda drop: power(n, float(drop), churn, level))  # power grows with the drop
+    return float(drops[first]) if first < len(drops) else float("nan")

@@ -27,36 +27,44 @@ _PAIRS = [("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("thi
 _PARTNER = dict(_PAIRS) | {b: a for a, b in _PAIRS if a != "that"}  # "that" is far more often no demonstrative
 
 
-def build(corpus: Dataset, n: int, *, seed: int = 0) -> dict[str, dict[str, Any]]:
+def build(corpus: Dataset, n: int, *, seed: int = 0, least: int | None = None) -> dict[str, dict[str, Any]]:
     """The three task definitions by name, n items each, ready for ``harness.evaluate``.
 
     Args:
         corpus: columns ``text`` (paragraphs, a blank line between) and ``source``, as ``texts.load`` gives it.
+        least: where given, a task of which the texts yield fewer than n items has all of these, and one of fewer than ``least`` is left out.
 
     Raises:
-        CorpusError: if the texts do not yield n items of each task (says how many they do).
+        CorpusError: without ``least``, if the texts do not yield n items of each task (says how many they do).
     """
     checks.whole(n, "n", CorpusError)
+    if least is not None:
+        checks.whole(least, "least", CorpusError)
     rows = corpus.select_columns(["text", "source"]).to_list()
     question, choice = {"doc_to_text": "context"}, {"doc_to_choice": "choices"}
-    definitions = [
-        _task("next_paragraph", next_paragraphs(rows, seed), n, "multiple_choice", "acc_mutual_info", **question, **choice, target_delimiter="\n\n"),
-        _task("last_word", last_words(rows), n, "loglikelihood", "acc", **question),
-        _task("minimal_pairs", minimal_pairs(rows, seed), n, "multiple_choice", "acc", doc_to_text="", **choice, target_delimiter=""),
-    ]
-    return {definition["task"]: definition for definition in definitions}
+    made = {
+        "next_paragraph": (next_paragraphs(rows, seed), "multiple_choice", "acc_mutual_info", question | choice | {"target_delimiter": "\n\n"}),
+        "last_word": (last_words(rows), "loglikelihood", "acc", question),
+        "minimal_pairs": (minimal_pairs(rows, seed), "multiple_choice", "acc", choice | {"doc_to_text": "", "target_delimiter": ""}),
+    }
+    enough = {name: one for name, one in made.items() if least is None or len(one[0]) >= least}
+    return {
+        name: _task(name, items, n if least is None else min(n, len(items)), kind, metric, **columns)
+        for name, (items, kind, metric, columns) in enough.items()
+    }
 
 
 def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int = 140, option_chars: int = 60) -> list[dict]:
     """``context`` (the end of a paragraph), ``choices`` (four openings of paragraphs), ``answer`` (index of the one that follows).
 
+    In texts of a single source, such as a file, the wrong ones come from its other texts.
     Scored by mutual information, log p(choice | context) − log p(choice): the likelihood alone mostly says which opening is the least surprising.
     """
-    pairs = []
-    for row in rows:
+    pairs, one_source = [], len({row["source"] for row in rows}) == 1
+    for number, row in enumerate(rows):
         first, second, *_ = [*row["text"].split("\n\n"), ""]
         if len(second) >= 40:
-            pairs.append((row["source"], _end(first, context_chars), _opening(second, option_chars)))
+            pairs.append((number if one_source else row["source"], _end(first, context_chars), _opening(second, option_chars)))
     rng, items = np.random.default_rng(seed), []
     for source, context, right in pairs:
         wrong = list(dict.fromkeys(opening for other, _, opening in pairs if other != source and opening != right))

@@ -4,6 +4,7 @@
 ``gaussmark``       noise on one weight: the vanilla scheme, and the rank-reduced one
 ``kgw`` (core)      green lists (Kirchenbauer et al., arXiv:2301.10226): KGW-1, KGW-2
 ``synthid``         tournament sampling (Dathathri et al., Nature 634, 2024)
+``gumbel``          Gumbel-max sampling (Aaronson 2022)
 ``token_keys``      fresh noise for each token (paper, Algs. 3 and 4)
 ``cache``           no scheme: the texts that schemes wrote, kept on disk
 ==================  ==========================================================================
@@ -19,7 +20,8 @@ for _module in iter_modules(__path__):  # each file registers its schemes
     import_module(f"{__name__}.{_module.name}")
 
 from gaussmark_lib.schemes.gaussmark import GaussMark  # noqa: E402 - after the loop, which decides the order of names
+from gaussmark_lib.schemes.gumbel import GumbelMax  # noqa: E402
 from gaussmark_lib.schemes.synthid import SynthID  # noqa: E402
 from gaussmark_lib.schemes.token_keys import TokenKeys  # noqa: E402
 
-__all__ = ["COLUMNS", "KGW", "GaussMark", "Scheme", "SynthID", "TokenKeys", "named", "register", "scores"]
+__all__ = ["COLUMNS", "KGW", "GaussMark", "GumbelMax", "Scheme", "SynthID", "TokenKeys", "named", "register", "scores"]

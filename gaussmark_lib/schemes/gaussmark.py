@@ -1,7 +1,7 @@
 """The paper's scheme, vanilla and rank-reduced, as a ``Scheme``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -18,11 +18,12 @@ from gaussmark_lib.watermark import Watermark
 
 @dataclass(frozen=True)
 class GaussMark(Scheme):
-    """Noise on one weight; ``statistic`` is ψ."""
+    """Noise on one weight; ``statistic`` is ψ. ``dtype`` is the lowest precision of scoring that will do (``score.score``)."""
 
     wm: Watermark
     key: Key
     name: str = "GaussMark"
+    dtype: str | None = field(default=None, repr=False)  # no part of the name of the texts that it writes
 
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
         with perturb.watermarked(model, self.wm, self.key):
@@ -34,7 +35,7 @@ class GaussMark(Scheme):
 
     def score_keys(self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]) -> list[pd.DataFrame]:
         """All keys share the gradients, which are nearly all of the work."""
-        table = score.score(model, prompts, responses, self.wm, keys).rename(columns={"psi": "statistic"})
+        table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype).rename(columns={"psi": "statistic"})
         return [table.iloc[j :: len(keys)].reset_index(drop=True) for j in range(len(keys))]  # a text's rows are in the order of the keys
 
     def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:

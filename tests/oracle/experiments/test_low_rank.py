@@ -182,3 +182,12 @@ def test_the_cost_on_human_text_is_the_mean_over_both_signs_and_stands_beside_th
     curve = low_rank.cost_curve(table, norms, 10).set_index("scheme")
     assert curve["delta"]["k = 4"] == pytest.approx(table.loc[table["scheme"] == "k = 4", "delta"].mean())
     assert list(curve["law"]) == pytest.approx([0.5 * 0.01 * 25 / 10, 0.5 * 0.04 * 4 / 10])
+
+
+def test_the_median_p_of_each_scheme_and_sigma():
+    cells = [("k = 4", 4, sigma, key, prompt) for sigma in (0.1, 0.2) for key in (0, 1) for prompt in (0, 1)]
+    table = pd.DataFrame(cells, columns=["scheme", "rank_dropped", "sigma", "key_id", "prompt"])
+    table["log10_p"] = [-1.0, -2, -3, -4, -5, -5, -5, -5]
+    found = low_rank.over_sigma(table).set_index("sigma")
+    assert found["value"].tolist() == pytest.approx([10**-2.5, 1e-5])
+    assert found.loc[0.2, ["low", "high", "n"]].tolist() == pytest.approx([1e-5, 1e-5, 4])

@@ -109,6 +109,7 @@ def test_kept_tokens_are_the_same_tokens_at_the_same_places():
     assert found["value"]["before"] == 1.0
     assert found["value"]["after"] == 0.5
     assert list(found["share"]) == [0.5, 0.5]
+    assert token_level_keys.kept_ratio(gammas, ("a", 0.0), ("b", 0.5), n_resamples=9).value == 0.5
     by_position = token_level_keys.by_position(gammas, 2)
     assert list(by_position["position"]) == [1.0, 3.0, 1.0, 3.0]
     assert list(by_position["value"]) == [1.0, 1.0, 0.5, 0.5]

@@ -35,3 +35,21 @@ def test_the_interval_covers_what_differs_between_texts():
     row = fading.parts(table, n_resamples=200).set_index(["fraction", "figure"]).loc[(0.5, "psi")]
     assert row["value"] == pytest.approx(1 / 12)
     assert row["low"] < row["value"] < row["high"]
+
+
+def test_ratios_and_differences_between_two_edits():
+    table = _table()
+    one = fading.between(
+        table.assign(corruption=table["fraction"].map({0.0: "unedited", 0.5: "delete"})), "norm", "delete", "unedited", n_resamples=50
+    )
+    assert (one.value, one.low, one.high, one.n) == (pytest.approx(2), pytest.approx(2), pytest.approx(2), 4)
+    named = table.assign(corruption=table["fraction"].map({0.0: "unedited", 0.5: "delete"}))
+    less = fading.difference(named, "psi", "delete", "unedited", "unedited", n_resamples=50)
+    assert less.value == pytest.approx(1 / 4 - 1)
+
+
+@pytest.mark.parametrize(("lost", "added", "surprise"), [(0.5, 0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 1.0, 5.0), (0.3, 0.3, 2.0)])
+def test_the_toy_follows_the_law_without_contexts(lost, added, surprise):
+    """Signal 1 − lost, squared norm 1 − lost + added · surprise; the vectors are nearly orthogonal, to √(n/dimension)."""
+    expected = (1 - lost) / np.sqrt(1 - lost + added * surprise)
+    assert fading.toy(lost, added, surprise) == pytest.approx(expected, abs=0.04)

@@ -181,3 +181,37 @@ def test_an_unknown_corruption_is_refused_with_those_there_are():
     assert list(corrupt.named(lm, ["truncate", "no prompt"])) == ["truncate", "no prompt"]
     with pytest.raises(CorruptionError, match=r"no corruption is called 'paraphrase': expected some of delete at random, .*retokenise"):
         corrupt.named(lm, ["truncate", "paraphrase"])
+
+
+def test_the_change_between_two_corruptions_is_paired(table):
+    own = table[(table["scheme"] == "GaussMark") & (table["fraction"] == 1)]
+    found = robustness.change(own, "no prompt", "substitute at random", n_resamples=50)
+    psi = own[own["kind"] == written_and_scored.OWN].pivot(index=["prompt", "key_id"], columns="corruption", values="statistic")
+    assert found.value == pytest.approx((psi["no prompt"] - psi["substitute at random"]).mean())
+    assert found.low <= found.value <= found.high
+    assert found.n == len(psi)
+
+
+def test_candidates_have_their_own_watermark_and_precision():
+    made = robustness.candidates(["GaussMark", "rank-reduced", "KGW-2"], WM, KEY, others={"rank-reduced": SCHEMES[1].wm}, dtype="float64")
+    assert list(made) == ["GaussMark", "rank-reduced", "KGW-2"]
+    assert [made[name].wm.rank_dropped for name in ("GaussMark", "rank-reduced")] == [0, 4]
+    assert made["GaussMark"].dtype == made["rank-reduced"].dtype == "float64"
+    assert repr(made["GaussMark"]) == repr(GaussMark(WM, KEY)), "the cache of texts does not ask for the precision of scoring"
+
+
+def test_one_key_over_texts_is_the_direction_they_share():
+    """Near-copies of one text share their gradient, so that their mean ψ varies as much as one ψ; the table's ψ are score's."""
+    copies = [RESPONSES[0]] * 5 + [RESPONSES[1]]
+    prompts, keys = [PROMPTS[0]] * 6, [Key.from_seed(900 + i) for i in range(40)]
+    chosen = {"no prompt": CHANGES["no prompt"]}
+    by_key, shared = robustness.one_key(LM, prompts, copies, chosen, 0.5, WM, keys)
+    assert len(by_key) == 2 * 40
+    expected = score.score(LM.model, prompts, copies, WM, keys).groupby("key_id", sort=False)["psi"]
+    found = by_key[by_key["corruption"] == "unedited"].set_index("key_id")
+    np.testing.assert_allclose(found["mean_psi"], expected.mean().reindex(found.index), atol=1e-4)
+    assert found["alarms"].tolist() == pytest.approx([(psi >= 1.6448536).mean() for _, psi in expected])
+    sd = shared.set_index("corruption").loc["unedited", "sd"]
+    assert 5 / 6 * 0.9 < sd < 1
+    assert shared.set_index("corruption").loc["unedited", "n"] == 3
+    assert abs(np.std(found["mean_psi"]) / sd - 1) < 3.3 / np.sqrt(2 * 40), "over keys"

@@ -30,6 +30,28 @@ def test_ratios_are_formed_within_a_repeat():
     assert found.loc["ref", "ratio"] == 1
 
 
+def test_a_ratio_is_the_median_over_repeats_with_an_interval_that_one_repeat_does_not_decide():
+    load = np.exp(np.random.default_rng(0).normal(size=15))
+    times = pd.DataFrame({"task": ["a", "b"] * 15, "repeat": np.repeat(range(15), 2), "seconds": np.column_stack([3 * load, load]).ravel()})
+    times.loc[4, "seconds"] *= 100
+    found = speed.ratio(times, "a", "b")
+    assert (found.value, found.low, found.high, found.n) == (pytest.approx(3), pytest.approx(3), pytest.approx(3), 15)
+
+
+def test_the_exponent_of_a_power_is_found_whatever_the_repeats_load():
+    rows = [(repeat, n, (repeat + 1) * n**1.5) for repeat in range(3) for n in (10, 20, 80)]
+    found = speed.exponent(pd.DataFrame(rows, columns=["repeat", "n_tokens", "seconds"]), "n_tokens")
+    assert (found.value, found.n) == (pytest.approx(1.5), 3)
+
+
+def test_blocks_from_a_weight_up_are_counted(model):
+    share = {weight: speed.share_of_blocks(model, weight) for weight in tiny_models.WEIGHTS["llama"]}
+    assert share["model.layers.0.mlp.gate_proj.weight"] == 1
+    assert share["model.layers.1.self_attn.q_proj.weight"] == pytest.approx(2 / 3)
+    assert share["model.layers.2.mlp.down_proj.weight"] == pytest.approx(1 / 3)
+    assert share["lm_head.weight"] == 1
+
+
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_the_plain_loop_finds_the_same_psi(architecture):
     model = tiny_models.build(architecture)

@@ -7,6 +7,7 @@ from matplotlib import pyplot as plt
 from matplotlib.container import ErrorbarContainer
 
 from gaussmark_lib.experiments import fading, token_level_keys
+from gaussmark_lib.experiments.kgw_baseline import PARTS
 from gaussmark_lib.experiments.robustness import OWN, PLAIN
 from gaussmark_lib.plots import (
     detectability,
@@ -50,6 +51,10 @@ def curves(keys):
 
 def after_edits(schemes):
     return cross(scheme=schemes, corruption=["nothing", "delete"], figure=list(robustness.PANELS), fraction=[0.3]).assign(**ESTIMATE)
+
+
+def by_rank():
+    return named(cross(rank_dropped=[0, 4], n_tokens=LENGTHS), "psi", "tpr").assign(predicted_psi=1.0, predicted_power=0.5)
 
 
 def shares(schemes):
@@ -136,7 +141,7 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         quality.diversity(
             {name: pd.DataFrame({"distinct_1": [0.5, 0.6], "length": [9, 8]}) for name in TWO}, {"distinct_1": "distinct-1", "length": "tokens"}, "n"
         ),
-        0,
+        4,
     ),
     "win_rates": lambda: (quality.win_rates(compared_models("win rate"), "base, another seed", "n"), 2),
     "exchange": lambda: (
@@ -144,18 +149,35 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         8,
     ),
     "quality_map": lambda: (quality.quality_map(cells().assign(value=0.5), "value", "copying, accuracy", "n"), 0),
-    "detection": lambda: (robustness.detection(after_edits(ONE), "n"), 0),
-    "parts": lambda: (robustness.parts(cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(**ESTIMATE), "n"), 0),
-    "roc": lambda: (robustness.roc(curves(["unedited", "delete"]), "n"), 0),
+    "detection": lambda: (robustness.detection(after_edits(ONE), "n"), 8),
+    "against_fraction": lambda: (robustness.against_fraction(after_edits(TWO), "n", title="What is left?"), 8),
+    "parts": lambda: (robustness.parts(cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(**ESTIMATE), "n"), 6),
+    "roc": lambda: (robustness.roc(curves(["unedited", "delete", "truncate"]), "n"), 0),
+    "one_key": lambda: (
+        robustness.one_key(
+            cross(corruption=["unedited", "delete"], key_id=list("abc")).assign(mean_psi=0.2),
+            cross(corruption=["unedited", "delete"]).assign(sd=0.3),
+            9,
+            "n",
+        ),
+        2,
+    ),
     "forest": lambda: (robustness.forest(after_edits(ONE), "n", title="Prompts"), 6),
     "levels": lambda: (robustness.levels(cross(level=[0.05, 0.01], scheme=TWO, corruption=["a", "b"]).assign(**ESTIMATE), "n"), 8),
-    "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "n"), 12),
-    "text_changes": lambda: (
-        kgw_baseline.text_changes(cross(measure=["cross-entropy", "length"], scheme=TWO).assign(plain=3.0, **ESTIMATE), "n"),
+    "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "TPR at 0.01", "n"), 4),
+    "against_tokens": lambda: (kgw_baseline.against_tokens(cross(scheme=TWO, n_tokens=LENGTHS).assign(**ESTIMATE), "n"), 6),
+    "tokens_needed": lambda: (
+        kgw_baseline.tokens_needed(
+            cross(scheme=TWO, level=[0.01, 1e-4]).assign(value=[30.0, np.inf] * 2, low=[20.0, 60.0] * 2, high=[40.0, np.inf] * 2), LENGTHS, "n"
+        ),
         4,
     ),
-    "pareto": lambda: (kgw_baseline.pareto(named(pd.DataFrame({"scheme": TWO}), "p", "cost"), 100, "n"), 4),
-    "tails": lambda: (kgw_baseline.tails(cross(test=["exact", "z"], level=[0.05, 0.01]).assign(expected=0.05, **ESTIMATE), "n"), 4),
+    "in_parts": lambda: (kgw_baseline.in_parts(cross(scheme=TWO, part=list(PARTS)).assign(**ESTIMATE), "n"), 6),
+    "pareto": lambda: (kgw_baseline.pareto(named(pd.DataFrame({"scheme": TWO}), "evidence", "nats"), "n"), 4),
+    "tails": lambda: (
+        kgw_baseline.tails(cross(test=["exact", "z"], level=[0.05, 0.01]).assign(expected=[0.05, 0.01] * 2, **ESTIMATE | {"n": 100}), "n"),
+        2,
+    ),
     "seconds": lambda: (kgw_baseline.seconds(cross(of=["generation", "detection"], task=TWO, repeat=range(3)).assign(seconds=1.0), "n"), 0),
     "spectrum": lambda: (
         low_rank.spectrum(
@@ -172,11 +194,21 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         ),
         6,
     ),
-    "power by rank": lambda: (
-        low_rank.power(named(cross(rank_dropped=[0, 4], n_tokens=LENGTHS), "psi", "tpr").assign(predicted_psi=1.0, predicted_power=0.5), 0.05, "n"),
+    "power by rank": lambda: (low_rank.power(by_rank(), "n"), 2),
+    "TPR by length": lambda: (low_rank.by_length(pd.concat(by_rank().assign(level=level) for level in (0.05, 0.01)), "n"), 12),
+    "over σ": lambda: (
+        low_rank.against_sigma(
+            cross(scheme=["GaussMark", "k = 4"], sigma=[0.1, 0.2]).assign(rank_dropped=lambda t: (t["scheme"] == "k = 4") * 4, **ESTIMATE),
+            cross(metric=["last_word"], scheme=["GaussMark", "k = 4"], sigma=[0.1, 0.2]).assign(difference=0.0, low=-0.1, high=0.1),
+            0.05,
+            "n",
+        ),
         8,
     ),
-    "cost": lambda: (low_rank.cost(named(cross(scheme=TWO, sigma=[0.1, 0.2]), "delta").assign(law=[0.1, 0.2] * 2), "n"), 8),
+    "cost": lambda: (
+        low_rank.cost(named(cross(scheme=TWO, sigma=[0.1, 0.2]), "delta").assign(law=[0.1, 0.2] * 2, rank_dropped=[0, 0, 4, 4]), "n"),
+        8,
+    ),
     "equal_price": lambda: (low_rank.equal_price({name: cross(scheme=TWO).assign(**ESTIMATE) for name in ("price", "mean ψ")}, "n"), 4),
     "robustness by rank": lambda: (
         low_rank.robustness(
@@ -207,12 +239,12 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     ),
     "positions": lambda: (
         token_figures.positions(cross(corruption=["nothing", "delete"], fraction=[0.0], position=[1, 9]).assign(**ESTIMATE), "n"),
-        0,
+        4,
     ),
     "survival": lambda: (token_figures.survival(shares([token_level_keys.ONE, token_level_keys.SUM, token_level_keys.HITS]), 0.05, "n"), 12),
     "against": lambda: (
         speed.against(cross(task=["score"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1), "batch", "texts a pass", "t", "n"),
-        0,
+        2,
     ),
     "ratios": lambda: (speed.ratios(pd.DataFrame({"task": ["a", "b"], "ratio": 2.0, "low": 1.5, "high": 2.5}), "t", "n"), 2),
     "playground psi_on_null": lambda: (playground.psi_on_null(scores(), 3.0, caption="n"), 0),

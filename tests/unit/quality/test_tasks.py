@@ -59,3 +59,18 @@ def test_too_few_items_are_an_error_that_says_how_many():
 def test_the_same_seed_gives_the_same_items():
     assert tasks.next_paragraphs(ROWS, seed=3) == tasks.next_paragraphs(ROWS, seed=3)
     assert tasks.next_paragraphs(ROWS, seed=3) != tasks.next_paragraphs(ROWS, seed=4)
+
+
+def test_in_one_file_the_wrong_paragraphs_come_from_other_texts():
+    items = tasks.next_paragraphs([row | {"source": "mine.jsonl"} for row in ROWS[:5]])
+    assert len(items) == 5
+    assert all(len(set(item["choices"])) == 4 for item in items)
+
+
+def test_with_a_least_number_a_task_has_what_there_is_or_is_left_out():
+    corpus = Dataset.from_list([*ROWS, {"text": "A text of one line, and that is the end.", "source": "six"}])
+    found = tasks.build(corpus, 7, least=6)
+    assert {name: len(made["custom_dataset"]()["test"]) for name, made in found.items()} == {"next_paragraph": 6, "last_word": 7, "minimal_pairs": 7}
+    assert list(tasks.build(corpus, 7, least=7)) == ["last_word", "minimal_pairs"]
+    assert tasks.build(corpus, 7, least=8) == {}
+    assert len(tasks.build(corpus, 3, least=2)["last_word"]["custom_dataset"]()["test"]) == 3
