@@ -10,8 +10,8 @@ from gaussmark_lib.runs import folder
 from gaussmark_lib.runs import notebook as notebooks
 
 OTHER = {
-    "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 8, "n_tokens": 100},
-    "01_motivation": {"seed": 1, "n_texts": 300, "n_keys": 2048, "n_prompts": 8, "n_lm_keys": 2, "n_tokens": 32},
+    "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 4, "n_tokens": 40, "text": "licences", "until_end": True},
+    "01_motivation": {"seed": 1, "psi": 2.0, "strengths": [1.0], "n_prompts": 3, "n_keys": 2, "n_plain": 6, "n_fresh": 60, "n_tokens": 32},
     "02_level_check": {"seed": 1, "n_texts": 16, "keys_per_text": 12, "n_fixed_keys": 60, "n_fixed_texts": 30, "n_trap": 8, "n_tokens": 60},
     "03_detectability": {
         "seed": 1,
@@ -112,7 +112,8 @@ OTHER = {
         "column_sigmas": [0.05, 0.1],
     },
     "11_playground": {"seed": 1, "n_tokens": 40, "n_samples": 1},
-    "20_train_doclm": {"seed": 1, "steps": 20, "vocab": 512, "blocks": 2, "hidden": 128, "eval_pages": 12},
+    "16_theory_in_full": {"seed": 1, "level": 0.1, "n_texts": 200, "n_keys": 2048},
+    "20_train_doclm": {"seed": 1, "folder": "notebooks/..", "steps": 10, "vocab": 512, "blocks": 2, "hidden": 64, "eval_pages": 4},
 }
 
 
