@@ -1,5 +1,6 @@
 """A corpus out of the reader's own folder, of the same shape as ``docs.load``: paragraphs with their source and their split."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ SUFFIXES = (".txt", ".md", ".jsonl", ".jsonl.gz")
 
 
 def load(folder: str | Path) -> pd.DataFrame:
-    """The paragraphs of every ``.txt``, ``.md`` and ``.jsonl`` file below a folder as columns ``source`` (file), ``text``, ``split``.
+    """The paragraphs of every ``.txt``, ``.md`` and ``.jsonl`` file below a folder as columns ``source``, ``text``, ``split``.
+
+    ``source`` is the file, and of a ``.jsonl`` file also the line (``mine.jsonl/12``), since each is a text of its own.
 
     Paragraphs are cut at blank lines, each is kept once, and ``docs.split_of`` (a hash of its text) holds out 5% of them. A line of a ``.jsonl``
     file is an object with the field ``text``. Hidden files and folders are left out.
@@ -23,7 +26,7 @@ def load(folder: str | Path) -> pd.DataFrame:
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise CorpusError(f"expected a folder with files ending in {', '.join(SUFFIXES)}, got {str(folder)!r}, which is none")
-    rows = [(path.relative_to(root).as_posix(), paragraph) for path in _files(root) for paragraph in _paragraphs(path)]
+    rows = [row for path in _files(root) for row in _paragraphs(path, path.relative_to(root).as_posix())]
     corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates("text", ignore_index=True)
     corpus["split"] = [docs.split_of(paragraph) for paragraph in corpus["text"]]
     if corpus["split"].nunique() < 2:
@@ -35,17 +38,20 @@ def load(folder: str | Path) -> pd.DataFrame:
 
 
 def _files(root: Path) -> list[Path]:
-    files = (path for path in root.rglob("*") if path.is_file() and path.name.lower().endswith(SUFFIXES))
-    return sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(root).parts))
+    found = []
+    for place, folders, names in os.walk(root):
+        folders[:] = (name for name in folders if not name.startswith("."))
+        found += [Path(place, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+    return sorted(found)
 
 
-def _paragraphs(path: Path) -> Iterator[str]:
-    if ".jsonl" in path.suffixes:
-        whole = texts.load(path)["text"]
+def _paragraphs(path: Path, name: str) -> Iterator[tuple[str, str]]:
+    if path.name.lower().endswith(SUFFIXES[2:]):
+        whole = {f"{name}/{number}": text for number, text in enumerate(texts.load(path)["text"], 1)}
     else:
         try:
-            whole = [path.read_text(encoding="utf-8")]
+            whole = {name: path.read_text(encoding="utf-8")}
         except (OSError, UnicodeDecodeError) as error:
             raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text") from None
-    for text in whole:
-        yield from (part.strip("\n") for part in text.split("\n\n") if part.strip())
+    for source, text in whole.items():
+        yield from ((source, part.strip("\n")) for part in text.split("\n\n") if part.strip())

@@ -28,7 +28,7 @@ def folder(tmp_path):
 def test_it_has_every_paragraph_once_with_its_file_and_the_split_of_its_hash(folder):
     corpus = own_text.load(folder)
     assert sorted(corpus["text"]) == sorted(PARAGRAPHS)
-    assert set(corpus["source"]) == {"a.txt", "deep/er/b.MD", "c.jsonl"}
+    assert set(corpus["source"]) == {"a.txt", "deep/er/b.MD", *(f"c.jsonl/{line}" for line in range(1, 11))}
     assert corpus["split"].tolist() == [docs.split_of(text) for text in corpus["text"]]
     assert set(corpus["split"]) == {"train", "heldout"}
 
