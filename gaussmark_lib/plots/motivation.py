@@ -31,7 +31,9 @@ def fresh_keys(table: pd.DataFrame, names: dict[int, str], caption: str) -> Figu
     for (text, name), colour in zip(names.items(), style.COLOURS, strict=False):
         rows = table[table["text"] == text]
         for axes, column in ((left, "inner"), (right, "psi")):
-            sns.histplot(rows[column], bins=20, stat="density", element="poly", fill=False, color=colour, ax=axes, label=name)
+            sns.histplot(
+                rows[column], bins=min(20, int(len(rows) ** 0.5)), stat="density", element="poly", fill=False, color=colour, ax=axes, label=name
+            )
     style.normal_density(right)
     left.set(xlabel="⟨ξ, G⟩, nats", title="The inner product")
     right.set(xlabel="ψ = ⟨ξ, G⟩/(σ‖G‖)", ylabel="", title="Divided by its standard deviation")
