@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, likelihood, models, perturb, score
+from gaussmark_lib import divergence, likelihood, models, perturb, score, stats
 from gaussmark_lib.experiments import crossed, written_and_scored
 from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN
 from gaussmark_lib.tokens import Texts
@@ -60,6 +60,19 @@ def measure(
 def _log_likelihoods(model: PreTrainedModel, prompts: Texts, texts: Texts) -> np.ndarray:
     """log p(y | x) of each text, nats."""
     return -likelihood.cross_entropy(model, texts, prompts=prompts) * np.array([len(text) for text in texts])
+
+
+def agreement(table: pd.DataFrame) -> stats.Estimate:
+    """Correlation of ``log_ratio`` with ``first_order`` over all texts of one σ of :func:`measure`, with a 95% interval over prompts and keys.
+
+    n counts prompts × keys, each with its watermarked and its plain text.
+    """
+    kinds = [table[table["kind"] == kind] for kind in (OWN, PLAIN)]
+    matrices = [np.stack([stats.matrix(rows, column) for rows in kinds], axis=2) for column in ("first_order", "log_ratio")]
+    n_prompts, n_keys, _ = matrices[0].shape
+    number = np.arange(n_prompts * n_keys).reshape(n_prompts, n_keys)  # of a prompt × key, whose two texts are resampled together
+    pairs = [matrix.reshape(-1, 2) for matrix in matrices]
+    return stats.crossed_interval(lambda chosen: float(np.corrcoef(*(pair[chosen.ravel().astype(int)].ravel() for pair in pairs))[0, 1]), number)
 
 
 def summary(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:

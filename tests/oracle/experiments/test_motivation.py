@@ -67,6 +67,15 @@ def test_the_model_is_as_before(table):
     assert models.arithmetic(MODEL, None) == torch.float64
 
 
+def test_agreement_is_the_correlation_over_all_texts_of_one_sigma(table):
+    rows = table[table["sigma"] == WMS[1].sigma]
+    estimate = motivation.agreement(rows)
+    assert estimate.value == pytest.approx(rows["first_order"].corr(rows["log_ratio"]))
+    assert estimate.low <= estimate.value <= estimate.high
+    exact = motivation.agreement(rows.assign(log_ratio=3 * rows["first_order"] + 1))
+    assert (exact.value, exact.low) == pytest.approx((1.0, 1.0))
+
+
 def test_summary_is_means_over_prompts_and_keys():
     rows = pd.MultiIndex.from_product([[0.1, 0.2], [0, 1], ["a", "b"]], names=["sigma", "prompt", "key_id"]).to_frame(index=False)
     rows = rows.assign(kind=OWN, n_tokens=4, psi=np.arange(8.0), wrong_psi=0.5, price=8.0)
