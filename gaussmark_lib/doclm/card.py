@@ -15,6 +15,7 @@ from gaussmark_lib import docs
 from gaussmark_lib.doclm.train import Recipe
 
 TEMPLATE = Path(__file__).parent / "model_card.md"
+OWN_TEMPLATE = TEMPLATE.with_name("own_model_card.md")  # for a model of the reader's own text
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, *, recipe: Recipe, curve: pd.DataFrame, **facts: Any) -> Path:
@@ -41,14 +42,15 @@ def card(
     quality: dict[str, float],
     stream_tokens: int,
     hardware: str,
+    template: Path = TEMPLATE,
 ) -> str:
-    """The model card as Markdown, from ``docs.load()``, ``train.bits_per_character`` on held-out text, and the training text's length."""
+    """The model card as Markdown, from the corpus, ``train.bits_per_character`` on held-out text, and the training text's length."""
     lengths = corpus["text"].str.len()
     packages = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
     sources = (lengths.groupby(packages).sum() / 1e3).sort_values(ascending=False).head(12)
     shown = curve[curve["step"] % max(recipe.steps // 10 // 100 * 100, 1) == 0]
     tokens, versions = recipe.steps * recipe.batch_tokens, docs.versions()
-    return TEMPLATE.read_text().format(
+    return template.read_text().format(
         **asdict(recipe),
         parameters=sum(p.numel() for p in model.parameters()) / 1e6,
         quality=quality,

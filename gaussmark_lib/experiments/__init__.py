@@ -1,7 +1,7 @@
 """The experiments behind the notebooks: one file a notebook, with the notebook's name, and what several of them share.
 
 =========================  ===========================================================================
-``motivation``             01: what a watermark on a language model is worth and costs
+``motivation``             01: the likelihood ratio, ψ under fresh keys, strength and price of a language model
 ``level_check``            02: p-values of texts that no key has touched
 ``detectability``          03: detection against the number of tokens
 ``layer_sigma_sweep``      04: the map over weight × σ, predicted and measured

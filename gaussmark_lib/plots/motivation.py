@@ -1,176 +1,70 @@
-"""The figures of notebook 01, one claim each. Lines are exact (or printed) values, dots with bars are simulations with 95% intervals."""
+"""Figures of 01_motivation."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gaussmark_lib import stats
+from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN
 from gaussmark_lib.plots import intervals, style
 
-PRINTED = style.COLOURS[3]
-LEVEL = {"color": "0.6", "linestyle": ":", "linewidth": 1}
-SMALL, WIDE = (6.4, 3.7), (8.6, 3.7)  # one panel, two panels
-DOT = {"marker": "o", "markersize": 4}
+WIDE = (8.6, 3.7)  # two panels
+KINDS = {OWN: ("watermarked with this key", style.WATERMARKED), PLAIN: ("plain text", style.PLAIN)}
 
 
-def _shares(axes: Axes, sigma: pd.Series, hits: pd.Series, n: pd.Series, colour, label: str | None = None) -> None:
-    """Shares with their exact binomial intervals."""
-    estimates = [stats.rate(np.arange(trials) < k) for k, trials in zip(hits, n, strict=True)]
-    intervals.bars(axes, sigma, estimates, markersize=4, capsize=2, color=colour, label=label)
+def log_ratio(table: pd.DataFrame, caption: str) -> Figure:
+    """The log likelihood ratio of each text against its first-order form (columns ``kind, first_order, log_ratio``), nats a text."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    for kind, (label, colour) in KINDS.items():
+        rows = table[table["kind"] == kind]
+        axes.scatter(rows["first_order"], rows["log_ratio"], s=18, alpha=0.6, color=colour, label=label)
+    axes.axline((0, 0), slope=1, **style.THIN, label="equal")
+    axes.set(xlabel="first order: ⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel="log p_{θ+ξ}(y) − log p_θ(y), nats")
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Does the gradient know the likelihood ratio?")
 
 
-def gaussian_rate(table: pd.DataFrame, caption: str) -> Figure:
-    """Mean ψ/√d against σ: simulation, the exact rate, the printed rate, the ceiling no statistic of unit noise can pass."""
-    figure, axes = plt.subplots(figsize=SMALL)
-    sigma = np.geomspace(table["sigma"].min() / 1.2, table["sigma"].max() * 1.2, 200)
-    axes.plot(sigma, sigma / np.sqrt(1 + sigma**2), color=style.THEORY, label="σ/√(1+σ²), what the proof gives")
-    axes.plot(sigma, sigma**2 / np.sqrt(1 + sigma**2), "--", color=PRINTED, label="σ²/√(1+σ²), as printed")
-    axes.axhline(1, **LEVEL, label="ceiling: ψ ≤ ‖ξ‖/σ ≈ √d")
-    value, half = (table[column] / np.sqrt(table["dim"]) for column in ("mean_psi", "sem_psi"))
-    scaled = table.assign(value=value, low=value - 1.96 * half, high=value + 1.96 * half)
-    for (dim, rows), marker in zip(scaled.groupby("dim"), "osD^v", strict=False):
-        intervals.bars(axes, rows["sigma"], rows, marker=marker, markersize=5, capsize=2, label=f"simulated, d = {dim}")
-    axes.set(xscale="log", yscale="log", ylim=(2e-3, 8), xlabel="σ (standard deviation of the noise, unit of the data)", ylabel="mean ψ / √d")
-    return style.caption(figure, caption, "The Gaussian example grows as σ, not as σ²")
-
-
-def gaussian_power(table: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Power against d, one line a σ: exact (noncentral t) and simulated."""
-    figure, axes = plt.subplots(figsize=SMALL)
-    for (sigma, rows), colour in zip(table.groupby("sigma"), sns.color_palette("viridis", table["sigma"].nunique()), strict=True):
-        axes.plot(rows["dim"], rows["power"], color=colour, label=f"σ = {sigma:g}")
-        _shares(axes, rows["dim"], rows["hits"], rows["n"], colour)
-    axes.axhline(level, **LEVEL)
-    axes.set(xscale="log", xlabel="dimension d", ylabel=f"power at level {level:g}")
-    axes.legend(title="lines: exact")
-    return style.caption(figure, caption, "Many weak coordinates make a strong test")
-
-
-def nearest_null(table: pd.DataFrame, floor: float, caption: str) -> Figure:
-    """Distance of the watermark to a null against that null's distance from the mixture."""
-    figure, axes = plt.subplots(figsize=SMALL)
-    x = np.geomspace(table["to_mixture"].min() / 2, table["to_mixture"].max() * 1.5, 200)
-    axes.plot(x, floor + x, color=style.THEORY, label="mutual information + KL(mixture ‖ μ)")
-    axes.axhline(floor, **LEVEL, label=f"the mixture itself: {floor:.4f} nats")
-    axes.plot(table["to_mixture"], table["distance"], "o", markersize=4, alpha=0.5, color=style.PLAIN, label="μ drawn at random")
-    axes.set(xscale="log", yscale="log", xlabel="KL(mixture ‖ μ), nats", ylabel="KL(watermark ‖ null with μ), nats")
-    return style.caption(figure, caption, "No null is nearer to the watermark than the mixture")
-
-
-def chain_errors(table: pd.DataFrame, caption: str) -> Figure:
-    """Size of each approximation against σ, on log axes, with slopes."""
-    figure, axes = plt.subplots(figsize=SMALL)
-    for (step, rows), look in zip(table.groupby("step", sort=False), ["-", "--", ":", "-."], strict=True):
-        slope = np.diff(np.log(rows["rms"].iloc[:2]))[0] / np.diff(np.log(rows["sigma"].iloc[:2]))[0]
-        axes.plot(rows["sigma"], rows["rms"], look, **DOT, label=f"{step} (slope {slope:.2f})")
-    axes.set(xscale="log", yscale="log", xlabel="σ", ylabel="root mean square, nats")
-    return style.caption(figure, caption, "The inner product is right to first order in σ: every error is of second order")
-
-
-def chain_powers(table: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Power against σ of the tests valid for any text, and of those valid only for the model's own text."""
-    figure, panels = plt.subplots(1, 2, sharey=True, figsize=WIDE)
-    titles = {"any text": "level holds for any text", "model text": "level holds for the model's own text only"}
-    best = table[table["test"].str.contains("per text")]
-    for axes, (null, title) in zip(panels, titles.items(), strict=True):
-        tests = table[table["null"] == null].groupby("test", sort=False)
-        for (test, rows), look, colour in zip(tests, ["-", "--", ":"], style.COLOURS, strict=False):
-            axes.plot(rows["sigma"], rows["power"], look, **DOT, color=colour, label=test)
-        if null == "model text":
-            axes.plot(best["sigma"], best["power"], color="0.7", linewidth=4, zorder=0, label="(the best for any text)")
-        axes.axhline(level, **LEVEL)
-        axes.set(xscale="log", xlabel="σ", ylabel=f"power at level {level:g}" if axes is panels[0] else "", title=title)
-    return style.caption(figure, caption, "To first order ψ loses nothing: it follows the best possible test until σ leaves the linear regime")
-
-
-def softmax_power(exact: pd.DataFrame, simulated: pd.DataFrame, limits: dict[str, float], level: float, caption: str) -> Figure:
-    """Summed power against simulated power, by model, with the power that σ → ∞ reaches."""
-    figure, axes = plt.subplots(figsize=SMALL)
-    for (model, limit), colour in zip(limits.items(), style.COLOURS, strict=False):
-        line, dots = (table[table["model"] == model] for table in (exact, simulated))
-        axes.plot(line["sigma"], line["power"], color=colour, label=f"{model}: summed")
-        _shares(axes, dots["sigma"], dots["hits"], dots["n"], colour, f"{model}: simulated")
-        axes.axhline(limit, **LEVEL | {"color": colour}, label=f"{model}: σ → ∞")
-    axes.axhline(level, **LEVEL)
-    axes.set(xscale="log", xlabel="σ", ylabel=f"power at level {level:g}")
-    return style.caption(figure, caption, "The proposition's sum is the power, and few dimensions cap it")
-
-
-def corollary(bounds: pd.DataFrame, miss: pd.DataFrame, simulated: pd.DataFrame, beta: float, caption: str) -> Figure:
-    """Left: K(σ)/σ, which must be negative for the bound to say anything. Right: the bound beside the exact and simulated miss rate."""
+def fresh_keys(table: pd.DataFrame, names: dict[int, str], caption: str) -> Figure:
+    """Densities over keys of ⟨ξ, G⟩ and of ψ (columns ``text, inner, psi``), a colour a text."""
     figure, (left, right) = plt.subplots(1, 2, figsize=WIDE)
-    left.plot(bounds["sigma"], bounds["slope"], **DOT, color=style.WATERMARKED)
-    left.axhline(0, color="0.4", linewidth=1)
-    left.set(xscale="log", xlabel="σ", ylabel="K(σ)/σ = −Λ at this σ", title="Λ ≥ 0 holds in a window of σ, never for all σ")
-    right.plot(miss["sigma"], miss["beta"], color=style.THEORY, label="exact")
-    _shares(right, simulated["sigma"], simulated["n"] - simulated["hits"], simulated["n"], style.THEORY, "simulated")
-    right.plot(bounds["sigma"], bounds["bound"], **DOT, color=style.WATERMARKED, label="corollary, with τ restored")
-    right.axhline(beta, **LEVEL, label=f"β = {beta:g}")
-    right.set(xscale="log", yscale="log", ylim=(miss["beta"].min() / 2, 1.5), xlabel="σ", ylabel="miss rate β")
-    right.set_title("The corollary asks for a larger σ than needed")
-    right.legend(loc="lower right")
-    return style.caption(figure, caption)
+    for (text, name), colour in zip(names.items(), style.COLOURS, strict=False):
+        rows = table[table["text"] == text]
+        for axes, column in ((left, "inner"), (right, "psi")):
+            sns.histplot(
+                rows[column], bins=min(20, int(len(rows) ** 0.5)), stat="density", element="poly", fill=False, color=colour, ax=axes, label=name
+            )
+    style.normal_density(right)
+    left.set(xlabel="⟨ξ, G⟩, nats", title="The inner product")
+    right.set(xlabel="ψ = ⟨ξ, G⟩/(σ‖G‖)", ylabel="", title="Divided by its standard deviation")
+    handles, labels = right.get_legend_handles_labels()
+    right.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return style.caption(figure, caption, "How large are the scores of a key that has nothing to do with the text?")
 
 
-def log_concave(table: pd.DataFrame, level: float, caption: str) -> Figure:
-    """The theorem's bound beside the exact miss rate of the Gaussian example, one colour a dimension."""
-    figure, axes = plt.subplots(figsize=SMALL)
-    for (dim, rows), colour in zip(table.groupby("dim"), style.COLOURS, strict=False):
-        axes.plot(rows["sigma"], rows["beta"], color=colour, label=f"d = {dim}: exact")
-        axes.plot(rows["sigma"], rows["bound"], "--", color=colour, label=f"d = {dim}: theorem")
-        dots = rows[rows["hits"] < rows["n"]].iloc[::2]  # every second: they would touch
-        _shares(axes, dots["sigma"], dots["n"] - dots["hits"], dots["n"], colour)
-    axes.set(xscale="log", yscale="log", ylim=(1e-4, 1.5), xlabel="σ", ylabel=f"miss rate β at level {level:g}")
-    return style.caption(figure, caption, "The log-concave theorem has the right shape, at a somewhat larger σ")
-
-
-def entropy(table: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Against the model's entropy: gradient norms, predicted and exact mean ψ, power."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.3))
-    x = table["entropy"]
-    norms = table.rename(columns={"norm_50": "value", "norm_10": "low", "norm_90": "high"})
-    intervals.band(left, x, norms, alpha=0.25, markersize=4, color=style.PLAIN, label="median; 10% to 90% of texts")
-    left.set(ylabel="‖∇ log p_θ(y)‖", title="Gradients")
-    middle.plot(x, table["predicted_psi"], "--", color=style.THEORY, label="σE‖∇‖")
-    middle.plot(x, table["mean_psi"], **DOT, color=style.WATERMARKED, label="exact")
-    middle.set(ylabel="mean ψ", title="Strength", ylim=(0, None))
-    right.plot(x, table["power"], **DOT, color=style.WATERMARKED, label="exact")
-    right.axhline(level, **LEVEL, label="the level")
-    right.set(ylabel=f"power at level {level:g}", title="Power", ylim=(0, None))
-    for axes in figure.axes:
-        axes.set(xlabel="entropy of p_θ, nats")
-        axes.legend(loc="lower right")
-    return style.caption(figure, caption, "A model that is sure of itself leaves no room for a watermark")
-
-
-def regime(table: pd.DataFrame, caption: str) -> Figure:
-    """Mean ψ and price of three models over their first-order predictions."""
-    figure, (left, right) = plt.subplots(1, 2, sharex=True, figsize=WIDE)
-    for (model, rows), marker in zip(table.groupby("model", sort=False), "osD", strict=True):
-        left.plot(rows["predicted"], rows["mean_psi"], marker=marker, markersize=4, label=model)
-        right.plot(rows["predicted"], rows["price"], marker=marker, markersize=4, label=model)
-    x = np.geomspace(table["predicted"].min(), table["predicted"].max(), 100)
-    left.plot(x, x, **style.THIN, label="σE‖∇‖")
-    right.plot(x, x**2 / 2, **style.THIN, label="(σE‖∇‖)²/2")
-    left.set(ylabel="mean ψ", title="Strength")
-    right.set(ylabel="price, nats a text", title="Price")
-    for axes in (left, right):
-        axes.set(xscale="log", yscale="log", xlabel="predicted ψ = σE‖∇‖")
-    return style.caption(figure, caption, "Three models, one law while the step is short")
-
-
-def language_model(table: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
-    """Measured ψ and price of a language model against the prediction made from unwatermarked text."""
+def language_model(table: pd.DataFrame, caption: str) -> Figure:
+    """Measured ψ and price (nats a token) of a language model against the prediction made from unwatermarked text."""
     figure, (left, right) = plt.subplots(1, 2, figsize=WIDE)
+    intervals.bars(left, table["predicted"], table, "psi", color=style.WATERMARKED, label="right key")
+    intervals.bars(left, table["predicted"], table, "wrong_psi", color=style.WRONG_KEY, label="wrong key")
     x = np.linspace(0, table["predicted"].max() * 1.1, 100)
-    intervals.bars(left, table["predicted"], table, "psi", color=style.WATERMARKED, label="watermarked, right key")
-    intervals.bars(left, table["predicted"], table, "wrong_psi", color=style.WRONG_KEY, label="watermarked, wrong key")
-    left.plot(x, x, **style.THIN, label="measured = predicted")
-    left.set(xlabel="predicted ψ = σ · median ‖∇ log p_θ‖", ylabel="mean ψ", title="Strength")
-    intervals.bars(right, table["predicted"], table, "price", color=style.WATERMARKED, label="measured KL, per token")
-    right.plot(x, x**2 / (2 * n_tokens), **style.THIN, label="ψ²/(2T)")
-    right.set(xlabel="predicted ψ", ylabel="price, nats a token", title="Price")
-    return style.caption(figure, caption, "A real language model obeys the toy's law")
+    left.plot(x, x, **style.THIN, label="as predicted")
+    left.set(xlabel="predicted ψ = σ · median‖G‖ of plain text", ylabel="mean ψ", title="Strength")
+    intervals.bars(right, table["predicted_price"], table, "price", color=style.WATERMARKED, label="measured")
+    top = table["predicted_price"].max() * 1.1
+    right.plot([0, top], [0, top], **style.THIN, label="as predicted")
+    right.set(xlabel="predicted price = ψ²/(2T), nats a token", ylabel="price, nats a token", title="Price")
+    return style.caption(figure, caption, "Do strength and price follow the prediction?")
+
+
+def entropy(table: pd.DataFrame, caption: str) -> Figure:
+    """Length of the gradient against entropy: of a coin, in closed form, and of a language model's texts (columns ``entropy, per_token``)."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=WIDE)
+    q = np.linspace(1e-4, 1 - 1e-4, 400)
+    left.plot(-q * np.log(q) - (1 - q) * np.log(1 - q), 2 * np.sqrt(q * (1 - q)), color=style.THEORY)
+    left.set(xlabel="entropy, nats a toss", ylabel="√E(gradient²)", title="A coin: √(4q(1 − q))", xlim=(0, None), ylim=(0, None))
+    right.scatter(table["entropy"], table["per_token"], s=18, color=style.PLAIN)
+    right.set(
+        xlabel="mean entropy, nats a token", ylabel="‖G‖/√T", title="Plain texts of the language model", ylim=(0, 1.1 * table["per_token"].max())
+    )
+    return style.caption(figure, caption, "Is a gradient longer where the model is less sure?")

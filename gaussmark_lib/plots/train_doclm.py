@@ -15,7 +15,7 @@ def sources(corpus: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots()
     sns.barplot(x=sizes.to_numpy(), y=sizes.index, color=style.PLAIN, ax=axes)
     axes.set(xlabel="prose (million characters)", ylabel="")
-    return style.caption(figure, caption, "Where the words come from")
+    return style.caption(figure, caption, "Where does the text come from?")
 
 
 def curves(curves: dict[str, pd.DataFrame], caption: str) -> Figure:
@@ -25,4 +25,4 @@ def curves(curves: dict[str, pd.DataFrame], caption: str) -> Figure:
         axes.plot(curve["tokens"], curve["loss"], color=colour, linewidth=1, alpha=0.6, label=f"{name}, training")
         axes.plot(curve["tokens"], curve["held_out"], color=colour, linestyle="--", marker=".", label=f"{name}, held out")
     axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)")
-    return style.caption(figure, caption, "Training and held-out loss fall together: no memorisation")
+    return style.caption(figure, caption, "What do training and held-out text cost?")

@@ -51,6 +51,16 @@ def test_the_card_says_what_was_measured(saved):
     assert "{" not in text
 
 
+def test_the_card_of_a_model_of_own_text_does_not_speak_of_documentation(saved):
+    _, _, (tokenizer, facts) = saved
+    folder = card.save(train.new_model(RECIPE), tokenizer, saved[0], **facts, template=card.OWN_TEMPLATE)
+    text = (folder / "README.md").read_text()
+    for fact in ("1.234", "12,345", "2 paragraphs and 104 characters to train on", "| 1,000 | 20 | 4.500 | 4.750 |"):
+        assert fact in text, fact
+    assert "{" not in text
+    assert "documentation" not in text
+
+
 def test_a_new_model_replaces_the_old_one_whole(saved):
     folder, _, (tokenizer, facts) = saved
     (folder / "stale.txt").write_text("of the old one")

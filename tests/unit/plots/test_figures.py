@@ -22,6 +22,7 @@ from gaussmark_lib.plots import (
     robustness,
     speed,
     style,
+    theory_in_full,
     train_doclm,
 )
 from gaussmark_lib.plots import token_level_keys as token_figures
@@ -90,25 +91,35 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         ),
         3,
     ),
-    "gaussian_rate": lambda: (motivation.gaussian_rate(binomials(), "n"), 6),
-    "gaussian_power": lambda: (motivation.gaussian_power(binomials(), 0.05, "n"), 6),
-    "nearest_null": lambda: (motivation.nearest_null(pd.DataFrame({"to_mixture": [0.1, 0.2], "distance": [0.2, 0.3]}), 0.1, "n"), 0),
-    "chain_errors": lambda: (motivation.chain_errors(cross(step=list("abcd"), sigma=[0.1, 0.3]).assign(rms=lambda t: t["sigma"] ** 2), "n"), 0),
+    "gaussian_rate": lambda: (theory_in_full.gaussian_rate(binomials(), "n"), 6),
+    "gaussian_power": lambda: (theory_in_full.gaussian_power(binomials(), 0.05, "n"), 6),
+    "nearest_null": lambda: (theory_in_full.nearest_null(pd.DataFrame({"to_mixture": [0.1, 0.2], "distance": [0.2, 0.3]}), 0.1, "n"), 0),
+    "chain_errors": lambda: (theory_in_full.chain_errors(cross(step=list("abcd"), sigma=[0.1, 0.3]).assign(rms=lambda t: t["sigma"] ** 2), "n"), 0),
     "chain_powers": lambda: (
-        motivation.chain_powers(cross(null=["any text", "model text"], test=["a", "per text"], sigma=[0.1, 0.3]).assign(power=0.3), 0.05, "n"),
+        theory_in_full.chain_powers(cross(null=["any text", "model text"], test=["a", "per text"], sigma=[0.1, 0.3]).assign(power=0.3), 0.05, "n"),
         0,
     ),
-    "softmax_power": lambda: (motivation.softmax_power(binomials(), binomials(), {"d = 2": 0.9}, 0.05, "n"), 6),
-    "corollary": lambda: (motivation.corollary(binomials().assign(slope=-1.0), binomials(), binomials(), 0.1, "n"), 6),
-    "log_concave": lambda: (motivation.log_concave(binomials(), 0.05, "n"), 4),
+    "softmax_power": lambda: (theory_in_full.softmax_power(binomials(), binomials(), {"d = 2": 0.9}, 0.05, "n"), 6),
+    "corollary": lambda: (theory_in_full.corollary(binomials().assign(slope=-1.0), binomials(), binomials(), 0.1, "n"), 6),
+    "log_concave": lambda: (theory_in_full.log_concave(binomials(), 0.05, "n"), 4),
     "entropy of toys": lambda: (
-        motivation.entropy(
+        theory_in_full.entropy(
             pd.DataFrame({"entropy": [1.0, 2.0]}).assign(norm_10=1.0, norm_50=2.0, norm_90=3.0, predicted_psi=1.0, mean_psi=1.0, power=0.5), 0.05, "n"
         ),
         0,
     ),
-    "regime": lambda: (motivation.regime(cross(model=list("abc"), predicted=[0.1, 1.0]).assign(mean_psi=0.5, price=0.1), "n"), 0),
-    "language_model": lambda: (motivation.language_model(named(pd.DataFrame({"predicted": [1.0, 2.0]}), "psi", "wrong_psi", "price"), 100, "n"), 6),
+    "regime": lambda: (theory_in_full.regime(cross(model=list("abc"), predicted=[0.1, 1.0]).assign(mean_psi=0.5, price=0.1), "n"), 0),
+    "schematic": lambda: (first_watermark.schematic(np.eye(2), np.ones((2, 2)), 0.2, "n"), 0),
+    "log_ratio": lambda: (motivation.log_ratio(cross(kind=[OWN, PLAIN], text=range(3)).assign(first_order=1.0, log_ratio=1.1), "n"), 0),
+    "fresh_keys": lambda: (
+        motivation.fresh_keys(cross(text=[0, 1], key=range(9)).assign(inner=N.normal(size=18), psi=1.0), {0: "a", 1: "b"}, "n"),
+        0,
+    ),
+    "language_model": lambda: (
+        motivation.language_model(named(pd.DataFrame({"predicted": [1.0, 2.0], "predicted_price": 0.1}), "psi", "wrong_psi", "price"), "n"),
+        6,
+    ),
+    "entropy of texts": lambda: (motivation.entropy(pd.DataFrame({"entropy": [1.0, 2.0], "per_token": [0.5, 0.7]}), "n"), 0),
     "qq": lambda: (level_check.qq(cross(kind=["docs", "source"], text=range(9)).assign(p_value=N.uniform(size=18)), "n"), 0),
     "realised_levels": lambda: (level_check.realised_levels(cross(kind=["docs", "source"], level=[0.05, 0.01]).assign(**ESTIMATE), "n"), 4),
     "per_key_rates": lambda: (level_check.per_key_rates(cross(kind=["docs", "source"], key_id=list("abc")).assign(**ESTIMATE), 0.05, "n"), 0),
@@ -265,7 +276,7 @@ def test_a_figure_draws_every_interval_and_names_its_axes(name):
     style.use()
     figure, n_bars = FIGURES[name]()
     assert drawn_bars(figure) == n_bars
-    assert all(axes.get_xlabel() or axes.get_ylabel() for axes in figure.axes)
+    assert all(axes.get_xlabel() or axes.get_ylabel() for axes in figure.axes if axes.axison)  # not of a schematic
     assert [text.get_text() for text in figure.texts if text.get_text().startswith("n")] or "Framed" in figure.texts[-1].get_text()
     plt.close("all")
 
@@ -285,7 +296,7 @@ def test_every_public_figure_is_drawn_here():
     files = (detectability, first_watermark, kgw_baseline, layer_sigma_sweep, level_check, low_rank, motivation, playground, quality, robustness)
     count = sum(
         1
-        for file in (*files, speed, train_doclm, token_figures)
+        for file in (*files, speed, theory_in_full, train_doclm, token_figures)
         for name, function in vars(file).items()
         if not name.startswith("_") and callable(function) and getattr(function, "__annotations__", {}).get("return") is plt.Figure
     )
