@@ -155,22 +155,36 @@ def answers(
     return pd.DataFrame(where).join(found.assign(outcome=[outcome(row.metric, row.test, level) for row in compared]))
 
 
+def detected(prediction: pd.DataFrame, texts: pd.DataFrame, *, level: float = 0.05) -> pd.DataFrame:
+    """One row a cell: columns of :func:`predicted`, ``wrong_psi, median_p, n``, mean ``psi, tpr`` with ``…_low, …_high`` over prompts × keys."""
+    rows = []
+    for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
+        cell = cell.assign(hit=cell["psi"] >= stats.threshold(level)).sort_values("key_id", kind="stable")
+        psi, tpr = (crossed.mean(cell, column, share=column == "hit", n_resamples=400) for column in ("psi", "hit"))
+        row = {"weight": weight, "sigma": sigma, "wrong_psi": cell["wrong_psi"].mean(), "median_p": cell["p_value"].median(), "n": psi.n}
+        rows.append(row | psi.row("psi") | tpr.row("tpr"))
+    return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])
+
+
 def summary(
     prediction: pd.DataFrame, texts: pd.DataFrame, passages: pd.DataFrame, *, level: float = 0.05, margin: float = compare.CROSS_ENTROPY.margin
 ) -> pd.DataFrame:
     """One row a cell: what was predicted, what was measured, what it costs.
 
     Returns:
-        Columns of :func:`predicted`, ``wrong_psi, median_p, n``; with ``…_low, …_high``, mean ``psi`` and ``tpr`` (over prompts and keys)
-        and ``delta`` (cross-entropy, nats a token, over passages); ``delta_p``; ``outcome, verdict`` (``quality.verdict`` with this margin).
+        Columns of :func:`detected`; ``delta, delta_low, delta_high`` (change of the cross-entropy, nats a token, over passages), ``delta_p``, and
+        ``outcome, verdict`` of ``quality.verdict`` on it with this margin.
     """
     metric, rows = replace(compare.CROSS_ENTROPY, margin=margin), []
-    for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
-        cell = cell.assign(hit=cell["psi"] >= stats.threshold(level)).sort_values("key_id", kind="stable")
-        psi, tpr = (crossed.mean(cell, column, share=column == "hit", n_resamples=400) for column in ("psi", "hit"))
-        pairs = passages[(passages["weight"] == weight) & (passages["sigma"] == sigma)]
+    for (weight, sigma), pairs in passages.groupby(["weight", "sigma"], sort=False):
         delta = stats.paired(pairs["base"], pairs["watermarked"])
-        row = {"weight": weight, "sigma": sigma, "wrong_psi": cell["wrong_psi"].mean(), "median_p": cell["p_value"].median(), "n": psi.n}
-        row |= psi.row("psi") | tpr.row("tpr") | delta.change.row("delta")
-        rows.append(row | {"delta_p": delta.p_value, "outcome": outcome(metric, delta, level), "verdict": sentence(metric, delta, level)})
-    return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])
+        says = {"delta_p": delta.p_value, "outcome": outcome(metric, delta, level), "verdict": sentence(metric, delta, level)}
+        rows.append({"weight": weight, "sigma": sigma} | delta.change.row("delta") | says)
+    return detected(prediction, texts, level=level).merge(pd.DataFrame(rows), on=["weight", "sigma"])
+
+
+def outcomes(cells: pd.DataFrame, *, level: float = 0.05, margin: float = compare.CROSS_ENTROPY.margin) -> pd.Series:
+    """``quality.verdict.outcome`` of the cells of a table made before, from its ``delta, delta_low, delta_high, delta_p``."""
+    metric = replace(compare.CROSS_ENTROPY, margin=margin)
+    tests = (stats.Paired(stats.Estimate(cell.delta, cell.delta_low, cell.delta_high, int(cell.n)), cell.delta_p, 0) for cell in cells.itertuples())
+    return pd.Series([outcome(metric, test, level) for test in tests], index=cells.index)

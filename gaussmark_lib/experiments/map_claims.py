@@ -45,6 +45,12 @@ def wrong_key(texts: pd.DataFrame, level: float, **options) -> stats.Estimate:
     return _over_cells(texts, texts["wrong_psi"] >= stats.threshold(level), share=True, **options)
 
 
+def change(texts: pd.DataFrame, first: float, last: float, **options) -> stats.Estimate:
+    """Mean ψ at one σ less that at another, paired over prompts and keys."""
+    psi = texts.pivot(index=["prompt", "key_id"], columns="sigma", values="psi")
+    return crossed.mean((psi[last] - psi[first]).rename("change").reset_index(), "change", **options)
+
+
 def cost_of_noise(passages: pd.DataFrame) -> stats.Estimate:
     """Δ cross-entropy at the largest σ less that at the smallest, mean over the weights, paired by passage."""
     nats = passages.groupby(["sigma", "passage"])["watermarked"].mean().unstack("sigma")

@@ -1,5 +1,6 @@
 """Figures of 04_layer_sigma_sweep: rows are weights, columns are σ."""
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
@@ -80,7 +81,8 @@ def detection(cells: pd.DataFrame, level: float, caption: str) -> Figure:
 
 def outcomes(cells: pd.DataFrame, column: str, label: str, margin: float, caption: str) -> Figure:
     """A number in each cell over weights × σ; its colour is what may be said of the cell against the base model (``outcome``), and no more."""
-    figure, axes = plt.subplots(figsize=_size(cells, 1.7))
+    width, height = _size(cells, 1.7)
+    figure, axes = plt.subplots(figsize=(width, height + 0.4), layout="constrained")
     places = {name: place for place, name in enumerate(OUTCOMES)}
     look = {"cmap": list(OUTCOMES.values()), "vmin": 0, "vmax": len(OUTCOMES) - 1, "annot": _grid(cells, column), "fmt": ".3f"}
     _heat(axes, cells.assign(outcome=cells["outcome"].map(places)), "outcome", "", **look)
@@ -94,15 +96,17 @@ def too_much(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.0))
     for (weight, rows), colour in zip(cells.groupby("weight", sort=False), style.COLOURS, strict=False):
         look = {"color": colour, "label": short(weight), "linestyle": "-", "markersize": 4, "capsize": 2}
+        rows = rows.sort_values("sigma")
         intervals.bars(left, rows["predicted_psi"], rows, "psi", **look)
         intervals.bars(right, rows["predicted_psi"], rows, "tpr", **look)
-    ends = [cells["predicted_psi"].min(), cells["predicted_psi"].max()]
-    left.plot(ends, ends, **style.THIN, label="measured = predicted")
+    grid = np.geomspace(cells["predicted_psi"].min(), cells["predicted_psi"].max(), 100)
+    left.plot(grid, grid, **style.THIN, label="measured = predicted")
     right.axhline(level, **style.DOTTED, label=f"level {level}")
-    bottom, top = min(0.0, cells["psi_low"].min()), 1.3 * cells["psi_high"].max()
+    bottom, top = min(0.0, cells["psi_low"].min()), 1.5 * cells["psi_high"].max()
     left.set(xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="measured mean ψ", ylim=(bottom, top), title="How far does ψ rise with σ?")
     right.set(xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="share detected", ylim=(-0.02, 1.02), title="And the share detected?")
-    left.legend()
+    left.legend(loc="upper right")
+    right.legend(loc="center right")
     return style.caption(figure, caption)
 
 
