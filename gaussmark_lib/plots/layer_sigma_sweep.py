@@ -94,19 +94,21 @@ def outcomes(cells: pd.DataFrame, column: str, label: str, margin: float, captio
 def too_much(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     """Mean ψ with the line of the prediction, and the share detected, against the predicted ψ up to far beyond the linear regime, a line a weight."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.0))
-    for (weight, rows), colour in zip(cells.groupby("weight", sort=False), style.COLOURS, strict=False):
-        look = {"color": colour, "label": short(weight), "linestyle": "-", "markersize": 4, "capsize": 2}
+    for number, (weight, rows) in enumerate(cells.groupby("weight", sort=False)):
         rows = rows.sort_values("sigma")
-        intervals.bars(left, rows["predicted_psi"], rows, "psi", **look)
-        intervals.bars(right, rows["predicted_psi"], rows, "tpr", **look)
+        at = rows["predicted_psi"] * 1.08**number  # side by side
+        look = {"color": style.COLOURS[number], "linestyle": "-", "markersize": 4, "capsize": 2}
+        intervals.bars(left, at, rows, "psi", label=short(weight), **look)
+        intervals.bars(right, at, rows, "tpr", **look)
     grid = np.geomspace(cells["predicted_psi"].min(), cells["predicted_psi"].max(), 100)
     left.plot(grid, grid, **style.THIN, label="measured = predicted")
-    right.axhline(level, **style.DOTTED, label=f"level {level}")
+    right.axhline(level, **style.DOTTED)
     bottom, top = min(0.0, cells["psi_low"].min()), 1.5 * cells["psi_high"].max()
     left.set(xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="measured mean ψ", ylim=(bottom, top), title="How far does ψ rise with σ?")
-    right.set(xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="share detected", ylim=(-0.02, 1.02), title="And the share detected?")
+    right.set(
+        xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="share detected", ylim=(-0.02, 1.02), title=f"And the share detected at {level}?"
+    )
     left.legend(loc="upper right")
-    right.legend(loc="center right")
     return style.caption(figure, caption)
 
 

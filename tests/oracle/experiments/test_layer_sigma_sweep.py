@@ -156,7 +156,7 @@ def test_ratios_are_means_over_the_cells_of_a_range_and_of_a_kind():
     cells = pd.DataFrame(where, columns=["weight", "sigma", "predicted_psi"])
     texts = cells.merge(pd.DataFrame({"prompt": [0, 0, 1, 1], "key_id": list("abab"), "extra": [0.1, -0.1, 0.3, -0.3]}), how="cross")
     share = np.where(texts["weight"].str.contains("gate"), 0.8, 1.0)
-    texts = texts.assign(psi=(share + texts["extra"]) * texts["predicted_psi"], wrong_psi=[2.0, 0, 0, 0] * 4)
+    texts = texts.assign(psi=(share + texts["extra"]) * texts["predicted_psi"], wrong_psi=[2.0, 0, 0, 0] * 4).drop(columns="predicted_psi")
     assert map_claims.ratio(texts, cells, 2, 6).value == pytest.approx((1 + 1 + 0.8) / 3)
     bends = map_claims.bends(texts, cells)
     assert {kind: found.value for kind, found in bends.items()} == pytest.approx({"up": 1.0, "gate": 0.8})
