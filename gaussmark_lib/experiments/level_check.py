@@ -107,7 +107,10 @@ def rates(psi: Float[np.ndarray, "keys texts"], keys: Sequence[perturb.Key], lev
 
 
 def spread(values: Float[np.ndarray, " keys"], expected: float, *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0) -> stats.Estimate:
-    """Standard deviation over keys, over an expected one, with the percentile bootstrap over the keys; the texts are given."""
+    """Standard deviation over keys, over an expected one, with the percentile bootstrap over the keys; the texts are given.
+
+    The interval is too narrow where a few keys out of few make up most of the spread.
+    """
     interval = bootstrap((values,), np.std, n_resamples=n_resamples, method="percentile", rng=seed).confidence_interval
     return stats.Estimate(*(float(x / expected) for x in (values.std(), *interval)), len(values))
 
