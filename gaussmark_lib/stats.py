@@ -6,7 +6,7 @@ the mean of ψ, and Φ(σ‖G‖ − τ_α) the power at level α (the Gaussian-
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -152,12 +152,14 @@ def matrix(table: pd.DataFrame, column: str, index: str = "prompt", columns: str
 
 
 def crossed_interval(
-    statistic: Callable[..., float], *matrices: ArrayLike, confidence: float = 0.95, n_resamples: int = N_RESAMPLES, seed: int = 0
+    statistic: Callable, *matrices: ArrayLike, share: bool = False, confidence: float = 0.95, n_resamples: int = N_RESAMPLES, seed: int = 0
 ) -> Estimate:
     """A statistic of texts that are prompts × keys, with an interval over both; n counts texts.
 
     Texts of one prompt are alike, and so are those of one key. So prompts and keys are resampled, independently of each other and alike in all
     matrices (Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007), which is conservative. With three keys it is a rough guide.
+    With ``share``, the statistic is a share of hits, such as a detection rate or an AUC. At 0 or 1 all resamples agree, and their interval would have
+    no width: it is then the exact binomial one with each prompt as one trial, and speaks of these keys alone, whose differences cannot show.
     """
     checks.share(confidence, "confidence")
     checks.whole(n_resamples, "n_resamples", StatisticsError)
@@ -166,19 +168,21 @@ def crossed_interval(
     shapes = [values.shape for values in matrices]
     if len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][0] < 2:
         raise StatisticsError(f"expected matrices of one shape, two or more prompts × keys, got {shapes}")
-    (n_prompts, n_keys), rng, draws = shapes[0], np.random.default_rng(seed), []
+    (n_prompts, n_keys), rng, draws, value = shapes[0], np.random.default_rng(seed), [], float(statistic(*matrices))
+    if share and value in (0.0, 1.0):
+        return replace(rate(np.full(n_prompts, value), confidence), n=n_prompts * n_keys)
     for _ in range(n_resamples):
         chosen = np.ix_(rng.integers(n_prompts, size=n_prompts), rng.integers(n_keys, size=n_keys))
         draws.append(statistic(*(values[chosen] for values in matrices)))
     low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Estimate(float(statistic(*matrices)), float(low), float(high), n_prompts * n_keys)
+    return Estimate(value, float(low), float(high), n_prompts * n_keys)
 
 
 def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
     """ROC of ψ: ``fpr``, ``tpr``, ``threshold``; scikit-learn's, higher ψ meaning watermarked."""
     null, watermarked = _two_samples(null, watermarked)
-    labels = np.repeat([0, 1], [null.size, watermarked.size])
-    return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), roc_curve(labels, np.append(null, watermarked)), strict=True)))
+    points = roc_curve(np.repeat([0, 1], [null.size, watermarked.size]), np.append(null, watermarked))
+    return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), points, strict=True)))
 
 
 def auc(null: ArrayLike, watermarked: ArrayLike) -> float:

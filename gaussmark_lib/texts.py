@@ -72,7 +72,7 @@ def beginnings(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list
     tokens.check_lm(lm)
     checks.whole(n, "n", CorpusError)
     checks.whole(n_tokens, "n_tokens", CorpusError)
-    rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
+    rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens if kind in KINDS else None)["text"]
     found = list(islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n))
     if len(found) < n:
         raise CorpusError(f"{kind}: expected {n} texts of at least {n_tokens} tokens, found {len(found)}; ask for fewer or shorter ones")

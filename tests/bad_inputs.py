@@ -391,6 +391,7 @@ def doors(folder: Path) -> dict[str, Door]:
             door(two_sample.classifier, {"x": EMBEDDED, "y": -EMBEDDED}, {"x": some, "y": some, "seed": "seed"}, runs=False),
             door(verdict.Metric, {"name": "x", "unit": "", "worse": "higher", "margin": 0.1}, {"worse": "word", "margin": "positive?"}),
             door(verdict.sentence, {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired}, {"level": "share"}),
+            door(verdict.outcome, {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired}, {"level": "share"}),
             door(
                 win_rate.compare,
                 {"judge": None, "prompts": ["a"], "candidates": ["b"], "references": ["b"]},

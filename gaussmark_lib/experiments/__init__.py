@@ -5,6 +5,7 @@
 ``level_check``            02: p-values of texts that no key has touched
 ``detectability``          03: detection against the number of tokens
 ``layer_sigma_sweep``      04: the map over weight × σ, predicted and measured
+``map_claims``             04: what the map says, as estimates with intervals
 ``exchange``               05: what a unit of ψ costs (its other measures are the room ``quality``)
 ``robustness``             06: every scheme × every corruption
 ``fading``                 06: why ψ falls under edits, signal and norm apart
@@ -15,6 +16,7 @@
 ``playground``             11: the playground without its widgets
 ``written_and_scored``     what they share: write under each key, score under each key, labelled
 ``crossed``                figures of prompts × keys, with intervals over both
+``lengths``                how long texts can be on this model
 ``compared``               schemes against each other, paired over prompts and keys
 =========================  ===========================================================================
 """

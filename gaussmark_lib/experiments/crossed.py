@@ -31,7 +31,10 @@ def detection(own: np.ndarray, plain: np.ndarray, median_p: Callable[[np.ndarray
     for level in LEVELS:
         share = partial(_share, level=level)
         figures |= {f"TPR at {level}": (share, (own,)), f"false positives at {level}": (share, (plain,))}
-    return [{"figure": figure} | stats.crossed_interval(statistic, *matrices, **options).row() for figure, (statistic, matrices) in figures.items()]
+    return [
+        {"figure": figure} | stats.crossed_interval(statistic, *matrices, share=figure != "median p", **options).row()
+        for figure, (statistic, matrices) in figures.items()
+    ]
 
 
 def _auc(plain: np.ndarray, own: np.ndarray) -> float:

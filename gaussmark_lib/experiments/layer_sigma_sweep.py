@@ -5,6 +5,7 @@ weight from the same backward pass. Where the two maps differ, linearity ends. A
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,13 +15,30 @@ from transformers import PreTrainedModel
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, stats
 from gaussmark_lib.experiments import crossed, written_and_scored
 from gaussmark_lib.quality import compare
+from gaussmark_lib.quality.verdict import outcome, sentence
 from gaussmark_lib.tokens import Texts
 
 
 def mlp_weights(model: PreTrainedModel, blocks: Iterable[int] | None = None) -> list[str]:
-    """Full names of the MLP matrices of each block (up, gate and down, or what the architecture calls them), in order; of all blocks by default."""
-    names = [name for name in models.watermarkable(model) if ".mlp." in name]
+    """Full names of the MLP matrices of each block (up, gate and down, or what the architecture calls them), in order; of all blocks by default.
+
+    Where no name says ``mlp``, all matrices in blocks that are not of the attention.
+    """
+    inside = [name for name in models.watermarkable(model) if _block(name)]
+    names = [name for name in inside if ".mlp." in name] or [name for name in inside if "attn" not in name and "attention" not in name]
     return names if blocks is None else [name for name in names if _block(name) in set(map(str, blocks))]
+
+
+def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
+    """The rows of a map where none are named: n of the MLP matrices, evenly spread from the first block to the last; None for all."""
+    names = mlp_weights(model) or models.watermarkable(model)
+    return names if n is None else [names[i] for i in sorted({round(i) for i in np.linspace(0, len(names) - 1, min(n, len(names)))})]
+
+
+def output_head(model: PreTrainedModel) -> str | None:
+    """Full name of the output head's matrix, where it is a matrix of its own and not that of the input embeddings."""
+    head = model.get_output_embeddings()
+    return next((name for name in models.watermarkable(model) if model.get_submodule(name.removesuffix(".weight")) is head), None)
 
 
 def _block(weight: str) -> str | None:
@@ -35,34 +53,38 @@ def short(weight: str) -> str:
     >>> short("lm_head.weight")
     'lm_head'
     """
-    block, name = _block(weight), weight.removesuffix(".weight").split(".")[-1]
-    return f"{block}.{name}" if block else name
+    block = _block(weight)
+    return f"{block}.{matrix_kind(weight)}" if block else matrix_kind(weight)
 
 
-def predicted(
-    lm: models.LM,
-    prompts: Texts,
-    weights: Sequence[str],
-    sigmas: Sequence[float],
-    *,
-    n_tokens: int,
-    level: float = 0.05,
-    seed: int = 0,
-    batch_size: int = 128,
-    dtype: str | None = None,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The map from plain continuations of the prompts alone, with one gradient pass for all weights; and their gradient norms.
+def matrix_kind(weight: str) -> str:
+    """``down_proj`` for ``model.layers.4.mlp.down_proj.weight``."""
+    return weight.removesuffix(".weight").split(".")[-1]
 
-    Returns:
-        One row a cell: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), ``predicted_power`` (at ``level``); and ``gradients.norms``'s table.
+
+def norms(lm: models.LM, prompts: Texts, weights: Sequence[str], *, n_tokens: int, seed: int = 0, batch_size: int = 128, **settings) -> pd.DataFrame:
+    """‖G‖ of plain continuations of the prompts for all weights, from one gradient pass: ``gradients.norms``'s table.
+
+    Args:
+        settings: ``dtype`` of ``gradients.norms``, and ``top_p, temperature, until_end`` of ``generate.sample``.
     """
-    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size)
-    norms = gradients.norms(lm.model, prompts, plain, weights, dtype=dtype)
+    dtype = settings.pop("dtype", None)
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size, **settings)
+    return gradients.norms(lm.model, prompts, plain, weights, dtype=dtype)
+
+
+def sigmas_for(norms: pd.DataFrame, psis: Sequence[float]) -> list[float]:
+    """The columns of a map where none are named: the σ, to two digits, at which the weight of median mean ‖G‖ has these predicted ψ."""
+    middle = norms.groupby("weight")["grad_norm"].mean().median()
+    return [float(f"{psi / middle:.2g}") for psi in psis]
+
+
+def predicted(norms: pd.DataFrame, sigmas: Sequence[float], *, level: float = 0.05) -> pd.DataFrame:
+    """The map from plain text alone (:func:`norms`), a row a cell: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), ``predicted_power`` (at level)."""
     rows = []
-    for weight, sigma in product(weights, sigmas):
-        norm = norms.loc[norms["weight"] == weight, "grad_norm"]
+    for (weight, norm), sigma in product(norms.groupby("weight", sort=False)["grad_norm"], sigmas):
         rows.append((weight, sigma, sigma * norm.mean(), stats.predicted_power(norm, sigma, level)))
-    return pd.DataFrame(rows, columns=["weight", "sigma", "predicted_psi", "predicted_power"]), norms
+    return pd.DataFrame(rows, columns=["weight", "sigma", "predicted_psi", "predicted_power"])
 
 
 def measured(
@@ -78,7 +100,7 @@ def measured(
 ) -> pd.DataFrame:
     """Continues every prompt in every cell, a weight at a time, and tests each text for its own key and the next: ``written_and_scored.own_rows``.
 
-    Options are ``batch_size`` and ``dtype`` of ``written_and_scored.of_cells``.
+    Options are ``batch_size``, ``sampling`` and ``dtype`` of ``written_and_scored.of_cells``.
     """
     tables = []
     for weight in weights:
@@ -121,67 +143,48 @@ def answers(
         definitions: tasks as for ``quality.harness.evaluate``.
 
     Returns:
-        One row a cell × task: ``weight, sigma, task, base, value`` (accuracies), ``difference, low, high, n, p_value, flagged`` (at the level).
+        One row a cell × task: ``weight, sigma, task, base, value`` (accuracies), ``difference, low, high, n, p_value``, and ``outcome, verdict`` of
+        ``quality.verdict``, with a margin of five points.
     """
     cells = {f"{weight} {sigma}": perturb.Watermark(weight, sigma) for weight, sigma in product(weights, sigmas)}
     contenders = [compare.Contender("base"), *(compare.Contender(name, wm, key) for name, wm in cells.items())]
-    rows = compare.table(compare.task_rows(compare.evaluations(lm, contenders, definitions, batch_size=batch_size)), level)
-    where = pd.DataFrame([{"weight": cells[name].weight, "sigma": cells[name].sigma} for name in rows["model"]])
-    wanted = rows.rename(columns={"metric": "task"})[["task", "base", "value", "difference", "low", "high", "n", "p_value", "flagged"]]
-    return pd.concat([where, wanted.reset_index(drop=True)], axis=1)
+    compared = compare.task_rows(compare.evaluations(lm, contenders, definitions, batch_size=batch_size))
+    rows = compare.table(compared, level).rename(columns={"metric": "task"})
+    found = rows[["task", "base", "value", "difference", "low", "high", "n", "p_value", "verdict"]]
+    where = [{"weight": cells[name].weight, "sigma": cells[name].sigma} for name in rows["model"]]
+    return pd.DataFrame(where).join(found.assign(outcome=[outcome(row.metric, row.test, level) for row in compared]))
 
 
-def summary(prediction: pd.DataFrame, texts: pd.DataFrame, passages: pd.DataFrame, *, level: float = 0.05) -> pd.DataFrame:
-    """One row a cell: what was predicted, what was measured, what it costs.
-
-    Returns:
-        Columns of :func:`predicted`, ``wrong_psi, median_p, n``; with ``…_low, …_high``, mean ``psi`` (over prompts and keys), ``tpr`` (over texts)
-        and ``delta`` (cross-entropy, nats a token, over passages); ``delta_p``; ``indistinguishable``: ``delta_p`` exceeds the level.
-    """
+def detected(prediction: pd.DataFrame, texts: pd.DataFrame, *, level: float = 0.05) -> pd.DataFrame:
+    """One row a cell: columns of :func:`predicted`, ``wrong_psi, median_p, n``, mean ``psi, tpr`` with ``…_low, …_high`` over prompts × keys."""
     rows = []
     for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
-        psi = crossed.mean(cell.sort_values("key_id", kind="stable"), "psi", n_resamples=400)
-        detected = stats.tpr(cell["psi"], level)
-        pairs = passages[(passages["weight"] == weight) & (passages["sigma"] == sigma)]
-        delta = stats.paired(pairs["base"], pairs["watermarked"])
-        row = {"weight": weight, "sigma": sigma, "wrong_psi": cell["wrong_psi"].mean(), "median_p": cell["p_value"].median(), "n": detected.n}
-        row |= psi.row("psi") | detected.row("tpr") | delta.change.row("delta")
-        rows.append(row | {"delta_p": delta.p_value, "indistinguishable": bool(delta.p_value > level)})
+        cell = cell.assign(hit=cell["psi"] >= stats.threshold(level)).sort_values("key_id", kind="stable")
+        psi, tpr = (crossed.mean(cell, column, share=column == "hit", n_resamples=400) for column in ("psi", "hit"))
+        row = {"weight": weight, "sigma": sigma, "wrong_psi": cell["wrong_psi"].mean(), "median_p": cell["p_value"].median(), "n": psi.n}
+        rows.append(row | psi.row("psi") | tpr.row("tpr"))
     return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])
 
 
-def agreement(cells: pd.DataFrame, up_to: float = 4.0) -> dict[str, float]:
-    """Predicted against measured mean ψ over the cells predicted up to a bound: ``r`` (Pearson), ``median_error`` (relative), ``n``."""
-    linear = cells[cells["predicted_psi"] <= up_to]
-    error = ((linear["psi"] - linear["predicted_psi"]) / linear["predicted_psi"]).abs()
-    return {"r": float(np.corrcoef(linear["predicted_psi"], linear["psi"])[0, 1]), "median_error": float(error.median()), "n": len(linear)}
-
-
-def search_sigma(
-    lm: models.LM,
-    prompts: Texts,
-    weight: str,
-    keys: Sequence[perturb.Key],
-    *,
-    n_tokens: int,
-    power: float,
-    level: float,
-    low: float,
-    high: float,
-    steps: int,
-    seed: int = 0,
+def summary(
+    prediction: pd.DataFrame, texts: pd.DataFrame, passages: pd.DataFrame, *, level: float = 0.05, margin: float = compare.CROSS_ENTROPY.margin
 ) -> pd.DataFrame:
-    """What one does without a prediction: bisect (on the log scale) for the σ at which a measured TPR is the wanted power.
+    """One row a cell: what was predicted, what was measured, what it costs.
 
     Returns:
-        One row a step: ``sigma``, ``value, low, high, n`` of the TPR, ``next`` (the next σ), ``tokens`` (generated so far).
+        Columns of :func:`detected`; ``delta, delta_low, delta_high`` (change of the cross-entropy, nats a token, over passages), ``delta_p``, and
+        ``outcome, verdict`` of ``quality.verdict`` on it with this margin.
     """
-    rows, spent = [], 0
-    for step in range(steps):
-        sigma = float(np.sqrt(low * high))
-        texts = measured(lm, prompts, [weight], [sigma], keys, n_tokens=n_tokens, seed=seed + 1000 * step)
-        detected = stats.tpr(texts["psi"], level)
-        low, high = (sigma, high) if detected.value < power else (low, sigma)
-        spent += len(texts) * n_tokens
-        rows.append({"sigma": sigma} | detected.row() | {"next": float(np.sqrt(low * high)), "tokens": spent})
-    return pd.DataFrame(rows)
+    metric, rows = replace(compare.CROSS_ENTROPY, margin=margin), []
+    for (weight, sigma), pairs in passages.groupby(["weight", "sigma"], sort=False):
+        delta = stats.paired(pairs["base"], pairs["watermarked"])
+        says = {"delta_p": delta.p_value, "outcome": outcome(metric, delta, level), "verdict": sentence(metric, delta, level)}
+        rows.append({"weight": weight, "sigma": sigma} | delta.change.row("delta") | says)
+    return detected(prediction, texts, level=level).merge(pd.DataFrame(rows), on=["weight", "sigma"])
+
+
+def outcomes(cells: pd.DataFrame, *, level: float = 0.05, margin: float = compare.CROSS_ENTROPY.margin) -> pd.Series:
+    """``quality.verdict.outcome`` of the cells of a table made before, from its ``delta, delta_low, delta_high, delta_p``."""
+    metric = replace(compare.CROSS_ENTROPY, margin=margin)
+    tests = (stats.Paired(stats.Estimate(cell.delta, cell.delta_low, cell.delta_high, int(cell.n)), cell.delta_p, 0) for cell in cells.itertuples())
+    return pd.Series([outcome(metric, test, level) for test in tests], index=cells.index)

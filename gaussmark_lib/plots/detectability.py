@@ -21,21 +21,24 @@ def median_p(figures: pd.DataFrame, plain: pd.Series, caption: str) -> Figure:
         axes.text(plain.index[0], level * 1.1, f"level {level}", color=style.THEORY, fontsize="small")
     axes.set(yscale="log", xlabel=style.TOKENS, ylabel="median p-value")
     style.log_ticks(axes, figures["n_tokens"])
-    return style.caption(figure, caption, "Each further token makes the text less likely to be chance")
+    return style.caption(figure, caption, "How does the median p-value fall with the length?")
 
 
 def power(compared: pd.DataFrame, figures: pd.DataFrame, caption: str) -> Figure:
-    """Measured TPR with intervals and the predicted one (``against_prediction``), false positives of plain text below (``by_length``)."""
-    figure, axes = plt.subplots(figsize=(9.5, 4.0))
-    for colour, (name, rows) in zip(style.COLOURS[1:3], compared.groupby("figure", sort=False), strict=False):
-        intervals.band(axes, rows["n_tokens"], rows, label=f"{name}, measured", color=colour)
-        axes.plot(rows["n_tokens"], rows["predicted"], color=colour, linestyle="--", marker="x", label=f"{name}, predicted from plain text")
+    """A panel a level: measured TPR with intervals, the predicted one (``against_prediction``), and false positives of plain text (``by_length``)."""
+    names = compared["figure"].unique()
+    figure, panels = plt.subplots(1, len(names), figsize=(4.9 * len(names), 4.0), sharey=True, squeeze=False)
+    for axes, name in zip(panels[0], names, strict=True):
+        rows = compared[compared["figure"] == name]
+        intervals.band(axes, rows["n_tokens"], rows, label="measured", color=style.WATERMARKED)
+        axes.plot(rows["n_tokens"], rows["predicted"], "x--", color=style.THEORY, label="predicted from plain text")
         false = figures[figures["figure"] == name.replace("TPR", "false positives")]
-        axes.plot(false["n_tokens"], false["value"], color=colour, linestyle=":", label=name.replace("TPR", "plain text called watermarked"))
-    axes.set(ylim=(-0.02, 1.02), xlabel=style.TOKENS, ylabel="share of texts detected")
-    style.log_ticks(axes, compared["n_tokens"])
-    style.legend_beside(axes)
-    return style.caption(figure, caption, "Power against length: measured, and predicted from plain text")
+        axes.plot(false["n_tokens"], false["value"], "s:", color=style.PLAIN, label="plain text called watermarked")
+        axes.set(ylim=(-0.02, 1.02), xlabel=style.TOKENS, title=name)
+        style.log_ticks(axes, compared["n_tokens"])
+    panels[0, 0].set_ylabel("share of texts detected")
+    panels[0, -1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return style.caption(figure, caption)
 
 
 def roc(curves: dict[int, tuple[np.ndarray, np.ndarray]], aucs: pd.DataFrame, caption: str) -> Figure:
@@ -49,7 +52,7 @@ def roc(curves: dict[int, tuple[np.ndarray, np.ndarray]], aucs: pd.DataFrame, ca
     left.legend(loc="lower right")
     intervals.band(right, aucs["n_tokens"], aucs, color=style.WATERMARKED)
     right.axhline(0.5, **style.DOTTED)
-    right.set(xlabel=style.TOKENS, ylabel="area under the ROC", title="and the area under it", ylim=(0.45, 1.01))
+    right.set(xlabel=style.TOKENS, ylabel="area under the ROC", title="The area under it", ylim=(min(0.45, aucs["low"].min()), 1.01))
     style.log_ticks(right, aucs["n_tokens"])
     return style.caption(figure, caption)
 
@@ -58,12 +61,12 @@ def norms(table: pd.DataFrame, slope: float, caption: str) -> Figure:
     """‖G‖ and ‖G‖² of each text against length (columns ``n_tokens, grad_norm``), with the line ‖G‖² = slope · tokens."""
     figure, panels = plt.subplots(1, 2, figsize=(9.5, 4.0))
     grid = np.linspace(0, table["n_tokens"].max(), 100)
-    titles = "The gradient grows like the root of the length,", "its square like the length: scores of tokens hardly correlate"
+    titles = "Does ‖G‖ grow like the root of the length?", "Does its square grow like the length?"
     for axes, power_of, name, title in zip(panels, (1, 2), ("‖G‖", "‖G‖²"), titles, strict=True):
         values = table["grad_norm"] ** power_of
         axes.scatter(table["n_tokens"], values, s=8, alpha=0.35, color=style.PLAIN, label="a plain text")
         means = values.groupby(table["n_tokens"]).mean()
-        axes.plot(means.index, means, "o-", color=style.WATERMARKED, label="mean")
+        axes.plot(means.index, means, "o-", color=style.PLAIN, label="mean")
         axes.plot(grid, (slope * grid) ** (power_of / 2), color=style.THEORY, linestyle="--", label=f"‖G‖² = {slope:.3g} · tokens")
         axes.set(xlabel=style.TOKENS, ylabel=f"{name}  [nats per unit of weight{', squared' * (power_of == 2)}]", title=title)
     return style.caption(figure, caption)
@@ -72,23 +75,26 @@ def norms(table: pd.DataFrame, slope: float, caption: str) -> Figure:
 def spread(table: pd.DataFrame, caption: str) -> Figure:
     """‖G‖ of many responses to few prompts (columns ``prompt, grad_norm``)."""
     figure, axes = plt.subplots()
-    dots = {"size": 4, "alpha": 0.6, "jitter": 0.25, "palette": "colorblind"}
-    sns.stripplot(table, x="grad_norm", y="prompt", orient="y", hue="prompt", legend=False, ax=axes, **dots)
+    points = {"size": 4, "alpha": 0.6, "jitter": 0.25, "color": style.PLAIN}
+    sns.stripplot(table, x="grad_norm", y="prompt", orient="y", ax=axes, **points)
     axes.set(xlabel="‖G‖  [nats per unit of weight]", ylabel="prompt", xlim=(0, None))
-    return style.caption(figure, caption, "Other responses to the same prompt: gradients of one size")
+    return style.caption(figure, caption, "‖G‖ of many responses to the same prompt")
 
 
 def entropy(tokens: pd.DataFrame, texts: pd.DataFrame, caption: str) -> Figure:
     """Left: ‖∇ log p‖ of single tokens by the entropy before them. Right: ψ of whole texts by their mean entropy, a colour a temperature."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4.0))
     left.scatter(tokens["entropy"], tokens["grad_norm"], s=9, alpha=0.35, color=style.PLAIN, label="a token")
-    bins = tokens.assign(bin=pd.qcut(tokens["entropy"], 6, labels=False)).groupby("bin")
+    bins = tokens.assign(bin=pd.qcut(tokens["entropy"], 6, labels=False, duplicates="drop")).groupby("bin")
     rms = bins["grad_norm"].agg(lambda norm: np.sqrt(np.mean(norm**2)))
-    left.plot(bins["entropy"].mean(), rms, "o-", color=style.WATERMARKED, label="root mean square, in sixths")
-    left.set(xlabel="entropy before the token  [nats]", ylabel="‖∇ log p‖ of the token", title="A token that was certain carries no mark")
+    left.plot(bins["entropy"].mean(), rms, "o-", color="black", label="root mean square, in sixths")
+    left.set(xlabel="entropy before the token  [nats]", ylabel="‖∇ log p‖ of the token", title="Has a token of low entropy a small gradient?")
+    left.set_ylim(top=1.3 * tokens["grad_norm"].max())
+    left.legend(loc="upper left")
     sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", s=26, ax=right)
     means = texts.groupby("temperature")[["entropy", "psi"]].mean()
     right.plot(means["entropy"], means["psi"], "D-", color="black", markersize=7, label="mean")
-    right.set(xlabel="mean entropy along the text  [nats]", ylabel="ψ under its own key", title="Texts of a lower temperature carry less")
-    right.legend(title="temperature")
+    right.set(xlabel="mean entropy along the text  [nats]", ylabel="ψ under its own key", title="Has a text of low entropy a small ψ?")
+    right.set_ylim(top=texts["psi"].max() + 0.4 * np.ptp(texts["psi"]))
+    right.legend(title="temperature", loc="upper left", ncols=2)
     return style.caption(figure, caption)

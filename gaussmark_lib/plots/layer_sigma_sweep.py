@@ -5,14 +5,18 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, SymLogNorm, TwoSlopeNorm
+from matplotlib.colors import LogNorm, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from gaussmark_lib.experiments.layer_sigma_sweep import short
+from gaussmark_lib.experiments.layer_sigma_sweep import matrix_kind, short
 from gaussmark_lib.plots import intervals, style
+from gaussmark_lib.quality.verdict import DIFFERENT, INDISTINGUISHABLE, OPEN
 from gaussmark_lib.stats import Estimate
+
+OUTCOMES = {DIFFERENT: style.COLOURS[3], INDISTINGUISHABLE: style.COLOURS[9], OPEN: (0.93, 0.93, 0.93)}
+MARKERS = "osD^vPX*"  # one a kind of matrix
 
 
 def _grid(cells: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -22,7 +26,8 @@ def _grid(cells: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def _heat(axes: Axes, cells: pd.DataFrame, column: str, title: str, **look) -> None:
     grid = _grid(cells, column)
-    sns.heatmap(grid, ax=axes, annot=True, annot_kws={"size": 8}, linewidths=0.4, cbar=False, **look)
+    look = {"annot": True, "annot_kws": {"size": 8}, "linewidths": 0.4, "cbar": False} | look
+    sns.heatmap(grid, ax=axes, **look)
     axes.set(xlabel="σ", ylabel="", title=title)
     axes.set_xticklabels([f"{sigma:g}" for sigma in grid.columns], rotation=0)
     axes.set_yticklabels(grid.index if axes.get_subplotspec().is_first_col() else [], rotation=0)
@@ -41,60 +46,83 @@ def prediction(cells: pd.DataFrame, caption: str) -> Figure:
     gap = cells.assign(gap=cells["psi"] - cells["predicted_psi"])
     bound = max(2.0, float(gap["gap"].abs().max()))
     norm = TwoSlopeNorm(0.0, -bound, bound)
-    _heat(panels[2], gap, "gap", "measured − predicted: where linearity ends", norm=norm, cmap="PuOr", fmt=".1f")
+    _heat(panels[2], gap, "gap", "measured − predicted ψ", norm=norm, cmap="PuOr", fmt=".1f")
     return style.caption(figure, caption)
 
 
 def scatter(cells: pd.DataFrame, up_to: float, caption: str) -> Figure:
-    """Measured against predicted mean ψ, a point a cell with its interval; the linear regime up to a bound."""
-    figure, axes = plt.subplots(figsize=(6.2, 5.0))
-    weights = cells["weight"].unique()
-    for weight, colour in zip(weights, sns.color_palette("viridis", len(weights)), strict=True):
-        rows = cells[cells["weight"] == weight]
-        intervals.bars(axes, rows["predicted_psi"], rows, "psi", markersize=4, capsize=2, color=colour, label=short(weight))
+    """Measured against predicted mean ψ, a point a cell with its interval, a colour and marker a kind of matrix; the linear regime up to a bound."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.8))
+    for (kind, rows), colour, marker in zip(cells.groupby(cells["weight"].map(matrix_kind), sort=False), style.COLOURS, MARKERS, strict=False):
+        intervals.bars(axes, rows["predicted_psi"], rows, "psi", markersize=4, capsize=2, color=colour, marker=marker, label=kind)
     end = max(cells["predicted_psi"].max(), cells["psi_high"].max()) * 1.2
-    start = min(cells["predicted_psi"].min(), 1.0) * 0.6
-    axes.plot([start, end], [start, end], **style.THIN)
-    axes.axvline(up_to, **style.DOTTED)
+    start = max(0.05, min(cells["predicted_psi"].min(), cells["psi"].min(), 1.0) * 0.6)
+    axes.plot([start, end], [start, end], **style.THIN, label="measured = predicted")
+    axes.axvline(up_to, **style.DOTTED, label=f"predicted ψ = {up_to:g}")
     axes.set(xlabel="predicted ψ = σ · mean ‖G‖ of plain text", ylabel="measured mean ψ")
     axes.set(xscale="log", yscale="log", xlim=(start, end), ylim=(start, end), aspect="equal")
-    ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if start < tick < end]
+    ticks = [tick for tick in (0.0625, 0.25, 1, 4, 16, 64, 256) if start < tick < end]
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_minor_locator(NullLocator())
-    axes.legend(fontsize="x-small", ncols=2)
-    return style.caption(figure, caption, "On the line, then below it")
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Does the measured ψ follow the predicted one?")
 
 
 def detection(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     """Median p (log scale) and the share detected over weights × σ."""
     figure, panels = plt.subplots(1, 2, figsize=_size(cells, 2))
     floor = cells.assign(median_p=cells["median_p"].clip(lower=1e-12))
-    norm = LogNorm(max(1e-6, floor["median_p"].min()), 0.5, clip=True)
+    norm = LogNorm(min(0.01, max(1e-6, floor["median_p"].min())), 0.5, clip=True)
     _heat(panels[0], floor, "median_p", "median p-value", norm=norm, cmap="rocket", fmt=".0e")
     _heat(panels[1], cells, "tpr", f"share detected at level {level}", vmin=0, vmax=1, cmap="viridis", fmt=".2f")
     return style.caption(figure, caption)
 
 
-def cost(cells: pd.DataFrame, caption: str) -> Figure:
-    """Δ cross-entropy over weights × σ; a frame around the cells that the paired test cannot tell from the base model."""
-    figure, axes = plt.subplots(figsize=_size(cells, 1.3))
-    bound = float(cells["delta"].abs().max())
-    _heat(axes, cells, "delta", "Δ cross-entropy  [nats a token]", norm=SymLogNorm(0.01, vmin=-bound, vmax=bound), cmap="RdBu_r", fmt=".3f")
-    for y, x in np.argwhere(_grid(cells, "indistinguishable").to_numpy(bool)):
-        axes.add_patch(Rectangle((x + 0.04, y + 0.04), 0.92, 0.92, fill=False, edgecolor="black", linewidth=1.6))
-    return style.caption(figure, f"Framed: indistinguishable from the base model at this n. {caption}")
+def outcomes(cells: pd.DataFrame, column: str, label: str, margin: float, caption: str) -> Figure:
+    """A number in each cell over weights × σ; its colour is what may be said of the cell against the base model (``outcome``), and no more."""
+    width, height = _size(cells, 1.7)
+    figure, axes = plt.subplots(figsize=(width, height + 0.4), layout="constrained")
+    places = {name: place for place, name in enumerate(OUTCOMES)}
+    look = {"cmap": list(OUTCOMES.values()), "vmin": 0, "vmax": len(OUTCOMES) - 1, "annot": _grid(cells, column), "fmt": ".3f"}
+    _heat(axes, cells.assign(outcome=cells["outcome"].map(places)), "outcome", "", **look)
+    says = {DIFFERENT: "different (p below the level)", INDISTINGUISHABLE: f"equal within ±{margin:g}", OPEN: "n too small to say"}
+    axes.legend([Patch(color=colour) for colour in OUTCOMES.values()], says.values(), loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return style.caption(figure, caption, label)
+
+
+def too_much(cells: pd.DataFrame, level: float, caption: str) -> Figure:
+    """Mean ψ with the line of the prediction, and the share detected, against the predicted ψ up to far beyond the linear regime, a line a weight."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.0))
+    for number, (weight, rows) in enumerate(cells.groupby("weight", sort=False)):
+        rows = rows.sort_values("sigma")
+        at = rows["predicted_psi"] * 1.08**number  # side by side
+        look = {"color": style.COLOURS[number], "linestyle": "-", "markersize": 4, "capsize": 2}
+        intervals.bars(left, at, rows, "psi", label=short(weight), **look)
+        intervals.bars(right, at, rows, "tpr", **look)
+    grid = np.geomspace(cells["predicted_psi"].min(), cells["predicted_psi"].max(), 100)
+    left.plot(grid, grid, **style.THIN, label="measured = predicted")
+    right.axhline(level, **style.DOTTED)
+    bottom, top = min(0.0, cells["psi_low"].min()), 1.5 * cells["psi_high"].max()
+    left.set(xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="measured mean ψ", ylim=(bottom, top), title="How far does ψ rise with σ?")
+    right.set(
+        xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="share detected", ylim=(-0.02, 1.02), title=f"And the share detected at {level}?"
+    )
+    left.legend(loc="upper right")
+    return style.caption(figure, caption)
 
 
 def solved(search: pd.DataFrame, sigma: float, check: Estimate, power: float, caption: str) -> Figure:
     """σ by bisection, step by step (``tokens, sigma, value, low, high``), beside the solved one with its measured power."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 3.8))
     left.plot(search["tokens"], search["sigma"], "o-", color=style.PLAIN, label="bisection on measured power")
     left.axhline(sigma, color=style.WATERMARKED, label="solved from plain text")
-    left.set(xlabel="watermarked tokens generated", ylabel="σ", title="Each step of a search generates text; solving generates none")
+    left.set(xlabel="watermarked tokens generated", ylabel="σ", title="How many tokens does a search need?")
     left.xaxis.set_major_locator(MaxNLocator(4))
-    intervals.bars(right, search["sigma"], search, color=style.PLAIN)
-    intervals.bars(right, sigma, check, marker="D", color=style.WATERMARKED)
-    right.axhline(power, **style.DASHED)
-    right.set(xlabel="σ", ylabel="share detected", title=f"and the wanted power, {power:.0%}, comes out", ylim=(0, 1.02))
+    left.legend()
+    intervals.bars(right, search["sigma"], search, color=style.PLAIN, label="a step of the bisection")
+    intervals.bars(right, sigma, check, marker="D", color=style.WATERMARKED, label="solved")
+    right.axhline(power, **style.DASHED, label=f"wanted, {power:.0%}")
+    right.set(xlabel="σ", ylabel="share detected", title="Is the wanted power measured?", ylim=(0, 1.02))
+    right.legend(loc="lower right")
     return style.caption(figure, caption)

@@ -134,18 +134,3 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
     return style.caption(figure, caption)
-
-
-def quality_map(table: pd.DataFrame, value: str, label: str, caption: str) -> Figure:
-    """A value over weight × σ, as a number in each cell; the colour says only whether the cell was told from the base model (``flagged``).
-
-    As the paper's maps of GSM8K are coloured: purple where p < .05, yellow where not, which is no claim of equality.
-    Columns ``weight, sigma, flagged`` and ``value``.
-    """
-    numbers, flagged = (table.pivot(index="weight", columns="sigma", values=column) for column in (value, "flagged"))
-    figure, axes = plt.subplots(figsize=(1.1 * numbers.shape[1] + 2.6, 0.5 * numbers.shape[0] + 1.8))
-    look = {"cmap": ["#fde725", "#440154"], "vmin": 0, "vmax": 1, "cbar": False, "linewidths": 1}  # the ends of viridis
-    rows = [layer_sigma_sweep.short(weight) for weight in numbers.index]
-    sns.heatmap(flagged.astype(float), annot=numbers, fmt=".3g", yticklabels=rows, ax=axes, **look)
-    axes.set(xlabel="σ", ylabel="")
-    return style.caption(figure, caption, f"{label}: purple is told from the base model (p < .05), yellow is not")

@@ -32,6 +32,7 @@ class Metric:
             checks.positive(self.margin, "margin")
 
 
+DIFFERENT, INDISTINGUISHABLE, OPEN = "different", "indistinguishable", "n too small"
 FEWEST = 30  # items, for a claim of indistinguishability without a margin
 
 
@@ -65,6 +66,25 @@ def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
     needed = math.ceil(n * ((high - low) / 2 / metric.margin) ** 2)
     more = f"about {needed:,} would do" if needed > n else "a few more would do"
     return f"n = {n} is too small for a claim: the interval {interval}{unit} reaches beyond ±{metric.margin:g}; {more}"
+
+
+def outcome(metric: Metric, test: Paired, level: float = 0.05) -> str:
+    """The verdict in one word: ``DIFFERENT``, ``INDISTINGUISHABLE`` (equal within the margin, as far as the interval tells), or ``OPEN``.
+
+    >>> from gaussmark_lib.stats import Estimate
+    >>> outcome(Metric("accuracy", "", "lower", 0.05), Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))
+    'n too small'
+    """
+    checks.share(level, "level")
+    change = test.change
+    if math.isnan(test.p_value) or change.n < 2:
+        return OPEN
+    if test.n_equal == change.n:
+        return INDISTINGUISHABLE
+    if test.p_value < level:
+        return DIFFERENT
+    within = metric.margin is not None and -metric.margin <= change.low and change.high <= metric.margin
+    return INDISTINGUISHABLE if within else OPEN
 
 
 def _direction(metric: Metric, difference: float) -> str:

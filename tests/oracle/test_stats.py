@@ -167,3 +167,26 @@ def test_crossed_matrices_are_resampled_together():
         stats.crossed_interval(np.mean, matrix, matrix[:2])
     with pytest.raises(ValueError, match="two or more prompts"):
         stats.crossed_interval(np.mean, matrix[:1])
+
+
+def test_the_interval_of_a_share_keeps_its_width_where_all_are_hits():
+    """Prompts with effects of their own, a true share of .97: most tables of 12 × 3 have no miss, and their resamples none either."""
+    rng = np.random.default_rng(1)
+    kept = collapsed = 0
+    for _ in range(200):
+        easy = rng.random((12, 1)) < 0.94
+        hits = (easy | (rng.random((12, 3)) < 0.5)).astype(float)
+        kept += stats.crossed_interval(np.mean, hits, share=True, n_resamples=60).low <= 0.97
+        collapsed += stats.crossed_interval(np.mean, hits, n_resamples=60).low <= 0.97
+    assert kept > 185
+    assert collapsed < 150
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_all_hits_or_none_are_one_trial_a_prompt(value):
+    found = stats.crossed_interval(np.mean, np.full((12, 3), value), share=True)
+    one_a_prompt = stats.rate(np.full(12, value))
+    assert found == stats.Estimate(value, one_a_prompt.low, one_a_prompt.high, 36)
+    apart = stats.crossed_interval(stats.auc, np.zeros((5, 2)), np.ones((5, 2)), share=True)
+    assert (apart.value, apart.low) == (1.0, stats.rate(np.ones(5)).low)
+    assert stats.crossed_interval(np.mean, np.full((12, 3), 1.0)).low == 1.0, "a mean of 1 that is no share"

@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
+from scipy.stats import spearmanr
 
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
+from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.experiments import detectability
 from gaussmark_lib.perturb import Key, Watermark
 
@@ -91,9 +93,70 @@ def test_single_tokens_are_scored_after_all_that_is_before_them(lm):
 
 
 def test_less_freedom_less_entropy(lm):
-    found = detectability.by_temperature(lm, PROMPTS, WM, KEYS[0], [0.2, 1.0], 15)
-    assert found.groupby("temperature").size().tolist() == [4, 4]
-    with perturb.watermarked(lm.model, WM, KEYS[0]):
-        cold = generate.sample(lm.model, PROMPTS, 15, temperature=0.2)
-    alone = score.score(lm.model, PROMPTS, cold, WM, KEYS[:1])["psi"]
-    np.testing.assert_allclose(found.loc[found["temperature"] == 0.2, "psi"], alone, rtol=1e-4, atol=1e-4)
+    found = detectability.by_temperature(lm, PROMPTS, WM, KEYS[:2], [0.2, 1.0], 15)
+    assert found.groupby("temperature").size().tolist() == [8, 8]
+    with perturb.watermarked(lm.model, WM, KEYS[1]):
+        cold = generate.sample(lm.model, PROMPTS, 15, temperature=0.2, seed=1)
+    alone = score.score(lm.model, PROMPTS, cold, WM, KEYS[1:2])["psi"]
+    of_key = found[(found["temperature"] == 0.2) & (found["key_id"] == KEYS[1].key_id)]
+    np.testing.assert_allclose(of_key["psi"], alone, rtol=1e-4, atol=1e-4)
+    psi = found.set_index(["temperature", "prompt", "key_id"])["psi"]
+    assert detectability.gain(found, n_resamples=20).value == pytest.approx((psi.loc[1.0] - psi.loc[0.2]).mean())
+
+
+def test_rates_and_the_gap_to_the_prediction_against_loops(measured):
+    table, _ = measured
+    own = table[table["kind"] == "own key"]
+    hits = {n: np.mean(own.loc[own["n_tokens"] == n, "psi"] >= stats.threshold(0.05)) for n in LENGTHS}
+    assert detectability.rise(table, n_resamples=20).value == pytest.approx(hits[20] - hits[3])
+    wrong = table[(table["kind"] == "wrong key") & (table["n_tokens"] == 10)]["psi"]
+    assert detectability.alarms(table, "wrong key", 10, n_resamples=20).value == pytest.approx(np.mean(wrong >= stats.threshold(0.05)))
+    promise = detectability.predicted(table, 0.4).set_index("n_tokens")["TPR at 0.05"]
+    gap = detectability.power_gap(table, 0.4, n_resamples=20)
+    assert gap.value == pytest.approx(np.mean([hits[n] - promise[n] for n in LENGTHS]))
+    assert gap.n == 12
+
+
+def test_texts_that_end_early_leave_their_prompt_out_of_longer_lengths():
+    rows = [
+        {"text": text, "prompt": text % 3, "n_tokens": n, "key_id": key, "kind": "own key", "psi": 1.0}
+        for text, length in enumerate([9, 9, 2, 9, 5, 9])
+        for n in (2, 5, 9)
+        if n <= length
+        for key in "ab"
+    ]
+    kept = detectability.complete(pd.DataFrame(rows), 2)
+    assert {n: sorted(part["prompt"].unique()) for n, part in kept.groupby("n_tokens")} == {2: [0, 1, 2], 5: [0, 1]}
+    with pytest.raises(StatisticsError, match="two or more prompts whose texts all have 2 tokens"):
+        detectability.complete(pd.DataFrame(rows), 3)
+
+
+def test_the_exponent_of_a_power_law_is_found():
+    rows = [{"text": text, "n_tokens": n, "kind": "plain text", "grad_norm": (2 + text) * n**0.5} for text in range(4) for n in (10, 40, 90)]
+    assert detectability.exponent(pd.DataFrame(rows)).value == pytest.approx(0.5)
+
+
+def test_the_keys_own_scatter_is_in_its_interval():
+    """Two-way random effects with a known ratio of standard deviations: 95% intervals hold it, and without key effects they reach 0."""
+    rng = np.random.default_rng(0)
+    for ratio in (0.0, 0.5):
+        inside = 0
+        for _ in range(150):
+            psi = rng.standard_normal((15, 5)) + ratio * rng.standard_normal((1, 5)) + 0.7 * rng.standard_normal((15, 1))
+            found = detectability.between_keys(psi)
+            inside += found.low <= ratio <= found.high
+        assert inside >= 133  # 95% of 150 is 142.5, sd 2.7
+        assert found.n == 5
+    assert detectability.between_keys(rng.standard_normal((400, 30)) + 3 * rng.standard_normal((1, 30))).value == pytest.approx(3, rel=0.4)
+
+
+def test_a_rank_correlation_resamples_groups_and_not_rows():
+    rng = np.random.default_rng(0)
+    shared = rng.standard_normal((8, 1, 2)) @ [[1, 0], [0, 1]]
+    rows = np.repeat(shared, 40, axis=1) + 0.1 * rng.standard_normal((8, 40, 2))
+    table = pd.DataFrame(rows.reshape(-1, 2), columns=["a", "b"]).assign(group=np.repeat(range(8), 40))
+    found = detectability.rank_correlation(table, "a", "b", "group", n_resamples=200)
+    assert found.value == pytest.approx(spearmanr(table["a"], table["b"]).statistic)
+    assert found.high - found.low > 0.5, "eight groups, not 320 rows"
+    assert found.n == 8
+    assert np.isnan(detectability.rank_correlation(table.assign(b=1.0), "a", "b", "group", n_resamples=5).value)

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import tiny_lm
 import tiny_models
 import torch
 from datasets import Dataset
 from scipy import stats as scipy_stats
 from transformers import PreTrainedTokenizerBase
 
-from gaussmark_lib import models, stats, texts
+from gaussmark_lib import models, perturb, stats, texts
 from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.experiments import level_check
 from gaussmark_lib.perturb import Key, Watermark, noise
@@ -57,10 +58,19 @@ def test_other_kinds_have_the_length_and_depend_on_the_seed(lm, kind):
 
 
 def test_too_few_texts_and_unknown_kinds_say_so(lm):
-    with pytest.raises(CorpusError, match="expected 40 texts of 38 tokens, found 20"):
+    with pytest.raises(CorpusError, match="expected 40 texts of at least 38 tokens, found 20"):
         level_check.null_texts(lm, "docs", 40, n_prompt=8, n_tokens=30)
+
+
+def test_an_unknown_kind_says_so():
     with pytest.raises(CorpusError, match="expected one of docs"):
-        level_check.null_texts(lm, "poems", 4)
+        level_check.null_texts(tiny_lm.build(), "poems", 4)
+
+
+def test_the_kinds_begin_with_the_readers_text_and_name_none_twice():
+    assert next(iter(level_check.kinds("docs"))) == "docs"
+    assert level_check.kinds("a/b.jsonl")["b.jsonl"] == "a/b.jsonl"
+    assert list(level_check.kinds("source")) == ["source", "licences", "model samples", "random tokens"]
 
 
 def test_fresh_keys_are_all_different_and_score_as_score_does(lm, pairs):
@@ -72,6 +82,19 @@ def test_fresh_keys_are_all_different_and_score_as_score_does(lm, pairs):
         np.testing.assert_allclose(table.loc[table["text"] == text, "psi"], one["psi"], rtol=1e-4)
 
 
+def test_a_few_noises_at_a_time_are_the_same_noises(lm, pairs, monkeypatch):
+    held = []
+    draw = perturb.noises
+    monkeypatch.setattr(perturb, "noises", lambda model, wm, keys: held.append(len(keys)) or draw(model, wm, keys))
+    at_once = level_check.fresh_keys(lm, pairs, WM, keys_per_text=5)
+    assert set(held) == {5}
+    monkeypatch.setattr(level_check, "NOISE_AT_ONCE", 2 * WM.on(lm.model).linear.parameter.numel())
+    held.clear()
+    few = level_check.fresh_keys(lm, pairs, WM, keys_per_text=5)
+    assert max(held) == 2
+    np.testing.assert_allclose(few["psi"], at_once["psi"], rtol=1e-5)
+
+
 def test_over_fresh_keys_p_is_uniform_and_a_wrong_sigma_would_be_seen(lm, pairs):
     table = level_check.fresh_keys(lm, pairs, WM, keys_per_text=150)
     assert stats.uniformity(table["p_value"])["p_value"] > 0.001
@@ -81,17 +104,42 @@ def test_over_fresh_keys_p_is_uniform_and_a_wrong_sigma_would_be_seen(lm, pairs)
 
 def test_fixed_keys_count_what_score_counts(lm, pairs):
     keys = [Key.from_seed(i) for i in range(6)]
-    rates, _ = level_check.fixed_key_experiment(lm, pairs, WM, keys, level=0.2)
+    psi, _ = level_check.fixed_keys(lm, pairs, WM, keys)
+    rates = level_check.rates(psi, keys, 0.2)
     table = score(lm.model, *pairs, WM, keys)
     slow = {key_id: float((psi >= scipy_stats.norm.isf(0.2)).mean()) for key_id, psi in table.groupby("key_id")["psi"]}
     assert dict(zip(rates["key_id"], rates["value"], strict=True)) == pytest.approx(slow)
     assert rates["value"].is_monotonic_increasing
+    np.testing.assert_allclose(psi.T.ravel(), table["psi"], rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_held_a_part_at_a_time_give_the_same(lm, pairs, monkeypatch):
+    keys = [Key.from_seed(i) for i in range(3)]
+    psi, cosine = level_check.fixed_keys(lm, pairs, WM, keys)
+    monkeypatch.setattr(level_check, "GRADIENTS_AT_ONCE", 5 * WM.on(lm.model).linear.parameter.numel())
+    parts, again = level_check.fixed_keys(lm, pairs, WM, keys)
+    np.testing.assert_allclose(parts, psi, rtol=1e-5)
+    assert again == pytest.approx(cosine, abs=1e-6)
+
+
+def test_the_spread_over_keys_and_its_interval():
+    """Rates of 400 keys over texts of one cosine: the formula is their standard deviation, and the bootstrap's interval holds the truth."""
+    rng = np.random.default_rng(0)
+    for cosine in (0.0, 0.3, 0.9):
+        common, own = rng.standard_normal((400, 1)), rng.standard_normal((400, 30))
+        rates = (np.sqrt(cosine) * common + np.sqrt(1 - cosine) * own >= stats.threshold(0.05)).mean(axis=1)
+        found = level_check.spread(rates, level_check.predicted_spread(cosine, 30, 0.05), n_resamples=300)
+        assert found.low < 1 < found.high
+        assert found.value == pytest.approx(rates.std() / level_check.predicted_spread(cosine, 30, 0.05))
+        assert found.n == 400
+    assert level_check.predicted_spread(0.9, 30, 0.05) > 3 * level_check.predicted_spread(0.0, 30, 0.05)
+    assert level_check.predicted_spread(-0.001, 30, 0.05) == pytest.approx(np.sqrt(0.05 * 0.95 / 30)), "rounding below zero is zero"
 
 
 def test_mean_cosine_is_the_mean_over_all_pairs():
     units = torch.nn.functional.normalize(torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=1)
     slow = np.mean([float(units[i] @ units[j]) for i in range(7) for j in range(7) if i != j])
-    assert level_check.mean_cosine(units) == pytest.approx(slow, rel=1e-12)
+    assert level_check.mean_cosine(units.sum(0), 7) == pytest.approx(slow, rel=1e-12)
 
 
 def test_trap_is_right_at_theta_wrong_at_theta_plus_xi_and_leaves_the_model_alone(lm, pairs):
@@ -122,3 +170,10 @@ def test_trap_pulls_psi_of_the_models_own_plain_text_below_zero(lm):
     means = table.groupby("at")["psi"].mean()
     assert means["θ + ξ"] < means["θ"] - 1
     assert abs(means["θ"]) < 4 / 8**0.5  # a key's ψ over its texts is correlated at worst fully: 8 independent standard normals
+
+
+def test_near_theta_the_trap_pulls_psi_down_by_as_much_as_a_watermark_lifts_it(lm):
+    near, own = Watermark(WM.weight, 0.08), level_check.null_texts(lm, "model samples", 16, n_prompt=5, n_tokens=50)
+    table = level_check.trap(lm, own, near, [Key.from_seed(i) for i in range(6)])
+    means, norm = table.groupby("at")["psi"].mean(), table.loc[table["at"] == "θ", "grad_norm"].mean()
+    assert means["θ + ξ"] - means["θ"] == pytest.approx(-near.sigma * norm, rel=0.3)

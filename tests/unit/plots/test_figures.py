@@ -26,6 +26,7 @@ from gaussmark_lib.plots import (
     train_doclm,
 )
 from gaussmark_lib.plots import token_level_keys as token_figures
+from gaussmark_lib.quality.verdict import DIFFERENT, INDISTINGUISHABLE, OPEN
 from gaussmark_lib.stats import Estimate
 
 N = np.random.default_rng(0)
@@ -65,7 +66,8 @@ def shares(schemes):
 
 def cells():
     table = cross(weight=["model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"], sigma=[0.1, 0.2])
-    return named(table, "psi").assign(predicted_psi=0.5, median_p=0.1, tpr=0.5, delta=[0.1, -0.1, 0.2, 0.0], indistinguishable=True, flagged=False)
+    outcomes = [DIFFERENT, INDISTINGUISHABLE, OPEN, OPEN]
+    return named(table, "psi", "tpr").assign(predicted_psi=0.5, median_p=0.1, delta=[0.1, -0.1, 0.2, 0.0], outcome=outcomes)
 
 
 def scores():
@@ -123,7 +125,7 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     "qq": lambda: (level_check.qq(cross(kind=["docs", "source"], text=range(9)).assign(p_value=N.uniform(size=18)), "n"), 0),
     "realised_levels": lambda: (level_check.realised_levels(cross(kind=["docs", "source"], level=[0.05, 0.01]).assign(**ESTIMATE), "n"), 4),
     "per_key_rates": lambda: (level_check.per_key_rates(cross(kind=["docs", "source"], key_id=list("abc")).assign(**ESTIMATE), 0.05, "n"), 0),
-    "trap": lambda: (level_check.trap(cross(at=["θ", "θ + ξ"], text=range(9)).assign(psi=N.normal(size=18)), "n"), 0),
+    "trap": lambda: (level_check.trap(cross(at=["θ", "θ + ξ"], text=range(9)).assign(psi=N.normal(size=18)), -1.0, "n"), 0),
     "median_p": lambda: (detectability.median_p(by_length(), pd.Series(0.5, index=LENGTHS), "n"), 0),
     "power": lambda: (detectability.power(by_length().query("figure == 'TPR at 0.05'").assign(predicted=0.4), by_length(), "n"), 0),
     "roc by length": lambda: (detectability.roc(curves(LENGTHS), by_length().query("figure == 'AUC'"), "n"), 0),
@@ -140,7 +142,8 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     "prediction": lambda: (layer_sigma_sweep.prediction(cells(), "n"), 0),
     "scatter": lambda: (layer_sigma_sweep.scatter(cells(), 4.0, "n"), 4),
     "detection map": lambda: (layer_sigma_sweep.detection(cells(), 0.05, "n"), 0),
-    "cost map": lambda: (layer_sigma_sweep.cost(cells(), "n"), 0),
+    "outcomes": lambda: (layer_sigma_sweep.outcomes(cells(), "delta", "Change of cross-entropy, nats a token", 0.03, "n"), 0),
+    "too_much": lambda: (layer_sigma_sweep.too_much(cells().assign(predicted_psi=[1.0, 4.0] * 2), 0.05, "n"), 8),
     "solved": lambda: (
         layer_sigma_sweep.solved(cross(sigma=[0.1, 0.2]).assign(tokens=[10, 20], **ESTIMATE), 0.15, Estimate(0.6, 0.5, 0.7, 99), 0.6, "n"),
         3,
@@ -159,7 +162,6 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         quality.exchange(named(cross(text=["own", "human"], weight=["model.layers.0.mlp.up_proj.weight"], wanted=[1, 2]), "psi", "delta"), 100, "n"),
         8,
     ),
-    "quality_map": lambda: (quality.quality_map(cells().assign(value=0.5), "value", "copying, accuracy", "n"), 0),
     "detection": lambda: (robustness.detection(after_edits(ONE), "n"), 8),
     "against_fraction": lambda: (robustness.against_fraction(after_edits(TWO), "n", title="What is left?"), 8),
     "parts": lambda: (robustness.parts(cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(**ESTIMATE), "n"), 6),

@@ -9,7 +9,7 @@ import pytest
 from gaussmark_lib import stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.quality import compare, diversity, win_rate
-from gaussmark_lib.quality.verdict import Metric, sentence
+from gaussmark_lib.quality.verdict import DIFFERENT, INDISTINGUISHABLE, OPEN, Metric, outcome, sentence
 from gaussmark_lib.stats import Estimate, Paired
 
 ACCURACY, LOSS, SHIFT = Metric("accuracy", "", "lower", 0.05), Metric("loss", "nats", "higher", 0.03), Metric("length", "tokens", "either", 2.0)
@@ -45,6 +45,26 @@ def test_equal_items_are_called_equal_and_none_are_no_claim():
     assert sentence(LOSS, found(0.0, 0.0, 1.0, n_equal=100)) == "equal on every one of 100 items"
     assert sentence(LOSS, found(0.0, 0.0, 1.0, n_equal=99)).startswith("indistinguishable")
     assert sentence(LOSS, found(0.0, 0.0, math.nan, n=1)).startswith("no claim")
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        (found(0.1, 0.02, 0.001), DIFFERENT),
+        (found(0.005, 0.01, 0.3), INDISTINGUISHABLE),
+        (found(0.005, 0.06, 0.3), OPEN),
+        (found(0.0, 0.0, 1.0, n_equal=100), INDISTINGUISHABLE),
+        (found(0.0, 0.0, math.nan, n=1), OPEN),
+    ],
+)
+def test_the_outcome_is_the_sentence_in_one_word(test, expected):
+    words = {DIFFERENT: ("worse", "better"), INDISTINGUISHABLE: ("indistinguishable", "equal"), OPEN: ("n =", "no claim")}
+    assert outcome(LOSS, test) == expected
+    assert sentence(LOSS, test).startswith(words[expected])
+
+
+def test_without_a_margin_nothing_is_called_equal():
+    assert outcome(Metric("MMD²", "", "either", None), found(0.0, 0.001, 0.4, n=256)) == OPEN
 
 
 class TestPaired:
