@@ -37,7 +37,7 @@ def human(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int
     if kind in FILES:
         rows = _pieces(lm, kind, wanted)
     else:
-        rows = (ids[:wanted] for ids in map(lm.encode, texts.load(kind, min_chars=wanted)["text"]) if len(ids) >= wanted)
+        rows = (ids[:wanted] for ids in map(lm.encode, texts.load(kind, min_chars=6 * wanted if kind in KINDS else 1)["text"]) if len(ids) >= wanted)
     found = list(islice(rows, n))
     if len(found) < 4:
         raise CorpusError(f"{kind}: expected at least 4 texts of {wanted} tokens, found {len(found)}; ask for shorter ones")
