@@ -29,6 +29,10 @@ class KeyMismatchError(GaussMarkError):
     """A key that was made for another weight, sigma, rank or base model."""
 
 
+class StateError(GaussMarkError):
+    """The state of a stream of texts that is damaged, of another version, open to others, or of another weight, model or set of keys."""
+
+
 class InvalidTextError(GaussMarkError):
     """Token ids that cannot be scored: none at all, outside the vocabulary, or longer than the context."""
 

@@ -131,6 +131,17 @@ OTHER = {
         "column": [0.5, 1.0],
     },
     "11_playground": {"seed": 1, "n_tokens": 40, "n_samples": 1},
+    "12_one_key_in_production": {
+        "seed": 1,
+        "weight": "model.layers.4.self_attn.o_proj.weight",
+        "n_texts": 12,
+        "n_keys": 100,
+        "n_tokens": 40,
+        "n_streams": 3,
+        "every": 5,
+        "n_attacks": 2,
+        "n_steps": 3,
+    },
     "16_theory_in_full": {"seed": 1, "level": 0.1, "n_texts": 200, "n_keys": 2048},
     "20_train_doclm": {"seed": 1, "steps": 8, "context": 128, "short_context": 64, "vocab": 512, "blocks": 2, "hidden": 64, "eval_pages": 4},
 }
