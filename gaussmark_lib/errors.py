@@ -29,6 +29,10 @@ class KeyMismatchError(GaussMarkError):
     """A key that was made for another weight, sigma, rank or base model."""
 
 
+class CodebookError(GaussMarkError):
+    """A codebook, or a user of one, that does not exist."""
+
+
 class InvalidTextError(GaussMarkError):
     """Token ids that cannot be scored: none at all, outside the vocabulary, or longer than the context."""
 

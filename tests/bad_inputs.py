@@ -407,7 +407,6 @@ crossed_interval.__module__ = stats.__name__
 # Public functions without a row: {why: {module: names}}
 _REASONS: dict[str, dict[str, str]] = {
     "they are the checks, and tested by every row": {"checks": "chosen counts is_number is_whole numbers positive share shown whole"},
-    "the command line has a table of its own: test_command_line.py": {"cli": "main parser"},
     "they take nothing, or any text": {
         "docs": "build fingerprint load source_files versions",
         "hub": "first_line reachable reason terms",
