@@ -58,7 +58,7 @@ def sample(
     prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
     uniforms = uniform(seed, len(prompts), n_tokens)
     chosen = continued(model, prompts, uniforms, top_p, temperature, batch_size, on_step=on_step, processor=processor)
-    return [_cut(response, end_tokens(model)) for response in chosen] if until_end else chosen
+    return cut(model, chosen) if until_end else chosen
 
 
 def checked(model: PreTrainedModel, prompts: tokens.Texts, n_tokens: int, top_p: float, temperature: float, batch_size: int) -> list[list[int]]:
@@ -191,6 +191,8 @@ def end_tokens(model: PreTrainedModel) -> set[int | None]:
     return set(end if isinstance(end, list) else [end])
 
 
-def _cut(response: list[int], ends: set[int | None]) -> list[int]:
-    stop = next((i for i, token in enumerate(response) if token in ends and i > 0), len(response))
-    return response[:stop]
+def cut(model: PreTrainedModel, responses: list[list[int]]) -> list[list[int]]:
+    """Each response up to its first end token, at the second if it would be empty."""
+    ends = end_tokens(model)
+    stops = [next((i for i, token in enumerate(response) if token in ends and i > 0), len(response)) for response in responses]
+    return [response[:stop] for response, stop in zip(responses, stops, strict=True)]

@@ -36,7 +36,9 @@ def sample(
     n_tokens: int,
     *,
     seed: int | Sequence[int] = 0,
+    top_p: float = 1.0,
     temperature: float = 1.0,
+    until_end: bool = False,
     batch_size: int = 128,
 ) -> list[list[list[int]]]:
     """Continues every prompt under every watermark; the arguments not named below are those of ``generate.sample``.
@@ -54,7 +56,7 @@ def sample(
     Raises:
         InvalidWatermarkError: no cells, or cells of several weights; and the errors of ``generate.sample`` and ``perturb.noise``.
     """
-    prompts = generate.checked(model, prompts, n_tokens, 1.0, temperature, batch_size)
+    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size)
     cells = tokens.listed(cells, "cells: expected a list of (watermark, key) pairs or None")
     seeds = [seed] * len(cells) if checks.is_whole(seed) else tokens.listed(seed, "seed: expected one for all cells, or a list of them")
     if len(seeds) != len(cells):
@@ -67,7 +69,8 @@ def sample(
     def around(rows: slice) -> AbstractContextManager:
         return watermarked_rows(model, noises, owner[rows].tolist())
 
-    flat = iter(generate.continued(model, prompts * len(cells), uniforms, 1.0, temperature, batch_size, around=around))
+    texts = generate.continued(model, prompts * len(cells), uniforms, top_p, temperature, batch_size, around=around)
+    flat = iter(generate.cut(model, texts) if until_end else texts)
     found = {i: list(islice(flat, len(prompts))) for i in order}
     return [found[i] for i in range(len(cells))]
 

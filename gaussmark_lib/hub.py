@@ -3,8 +3,12 @@
 The hub's own client tries every file six times and sleeps in between, which takes most of a minute without a network.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from huggingface_hub import constants
 from huggingface_hub.utils import get_session
+from transformers.utils import logging
 
 PATIENCE = 5  # seconds
 
@@ -28,6 +32,28 @@ def reason(error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return "it needs Python code of its own (auto_map in its json files), which is never run; expected an architecture that transformers has"
     return first_line(error)
+
+
+def why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
+    if is_local:
+        expected = "Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
+        return f"cannot read the model in {name}: {reason(error)}. {expected}"
+    return (
+        f"cannot get {name!r} from the model hub: {reason(error)}. Check the name and the network"
+        " (a gated model also needs your hub token); models.load('doclm') needs no network"
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bar of transformers while a local file is read."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def first_line(error: Exception) -> str:

@@ -6,6 +6,8 @@ which stores Wᵀ. :func:`linear` hides the difference: noise and gradients are 
 
 import difflib
 import hashlib
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,14 +19,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
-from transformers.utils import logging
 
-from gaussmark_lib import hub, tokens
-from gaussmark_lib.checks import chosen, shown
+from gaussmark_lib import checks, hub, tokens
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
 from gaussmark_lib.paths import DATA
 
 EMBEDDED = "doclm"
+_IN_BLOCK = re.compile(r"(.+?)\.(\d+)\.")  # a stack of blocks, and a block's number in it
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 
 
@@ -96,8 +97,8 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
         InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that needs code of its own, a weight that is not finite.
     """
     if not isinstance(name, str | Path):
-        raise InvalidModelError(f"name: expected {EMBEDDED!r}, a folder or a hub id, got {shown(name)}")
-    chosen(str(dtype).removeprefix("torch."), "dtype", ("auto", "float16", *DTYPES), InvalidModelError)
+        raise InvalidModelError(f"name: expected {EMBEDDED!r}, a folder or a hub id, got {checks.shown(name)}")
+    checks.chosen(str(dtype).removeprefix("torch."), "dtype", ("auto", "float16", *DTYPES), InvalidModelError)
     device = device_of(device)
     source = DATA / EMBEDDED if str(name) == EMBEDDED else name
     local = Path(source).expanduser()
@@ -108,13 +109,13 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
         )
     source = local if is_local else source
     terms = {"revision": revision, **hub.terms(local=is_local)}
-    checks = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    strict = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **terms)
-        with _quiet() if is_local else nullcontext():
-            model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **checks, dtype=dtype)
+        with hub.quiet() if is_local else nullcontext():
+            model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **strict, dtype=dtype)
     except Exception as error:  # a broken checkpoint fails in as many ways as there are libraries below
-        raise InvalidModelError(_why_not_loaded(str(name), is_local, error)) from error
+        raise InvalidModelError(hub.why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
             first = sorted(map(str, info[kind]))[:5]
@@ -131,28 +132,6 @@ def device_of(name: str | torch.device | None) -> torch.device:
         return found
     except (RuntimeError, AssertionError, TypeError):
         raise InvalidModelError(f"device: expected 'cpu', 'cuda' or another that this machine has, got {name!r}") from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bar of transformers while a local file is read."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
-    reason = hub.reason(error)
-    if is_local:
-        return f"cannot read the model in {name}: {reason}. Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
-    return (
-        f"cannot get {name!r} from the model hub: {reason}. Check the name and the network"
-        f" (a gated model also needs your hub token); models.load('{EMBEDDED}') needs no network"
-    )
 
 
 def _check_finite(model: PreTrainedModel, name: str) -> None:
@@ -225,11 +204,36 @@ def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
     }
 
 
+def default_weight(model: PreTrainedModel, *, block: int | None = None, small: bool = False) -> str:
+    """The weight that an experiment takes where none is named.
+
+    Of the matrices in one block that write to the residual stream (d_out is the hidden size): the one with the largest d_in, which is the MLP's last.
+
+    Args:
+        block: its number, negative from the end; by default the one two thirds of the way up, 4 of 0 to 5.
+        small: instead, the block's smallest matrix (of several, the last), for experiments that draw many noises.
+
+    Raises:
+        UnknownWeightError: no such block, or no matrix that could carry a watermark.
+    """
+    places = {name: match for name in _linears(model) if (match := _IN_BLOCK.match(name))}
+    stack = next(iter(Counter(match[1] for match in places.values()).most_common(1)), ("", 0))[0]
+    blocks = sorted({int(match[2]) for match in places.values() if match[1] == stack})
+    number = len(blocks) * 2 // 3 if block is None else block
+    if not checks.is_whole(number) or not -len(blocks) <= number < len(blocks):
+        raise UnknownWeightError(f"block: expected one of {len(blocks)} that can carry a watermark, got {checks.shown(block)}; or name a weight")
+    inside = [linear(model, name) for name, match in places.items() if match[1] == stack and int(match[2]) == blocks[number]]
+    if small:
+        return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name
+    hidden = model.config.get_text_config().hidden_size
+    return max(inside, key=lambda layer: (layer.shape[0] == hidden, layer.shape[1])).name
+
+
 def linear(model: PreTrainedModel, weight: str) -> Linear:
     """The layer that owns a weight, by the weight's full name; UnknownWeightError if none does, or the weight cannot carry a watermark."""
     linears = _linears(model)
     if not isinstance(weight, str):
-        raise UnknownWeightError(f"weight: expected the name of a weight, such as {next(iter(linears), None)!r}, got {shown(weight)}")
+        raise UnknownWeightError(f"weight: expected the name of a weight, such as {next(iter(linears), None)!r}, got {checks.shown(weight)}")
     if weight in linears:
         module = linears[weight]
         block = model.get_submodule(weight.removesuffix(".weight").rpartition(".")[0])

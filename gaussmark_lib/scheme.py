@@ -46,8 +46,12 @@ class Scheme(Protocol):
     exact: bool = True
 
     @abstractmethod
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
-        """Watermarked continuations at temperature 1, one per prompt; the same seed gives every scheme the same random numbers."""
+    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
+        """Watermarked continuations, one per prompt; the same seed gives every scheme the same random numbers.
+
+        Args:
+            sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
+        """
 
     @abstractmethod
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
@@ -73,8 +77,8 @@ class SamplerScheme(Scheme, Protocol):
     def processor(self, model: PreTrainedModel) -> generate.Processor:
         """A fresh logits processor for one batch of texts."""
 
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model))
+    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
+        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model), **sampling)
 
     def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
         """Under *this* key: a scheme that keeps the model's distribution on average over keys has a divergence too."""

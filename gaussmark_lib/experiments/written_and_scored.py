@@ -6,7 +6,7 @@ are kept (``schemes.cache``). A text tested for the key it was written under is 
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,15 +32,16 @@ def of_cells(
     *,
     seeds: Sequence[int],
     batch_size: int = 128,
+    sampling: Mapping[str, float | bool] | None = None,
     **options,
 ) -> tuple[pd.DataFrame, list[list[list[int]]]]:
     """Continues every prompt in every cell, all in one batch, and tests every text for every key: :func:`scored`'s table, and the responses by cell.
 
     Args:
         cells: (watermark, key) pairs of one weight; None stands for the base model. seeds: of the sampling, one a cell.
-        options: ``lengths, dtype`` of ``score.score``.
+        sampling: ``top_p, temperature, until_end`` of ``generate.sample``. options: ``lengths, dtype`` of ``score.score``.
     """
-    responses = generate_many.sample(lm.model, prompts, cells, n_tokens, seed=seeds, batch_size=batch_size)
+    responses = generate_many.sample(lm.model, prompts, cells, n_tokens, seed=seeds, batch_size=batch_size, **(sampling or {}))
     return scored(lm.model, prompts, responses, cells, keys, **options), responses
 
 
@@ -95,10 +96,16 @@ def key_numbers(keyed: Sequence[Scheme]) -> list[int]:
     return pd.factorize(np.array([scheme.key.key_id for scheme in keyed]))[0].tolist()
 
 
-def written(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[list[int]]]:
-    """The responses of each scheme; text i under key j has the same random numbers in all schemes. They are kept: see ``schemes.cache``."""
+def written(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[list[int]]]:
+    """The responses of each scheme; text i under key j has the same random numbers in all schemes. They are kept: see ``schemes.cache``.
+
+    Args:
+        sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
+    """
     numbers = key_numbers(keyed)
-    return [cache.responses(lm.model, scheme, prompts, n_tokens, seed=seed + number) for scheme, number in zip(keyed, numbers, strict=True)]
+    return [
+        cache.responses(lm.model, scheme, prompts, n_tokens, seed=seed + number, **sampling) for scheme, number in zip(keyed, numbers, strict=True)
+    ]
 
 
 def own_scores(lm: models.LM, keyed: Sequence[Scheme], prompts: Texts, texts: Sequence[Texts]) -> pd.DataFrame:

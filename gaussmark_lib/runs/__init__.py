@@ -20,8 +20,8 @@
 ==============  ==========================================================================
 """
 
-from gaussmark_lib.runs.ask import RunFailedError, find, run
+from gaussmark_lib.runs.ask import RunFailedError, find, reference, run
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.runs.inside import headline, record, save_figure, save_table
 
-__all__ = ["Run", "RunFailedError", "find", "headline", "record", "run", "save_figure", "save_table"]
+__all__ = ["Run", "RunFailedError", "find", "headline", "record", "reference", "run", "save_figure", "save_table"]

@@ -69,7 +69,7 @@ def run(
         kernel.execute(file, changed, folder=source.path.parent, env={RUN_DIR: str(partial)}, progress=bar, wanted=wanted)
         if not (partial / "results.json").exists():  # nothing was recorded; a record without this file is damaged
             records.write_json(partial / "results.json", {})
-        records.write_json(partial / "status.json", {"status": "complete", **versions.circumstances(started)})
+        records.write_json(partial / "status.json", {"status": "complete", "code": source.code, **versions.circumstances(started)})
     except BaseException as error:
         cell, reason = kernel.mark_stopped(file, error)
         raise _stopped(source.name, error, cell, reason, partial, records.failed(target), started) from error
@@ -99,6 +99,11 @@ def _stopped(name: str, error: BaseException, cell: str | None, reason: str, par
 def find(notebook: str | Path | Notebook, params: Mapping[str, Any] | None = None, *, root: Path | None = None) -> Run | None:
     """The record that answers exactly this question, if there is one."""
     return records.load(_question(notebook, params, root)[-1])
+
+
+def reference(notebook: str) -> Run | None:
+    """The record in git that a notebook's claims rest on, by the notebook's name with or without its number; None where there is none."""
+    return records.load(paths.RUNS / "reference" / notebook.lstrip("0123456789_"))
 
 
 def _question(notebook: str | Path | Notebook, params: Mapping[str, Any] | None, root: Path | None) -> tuple[Notebook, dict[str, Any], Path]:

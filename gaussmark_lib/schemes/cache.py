@@ -28,20 +28,23 @@ _known: "weakref.WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = weakre
 
 
 def responses(
-    model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, *, seed: int = 0, folder: Path | None = None
+    model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, *, seed: int = 0, folder: Path | None = None, **sampling
 ) -> list[list[int]]:
     """``scheme.generate``'s continuations (None: ``generate.sample``'s), from the folder, or written and then kept there.
+
+    Args:
+        sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
 
     PerturbedModelError for a watermarked model, whose texts are not kept.
     """
     perturb.refuse_perturbed(model)
-    generate.checked(model, prompts, n_tokens, 1.0, 1.0, 1)
+    generate.checked(model, prompts, n_tokens, sampling.get("top_p", 1.0), sampling.get("temperature", 1.0), 1)
     folder = folder or paths.TEXTS
-    path = folder / f"{_name(model, scheme, prompts, n_tokens, seed)}.json"
+    path = folder / f"{_name(model, scheme, prompts, n_tokens, seed, sampling)}.json"
     if (kept := _read(path)) is not None:
         return kept
     write = scheme.generate if scheme else generate.sample
-    texts = write(model, prompts, n_tokens, seed=seed)
+    texts = write(model, prompts, n_tokens, seed=seed, **sampling)
     _keep(path, texts)
     return texts
 
@@ -77,10 +80,10 @@ def _sha256(texts: list[list[int]]) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
-def _name(model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, seed: int) -> str:
+def _name(model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, seed: int, sampling: dict) -> str:
     versions = [_code(type(scheme).__module__ if scheme else generate.__name__), torch.__version__, transformers.__version__, str(model.device)]
     who = [type(scheme).__qualname__, repr(scheme), scheme.key.fingerprint, repr(scheme.key.binding)] if scheme else []
-    question = [versions, sha256(model), who, [list(map(int, prompt)) for prompt in prompts], n_tokens, seed]
+    question = [versions, sha256(model), who, [list(map(int, prompt)) for prompt in prompts], n_tokens, seed, sorted(sampling.items())]
     return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:24]
 
 

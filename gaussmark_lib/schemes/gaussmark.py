@@ -24,9 +24,9 @@ class GaussMark(Scheme):
     key: Key
     name: str = "GaussMark"
 
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
+    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
         with perturb.watermarked(model, self.wm, self.key):
-            return generate.sample(model, prompts, n_tokens, seed=seed)
+            return generate.sample(model, prompts, n_tokens, seed=seed, **sampling)
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         [table] = self.score_keys(model, prompts, responses, [self.key])

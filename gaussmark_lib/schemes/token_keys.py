@@ -36,8 +36,8 @@ class TokenKeys(Scheme):
     def name(self) -> str:
         return f"token keys, {self.test}"
 
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0) -> list[list[int]]:
-        return token_keys.sample(model, prompts, n_tokens, self.wm, self.key, seed=seed)
+    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
+        return token_keys.sample(model, prompts, n_tokens, self.wm, self.key, seed=seed, **sampling)
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         [table] = self.score_keys(model, prompts, responses, [self.key])

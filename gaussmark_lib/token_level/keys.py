@@ -45,7 +45,18 @@ def noise(wm: PlacedWatermark, key: Key, k: int) -> Float[Tensor, "d_out d_in"]:
 
 
 @torch.no_grad()
-def sample(model: PreTrainedModel, prompts: Texts, n_tokens: int, wm: Watermark, key: Key, *, seed: int = 0) -> list[list[int]]:
+def sample(
+    model: PreTrainedModel,
+    prompts: Texts,
+    n_tokens: int,
+    wm: Watermark,
+    key: Key,
+    *,
+    seed: int = 0,
+    top_p: float = 1.0,
+    temperature: float = 1.0,
+    until_end: bool = False,
+) -> list[list[int]]:
     """Algorithm 3: continues each prompt, token k under θ + ξ_k, with the random numbers of :func:`generate.sample` for this seed.
 
     All prompts form one batch, so that each noise is drawn once. Afterwards the model is bit for bit the same, also after an exception.
@@ -55,7 +66,7 @@ def sample(model: PreTrainedModel, prompts: Texts, n_tokens: int, wm: Watermark,
             ``perturb.watermarked``.
     """
     perturb.refuse_perturbed(model)
-    prompts = generate.checked(model, prompts, n_tokens, top_p=1.0, temperature=1.0, batch_size=1)
+    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size=1)
     wm = wm.on(model)
     key.check(wm)
     keep_cache = gradients.is_local(model, wm.linear)
@@ -69,9 +80,10 @@ def sample(model: PreTrainedModel, prompts: Texts, n_tokens: int, wm: Watermark,
             with perturb.moved(model, wm, wm.project(noise(wm, key, k)), by=key.key_id):
                 out = model(input_ids=new, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=keep_cache)
             cache = out.past_key_values if keep_cache else None
-            token = generate.pick(out.logits[:, -1], uniforms[:, k], top_p=1.0, temperature=1.0)
+            token = generate.pick(out.logits[:, -1], uniforms[:, k], top_p, temperature)
             ids, mask = torch.cat([ids, token[:, None]], dim=1), torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-    return ids[:, -n_tokens:].tolist()
+    chosen = ids[:, -n_tokens:].tolist()
+    return generate.cut(model, chosen) if until_end else chosen
 
 
 def per_token(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, key: Key) -> pd.DataFrame:

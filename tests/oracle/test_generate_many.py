@@ -56,6 +56,17 @@ def test_texts_are_those_of_one_watermark_at_a_time(architecture, batch_size):
     assert found[0] != found[1]
 
 
+def test_every_way_of_sampling_is_that_of_one_watermark_at_a_time(wm):
+    model = tiny_models.build("llama", torch.float64)
+    sampling = {"top_p": 0.6, "temperature": 1.7, "until_end": True}
+    plain, marked = generate_many.sample(model, PROMPTS * 9, [None, (wm, KEYS[0])], 20, seed=1, **sampling)
+    assert plain == generate.sample(model, PROMPTS * 9, 20, seed=1, **sampling)
+    with perturb.watermarked(model, wm, KEYS[0]):
+        assert marked == generate.sample(model, PROMPTS * 9, 20, seed=1, **sampling)
+    for name, value in {"top_p": 1.0, "temperature": 1.0, "until_end": False}.items():
+        assert plain != generate.sample(model, PROMPTS * 9, 20, seed=1, **sampling | {name: value}), name
+
+
 def test_one_seed_gives_all_cells_the_same_luck(model, wm):
     base, again, marked = generate_many.sample(model, PROMPTS, [None, None, (wm, KEYS[0])], 30, seed=5)
     assert base == again == generate.sample(model, PROMPTS, 30, seed=5)

@@ -96,10 +96,8 @@ class TestUntilEnd:
         cut = generate.sample(ending, [[3, 4]] * 20, 10, until_end=True)
         assert all(len(part) >= 1 for part in cut)
 
-    def test_the_first_token_may_be_an_end_token(self):
-        assert generate._cut([2, 5, 2, 6], {2}) == [2, 5]
-        assert generate._cut([2], {2}) == [2]
-        assert generate._cut([5, 6], {2}) == [5, 6]
+    def test_the_first_token_may_be_an_end_token(self, ending):
+        assert generate.cut(ending, [[2, 5, 2, 6], [2], [5, 6]]) == [[2, 5], [2], [5, 6]]
 
     def test_all_end_tokens_of_the_generation_config_count(self, ending):
         ending.generation_config.eos_token_id = [2, 7]

@@ -3,17 +3,19 @@
 import ast
 import io
 import json
+import re
 import shutil
 import socket
 import time
 
 import pytest
+import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
 
 from gaussmark_lib import hub, models
 from gaussmark_lib.doclm import train
-from gaussmark_lib.errors import InvalidModelError
+from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
 from gaussmark_lib.paths import ROOT
 
 WEIGHTS = "model.safetensors"
@@ -261,3 +263,26 @@ def cut(path, share: float) -> None:
 def configure(folder, file="config.json", **changes) -> None:
     path = folder / file
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "middle", "small"),
+    [
+        ("llama", "model.layers.2.mlp.down_proj.weight", "model.layers.2.self_attn.v_proj.weight"),
+        ("phi3", "model.layers.1.mlp.down_proj.weight", "model.layers.1.self_attn.o_proj.weight"),
+        ("gpt2", "transformer.h.1.mlp.c_proj.weight", "transformer.h.1.attn.c_proj.weight"),
+    ],
+)
+def test_a_weight_left_out_is_chosen_by_a_rule(architecture, middle, small):
+    model = tiny_models.build(architecture)
+    assert models.default_weight(model) == middle
+    assert models.default_weight(model, small=True) == small
+    first = models.default_weight(model, block=0)
+    assert first == re.sub(r"[.]\d+[.]", ".0.", middle, count=1)
+    assert models.default_weight(model, block=-1) == middle  # of two or three blocks, the last is two thirds of the way up
+
+
+@pytest.mark.parametrize("block", [3, -4])
+def test_a_block_that_is_not_there(block):
+    with pytest.raises(UnknownWeightError, match=f"expected one of 3 that can carry a watermark, got {block}"):
+        models.default_weight(tiny_models.build("llama"), block=block)

@@ -34,8 +34,8 @@ def model():
 
 @pytest.fixture
 def ask(model, tmp_path):
-    def responses(scheme=MARKED, prompts=PROMPTS, n_tokens=6, seed=0):
-        return cache.responses(model, scheme, prompts, n_tokens, seed=seed, folder=tmp_path / "written")
+    def responses(scheme=MARKED, prompts=PROMPTS, n_tokens=6, seed=0, **sampling):
+        return cache.responses(model, scheme, prompts, n_tokens, seed=seed, folder=tmp_path / "written", **sampling)
 
     return responses
 
@@ -58,6 +58,7 @@ def test_whatever_a_text_depends_on_is_part_of_its_name(ask, tmp_path, model, mo
     ask()
     ask(n_tokens=7)
     ask(seed=1)
+    ask(temperature=0.7)
     ask(prompts=[[5, 6], [7, 8, 9]])
     ask(None)
     ask(GaussMark(perturb.Watermark(tiny_lm.WEIGHT, 0.31), KEY))
@@ -65,17 +66,17 @@ def test_whatever_a_text_depends_on_is_part_of_its_name(ask, tmp_path, model, mo
     ask(MARKED.rekeyed(1))
     ask(KGW(1.0, KEY))
     ask(KGW(2.0, KEY))
-    assert kept(tmp_path) == 10
+    assert kept(tmp_path) == 11
     with torch.no_grad():
         model.lm_head.weight[0, 0] = torch.nextafter(model.lm_head.weight[0, 0], torch.tensor(9.0))
     ask()
-    assert kept(tmp_path) == 11, "another model, if only in one bit"
+    assert kept(tmp_path) == 12, "another model, if only in one bit"
     monkeypatch.setattr(identity, "of_module", lambda name: "another")
     ask()
-    assert kept(tmp_path) == 11, "a process goes on with the code that it began with, even if the files change"
+    assert kept(tmp_path) == 12, "a process goes on with the code that it began with, even if the files change"
     cache._code.cache_clear()
     ask()
-    assert kept(tmp_path) == 12
+    assert kept(tmp_path) == 13
 
 
 def test_nothing_is_kept_of_what_fails_and_no_secret_of_what_does_not(ask, model, tmp_path):
