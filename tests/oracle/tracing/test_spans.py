@@ -10,6 +10,7 @@ from scipy import stats
 
 from gaussmark_lib import perturb, score, tracing
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tracing import blocks
 from gaussmark_lib.tracing import spans as scan
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
@@ -49,22 +50,34 @@ def test_it_finds_what_trying_every_span_finds(model, n_tokens, shortest, longes
     assert table["whole_p"].tolist() == pytest.approx(whole["p_value"].tolist(), rel=1e-3)
 
 
+@pytest.mark.parametrize(("architecture", "weight", "dtype"), tiny_models.alternating(torch.float32, torch.float64))
+def test_the_blocks_gradients_by_autograd_of_their_own_tokens(architecture, weight, dtype):
+    model, rng = tiny_models.build(architecture, dtype), np.random.default_rng(0)
+    [prompt], [response] = tiny_models.random_ids(rng, 4), tiny_models.random_ids(rng, 10)
+    found = blocks.gradients((prompt, response), Watermark(weight, 0.05).on(model), [3, 6, 10])
+    for G, (start, end) in zip(found, [(0, 3), (3, 6), (6, 10)], strict=True):
+        by_hand = gradient_of(model, prompt, response, start, end, weight)
+        by_hand = by_hand.T if architecture == "gpt2" else by_hand
+        assert (G.double() - by_hand.flatten()).norm() < {torch.float32: 1e-4, torch.float64: 1e-9}[dtype] * by_hand.norm()
+
+
 @pytest.mark.parametrize("rank_dropped", [0, 2])
 def test_the_law_is_that_of_the_blocks_own_gradients(model, rank_dropped):
-    """Over 20,000 draws of z: the covariance that ``loadings`` says is that of ψ computed from the gradients."""
+    """The correlations that ``loadings`` says are the cosines of the spans' gradients; together the blocks are the text."""
     wm = Watermark(WM.weight, WM.sigma, rank_dropped)
     [prompt], [response] = (tiny_models.random_ids(np.random.default_rng(0), n) for n in (4, 9))
-    placed = wm.on(model)
-    G = scan._of_blocks(model, {0: (prompt, response)}, placed, [3, 6, 9], None).double().numpy()
+    G = blocks.gradients((prompt, response), wm.on(model), [3, 6, 9]).double().numpy()
+    [whole] = score.gradients(model, [prompt], [response], wm)
+    assert np.allclose(G.sum(0), whole.G.flatten().numpy(), atol=1e-4 * whole.norm)
     spans = scan.intervals(3)
     A, kept = scan.loadings(G @ G.T, spans)
     assert len(kept) == len(spans) == 6
     sums = np.stack([G[i:j].sum(0) for i, j in spans])
     units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
-    assert A @ A.T == pytest.approx(units @ units.T, abs=1e-8)
+    assert np.allclose(A @ A.T, units @ units.T, atol=1e-8)
 
 
-def blocks(rng: np.random.Generator, n: int, d: int, common: float = 0.0) -> np.ndarray:
+def uneven(rng: np.random.Generator, n: int, d: int, common: float = 0.0) -> np.ndarray:
     """Gradients of n blocks, of uneven sizes, with a part in common."""
     return (rng.standard_normal((n, d)) + common * rng.standard_normal(d)) * rng.uniform(0.3, 3, (n, 1))
 
@@ -73,7 +86,7 @@ def blocks(rng: np.random.Generator, n: int, d: int, common: float = 0.0) -> np.
 @pytest.mark.parametrize("t", [0.5, 2.0, 3.0])
 def test_the_p_value_against_plain_simulation(common, t):
     rng, draws = np.random.default_rng(0), 40_000
-    G = blocks(rng, 12, 40, common)
+    G = uneven(rng, 12, 40, common)
     A, _ = scan.loadings(G @ G.T, scan.intervals(12))
     largest = (A @ rng.standard_normal((A.shape[1], draws))).max(0)
     expected, found = (largest >= t).mean(), scan.maximum_p(t, A, rng, 20_000)
@@ -81,7 +94,7 @@ def test_the_p_value_against_plain_simulation(common, t):
 
 
 def test_far_in_the_tail_it_lies_between_one_spans_chance_and_bonferronis_bound():
-    G = blocks(np.random.default_rng(0), 8, 30)
+    G = uneven(np.random.default_rng(0), 8, 30)
     A, spans = scan.loadings(G @ G.T, scan.intervals(8))
     p = scan.maximum_p(9.0, A, np.random.default_rng(1))
     assert stats.norm.sf(9.0) < p <= len(spans) * stats.norm.sf(9.0)
@@ -94,7 +107,7 @@ def test_the_level_over_keys(common):
     rng, n = np.random.default_rng(0), 1500
     spans, found = scan.intervals(10), []
     for _ in range(n):
-        G = blocks(rng, 10, 25, common)
+        G = uneven(rng, 10, 25, common)
         A, kept = scan.loadings(G @ G.T, spans)
         psi = scan._sums(G @ rng.standard_normal(25), kept) / scan._norms(G @ G.T, kept)
         found.append((scan.maximum_p(psi.max(), A, rng, 500), len(kept) * stats.norm.sf(psi.max())))
@@ -109,7 +122,7 @@ def test_a_marked_span_is_found_where_it_is():
     """ψ is N(σ‖G‖, 1) along the span's own gradients: the scan finds it, and the whole text's ψ is diluted."""
     rng, right, overlap = np.random.default_rng(0), {"scan": 0, "whole": 0}, []
     for _ in range(300):
-        G = blocks(rng, 15, 60)
+        G = uneven(rng, 15, 60)
         z = rng.standard_normal(60)
         marked = G[5:10].sum(0)
         z += 4.0 * marked / np.linalg.norm(marked)

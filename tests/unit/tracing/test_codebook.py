@@ -54,7 +54,7 @@ def test_a_users_key_works_wherever_a_key_does(model, wm, book):
     alone = score.score(model, X, marked, wm, [user, book.key(18)])
     assert alone["key_id"].tolist() == [user.key_id, book.key(18).key_id] * 2
     assert evidence.per_token(model, X[0], marked[0], wm, user)["evidence"].sum() == pytest.approx(alone["psi"][0], rel=1e-3)
-    for scheme in schemes.named(Watermark(wm.weight, wm.sigma, rank_dropped=2), user):
+    for scheme in schemes.named(Watermark(wm.weight, wm.sigma, rank_dropped=2), user).values():
         assert scheme.key.key_id == user.key_id
     assert pickle.loads(pickle.dumps(user)).normals(3).tolist() == user.normals(3).tolist()
 
