@@ -50,10 +50,8 @@ class Binding(BaseModel):
 
 def of(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float | None = None) -> Binding:
     """The binding to this watermark on its model; ``xi`` is the key's noise before any projection."""
-    weights = digests(wm.model)
-    whole = hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in weights.items()).encode()).hexdigest()
-    short = tuple((name, digest[:16]) for name, digest in weights.items())
-    return Binding(**_purpose(wm), **_noise(xi), sigma_carried=sigma_carried, model_sha256=whole, weights=short)
+    short = tuple((name, digest[:16]) for name, digest in digests(wm.model).items())
+    return Binding(**purpose(wm), **_noise(xi), sigma_carried=sigma_carried, model_sha256=whole(wm.model), weights=short)
 
 
 def check(binding: Binding, key_id: str, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
@@ -61,9 +59,14 @@ def check(binding: Binding, key_id: str, wm: PlacedWatermark, xi: Float[Tensor, 
 
     ``xi`` is the key's noise before any projection, where the caller has it.
     """
+<<<<<<< HEAD
     used_for = _purpose(wm)
     drawn = xi is not None and binding.noise_sha256 is not None
     if drawn and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
+=======
+    used_for = purpose(wm)
+    if xi is not None and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
+>>>>>>> hE
         used_for |= _noise(xi)
     made_for = binding.model_dump()
     wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
@@ -80,7 +83,8 @@ def check(binding: Binding, key_id: str, wm: PlacedWatermark, xi: Float[Tensor, 
         )
 
 
-def _purpose(wm: PlacedWatermark) -> dict:
+def purpose(wm: PlacedWatermark) -> dict:
+    """What a key, or what is kept of its use, is for: the watermark, and a hash of the marked matrix."""
     return {
         "weight": wm.weight,
         "shape": wm.linear.shape,
@@ -101,6 +105,11 @@ def _other_weights(binding: Binding, wm: PlacedWatermark) -> set[str]:
         return set()
     now = {(name, digest[:16]) for name, digest in digests(wm.model).items()}
     return {name for name, _ in now ^ set(binding.weights)} - {wm.weight}
+
+
+def whole(model: PreTrainedModel) -> str:
+    """A SHA-256 of all weights with their names."""
+    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in digests(model).items()).encode()).hexdigest()
 
 
 class _Read(NamedTuple):

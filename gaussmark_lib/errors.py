@@ -33,6 +33,10 @@ class CodebookError(GaussMarkError):
     """A codebook, or a user of one, that does not exist."""
 
 
+class StateError(GaussMarkError):
+    """The state of a stream of texts that is damaged, of another version, open to others, or of another weight, model or set of keys."""
+
+
 class InvalidTextError(GaussMarkError):
     """Token ids that cannot be scored: none at all, outside the vocabulary, or longer than the context."""
 

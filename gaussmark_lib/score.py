@@ -65,22 +65,10 @@ def score(
     """
     tokens.check_model(model)
     checks.chosen(on_error, "on_error", ("raise", "record"), InvalidTextError)
-    if isinstance(keys, perturb.Key):
-        raise InvalidTextError("keys: expected a list of keys, got one; write keys=[key]")
-    keys = tokens.listed(keys, "keys: expected a list of keys")
-    if not keys:
-        raise InvalidTextError("expected at least one key to test for, got none; gradients() needs no key")
+    keys = checked_keys(keys)
     perturb.refuse_perturbed(model)
     wm = wm.on(model)
-    if xis is None:
-        xis = perturb.noises(model, wm, keys)
-    else:
-        for key in keys:
-            key.check(wm)
-    expected = (len(keys), *wm.linear.shape)
-    if getattr(xis, "shape", None) != expected:
-        raise InvalidWatermarkError(f"xis: expected the noises of these keys, a tensor of shape {expected}, got {getattr(xis, 'shape', xis)}")
-    xis = xis.to(wm.linear.parameter.device)
+    xis = checked_noises(wm, keys, xis)
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
@@ -98,11 +86,33 @@ def score(
                 failed[found.text] = error
         if units:
             psi.append(_inner(torch.stack(units), xis, wm.sigma))
-    rows = [_rows(facts, np.concatenate(psi), [key.key_id for key in keys]), *(_failure(text, responses[text], keys) for text in failed)]
+    rows = [_rows(facts, np.concatenate(psi), [key.key_id for key in keys]), *(failure(text, responses[text], keys) for text in failed)]
     scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
     if on_error == "raise":
         return scores
     return scores.assign(error=scores["text"].map({text: str(error) for text, error in failed.items()}))
+
+
+def checked_keys(keys: Sequence[perturb.Key]) -> list[perturb.Key]:
+    """The keys as a list; InvalidTextError for one key alone, and for none."""
+    if isinstance(keys, perturb.Key):
+        raise InvalidTextError("keys: expected a list of keys, got one; write keys=[key]")
+    if not (keys := tokens.listed(keys, "keys: expected a list of keys")):
+        raise InvalidTextError("expected at least one key to test for, got none; gradients() needs no key")
+    return keys
+
+
+def checked_noises(wm: perturb.PlacedWatermark, keys: Sequence[perturb.Key], xis: Tensor | None = None) -> Float[Tensor, "k d_out d_in"]:
+    """The noises of these keys on the model's device: those given, where they have the right shape, or else drawn."""
+    if xis is None:
+        xis = perturb.noises(wm.model, wm, keys)
+    else:
+        for key in keys:
+            key.check(wm)
+    expected = (len(keys), *wm.linear.shape)
+    if getattr(xis, "shape", None) != expected:
+        raise InvalidWatermarkError(f"xis: expected the noises of these keys, a tensor of shape {expected}, got {getattr(xis, 'shape', xis)}")
+    return xis.to(wm.linear.parameter.device)
 
 
 def statistic(found: TextGradient, xis: Float[Tensor, "k d_out d_in"], sigma: float) -> Float[np.ndarray, " k"]:
@@ -141,7 +151,8 @@ def _batched(items: Iterable[TextGradient], n: int) -> Iterator[list[TextGradien
         yield several
 
 
-def _failure(text: int, response, keys: Sequence[perturb.Key]) -> pd.DataFrame:
+def failure(text: int, response, keys: Sequence[perturb.Key]) -> pd.DataFrame:
+    """The rows of a text that could not be scored: NaN but for its number and length."""
     n = len(response) if hasattr(response, "__len__") and not isinstance(response, str) else 0
     rows = pd.DataFrame({"text": text, "key_id": [key.key_id for key in keys], "n_tokens": n}, columns=COLUMNS)
     return rows.astype(dict.fromkeys(("psi", "p_value", "log10_p", "grad_norm", "log_lik"), float))

@@ -1,0 +1,98 @@
+"""The joint law of many texts under one key, and the part of each text's statistic that is new.
+
+With k_i the vector of ⟨u_i, u_j⟩ over the earlier texts j < i and K_{<i} their Gram matrix, the *innovation* of text i is
+
+    r_i = (ψ_i − k_iᵀK_{<i}⁻¹ψ_{<i}) / s_i,   s_i² = ⟨u_i, u_i⟩ − k_iᵀK_{<i}⁻¹k_i
+
+and s_i ∈ [0, 1] its *residual*: the share of the direction u_i that lies outside the span of the earlier ones. In the factor K = LLᵀ, row i of L
+is (l_i, s_i) with l_i = L_{<i}⁻¹k_i, and r = L⁻¹ψ: one triangular solve a text.
+
+**Proposition 1 (one key, exactly).** For texts that do not depend on z, the innovations are independent N(0, 1) over the draw of the one z.
+*Proof.* r_i = ⟨z, v_i⟩ with v_i = (u_i − projection of u_i on span(u_1 … u_{i−1}))/s_i, which are orthonormal; the coordinates of z ~ N(0, I) in
+an orthonormal system are independent N(0, 1). ∎ So the false alarms at level α among n texts are Binomial(n, α), for any kinds of text.
+
+**Proposition 2 (asking does not help).** Let text i be any function of ψ_1 … ψ_{i−1}, of the earlier texts and of randomness that is independent of
+z. Then r_i is N(0, 1) given all of them, so that all r_i are independent N(0, 1).
+*Proof.* By induction, the history is a function of r_1 … r_{i−1} and of that randomness, where r_j = ⟨z, v_j⟩ and v_j is a function of the history
+before j. Given the history, z is normal outside span(v_1 … v_{i−1}), as it was at first: an independent coordinate for each direction there. Text
+i, and so v_i, is fixed given the history, and orthogonal to that span. So r_i is one of those coordinates. ∎
+It needs *every* number ever answered with the key to be a function of the r_j in the memory, and a text that carries no trace of z otherwise: the
+asker holds no marked text.
+
+Inner products are sums in float64 of the same stored float32 vectors, for K and for ψ: their rounding changes the test's power, and not its law.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gaussmark_lib import gradients, perturb, tokens
+from gaussmark_lib.gradients import TextGradient
+
+NOTHING_NEW = 1e-3  # a residual up to here is none: float32 vectors know their direction to about 1e-6
+_ON_CPU, _ON_GPU = 1 << 13, 1 << 18  # columns at a time, in float64: what a cache holds, and what keeps a GPU busy
+
+
+def gram(model: PreTrainedModel, prompts: tokens.Texts, responses: tokens.Texts, wm: perturb.Watermark, **settings) -> Float[np.ndarray, "n n"]:
+    """K_ij = ⟨u_i, u_j⟩, the cosines of the texts' gradients, in the order given: the covariance of their ψ over keys. It needs no key.
+
+    Args:
+        settings: ``dtype, batch_size`` of ``score.score``.
+
+    Raises:
+        the errors of ``gradients.gradients``; DegenerateScoreError for a text without a gradient.
+    """
+    found = sorted(gradients.gradients(model, prompts, responses, wm, **settings), key=lambda each: each.text)
+    units = torch.stack([unit(each) for each in found])
+    return inner(units, units)
+
+
+def unit(found: TextGradient) -> Float[Tensor, " d"]:
+    """u = G/‖G‖ as it is stored: float32, on the model's device where that has float64."""
+    direction = found.unit().float()
+    return direction.cpu() if direction.device.type == "mps" else direction
+
+
+def inner(rows: Float[Tensor, "n d"], others: Float[Tensor, "b d"]) -> Float[np.ndarray, "n b"]:
+    """⟨row, other⟩ of all pairs, in float64."""
+    total = torch.zeros(len(rows), len(others), dtype=torch.float64, device=rows.device)
+    others, width = others.to(rows.device), _ON_CPU if rows.device.type == "cpu" else _ON_GPU
+    for start in range(0, rows.shape[1], width):
+        part = slice(start, start + width)
+        total += rows[:, part].double() @ others[:, part].double().T
+    return total.cpu().numpy()
+
+
+class Factor:
+    """The Cholesky factor of a Gram matrix that grows by a row at a time, float64."""
+
+    def __init__(self, rows: NDArray[np.float64] | None = None):
+        self._room = np.zeros((0, 0)) if rows is None else np.array(rows, dtype=float)
+        self.n = len(self._room)
+
+    @property
+    def rows(self) -> Float[np.ndarray, "n n"]:
+        """L, lower triangular."""
+        return self._room[: self.n, : self.n]
+
+    def coordinates(self, k: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """L⁻¹k: a direction in the orthonormal system of the earlier ones, from its inner products with them."""
+        return solve_triangular(self.rows, k, lower=True, check_finite=False) if self.n else k
+
+    def weights(self, coordinates: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """L⁻ᵀl = K⁻¹k: the combination of the earlier directions that is nearest to one."""
+        return solve_triangular(self.rows, coordinates, lower=True, trans="T", check_finite=False) if self.n else coordinates
+
+    def append(self, coordinates: Float[np.ndarray, " n"], residual: float) -> None:
+        """One row more: L gets (l, s)."""
+        if self.n == len(self._room):
+            room = np.zeros((2 * self.n + 16,) * 2)
+            room[: self.n, : self.n] = self.rows
+            self._room = room
+        self._room[self.n, : self.n] = coordinates
+        self._room[self.n, self.n] = residual
+        self.n += 1

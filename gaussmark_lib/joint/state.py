@@ -1,0 +1,153 @@
+"""The state of a stream of texts that goes on for weeks: the memory of what was asked, as a file.
+
+It holds what the answers gave away of the key, and hashes of the texts' runs of tokens, so it is kept as a key is: readable by its owner alone, and
+never half-written. It is of one weight of one model, one set of keys and one version of this format, and refuses any other.
+"""
+
+import json
+import os
+import shlex
+import stat
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from gaussmark_lib import binding, checks, perturb
+from gaussmark_lib.errors import StateError
+from gaussmark_lib.joint.memory import Memory
+from gaussmark_lib.watermark import PlacedWatermark
+
+FORMAT = "gaussmark joint state 1"
+BUDGET = 1 << 30  # bytes
+
+
+class State:
+    """What was asked and answered under some keys. The first use ties it to a weight, a model and a set of keys.
+
+    Args:
+        budget: bytes for the gradients that are kept, 4 for each number of the weight and text. Beyond it, see ``memory``.
+
+    Attributes:
+        notes: the caller's own, saved with it; JSON, without secrets.
+    """
+
+    def __init__(self, budget: int = BUDGET):
+        self.budget = checks.whole(budget, "budget, the bytes for gradients", StateError, least=0)
+        self.purpose: dict[str, Any] | None = None
+        self.memory: Memory | None = None
+        self.log_e: dict[str, float] = {}
+        self.n_texts = 0
+        self.notes: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"State({self.n_texts} texts, {self.n_kept} directions kept, keys {', '.join(self.log_e) or 'none yet'})"
+
+    @property
+    def n_kept(self) -> int:
+        """How many directions are kept, those of given texts included."""
+        return self.memory.n if self.memory else 0
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the budget is used up, so that further texts are no longer kept."""
+        return self.memory is not None and self.memory.n >= self.memory.most
+
+    @property
+    def correlation(self) -> float:
+        """The mean correlation of the innovations beyond the budget; 0 within it."""
+        return self.memory.correlation if self.memory else 0.0
+
+    def use(self, wm: PlacedWatermark, keys: Sequence[perturb.Key]) -> Memory:
+        """Its memory, for this watermark and these keys; StateError if it is of others."""
+        used_for = json.loads(json.dumps(binding.purpose(wm) | {"model_sha256": binding.whole(wm.model)}))
+        used_for["keys"] = [key.fingerprint for key in keys]
+        if self.memory is None:
+            self.purpose, self.memory = used_for, Memory(int(np.prod(wm.linear.shape)), len(keys), self.budget)
+            self.log_e = {key.key_id: 0.0 for key in keys}
+        self.memory.to(wm.linear.parameter.device if wm.linear.parameter.device.type != "mps" else torch.device("cpu"))
+        made_for = self.purpose or {}
+        if wrong := [f"{name}: it is of {made_for.get(name)!r}, got {value!r}" for name, value in used_for.items() if made_for.get(name) != value]:
+            what = "; ".join(wrong)
+            raise StateError(
+                f"expected the weight, the model and the keys of this state (the keys in its order), got others: {what}. Begin a new one"
+            )
+        return self.memory
+
+    def save(self, path: str | Path) -> None:
+        """Writes it whole or not at all, mode 0600, over an earlier one. StateError where it cannot be written."""
+        path = Path(path)
+        head = {name: getattr(self, name) for name in ("budget", "purpose", "log_e", "n_texts", "notes")}
+        try:
+            metadata = {"format": FORMAT, "head": json.dumps(head)}
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StateError(f"notes: expected what JSON can hold, got {checks.shown(self.notes)} ({error})") from None
+        try:
+            with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as partial:  # which its owner alone can enter
+                whole = Path(partial) / "state"
+                save_file(_tensors(self.memory), whole, metadata)
+                whole.chmod(0o600)
+                with whole.open("rb") as file:
+                    os.fsync(file.fileno())
+                whole.replace(path)
+        except (OSError, SafetensorError) as error:
+            raise StateError(f"cannot write the state {path}: {error}; expected a folder with room, that can be written to") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "State":
+        """The state in a file. StateError if there is none, if it is damaged, of another version, or open to others."""
+        path = Path(path)
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            with safe_open(path, "pt") as file:
+                metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except OSError as error:
+            raise StateError(f"cannot read the state {path}: {error.strerror or error}; expected a file that State.save wrote") from None
+        except SafetensorError as error:
+            raise StateError(f"{path}: expected a whole state file, got one that is damaged ({error}); restore it from a copy") from None
+        if metadata.get("format") != FORMAT:
+            raise StateError(f"{path}: expected format {FORMAT!r}, got {checks.shown(metadata.get('format'))}")
+        if mode & 0o077:
+            mend = f"chmod 600 {shlex.quote(str(path))}"
+            raise StateError(f"{path} holds what answers gave away of a key: expected that only its owner can read it, got mode {mode:o}; `{mend}`")
+        state = cls()
+        try:
+            for name, value in json.loads(metadata["head"]).items():
+                setattr(state, name, value)
+            if state.purpose:
+                state.memory = _memory(tensors, int(np.prod(state.purpose["shape"])), len(state.purpose["keys"]), state.budget)
+        except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+            raise StateError(
+                f"{path}: expected a whole state file, got one that was edited ({type(error).__name__}); restore it from a copy"
+            ) from None
+        return state
+
+
+def _tensors(memory: Memory | None) -> dict[str, torch.Tensor]:
+    if memory is None:
+        return {}
+    runs = [memory.said.texts.get(i, np.zeros(0, np.uint64)) for i in range(memory.n)]
+    arrays = {"factor": memory.factor.rows, "innovations": memory.innovations, "p_given": memory.p_given, "places": np.array(memory.places, int)}
+    arrays |= {"runs": np.concatenate([np.zeros(0, np.uint64), *runs]).view(np.int64), "n_runs": np.array([len(each) for each in runs], int)}
+    arrays["n_beyond"] = np.array([memory.n_beyond])
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    blocks = {f"directions {i}": block.contiguous() for i, block in enumerate(memory.kept())}
+    return tensors | blocks | {"beyond": memory.beyond}
+
+
+def _memory(tensors: dict[str, torch.Tensor], d: int, n_keys: int, budget: int) -> Memory:
+    memory, array = Memory(d, n_keys, budget), {name: tensor.numpy() for name, tensor in tensors.items()}
+    memory.factor = type(memory.factor)(array["factor"])
+    memory.innovations, memory.p_given, memory.places = array["innovations"], array["p_given"], array["places"].tolist()
+    memory.n_beyond, memory.beyond = int(array["n_beyond"][0]), tensors["beyond"]
+    memory.refill([tensors[f"directions {i}"] for i in range(sum(name.startswith("directions") for name in tensors))])
+    ends = np.cumsum(array["n_runs"])
+    for number, (place, end, n) in enumerate(zip(memory.places, ends, array["n_runs"], strict=True)):
+        if place >= 0:
+            memory.said.add(number, array["runs"].view(np.uint64)[end - n : end])
+    return memory

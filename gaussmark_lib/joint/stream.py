@@ -1,0 +1,172 @@
+"""A stream of texts under one key: for each text what is new in it, and for all of them together when to stop.
+
+The evidence for "a share π of these texts carries the key" after n texts is
+
+    E_n = Π_{i ≤ n} (1 − π + π e_i),   e_i = exp(λ_i r_i − λ_i²/2),   λ_i = σ‖G_i‖s_i
+
+λ_i is what text i promises as the mean of r_i if it carries the key (in the linear regime), and is known without the key.
+
+**Proposition 3 (a stream may be watched).** Where no text carries the key, P(sup_n E_n ≥ 1/α) ≤ α, for one key, for any texts, even chosen by looking
+at the answers before, and at any stopping time.
+*Proof.* Given everything before text i, λ_i is fixed and r_i is N(0, 1) (``law``, proposition 2), so e_i has the mean exp(λ²/2 − λ²/2) = 1, and
+so has its factor: E_n is a martingale that is never negative and begins at 1, for which this is Ville's inequality. ∎
+
+Beyond the memory's room (``memory``) r_i depends on earlier ones, so nothing is bet there: e_i keeps its mean of 1, and E_n stays where it is.
+In a stream that holds marked texts, the innovations of the unmarked ones are N(0, 1) to first order only, since marked gradients depend on z.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gaussmark_lib import checks, gradients, perturb, score, tokens
+from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, StateError
+from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.joint import law, repeats
+from gaussmark_lib.joint.memory import GIVEN, Answer
+from gaussmark_lib.joint.state import State
+from gaussmark_lib.tokens import Pair, Texts
+from gaussmark_lib.watermark import PlacedWatermark
+
+COLUMNS = [*score.COLUMNS, "innovation", "p_given", "residual", "e_value", "log_e", "repeats", "correlation"]
+HELD = 1 << 30  # bytes of noises that are held at a time; beyond it they are drawn again for every AT_A_TIME texts
+AT_A_TIME = 64
+
+
+def sequence(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    *,
+    share: float = 0.1,
+    state: State | None = None,
+    given: tuple[Texts, Texts] | None = None,
+    xis: Float[Tensor, "k d_out d_in"] | None = None,
+    dtype: str | torch.dtype | None = None,
+    batch_size: int = 1,
+    on_error: str = "raise",
+) -> pd.DataFrame:
+    """Tests texts one after the other, each for what the earlier ones had not said: per key, the false alarms of any texts are binomial.
+
+    Args:
+        model, prompts, responses, wm, keys, xis, dtype, on_error: as ``score.score``; the texts in the order in which they came.
+        share: π, the share of marked texts that the running evidence bets on.
+        state: what was asked before. **It is extended**; without one, the stream begins here and is forgotten.
+        given: prompts and responses of reference texts, human and of the stream's kind: what they have in common is then known before the first text.
+        batch_size: as ``score.score``. A stream that is resumed from a saved state gives the same bits as in one go where it was cut at a multiple
+            of it.
+
+    Returns:
+        One row per text × key, texts in the order given: ``score.score``'s columns, then ``innovation`` (r, N(0, 1) given all answers before),
+        ``p_given`` (the p-value to act on: 1 − Φ(r), or that of the earlier text that this one repeats), ``residual`` (s, 0 where nothing is new:
+        r is then that of the text it repeats, or NaN and p = 1 where several together had said it all), ``e_value`` (e_i), ``log_e`` (natural log of
+        E_n so far), ``repeats`` (the place in the stream, from 0, of the text that it repeats, or −1), ``correlation`` (with the innovations before:
+        0 within the state's budget, beyond it the mean).
+
+    Raises:
+        StateError: a state of another weight, model or set of keys; StatisticsError: a share outside (0, 1); and the errors of ``score.score``.
+    """
+    share, keys = checks.share(share, "share"), score.checked_keys(keys)
+    checks.chosen(on_error, "on_error", ("raise", "record"), InvalidTextError)
+    pairs, failed = tokens.usable_pairs(model, prompts, responses)
+    if failed and on_error == "raise":
+        raise next(iter(failed.values()))
+    perturb.refuse_perturbed(model)
+    reader = _Reader(wm.on(model), keys, xis, dtype, checks.whole(batch_size, "batch_size"))
+    state = State() if state is None else state
+    if not isinstance(state, State):
+        raise StateError(f"state: expected a joint.State, got {checks.shown(state)}")
+    memory = state.use(reader.wm, keys)
+    for text in reader.texts(_references(model, given)):
+        memory.ask(text.direction, text.psi, text.runs, GIVEN)
+    ids, rows = [key.key_id for key in keys], []
+    for text in reader.texts(pairs, failed if on_error == "record" else None):
+        answer = memory.ask(text.direction, text.psi, text.runs, state.n_texts)
+        rows.append(score.table(text.found, text.psi, ids).assign(**_evidence(text.found, answer, reader.wm.sigma, share, state, ids)))
+        state.n_texts += 1
+    rows += [score.failure(text, responses[text], keys) for text in failed]
+    table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)[COLUMNS]
+    table["repeats"] = table["repeats"].fillna(GIVEN).astype(int)
+    return table if on_error == "raise" else table.assign(error=table["text"].map({text: str(error) for text, error in failed.items()}))
+
+
+def log_bets(innovation: NDArray[np.float64], promised: NDArray[np.float64] | float, share: float) -> NDArray[np.float64]:
+    """log(1 − π + π exp(λr − λ²/2)) of each innovation r, for λ = ``promised``: what it adds to log E."""
+    return np.logaddexp(np.log1p(-share), np.log(share) + promised * innovation - np.square(promised) / 2)
+
+
+def _evidence(found: TextGradient, answer: Answer, sigma: float, share: float, state: State, ids: Sequence[str]) -> dict[str, object]:
+    """A text's further columns; its bets are added to the state's."""
+    promised, r = sigma * found.norm * answer.residual, np.nan_to_num(answer.innovation)
+    if answer.kept:
+        for key_id, gain in zip(ids, log_bets(r, promised, share).tolist(), strict=True):
+            state.log_e[key_id] += gain
+    e_value = np.exp(np.minimum(promised * r - promised**2 / 2, 700.0))  # float64 ends at exp(709)
+    return answer._asdict() | {"e_value": e_value, "log_e": [state.log_e[key_id] for key_id in ids]}
+
+
+def _references(model: PreTrainedModel, given: tuple[Texts, Texts] | None) -> Mapping[int, Pair]:
+    if given is None:
+        return {}
+    both = tokens.listed(given, "given: expected a pair, the prompts and the responses of reference texts")
+    if len(both) != 2:
+        raise InvalidTextError(f"given: expected a pair, the prompts and the responses of reference texts, got {len(both)} items")
+    return tokens.checked_pairs(model, *both)
+
+
+class _Text(NamedTuple):
+    found: TextGradient
+    direction: Float[Tensor, " d"]
+    psi: NDArray[np.float64]
+    runs: NDArray[np.uint64]
+
+
+class _Reader:
+    """Gradients and statistics of texts, in their order, with bounded memory."""
+
+    def __init__(self, wm: PlacedWatermark, keys: Sequence[perturb.Key], xis: Tensor | None, dtype: str | torch.dtype | None, batch_size: int):
+        self.wm, self.keys, self.settings = wm, keys, {"dtype": dtype, "batch_size": batch_size}
+        self.n_held = max(1, HELD // (4 * wm.linear.shape[0] * wm.linear.shape[1]))
+        self.held = score.checked_noises(wm, keys, xis) if xis is not None or len(keys) <= self.n_held else None
+        self.at_a_time = batch_size * (1 if self.held is not None else -(-AT_A_TIME // batch_size))
+
+    def texts(self, pairs: Mapping[int, Pair], failed: dict | None = None) -> Iterator[_Text]:
+        """The texts that can be scored; the others raise, or go to ``failed`` with their error."""
+        numbers = list(pairs)
+        for start in range(0, len(numbers), self.at_a_time):
+            some = [gradient for batch in self._batches(numbers[start : start + self.at_a_time]) for gradient in self._gradients(pairs, batch)]
+            units, usable = [], []
+            for found in some:
+                try:
+                    units.append(law.unit(found))
+                    usable.append(found)
+                except DegenerateScoreError as error:
+                    if failed is None:
+                        raise
+                    failed[found.text] = error
+            if units:
+                for found, u, psi in zip(usable, units, self._psi(torch.stack(units)), strict=True):
+                    yield _Text(found, u, psi, repeats.runs(pairs[found.text][1]))
+
+    def _batches(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+        size = self.settings["batch_size"]
+        return (numbers[i : i + size] for i in range(0, len(numbers), size))
+
+    def _gradients(self, pairs: Mapping[int, Pair], batch: Sequence[int]) -> list[TextGradient]:
+        found = gradients.of_pairs(self.wm.model, {i: pairs[i] for i in batch}, self.wm, **self.settings)
+        return sorted(found, key=lambda one: one.text)
+
+    def _psi(self, units: Float[Tensor, "texts d"]) -> Float[np.ndarray, "texts k"]:
+        starts = range(0, len(self.keys), self.n_held)
+        drawn = (perturb.noises(self.wm.model, self.wm, self.keys[i : i + self.n_held]) for i in starts)
+        noises = drawn if self.held is None else [self.held]
+        return np.hstack([law.inner(units, xis.flatten(1)) for xis in noises]) / self.wm.sigma
