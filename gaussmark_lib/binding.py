@@ -59,14 +59,9 @@ def check(binding: Binding, key_id: str, wm: PlacedWatermark, xi: Float[Tensor, 
 
     ``xi`` is the key's noise before any projection, where the caller has it.
     """
-<<<<<<< HEAD
-    used_for = _purpose(wm)
+    used_for = purpose(wm)
     drawn = xi is not None and binding.noise_sha256 is not None
     if drawn and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
-=======
-    used_for = purpose(wm)
-    if xi is not None and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
->>>>>>> hE
         used_for |= _noise(xi)
     made_for = binding.model_dump()
     wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
