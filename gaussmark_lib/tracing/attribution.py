@@ -115,7 +115,7 @@ def family_p(psi: float, n_users: int, n_base: int) -> float:
     [psi] = checks.numbers([psi], "psi")
     n_users, n_base = _sizes(n_users, n_base)
     r, weights = _radii(abs(psi), n_base)
-    tail = _tail(abs(psi) / r, n_base)
+    tail = cosine_tail(abs(psi) / r, n_base)
     somebody = 1 - weights @ tail**n_users  # where ψ < 0: all users are below it with probability F̄ᴺ, by symmetry
     return float(min(1.0, somebody if psi < 0 else weights @ -np.expm1(n_users * np.log1p(-tail))))
 
@@ -131,7 +131,7 @@ def share_right(psi: float, n_users: int, n_base: int) -> float:
     nodes, weights = special.roots_hermitenorm(60)
     own = psi + nodes[:, None]
     rest = stats.chi2(n_base - 1).ppf((np.arange(400) + 0.5) / 400)
-    wins = (1 - _tail(own / np.sqrt(own**2 + rest), n_base)) ** (n_users - 1)
+    wins = (1 - cosine_tail(own / np.sqrt(own**2 + rest), n_base)) ** (n_users - 1)
     return float(weights @ wins.mean(1) / weights.sum())
 
 
@@ -146,7 +146,7 @@ def capacity(psi: float, n_base: int) -> float:
     return float(m / 2 * np.log1p(psi**2 / m))
 
 
-def _tail(x: np.ndarray, m: int) -> np.ndarray:
+def cosine_tail(x: np.ndarray, m: int) -> np.ndarray:
     """F̄_m: the chance that the first coordinate of a random point of the sphere in R^m is at least x."""
     half = special.betainc((m - 1) / 2, 0.5, np.clip(1 - x**2, 0, 1)) / 2
     return np.where(x >= 0, half, 1 - half)

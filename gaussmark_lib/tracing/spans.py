@@ -101,18 +101,33 @@ def _rows(
     A, spans = loadings(K, spans)
     if not len(spans):
         raise DegenerateScoreError(f"text {text}: expected a gradient that is finite and not zero in some span, got none")
-    whole = np.sqrt(K.sum())
     for key in keys:
-        [xi] = perturb.noises(wm.model, wm, [key])
-        inner = (G @ xi.flatten().to(G)).double().cpu().numpy() / wm.sigma
-        psi = _sums(inner, spans) / _norms(K, spans)
-        i = int(psi.argmax())
-        bound = min(1.0, len(spans) * norm.sf(psi[i]))
-        p = maximum_p(psi[i], A, rng, n_draws)
-        first, last = spans[i]
-        whole_psi = inner.sum() / whole
-        found = (text, key.key_id, ends[first - 1] if first else 0, ends[last - 1], psi[i], p, bound, whole_psi, norm.sf(whole_psi), ends[-1])
-        yield dict(zip(COLUMNS, found, strict=True))
+        inner = inner_products(G, wm, key)
+        first, last, *found = strongest(inner, K, A, spans, rng, n_draws)
+        whole = inner.sum() / np.sqrt(K.sum())
+        row = (text, key.key_id, ends[first - 1] if first else 0, ends[last - 1], *found, whole, norm.sf(whole), ends[-1])
+        yield dict(zip(COLUMNS, row, strict=True))
+
+
+def inner_products(G: Float[Tensor, "blocks d"], wm: PlacedWatermark, key: Key) -> Float[np.ndarray, " blocks"]:
+    """⟨ξ, G_b⟩/σ of each block, float64."""
+    [xi] = perturb.noises(wm.model, wm, [key])
+    return (G @ xi.flatten().to(G)).double().cpu().numpy() / wm.sigma
+
+
+def strongest(
+    inner: Float[np.ndarray, " blocks"],
+    K: Float[np.ndarray, "blocks blocks"],
+    A: Float[np.ndarray, "spans rank"],
+    spans: Int[np.ndarray, "spans 2"],
+    rng: np.random.Generator,
+    n_draws: int = N_DRAWS,
+) -> tuple[int, int, float, float, float]:
+    """The span with the largest ψ: its first block, the one after its last, ψ, the p-value over all spans, and Bonferroni's bound."""
+    psi = _sums(inner, spans) / _norms(K, spans)
+    i = int(psi.argmax())
+    first, last = map(int, spans[i])
+    return first, last, float(psi[i]), maximum_p(float(psi[i]), A, rng, n_draws), float(min(1.0, len(spans) * norm.sf(psi[i])))
 
 
 def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.ndarray, "spans 2"]:

@@ -35,7 +35,7 @@ def test_base_noises_and_codes_are_independent_normal_numbers(book):
     assert np.abs(np.corrcoef(bases) - np.eye(5)).max() < 5 / math.sqrt(20_000)
     codes = np.concatenate([codes for _, codes in tracing.Codebook(Key.from_seed(3), 4000, 5).codes()])
     assert np.abs(5 * codes.T @ codes / 4000 - np.eye(5)).max() < 5 * math.sqrt(2 / 4000)
-    tails = attribution._tail(codes[:, 0], 5)  # uniform on the sphere: so is the tail of a coordinate
+    tails = attribution.cosine_tail(codes[:, 0], 5)  # uniform on the sphere: so is the tail of a coordinate
     assert stats.kstest(tails, "uniform").pvalue > 1e-3
 
 
@@ -80,7 +80,7 @@ def test_the_integral_by_another_rule():
     psi, n, m = 3.2, 300, 6
 
     def integrand(r: float) -> float:
-        return stats.chi(m).pdf(r) * (1 - (1 - attribution._tail(np.float64(psi / r), m)) ** n)
+        return stats.chi(m).pdf(r) * (1 - (1 - attribution.cosine_tail(np.float64(psi / r), m)) ** n)
 
     assert tracing.family_p(psi, n, m) == pytest.approx(integrate.quad(integrand, psi, 20, epsabs=1e-12)[0], rel=1e-8)
 
