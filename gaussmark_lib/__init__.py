@@ -18,6 +18,7 @@ The scheme, flat:
 ``gradients``         G = ∇_θ log p_θ(y | x) of many texts at once
 ``score``             ψ = ⟨ξ, G⟩ / (σ‖G‖) and its p-value (Alg. 2)
 ``evidence``          ψ as a sum over tokens
+``joint``             many texts and one key: their joint law, streams, batches
 ``divergence``        the price of a watermark: KL(p_{θ+ξ} ‖ p_θ)
 ``scheme`` ``kgw``    what every watermark can do, and the registry; the baseline KGW
 ``stats``             estimates with intervals, levels, power

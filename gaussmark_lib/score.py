@@ -121,8 +121,12 @@ def statistic(found: TextGradient, xis: Float[Tensor, "k d_out d_in"], sigma: fl
 
 
 def _inner(units: Float[Tensor, "texts d"], xis: Float[Tensor, "k d_out d_in"], sigma: float) -> Float[np.ndarray, "texts k"]:
-    psi = (units @ xis.flatten(1).to(units.dtype).T).double().cpu().numpy() / sigma
-    if not np.isfinite(psi).all():  # the gradients are
+    return finite((units @ xis.flatten(1).to(units.dtype).T).double().cpu().numpy() / sigma)
+
+
+def finite(psi: Float[np.ndarray, "texts k"]) -> Float[np.ndarray, "texts k"]:
+    """ψ as it is; InvalidWatermarkError where it is not finite although the gradients are."""
+    if not np.isfinite(psi).all():
         raise InvalidWatermarkError(
             f"xis: expected finite noises and σ > 0, got {(~np.isfinite(psi)).sum()} of {psi.size} ψ that are NaN or infinite"
         )

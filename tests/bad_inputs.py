@@ -35,6 +35,7 @@ from gaussmark_lib import (
     tokens,
 )
 from gaussmark_lib.corrupt import by_model, edits, registry
+from gaussmark_lib.joint import batch, law, stream
 from gaussmark_lib.keys import Key
 from gaussmark_lib.quality import accuracy, compare, diversity, harness, judge, offline_judge, tasks, two_sample, verdict, win_rate
 from gaussmark_lib.schemes import cache
@@ -242,6 +243,20 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
                 of_both | {"keys": "list", "lengths": "list?", "xis": "noises", "dtype": "dtype", "batch_size": "count", "on_error": "word"},
             ),
+            door(law.gram, {"model": MODEL, **both, "wm": WM}, of_both | {"dtype": "dtype", "batch_size": "count"}),
+            door(
+                stream.sequence,
+                {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
+                of_both
+                | {"keys": "list", "share": "share", "given": "list?", "xis": "noises", "dtype": "dtype", "batch_size": "count", "on_error": "word"},
+            ),
+            door(batch.family, {"psi": [1.0], "K": [[1.0]], "n": 9}, {"psi": some, "K": f"{some} + finite numbers", "n": "count", "seed": "seed"}),
+            door(
+                batch.discoveries,
+                {"psi": [1.0], "grad_norm": [9.0], "sigma": 0.1},
+                {"psi": f"{some} + finite numbers", "grad_norm": f"{some} + finite numbers", "sigma": "positive", "fdr": "share"},
+            ),
+            door(batch.covariance, {"K": [[1.0]], "n": 1}, {"K": f"{some} + finite numbers"}),
             door(score.statistic, {"found": gradient, "xis": xis, "sigma": 0.05}, {"sigma": "positive"}),
             door(
                 evidence.per_token,
@@ -435,13 +450,16 @@ _REASONS: dict[str, dict[str, str]] = {
         "divergence": "log_p",
         "generate": "continued cut end_tokens pick",
         "generate_many": "watermarked_rows",
-        "binding": "digests of state",
+        "binding": "digests of purpose state whole",
+        "joint.law": "inner unit",
+        "joint.repeats": "runs",
+        "joint.stream": "log_bets",
         "gradients": "backward frozen is_rounding of_pairs traced",
         "likelihood": "log_softmax token_log_p",
         "models": "computing_in evaluating native_bfloat16",
         "perturb": "isotropic rounded",
         "rank_reduce": "project_out",
-        "score": "table",
+        "score": "checked_keys checked_noises failure finite table",
         "tokens": "check_fits pad",
         "token_level.gradients": "each factors is_local",
         "token_level.keys": "noise per_token_by_owner",

@@ -169,4 +169,4 @@ class _Reader:
         starts = range(0, len(self.keys), self.n_held)
         drawn = (perturb.noises(self.wm.model, self.wm, self.keys[i : i + self.n_held]) for i in starts)
         noises = drawn if self.held is None else [self.held]
-        return np.hstack([law.inner(units, xis.flatten(1)) for xis in noises]) / self.wm.sigma
+        return score.finite(np.hstack([law.inner(units, xis.flatten(1)) for xis in noises]) / self.wm.sigma)

@@ -1,0 +1,195 @@
+"""What ``joint`` refuses, what repeats a text, and how its state is kept."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tiny_models
+from safetensors.torch import load_file, save_file
+
+from gaussmark_lib import joint
+from gaussmark_lib.errors import InvalidTextError, PerturbedModelError, StateError, StatisticsError
+from gaussmark_lib.joint import repeats, stream
+from gaussmark_lib.keys import Key
+from gaussmark_lib.perturb import Watermark, watermarked
+
+KEYS = [Key.from_seed(i) for i in range(2)]
+RNG = np.random.default_rng(0)
+X, Y = tiny_models.random_ids(RNG, *[4] * 6), tiny_models.random_ids(RNG, *[27] * 6)
+
+
+def edited(ids: list[int], every: int) -> list[int]:
+    return [(token + 1) % tiny_models.VOCAB if i % every == 0 else token for i, token in enumerate(ids)]
+
+
+def test_the_same_text_twice_is_one_text(model, wm):
+    table = joint.sequence(model, [*X, X[2]], [*Y, Y[2]], wm, KEYS)
+    once, again = (table[table["text"] == text].reset_index(drop=True) for text in (2, 6))
+    assert (again["residual"] == 0).all()
+    assert (again["repeats"] == 2).all()
+    assert again["innovation"].tolist() == once["innovation"].tolist()
+    assert again["p_given"].tolist() == once["p_given"].tolist()
+    assert (again["e_value"] == 1).all()
+    assert again["log_e"].tolist() == table[table["text"] == 5]["log_e"].tolist()
+
+
+def test_a_light_edit_inherits_the_verdict_and_another_text_does_not(model, wm):
+    first, light, lighter = Y[0], edited(Y[0], 20), edited(edited(Y[0], 20), 13)
+    table = joint.sequence(model, [X[0]] * 4, [first, light, lighter, Y[1]], wm, KEYS[:1])
+    assert table["repeats"].tolist() == [-1, 0, 1, -1], "a chain of light edits is one cluster"
+    assert table["p_given"].nunique() == 2
+    assert (table["residual"] > 0.01).all()
+    assert table["innovation"].nunique() == 4, "what is new in them stays to be seen"
+
+
+def test_what_several_texts_have_said_together_is_nothing_new(model, wm):
+    """In the span of two directions, and no copy of either."""
+    from gaussmark_lib.joint.memory import Memory
+
+    memory, e = Memory(4, 1, 1 << 20), np.eye(4, dtype="float32")
+    import torch
+
+    units = [torch.from_numpy(each) for each in (e[0], e[1], (e[0] + e[1]) / np.float32(np.sqrt(2)))]
+    answers = [memory.ask(u, np.array([psi]), repeats.runs([i] * 5), i) for i, (u, psi) in enumerate(zip(units, (3.0, 1.0, 2.8), strict=True))]
+    assert answers[-1].residual == 0
+    assert np.isnan(answers[-1].innovation).all()
+    assert answers[-1].p_given.tolist() == [1.0]
+    assert memory.n == 2
+
+
+def test_a_reference_text_sent_in_is_nothing_new_and_has_no_verdict_to_give(model, wm):
+    table = joint.sequence(model, X[:1], Y[:1], wm, KEYS[:1], given=(X[:3], Y[:3]))
+    assert table[["residual", "p_given", "repeats", "log_e"]].to_numpy().tolist() == [[0.0, 1.0, -1.0, 0.0]]
+
+
+@pytest.mark.parametrize(("every", "near"), [(30, True), (12, True), (4, False)])
+def test_near_is_half_of_the_runs(every, near):
+    said = repeats.Said()
+    said.add(7, repeats.runs(Y[0] * 4))
+    assert (said.nearest(repeats.runs(edited(Y[0] * 4, every))) == 7) == near
+
+
+def test_short_texts_have_runs_too():
+    assert len(repeats.runs([5])) == len(repeats.runs([5, 6])) == 1
+    assert repeats.runs([5]).tolist() != repeats.runs([6]).tolist()
+    assert len(repeats.runs(list(range(10)))) == 8
+
+
+def test_a_text_that_cannot_be_scored_is_recorded_and_leaves_no_trace(model, wm):
+    state = joint.State()
+    table = joint.sequence(model, X[:3], [Y[0], [], Y[2]], wm, KEYS, state=state, on_error="record")
+    assert table["error"].notna().tolist() == [False, False, True, True, False, False]
+    assert table.loc[table["error"].notna(), ["innovation", "p_given", "log_e"]].isna().all(axis=None)
+    assert (state.n_texts, state.n_kept) == (2, 2)
+    other = joint.sequence(model, [X[0], X[2]], [Y[0], Y[2]], wm, KEYS)
+    assert other["log_e"].tolist() == table.loc[table["error"].isna(), "log_e"].tolist()
+    with pytest.raises(InvalidTextError, match="at least one token"):
+        joint.sequence(model, X[:3], [Y[0], [], Y[2]], wm, KEYS)
+
+
+def test_more_keys_than_are_held_at_once(model, wm, monkeypatch):
+    keys = [Key.from_seed(i) for i in range(7)]
+    whole = joint.sequence(model, X, Y, wm, keys)
+    monkeypatch.setattr(stream, "HELD", 3 * 4 * 1536)
+    monkeypatch.setattr(stream, "AT_A_TIME", 4)
+    parts = joint.sequence(model, X, Y, wm, keys)
+    np.testing.assert_allclose(parts["innovation"], whole["innovation"], atol=1e-9)
+
+
+@pytest.fixture
+def saved(model, wm, tmp_path):
+    state = joint.State()
+    joint.sequence(model, X[:3], Y[:3], wm, KEYS, state=state)
+    state.notes["lines"] = 3
+    state.save(tmp_path / "state")
+    return tmp_path / "state"
+
+
+def test_the_state_is_its_owners_alone(saved):
+    assert saved.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(saved.parent) == ["state"]
+    saved.chmod(0o644)
+    with pytest.raises(StateError, match="chmod 600"):
+        joint.State.load(saved)
+
+
+def test_a_state_says_what_it_is_and_keeps_its_notes(saved):
+    state = joint.State.load(saved)
+    assert repr(state) == f"State(3 texts, 3 directions kept, keys {KEYS[0].key_id}, {KEYS[1].key_id})"
+    assert state.notes == {"lines": 3}
+    assert not state.frozen
+
+
+def test_no_secret_in_the_state(saved):
+    content = saved.read_bytes()
+    assert not any(form in content for key in KEYS for form in (key.secret, key.secret.hex().encode(), str(key.seed).encode()))
+
+
+def test_another_weight_model_or_set_of_keys_is_refused(saved, wm):
+    def resumed(model=None, wm=wm, keys=KEYS):
+        joint.sequence(model or tiny_models.build(), X[3:], Y[3:], wm, keys, state=joint.State.load(saved))
+
+    resumed()
+    with pytest.raises(StateError, match=r"weight: .*layers.1"):
+        resumed(wm=Watermark("model.layers.1.mlp.down_proj.weight", wm.sigma))
+    with pytest.raises(StateError, match="sigma"):
+        resumed(wm=Watermark(wm.weight, 0.06))
+    with pytest.raises(StateError, match="base_sha256"):
+        resumed(model=tiny_models.build(seed=1))
+    elsewhere = tiny_models.build()
+    elsewhere.get_parameter("model.layers.0.mlp.up_proj.weight").data *= 1.5
+    with pytest.raises(StateError, match="model_sha256"):
+        resumed(model=elsewhere)
+    for keys in (KEYS[:1], KEYS[::-1], [KEYS[0], Key.from_seed(9)]):
+        with pytest.raises(StateError, match="keys"):
+            resumed(keys=keys)
+
+
+@pytest.mark.parametrize("damage", ["cut", "version", "edited", "parts", "not there"])
+def test_a_damaged_state_is_refused(saved, damage):
+    tensors = load_file(saved)
+    head = json.dumps({"budget": 1 << 30, "purpose": {"shape": [32, 48], "keys": ["a", "b"]}, "log_e": {}, "n_texts": 3, "notes": {}})
+    if damage == "cut":
+        saved.write_bytes(saved.read_bytes()[:-100])
+    elif damage == "version":
+        save_file(tensors, saved, {"format": "gaussmark joint state 99", "head": head})
+    elif damage == "edited":
+        save_file(tensors, saved, {"format": "gaussmark joint state 1", "head": head[:-3]})
+    elif damage == "parts":
+        save_file(tensors | {"innovations": tensors["innovations"][:1].clone()}, saved, {"format": "gaussmark joint state 1", "head": head})
+    else:
+        saved.unlink()
+    if saved.exists():
+        saved.chmod(0o600)
+    with pytest.raises(StateError, match="expected"):
+        joint.State.load(saved)
+
+
+def test_a_save_that_fails_leaves_the_state_before(saved, monkeypatch):
+    before, state = saved.read_bytes(), joint.State.load(saved)
+    state.notes["bad"] = object()
+    with pytest.raises(StateError, match="JSON"):
+        state.save(saved)
+    with pytest.raises(StateError, match="cannot write"):
+        joint.State().save(saved.parent / "nowhere" / "state")
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == ["state"]
+
+
+def test_the_watermarked_model_is_refused(model, wm, key):
+    with watermarked(model, wm, key), pytest.raises(PerturbedModelError):
+        joint.sequence(model, X, Y, wm, [key])
+
+
+def test_negative_covariances_are_for_e_values_alone():
+    K = np.array([[1.0, -0.2], [-0.2, 1.0]])
+    with pytest.raises(StatisticsError, match="1 pairs"):
+        joint.discoveries([1.0, 2.0], [30.0, 30.0], 0.1, K=K)
+    assert not joint.discoveries([1.0, 0.5], [30.0, 30.0], 0.1).any()
+
+
+def test_a_matrix_that_is_no_covariance_is_refused():
+    with pytest.raises(StatisticsError, match="eigenvalue"):
+        joint.family([1.0, 2.0], [[1.0, 2.0], [2.0, 1.0]])
+    assert joint.family([9.0, -9.0], [[1.0, 1.0], [1.0, 1.0]], n=99).tolist() == [0.01, 1.0]
