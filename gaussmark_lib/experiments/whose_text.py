@@ -26,6 +26,13 @@ def users(book: tracing.Codebook, n: int) -> list[int]:
     return np.linspace(0, book.n_users - 1, min(n, book.n_users)).astype(int).tolist()
 
 
+def noises(lm: models.LM, wm: Watermark, book: tracing.Codebook, names: Sequence[int]) -> torch.Tensor:
+    """``perturb.noises`` of these users' keys, in one pass over the base noises for all of them."""
+    wm = wm.on(lm.model)
+    z = book.normals(names, wm.linear.parameter.numel()) * wm.sigma
+    return torch.stack([wm.project(torch.from_numpy(row.astype("float32")).view(wm.linear.shape)) for row in z])
+
+
 def written(lm: models.LM, prompts: Texts, wm: Watermark, noises: torch.Tensor, n_tokens: int, *, seed: int = 0, **sampling) -> list[Texts]:
     """For each noise (users, d_out, d_in), the texts to all prompts that the model writes at θ + ξ."""
     texts = []

@@ -69,17 +69,19 @@ def attribute(
     found: Iterable[TextGradient] = gradients(model, prompts, responses, wm, **settings)
     if together:
         found = [summed(found)]
-    held = max(1, HELD // (4 * wm.linear.parameter.numel()))
-    rows = chain.from_iterable(_named(several, book) for several in _batched(found, held))
+    held = max(1, HELD // (8 * wm.linear.parameter.numel()))  # the units, and once more their stack
+    units = ((one.unit(), one.text, one.n_tokens, one.norm) for one in found)
+    rows = chain.from_iterable(_named(several, book) for several in _batched(units, held))
     return pd.DataFrame(rows, columns=COLUMNS).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
 
 
-def _named(several: Sequence[TextGradient], book: Codebook) -> Iterator[dict]:
-    inner = base_inner(torch.stack([one.unit() for one in several]), book)
-    for one, user, psi, runner_up in zip(several, *best(inner, book), strict=True):
+def _named(several: Sequence[tuple[Tensor, int, int, float]], book: Codebook) -> Iterator[dict]:
+    units, texts, n_tokens, norms = zip(*several, strict=True)
+    users = zip(*best(base_inner(torch.stack(units), book), book), strict=True)
+    for text, n, norm, (user, psi, runner_up) in zip(texts, n_tokens, norms, users, strict=True):
         p = family_p(psi, book.n_users, book.n_base)
         runner_up = runner_up if book.n_users > 1 else np.nan
-        yield dict(zip(COLUMNS, (one.text, int(user), psi, p, runner_up, one.n_tokens, one.norm), strict=True))
+        yield dict(zip(COLUMNS, (text, int(user), psi, p, runner_up, n, norm), strict=True))
 
 
 def base_inner(units: Float[Tensor, "texts d"], book: Codebook) -> Float[np.ndarray, "texts m"]:

@@ -10,7 +10,7 @@ A user's noise does not depend on how many users there are, so a codebook can gr
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,15 @@ class Codebook:
         """The first n numbers of base noise z_j."""
         return normal.standard_normal(self._seed(f"base noise {j}"), n)
 
+    def normals(self, users: Sequence[int], n: int) -> Float[np.ndarray, "users n"]:
+        """Σ_j c_uj z_j of each user, in one pass over the base noises and added in this order: the same bits on every machine."""
+        codes, total = np.stack([self.code(user) for user in users]), np.zeros((len(users), n))
+        for j, weights in enumerate(codes.T):
+            base = self.base(j, n)
+            for row, weight in zip(total, weights, strict=True):
+                row += weight * base
+        return total
+
     def save(self, path: str | Path) -> Path:
         """Writes what the codebook is apart from its master key, which has a file of its own (``Key.save``). There is no secret in it."""
         path = Path(path)
@@ -121,11 +130,8 @@ class UserKey(Key):
     book: Codebook = field(kw_only=True, repr=False, compare=False)
 
     def normals(self, n: int) -> Float[np.ndarray, " n"]:
-        """Σ_j c_uj z_j, added in this order: the same bits on every machine."""
-        total = np.zeros(n)
-        for j, weight in enumerate(self.book.code(self.user)):
-            total += weight * self.book.base(j, n)
-        return total
+        """The first n numbers of z_u, as ``Codebook.normals``."""
+        return self.book.normals([self.user], n)[0]
 
     def save(self, path: str | Path) -> Path:
         """Refused: the file would hold the master secret, from which every user's key can be made."""

@@ -23,7 +23,8 @@ def work(lm):
     """Two users of a small codebook, their texts, and human ones."""
     book = tracing.Codebook(Key.from_seed(3), 50, 4)
     names = whose_text.users(book, 2)
-    noises = perturb.noises(lm.model, WM, [book.key(user) for user in names])
+    noises = whose_text.noises(lm, WM, book, names)
+    assert torch.equal(noises, perturb.noises(lm.model, WM, [book.key(user) for user in names]))
     prompts = [lm.prompt(text) for text in tiny_lm.PROMPTS[:3]]
     texts = whose_text.written(lm, prompts, WM, noises, 12, seed=1)
     human = ([[5], [6], [7]], [list(range(10 + i, 34 + i)) for i in range(3)])
