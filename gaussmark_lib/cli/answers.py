@@ -21,30 +21,35 @@ class Kept:
         self.path, self.per_text = Path(path), per_text
         try:
             self.file = open(self.path, "a+b")  # noqa: SIM115 - open as long as the run lasts
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise GaussMarkError(f"{path}: another process is writing it; expected a file for this run alone, name another") from None
         except OSError as error:
             raise GaussMarkError(f"cannot write {path}: {error.strerror}; expected a file in a folder that exists") from None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise GaussMarkError(f"{path}: another process is writing it; expected a file for this run alone, name another") from None
+        except OSError:  # some network folders have no locks
+            pass
 
-    def skipped(self, items: Iterator[Item]) -> int:
-        """Takes from ``items`` those that have their lines already, and says how many. A line that a killed process left half written is cut off.
+    def skipped(self, items: Iterator[Item]) -> tuple[int, int]:
+        """Takes from ``items`` those that have their lines already: how many, and how many of them with an error. What a killed process left of a line
+        is cut off.
 
         Raises:
             GaussMarkError: the lines are those of other texts, or of another number of keys.
         """
         self.file.seek(0)
-        n = 0
+        n = failed = 0
         while True:
             start = self.file.tell()
             if not (rows := self._next()):
                 self.file.truncate(start)
-                return n
+                return n, failed
             item = next(items, None)
             if item is None or {row.get(LAST) for row in rows} != {item.digest}:
                 what = f"the text {item.name}" if item else "no further text"
                 raise GaussMarkError(f"{self.path}: expected results of these texts, got {rows[0].get('text')!r} for {what}; name another file")
-            n += 1
+            n, failed = n + 1, failed + ("error" in rows[0])
 
     def _next(self) -> list[Row]:
         """The lines of the next text, or nothing where they are not all there."""
@@ -62,6 +67,12 @@ class Kept:
             if "error" in rows[-1]:
                 break
         return rows
+
+    def __enter__(self) -> "Kept":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
 
     def __call__(self, answers: Sequence[Sequence[Row]]) -> None:
         self.file.write("".join(f"{json.dumps(row)}\n" for rows in answers for row in rows).encode())

@@ -7,6 +7,7 @@ A text alone: what cannot be scored ends the command. Several texts: each gets i
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -76,28 +77,27 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
 
     from gaussmark_lib.cli import answers
 
-    kept = answers.Kept(arguments.out, scoring.per_text) if arguments.out else None
-    before = kept.skipped(items) if kept else 0
     failed = n = 0
-    with tqdm(desc="testing", unit="text", initial=before, file=sys.stderr, disable=not many) as progress:
-        for batch in iter(lambda: list(islice(items, arguments.batch)), []):
-            found = scoring(batch)
-            bad = [row for rows in found for row in rows if "error" in row]
-            if bad and not many:
-                raise GaussMarkError(bad[0]["error"])
-            for row in bad:
-                progress.write(f"gaussmark: {row['text']}: {row['error']}", file=sys.stderr)
-            for warning in scoring.new_warnings():
-                progress.write(f"gaussmark: {warning}", file=sys.stderr)
-            if kept:
-                kept(found)
-            else:
-                answers.printed(found, as_json=arguments.json, alone=not many)
-            failed, n = failed + len(bad), n + len(found)
-            progress.update(len(found))
+    with answers.Kept(arguments.out, scoring.per_text) if arguments.out else nullcontext() as kept:
+        before, failed_before = kept.skipped(items) if kept else (0, 0)
+        with tqdm(desc="testing", unit="text", initial=before, file=sys.stderr, disable=not many) as progress:
+            for batch in iter(lambda: list(islice(items, arguments.batch)), []):
+                found = scoring(batch)
+                bad = [row for rows in found for row in rows if "error" in row]
+                if bad and not many:
+                    raise GaussMarkError(bad[0]["error"])
+                said = [f"{row['text']}: {row['error']}" for row in bad] + list(scoring.new_warnings())
+                for line in said:
+                    progress.write(f"gaussmark: {line}", file=sys.stderr)
+                if kept:
+                    kept(found)
+                else:
+                    answers.printed(found, as_json=arguments.json, alone=not many)
+                failed, n = failed + len(bad), n + len(found)
+                progress.update(len(found))
     if not n + before:
         raise GaussMarkError("expected at least one text to test, got none")
     if many:
-        earlier = f", behind {before:,} of an earlier run" if before else ""
+        earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
         print(f"gaussmark: {n - failed:,} texts scored, {failed:,} could not be{earlier}", file=sys.stderr)
-    return PARTLY if failed else 0
+    return PARTLY if failed + failed_before else 0

@@ -40,6 +40,8 @@ class Scoring:
         self.lm = models.load(arguments.model)
         self.xis = None if self.book else perturb.noises(self.lm.model, self.wm, self.keys)
         self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
+        if self.state:
+            self.state.use(self.wm.on(self.lm.model), self.keys)  # refuses another key's state before any answer
         self.given = self._references(arguments.given)
 
     def __call__(self, items: Sequence[Item]) -> list[list[Row]]:

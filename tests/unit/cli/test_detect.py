@@ -63,8 +63,9 @@ def test_broken_lines_are_told_by_number_and_the_others_are_scored(lm, keys, tmp
     good = {row["text"].rpartition(":")[2]: row for row in rows if "error" not in row}
     assert sorted(good) == ["1", "4", "9"]
     for number, text in zip(("1", "4", "9"), TEXTS, strict=False):
-        for name in ("psi", "p_value", "n_tokens", "key_id"):
+        for name in ("psi", "p_value", "n_tokens"):
             assert good[number][name] == pytest.approx(expected(lm, text)[name], rel=1e-4)
+        assert good[number]["key_id"] == Key.from_seed(1).key_id
         assert good[number].keys() == {"text", *scoring.FIELDS, "warnings", "digest"}
     for number in BROKEN:
         assert f"gaussmark: {file}:{number}: expected" in err
@@ -134,8 +135,8 @@ def test_results_go_on_where_they_ended_whatever_was_cut_off(lm, keys, tmp_path,
         detect(capsys, *words)
         assert [json.loads(line)["text"] for line in out.read_bytes().splitlines()] == [row["text"] for row in rows]
     code, printed, err = detect(capsys, *words)
-    assert (code, printed) == (0, [])
-    assert "0 texts scored, 0 could not be, behind 5 of an earlier run" in err
+    assert (code, printed) == (cli.PARTLY, [])
+    assert "0 texts scored, 0 could not be, behind 5 of an earlier run, 1 of which could not be" in err
 
 
 def test_results_of_other_texts_are_not_gone_on_with(keys, tmp_path, capsys):
@@ -172,7 +173,7 @@ def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, caps
             time.sleep(0.002)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    assert cli.main(words) == cli.PARTLY or out.read_bytes().count(b"\n") == n
+    assert cli.main(words) == cli.PARTLY
     rows = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [row["text"] for row in rows] == [f"{file}:{number}" for number in range(1, n + 1)]
     assert [i for i, row in enumerate(rows, 1) if "error" in row] == [17, 90]
@@ -198,7 +199,7 @@ def test_a_stream_remembers_what_it_answered(lm, keys, tmp_path, capsys):
     assert repeated["p_given"] == pytest.approx(rows[2]["p_given"])
     assert joint.State.load(state).n_texts == 6
     code, _, err = detect(capsys, "--key", keys[1], again, "--stream", str(state))
-    assert (code, "StateError" in err or "state" in err) == (cli.REFUSED, True)
+    assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
 
 
 def test_an_answer_that_was_counted_and_not_given_is_given_again(lm, keys, tmp_path, capsys, monkeypatch):
