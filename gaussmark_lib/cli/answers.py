@@ -32,8 +32,9 @@ class Kept:
             pass
 
     def skipped(self, items: Iterator[Item]) -> tuple[int, int]:
-        """Takes from ``items`` those that have their lines already: how many, and how many of them with an error. What a killed process left of a line
-        is cut off.
+        """Takes from ``items`` those that have their lines already: how many, and how many of them with an error.
+
+        What a killed process left of a line is cut off.
 
         Raises:
             GaussMarkError: the lines are those of other texts, or of another number of keys.
