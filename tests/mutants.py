@@ -97,7 +97,7 @@ MUTANTS = [
     Mutant("tracing/spans.py", "one span for all", "float(min(1.0, len(A) * norm.sf(t)", "float(min(1.0, norm.sf(t)"),
     Mutant("tracing/spans.py", "Bonferroni's bound", "(1 / counts).mean()", "1"),
     Mutant("tracing/spans.py", "independent spans", "n += chosen * (beyond - (n * chosen).sum(1))[:, None]", "n += chosen * beyond[:, None]"),
-    Mutant("tracing/spans.py", "a block short", "ends[last - 1], psi[i]", "ends[last - 2], psi[i]"),
+    Mutant("tracing/spans.py", "a block short", "ends[last - 1], *found", "ends[last - 2], *found"),
     Mutant("tracing/blocks.py", "positions off by one", "h.shape[1] - 1 - log_p.shape[1]", "h.shape[1] - log_p.shape[1]"),
     Mutant("tracing/blocks.py", "gradient not projected", "found.append(wm.project(", "found.append(("),
     Mutant("perturb.py", "gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
