@@ -13,6 +13,7 @@
 ``token_level_keys``       09: token-level keys beside one key
 ``speed``                  10: fair timings
 ``playground``             11: the playground without its widgets
+``one_key_in_production``  12: one key over many texts, and what an asker gains
 ``written_and_scored``     what they share: write under each key, score under each key, labelled
 ``crossed``                figures of prompts × keys, with intervals over both
 ``compared``               schemes against each other, paired over prompts and keys

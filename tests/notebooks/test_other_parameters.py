@@ -112,6 +112,16 @@ OTHER = {
         "column_sigmas": [0.05, 0.1],
     },
     "11_playground": {"seed": 1, "n_tokens": 40, "n_samples": 1},
+    "12_one_key_in_production": {
+        "seed": 1,
+        "weight": "model.layers.4.self_attn.o_proj.weight",
+        "n_texts": 12,
+        "n_keys": 100,
+        "n_tokens": 40,
+        "n_streams": 3,
+        "every": 5,
+        "n_attacks": 2,
+        "n_steps": 3,
     "13_whose_text": {
         "seed": 1,
         "psi": 5.0,

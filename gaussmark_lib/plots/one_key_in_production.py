@@ -1,0 +1,66 @@
+"""Figures of 12_one_key_in_production."""
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from gaussmark_lib.plots import intervals, style
+
+
+def per_key(rates: pd.DataFrame, level: float, caption: str) -> Figure:
+    """Each key's rate of false alarms by kind, of ψ and of r (columns ``kind, statistic, rate``)."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.4))
+    axes.axvline(level, **style.THIN, label=f"level {level}")
+    palette = {"ψ": style.WRONG_KEY, "innovation": style.PLAIN}
+    sns.stripplot(rates, x="rate", y="kind", hue="statistic", dodge=True, alpha=0.3, size=3, jitter=0.3, palette=palette, ax=axes)
+    axes.set(xlabel="share of the kind's human texts that one key calls marked", ylabel="")
+    return style.caption(figure, caption, "How far does one key's rate of false alarms lie from the level?")
+
+
+def law(audit: pd.DataFrame, caption: str) -> Figure:
+    """The measured spread over keys against the predicted one (columns ``sd, sd predicted``, index kind)."""
+    figure, axes = plt.subplots(figsize=(5.0, 4.4))
+    top = 1.1 * max(audit["sd"].max(), audit["sd predicted"].max())
+    axes.plot([0, top], [0, top], **style.THIN, label="measured = predicted")
+    for kind, row in audit.iterrows():
+        axes.plot(row["sd predicted"], row["sd"], "o", label=kind)
+    axes.set(xlabel="predicted from the gradients' cosines", ylabel="measured over keys")
+    return style.caption(figure, caption, "Spread of one key's rate of false alarms (standard deviation)")
+
+
+def evidence(streams: pd.DataFrame, level: float, caption: str) -> Figure:
+    """Running log E of each stream (columns ``stream, kind, place, log_e``), with the line of Ville's inequality."""
+    figure, axes = plt.subplots()
+    palette = dict(zip(streams["kind"].unique(), [style.PLAIN, style.WATERMARKED, style.WRONG_KEY], strict=False))
+    for (_, kind), rows in streams.groupby(["stream", "kind"]):
+        axes.plot(rows["place"] + 1, rows["log_e"] / np.log(10), color=palette[kind], alpha=0.35, linewidth=0.9)
+    for kind, colour in palette.items():
+        axes.plot([], [], color=colour, label=kind)
+    axes.axhline(-np.log10(level), **style.DASHED, label=f"1/α, α = {level}")
+    axes.set(xlabel="texts", ylabel="log₁₀ E")
+    return style.caption(figure, caption, "When does the running evidence cross the line?")
+
+
+def attack(forged: pd.DataFrame, caption: str) -> Figure:
+    """ψ and innovation of forged texts (columns ``psi, innovation``), beside N(0, 1)."""
+    figure, axes = plt.subplots()
+    for name, label, colour in (("psi", "ψ: a detector without memory", style.WRONG_KEY), ("innovation", "innovation: one with memory", style.PLAIN)):
+        axes.plot(forged[name], np.full(len(forged), 0.02 if name == "psi" else 0.05), "|", markersize=14, color=colour, label=label)
+    grid = np.linspace(-4, max(4.0, forged["psi"].max()), 300)
+    axes.plot(grid, norm.pdf(grid), **style.THIN, label="N(0, 1)")
+    axes.set(xlabel="statistic of the forged text", ylabel="density of N(0, 1)")
+    return style.caption(figure, caption, "What does an asker gain, with and without a memory?")
+
+
+def family(rates: pd.DataFrame, level: float, caption: str) -> Figure:
+    """The rate of any alarm in a batch, by kind and method (columns ``kind, method, value, low, high``)."""
+    figure, axes = plt.subplots()
+    looks = dict(zip(rates["method"].unique(), ({"color": colour} for colour in style.COLOURS), strict=False))
+    intervals.dodged(axes, rates, "kind", "method", looks, step=0.15, horizontal=True)
+    axes.axvline(level, **style.THIN)
+    axes.set(xlabel="share of keys with any alarm in the batch")
+    style.categories(axes, rates["kind"].unique())
+    return style.caption(figure, caption, f"How often does a batch of human texts raise an alarm at {level}?")
