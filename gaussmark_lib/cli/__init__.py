@@ -2,7 +2,8 @@
 
 =============  ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``
-``keys``       ``key new``, ``key show``, ``key users``, ``export``, ``audit``
+``keys``       ``key new``, ``key show``, ``key users``, ``export``
+``audit``      ``audit``: a key's calibration card
 ``detect``     ``detect``: the test, of one text or of millions
 ``inputs``     where its texts come from
 ``answers``    its sentences and its JSON lines, and where they end up
@@ -17,7 +18,7 @@ import argparse
 import os
 import sys
 
-from gaussmark_lib.cli import detect, keys, notebooks
+from gaussmark_lib.cli import audit, detect, keys, notebooks
 from gaussmark_lib.cli.arguments import FAILED, INTERRUPTED, PARTLY, REFUSED
 from gaussmark_lib.errors import GaussMarkError
 
@@ -53,6 +54,6 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored, 130 interrupted.",
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in (notebooks, detect, keys):
+    for group in (notebooks, detect, keys, audit):
         group.add(commands)
     return top

@@ -1,4 +1,4 @@
-"""``gaussmark key``, ``export`` and ``audit``: key files, what they are good for, and a model that carries one."""
+"""``gaussmark key`` and ``export``: key files, what they are for, and a model that carries one."""
 
 import argparse
 from pathlib import Path
