@@ -122,6 +122,7 @@ OTHER = {
         "every": 5,
         "n_attacks": 2,
         "n_steps": 3,
+    },
     "13_whose_text": {
         "seed": 1,
         "psi": 5.0,
