@@ -84,9 +84,9 @@ class Scoring:
             if item.error:
                 return item.error
             prompt = self.prompt if item.prompt is None else item.prompt
-            pair = self.lm.prompt(prompt) if prompt else [], self.lm.encode(item.text)
-            tokens.checked_pairs(self.lm.model, [pair[0]], [pair[1]])
-            return pair
+            before, ids = self.lm.prompt(prompt) if prompt else [], self.lm.encode(item.text)
+            tokens.checked_response(self.lm.model, tokens.checked_prompt(self.lm.model, before, "the prompt"), ids, "the text")
+            return before, ids
         except GaussMarkError as error:
             return str(error)
 
