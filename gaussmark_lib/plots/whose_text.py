@@ -94,5 +94,5 @@ def scan(rates: pd.DataFrame, marked: pd.DataFrame, true: tuple[int, int], n_tok
         )
     right.set(xlim=(0, n_tokens), xlabel=style.TOKENS, ylabel="text", yticks=[], title="Where does the scan find it?")
     style.legend_beside(right)
-    left.legend(loc="center", bbox_to_anchor=(0.5, 0.36))
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     return style.caption(figure, caption)
