@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant("score.py", "p-value underflows", "p_value=norm.sf(flat)", "p_value=1 - norm.cdf(flat)"),
     Mutant("score.py", "natural logarithm", "norm.logsf(flat) / np.log(10)", "norm.logsf(flat)"),
     Mutant("score.py", "keys in the wrong order", "key_id=list(key_ids) * n", "key_id=list(key_ids)[::-1] * n"),
-    Mutant("score.py", "all keys are the first", "perturb.noises(model, wm, keys)\n", "perturb.noises(model, wm, [keys[0]] * len(keys))\n"),
+    Mutant("score.py", "all keys are the first", "perturb.noises(wm.model, wm, keys)\n", "perturb.noises(wm.model, wm, [keys[0]] * len(keys))\n"),
     Mutant("score.py", "rows in order of length", '.sort_values(["text", "n_tokens"]', '.sort_values(["n_tokens"]'),
     Mutant("gradients.py", "first token not scored", "(number > start) &", "(number > start + 1) &"),
     Mutant("gradients.py", "mean instead of sum", "backward(log_p * part, calls", "backward(log_p * part / part.sum(), calls"),
