@@ -19,14 +19,14 @@ The scheme, flat:
 ``score``             ψ = ⟨ξ, G⟩ / (σ‖G‖) and its p-value (Alg. 2)
 ``evidence``          ψ as a sum over tokens
 ``joint``             many texts and one key: their joint law, streams, batches
+``tracing``           whose text: users of a codebook, several texts of one author, the marked span
 ``divergence``        the price of a watermark: KL(p_{θ+ξ} ‖ p_θ)
 ``scheme`` ``kgw``    what every watermark can do, and the registry; the baseline KGW
 ``stats``             estimates with intervals, levels, power
-``cli``               the command ``gaussmark``
 ====================  ================================================================================
 
-The rooms around it, which import the core and are imported by none of it but ``cli``: ``corrupt`` (what happens to a text on its way), ``schemes``
-(all watermarks by name), ``token_level`` (Algs. 3 and 4), ``experiments`` and ``plots`` (a file per notebook, with its name), ``quality``,
-``runs`` (one notebook run and its record), ``sweeps`` (many runs: grids, the tour), ``doclm`` (the embedded model), ``toys`` (the theory in
-closed form), ``widgets``.
+The rooms around it, which import the core and are imported by none of it: ``corrupt`` (what happens to a text on its way), ``schemes`` (all
+watermarks by name), ``token_level`` (Algs. 3 and 4), ``experiments`` and ``plots`` (a file per notebook, with its name), ``quality``, ``runs`` (one
+notebook run and its record), ``sweeps`` (many runs: grids, the tour), ``doclm`` (the embedded model), ``toys`` (the theory in closed form),
+``widgets``, and ``cli`` (the command ``gaussmark``), which imports all of them when they are needed.
 """

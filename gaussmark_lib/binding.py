@@ -27,8 +27,8 @@ NAMED = 5  # weights that a warning names
 class Binding(BaseModel):
     """What a key was made for. ``base_sha256`` is of θ, ``noise_sha256`` of ξ before any projection; files of earlier versions lack the last three.
 
-    ``sigma_carried`` is the σ that θ + ξ has after rounding to the weights' dtype. ``model_sha256`` is of all weights; ``weights`` holds the name of
-    each one and the first 16 digits of its own SHA-256.
+    ``noise_sha256`` is None where nobody drew the noise: in the key of a codebook's user. ``sigma_carried`` is the σ that θ + ξ has after rounding to
+    the weights' dtype. ``model_sha256`` is of all weights; ``weights`` holds the name of each one and the first 16 digits of its own SHA-256.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -37,7 +37,7 @@ class Binding(BaseModel):
     sigma: float
     rank_dropped: int
     base_sha256: str
-    noise_sha256: str
+    noise_sha256: str | None
     side: str = "left"  # what files say that are older than the choice
     sigma_carried: float | None = None
     model_sha256: str | None = None
@@ -60,7 +60,8 @@ def check(binding: Binding, key_id: str, wm: PlacedWatermark, xi: Float[Tensor, 
     ``xi`` is the key's noise before any projection, where the caller has it.
     """
     used_for = purpose(wm)
-    if xi is not None and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
+    drawn = xi is not None and binding.noise_sha256 is not None
+    if drawn and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
         used_for |= _noise(xi)
     made_for = binding.model_dump()
     wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]

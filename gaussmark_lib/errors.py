@@ -29,6 +29,10 @@ class KeyMismatchError(GaussMarkError):
     """A key that was made for another weight, sigma, rank or base model."""
 
 
+class CodebookError(GaussMarkError):
+    """A codebook, or a user of one, that does not exist."""
+
+
 class StateError(GaussMarkError):
     """The state of a stream of texts that is damaged, of another version, open to others, or of another weight, model or set of keys."""
 

@@ -20,11 +20,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import SupportsIndex
 
+import numpy as np
 from jaxtyping import Float
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from gaussmark_lib import binding as bindings
+from gaussmark_lib import normal
 from gaussmark_lib.binding import Binding
 from gaussmark_lib.errors import KeyFileError, KeyFileWarning, KeyMismatchError
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
@@ -96,6 +98,10 @@ class Key:
     def derived(self, purpose: str) -> bytes:
         """32 bytes for one purpose, from which neither the secret nor those for another purpose can be computed."""
         return hmac.digest(self.secret, f"gaussmark {purpose}".encode(), "sha256")
+
+    def normals(self, n: int) -> Float[np.ndarray, " n"]:
+        """The first n numbers of the noise that the key stands for, before σ: independent N(0, 1), the same bits on every machine."""
+        return normal.standard_normal(self.seed, n)
 
     def __repr__(self) -> str:
         return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"

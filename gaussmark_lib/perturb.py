@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import normal, tokens
+from gaussmark_lib import tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError, PerturbedModelError, RoundingWarning
 from gaussmark_lib.keys import Key
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
@@ -50,7 +50,7 @@ def noises(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Float[
 
 def isotropic(key: Key, sigma: float, shape: tuple[int, int]) -> Float[Tensor, "d_out d_in"]:
     """ξ before any projection, for a matrix of this shape; float32 on the CPU."""
-    z = normal.standard_normal(key.seed, math.prod(shape))
+    z = key.normals(math.prod(shape))
     z *= sigma
     return torch.from_numpy(z.astype("float32")).view(shape)
 

@@ -43,12 +43,14 @@ from gaussmark_lib.stats import Estimate, Paired
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.token_level import quantile_test
+from gaussmark_lib.tracing import Codebook, attribution, authors, spans
 from gaussmark_lib.watermark import Watermark
 
 NAN, INF = float("nan"), float("inf")
 LM = tiny_lm.build()
 MODEL = LM.model
 WM, KEY = Watermark(tiny_lm.WEIGHT, 0.05), Key.from_seed(0)
+BOOK = Codebook(KEY, 9, 3)
 X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18, 19, 20]]
 CORPUS = [
     {"text": f"The {i} first words of a long line are here.\n\nAnd that one is the second part of the text {i}, quite long.", "source": str(i)}
@@ -79,6 +81,7 @@ BAD: dict[str, list] = {
     "word": ["none of them", "", None, 5, True],
     "weight": ["model.layers.9.mlp.down_proj.weight", "", None, 5],
     "text": [None, 5, b"text", ["text"], "half \ud83d", "\udcff"],
+    "book": [None, KEY, 5, "book"],
     "dtype": ["float3", 5, "int8"],
     "device": ["gpu", "cuda:99", 5.5, "meta", ["cpu"]],
 }
@@ -163,6 +166,19 @@ def doors(folder: Path) -> dict[str, Door]:
             door(models.watermarkable, {"model": MODEL}, {"model": "model"}),
             door(models.default_weight, {"model": MODEL}, {"model": "model", "block": "word?"}),
             door(models.linear, {"model": MODEL, "weight": tiny_lm.WEIGHT}, {"model": "model", "weight": "weight"}),
+            door(Codebook, {"key": KEY, "n_users": 9, "n_base": 3}, {"n_users": "count", "n_base": "count"}),
+            door(attribution.attribute, {"model": MODEL, **both, "wm": WM, "book": BOOK}, of_both | {"book": "book", "batch_size": "count"}),
+            door(attribution.family_p, {"psi": 2.0, "n_users": 9, "n_base": 3}, {"psi": numbers, "n_users": "count", "n_base": "count"}),
+            door(attribution.share_right, {"psi": 2.0, "n_users": 9, "n_base": 3}, {"psi": numbers, "n_users": "count", "n_base": "count"}),
+            door(attribution.capacity, {"psi": 2.0, "n_base": 3}, {"psi": numbers, "n_base": "count"}),
+            door(authors.author, {"model": MODEL, **both, "wm": WM, "keys": [KEY]}, of_both | {"keys": "list", "batch_size": "count"}),
+            door(
+                spans.scan,
+                {"model": MODEL, **both, "wm": WM, "keys": [KEY], "block": 3, "n_draws": 9},
+                of_both
+                | {"keys": "list", "block": "count", "shortest": "count?", "longest": "count?", "n_draws": "count", "seed": "seed", "dtype": "dtype"},
+            ),
+            door(spans.intervals, {"n_blocks": 3}, {"n_blocks": "count"}),
             door(texts.load, {"kind": jsonl, "n": 1}, {"n": "count?", "min_chars": "seed?", "kind": "word"}),
             door(texts.prompts, {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2}, {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"}),
             door(texts.beginnings, {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2}, {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"}),
@@ -426,7 +442,6 @@ crossed_interval.__module__ = stats.__name__
 # Public functions without a row: {why: {module: names}}
 _REASONS: dict[str, dict[str, str]] = {
     "they are the checks, and tested by every row": {"checks": "chosen counts is_number is_whole numbers positive share shown whole"},
-    "the command line has a table of its own: test_command_line.py": {"cli": "main parser"},
     "they take nothing, or any text": {
         "docs": "build fingerprint load source_files versions",
         "hub": "first_line quiet reachable reason terms why_not_loaded",
@@ -451,9 +466,13 @@ _REASONS: dict[str, dict[str, str]] = {
         "tokens": "check_fits pad",
         "token_level.gradients": "each factors is_local",
         "token_level.keys": "noise per_token_by_owner",
+        "tracing.attribution": "base_inner best cosine_tail",
+        "tracing.blocks": "gradients",
+        "tracing.spans": "inner_products loadings maximum_p strongest",
         "schemes.cache": "sha256",
     },
     "they read a table or rows that another function returned": {
+        "tracing.authors": "summed",
         "evidence": "pieces",
         "quality.compare": "cross_entropy_rows task_rows",
         "quality.tasks": "last_words minimal_pairs next_paragraphs",

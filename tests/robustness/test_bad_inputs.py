@@ -19,7 +19,7 @@ import gaussmark_lib
 from gaussmark_lib import checks
 from gaussmark_lib.errors import GaussMarkError
 
-ROOMS = ["corrupt", "joint", "schemes", "token_level", "quality"]
+ROOMS = ["corrupt", "joint", "schemes", "token_level", "quality", "tracing"]
 
 
 @pytest.fixture(scope="module", autouse=True)

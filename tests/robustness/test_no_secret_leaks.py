@@ -131,6 +131,11 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     exported = perturb.export(lm.model, key.watermark, key, place / "exported", lm.tokenizer)
     for words in ([], ["--json"]):
         command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
+    for words in (["--stream", str(place / "state")], ["--given", str(place / "text.txt")], ["--codebook", "50", "--out", str(place / "out.jsonl")]):
+        command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
+    command(0, "key", "users", str(place / "book.json"), "--key", str(file), "--users", "9", "--base", "3")
+    of_user = ["--codebook", str(place / "book.json"), "--user", "3"]
+    command(0, "export", str(place / "of_user"), "--key", str(file), "--model", model, *of_user)
     command(cli.REFUSED, "detect", "--key", str(file), "--model", str(exported), str(place / "text.txt"))
     command(cli.REFUSED, "detect", "--key", str(file), "--model", model, "--text", "")
 

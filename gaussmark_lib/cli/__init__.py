@@ -1,0 +1,59 @@
+"""The command ``gaussmark``: it reads arguments, calls the library and prints. Slow imports wait until they are needed.
+
+=============  ==================================================================
+``notebooks``  ``run``, ``sweep``, ``tour``
+``keys``       ``key new``, ``key show``, ``key users``, ``export``
+``audit``      ``audit``: a key's calibration card
+``detect``     ``detect``: the test, of one text or of millions
+``inputs``     where its texts come from
+``answers``    its sentences and its JSON lines, and where they end up
+``arguments``  what the commands have in common
+=============  ==================================================================
+
+Exit codes: 0 done; 1 something failed on the way (a notebook's cell, a full disk); 2 refused, and nothing was done; 3 some texts could not be
+scored, and all others were; 130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+
+from gaussmark_lib.cli import audit, detect, keys, notebooks
+from gaussmark_lib.cli.arguments import FAILED, INTERRUPTED, PARTLY, REFUSED
+from gaussmark_lib.errors import GaussMarkError
+
+__all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
+    arguments = parser().parse_args(notebooks.joined(words) if words[:1] in (["run"], ["sweep"]) else words)
+    try:
+        code = arguments.do(arguments) or 0
+        print(end="", flush=True)  # a closed pipe or a full disk is noticed here, and not at the interpreter's end
+        return code
+    except GaussMarkError as error:
+        print(f"gaussmark: {error}", file=sys.stderr)
+        return REFUSED
+    except OSError as error:
+        print(f"gaussmark: {error}", file=sys.stderr)
+        if sys.stdout is sys.__stdout__:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
+        return FAILED
+    except KeyboardInterrupt as error:
+        print(f"\ngaussmark: {error or 'interrupted'}", file=sys.stderr)
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="gaussmark",
+        description="Watermark a model's text by Gaussian noise on one weight matrix, and detect it.",
+        epilog="Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored, 130 interrupted.",
+    )
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for group in (notebooks, detect, keys, audit):
+        group.add(commands)
+    return top

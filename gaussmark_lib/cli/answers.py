@@ -1,0 +1,114 @@
+"""The answers of ``gaussmark detect``: a sentence or a JSON line each, printed, or kept in a file by which an interrupted run goes on."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gaussmark_lib.cli.inputs import Item
+from gaussmark_lib.errors import GaussMarkError
+
+Row = dict[str, Any]
+LAST = "digest"  # the field that says of which text a line is
+
+
+class Kept:
+    """A file of JSON lines, in the order of the texts: ``per_text`` lines each, or one with an ``error``. One process at a time writes it."""
+
+    def __init__(self, path: str, per_text: int):
+        self.path, self.per_text = Path(path), per_text
+        try:
+            self.file = open(self.path, "a+b")  # noqa: SIM115 - open as long as the run lasts
+        except OSError as error:
+            raise GaussMarkError(f"cannot write {path}: {error.strerror}; expected a file in a folder that exists") from None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise GaussMarkError(f"{path}: another process is writing it; expected a file for this run alone, name another") from None
+        except OSError:  # some network folders have no locks
+            pass
+
+    def skipped(self, items: Iterator[Item]) -> tuple[int, int]:
+        """Takes from ``items`` those that have their lines already: how many, and how many of them with an error.
+
+        What a killed process left of a line is cut off.
+
+        Raises:
+            GaussMarkError: the lines are those of other texts, or of another number of keys.
+        """
+        self.file.seek(0)
+        n = failed = 0
+        while True:
+            start = self.file.tell()
+            if not (rows := self._next()):
+                self.file.truncate(start)
+                return n, failed
+            item = next(items, None)
+            if item is None or {row.get(LAST) for row in rows} != {item.digest}:
+                what = f"the text {item.name}" if item else "no further text"
+                raise GaussMarkError(f"{self.path}: expected results of these texts, got {rows[0].get('text')!r} for {what}; name another file")
+            n, failed = n + 1, failed + ("error" in rows[0])
+
+    def _next(self) -> list[Row]:
+        """The lines of the next text, or nothing where they are not all there."""
+        rows: list[Row] = []
+        while len(rows) < self.per_text:
+            line = self.file.readline()
+            if not line.endswith(b"\n"):
+                return []
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                raise GaussMarkError(
+                    f"{self.path}: expected lines of JSON as this command writes them, got {line[:60]!r}; name another file"
+                ) from None
+            if "error" in rows[-1]:
+                break
+        return rows
+
+    def __enter__(self) -> "Kept":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def __call__(self, answers: Sequence[Sequence[Row]]) -> None:
+        self.file.write("".join(f"{json.dumps(row)}\n" for rows in answers for row in rows).encode())
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+
+def printed(answers: Sequence[Sequence[Row]], *, as_json: bool, alone: bool) -> None:
+    """Prints answers, except errors where they are sentences: those go to standard error."""
+    for row in (row for rows in answers for row in rows):
+        if as_json:
+            print(json.dumps(row), flush=not alone)
+        elif "error" not in row:
+            print(sentence(row) if alone else f"{row['text']}: {sentence(row).splitlines()[0]}", flush=not alone)
+
+
+def sentence(row: Row) -> str:
+    """What a p-value says: the key is random here, and the text is fixed."""
+    if "user" in row:
+        return _named(row)
+    digits = -row["log10_p"]
+    p = f"{row['p_value']:.3g}" if digits < 300 else f"1e-{digits:.0f}"  # beyond the smallest float
+    odds = f"{row['p_value']:.0%}" if digits < 1 else f"one in {10**digits:,.0f}" if digits < 9 else f"about one in 1e{digits:.0f}"
+    first = f"p = {p}  (ψ = {row['psi']:.3f}, log10 p = {row['log10_p']:.2f}, {row['n_tokens']} tokens, key {row['key_id']})"
+    if row.get("p_given") is not None:
+        first = f"p = {row['p_given']:.3g} given what was answered before; alone {first}"
+    return f"{first}{_noted(row)}\nIf this text had been written without the key, {odds} of all keys would score it as high as this one does."
+
+
+def _named(row: Row) -> str:
+    p = f"{row['p_value']:.3g}"
+    how = f"ψ = {row['psi']:.3f}, the next {row['runner_up'] or float('nan'):.3f}, {row['n_tokens']} tokens, key {row['key_id']}"
+    meaning = f"If this text had been written without the key, some user's key would score it as high with probability {p}."
+    return f"user {row['user']}, p = {p} over all users  ({how}){_noted(row)}\n{meaning}"
+
+
+def _noted(row: Row) -> str:
+    return "".join(f"; {warning}" for warning in row.get("warnings", ()))

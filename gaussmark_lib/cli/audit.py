@@ -1,0 +1,62 @@
+"""``gaussmark audit``: the calibration card of a key, what it does to human texts of several kinds before they are a stream, and after."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from gaussmark_lib.cli.arguments import KEY, MODEL, command
+from gaussmark_lib.errors import GaussMarkError
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser."""
+    audit = command(commands, "audit", _audit, "write a key's calibration card: predicted power by length, false alarms by kind of text")
+    audit.add_argument("card", metavar="CARD", help="writes CARD.html and CARD.json, which must not exist")
+    audit.add_argument("--key", **KEY)
+    audit.add_argument("--model", **MODEL)
+    audit.add_argument(
+        "--text", metavar="KIND", action="append", help="kind of human text, or a .jsonl file; may be repeated (docs, licences, source)"
+    )
+    audit.add_argument("--texts", metavar="N", type=int, default=100, help="texts of each kind (100)")
+    audit.add_argument("--tokens", metavar="N", type=int, default=150, help="tokens of each text (150)")
+    audit.add_argument("--keys", metavar="N", type=int, default=200, help="other keys, to say what is usual (200)")
+
+
+def _audit(arguments: argparse.Namespace) -> None:
+    files = [Path(f"{arguments.card}.{ending}") for ending in ("json", "html")]
+    if there := [str(file) for file in files if file.exists()]:
+        raise GaussMarkError(f"{there[0]} exists; expected a new name for the card")
+    if min(arguments.texts, arguments.tokens, arguments.keys) < 4:
+        raise GaussMarkError("--texts, --tokens and --keys: expected at least 4 of each")
+
+    import pandas as pd
+
+    from gaussmark_lib import models, perturb
+    from gaussmark_lib.experiments import one_key_in_production as production
+    from gaussmark_lib.keys import Key
+
+    key = Key.load(arguments.key)
+    wm = key.watermark  # refuses an unbound key before the model is loaded
+    lm = models.load(arguments.model)
+    kinds = arguments.text or ["docs", "licences", "source"]
+    xi = perturb.noise(lm.model, wm, key).flatten()
+    rows, lengths = {}, sorted({max(1, arguments.tokens // 4), max(1, arguments.tokens // 2), arguments.tokens})
+    for kind in kinds:
+        pairs = production.human(lm, kind, arguments.texts, n_tokens=arguments.tokens)
+        units, _ = production.directions(lm, pairs, wm)
+        K = (units.double() @ units.double().T).cpu().numpy()
+        own = (units @ xi.to(units)).double().cpu().numpy()[None] / wm.sigma
+        r, _ = production.innovations(own, K)
+        this = {"this key, ψ": float(production.false_alarms(own)[0]), "this key, r": float(production.false_alarms(r)[0])}
+        rows[kind] = this | production.audited(production.over_keys(lm, units, wm, range(arguments.keys)), K)
+        if kind == kinds[0]:
+            norms = {n: production.directions(lm, (pairs[0], [ids[:n] for ids in pairs[1]]), wm)[1] for n in lengths}
+    card = production.card(wm, key.key_id, pd.DataFrame.from_dict(rows, orient="index"), norms)
+    for file, content in zip(files, (json.dumps(card, indent=1), production.card_html(card)), strict=True):
+        file.write_text(content, encoding="utf-8")
+    worst = max(rows, key=lambda kind: rows[kind]["this key, ψ"])
+    print(
+        f"{files[1]}: key {key.key_id} calls {rows[worst]['this key, ψ']:.0%} of {worst} marked at level {card['level']},"
+        f" and {rows[worst]['this key, r']:.0%} of them as a stream (`detect --stream`)"
+    )

@@ -1,0 +1,103 @@
+"""``gaussmark detect``: the test of one text or of millions, and how a provider answers strangers.
+
+A text alone: what cannot be scored ends the command. Several texts: each gets its answer, a broken one its reason, and the rest goes on. With
+``--out`` every batch of answers is on the disk before the next one begins, and the same command again goes on behind the last of them.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any
+
+from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, read
+from gaussmark_lib.errors import GaussMarkError
+
+EXIT = (
+    "Exit codes: 0 all texts were scored, whatever their p; 1 failed, as on a full disk; 2 refused: arguments, key or model, or the one text;"
+    " 3 some texts could not be scored (their names and reasons are on standard error), and all others were; 130 interrupted."
+)
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser."""
+    detect = command(commands, "detect", _detect, "test whether texts carry a key's watermark", EXIT)
+    detect.add_argument(
+        "texts",
+        metavar="FILE",
+        nargs="*",
+        help="a text; a folder of texts; a .jsonl file with a `text`, and perhaps a `prompt`, a line; - reads standard input",
+    )
+    detect.add_argument("--text", help="the text itself")
+    detect.add_argument("--jsonl", action="store_true", help="standard input holds JSON lines")
+    detect.add_argument("--key", **KEY | {"action": "append", "help": "key file; may be repeated, for keys of one weight and sigma"})
+    detect.add_argument("--model", **MODEL)
+    detect.add_argument("--prompt", default="", help="the texts' prompt; without it the test stays exact and has less power")
+    detect.add_argument("--prompt-file", help="the same from a file")
+    detect.add_argument("--codebook", metavar="FILE|N", help="name the user: a codebook of the key (`gaussmark key users`), or its number of users")
+    what = "answer strangers: the file STATE remembers all answers, so that what they gave away counts no more; it is kept like a key"
+    detect.add_argument("--stream", metavar="STATE", help=what)
+    detect.add_argument("--given", metavar="FILE", action="append", default=[], help="texts of the kind to expect, known to be unmarked")
+    detect.add_argument("--share", type=float, default=0.1, help="of a stream's texts, how many are expected to be marked (.1)")
+    detect.add_argument("--out", metavar="RESULTS", help="write JSON lines there; where they are there already, go on behind the last")
+    detect.add_argument("--batch", metavar="N", type=int, default=64, help="texts that are answered together (64); 1 answers each as it comes")
+    detect.add_argument("--json", action="store_true", help="print JSON, a line a text and key")
+
+
+def _detect(arguments: argparse.Namespace) -> int:
+    from gaussmark_lib.cli import inputs
+
+    if bool(arguments.texts) == (arguments.text is not None):
+        raise GaussMarkError("expected one text to test, or more: FILEs, - for standard input, or --text")
+    if arguments.prompt and arguments.prompt_file is not None:
+        raise GaussMarkError("expected one prompt: --prompt or --prompt-file")
+    if arguments.codebook and (len(arguments.key) > 1 or arguments.stream or arguments.given):
+        raise GaussMarkError("--codebook: expected one --key, the codebook's own, and neither --stream nor --given")
+    if arguments.given and arguments.out and not arguments.stream:
+        raise GaussMarkError("--given with --out: expected --stream STATE too, so that an interrupted run goes on with what it remembers")
+    if arguments.batch < 1:
+        raise GaussMarkError(f"--batch: expected a whole number ≥ 1, got {arguments.batch}")
+    many = arguments.text is None and inputs.are_many(arguments.texts, lines=arguments.jsonl)
+    items = iter([inputs.Item("text", arguments.text)]) if not arguments.texts else inputs.items(arguments.texts, lines=arguments.jsonl)
+    if not many:
+        items = iter(list(islice(items, 1)))  # what cannot be read is said before the model is loaded
+    prompt = arguments.prompt if arguments.prompt_file is None else read(arguments.prompt_file)
+
+    from gaussmark_lib.cli.scoring import Scoring
+    from gaussmark_lib.runs.stopping import stoppable
+
+    with stoppable():
+        return _answer(arguments, items, Scoring(arguments, prompt), many)
+
+
+def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: bool) -> int:
+    """Tests all texts, a batch at a time, and says how it went."""
+    from tqdm import tqdm
+
+    from gaussmark_lib.cli import answers
+
+    failed = n = 0
+    with answers.Kept(arguments.out, scoring.per_text) if arguments.out else nullcontext() as kept:
+        before, failed_before = kept.skipped(items) if kept else (0, 0)
+        with tqdm(desc="testing", unit="text", initial=before, file=sys.stderr, disable=not many) as progress:
+            for batch in iter(lambda: list(islice(items, arguments.batch)), []):
+                found = scoring(batch)
+                bad = [row for rows in found for row in rows if "error" in row]
+                if bad and not many:
+                    raise GaussMarkError(bad[0]["error"])
+                said = [f"{row['text']}: {row['error']}" for row in bad] + list(scoring.new_warnings())
+                for line in said:
+                    progress.write(f"gaussmark: {line}", file=sys.stderr)
+                if kept:
+                    kept(found)
+                else:
+                    answers.printed(found, as_json=arguments.json, alone=not many)
+                failed, n = failed + len(bad), n + len(found)
+                progress.update(len(found))
+    if not n + before:
+        raise GaussMarkError("expected at least one text to test, got none")
+    if many:
+        earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
+        print(f"gaussmark: {n - failed:,} texts scored, {failed:,} could not be{earlier}", file=sys.stderr)
+    return PARTLY if failed + failed_before else 0

@@ -1,0 +1,93 @@
+"""The texts that ``gaussmark detect`` is given, one after another: files, folders, .jsonl files, standard input. Nothing is held but one text."""
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gaussmark_lib import checks
+from gaussmark_lib.cli.arguments import read
+from gaussmark_lib.errors import GaussMarkError
+
+LINES = (".jsonl", ".jsonl.gz")
+IN_FOLDERS = (".txt", ".md", *LINES)
+
+
+class Item(NamedTuple):
+    """One text with its name, or why there is none. ``prompt`` is None where its line names none."""
+
+    name: str
+    text: str = ""
+    prompt: str | None = None
+    error: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """What tells whether a result is of this text: sixteen hexadecimal digits."""
+        whole = json.dumps([self.text, self.prompt, self.error]).encode()
+        return hashlib.sha256(whole).hexdigest()[:16]
+
+
+def items(names: Sequence[str], *, lines: bool = False) -> Iterator[Item]:
+    """The texts of these files and folders, in order; with ``lines``, standard input (-) is read as .jsonl. Names are checked at once.
+
+    Raises:
+        GaussMarkError: a name that is neither file nor folder, or a folder without texts. A file alone that cannot be read is one, too.
+    """
+    for name in names:
+        if name != "-" and not (name and Path(name).exists()):
+            read(name)  # raises, in the words of the operating system
+        if name != "-" and Path(name).is_dir() and not _in_folder(Path(name)):
+            raise GaussMarkError(f"cannot read {name!r}: expected a folder with texts ({', '.join(IN_FOLDERS)}), found none in it")
+    return (item for name in names for item in _of(name, lines))
+
+
+def are_many(names: Sequence[str], *, lines: bool = False) -> bool:
+    """Whether more texts than one can come: then one that cannot be scored does not stop the others."""
+    return len(names) > 1 or any(Path(name).is_dir() or name.endswith(LINES) or (name == "-" and lines) for name in names)
+
+
+def _of(name: str, lines: bool) -> Iterator[Item]:
+    path = Path(name)
+    if name.endswith(LINES) or (name == "-" and lines):
+        yield from _of_lines(name)
+    elif name != "-" and path.is_dir():
+        for file in _in_folder(path):
+            try:
+                yield from _of(str(file), lines)
+            except GaussMarkError as error:
+                yield Item(str(file), error=str(error))
+    else:
+        yield Item(name, read(name))
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.name.endswith(IN_FOLDERS) and file.is_file())
+
+
+def _of_lines(name: str) -> Iterator[Item]:
+    """The line's number, from 1, is part of its text's name. Empty lines are none."""
+    number = 0
+    try:
+        with gzip.open(name) if name.endswith(".gz") else open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _of_line(f"{name}:{number}", line)
+    except (OSError, EOFError, zlib.error) as error:
+        yield Item(f"{name}:{number + 1}", error=f"expected a whole file, but it ends here: {error}")
+
+
+def _of_line(name: str, line: bytes) -> Item:
+    try:
+        row = json.loads(line.decode())
+        text, prompt = row["text"], row.get("prompt")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # of JSON, of UTF-8, and of another value than an object
+        start = line.strip()[:60].decode(errors="backslashreplace")
+        return Item(name, error=f"expected a JSON object with a 'text' field, got {start!r}")
+    for what, value in (("text", text), ("prompt", prompt)):
+        if not isinstance(value, str) and not (what == "prompt" and value is None):
+            return Item(name, error=f"expected {what!r} to be a string, got {checks.shown(value)}")
+    return Item(name, text, prompt)

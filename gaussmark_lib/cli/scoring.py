@@ -1,0 +1,176 @@
+"""What ``gaussmark detect`` computes for a batch of texts: plainly, as a stream that remembers its answers, or for all users of a codebook."""
+
+import argparse
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gaussmark_lib import models, perturb, score, stats, tokens, tracing
+from gaussmark_lib.cli import inputs
+from gaussmark_lib.cli.answers import LAST, Row
+from gaussmark_lib.cli.inputs import Item
+from gaussmark_lib.cli.keys import codebook
+from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, GaussMarkWarning
+from gaussmark_lib.keys import Key
+
+LEVEL = 0.05  # at which the power to expect is said
+ENOUGH = 0.5  # power below which a text is called too short to tell
+FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
+OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
+PENDING, GIVEN = "pending", "given"  # notes of a stream's state
+
+
+class Scoring:
+    """Calling it with a batch of items gives each one's rows: one a key, or one with an ``error``."""
+
+    def __init__(self, arguments: argparse.Namespace, prompt: str):
+        self.keys = [Key.load(file) for file in arguments.key]
+        self.wm = _one_watermark(self.keys)  # refuses unbound keys before the model is loaded
+        self.book = codebook(arguments.codebook, self.keys[0]) if arguments.codebook else None
+        self.state_file = Path(arguments.stream) if arguments.stream else None
+        self.state = _state(self.state_file) if arguments.stream or arguments.given else None
+        tokens.check_text(prompt, "prompt")
+        self.prompt, self.share, self.per_text = prompt, arguments.share, len(self.keys)
+        self._said: set[str] = set()
+        self._unsaid: list[str] = []
+        self.lm = models.load(arguments.model)
+        self.xis = None if self.book else perturb.noises(self.lm.model, self.wm, self.keys)
+        self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
+        if self.state:
+            self.state.use(self.wm.on(self.lm.model), self.keys)  # refuses another key's state before any answer
+        self.given = self._references(arguments.given)
+
+    def __call__(self, items: Sequence[Item]) -> list[list[Row]]:
+        pending = self._pending()
+        found: dict[int, list[Row]] = {i: pending[_name(item)] for i, item in enumerate(items) if _name(item) in pending}
+        ready: dict[int, tuple[list[int], list[int]]] = {}
+        for i, item in enumerate(items):
+            if i not in found:
+                pair = self._encoded(item)
+                if isinstance(pair, str):
+                    found[i] = [{"text": item.name, "error": pair}]
+                else:
+                    ready[i] = pair
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", GaussMarkWarning)
+            scored = self._scored(list(ready.values())) if ready else []
+        noted = list(dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, GaussMarkWarning)))
+        self._unsaid += [text for text in noted if text not in self._said]
+        self._said.update(noted)
+        for i, rows in zip(ready, scored, strict=True):
+            found[i] = [{"text": items[i].name} | row for row in rows]
+        answers = [[row | {LAST: items[i].digest} for row in found[i]] for i in range(len(items))]
+        if self.state_file:  # on the disk before anybody sees an answer
+            self.state.notes[PENDING] = [[_name(item), rows] for item, rows in zip(items, answers, strict=True)]
+            self.state.save(self.state_file)
+        return answers
+
+    def new_warnings(self) -> Iterator[str]:
+        """What the library warned of, each once."""
+        while self._unsaid:
+            yield self._unsaid.pop(0)
+
+    def _pending(self) -> dict[str, list[Row]]:
+        """Answers that the state has counted, and that a killed process may not have given."""
+        return dict(self.state.notes.get(PENDING, ())) if self.state else {}
+
+    def _encoded(self, item: Item) -> tuple[list[int], list[int]] | str:
+        """Prompt and text as token ids, or why not."""
+        try:
+            if item.error:
+                return item.error
+            prompt = self.prompt if item.prompt is None else item.prompt
+            before, ids = self.lm.prompt(prompt) if prompt else [], self.lm.encode(item.text)
+            tokens.checked_response(self.lm.model, tokens.checked_prompt(self.lm.model, before, "the prompt"), ids, "the text")
+            return before, ids
+        except GaussMarkError as error:
+            return str(error)
+
+    def _scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[Row]]:
+        if self.book:
+            return self._named(pairs)
+        prompts, responses = zip(*pairs, strict=True)
+        if self.state:
+            from gaussmark_lib import joint
+
+            memory = {"share": self.share, "state": self.state, "given": self.given, "xis": self.xis}
+            self.given = None
+            table = joint.sequence(self.lm.model, prompts, responses, self.wm, self.keys, **memory, on_error="record")
+        else:
+            table = score.score(self.lm.model, prompts, responses, self.wm, self.keys, xis=self.xis, on_error="record")
+            table = table.assign(p_given=None, e_value=self._e_values(table["psi"], table["grad_norm"]))
+        return [self._rows(of_text) for _, of_text in table.groupby("text")]
+
+    def _rows(self, of_text: Any) -> list[Row]:
+        if isinstance(of_text["error"].iloc[0], str):
+            return [{"error": of_text["error"].iloc[0]}]
+        columns = FIELDS + [name for name in OF_STREAM if name in of_text]
+        rows = [{name: _plain(value) for name, value in row.items()} for row in of_text[columns].to_dict("records")]
+        return [row | {"warnings": self._warnings(*facts)} for row, facts in zip(rows, of_text[["n_tokens", "grad_norm"]].to_numpy(), strict=True)]
+
+    def _e_values(self, psi: Any, grad_norm: Any) -> Any:
+        """exp(λψ − λ²/2) with λ = σ‖G‖: mean 1 where the text does not depend on the key, and large where it is marked as predicted."""
+        shift = self.sigma * grad_norm
+        return np.exp(np.minimum(shift * psi - shift**2 / 2, 709))
+
+    def _warnings(self, n_tokens: float, grad_norm: float) -> list[str]:
+        power = stats.predicted_power([grad_norm], self.sigma, LEVEL)
+        return [f"{int(n_tokens)} tokens: power {power:.2f} at this length, at level {LEVEL}"] if power < ENOUGH else []
+
+    def _named(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[Row]]:
+        """The rows of texts that are tested for all users; where one text's gradient does not exist, one after another."""
+        try:
+            table = tracing.attribute(self.lm.model, *map(list, zip(*pairs, strict=True)), self.wm, self.book)
+        except DegenerateScoreError as error:
+            return [[{"error": str(error)}]] if len(pairs) == 1 else [self._named([pair])[0] for pair in pairs]
+        return [[self._row_of_user(row)] for row in table.to_dict("records")]
+
+    def _row_of_user(self, row: Row) -> Row:
+        right = tracing.share_right(self.sigma * row["grad_norm"], self.book.n_users, self.book.n_base)
+        short = f"{row['n_tokens']} tokens: {right:.0%} of marked texts of this length are named rightly"
+        found = {"key_id": self.keys[0].key_id, "user": row["user"], "psi": row["psi"], "p_value": row["p_family"], "runner_up": row["runner_up"]}
+        found |= {"n_tokens": row["n_tokens"], "warnings": [short] if right < ENOUGH else []}
+        return {name: _plain(value) for name, value in found.items()}
+
+    def _references(self, names: Sequence[str]) -> tuple[list, list] | None:
+        """Prompts and texts that the state is to remember before the first text; none where it does already."""
+        texts = list(inputs.items(names))
+        if not texts or self.state.notes.get(GIVEN) == (digests := [item.digest for item in texts]):
+            return None
+        pairs = [self._encoded(item) for item in texts]
+        if bad := [f"{item.name}: {pair}" for item, pair in zip(texts, pairs, strict=True) if isinstance(pair, str)]:
+            raise GaussMarkError(f"--given: {bad[0]}")
+        self.state.notes[GIVEN] = digests  # saved with the first answers, not before
+        prompts, responses = zip(*pairs, strict=True)
+        return list(prompts), list(responses)
+
+
+def _state(path: Path | None) -> Any:
+    from gaussmark_lib import joint
+
+    return joint.State.load(path) if path and path.exists() else joint.State()
+
+
+def _name(item: Item) -> str:
+    return f"{item.name} {item.digest}"
+
+
+def _one_watermark(keys: Sequence[Key]) -> perturb.Watermark:
+    """The watermark that all keys are for. GaussMarkError where they differ, or one key is there twice."""
+    if twice := {key.key_id for key in keys if [other.secret for other in keys].count(key.secret) > 1}:
+        raise GaussMarkError(f"--key: expected different keys, got {', '.join(sorted(twice))} twice")
+    first, *others = [key.watermark for key in keys]
+    for key, other in zip(keys[1:], others, strict=True):
+        if other != first:
+            raise GaussMarkError(f"--key: expected keys of one watermark, got {first} and, of key {key.key_id}, {other}; test them one after another")
+    return first
+
+
+def _plain(value: Any) -> Any:
+    """A number as JSON has it; None where it does not exist."""
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

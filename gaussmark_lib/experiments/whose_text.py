@@ -1,0 +1,206 @@
+"""Experiments on whose text it is: users of a codebook, several texts of one author, the marked span of a longer text.
+
+Everything is measured on texts that a model writes under a known key, beside human texts that no key has touched.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import norm
+
+from gaussmark_lib import generate, models, perturb, score, stats, tokens, tracing
+from gaussmark_lib.corrupt import Pairs
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.tracing import attribution, blocks, spans
+from gaussmark_lib.watermark import Watermark
+
+LEVEL = 0.05
+SCAN, BOUND, WINDOW, WHOLE = "scan, exact", "scan, Bonferroni", "fixed window", "whole text"
+
+
+def users(book: tracing.Codebook, n: int) -> list[int]:
+    """n users, spread over the whole codebook."""
+    return np.linspace(0, book.n_users - 1, min(n, book.n_users)).astype(int).tolist()
+
+
+def noises(lm: models.LM, wm: Watermark, book: tracing.Codebook, names: Sequence[int]) -> torch.Tensor:
+    """``perturb.noises`` of these users' keys, in one pass over the base noises for all of them."""
+    wm = wm.on(lm.model)
+    z = book.normals(names, wm.linear.parameter.numel()) * wm.sigma
+    return torch.stack([wm.project(torch.from_numpy(row.astype("float32")).view(wm.linear.shape)) for row in z])
+
+
+def written(lm: models.LM, prompts: Texts, wm: Watermark, noises: torch.Tensor, n_tokens: int, *, seed: int = 0, **sampling) -> list[Texts]:
+    """For each noise (users, d_out, d_in), the texts to all prompts that the model writes at θ + ξ."""
+    texts = []
+    for number, xi in enumerate(noises):
+        with perturb.moved(lm.model, wm, xi):
+            texts.append(generate.sample(lm.model, prompts, n_tokens, seed=seed + number, **sampling))
+    return texts
+
+
+def attributed(
+    lm: models.LM,
+    prompts: Texts,
+    texts: Sequence[Texts],
+    human: Pairs,
+    wm: Watermark,
+    book: tracing.Codebook,
+    names: Sequence[int],
+    noises: torch.Tensor,
+    **settings,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """``tracing.attribute`` of the users' texts and, in the same pass, of human ones: a table each.
+
+    The first has further columns: ``author``, ``right``, ``own_psi`` (explicitly, under the author's noise) and ``predicted``, the chance of a right
+    name from σ‖G‖ alone.
+    """
+    author = np.repeat(names, len(prompts))
+    asked, answered = [*list(prompts) * len(texts), *human[0]], [*(text for own in texts for text in own), *human[1]]
+    table = tracing.attribute(lm.model, asked, answered, wm, book, **settings)
+    is_human = table["text"] >= len(author)
+    table, plain = table[~is_human].reset_index(drop=True), table[is_human].reset_index(drop=True)
+    keys = [book.key(user) for user in names]
+    own = [
+        score.score(lm.model, prompts, of_user, wm, [key], xis=xi[None], **settings)["psi"]
+        for of_user, key, xi in zip(texts, keys, noises, strict=True)
+    ]
+    table = table.assign(author=author[table["text"]], own_psi=np.concatenate(own))
+    chance = [tracing.share_right(psi, book.n_users, book.n_base) for psi in stats.predicted_psi(table["grad_norm"], wm.sigma)]
+    return table.assign(right=table["user"] == table["author"], predicted=chance), plain
+
+
+def by_length(table: pd.DataFrame, n_users: int, n_base: int) -> pd.DataFrame:
+    """A row a length of :func:`attributed`'s table: mean ``psi`` under the own key, share named rightly with its interval, ``runner_up`` (mean of the
+    best other user), ``given_psi`` (the exact share at the ψ that were measured), ``predicted`` (from σ‖G‖).
+    """
+    rows = []
+    for n_tokens, found in table.groupby("n_tokens"):
+        right = stats.rate(found["right"])
+        wrong = np.where(found["right"], found["runner_up"], found["psi"])
+        given = np.mean([share_given(psi, n_users, n_base) for psi in found["own_psi"]])
+        row = {"n_tokens": n_tokens, "psi": found["own_psi"].mean(), "runner_up": wrong.mean(), "given_psi": given}
+        rows.append(row | {"predicted": found["predicted"].mean()} | right.row())
+    return pd.DataFrame(rows)
+
+
+def share_given(own_psi: float, n_users: int, n_base: int) -> float:
+    """The chance that a text with this ψ under its own key is named rightly: that no other user's ψ is larger, given it."""
+    rest = np.sqrt(np.random.default_rng(0).chisquare(n_base - 1, 2000) + own_psi**2)
+    return float(((1 - attribution.cosine_tail(own_psi / rest, n_base)) ** (n_users - 1)).mean())
+
+
+def curve(psi: Sequence[float], n_users: int, bases: Sequence[int]) -> pd.DataFrame:
+    """What theory says: ``n_base, psi, share`` named rightly, and ``nats``, the capacity at this ψ."""
+    rows = [(m, p, tracing.share_right(p, n_users, m), tracing.capacity(p, m)) for m in bases for p in psi]
+    return pd.DataFrame(rows, columns=["n_base", "psi", "share", "nats"])
+
+
+def nobodys(
+    lm: models.LM, human: Pairs, wm: Watermark, *, n_users: int, n_base: int, books_per_text: int, first_seed: int, **settings
+) -> pd.DataFrame:
+    """Human texts under codebooks of their own, each pair once, so that all rows are independent: ``text, psi, p_family, bonferroni``."""
+    wm, rows = wm.on(lm.model), []
+    for found in score.gradients(lm.model, *human, wm, **settings):
+        unit = found.unit()[None]
+        for number in range(books_per_text):
+            book = tracing.Codebook(perturb.Key.from_seed(first_seed + found.text * books_per_text + number), n_users, n_base)
+            _, [psi], _ = attribution.best(attribution.base_inner(unit, book), book)
+            p, bound = tracing.family_p(psi, n_users, n_base), min(1.0, n_users * tracing.family_p(psi, 1, n_base))
+            rows.append({"text": found.text, "psi": psi, "p_family": p, "bonferroni": bound})
+    return pd.DataFrame(rows).sort_values("text", kind="stable", ignore_index=True)
+
+
+def costs(lm: models.LM, pair: Pairs, wm: Watermark, book: tracing.Codebook, n_users: Sequence[int], n_fresh: int) -> tuple[pd.DataFrame, float]:
+    """Seconds to test one text for all users by the codebook (``n_users, seconds``, the gradient aside), and seconds a key with independent keys."""
+    wm = wm.on(lm.model)
+    [found] = score.gradients(lm.model, *pair, wm)
+    unit, started = found.unit()[None], time.perf_counter()
+    inner = attribution.base_inner(unit, book)
+    base, rows = time.perf_counter() - started, []
+    for n in n_users:
+        started = time.perf_counter()
+        attribution.best(inner, tracing.Codebook(book.master, n, book.n_base))
+        rows.append({"n_users": n, "seconds": base + time.perf_counter() - started})
+    started = time.perf_counter()
+    for seed in range(n_fresh):
+        score.statistic(found, perturb.noises(lm.model, wm, [perturb.Key.from_seed(seed)]).to(found.G.device), wm.sigma)
+    return pd.DataFrame(rows), (time.perf_counter() - started) / n_fresh
+
+
+def authors(
+    lm: models.LM, prompts: Texts, texts: Sequence[Texts], human: Pairs, wm: Watermark, noises: torch.Tensor, counts: Sequence[int], **settings
+) -> pd.DataFrame:
+    """ψ of the first n texts of each user together, under the own key, under the next user's, and of as many human texts under the own one.
+
+    Returns ``n_texts, kind, psi, predicted``: one row a user, n and kind; ``predicted`` is σ‖Σ G_i‖.
+    """
+    wm, rows = wm.on(lm.model), []
+
+    def gradients(pairs: Pairs) -> list:
+        return sorted(score.gradients(lm.model, *pairs, wm, **settings), key=lambda found: found.text)
+
+    plain = gradients(human)
+    for number, own in enumerate(texts):
+        marked = gradients((prompts, own))
+        for n in counts:
+            for kind, found, at in (("own key", marked, number), ("another user's key", marked, number + 1), ("human texts", plain, number)):
+                whole = tracing.summed(found[:n])
+                [psi] = score.statistic(whole, noises[[at % len(noises)]].to(whole.G.device), wm.sigma)
+                rows.append({"n_texts": n, "kind": kind, "psi": psi, "predicted": wm.sigma * whole.norm})
+    return pd.DataFrame(rows)
+
+
+def spliced(
+    lm: models.LM, human: Pairs, wm: Watermark, keys: Sequence[perturb.Key], start: int, n_marked: int, *, seed: int = 0, **sampling
+) -> Texts:
+    """Each human text with the tokens from ``start`` on replaced by ``n_marked`` that the model writes under this text's own key."""
+    texts = []
+    for number, (prompt, response, key) in enumerate(zip(*human, keys, strict=True)):
+        with perturb.watermarked(lm.model, wm, key):
+            [own] = generate.sample(lm.model, [[*prompt, *response[:start]]], n_marked, seed=seed + number, **sampling)
+        texts.append([*response[:start], *own, *response[start + n_marked :]])
+    return texts
+
+
+def scanned(
+    lm: models.LM,
+    pairs: Pairs,
+    wm: Watermark,
+    keys: Sequence[Sequence[perturb.Key]],
+    *,
+    block: int,
+    window: int,
+    seed: int = 0,
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """Each text under its own keys by four tests that share its gradients: a row a pair with ``text, start, end`` (of the exact scan), ``psi``, and a
+    column of p-values for each of ``SCAN, BOUND, WINDOW, WHOLE``.
+    """
+    wm, rows = wm.on(lm.model), []
+    for text, pair in tokens.checked_pairs(lm.model, *pairs).items():
+        ends = [*range(block, len(pair[1]), block), len(pair[1])]
+        G = blocks.gradients(pair, wm, ends, dtype=dtype)
+        K, size = (G @ G.T).double().cpu().numpy(), min(-(-window // block), len(ends))
+        free, fixed = (spans.loadings(K, spans.intervals(len(ends), *sizes)) for sizes in ((1, None), (size, size)))
+        for key in keys[text]:
+            rng, inner = np.random.default_rng([seed, text]), spans.inner_products(G, wm, key)
+            first, last, psi, p, bound = spans.strongest(inner, K, *free, rng)
+            found = {SCAN: p, BOUND: bound, WINDOW: spans.strongest(inner, K, *fixed, rng)[3], WHOLE: norm.sf(inner.sum() / np.sqrt(K.sum()))}
+            rows.append({"text": text, "start": ends[first - 1] if first else 0, "end": ends[last - 1], "psi": psi} | found)
+    return pd.DataFrame(rows)
+
+
+def rates(tables: Mapping[str, pd.DataFrame], level: float = LEVEL) -> pd.DataFrame:
+    """The share of pairs whose p is at most the level, by kind of text and test: ``kind, test, value, low, high, n``."""
+    found = [(kind, test, stats.rate(table[test] <= level)) for kind, table in tables.items() for test in (SCAN, BOUND, WINDOW, WHOLE)]
+    return pd.DataFrame([{"kind": kind, "test": test} | estimate.row() for kind, test, estimate in found])
+
+
+def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
+    """Of each span that was found and the true one: the tokens in both over those in either."""
+    both = (np.minimum(table["end"], end) - np.maximum(table["start"], start)).clip(lower=0)
+    return (both / (np.maximum(table["end"], end) - np.minimum(table["start"], start))).to_numpy()

@@ -1,0 +1,130 @@
+"""A codebook against its noises added up one by one, and its p-values against simulation."""
+
+import math
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from scipy import integrate, stats
+
+from gaussmark_lib import perturb, score, tracing
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tracing import attribution
+
+WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
+
+
+@pytest.fixture
+def book() -> tracing.Codebook:
+    return tracing.Codebook(Key.from_seed(3), n_users=40, n_base=5)
+
+
+def test_a_users_noise_is_the_coded_sum_of_the_base_noises(model, book):
+    shape = WM.on(model).linear.shape
+    for user in (0, 7, 39):
+        code = book.code(user)
+        assert math.isclose(math.fsum(c * c for c in code), 1, rel_tol=1e-14)
+        by_hand = sum(c * book.base(j, math.prod(shape)) for j, c in enumerate(code)) * WM.sigma
+        assert perturb.noise(model, WM, book.key(user)).flatten().tolist() == pytest.approx(by_hand.tolist(), rel=1e-6, abs=1e-9)
+
+
+def test_base_noises_and_codes_are_independent_normal_numbers(book):
+    bases = np.stack([book.base(j, 20_000) for j in range(book.n_base)])
+    assert stats.kstest(bases.ravel(), "norm").pvalue > 1e-3
+    assert np.abs(np.corrcoef(bases) - np.eye(5)).max() < 5 / math.sqrt(20_000)
+    codes = np.concatenate([codes for _, codes in tracing.Codebook(Key.from_seed(3), 4000, 5).codes()])
+    assert np.abs(5 * codes.T @ codes / 4000 - np.eye(5)).max() < 5 * math.sqrt(2 / 4000)
+    tails = attribution.cosine_tail(codes[:, 0], 5)  # uniform on the sphere: so is the tail of a coordinate
+    assert stats.kstest(tails, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("architecture", "weight"), [("llama", WM.weight), ("gpt2", "transformer.h.1.mlp.c_proj.weight")])
+@pytest.mark.parametrize("rank_dropped", [0, 2])
+def test_attribution_finds_the_user_that_scoring_all_of_them_finds(architecture, weight, rank_dropped, book):
+    model, wm = tiny_models.build(architecture), Watermark(weight, 0.05, rank_dropped)
+    rng = np.random.default_rng(0)
+    prompts, responses = tiny_models.random_ids(rng, 3, 1, 5), tiny_models.random_ids(rng, 9, 4, 17)
+    named = tracing.attribute(model, prompts, responses, wm, book)
+    every = score.score(model, prompts, responses, wm, [book.key(user) for user in range(book.n_users)])
+    for row, psi in zip(named.itertuples(), every["psi"].to_numpy().reshape(3, -1), strict=True):
+        ranked = np.argsort(-psi)
+        assert row.user == ranked[0]
+        assert row.psi == pytest.approx(psi[ranked[0]], rel=1e-4)
+        assert row.runner_up == pytest.approx(psi[ranked[1]], rel=1e-4)
+        assert row.p_family == pytest.approx(tracing.family_p(row.psi, 40, 5))
+    assert named["n_tokens"].tolist() == [9, 4, 17]
+    assert named["grad_norm"].tolist() == pytest.approx(every["grad_norm"][::40].tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("psi", "n", "m"), [(2.0, 10, 2), (3.0, 50, 3), (3.5, 300, 16), (1.0, 3, 4), (-0.5, 2, 3)])
+def test_the_family_wise_p_is_the_tail_of_the_largest_over_fresh_codebooks(psi, n, m):
+    rng, draws = np.random.default_rng(0), 6000
+    largest = np.empty(draws)
+    for i in range(draws):
+        codes = rng.standard_normal((n, m))
+        largest[i] = (codes @ rng.standard_normal(m) / np.linalg.norm(codes, axis=1)).max()
+    low, high = stats.binomtest(int((largest >= psi).sum()), draws).proportion_ci(0.999)
+    assert low <= tracing.family_p(psi, n, m) <= high
+
+
+@pytest.mark.parametrize("m", [2, 3, 8, 256, 4096])
+def test_of_one_user_it_is_the_normal_tail_however_far(m):
+    for psi in (-1.5, 0.5, 3.0, 8.0, 30.0):
+        assert tracing.family_p(psi, 1, m) == pytest.approx(stats.norm.sf(psi), rel=1e-10)
+        assert tracing.family_p(psi, 1000, m) <= min(1, 1000 * stats.norm.sf(psi)) * (1 + 1e-9), "Bonferroni's bound"
+    assert tracing.family_p(8.0, 1000, m) == pytest.approx(1000 * stats.norm.sf(8.0), rel=1e-3)
+
+
+def test_the_integral_by_another_rule():
+    psi, n, m = 3.2, 300, 6
+
+    def integrand(r: float) -> float:
+        return stats.chi(m).pdf(r) * (1 - (1 - attribution.cosine_tail(np.float64(psi / r), m)) ** n)
+
+    assert tracing.family_p(psi, n, m) == pytest.approx(integrate.quad(integrand, psi, 20, epsabs=1e-12)[0], rel=1e-8)
+
+
+def test_given_the_codes_the_level_is_nearly_the_same():
+    """The guarantee is over codes and noises; one codebook's own share of false names is close to it."""
+    book, draws = tracing.Codebook(Key.from_seed(1), 500, 64), 1500
+    codes = np.concatenate([codes for _, codes in book.codes()])
+    largest = (codes @ np.random.default_rng(0).standard_normal((64, draws))).max(0)
+    p = np.array([tracing.family_p(psi, 500, 64) for psi in largest])
+    for level in (0.5, 0.05):
+        found = (p <= level).mean()
+        assert abs(found - level) < 4 * math.sqrt(level * (1 - level) / draws)
+
+
+@pytest.mark.parametrize(("psi", "n", "m"), [(4.0, 1000, 16), (3.0, 50, 200), (6.0, 100_000, 64)])
+def test_the_predicted_share_of_right_names(psi, n, m):
+    rng, draws = np.random.default_rng(0), 20_000
+    own, rest = psi + rng.standard_normal(draws), rng.chisquare(m - 1, draws)
+    largest_other = stats.beta((m - 1) / 2, (m - 1) / 2).ppf(rng.random(draws) ** (1 / (n - 1))) * 2 - 1  # of n − 1 independent cosines
+    right = int((own / np.sqrt(own**2 + rest) > largest_other).sum())
+    low, high = stats.binomtest(right, draws).proportion_ci(0.999)
+    assert low <= tracing.share_right(psi, n, m) <= high
+
+
+def test_marked_texts_are_named_and_others_are_not(book):
+    """The whole law on vectors: w = ψc_u + N(0, I), as a marked text has it."""
+    rng, n = np.random.default_rng(0), 300
+    book = tracing.Codebook(Key.from_seed(5), 512, 32)
+    users = rng.integers(book.n_users, size=n)
+    inner = np.stack([5.0 * book.code(int(user)) for user in users]) + rng.standard_normal((n, 32))
+    found, psi, runner_up = attribution.best(inner, book)
+    low, high = stats.binomtest(int((found == users).sum()), n).proportion_ci(0.999)
+    assert low <= tracing.share_right(5.0, 512, 32) <= high
+    assert (psi >= runner_up).all()
+    null = [tracing.family_p(value, 512, 32) for value in attribution.best(rng.standard_normal((n, 32)), book)[1]]
+    assert stats.kstest(null, "uniform").pvalue > 1e-3
+
+
+def test_several_texts_together_are_their_summed_gradient(model, book):
+    rng = np.random.default_rng(1)
+    prompts, responses = tiny_models.random_ids(rng, 2, 3), tiny_models.random_ids(rng, 8, 6)
+    [row] = tracing.attribute(model, prompts, responses, WM, book, together=True).to_dict("records")
+    total = sum(one.G for one in score.gradients(model, prompts, responses, WM))
+    psi = [(torch.as_tensor(perturb.noise(model, WM, book.key(u))) * total).sum().item() / (WM.sigma * total.norm().item()) for u in range(40)]
+    assert (row["user"], row["n_tokens"]) == (int(np.argmax(psi)), 14)
+    assert row["psi"] == pytest.approx(max(psi), rel=1e-4)

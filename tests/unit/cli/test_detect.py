@@ -1,0 +1,291 @@
+"""``gaussmark detect`` of many texts: every good one gets its answer, a broken one its reason, and an interrupted run goes on."""
+
+import gzip
+import json
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_lm
+
+from gaussmark_lib import cli, joint, models, perturb, score, stats, tracing
+from gaussmark_lib.cli import answers, inputs, scoring
+from gaussmark_lib.perturb import Key, Watermark
+
+WM = Watermark(tiny_lm.WEIGHT, 0.2)
+TEXTS = ["Returns the mean of the values.", "A list of all names.", "The first of them is used here.", "Values are read from a file."]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return tiny_lm.build()
+
+
+@pytest.fixture
+def keys(lm, tmp_path, monkeypatch) -> list[str]:
+    """Key files of the tiny model, which stands for whatever ``--model`` names."""
+    monkeypatch.setattr(models, "load", lambda name: lm)
+    return [str(perturb.bind(lm.model, WM, Key.from_seed(seed)).save(tmp_path / f"key{seed}.json")) for seed in (1, 2)]
+
+
+def lines(path: Path, texts: list[str], broken: dict[int, bytes] | None = None) -> str:
+    """A .jsonl file with these texts, and broken lines at these numbers."""
+    rows = [json.dumps({"text": text}).encode() for text in texts]
+    for number, row in (broken or {}).items():
+        rows[number - 1] = row
+    path.write_bytes(b"\n".join(rows) + b"\n")
+    return str(path)
+
+
+def detect(capsys, *words: str) -> tuple[int, list[dict], str]:
+    code = cli.main(["detect", *words])
+    printed = capsys.readouterr()
+    return code, [json.loads(line) for line in printed.out.splitlines()] if "--json" in words else printed.out.splitlines(), printed.err
+
+
+def expected(lm, text: str, seed: int = 1, prompt: str = "") -> dict:
+    key = Key.from_seed(seed)
+    return score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], WM, [key]).iloc[0].to_dict()
+
+
+BROKEN = {2: b"{", 3: b'{"txt": "a"}', 5: b'{"text": 5}', 6: b'{"text": "\xff"}', 7: b'{"text": ""}', 8: b'["text"]'}
+
+
+def test_broken_lines_are_told_by_number_and_the_others_are_scored(lm, keys, tmp_path, capsys):
+    file = lines(tmp_path / "texts.jsonl", [TEXTS[0], "", "", TEXTS[1], "", "", "", "", TEXTS[2]], BROKEN)
+    code, rows, err = detect(capsys, "--key", keys[0], file, "--json", "--batch", "2")
+    assert code == cli.PARTLY
+    assert [row["text"] for row in rows] == [f"{file}:{number}" for number in range(1, 10)]
+    good = {row["text"].rpartition(":")[2]: row for row in rows if "error" not in row}
+    assert sorted(good) == ["1", "4", "9"]
+    for number, text in zip(("1", "4", "9"), TEXTS, strict=False):
+        for name in ("psi", "p_value", "n_tokens"):
+            assert good[number][name] == pytest.approx(expected(lm, text)[name], rel=1e-4)
+        assert good[number]["key_id"] == Key.from_seed(1).key_id
+        assert good[number].keys() == {"text", *scoring.FIELDS, "warnings", "digest"}
+    for number in BROKEN:
+        assert f"gaussmark: {file}:{number}: {'the text: ' if number == 7 else ''}expected" in err
+    assert "3 texts scored, 6 could not be" in err
+
+
+def test_files_folders_zipped_lines_and_prompts(lm, keys, tmp_path, capsys):
+    folder = tmp_path / "texts"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.txt").write_text(TEXTS[0])
+    (folder / "deep" / "b.md").write_text(TEXTS[1])
+    (folder / "ignored.py").write_text("x = 1")
+    (folder / "latin.txt").write_bytes("café".encode("latin-1"))
+    (tmp_path / "one.txt").write_text(TEXTS[2])
+    with gzip.open(tmp_path / "more.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"text": TEXTS[3], "prompt": "The function"}) + "\n\n")
+    code, rows, _ = detect(capsys, "--key", keys[0], str(folder), str(tmp_path / "one.txt"), str(tmp_path / "more.jsonl.gz"), "--json")
+    assert code == cli.PARTLY
+    names = {row["text"]: row for row in rows}
+    assert list(names) == [
+        *(str(folder / name) for name in ("a.txt", "deep/b.md", "latin.txt")),
+        str(tmp_path / "one.txt"),
+        f"{tmp_path}/more.jsonl.gz:1",
+    ]
+    assert "UTF-8" in names[str(folder / "latin.txt")]["error"]
+    assert rows[-1]["psi"] == pytest.approx(expected(lm, TEXTS[3], prompt="The function")["psi"], rel=1e-4)
+    assert rows[0]["psi"] == pytest.approx(expected(lm, TEXTS[0])["psi"], rel=1e-4)
+
+
+def test_standard_input_of_lines_and_sentences(lm, keys, typed, capsys):
+    typed("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:2]).encode())
+    code, printed, err = detect(capsys, "--key", keys[0], "-", "--jsonl")
+    assert (code, len(printed)) == (0, 2)
+    assert printed[0].startswith(f"-:1: p = {expected(lm, TEXTS[0])['p_value']:.3g}  (ψ = ")
+    assert "2 texts scored, 0 could not be" in err
+
+
+def test_several_keys_of_one_watermark(lm, keys, tmp_path, capsys):
+    file = lines(tmp_path / "t.jsonl", TEXTS[:2])
+    code, rows, _ = detect(capsys, "--key", keys[0], "--key", keys[1], file, "--json")
+    assert code == 0
+    assert [row["psi"] for row in rows] == pytest.approx([expected(lm, text, seed)["psi"] for text in TEXTS[:2] for seed in (1, 2)], rel=1e-4)
+    other = perturb.bind(lm.model, Watermark(WM.weight, 0.1), Key.from_seed(3)).save(tmp_path / "other.json")
+    for second, complaint in ((str(other), "expected keys of one watermark"), (keys[0], "expected different keys")):
+        code, _, err = detect(capsys, "--key", keys[0], "--key", second, file)
+        assert (code, complaint in err) == (cli.REFUSED, True)
+
+
+def test_a_short_text_says_what_power_to_expect(lm, keys, capsys):
+    for text in (TEXTS[0], "A"):
+        _, [row], _ = detect(capsys, "--key", keys[0], "--text", text, "--json")
+        key = Key.load(keys[0])
+        power = stats.predicted_power([expected(lm, text)["grad_norm"]], key.binding.sigma_carried, 0.05)
+        said = [f"{len(lm.encode(text))} tokens: power {power:.2f} at this length, at level 0.05"]
+        assert row["warnings"] == (said if power < scoring.ENOUGH else [])
+
+
+def test_results_go_on_where_they_ended_whatever_was_cut_off(lm, keys, tmp_path, capsys):
+    file, out = lines(tmp_path / "t.jsonl", [*TEXTS, TEXTS[0]], {3: b"{"}), tmp_path / "out.jsonl"
+    words = ["--key", keys[0], "--key", keys[1], file, "--out", str(out), "--batch", "2"]
+    assert detect(capsys, *words)[0] == cli.PARTLY
+    whole = out.read_bytes()
+    rows = [json.loads(line) for line in whole.splitlines()]
+    assert [row["text"].rpartition(":")[2] for row in rows] == ["1", "1", "2", "2", "3", "4", "4", "5", "5"]
+    for cut in range(0, len(whole), 211):
+        out.write_bytes(whole[:cut])
+        detect(capsys, *words)
+        assert [json.loads(line)["text"] for line in out.read_bytes().splitlines()] == [row["text"] for row in rows]
+    code, printed, err = detect(capsys, *words)
+    assert (code, printed) == (cli.PARTLY, [])
+    assert "0 texts scored, 0 could not be, behind 5 of an earlier run, 1 of which could not be" in err
+
+
+def test_results_of_other_texts_are_not_gone_on_with(keys, tmp_path, capsys):
+    out = str(tmp_path / "out.jsonl")
+    detect(capsys, "--key", keys[0], lines(tmp_path / "a.jsonl", TEXTS), "--out", out)
+    for texts in ([TEXTS[0], TEXTS[2]], TEXTS[:2]):
+        code, _, err = detect(capsys, "--key", keys[0], lines(tmp_path / "b.jsonl", texts), "--out", out)
+        assert code == cli.REFUSED
+        assert "expected results of these texts" in err
+    (tmp_path / "none.jsonl").write_text("no JSON\n")
+    assert detect(capsys, "--key", keys[0], str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "none.jsonl"))[0] == cli.REFUSED
+    held = answers.Kept(out, 1)
+    code, _, err = detect(capsys, "--key", keys[0], str(tmp_path / "a.jsonl"), "--out", out)
+    held.file.close()
+    assert (code, "another process is writing it" in err) == (cli.REFUSED, True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, capsys):
+    n = 120
+    rng = np.random.default_rng(0)
+    texts = ["".join(map(chr, rng.integers(97, 123, size=rng.integers(5, 30)))) for _ in range(n)]
+    file, out = lines(tmp_path / "t.jsonl", texts, {17: b"{", 90: b"no"}), tmp_path / "out.jsonl"
+    words = ["detect", "--key", keys[0], file, "--out", str(out), "--batch", "4"]
+    for part in (10, 40, 80):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # this process may have threads; the child uses none of them
+            child = os.fork()
+        if child == 0:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            cli.main(words)
+            os._exit(0)
+        while not (out.exists() and out.read_bytes().count(b"\n") >= part):
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert cli.main(words) == cli.PARTLY
+    rows = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [row["text"] for row in rows] == [f"{file}:{number}" for number in range(1, n + 1)]
+    assert [i for i, row in enumerate(rows, 1) if "error" in row] == [17, 90]
+    alone = [expected(lm, text)["psi"] for text in texts[:5]]
+    assert [row["psi"] for row in rows[:5]] == pytest.approx(alone, rel=1e-3)
+    assert Key.load(keys[0]).secret.hex() not in out.read_text()
+
+
+def test_a_stream_remembers_what_it_answered(lm, keys, tmp_path, capsys):
+    file, state = lines(tmp_path / "t.jsonl", TEXTS), tmp_path / "state"
+    words = ["--key", keys[0], file, "--stream", str(state), "--json", "--batch", "1"]
+    code, rows, _ = detect(capsys, *words)
+    assert code == 0
+    assert state.stat().st_mode & 0o777 == 0o600
+    encoded = [lm.encode(text) for text in TEXTS]
+    table = joint.sequence(lm.model, [[]] * 4, encoded, WM, [Key.from_seed(1)])
+    for row, wanted in zip(rows, table.to_dict("records"), strict=True):
+        for name in ("psi", "p_given", "innovation", "residual", "log_e", "e_value"):
+            assert row[name] == pytest.approx(wanted[name], rel=1e-3, abs=1e-6), name
+    again = lines(tmp_path / "again.jsonl", [TEXTS[2], "Something that was not said before."])
+    _, [repeated, new], _ = detect(capsys, "--key", keys[0], again, "--stream", str(state), "--json")
+    assert (repeated["repeats"], new["repeats"]) == (2, -1)
+    assert repeated["p_given"] == pytest.approx(rows[2]["p_given"])
+    assert joint.State.load(state).n_texts == 6
+    code, _, err = detect(capsys, "--key", keys[1], again, "--stream", str(state))
+    assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
+
+
+def test_an_answer_that_was_counted_and_not_given_is_given_again(lm, keys, tmp_path, capsys, monkeypatch):
+    """The process dies between the state and the results: the same command gives the same answers, and asks nothing twice."""
+    file, state, out = lines(tmp_path / "t.jsonl", TEXTS), tmp_path / "state", tmp_path / "out.jsonl"
+    words = ["--key", keys[0], file, "--stream", str(state), "--out", str(out), "--batch", "2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(answers.Kept, "__call__", lambda self, found: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert detect(capsys, *words)[0] == cli.INTERRUPTED
+    assert joint.State.load(state).n_texts == 2
+    assert out.read_bytes() == b""
+    assert detect(capsys, *words)[0] == 0
+    assert joint.State.load(state).n_texts == 4
+    rows = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [row["repeats"] for row in rows] == [-1] * 4
+    table = joint.sequence(lm.model, [[]] * 4, [lm.encode(text) for text in TEXTS], WM, [Key.from_seed(1)])
+    assert [row["innovation"] for row in rows] == pytest.approx(table["innovation"].tolist(), rel=1e-3, abs=1e-5)
+
+
+def test_given_reference_texts(lm, keys, tmp_path, capsys):
+    reference = lines(tmp_path / "reference.jsonl", TEXTS[1:])
+    _, [row], _ = detect(capsys, "--key", keys[0], "--text", TEXTS[0], "--given", reference, "--json")
+    given = ([[]] * 3, [lm.encode(text) for text in TEXTS[1:]])
+    wanted = joint.sequence(lm.model, [[]], [lm.encode(TEXTS[0])], WM, [Key.from_seed(1)], given=given)
+    assert row["p_given"] == pytest.approx(wanted["p_given"][0], rel=1e-3)
+    _, sentence, _ = detect(capsys, "--key", keys[0], "--text", TEXTS[0], "--given", reference)
+    assert sentence[0].startswith(f"p = {wanted['p_given'][0]:.3g} given what was answered before")
+    broken = lines(tmp_path / "broken.jsonl", TEXTS[:2], {1: b"{"})
+    for words, complaint in ((["--given", broken], "--given: "), (["--given", reference, "--out", "o"], "expected --stream STATE too")):
+        code, _, err = detect(capsys, "--key", keys[0], "--text", TEXTS[0], *words)
+        assert (code, complaint in err) == (cli.REFUSED, True)
+
+
+def test_the_user_is_named(lm, keys, tmp_path, capsys):
+    book = tracing.Codebook(Key.load(keys[0]), 30, 4)
+    path = str(book.save(tmp_path / "book.json"))
+    file = lines(tmp_path / "t.jsonl", TEXTS, {2: b"{"})
+    named = tracing.attribute(lm.model, [[]] * 3, [lm.encode(text) for text in (TEXTS[0], *TEXTS[2:])], WM, book)
+    code, rows, _ = detect(capsys, "--key", keys[0], "--codebook", path, file, "--json")
+    assert code == cli.PARTLY
+    assert [row["user"] for row in rows if "user" in row] == named["user"].tolist()
+    assert [row["p_value"] for row in rows if "user" in row] == pytest.approx(named["p_family"].tolist(), rel=1e-3)
+    _, sentence, _ = detect(capsys, "--key", keys[0], "--codebook", "30", "--text", TEXTS[0])
+    assert sentence[0].startswith("user ")
+    code, _, err = detect(capsys, "--key", keys[0], "--codebook", path, "--stream", "s", file)
+    assert (code, "--codebook: expected one --key" in err) == (cli.REFUSED, True)
+
+
+def test_a_codebook_and_a_checkpoint_are_written(lm, keys, tmp_path, capsys):
+    path = tmp_path / "book.json"
+    assert cli.main(["key", "users", str(path), "--key", keys[0], "--users", "30", "--base", "4"]) == 0
+    folder = tmp_path / "marked"
+    assert cli.main(["export", str(folder), "--key", keys[0], "--codebook", str(path), "--user", "7"]) == 0
+    printed = capsys.readouterr()
+    user = tracing.Codebook(Key.load(keys[0]), 30, 4).key(7)
+    assert user.key_id in printed.out
+    assert json.loads((folder / "config.json").read_text())["gaussmark"]["key_id"] == user.key_id
+    assert not any(Key.load(keys[0]).secret.hex() in text for text in (printed.out, printed.err, path.read_text()))
+    assert cli.main(["export", str(folder), "--key", keys[0]]) == cli.REFUSED
+    assert cli.main(["export", str(tmp_path / "other"), "--key", keys[0], "--user", "7"]) == cli.REFUSED
+    assert "--user and --codebook together" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["none.txt"], "cannot read"),
+        (["--batch", "0", "--text", "a"], "--batch: expected"),
+        (["--text", "a", "--out", "no/such/folder"], "cannot write"),
+        (["--text", "a", "--codebook", "none.json"], "cannot read the codebook"),
+        (["--text", "a", "--stream", "s", "--share", "1.5"], "share: expected 0 < share < 1"),
+    ],
+)
+def test_what_is_refused(keys, tmp_path, capsys, monkeypatch, words, complaint):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = detect(capsys, "--key", keys[0], *words)
+    assert (code, complaint in err) == (cli.REFUSED, True), err
+
+
+def test_no_texts_at_all(keys, tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    code, _, err = detect(capsys, "--key", keys[0], str(tmp_path / "empty.jsonl"))
+    assert (code, "at least one text" in err) == (cli.REFUSED, True)
+
+
+def test_a_digest_is_of_text_and_prompt():
+    item = inputs.Item("a", "text", "prompt")
+    assert item.digest == inputs.Item("another name", "text", "prompt").digest
+    assert len({item.digest, inputs.Item("a", "text").digest, inputs.Item("a", "other", "prompt").digest, inputs.Item("a", error="x").digest}) == 4

@@ -1,0 +1,130 @@
+"""The experiments of 13 on a tiny model: what they hand to the notebook is what the library says, one by one."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_lm
+import torch
+
+from gaussmark_lib import perturb, score, tracing
+from gaussmark_lib.experiments import whose_text
+from gaussmark_lib.perturb import Key, Watermark
+
+WM = Watermark(tiny_lm.WEIGHT, 0.3)
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return tiny_lm.build()
+
+
+@pytest.fixture(scope="module")
+def work(lm):
+    """Two users of a small codebook, their texts, and human ones."""
+    book = tracing.Codebook(Key.from_seed(3), 50, 4)
+    names = whose_text.users(book, 2)
+    noises = whose_text.noises(lm, WM, book, names)
+    assert torch.equal(noises, perturb.noises(lm.model, WM, [book.key(user) for user in names]))
+    prompts = [lm.prompt(text) for text in tiny_lm.PROMPTS[:3]]
+    texts = whose_text.written(lm, prompts, WM, noises, 12, seed=1)
+    human = ([[5], [6], [7]], [list(range(10 + i, 34 + i)) for i in range(3)])
+    return book, names, noises, prompts, texts, human
+
+
+def test_the_users_are_spread_over_the_codebook():
+    assert whose_text.users(tracing.Codebook(Key.from_seed(0), 1000, 2), 3) == [0, 499, 999]
+    assert whose_text.users(tracing.Codebook(Key.from_seed(0), 2, 2), 5) == [0, 1]
+
+
+def test_texts_are_named_beside_human_ones(lm, work):
+    book, names, noises, prompts, texts, human = work
+    table, plain = whose_text.attributed(lm, prompts, texts, human, WM, book, names, noises, lengths=[6, 12])
+    assert table["author"].tolist() == np.repeat(names, 6).tolist()
+    assert table["n_tokens"].tolist() == [6, 12] * 6
+    own = [score.score(lm.model, prompts, texts[i], WM, [book.key(user)], lengths=[6, 12])["psi"] for i, user in enumerate(names)]
+    assert table["own_psi"].tolist() == pytest.approx(np.concatenate(own).tolist(), rel=1e-4)
+    assert (table["psi"] >= table["own_psi"] - 1e-4).all(), "the named user's ψ is the largest"
+    assert (table["right"] == (table["user"] == table["author"])).all()
+    assert len(plain) == 6
+    expected = tracing.attribute(lm.model, *human, WM, book, lengths=[6, 12])
+    assert plain["user"].tolist() == expected["user"].tolist()
+    rows = whose_text.by_length(table, 50, 4)
+    assert rows["n"].tolist() == [6, 6]
+    assert rows[["given_psi", "predicted", "value"]].apply(lambda column: column.between(0, 1).all()).all()
+
+
+def test_the_share_given_the_own_psi_is_theorys_in_the_mean():
+    own = 4.0 + np.random.default_rng(0).standard_normal(300)
+    given = np.mean([whose_text.share_given(psi, 1000, 32) for psi in own])
+    assert given == pytest.approx(tracing.share_right(4.0, 1000, 32), abs=4 * 0.4 / 300**0.5)
+    curve = whose_text.curve([2.0, 6.0], 1000, [4, 64])
+    assert curve.groupby("n_base")["share"].apply(lambda share: share.is_monotonic_increasing).all()
+    assert curve["nats"].tolist() == pytest.approx([tracing.capacity(p, m) for m in (4, 64) for p in (2.0, 6.0)])
+
+
+def test_texts_that_nobody_wrote_meet_each_codebook_once(lm, work):
+    *_, human = work
+    table = whose_text.nobodys(lm, human, WM, n_users=20, n_base=3, books_per_text=4, first_seed=50)
+    assert table["text"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    book = tracing.Codebook(Key.from_seed(50 + 4 + 2), 20, 3)
+    expected = tracing.attribute(lm.model, human[0][1:2], human[1][1:2], WM, book)
+    assert table.loc[6, ["psi", "p_family"]].tolist() == pytest.approx(expected.loc[0, ["psi", "p_family"]].tolist(), rel=1e-4)
+    assert (table["p_family"] <= table["bonferroni"] + 1e-9).all()
+
+
+def test_costs_are_times(lm, work):
+    book, *_, human = work
+    table, per_key = whose_text.costs(lm, (human[0][:1], human[1][:1]), WM, book, [10, 50], 2)
+    assert table["n_users"].tolist() == [10, 50]
+    assert (table["seconds"] > 0).all()
+    assert per_key > 0
+
+
+def test_texts_together(lm, work):
+    book, names, noises, prompts, texts, human = work
+    table = whose_text.authors(lm, prompts, texts, human, WM, noises, [1, 3])
+    assert len(table) == 2 * 2 * 3
+    own = table[(table["kind"] == "own key") & (table["n_texts"] == 3)]["psi"].tolist()
+    other = table[(table["kind"] == "another user's key") & (table["n_texts"] == 3)]["psi"].tolist()
+    keys = [book.key(user) for user in names]
+    expected = [tracing.author(lm.model, prompts, of_user, WM, keys)["psi"].tolist() for of_user in texts]
+    assert own == pytest.approx([expected[0][0], expected[1][1]], rel=1e-4)
+    assert other == pytest.approx([expected[0][1], expected[1][0]], rel=1e-4)
+
+
+def test_a_span_is_replaced_by_marked_tokens(lm, work):
+    *_, human = work
+    keys = [Key.from_seed(i) for i in range(3)]
+    mixed = whose_text.spliced(lm, human, WM, keys, 8, 6, seed=1)
+    for before, after in zip(human[1], mixed, strict=True):
+        assert (after[:8], after[14:]) == (before[:8], before[14:])
+        assert after != before
+
+
+def test_all_tests_of_a_scan_are_the_librarys(lm, work):
+    *_, human = work
+    keys = [[Key.from_seed(2 * i), Key.from_seed(2 * i + 1)] for i in range(3)]
+    table = whose_text.scanned(lm, human, WM, keys, block=4, window=8)
+    expected = pd.concat(tracing.scan(lm.model, [x], [y], WM, of_text, block=4) for x, y, of_text in zip(*human, keys, strict=True)).reset_index(
+        drop=True
+    )
+    assert table[["start", "end"]].equals(expected[["start", "end"]])
+    assert table["psi"].tolist() == pytest.approx(expected["psi"].tolist(), rel=1e-4)
+    assert table[whose_text.BOUND].tolist() == pytest.approx(expected["bonferroni"].tolist(), rel=1e-4)
+    assert table[whose_text.WHOLE].tolist() == pytest.approx(expected["whole_p"].tolist(), rel=1e-4)
+    assert table[whose_text.SCAN].tolist() == pytest.approx(expected["p_value"].tolist(), rel=0.15)
+    rates = whose_text.rates({"marked": table, "human": table})
+    assert rates["n"].tolist() == [6] * 8
+    assert rates["value"].iloc[0] == (table[whose_text.SCAN] <= whose_text.LEVEL).mean()
+
+
+def test_overlap():
+    found = pd.DataFrame({"start": [0, 10, 4, 20], "end": [10, 20, 6, 30]})
+    assert whose_text.overlap(found, 5, 15).tolist() == pytest.approx([5 / 15, 5 / 15, 1 / 11, 0])
+
+
+def test_the_weights_are_as_before(lm, work):
+    _, _, noises, prompts, *_ = work
+    before = lm.model.get_parameter(WM.weight).clone()
+    whose_text.written(lm, prompts, WM, noises, 3)
+    assert torch.equal(lm.model.get_parameter(WM.weight), before)

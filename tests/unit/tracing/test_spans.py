@@ -1,0 +1,64 @@
+"""The scan's arguments, and its table."""
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+
+from gaussmark_lib import tracing
+from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, PerturbedModelError
+from gaussmark_lib.perturb import watermarked
+from gaussmark_lib.tracing import spans as scan
+
+PROMPTS, RESPONSES = ([*tiny_models.random_ids(np.random.default_rng(0), *lengths)] for lengths in ((3, 1), (12, 20)))
+
+
+def test_a_row_for_each_text_and_key(model, wm, key):
+    keys = [key, type(key).from_seed(1)]
+    table = tracing.scan(model, PROMPTS, RESPONSES, wm, keys, block=4)
+    assert table.columns.tolist() == scan.COLUMNS
+    assert table["text"].tolist() == [0, 0, 1, 1]
+    assert table["key_id"].tolist() == [key.key_id for key in keys] * 2
+    assert table["n_tokens"].tolist() == [12, 12, 20, 20]
+    assert ((table["start"] < table["end"]) & (table["end"] <= table["n_tokens"])).all()
+    assert (table[["start", "end"]] % 4 == 0).all(axis=None)
+    assert table["psi"].ge(table["whole_psi"] - 1e-5).all(), "the whole text is one of the spans"
+    assert table.equals(tracing.scan(model, PROMPTS, RESPONSES, wm, keys, block=4)), "the same draws each time"
+
+
+def test_a_fixed_window_has_one_size(model, wm, key):
+    table = tracing.scan(model, PROMPTS, RESPONSES, wm, [key], block=4, shortest=8, longest=8)
+    assert (table["end"] - table["start"] == 8).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"block": 10, "shortest": 9}, "expected a span of at least one block, 10 tokens, got 9"),
+        ({"block": 4, "shortest": 8, "longest": 7}, "expected at least the shortest span, 8 tokens, got 7"),
+        ({"block": 13}, "response 0: expected at least 13 tokens"),
+        ({"block": 0}, "block: expected a whole number"),
+        ({"n_draws": 0}, "n_draws: expected a whole number"),
+        ({"seed": -1}, "seed: expected a whole number"),
+        ({"keys": []}, "expected at least one key"),
+    ],
+)
+def test_what_cannot_be_scanned(model, wm, key, options, complaint):
+    with pytest.raises(InvalidTextError, match=complaint):
+        tracing.scan(model, PROMPTS, RESPONSES, wm, **{"keys": [key]} | options)
+
+
+def test_a_watermarked_model_is_refused(model, wm, key):
+    with watermarked(model, wm, key), pytest.raises(PerturbedModelError):
+        tracing.scan(model, PROMPTS, RESPONSES, wm, [key], block=4)
+
+
+def test_blocks_without_a_gradient_have_no_psi(model, wm, key):
+    """Of three blocks the middle one says nothing: every span but that one alone is left."""
+    G = np.array([[1.0, 0, 0], [0, 0, 0], [0, 2, 0]])
+    A, kept = scan.loadings(G @ G.T, scan.intervals(3))
+    assert [1, 2] not in kept.tolist()
+    assert len(kept) == 5
+    assert np.linalg.norm(A, axis=1) == pytest.approx(1)
+    with pytest.raises(DegenerateScoreError, match="not zero in some span"):
+        list(scan._rows(0, torch.zeros(2, 3), scan.intervals(2), [1, 2], wm.on(model), [key], np.random.default_rng(0), 1))
