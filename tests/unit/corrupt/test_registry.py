@@ -79,3 +79,10 @@ def test_two_of_one_name_are_refused(own_registry):
 
 def test_and_the_example_is_gone():
     assert list(corrupt.named(LM)) == list(CHANGES)
+
+
+@pytest.mark.parametrize("name", ["delete at random", "insert at random", "substitute at random", "resample spans"])
+def test_what_is_random_follows_the_seed(name):
+    outs = [CHANGES[name](*copies(), 0.5, seed) for seed in (1, 1, 2)]
+    assert outs[0] == outs[1]
+    assert outs[0] != outs[2]
