@@ -8,15 +8,21 @@ counter, not for its normal numbers, and ``log`` and ``cos`` differ in the last 
 with Φ⁻¹ as the rational functions of Wichura's algorithm AS 241 (Applied Statistics 37, 1988; relative error about 1e-16),
 computed by additions, multiplications, divisions and square roots alone, which IEEE 754 rounds in one way only. The
 logarithm that the tails need is built from the same four operations.
+
+A counter can start anywhere, so several threads make one stream, each a chunk at a time; NumPy lets them compute side by side.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
 
-CHUNK = 1 << 16  # numbers at a time: the temporaries stay in the processor's cache
+CHUNK = 1 << 16  # numbers at a time, the temporaries stay in the processor's cache
 
 Float64 = NDArray[np.float64]
 
@@ -52,16 +58,22 @@ def standard_normal(seed: int, n: int) -> Float64:
     if not checks.is_whole(seed) or not 0 <= seed < 1 << 128:
         raise StatisticsError("seed: expected a whole number from 0 to 2¹²⁸ − 1, got another")  # which may be a secret
     checks.whole(n, "n", StatisticsError, least=0)
-    bits = np.random.Philox(key=seed)
+    bits, out = np.random.Philox(key=seed), np.empty(n)
     del seed  # a secret, which no traceback shows
-    out = np.empty(n)
-    for start in range(0, n, CHUNK):
-        part = out[start : start + CHUNK]
-        part[:] = bits.random_raw(len(part)) >> np.uint64(12)
-        part += 0.5
-        part *= 2.0**-52
-        part[:] = quantile(part)
+    starts = range(0, n, CHUNK)
+    with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), len(starts)))) as threads:
+        list(threads.map(lambda start: _fill(out[start : start + CHUNK], deepcopy(bits), start), starts))
     return out
+
+
+def _fill(part: Float64, bits: np.random.Philox, start: int) -> None:
+    """Writes the numbers of the stream from ``start`` on into ``part``."""
+    bits.advance(start // 4)  # its counter gives four numbers at a time
+    bits.random_raw(start % 4)
+    part[:] = bits.random_raw(len(part)) >> np.uint64(12)
+    part += 0.5
+    part *= 2.0**-52
+    part[:] = quantile(part)
 
 
 def quantile(u: Float64) -> Float64:

@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +48,19 @@ def test_no_number_is_infinite_even_at_the_ends_of_the_grid():
     z = normal.quantile(ends)
     assert np.isfinite(z).all()
     assert 8.2 < z[1] == -z[0] < 8.3
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_number_of_threads_does_not_matter(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        z = normal.standard_normal(7, 9 * normal.CHUNK + 5)
+    finally:
+        torch.set_num_threads(before)
+    assert hashlib.sha256(z.tobytes()).hexdigest() == hashlib.sha256(slow_stream(7, len(z)).tobytes()).hexdigest()
+
+
+def slow_stream(seed: int, n: int) -> np.ndarray:
+    """The whole stream at once, by one counter from its start."""
+    return normal.quantile(((np.random.Philox(key=seed).random_raw(n) >> np.uint64(12)) + 0.5) * 2.0**-52)
