@@ -61,7 +61,9 @@ def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[s
 
     if lone := [typed for typed in arguments.typed if "=" not in typed]:
         raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
-    preset = presets.read(arguments.preset) if arguments.preset is not None else {}
+    preset, skipped = presets.taken(presets.read(arguments.preset) if arguments.preset is not None else {}, notebook.name[:2], notebook.parameters)
+    if skipped:
+        print(f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the preset is shared by all notebooks", file=sys.stderr)
     return preset, parameters.parse(notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed])
 
 

@@ -8,12 +8,13 @@ import difflib
 import os
 import re
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from gaussmark_lib import paths
+from gaussmark_lib import checks, paths
 from gaussmark_lib.errors import ParameterError
 
 MOST_CHARACTERS, MOST_LEVELS, MOST_DIGITS = 500_000, 50, 100  # of a document, of what is nested in it, of a number
@@ -105,3 +106,23 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ParameterError(f"the {kind} {path} should be lines of `name: value`, and is {type(values).__name__} {repr(values)[:60]}")
     return values
+
+
+def taken(values: dict[str, Any], number: str, declared: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """What the notebook of this number takes of a preset's values, and the names that it skips.
+
+    A preset that says ``shared: true`` serves every notebook: names that are not among ``declared`` are skipped, and under ``notebooks`` stands,
+    by number, what one of them takes in place of the shared values or besides. In any other preset nothing is skipped, so that a wrong name is
+    reported where parameters are checked.
+    """
+    values = dict(values)
+    shared = values.pop("shared", False)
+    if not isinstance(shared, bool):
+        raise ParameterError(f"shared: expected true or false, got {checks.shown(shared)}")
+    if not shared:
+        return values, []
+    own = values.pop("notebooks", {})
+    if not isinstance(own, dict) or not all(isinstance(one, dict) for one in own.values()):
+        raise ParameterError(f"notebooks: expected a notebook's number and under it lines of `name: value`, got {checks.shown(own)}")
+    known = {name: value for name, value in values.items() if name in declared}
+    return known | own.get(number, {}), sorted(values.keys() - known)

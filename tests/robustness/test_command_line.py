@@ -156,7 +156,7 @@ def test_a_text_that_is_surely_watermarked_or_surely_not(key_file, capsys, monke
 def _command(words: list[str], **options) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
     command = [sys.executable, "-m", "gaussmark_lib.cli", *words]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, timeout=60, check=False, **options)
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, timeout=180, check=False, **options)
 
 
 def _closed_pipe() -> int:
