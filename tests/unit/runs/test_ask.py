@@ -73,7 +73,8 @@ def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     assert first.results["python"] == sys.executable
     assert first.results["folder"] == str(notebook.parent)
     assert not _alive(first.results["pid"])
-    assert first.status.keys() == {"status", "started", "finished", "seconds", "versions", "platform", "commit"}
+    assert first.status.keys() == {"status", "code", "started", "finished", "seconds", "versions", "platform", "commit"}
+    assert first.status["code"] == "tested"
     assert first.status["versions"]["torch"].startswith("2.13.0")
     executed = nbformat.read(first.dir / "notebook.ipynb", as_version=4)
     assert [cell.metadata.tags for cell in executed.cells] == [["parameters"], ["injected-parameters"], [], ["nbval-skip"]]
