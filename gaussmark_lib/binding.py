@@ -122,19 +122,22 @@ def digests(model: PreTrainedModel) -> dict[str, str]:
 
     A weight is read in full once a process, and again after a change.
     """
-    before = _read.setdefault(model, {})
+    before, named = _read.setdefault(model, {}), sorted(model.named_parameters())
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(pool.map(lambda named: (named[0], _digest(before, *named)), sorted(model.named_parameters())))
+        found = pool.map(lambda name, weight: _digest(weight, before.get(name)), *zip(*named, strict=True))
+        now = dict(zip((name for name, _ in named), found, strict=True))
+    before.update(now)  # here alone, not in the threads
+    return {name: read.sha256 for name, read in now.items()}
 
 
-def _digest(before: dict[str, _Read], name: str, weight: Tensor) -> str:
+def _digest(weight: Tensor, before: _Read | None) -> _Read:
     now = state(weight)
-    if name not in before or before[name].state != now:
-        value = weight.detach().to(torch.bfloat16) if weight.is_floating_point() else weight.detach()
-        digest = hashlib.sha256(str(tuple(weight.shape)).encode())
-        digest.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy())
-        before[name] = _Read(now, digest.hexdigest())
-    return before[name].sha256
+    if before and before.state == now:
+        return before
+    value = weight.detach().to(torch.bfloat16) if weight.is_floating_point() else weight.detach()
+    digest = hashlib.sha256(str(tuple(weight.shape)).encode())
+    digest.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return _Read(now, digest.hexdigest())
 
 
 @torch.no_grad()

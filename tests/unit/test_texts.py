@@ -188,7 +188,7 @@ def test_prompts_are_beginnings_of_the_wanted_length_as_the_model_wants_to_be_as
 
     lm = tiny_lm.build()
     path = tmp_path / "texts.jsonl"
-    lines = ["Returns the first of them, always.", "too short", "A list of values that are whole."]
+    lines = ["Returns the first of them, always.", "no", "A list of values that are whole."]
     path.write_text("\n".join(json.dumps({"text": line}) for line in lines))
     assert [lm.decode(ids) for ids in texts.prompts(lm, path, 2, 5)] == ["Retur", "A lis"]
     lm.tokenizer.chat_template = "{{ bos_token }}{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
