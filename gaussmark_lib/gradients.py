@@ -80,7 +80,7 @@ def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *
 
     With ``perturbed=True`` the model may be a watermarked one: only to show what then goes wrong, since ψ is N(0, 1) at the base θ alone.
     """
-    wm = wm.on(model)
+    wm = perturb.placed(model, wm)
     for prefix in _Reading(model, [wm.linear], **settings).prefixes(pairs):
         PG = wm.project(G := prefix.matrices[0])
         nothing_left = is_rounding(torch.stack([PG.norm(), G.norm()]))

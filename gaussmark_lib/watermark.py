@@ -76,3 +76,15 @@ class PlacedWatermark(Watermark):
     def project(self) -> rank_reduce.Projector:
         """The projector for noise and gradient, which removes the base weight's top singular directions."""
         return rank_reduce.projector(self.linear.value(), self.rank_dropped, self.side)
+
+
+def checked(wm: Watermark) -> Watermark:
+    """Itself; InvalidWatermarkError for anything but a watermark."""
+    if not isinstance(wm, Watermark):
+        raise InvalidWatermarkError(f"wm: expected a Watermark, got {checks.kind(wm)}; perturb.Watermark(weight, sigma) makes one")
+    return wm
+
+
+def placed(model: PreTrainedModel, wm: Watermark) -> PlacedWatermark:
+    """``wm.on(model)``, at the doors of the library; further errors as there."""
+    return checked(wm).on(model)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gaussmark_lib import files
 from gaussmark_lib.cli.inputs import Item
 from gaussmark_lib.errors import GaussMarkError
 
@@ -20,7 +21,7 @@ class Kept:
     def __init__(self, path: str, per_text: int):
         self.path, self.per_text = Path(path), per_text
         try:
-            self.file = open(self.path, "a+b")  # noqa: SIM115 - open as long as the run lasts
+            self.file = open(self.path, "a+b", opener=files.opener)  # noqa: SIM115 - open as long as the run lasts
         except OSError as error:
             raise GaussMarkError(f"cannot write {path}: {error.strerror}; expected a file in a folder that exists") from None
         try:

@@ -52,9 +52,9 @@ def _detect(arguments: argparse.Namespace) -> int:
         raise GaussMarkError("expected one text to test, or more: FILEs, - for standard input, or --text")
     if arguments.prompt and arguments.prompt_file is not None:
         raise GaussMarkError("expected one prompt: --prompt or --prompt-file")
-    if arguments.codebook and (len(arguments.key) > 1 or arguments.stream or arguments.given):
+    if arguments.codebook is not None and (len(arguments.key) > 1 or arguments.stream is not None or arguments.given):
         raise GaussMarkError("--codebook: expected one --key, the codebook's own, and neither --stream nor --given")
-    if arguments.given and arguments.out and not arguments.stream:
+    if arguments.given and arguments.out is not None and arguments.stream is None:
         raise GaussMarkError("--given with --out: expected --stream STATE too, so that an interrupted run goes on with what it remembers")
     if arguments.batch < 1:
         raise GaussMarkError(f"--batch: expected a whole number ≥ 1, got {arguments.batch}")
@@ -78,7 +78,7 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
     from gaussmark_lib.cli import answers
 
     failed = n = 0
-    with answers.Kept(arguments.out, scoring.per_text) if arguments.out else nullcontext() as kept:
+    with answers.Kept(arguments.out, scoring.per_text) if arguments.out is not None else nullcontext() as kept:
         before, failed_before = kept.skipped(items) if kept else (0, 0)
         with tqdm(desc="testing", unit="text", initial=before, file=sys.stderr, disable=not many) as progress:
             for batch in iter(lambda: list(islice(items, arguments.batch)), []):

@@ -18,9 +18,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from gaussmark_lib import binding, checks, perturb
+from gaussmark_lib import binding, checks, files, perturb
 from gaussmark_lib.errors import StateError
 from gaussmark_lib.joint.memory import Memory
+from gaussmark_lib.keys import listed
 from gaussmark_lib.watermark import PlacedWatermark
 
 FORMAT = "gaussmark joint state 1"
@@ -65,6 +66,7 @@ class State:
 
     def use(self, wm: PlacedWatermark, keys: Sequence[perturb.Key]) -> Memory:
         """Its memory, for this watermark and these keys; StateError if it is of others."""
+        keys = listed(keys)
         used_for = json.loads(json.dumps(binding.purpose(wm) | {"model_sha256": binding.whole(wm.model)}))
         used_for["keys"] = [key.fingerprint for key in keys]
         if self.memory is None:
@@ -81,7 +83,7 @@ class State:
 
     def save(self, path: str | Path) -> None:
         """Writes it whole or not at all, mode 0600, over an earlier one. StateError where it cannot be written."""
-        path = Path(path)
+        path = files.named(path, "cannot write the state", StateError)
         head = {name: getattr(self, name) for name in ("budget", "purpose", "log_e", "n_texts", "notes")}
         try:
             metadata = {"format": FORMAT, "head": json.dumps(head)}
@@ -101,8 +103,9 @@ class State:
     @classmethod
     def load(cls, path: str | Path) -> "State":
         """The state in a file. StateError if there is none, if it is damaged, of another version, or open to others."""
-        path = Path(path)
+        path = files.named(path, "cannot read the state", StateError)
         try:
+            files.refuse_others(path)
             mode = stat.S_IMODE(path.stat().st_mode)
             with safe_open(path, "pt") as file:
                 metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

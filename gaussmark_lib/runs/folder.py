@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gaussmark_lib import files, paths
 from gaussmark_lib.errors import RecordError
 from gaussmark_lib.runs import words
 
@@ -74,6 +75,11 @@ class Run:
 def figures(folder: Path) -> list[Path]:
     """A record's figures, in the order in which they were made."""
     return sorted(folder.glob("figures/*.png"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def place(root: str | Path | None) -> Path:
+    """The folder of all records, absolute; ``papermill_runs`` where none is named. RecordError for what is no name."""
+    return paths.RUNS if root is None else files.named(root, "no record can be kept there", RecordError).absolute()
 
 
 def load(folder: Path) -> Run | None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from gaussmark_lib import paths
-from gaussmark_lib.errors import ParameterError
+from gaussmark_lib import files, paths
+from gaussmark_lib.errors import ParameterError, shown
 
 MOST_CHARACTERS, MOST_LEVELS, MOST_DIGITS = 500_000, 50, 100  # of a document, of what is nested in it, of a number
 TAG = "tag:yaml.org,2002:"
@@ -91,12 +91,13 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     Raises:
         ParameterError: there is none, or it is something else; says which presets there are.
     """
+    name = files.named(name, f"no such {kind}", ParameterError)
     places = [Path(name), paths.PRESETS / name, paths.PRESETS / f"{name}.yaml"]
     path = next((place for place in places if os.path.isfile(place)), None)
     if path is None:
         known = sorted(place.stem for place in paths.PRESETS.glob("*.yaml"))
         near = difflib.get_close_matches(Path(name).stem, known, n=3) or known
-        raise ParameterError(f"no {kind} is called {str(name)!r}; there are {', '.join(near) or 'none'} in {paths.PRESETS}")
+        raise ParameterError(f"no {kind} is called {shown(str(name))}; there are {', '.join(near) or 'none'} in {paths.PRESETS}")
     try:
         with path.open(encoding="utf-8") as file:
             values = load(file.read(MOST_CHARACTERS + 1))

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from gaussmark_lib import paths
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import versions
@@ -83,7 +82,7 @@ def sweep(
     *,
     gpus_per_run: int = 0,
     progress: bool = True,
-    root: Path | None = None,
+    root: str | Path | None = None,
     **place: Any,
 ) -> Sweep:
     """Runs every cell of a grid that has no record yet, and writes one table over all of them.
@@ -105,7 +104,7 @@ def sweep(
     from gaussmark_lib.sweeps import tables  # here, because workers import this package, and need no pandas
 
     source = notebooks.load(notebook)
-    root = (root or paths.RUNS).absolute()
+    root = records.place(root)
     started, code = datetime.now(UTC), source.code
     rows = grids.cells(source, grid, params)
     cells = {source.run_id(values, code): values for values in rows}
