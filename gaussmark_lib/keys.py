@@ -63,6 +63,8 @@ class Key:
         if not isinstance(self.secret, bytes) or len(self.secret) != 16:
             got = len(self.secret) if isinstance(self.secret, bytes) else f"a value of type {type(self.secret).__name__}"
             raise KeyFileError(f"a key's secret is 16 bytes, got {got}")
+        if not isinstance(self.binding, Binding | None):
+            raise KeyFileError(f"binding: expected a Binding or None, got {checks.kind(self.binding)}; perturb.bind makes a bound key")
 
     @classmethod
     def new(cls) -> "Key":
@@ -71,7 +73,9 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: SupportsIndex) -> "Key":
-        """A guessable key: for demonstrations and tests only."""
+        """A guessable key: for demonstrations and tests only. KeyFileError for a seed that is no whole number."""
+        if not checks.is_whole(seed):
+            raise KeyFileError(f"seed: expected a whole number, got {checks.kind(seed)}")
         return cls(hashlib.sha256(f"gaussmark demonstration key {operator.index(seed)}".encode()).digest()[:16])
 
     @property
@@ -208,7 +212,10 @@ def _read(path: Path) -> Key | str:
 
 def _remove_partial(folder: Path) -> None:
     """Removes, and reports, what a process left that was killed while it wrote a key file."""
-    for partial in folder.glob(f".*{PARTIAL}"):
+    found: list[Path] = []
+    with suppress(OSError):  # no such folder, or none that can be looked into
+        found = list(folder.glob(f".*{PARTIAL}"))
+    for partial in found:
         try:
             with partial.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError if its writer lives

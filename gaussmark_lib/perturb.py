@@ -60,7 +60,7 @@ def one_by_one(wm: PlacedWatermark, keys: Sequence[Key]) -> Iterator[Float[Tenso
 
 def isotropic(key: Key, sigma: float, shape: tuple[int, int]) -> Float[Tensor, "d_out d_in"]:
     """ξ before any projection, for a matrix of this shape; float32 on the CPU."""
-    z = key.normals(math.prod(shape))
+    z = checked(key).normals(math.prod(shape))
     z *= sigma
     return torch.from_numpy(z.astype("float32")).view(shape)
 
@@ -174,4 +174,5 @@ def export(model: PreTrainedModel, wm: Watermark, key: Key, folder: str | Path, 
                 tokenizer.save_pretrained(whole)
             return whole.rename(folder)
     except (OSError, SafetensorError) as error:
-        raise InvalidModelError(f"cannot export the model to {folder}: {error}; expected a name in a folder with room") from None
+        reason = getattr(error, "strerror", error)
+        raise InvalidModelError(f"cannot export the model to {folder}: {reason}; expected a name in a folder with room") from None

@@ -71,6 +71,7 @@ def score(
     perturb.refuse_perturbed(model)
     wm = placed(model, wm)
     xis = checked_noises(wm, keys, xis)
+    prompts, responses = tokens.as_many(prompts, responses)
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
@@ -104,8 +105,9 @@ def checked_noises(wm: perturb.PlacedWatermark, keys: Sequence[perturb.Key], xis
         for key in keys:
             key.check(use)
     expected = (len(keys), *wm.linear.shape)
-    if getattr(xis, "shape", None) != expected:
-        raise InvalidWatermarkError(f"xis: expected the noises of these keys, a tensor of shape {expected}, got {getattr(xis, 'shape', xis)}")
+    if not isinstance(xis, Tensor) or not xis.is_floating_point() or xis.shape != expected:
+        got = f"one of {xis.dtype} and shape {tuple(xis.shape)}" if isinstance(xis, Tensor) else checks.kind(xis)
+        raise InvalidWatermarkError(f"xis: expected the noises of these keys, a tensor of floats of shape {expected}, got {got}")
     return xis.to(wm.linear.parameter.device)
 
 

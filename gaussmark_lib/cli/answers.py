@@ -12,6 +12,7 @@ from gaussmark_lib.cli.inputs import Item
 from gaussmark_lib.errors import GaussMarkError
 
 Row = dict[str, Any]
+START = b'{"text": '  # of a line
 LAST = "digest"  # the field that says of which text a line is
 
 
@@ -35,7 +36,7 @@ class Kept:
     def skipped(self, items: Iterator[Item]) -> tuple[int, int]:
         """Takes from ``items`` those that have their lines already: how many, and how many of them with an error.
 
-        What a killed process left of a line is cut off.
+        What a killed process left of a line is cut off; a file that begins otherwise is somebody's own, and stays as it is.
 
         Raises:
             GaussMarkError: the lines are those of other texts, or of another number of keys.
@@ -58,15 +59,18 @@ class Kept:
         rows: list[Row] = []
         while len(rows) < self.per_text:
             line = self.file.readline()
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"\n") and line[: len(START)] == START[: len(line)]:
                 return []
             try:
-                rows.append(json.loads(line))
-            except ValueError:
+                row = json.loads(line)
+            except (ValueError, RecursionError):  # of JSON, of UTF-8, and of what is nested too deeply
+                row = None
+            if not isinstance(row, dict):
                 raise GaussMarkError(
                     f"{self.path}: expected lines of JSON as this command writes them, got {line[:60]!r}; name another file"
                 ) from None
-            if "error" in rows[-1]:
+            rows.append(row)
+            if "error" in row:
                 break
         return rows
 

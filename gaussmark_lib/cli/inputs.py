@@ -74,7 +74,10 @@ def _of(name: str, lines: bool) -> Iterator[Item]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.name.endswith(IN_FOLDERS) and file.is_file())
+    try:
+        return sorted(file for file in folder.rglob("*") if file.name.endswith(IN_FOLDERS) and file.is_file())
+    except OSError as error:
+        raise GaussMarkError(f"cannot read the folder {str(folder)!r}: {error.strerror}: {error.filename}; expected one that can be read") from None
 
 
 def _of_lines(name: str) -> Iterator[Item]:

@@ -140,6 +140,8 @@ class Scoring:
     def _references(self, names: Sequence[str]) -> tuple[list, list] | None:
         """Prompts and texts that the state is to remember before the first text; none where it does already."""
         texts = list(inputs.items(names))
+        if names and not texts:
+            raise GaussMarkError(f"--given: expected at least one text, got none in {', '.join(names)}")
         if not texts or self.state.notes.get(GIVEN) == (digests := [item.digest for item in texts]):
             return None
         pairs = [self._encoded(item) for item in texts]

@@ -78,6 +78,7 @@ def sequence(
     """
     share, keys = checks.share(share, "share"), listed(keys)
     checks.chosen(on_error, "on_error", ("raise", "record"), InvalidTextError)
+    prompts, responses = tokens.as_many(prompts, responses)
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import paths
+from gaussmark_lib import files, paths
 from gaussmark_lib.errors import RecordError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
@@ -103,10 +103,11 @@ def find(notebook: str | Path | Notebook, params: Mapping[str, Any] | None = Non
 
 def reference(notebook: str) -> Run | None:
     """The record in git that a notebook's claims rest on, by the notebook's name with or without its number; None where there is none."""
-    return records.load(paths.RUNS / "reference" / notebook.lstrip("0123456789_"))
+    name = files.named(notebook, "no such notebook", RecordError).name.lstrip("0123456789_")
+    return records.load(paths.RUNS / "reference" / name) if name else None
 
 
 def _question(notebook: str | Path | Notebook, params: Mapping[str, Any] | None, root: str | Path | None) -> tuple[Notebook, dict[str, Any], Path]:
     source = notebooks.load(notebook)
     values = source.check(params or {})
-    return source, values, records.place(root) / source.name / source.run_id(values)
+    return source, values, paths.records(root) / source.name / source.run_id(values)

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaussmark_lib import files, paths
+from gaussmark_lib import files
 from gaussmark_lib.errors import RecordError
 from gaussmark_lib.runs import words
 
@@ -77,13 +77,9 @@ def figures(folder: Path) -> list[Path]:
     return sorted(folder.glob("figures/*.png"), key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
-def place(root: str | Path | None) -> Path:
-    """The folder of all records, absolute; ``papermill_runs`` where none is named. RecordError for what is no name."""
-    return paths.RUNS if root is None else files.named(root, "no record can be kept there", RecordError).absolute()
-
-
 def load(folder: Path) -> Run | None:
     """The complete record in a folder; None where there is none. A damaged one counts as none, which one line in the log says."""
+    folder = files.named(folder, "no such record", RecordError)
     if not os.path.isdir(folder):
         return None
     try:
@@ -95,6 +91,7 @@ def load(folder: Path) -> Run | None:
 
 def read(folder: Path) -> Run | None:
     """As ``load``, but a damaged record is a RecordError that says what is wrong with it."""
+    folder = files.named(folder, "no such record", RecordError)
     try:
         status = _object(folder / "status.json")
         if status.get("status") in ("failed", "interrupted"):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
+from gaussmark_lib import paths
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import versions
@@ -104,7 +105,7 @@ def sweep(
     from gaussmark_lib.sweeps import tables  # here, because workers import this package, and need no pandas
 
     source = notebooks.load(notebook)
-    root = records.place(root)
+    root = paths.records(root)
     started, code = datetime.now(UTC), source.code
     rows = grids.cells(source, grid, params)
     cells = {source.run_id(values, code): values for values in rows}

@@ -87,7 +87,7 @@ def tour(*, force: bool = False, workers: int | None = None, progress: bool = Tr
         GaussMarkError: there is no notebook to run, or no page can be kept there.
         KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their records.
     """
-    root = records.place(root)
+    root = paths.records(root)
     if not (stops := [_read(file) for file in notebooks.numbered()]):
         raise GaussMarkError(f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found none")
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

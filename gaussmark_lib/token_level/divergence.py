@@ -45,7 +45,7 @@ def per_text(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Water
     pairs = list(tokens.checked_pairs(model, prompts, responses).values())
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
     with models.evaluating(model):
-        batch = _Batch(ids, mask, divergence.log_p(model, ids, mask), [_predicting(pairs, k) for k in range(max(map(len, responses)))])
+        batch = _Batch(ids, mask, divergence.log_p(model, ids, mask), [_predicting(pairs, k) for k in range(max(len(y) for _, y in pairs))])
         marked = _in_one_pass if gradients.is_local(model, wm.linear) else _token_by_token
         log_p = marked(model, wm, key, batch)
     per_position = (log_p.exp() * (log_p - batch.base)).sum(-1).double()

@@ -17,7 +17,7 @@ from gaussmark_lib import perturb, score
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.keys import Key, listed
-from gaussmark_lib.tokens import Texts
+from gaussmark_lib.tokens import Texts, as_many
 from gaussmark_lib.watermark import Watermark, placed
 
 
@@ -30,6 +30,7 @@ def author(
         One row a key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``, ``log_lik`` and ``n_tokens`` are of all texts together.
     """
     keys, wm = listed(keys), placed(model, wm)
+    prompts, responses = as_many(prompts, responses)
     whole = summed(score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size))
     psi = [score.statistic(whole, xi[None].to(whole.G.device), wm.sigma) for xi in perturb.one_by_one(wm, keys)]
     rows = score.table(whole, np.concatenate(psi), [key.key_id for key in keys]).drop(columns="text")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from gaussmark_lib import checks, files, normal
+from gaussmark_lib import checks, files, normal, tokens
 from gaussmark_lib.errors import CodebookError, KeyFileError
 from gaussmark_lib.keys import Key, checked
 
@@ -72,11 +72,15 @@ class Codebook:
 
     def base(self, j: int, n: int) -> Float[np.ndarray, " n"]:
         """The first n numbers of base noise z_j."""
+        if not checks.is_whole(j) or not 0 <= j < self.n_base:
+            raise CodebookError(f"j: expected a whole number from 0 to {self.n_base - 1}, got {checks.shown(j)}")
         return normal.standard_normal(self._seed(f"base noise {j}"), n)
 
     def normals(self, users: Sequence[int], n: int) -> Float[np.ndarray, "users n"]:
         """Σ_j c_uj z_j of each user, in one pass over the base noises and added in this order: the same bits on every machine."""
-        codes, total = np.stack([self.code(user) for user in users]), np.zeros((len(users), n))
+        if not (users := tokens.listed(users, "users: expected a list of at least one user", CodebookError)):
+            raise CodebookError("users: expected a list of at least one user, got none")
+        codes, total = np.stack([self.code(user) for user in users]), np.zeros((len(users), checks.whole(n, "n", CodebookError, least=0)))
         for j, weights in enumerate(codes.T):
             base = self.base(j, n)
             for row, weight in zip(total, weights, strict=True):

@@ -9,7 +9,6 @@ import pkgutil
 import re
 
 import bad_inputs
-import jaxtyping
 import pytest
 from bad_inputs import BAD, NO_DOOR, WRONG, Door
 from hypothesis import given, settings
@@ -23,16 +22,11 @@ SECRET = [bad_inputs.SECRET.hex()[:12], repr(bad_inputs.SECRET)[2:20]]  # and it
 ROOMS = ["corrupt", "joint", "schemes", "token_level", "quality", "tracing"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_types_checked():
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+pytestmark = pytest.mark.usefixtures("no_types_checked")
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory, _no_types_checked) -> dict[str, Door]:
+def table(tmp_path_factory, no_types_checked) -> dict[str, Door]:
     return bad_inputs.doors(tmp_path_factory.mktemp("files"))
 
 
