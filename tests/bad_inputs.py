@@ -489,6 +489,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "errors": "shown",
         "files": "named opener refuse_others",
         "keys": "checked listed",
+        "paths": "records",
         "watermark": "checked placed",
     },
     "they take nothing, or any text": {
