@@ -4,7 +4,7 @@ The scheme, flat:
 
 ====================  ================================================================================
 ``errors``            what the library refuses, by name; ``checks``: the refusals that many functions share
-``paths`` ``hub``     where the repository's folders are; on what terms models are loaded
+``paths`` ``files``   where the repository's folders are; files that somebody names; ``hub``: on what terms models are loaded
 ``models``            language models, and the weight matrices that can carry a watermark
 ``tokens``            prompts and responses as checked, padded token ids
 ``texts`` ``docs``    where prompts and human texts come from; the embedded corpus

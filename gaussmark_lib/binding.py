@@ -8,6 +8,7 @@ test stays exact, and has less power.
 import hashlib
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -48,27 +49,42 @@ class Binding(BaseModel):
         return Watermark(self.weight, self.sigma, self.rank_dropped, self.side)
 
 
+class Use:
+    """A use of keys: a watermark on its model. The weights are hashed once for however many bound keys are checked, and never for unbound ones."""
+
+    def __init__(self, wm: PlacedWatermark):
+        self.wm = wm
+
+    @cached_property
+    def purpose(self) -> dict:
+        return purpose(self.wm)
+
+    @cached_property
+    def weights(self) -> set[tuple[str, str]]:
+        """Each weight's name, and the first 16 digits of its SHA-256."""
+        return set(_short(self.wm.model))
+
+
 def of(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float | None = None) -> Binding:
     """The binding to this watermark on its model; ``xi`` is the key's noise before any projection."""
-    short = tuple((name, digest[:16]) for name, digest in digests(wm.model).items())
-    return Binding(**purpose(wm), **_noise(xi), sigma_carried=sigma_carried, model_sha256=whole(wm.model), weights=short)
+    return Binding(**purpose(wm), **_noise(xi), sigma_carried=sigma_carried, model_sha256=whole(wm.model), weights=_short(wm.model))
 
 
-def check(binding: Binding, key_id: str, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
+def check(binding: Binding, key_id: str, use: Use, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
     """KeyMismatchError, which names each difference, where a bound key's purpose is not its use; BaseModelWarning for other weights elsewhere.
 
     ``xi`` is the key's noise before any projection, where the caller has it.
     """
-    used_for = purpose(wm)
+    used_for = use.purpose
     drawn = xi is not None and binding.noise_sha256 is not None
     if drawn and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
-        used_for |= _noise(xi)
+        used_for = used_for | _noise(xi)
     made_for = binding.model_dump()
     wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
     if wrong:
         what = "; ".join(wrong)
         raise KeyMismatchError(f"key {key_id} does not fit this use; {what}. Use the watermark and the base model it was made with")
-    if other := sorted(_other_weights(binding, wm)):
+    if other := sorted(_other_weights(binding, use)):
         more = f" and {len(other) - NAMED} more" if len(other) > NAMED else ""
         warnings.warn(
             f"key {key_id}: the model has the matrix that the key was made for, but {len(other)} other weights are not those of the key's model:"
@@ -94,12 +110,15 @@ def _noise(xi: Tensor) -> dict:
     return {"noise_sha256": hashlib.sha256(xi.contiguous().numpy()).hexdigest()}
 
 
-def _other_weights(binding: Binding, wm: PlacedWatermark) -> set[str]:
+def _other_weights(binding: Binding, use: Use) -> set[str]:
     """Names of the weights, without the marked one, that differ, are missing, or are there only now."""
     if binding.weights is None:
         return set()
-    now = {(name, digest[:16]) for name, digest in digests(wm.model).items()}
-    return {name for name, _ in now ^ set(binding.weights)} - {wm.weight}
+    return {name for name, _ in use.weights ^ set(binding.weights)} - {use.wm.weight}
+
+
+def _short(model: PreTrainedModel) -> tuple[tuple[str, str], ...]:
+    return tuple((name, digest[:16]) for name, digest in digests(model).items())
 
 
 def whole(model: PreTrainedModel) -> str:

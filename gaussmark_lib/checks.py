@@ -1,6 +1,5 @@
 """Checks that many functions share: each refuses a value by the error it is given, and says what was expected and what came."""
 
-import reprlib
 from collections.abc import Collection
 from numbers import Real
 from operator import index
@@ -9,12 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gaussmark_lib.errors import GaussMarkError, InvalidTextError, StatisticsError
+from gaussmark_lib.errors import GaussMarkError, InvalidTextError, StatisticsError, shown
 
 Refusal = type[GaussMarkError]
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 60
 
 
 def whole(value: Any, what: str, error: Refusal = InvalidTextError, *, least: int = 1) -> int:
@@ -86,9 +82,6 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def shown(value: Any) -> str:
-    """A value in an error: on one line, and short."""
-    try:
-        return " ".join(_short.repr(value).split())
-    except (ValueError, RecursionError):  # a number of thousands of digits, a list that holds itself deeply
-        return f"{type(value).__name__} of a length that cannot be shown"
+def kind(value: Any) -> str:
+    """What a value is that may be a secret, without a look into it."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a value of type {type(value).__name__}"

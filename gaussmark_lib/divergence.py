@@ -30,7 +30,7 @@ def per_text(
     perturb.refuse_perturbed(model)
     checks.whole(batch_size, "batch_size")
     texts = list(tokens.checked_pairs(model, prompts, responses).values())
-    wm = wm.on(model)
+    wm = perturb.placed(model, wm)
     xi = perturb.noise(model, wm, key)
     found = []
     for start in range(0, len(texts), batch_size):

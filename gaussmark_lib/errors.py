@@ -1,4 +1,18 @@
-"""The named errors and warnings of the library. Each message says what was expected, what came, and what to do."""
+"""The named errors and warnings of the library. Each message says what was expected, what came (:func:`shown`), and what to do."""
+
+import reprlib
+from typing import Any
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
+
+
+def shown(value: Any) -> str:
+    """A value in an error: on one line, and short."""
+    try:
+        return " ".join(_short.repr(value).split())
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list that holds itself deeply
+        return f"{type(value).__name__} of a length that cannot be shown"
 
 
 class GaussMarkError(ValueError):
@@ -26,7 +40,7 @@ class KeyFileError(GaussMarkError):
 
 
 class KeyMismatchError(GaussMarkError):
-    """A key that was made for another weight, sigma, rank or base model."""
+    """A key that was made for another weight, sigma, rank or base model, or something that is no key."""
 
 
 class CodebookError(GaussMarkError):

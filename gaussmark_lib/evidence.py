@@ -33,7 +33,7 @@ def per_token(model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, 
     Returns:
         One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units of ψ), ``log_p`` (nats).
     """
-    wm = wm.on(model)
+    wm = perturb.placed(model, wm)
     [found] = score.gradients(model, [prompt], [response], wm)  # checks everything, and gives ‖G‖
     xi = perturb.noise(model, wm, key).to(found.G.device)
     score.statistic(found, xi[None], wm.sigma)  # raises where ψ does not exist

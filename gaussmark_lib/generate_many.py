@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import linear as matmul
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, generate, perturb, tokens
+from gaussmark_lib import checks, generate, keys, perturb, tokens, watermark
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
 from gaussmark_lib.tokens import Texts
 
@@ -75,6 +75,14 @@ def sample(
     return [found[i] for i in range(len(cells))]
 
 
+def _check(cell: Cell, what: str) -> None:
+    if cell is not None and (not isinstance(cell, Sequence) or isinstance(cell, str | bytes) or len(cell) != 2):
+        raise InvalidWatermarkError(f"{what}: expected a pair of watermark and key, or None, got {checks.kind(cell)}")
+    if cell is not None:
+        watermark.checked(cell[0])
+        keys.checked(cell[1])
+
+
 class Noises:
     """The noises of some cells of one weight, each key's held once at unit standard deviation.
 
@@ -84,6 +92,8 @@ class Noises:
     """
 
     def __init__(self, model: PreTrainedModel, cells: Sequence[Cell]):
+        for i, cell in enumerate(cells):
+            _check(cell, f"cells, number {i}")
         weights = sorted({cell[0].weight for cell in cells if cell})
         if len(weights) != 1:
             raise InvalidWatermarkError(f"expected watermarks of one weight, got {weights or 'none'}; make a group for each weight")

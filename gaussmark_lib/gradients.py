@@ -80,7 +80,7 @@ def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *
 
     With ``perturbed=True`` the model may be a watermarked one: only to show what then goes wrong, since ψ is N(0, 1) at the base θ alone.
     """
-    wm = wm.on(model)
+    wm = perturb.placed(model, wm)
     for prefix in _Reading(model, [wm.linear], **settings).prefixes(pairs):
         PG = wm.project(G := prefix.matrices[0])
         nothing_left = is_rounding(torch.stack([PG.norm(), G.norm()]))
@@ -88,9 +88,7 @@ def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *
 
 
 def norms(model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Sequence[str], **settings) -> pd.DataFrame:
-    """‖G‖, which predicts power, of each text for each of several weights (full names), from one forward and one backward pass.
-
-    The settings are those of :func:`gradients`.
+    """‖G‖, which predicts power, of each text for each of several weights (full names), from one pass; settings as :func:`gradients`.
 
     Returns:
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
@@ -197,9 +195,11 @@ class _Reading:
 
     def __post_init__(self):
         checks.whole(self.batch_size, "batch_size")
-        expected = "lengths: expected whole numbers ≥ 1"
-        if self.lengths is not None and not all(checks.is_whole(n) and n >= 1 for n in tokens.listed(self.lengths, expected) or [None]):
-            raise InvalidTextError(f"{expected}, got {checks.shown(self.lengths)}")
+        if self.lengths is not None:
+            lengths = tokens.listed(self.lengths, expected := "lengths: expected whole numbers ≥ 1")
+            if not lengths or not all(checks.is_whole(n) and 1 <= n < 1 << 62 for n in lengths):
+                raise InvalidTextError(f"{expected}, got {checks.shown(lengths)}")
+            object.__setattr__(self, "lengths", lengths)  # an iterator would be read once
 
     def prefixes(self, pairs: Mapping[int, Pair]) -> Iterator[_Prefix]:
         """Each text, or each wanted prefix of it, shortest texts first."""

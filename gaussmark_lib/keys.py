@@ -15,6 +15,7 @@ import shlex
 import stat
 import tempfile
 import warnings
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,9 +27,9 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from gaussmark_lib import binding as bindings
-from gaussmark_lib import normal
+from gaussmark_lib import checks, files, normal, tokens
 from gaussmark_lib.binding import Binding
-from gaussmark_lib.errors import KeyFileError, KeyFileWarning, KeyMismatchError
+from gaussmark_lib.errors import InvalidTextError, KeyFileError, KeyFileWarning, KeyMismatchError
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
 
 __all__ = ["Binding", "Key"]
@@ -62,6 +63,8 @@ class Key:
         if not isinstance(self.secret, bytes) or len(self.secret) != 16:
             got = len(self.secret) if isinstance(self.secret, bytes) else f"a value of type {type(self.secret).__name__}"
             raise KeyFileError(f"a key's secret is 16 bytes, got {got}")
+        if not isinstance(self.binding, Binding | None):
+            raise KeyFileError(f"binding: expected a Binding or None, got {checks.kind(self.binding)}; perturb.bind makes a bound key")
 
     @classmethod
     def new(cls) -> "Key":
@@ -70,7 +73,9 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: SupportsIndex) -> "Key":
-        """A guessable key: for demonstrations and tests only."""
+        """A guessable key: for demonstrations and tests only. KeyFileError for a seed that is no whole number."""
+        if not checks.is_whole(seed):
+            raise KeyFileError(f"seed: expected a whole number, got {checks.kind(seed)}")
         return cls(hashlib.sha256(f"gaussmark demonstration key {operator.index(seed)}".encode()).digest()[:16])
 
     @property
@@ -110,14 +115,14 @@ class Key:
         """This key with a note that it is for this watermark, on this model; ``xi`` is its noise before any projection."""
         return replace(self, binding=bindings.of(wm, xi, sigma_carried))
 
-    def check(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
+    def check(self, use: bindings.Use, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
         """``binding.check`` of a bound key: an error where its purpose is not this use. An unbound key is for any use."""
         if self.binding:
-            bindings.check(self.binding, self.key_id, wm, xi)
+            bindings.check(self.binding, self.key_id, use, xi)
 
     def save(self, path: str | Path) -> Path:
         """Writes the key file, readable by its owner only; never overwrites. It appears whole or not at all."""
-        path = Path(path)
+        path = files.named(path, "cannot write a key file", KeyFileError)
         _remove_partial(path.parent)
         if why_not := _write(self, path):
             raise KeyFileError(why_not)
@@ -126,12 +131,30 @@ class Key:
     @classmethod
     def load(cls, path: str | Path) -> "Key":
         """Reads a key file. KeyFileError if it is missing, truncated, edited, no key file, or readable by others than its owner."""
-        path = Path(path)
+        path = files.named(path, "cannot read the key file", KeyFileError)
         _remove_partial(path.parent)
         found = _read(path)
         if isinstance(found, str):
             raise KeyFileError(found)
         return found
+
+
+def checked(key: Key, what: str = "key") -> Key:
+    """Itself; KeyMismatchError for anything but a key. What came is not shown: it may be a secret."""
+    if not isinstance(key, Key):
+        raise KeyMismatchError(f"{what}: expected a Key, got {checks.kind(key)}; Key.load(path) reads one")
+    return key
+
+
+def listed(keys: Sequence[Key]) -> list[Key]:
+    """At least one key, as a list; InvalidTextError for one key alone, and for none."""
+    if isinstance(keys, Key):
+        raise InvalidTextError("keys: expected a list of keys, got one; write keys=[key]")
+    if not isinstance(keys, Iterable) or isinstance(keys, tokens.NOT_LISTS):
+        raise InvalidTextError(f"keys: expected a list of keys, got {checks.kind(keys)}")
+    if not (found := [checked(key, f"keys, number {i}") for i, key in enumerate(keys)]):
+        raise InvalidTextError("keys: expected at least one key to test for, got none; gradients() needs no key")
+    return found
 
 
 def _write(key: Key, path: Path) -> str | None:
@@ -161,7 +184,7 @@ def _write(key: Key, path: Path) -> str | None:
 def _read(path: Path) -> Key | str:
     """The key in a file, or why there is none."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=files.opener) as file:
             mode, text = os.fstat(file.fileno()).st_mode, file.read(MOST_BYTES)
         content = json.loads(text)
         file = _File.model_validate_json(text)  # not of ``content``: strictness would refuse JSON's lists for tuples
@@ -189,7 +212,10 @@ def _read(path: Path) -> Key | str:
 
 def _remove_partial(folder: Path) -> None:
     """Removes, and reports, what a process left that was killed while it wrote a key file."""
-    for partial in folder.glob(f".*{PARTIAL}"):
+    found: list[Path] = []
+    with suppress(OSError):  # no such folder, or none that can be looked into
+        found = list(folder.glob(f".*{PARTIAL}"))
+    for partial in found:
         try:
             with partial.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError if its writer lives

@@ -26,7 +26,7 @@ from transformers.generation.logits_process import WatermarkLogitsProcessor
 
 from gaussmark_lib import checks, models, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError, StatisticsError
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, checked
 from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
@@ -50,6 +50,7 @@ class KGW(SamplerScheme):
     test: str = "exact"
 
     def __post_init__(self):
+        checked(self.key)
         if not checks.is_number(self.bias) or not 0 < self.bias < float("inf"):
             raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {checks.shown(self.bias)}")
         if not checks.is_number(self.green_share) or not 0 < self.green_share < 1:

@@ -7,6 +7,7 @@ which stores Wᵀ. :func:`linear` hides the difference: noise and gradients are 
 import difflib
 import hashlib
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -102,7 +103,7 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
     device = device_of(device)
     source = DATA / EMBEDDED if str(name) == EMBEDDED else name
     local = Path(source).expanduser()
-    is_local = local.is_dir()
+    is_local = os.path.isdir(local)
     if not is_local and (isinstance(source, Path) or source.startswith((".", "/", "~")) or source.count("/") > 1):
         raise InvalidModelError(
             f"no model at {local}: expected a folder with config.json and *.safetensors. models.load('{EMBEDDED}') needs no download"

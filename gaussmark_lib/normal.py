@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
 
-CHUNK = 1 << 16  # numbers at a time, the temporaries stay in the processor's cache
+CHUNK = 1 << 16  # numbers at a time: the temporaries stay in the processor's cache
+MOST = 1 << 40  # numbers, beyond any memory
 
 Float64 = NDArray[np.float64]
 
@@ -57,10 +58,11 @@ def standard_normal(seed: int, n: int) -> Float64:
     """
     if not checks.is_whole(seed) or not 0 <= seed < 1 << 128:
         raise StatisticsError("seed: expected a whole number from 0 to 2¹²⁸ − 1, got another")  # which may be a secret
-    checks.whole(n, "n", StatisticsError, least=0)
-    bits, out = np.random.Philox(key=seed), np.empty(n)
+    if checks.whole(n, "n", StatisticsError, least=0) > MOST:
+        raise StatisticsError(f"n: expected at most {MOST:,} numbers, got {checks.shown(n)}")
+    bits = np.random.Philox(key=seed)
     del seed  # a secret, which no traceback shows
-    starts = range(0, n, CHUNK)
+    out, starts = np.empty(n), range(0, n, CHUNK)
     with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), len(starts)))) as threads:
         list(threads.map(lambda start: _fill(out[start : start + CHUNK], deepcopy(bits), start), starts))
     return out

@@ -6,6 +6,7 @@
 """
 
 import math
+import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,13 +15,14 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import tokens
+from gaussmark_lib import binding, files, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError, PerturbedModelError, RoundingWarning
-from gaussmark_lib.keys import Key
-from gaussmark_lib.watermark import PlacedWatermark, Watermark
+from gaussmark_lib.keys import Key, checked, listed
+from gaussmark_lib.watermark import PlacedWatermark, Watermark, placed
 
 LEAST_CHANGED = 0.99  # of the numbers of a weight; below it, rounding took a part of the watermark
 _MARK = "gaussmark"  # on the model object while it is perturbed, and in the config of an exported checkpoint
@@ -34,23 +36,31 @@ def noise(model: PreTrainedModel, wm: Watermark, key: Key) -> Float[Tensor, "d_o
     Raises:
         KeyMismatchError: the key is bound to another weight, sigma, rank or base model; further errors as ``Watermark.on``.
     """
-    return noises(model, wm, [key])[0]
+    [xi] = one_by_one(placed(model, wm), [checked(key)])
+    return xi
 
 
 def noises(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Float[Tensor, "k d_out d_in"]:
     """``noise`` of each of K keys, with one singular value decomposition for all. Written in place: K noises take the memory of K noises."""
-    wm = wm.on(model)
+    wm, keys = placed(model, wm), listed(keys)
     xis = torch.empty(len(keys), *wm.linear.shape)
-    for key, into in zip(keys, xis, strict=True):
-        xi = isotropic(key, wm.sigma, wm.linear.shape)
-        key.check(wm, xi)
-        into.copy_(wm.project(xi) if wm.rank_dropped else xi)
+    for xi, into in zip(one_by_one(wm, keys), xis, strict=True):
+        into.copy_(xi)
     return xis
+
+
+def one_by_one(wm: PlacedWatermark, keys: Sequence[Key]) -> Iterator[Float[Tensor, "d_out d_in"]]:
+    """:func:`noises`, each drawn when it is asked for; the weights that bound keys are for are hashed once for all of them."""
+    use = binding.Use(wm)
+    for key in keys:
+        xi = isotropic(key, wm.sigma, wm.linear.shape)
+        key.check(use, xi)
+        yield wm.project(xi) if wm.rank_dropped else xi
 
 
 def isotropic(key: Key, sigma: float, shape: tuple[int, int]) -> Float[Tensor, "d_out d_in"]:
     """ξ before any projection, for a matrix of this shape; float32 on the CPU."""
-    z = key.normals(math.prod(shape))
+    z = checked(key).normals(math.prod(shape))
     z *= sigma
     return torch.from_numpy(z.astype("float32")).view(shape)
 
@@ -62,8 +72,8 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
         InvalidWatermarkError: the weights' dtype rounds the watermark away; KeyMismatchError: the key is bound already, to another use.
     """
     refuse_perturbed(model)
-    wm = wm.on(model)
-    [xi] = noises(model, wm, [key])
+    wm = placed(model, wm)
+    xi = noise(model, wm, key)
     _, sigma_carried = rounded(wm, xi)
     return key.bound(wm, isotropic(key, wm.sigma, wm.linear.shape) if wm.rank_dropped else xi, sigma_carried)
 
@@ -100,7 +110,7 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     θ + ξ and cannot carry a mark: loaded into another model, it is scored as if it were a base model, with a mean of ψ far from 0.
     """
     refuse_perturbed(model)  # before the work of drawing a noise
-    wm = wm.on(model)
+    wm = placed(model, wm)
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
         yield model
 
@@ -108,7 +118,7 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 @contextmanager
 def moved(model: PreTrainedModel, wm: Watermark, xi: Float[Tensor, "d_out d_in"], *, by: str = "a given noise") -> Iterator[PreTrainedModel]:
     """Inside the ``with``, the weight is θ + ξ for any ξ, :func:`rounded`, and the model is :func:`marked`. Only here is a weight exchanged."""
-    wm = wm.on(model)
+    wm = placed(model, wm)
     linear = wm.linear
     with marked(model, by):
         theta, (sum_, sigma_carried) = linear.parameter.data, rounded(wm, xi)
@@ -151,14 +161,18 @@ def export(model: PreTrainedModel, wm: Watermark, key: Key, folder: str | Path, 
     Its config names the weight, the key's public id and the σ that the rounded weights carry; by it :func:`refuse_perturbed` knows the checkpoint.
     The folder must not exist.
     """
-    folder = Path(folder)
-    if folder.exists():
+    folder = files.named(folder, "cannot export the model", InvalidModelError)
+    if os.path.lexists(folder):
         raise InvalidModelError(f"expected a new folder to export to, but {folder} exists; name another or remove it")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as partial:
-        whole = Path(partial) / "checkpoint"
-        with watermarked(model, wm, key):
-            model.save_pretrained(whole)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(whole)
-        return whole.rename(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as partial:
+            whole = Path(partial) / "checkpoint"
+            with watermarked(model, wm, key):
+                model.save_pretrained(whole)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(whole)
+            return whole.rename(folder)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", error)
+        raise InvalidModelError(f"cannot export the model to {folder}: {reason}; expected a name in a folder with room") from None

@@ -22,9 +22,11 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, generate, tokens
 from gaussmark_lib.errors import InvalidWatermarkError
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.keys import checked as checked_key
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.watermark import checked as checked_wm
 
 COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]
 
@@ -67,7 +69,7 @@ class Scheme(Protocol):
 
     def score_keys(self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]) -> list[pd.DataFrame]:
         """:meth:`score` under each of several keys. A scheme whose keys share work overrides this."""
-        return [replace(self, key=key).score(model, prompts, responses) for key in keys]
+        return [replace(self, key=key).score(model, prompts, responses) for key in listed(keys)]
 
 
 class SamplerScheme(Scheme, Protocol):
@@ -106,6 +108,7 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
     Raises:
         InvalidWatermarkError: a name that no scheme has, a watermark that a scheme cannot use, or a maker that returns no scheme.
     """
+    wm, key = checked_wm(wm), checked_key(key)
     names = None if names is None else tokens.listed(names, f"names: expected some of {', '.join(_makers)}", InvalidWatermarkError)
     if unknown := [name for name in names or () if name not in _makers]:
         raise InvalidWatermarkError(f"no scheme is called {unknown[0]!r}: expected some of {', '.join(_makers)}")

@@ -17,10 +17,12 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, perturb, tokens
+from gaussmark_lib import binding, checks, perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.gradients import TextGradient, gradients, of_pairs
+from gaussmark_lib.keys import listed
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.watermark import placed
 
 __all__ = ["COLUMNS", "TextGradient", "gradients", "score", "statistic", "table"]
 
@@ -65,10 +67,11 @@ def score(
     """
     tokens.check_model(model)
     checks.chosen(on_error, "on_error", ("raise", "record"), InvalidTextError)
-    keys = checked_keys(keys)
+    keys = listed(keys)
     perturb.refuse_perturbed(model)
-    wm = wm.on(model)
+    wm = placed(model, wm)
     xis = checked_noises(wm, keys, xis)
+    prompts, responses = tokens.as_many(prompts, responses)
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
@@ -93,25 +96,18 @@ def score(
     return scores.assign(error=scores["text"].map({text: str(error) for text, error in failed.items()}))
 
 
-def checked_keys(keys: Sequence[perturb.Key]) -> list[perturb.Key]:
-    """The keys as a list; InvalidTextError for one key alone, and for none."""
-    if isinstance(keys, perturb.Key):
-        raise InvalidTextError("keys: expected a list of keys, got one; write keys=[key]")
-    if not (keys := tokens.listed(keys, "keys: expected a list of keys")):
-        raise InvalidTextError("expected at least one key to test for, got none; gradients() needs no key")
-    return keys
-
-
 def checked_noises(wm: perturb.PlacedWatermark, keys: Sequence[perturb.Key], xis: Tensor | None = None) -> Float[Tensor, "k d_out d_in"]:
     """The noises of these keys on the model's device: those given, where they have the right shape, or else drawn."""
     if xis is None:
         xis = perturb.noises(wm.model, wm, keys)
     else:
+        use = binding.Use(wm)
         for key in keys:
-            key.check(wm)
+            key.check(use)
     expected = (len(keys), *wm.linear.shape)
-    if getattr(xis, "shape", None) != expected:
-        raise InvalidWatermarkError(f"xis: expected the noises of these keys, a tensor of shape {expected}, got {getattr(xis, 'shape', xis)}")
+    if not isinstance(xis, Tensor) or not xis.is_floating_point() or xis.shape != expected:
+        got = f"one of {xis.dtype} and shape {tuple(xis.shape)}" if isinstance(xis, Tensor) else checks.kind(xis)
+        raise InvalidWatermarkError(f"xis: expected the noises of these keys, a tensor of floats of shape {expected}, got {got}")
     return xis.to(wm.linear.parameter.device)
 
 

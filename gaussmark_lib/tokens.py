@@ -17,6 +17,7 @@ from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextE
 Ids = Sequence[SupportsIndex] | Tensor | np.ndarray  # token ids of one text
 Texts = Sequence[Ids]
 Pair = tuple[Ids, Ids]  # prompt, response
+NOT_LISTS = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)  # their items are other things, or have no order
 
 
 def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
@@ -48,7 +49,7 @@ def whole_numbers(ids: Ids, what: str) -> list[int]:
 
 def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidTextError) -> list:
     """A new list of the items. Text, bytes, mappings and sets are refused: their items are other things, or have no order."""
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes | bytearray | memoryview | Mapping | AbstractSet):
+    if not isinstance(values, Iterable) or isinstance(values, NOT_LISTS):
         raise error(f"{expected}, got {checks.shown(values)}")
     return list(values)
 

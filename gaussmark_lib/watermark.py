@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from gaussmark_lib import checks, models, rank_reduce
-from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
+from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError, UnknownWeightError
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Watermark:
         side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``. With ``rank_dropped=0`` the side is ignored.
 
     Raises:
-        InvalidWatermarkError: a value outside its range.
+        InvalidWatermarkError: a value outside its range; UnknownWeightError: a weight that is no name.
     """
 
     weight: str
@@ -35,6 +35,8 @@ class Watermark:
     side: str = "left"
 
     def __post_init__(self):
+        if not isinstance(self.weight, str):
+            raise UnknownWeightError(f"weight: expected the name of a weight, got {checks.kind(self.weight)}")
         checks.positive(self.sigma, "sigma, the standard deviation of the noise", InvalidWatermarkError)
         if not 1e-30 <= self.sigma <= 1e30:
             raise InvalidWatermarkError(f"sigma = {self.sigma!r} is out of the range of float32, the noise's dtype: expected 1e-30 to 1e30")
@@ -76,3 +78,15 @@ class PlacedWatermark(Watermark):
     def project(self) -> rank_reduce.Projector:
         """The projector for noise and gradient, which removes the base weight's top singular directions."""
         return rank_reduce.projector(self.linear.value(), self.rank_dropped, self.side)
+
+
+def checked(wm: Watermark) -> Watermark:
+    """Itself; InvalidWatermarkError for anything but a watermark."""
+    if not isinstance(wm, Watermark):
+        raise InvalidWatermarkError(f"wm: expected a Watermark, got {checks.kind(wm)}; perturb.Watermark(weight, sigma) makes one")
+    return wm
+
+
+def placed(model: PreTrainedModel, wm: Watermark) -> PlacedWatermark:
+    """``wm.on(model)``, at the doors of the library; further errors as there."""
+    return checked(wm).on(model)

@@ -51,6 +51,7 @@ LM = tiny_lm.build()
 MODEL = LM.model
 WM, KEY = Watermark(tiny_lm.WEIGHT, 0.05), Key.from_seed(0)
 BOOK = Codebook(KEY, 9, 3)
+SECRET = bytes.fromhex("0f1e2d3c4b5a69788796a5b4c3d2e1f0")  # one that was given in place of its key
 X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18, 19, 20]]
 CORPUS = [
     {"text": f"The {i} first words of a long line are here.\n\nAnd that one is the second part of the text {i}, quite long.", "source": str(i)}
@@ -82,6 +83,10 @@ BAD: dict[str, list] = {
     "weight": ["model.layers.9.mlp.down_proj.weight", "", None, 5],
     "text": [None, 5, b"text", ["text"], "half \ud83d", "\udcff"],
     "book": [None, KEY, 5, "book"],
+    "wm": [None, tiny_lm.WEIGHT, 0.05, KEY, (tiny_lm.WEIGHT, 0.05), {"weight": tiny_lm.WEIGHT}, Watermark],
+    "key": [None, 7, SECRET, SECRET.hex(), WM, [KEY], Key],
+    "keys": [[], KEY, [None], [KEY, None], [7], [SECRET], [SECRET.hex()], SECRET, SECRET.hex(), [WM], [[KEY]], {KEY}, {KEY: 1}, 3, None],
+    "cells": [[], [WM], [KEY], [(WM,)], [(WM, KEY, 1)], [(KEY, WM)], ["ab"], [{}], [5], [(None, KEY)], [(WM, SECRET)]],
     "dtype": ["float3", 5, "int8"],
     "device": ["gpu", "cuda:99", 5.5, "meta", ["cpu"]],
 }
@@ -166,17 +171,32 @@ def doors(folder: Path) -> dict[str, Door]:
             door(models.watermarkable, {"model": MODEL}, {"model": "model"}),
             door(models.default_weight, {"model": MODEL}, {"model": "model", "block": "word?"}),
             door(models.linear, {"model": MODEL, "weight": tiny_lm.WEIGHT}, {"model": "model", "weight": "weight"}),
-            door(Codebook, {"key": KEY, "n_users": 9, "n_base": 3}, {"n_users": "count", "n_base": "count"}),
-            door(attribution.attribute, {"model": MODEL, **both, "wm": WM, "book": BOOK}, of_both | {"book": "book", "batch_size": "count"}),
+            door(Codebook, {"key": KEY, "n_users": 9, "n_base": 3}, {"key": "key", "n_users": "count", "n_base": "count"}),
+            door(
+                attribution.attribute, {"model": MODEL, **both, "wm": WM, "book": BOOK}, of_both | {"wm": "wm", "book": "book", "batch_size": "count"}
+            ),
             door(attribution.family_p, {"psi": 2.0, "n_users": 9, "n_base": 3}, {"psi": numbers, "n_users": "count", "n_base": "count"}),
             door(attribution.share_right, {"psi": 2.0, "n_users": 9, "n_base": 3}, {"psi": numbers, "n_users": "count", "n_base": "count"}),
             door(attribution.capacity, {"psi": 2.0, "n_base": 3}, {"psi": numbers, "n_base": "count"}),
-            door(authors.author, {"model": MODEL, **both, "wm": WM, "keys": [KEY]}, of_both | {"keys": "list", "batch_size": "count"}),
+            door(
+                authors.author,
+                {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
+                of_both | {"wm": "wm", "keys": "list + keys", "batch_size": "count"},
+            ),
             door(
                 spans.scan,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY], "block": 3, "n_draws": 9},
                 of_both
-                | {"keys": "list", "block": "count", "shortest": "count?", "longest": "count?", "n_draws": "count", "seed": "seed", "dtype": "dtype"},
+                | {
+                    "wm": "wm",
+                    "keys": "list + keys",
+                    "block": "count",
+                    "shortest": "count?",
+                    "longest": "count?",
+                    "n_draws": "count",
+                    "seed": "seed",
+                    "dtype": "dtype",
+                },
             ),
             door(spans.intervals, {"n_blocks": 3}, {"n_blocks": "count"}),
             door(texts.load, {"kind": jsonl, "n": 1}, {"n": "count?", "min_chars": "seed?", "kind": "word"}),
@@ -185,11 +205,11 @@ def doors(folder: Path) -> dict[str, Door]:
             door(normal.standard_normal, {"seed": 3, "n": 4}, {"seed": "seed", "n": "seed"}),
             door(normal.quantile, {"u": np.array([0.5])}, {"u": "inside"}),
             door(perturb.refuse_perturbed, {"model": MODEL}, {"model": "model"}),
-            door(perturb.noise, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model"}),
-            door(perturb.noises, {"model": MODEL, "wm": WM, "keys": [KEY]}, {"model": "model"}),
-            door(perturb.bind, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model"}),
-            door(perturb.watermarked, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model"}),
-            door(perturb.moved, {"model": MODEL, "wm": WM, "xi": xis[0]}, {"model": "model"}),
+            door(perturb.noise, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model", "wm": "wm", "key": "key"}),
+            door(perturb.noises, {"model": MODEL, "wm": WM, "keys": [KEY]}, {"model": "model", "wm": "wm", "keys": "list + keys"}),
+            door(perturb.bind, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model", "wm": "wm", "key": "key"}),
+            door(perturb.watermarked, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model", "wm": "wm", "key": "key"}),
+            door(perturb.moved, {"model": MODEL, "wm": WM, "xi": xis[0]}, {"model": "model", "wm": "wm"}),
             door(perturb.marked, {"model": MODEL, "by": "x"}, {"model": "model"}),
             door(rank_reduce.projector, {"theta": theta, "k": 1}, {"k": "seed", "side": "word"}),
             door(rank_reduce.singular_vectors, {"theta": theta, "k": 1}, {"k": "seed", "side": "word"}),
@@ -218,7 +238,7 @@ def doors(folder: Path) -> dict[str, Door]:
                 {
                     "model": "model",
                     "prompts": "texts",
-                    "cells": "list",
+                    "cells": "list + cells",
                     "n_tokens": "count",
                     "seed": "seed",
                     "temperature": "numbers",
@@ -236,19 +256,41 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"nats_per_token": [1.0], "n_tokens": [2], "n_characters": [8]},
                 {"nats_per_token": some, "n_tokens": some, "n_characters": some},
             ),
-            door(gradients.gradients, {"model": MODEL, **both, "wm": WM}, of_both | {"lengths": "list?", "dtype": "dtype", "batch_size": "count"}),
+            door(
+                gradients.gradients,
+                {"model": MODEL, **both, "wm": WM},
+                of_both | {"wm": "wm", "lengths": "list?", "dtype": "dtype", "batch_size": "count"},
+            ),
             door(gradients.norms, {"model": MODEL, **both, "weights": [tiny_lm.WEIGHT]}, of_both | {"weights": "list", "batch_size": "count"}),
             door(
                 score.score,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
-                of_both | {"keys": "list", "lengths": "list?", "xis": "noises", "dtype": "dtype", "batch_size": "count", "on_error": "word"},
+                of_both
+                | {
+                    "wm": "wm",
+                    "keys": "list + keys",
+                    "lengths": "list?",
+                    "xis": "noises",
+                    "dtype": "dtype",
+                    "batch_size": "count",
+                    "on_error": "word",
+                },
             ),
-            door(law.gram, {"model": MODEL, **both, "wm": WM}, of_both | {"dtype": "dtype", "batch_size": "count"}),
+            door(law.gram, {"model": MODEL, **both, "wm": WM}, of_both | {"wm": "wm", "dtype": "dtype", "batch_size": "count"}),
             door(
                 stream.sequence,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
                 of_both
-                | {"keys": "list", "share": "share", "given": "list?", "xis": "noises", "dtype": "dtype", "batch_size": "count", "on_error": "word"},
+                | {
+                    "wm": "wm",
+                    "keys": "list + keys",
+                    "share": "share",
+                    "given": "list?",
+                    "xis": "noises",
+                    "dtype": "dtype",
+                    "batch_size": "count",
+                    "on_error": "word",
+                },
             ),
             door(batch.family, {"psi": [1.0], "K": [[1.0]], "n": 9}, {"psi": some, "K": f"{some} + finite numbers", "n": "count", "seed": "seed"}),
             door(
@@ -261,16 +303,16 @@ def doors(folder: Path) -> dict[str, Door]:
             door(
                 evidence.per_token,
                 {"model": MODEL, "prompt": X[0], "response": Y[0], "wm": WM, "key": KEY},
-                {"model": "model", "prompt": "ids + known ids", "response": "ids + known ids"},
+                {"model": "model", "prompt": "ids + known ids", "response": "ids + known ids", "wm": "wm", "key": "key"},
             ),
-            door(divergence.per_text, marked(), of_both | {"batch_size": "count"}),
+            door(divergence.per_text, marked(), of_both | {"wm": "wm", "key": "key", "batch_size": "count"}),
             door(
                 divergence.per_text_of_processor,
                 {"model": MODEL, **both, "processor": lambda rows: lambda ids, logits: logits},
                 of_both | {"batch_size": "count"},
             ),
-            door(scheme.named, {"wm": WM, "key": KEY, "names": ["KGW-2"]}, {"names": "list?"}),
-            door(kgw.KGW, {"bias": 2.0, "key": KEY}, {"bias": "positive", "green_share": "share", "test": "word"}),
+            door(scheme.named, {"wm": WM, "key": KEY, "names": ["KGW-2"]}, {"wm": "wm", "key": "key", "names": "list?"}),
+            door(kgw.KGW, {"bias": 2.0, "key": KEY}, {"bias": "positive", "key": "key", "green_share": "share", "test": "word"}),
             door(kgw.stock_generate, {"model": MODEL, "prompts": X, "n_tokens": 2}, {"model": "model", "prompts": "texts", "n_tokens": "count"}),
             door(kgw.exact_tail, {"hits": np.array([2]), "n": np.array([4]), "share": 0.25}, {"hits": some, "n": some, "share": "share"}),
             door(kgw.attained, {"n": 9, "share": 0.25, "level": 0.05}, {"n": "count", "share": "share", "level": "share", "test": "word"}),
@@ -341,21 +383,22 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"model": MODEL, "scheme": None, "prompts": X, "n_tokens": 2, "folder": folder},
                 {"model": "model", "prompts": "texts", "n_tokens": "count"},
             ),
-            door(schemes.TokenKeys, {"wm": WM, "key": KEY}, {"alpha_0": "share", "test": "word"}),
-            door(schemes.SynthID, {"key": KEY}, {"depth": "count"}),
-            door(schemes.GumbelMax, {"key": KEY}, {"context": "count"}),
+            door(schemes.GaussMark, {"wm": WM, "key": KEY}, {"wm": "wm", "key": "key"}),
+            door(schemes.TokenKeys, {"wm": WM, "key": KEY}, {"wm": "wm", "key": "key", "alpha_0": "share", "test": "word"}),
+            door(schemes.SynthID, {"key": KEY}, {"key": "key", "depth": "count"}),
+            door(schemes.GumbelMax, {"key": KEY}, {"key": "key", "context": "count"}),
             door(gumbel.exact_tail, {"total": np.array([2.0]), "n": np.array([4])}, {"total": some, "n": some}),
             door(Watermark, {"weight": "w", "sigma": 0.1}, {"sigma": "positive", "rank_dropped": "seed", "side": "word"}),
-            door(token_divergence.per_text, marked(), of_both),
-            door(token_keys.key_of, {"key": KEY, "k": 0}, {"k": "seed"}),
+            door(token_divergence.per_text, marked(), of_both | {"wm": "wm", "key": "key"}),
+            door(token_keys.key_of, {"key": KEY, "k": 0}, {"key": "key", "k": "seed"}),
             door(
                 token_keys.sample,
                 {"model": MODEL, "prompts": X, "n_tokens": 2, "wm": WM, "key": KEY},
-                {"model": "model", "prompts": "texts", "n_tokens": "count", "seed": "seed"},
+                {"model": "model", "prompts": "texts", "n_tokens": "count", "wm": "wm", "key": "key", "seed": "seed"},
             ),
-            door(token_keys.per_token, marked(), of_both),
-            door(token_keys.per_token_of_keys, {"model": MODEL, **both, "wm": WM, "keys": [KEY]}, of_both),
-            door(token_keys.score, marked(), of_both | {"alpha_0": "share"}),
+            door(token_keys.per_token, marked(), of_both | {"wm": "wm", "key": "key"}),
+            door(token_keys.per_token_of_keys, {"model": MODEL, **both, "wm": WM, "keys": [KEY]}, of_both | {"wm": "wm", "keys": "list + keys"}),
+            door(token_keys.score, marked(), of_both | {"wm": "wm", "key": "key", "alpha_0": "share"}),
             door(token_keys.from_gammas, {"gammas": token_keys.per_token(MODEL, X, Y, WM, KEY)}, {"alpha_0": "share"}),
             door(quantile_test.lower_quantile, {"gammas": [0.1, 0.2], "quantile": 0.5}, {"gammas": some, "quantile": "share"}),
             door(
@@ -441,7 +484,14 @@ crossed_interval.__module__ = stats.__name__
 
 # Public functions without a row: {why: {module: names}}
 _REASONS: dict[str, dict[str, str]] = {
-    "they are the checks, and tested by every row": {"checks": "chosen counts is_number is_whole numbers positive share shown whole"},
+    "they are the checks, and tested by every row": {
+        "checks": "chosen counts is_number is_whole kind numbers positive share whole",
+        "errors": "shown",
+        "files": "named opener refuse_others",
+        "keys": "checked listed",
+        "paths": "records",
+        "watermark": "checked placed",
+    },
     "they take nothing, or any text": {
         "docs": "build fingerprint load source_files versions",
         "hub": "first_line quiet reachable reason terms why_not_loaded",
@@ -460,9 +510,9 @@ _REASONS: dict[str, dict[str, str]] = {
         "gradients": "backward frozen is_rounding of_pairs traced",
         "likelihood": "log_softmax token_log_p",
         "models": "computing_in evaluating native_bfloat16",
-        "perturb": "isotropic rounded",
+        "perturb": "isotropic one_by_one rounded",
         "rank_reduce": "project_out",
-        "score": "checked_keys checked_noises failure finite table",
+        "score": "checked_noises failure finite table",
         "tokens": "check_fits pad",
         "token_level.gradients": "each factors is_local",
         "token_level.keys": "noise per_token_by_owner",
@@ -488,6 +538,6 @@ _REASONS: dict[str, dict[str, str]] = {
         "perturb": "export",
         "schemes.gaussmark": "rank_reduced",
     },
-    "they read a notebook's or a user's YAML: tests/unit/runs": {"runs.parameters": "check nearest parse read shown", "runs.presets": "load read taken"},
+    "they read a notebook's or a user's YAML: tests/unit/runs": {"runs.parameters": "check nearest parse read", "runs.presets": "load read taken"},
 }
 NO_DOOR = {f"{module}.{name}": why for why, modules in _REASONS.items() for module, names in modules.items() for name in names.split()}

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gaussmark_lib import files
 from gaussmark_lib.cli.inputs import Item
 from gaussmark_lib.errors import GaussMarkError
 
 Row = dict[str, Any]
+START = b'{"text": '  # of a line
 LAST = "digest"  # the field that says of which text a line is
 
 
@@ -20,7 +22,7 @@ class Kept:
     def __init__(self, path: str, per_text: int):
         self.path, self.per_text = Path(path), per_text
         try:
-            self.file = open(self.path, "a+b")  # noqa: SIM115 - open as long as the run lasts
+            self.file = open(self.path, "a+b", opener=files.opener)  # noqa: SIM115 - open as long as the run lasts
         except OSError as error:
             raise GaussMarkError(f"cannot write {path}: {error.strerror}; expected a file in a folder that exists") from None
         try:
@@ -34,7 +36,7 @@ class Kept:
     def skipped(self, items: Iterator[Item]) -> tuple[int, int]:
         """Takes from ``items`` those that have their lines already: how many, and how many of them with an error.
 
-        What a killed process left of a line is cut off.
+        What a killed process left of a line is cut off; a file that begins otherwise is somebody's own, and stays as it is.
 
         Raises:
             GaussMarkError: the lines are those of other texts, or of another number of keys.
@@ -57,15 +59,18 @@ class Kept:
         rows: list[Row] = []
         while len(rows) < self.per_text:
             line = self.file.readline()
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"\n") and line[: len(START)] == START[: len(line)]:
                 return []
             try:
-                rows.append(json.loads(line))
-            except ValueError:
+                row = json.loads(line)
+            except (ValueError, RecursionError):  # of JSON, of UTF-8, and of what is nested too deeply
+                row = None
+            if not isinstance(row, dict):
                 raise GaussMarkError(
                     f"{self.path}: expected lines of JSON as this command writes them, got {line[:60]!r}; name another file"
                 ) from None
-            if "error" in rows[-1]:
+            rows.append(row)
+            if "error" in row:
                 break
         return rows
 

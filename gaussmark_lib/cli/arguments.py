@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 
 REFUSED, FAILED, PARTLY, INTERRUPTED = 2, 1, 3, 130  # exit codes; 0 is success
@@ -21,7 +22,7 @@ def command(commands: Any, name: str, do: Callable, summary: str, epilog: str | 
 def read(name: str) -> str:
     """A file's text, or standard input's, whatever encoding the terminal has."""
     try:
-        with open(0 if name == "-" else name, encoding="utf-8", closefd=name != "-") as file:
+        with open(0 if name == "-" else name, encoding="utf-8-sig", closefd=name != "-", opener=files.opener) as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise GaussMarkError(f"cannot read {name!r}: {error}; expected UTF-8 text") from None
+        raise GaussMarkError(f"cannot read {name!r}: {getattr(error, 'strerror', error)}; expected UTF-8 text") from None

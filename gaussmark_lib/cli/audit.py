@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,17 @@ def add(commands: Any) -> None:
 
 def _audit(arguments: argparse.Namespace) -> None:
     files = [Path(f"{arguments.card}.{ending}") for ending in ("json", "html")]
-    if there := [str(file) for file in files if file.exists()]:
+    if there := [str(file) for file in files if os.path.lexists(file)]:
         raise GaussMarkError(f"{there[0]} exists; expected a new name for the card")
     if min(arguments.texts, arguments.tokens, arguments.keys) < 4:
         raise GaussMarkError("--texts, --tokens and --keys: expected at least 4 of each")
+
+    for file in files:  # before the work, not after it
+        try:
+            file.touch()
+            file.unlink()
+        except OSError as error:
+            raise GaussMarkError(f"cannot write {file}: {error.strerror}; expected a name in a folder that can be written to") from None
 
     import pandas as pd
 

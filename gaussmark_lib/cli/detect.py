@@ -14,6 +14,7 @@ from typing import Any
 from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, read
 from gaussmark_lib.errors import GaussMarkError
 
+MOST_AT_ONCE = 1_000_000  # texts of a batch, which are all held in memory
 EXIT = (
     "Exit codes: 0 all texts were scored, whatever their p; 1 failed, as on a full disk; 2 refused: arguments, key or model, or the one text;"
     " 3 some texts could not be scored (their names and reasons are on standard error), and all others were; 130 interrupted."
@@ -52,12 +53,16 @@ def _detect(arguments: argparse.Namespace) -> int:
         raise GaussMarkError("expected one text to test, or more: FILEs, - for standard input, or --text")
     if arguments.prompt and arguments.prompt_file is not None:
         raise GaussMarkError("expected one prompt: --prompt or --prompt-file")
-    if arguments.codebook and (len(arguments.key) > 1 or arguments.stream or arguments.given):
+    if [*arguments.texts, *arguments.given, arguments.prompt_file].count("-") > 1:
+        raise GaussMarkError("-: expected standard input to be named once, since it is read once")
+    if arguments.jsonl and "-" not in arguments.texts:
+        raise GaussMarkError("--jsonl: expected standard input (-) among the texts; a file of JSON lines is known by its name, .jsonl")
+    if arguments.codebook is not None and (len(arguments.key) > 1 or arguments.stream is not None or arguments.given):
         raise GaussMarkError("--codebook: expected one --key, the codebook's own, and neither --stream nor --given")
-    if arguments.given and arguments.out and not arguments.stream:
+    if arguments.given and arguments.out is not None and arguments.stream is None:
         raise GaussMarkError("--given with --out: expected --stream STATE too, so that an interrupted run goes on with what it remembers")
-    if arguments.batch < 1:
-        raise GaussMarkError(f"--batch: expected a whole number ≥ 1, got {arguments.batch}")
+    if not 1 <= arguments.batch <= MOST_AT_ONCE:
+        raise GaussMarkError(f"--batch: expected a whole number from 1 to {MOST_AT_ONCE:,}, got {arguments.batch}")
     many = arguments.text is None and inputs.are_many(arguments.texts, lines=arguments.jsonl)
     items = iter([inputs.Item("text", arguments.text)]) if not arguments.texts else inputs.items(arguments.texts, lines=arguments.jsonl)
     if not many:
@@ -78,7 +83,7 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
     from gaussmark_lib.cli import answers
 
     failed = n = 0
-    with answers.Kept(arguments.out, scoring.per_text) if arguments.out else nullcontext() as kept:
+    with answers.Kept(arguments.out, scoring.per_text) if arguments.out is not None else nullcontext() as kept:
         before, failed_before = kept.skipped(items) if kept else (0, 0)
         with tqdm(desc="testing", unit="text", initial=before, file=sys.stderr, disable=not many) as progress:
             for batch in iter(lambda: list(islice(items, arguments.batch)), []):

@@ -3,12 +3,13 @@
 import gzip
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gaussmark_lib import checks
+from gaussmark_lib import checks, files
 from gaussmark_lib.cli.arguments import read
 from gaussmark_lib.errors import GaussMarkError
 
@@ -38,23 +39,31 @@ def items(names: Sequence[str], *, lines: bool = False) -> Iterator[Item]:
         GaussMarkError: a name that is neither file nor folder, or a folder without texts. A file alone that cannot be read is one, too.
     """
     for name in names:
-        if name != "-" and not (name and Path(name).exists()):
-            read(name)  # raises, in the words of the operating system
-        if name != "-" and Path(name).is_dir() and not _in_folder(Path(name)):
+        if name != "-" and not os.path.isdir(name):
+            _check(name)
+        if name != "-" and os.path.isdir(name) and not _in_folder(Path(name)):
             raise GaussMarkError(f"cannot read {name!r}: expected a folder with texts ({', '.join(IN_FOLDERS)}), found none in it")
     return (item for name in names for item in _of(name, lines))
 
 
+def _check(name: str) -> None:
+    """GaussMarkError where there is no such file, or something else than one."""
+    try:
+        files.refuse_others(name)
+    except OSError as error:
+        raise GaussMarkError(f"cannot read {name!r}: {error.strerror}; expected UTF-8 text") from None
+
+
 def are_many(names: Sequence[str], *, lines: bool = False) -> bool:
     """Whether more texts than one can come: then one that cannot be scored does not stop the others."""
-    return len(names) > 1 or any(Path(name).is_dir() or name.endswith(LINES) or (name == "-" and lines) for name in names)
+    return len(names) > 1 or any(os.path.isdir(name) or name.endswith(LINES) or (name == "-" and lines) for name in names)
 
 
 def _of(name: str, lines: bool) -> Iterator[Item]:
     path = Path(name)
     if name.endswith(LINES) or (name == "-" and lines):
         yield from _of_lines(name)
-    elif name != "-" and path.is_dir():
+    elif name != "-" and os.path.isdir(path):
         for file in _in_folder(path):
             try:
                 yield from _of(str(file), lines)
@@ -65,15 +74,19 @@ def _of(name: str, lines: bool) -> Iterator[Item]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.name.endswith(IN_FOLDERS) and file.is_file())
+    try:
+        return sorted(file for file in folder.rglob("*") if file.name.endswith(IN_FOLDERS) and file.is_file())
+    except OSError as error:
+        raise GaussMarkError(f"cannot read the folder {str(folder)!r}: {error.strerror}: {error.filename}; expected one that can be read") from None
 
 
 def _of_lines(name: str) -> Iterator[Item]:
     """The line's number, from 1, is part of its text's name. Empty lines are none."""
     number = 0
     try:
-        with gzip.open(name) if name.endswith(".gz") else open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
-            for number, line in enumerate(file, 1):
+        with open(0 if name == "-" else name, "rb", closefd=name != "-", opener=files.opener) as file:
+            lines = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
+            for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _of_line(f"{name}:{number}", line)
     except (OSError, EOFError, zlib.error) as error:

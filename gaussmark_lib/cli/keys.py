@@ -1,7 +1,7 @@
 """``gaussmark key`` and ``export``: key files, what they are for, and a model that carries one."""
 
 import argparse
-from pathlib import Path
+import os
 from typing import Any
 
 from gaussmark_lib.cli.arguments import KEY, MODEL, command
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def _new(arguments: argparse.Namespace) -> None:
-    if Path(arguments.path).exists():
+    if os.path.exists(arguments.path):
         raise GaussMarkError(f"{arguments.path} exists, and a key is never overwritten; name another file")
 
     from gaussmark_lib import models, perturb
@@ -73,7 +73,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
     key = Key.load(arguments.key)
     watermark = key.watermark  # refuses an unbound key before the model is loaded
-    if arguments.codebook:
+    if arguments.codebook is not None:
         key = codebook(arguments.codebook, key).key(arguments.user)
     lm = models.load(arguments.model)
     folder = perturb.export(lm.model, watermark, key, arguments.folder, lm.tokenizer)
@@ -86,4 +86,4 @@ def codebook(named: str, key: Any) -> Any:
     """The codebook of a file, or of this number of users."""
     from gaussmark_lib.tracing import Codebook
 
-    return Codebook(key, int(named)) if named.isdecimal() and not Path(named).exists() else Codebook.load(named, key)
+    return Codebook(key, int(named)) if named.isdecimal() and not os.path.exists(named) else Codebook.load(named, key)

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.cli.arguments import FAILED, command
@@ -35,7 +34,7 @@ def add(commands: Any) -> None:
     tour = command(commands, "tour", _tour, "run all numbered notebooks, several at a time, and write one page about them")
     tour.add_argument("--workers", metavar="N", type=int, help="notebooks that run at a time; by default one per core, as far as memory allows")
     tour.add_argument("--force", action="store_true", help="run them even if there are records")
-    tour.add_argument("--records", metavar="DIR", type=Path, help="folder of the records and the tour, instead of papermill_runs")
+    tour.add_argument("--records", metavar="DIR", help="folder of the records and the tour, instead of papermill_runs")
 
 
 def _add_question(command: argparse.ArgumentParser) -> None:
@@ -43,7 +42,7 @@ def _add_question(command: argparse.ArgumentParser) -> None:
     command.add_argument("notebook", metavar="NOTEBOOK", help="number (00), name (00_first_watermark) or path")
     command.add_argument("-p", dest="typed", metavar="NAME VALUE", action="append", default=[], help="a parameter's value, in YAML; may be repeated")
     command.add_argument("-f", dest="preset", metavar="PRESET", help=f"a YAML file of parameter values, {BY_NAME}; -p overrides it")
-    command.add_argument("--records", metavar="DIR", type=Path, help="folder of the records, instead of papermill_runs")
+    command.add_argument("--records", metavar="DIR", help="folder of the records, instead of papermill_runs")
 
 
 def joined(words: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gaussmark_lib import models, perturb, score, stats, tokens, tracing
+from gaussmark_lib import files, models, perturb, score, stats, tokens, tracing
 from gaussmark_lib.cli import inputs
 from gaussmark_lib.cli.answers import LAST, Row
 from gaussmark_lib.cli.inputs import Item
@@ -30,9 +31,9 @@ class Scoring:
     def __init__(self, arguments: argparse.Namespace, prompt: str):
         self.keys = [Key.load(file) for file in arguments.key]
         self.wm = _one_watermark(self.keys)  # refuses unbound keys before the model is loaded
-        self.book = codebook(arguments.codebook, self.keys[0]) if arguments.codebook else None
-        self.state_file = Path(arguments.stream) if arguments.stream else None
-        self.state = _state(self.state_file) if arguments.stream or arguments.given else None
+        self.book = codebook(arguments.codebook, self.keys[0]) if arguments.codebook is not None else None
+        self.state_file = files.named(arguments.stream, "--stream", GaussMarkError) if arguments.stream is not None else None
+        self.state = _state(self.state_file) if self.state_file or arguments.given else None
         tokens.check_text(prompt, "prompt")
         self.prompt, self.share, self.per_text = prompt, arguments.share, len(self.keys)
         self._said: set[str] = set()
@@ -139,6 +140,8 @@ class Scoring:
     def _references(self, names: Sequence[str]) -> tuple[list, list] | None:
         """Prompts and texts that the state is to remember before the first text; none where it does already."""
         texts = list(inputs.items(names))
+        if names and not texts:
+            raise GaussMarkError(f"--given: expected at least one text, got none in {', '.join(names)}")
         if not texts or self.state.notes.get(GIVEN) == (digests := [item.digest for item in texts]):
             return None
         pairs = [self._encoded(item) for item in texts]
@@ -152,7 +155,7 @@ class Scoring:
 def _state(path: Path | None) -> Any:
     from gaussmark_lib import joint
 
-    return joint.State.load(path) if path and path.exists() else joint.State()
+    return joint.State.load(path) if path and os.path.lexists(path) else joint.State()
 
 
 def _name(item: Item) -> str:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, likelihood, models, perturb, rank_reduce, stats
+from gaussmark_lib import binding, gradients, likelihood, models, perturb, rank_reduce, stats
 from gaussmark_lib.experiments import compared, crossed, exchange, written_and_scored
 from gaussmark_lib.schemes import GaussMark
 from gaussmark_lib.tokens import Texts
@@ -157,8 +157,9 @@ def misuses(
     ``keys`` are, for each text, those that it is tested for. Returns ``text, key_id, statistic, psi``, a row a text × key × statistic.
     """
     wm, rows = wm.on(model), []
+    use = binding.Use(wm)
     for key in {key for of_text in keys for key in of_text}:
-        key.check(wm)
+        key.check(use)
     for found in gradients.gradients(model, prompts, responses, perturb.Watermark(wm.weight, wm.sigma), dtype=dtype):
         projected = wm.project(found.G)
         for key in keys[found.text]:

@@ -4,12 +4,13 @@ It holds what the answers gave away of the key, and hashes of the texts' runs of
 never half-written. It is of one weight of one model, one set of keys and one version of this format, and refuses any other.
 """
 
+import hashlib
 import json
 import os
 import shlex
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from gaussmark_lib import binding, checks, perturb
+from gaussmark_lib import binding, checks, files, perturb
 from gaussmark_lib.errors import StateError
 from gaussmark_lib.joint.memory import Memory
+from gaussmark_lib.keys import listed
 from gaussmark_lib.watermark import PlacedWatermark
 
 FORMAT = "gaussmark joint state 1"
 BUDGET = 1 << 30  # bytes
+HEAD = ("budget", "purpose", "log_e", "n_texts", "notes")  # what a file says beside its tensors
 
 
 class State:
@@ -65,6 +68,7 @@ class State:
 
     def use(self, wm: PlacedWatermark, keys: Sequence[perturb.Key]) -> Memory:
         """Its memory, for this watermark and these keys; StateError if it is of others."""
+        keys = listed(keys)
         used_for = json.loads(json.dumps(binding.purpose(wm) | {"model_sha256": binding.whole(wm.model)}))
         used_for["keys"] = [key.fingerprint for key in keys]
         if self.memory is None:
@@ -81,28 +85,30 @@ class State:
 
     def save(self, path: str | Path) -> None:
         """Writes it whole or not at all, mode 0600, over an earlier one. StateError where it cannot be written."""
-        path = Path(path)
-        head = {name: getattr(self, name) for name in ("budget", "purpose", "log_e", "n_texts", "notes")}
+        path = files.named(path, "cannot write the state", StateError)
         try:
-            metadata = {"format": FORMAT, "head": json.dumps(head)}
+            head = json.dumps({name: getattr(self, name) for name in HEAD})
         except (TypeError, ValueError, RecursionError) as error:
             raise StateError(f"notes: expected what JSON can hold, got {checks.shown(self.notes)} ({error})") from None
         try:
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as partial:  # which its owner alone can enter
                 whole = Path(partial) / "state"
-                save_file(_tensors(self.memory), whole, metadata)
+                tensors = _tensors(self.memory)
+                save_file(tensors, whole, {"format": FORMAT, "head": head, "sha256": _sha256(head, tensors)})
                 whole.chmod(0o600)
                 with whole.open("rb") as file:
                     os.fsync(file.fileno())
                 whole.replace(path)
         except (OSError, SafetensorError) as error:
-            raise StateError(f"cannot write the state {path}: {error}; expected a folder with room, that can be written to") from None
+            reason = getattr(error, "strerror", error)
+            raise StateError(f"cannot write the state {path}: {reason}; expected a folder with room, that can be written to") from None
 
     @classmethod
     def load(cls, path: str | Path) -> "State":
         """The state in a file. StateError if there is none, if it is damaged, of another version, or open to others."""
-        path = Path(path)
+        path = files.named(path, "cannot read the state", StateError)
         try:
+            files.refuse_others(path)
             mode = stat.S_IMODE(path.stat().st_mode)
             with safe_open(path, "pt") as file:
                 metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -112,20 +118,32 @@ class State:
             raise StateError(f"{path}: expected a whole state file, got one that is damaged ({error}); restore it from a copy") from None
         if metadata.get("format") != FORMAT:
             raise StateError(f"{path}: expected format {FORMAT!r}, got {checks.shown(metadata.get('format'))}")
+        if metadata.get("sha256", "") not in ("", _sha256(metadata.get("head", ""), tensors)):  # files of earlier versions have none
+            raise StateError(f"{path}: expected a whole state file, got one that is damaged: its checksum does not fit; restore it from a copy")
         if mode & 0o077:
             mend = f"chmod 600 {shlex.quote(str(path))}"
             raise StateError(f"{path} holds what answers gave away of a key: expected that only its owner can read it, got mode {mode:o}; `{mend}`")
         state = cls()
         try:
-            for name, value in json.loads(metadata["head"]).items():
-                setattr(state, name, value)
+            head = json.loads(metadata["head"])
+            for name in HEAD:
+                setattr(state, name, head[name])
             if state.purpose:
                 state.memory = _memory(tensors, int(np.prod(state.purpose["shape"])), len(state.purpose["keys"]), state.budget)
         except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise StateError(
-                f"{path}: expected a whole state file, got one that was edited ({type(error).__name__}); restore it from a copy"
+                f"{path}: expected a whole state file, got one that is damaged or was edited ({type(error).__name__}); restore it from a copy"
             ) from None
         return state
+
+
+def _sha256(head: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Of everything in the file: a state with one wrong bit would give wrong answers in silence."""
+    digest = hashlib.sha256(head.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _tensors(memory: Memory | None) -> dict[str, torch.Tensor]:

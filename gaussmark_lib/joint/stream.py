@@ -32,8 +32,9 @@ from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.joint import law, repeats
 from gaussmark_lib.joint.memory import GIVEN, Answer
 from gaussmark_lib.joint.state import State
+from gaussmark_lib.keys import listed
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.watermark import PlacedWatermark
+from gaussmark_lib.watermark import PlacedWatermark, placed
 
 COLUMNS = [*score.COLUMNS, "innovation", "p_given", "residual", "e_value", "log_e", "repeats", "correlation"]
 HELD = 1 << 30  # bytes of noises that are held at a time; beyond it they are drawn again for every AT_A_TIME texts
@@ -75,13 +76,14 @@ def sequence(
     Raises:
         StateError: a state of another weight, model or set of keys; StatisticsError: a share outside (0, 1); and the errors of ``score.score``.
     """
-    share, keys = checks.share(share, "share"), score.checked_keys(keys)
+    share, keys = checks.share(share, "share"), listed(keys)
     checks.chosen(on_error, "on_error", ("raise", "record"), InvalidTextError)
+    prompts, responses = tokens.as_many(prompts, responses)
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
     perturb.refuse_perturbed(model)
-    reader = _Reader(wm.on(model), keys, xis, dtype, checks.whole(batch_size, "batch_size"))
+    reader = _Reader(placed(model, wm), keys, xis, dtype, checks.whole(batch_size, "batch_size"))
     state = State() if state is None else state
     if not isinstance(state, State):
         raise StateError(f"state: expected a joint.State, got {checks.shown(state)}")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import paths
+from gaussmark_lib import files, paths
 from gaussmark_lib.errors import RecordError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
@@ -37,7 +37,7 @@ def run(
     *,
     force: bool = False,
     progress: dict | bool = True,
-    root: Path | None = None,
+    root: str | Path | None = None,
     wanted: Callable[[], bool] = lambda: True,
 ) -> Run:
     """A notebook's answer to these parameters, from its record or by running it.
@@ -96,17 +96,18 @@ def _stopped(name: str, error: BaseException, cell: str | None, reason: str, par
     return RunFailedError(message, where, kept) if outcome == "failed" else type(error)(message)
 
 
-def find(notebook: str | Path | Notebook, params: Mapping[str, Any] | None = None, *, root: Path | None = None) -> Run | None:
+def find(notebook: str | Path | Notebook, params: Mapping[str, Any] | None = None, *, root: str | Path | None = None) -> Run | None:
     """The record that answers exactly this question, if there is one."""
     return records.load(_question(notebook, params, root)[-1])
 
 
 def reference(notebook: str) -> Run | None:
     """The record in git that a notebook's claims rest on, by the notebook's name with or without its number; None where there is none."""
-    return records.load(paths.RUNS / "reference" / notebook.lstrip("0123456789_"))
+    name = files.named(notebook, "no such notebook", RecordError).name.lstrip("0123456789_")
+    return records.load(paths.RUNS / "reference" / name) if name else None
 
 
-def _question(notebook: str | Path | Notebook, params: Mapping[str, Any] | None, root: Path | None) -> tuple[Notebook, dict[str, Any], Path]:
+def _question(notebook: str | Path | Notebook, params: Mapping[str, Any] | None, root: str | Path | None) -> tuple[Notebook, dict[str, Any], Path]:
     source = notebooks.load(notebook)
     values = source.check(params or {})
-    return source, values, (root or paths.RUNS).absolute() / source.name / source.run_id(values)
+    return source, values, paths.records(root) / source.name / source.run_id(values)

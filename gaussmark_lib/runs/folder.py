@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gaussmark_lib import files
 from gaussmark_lib.errors import RecordError
 from gaussmark_lib.runs import words
 
@@ -78,6 +79,7 @@ def figures(folder: Path) -> list[Path]:
 
 def load(folder: Path) -> Run | None:
     """The complete record in a folder; None where there is none. A damaged one counts as none, which one line in the log says."""
+    folder = files.named(folder, "no such record", RecordError)
     if not os.path.isdir(folder):
         return None
     try:
@@ -89,6 +91,7 @@ def load(folder: Path) -> Run | None:
 
 def read(folder: Path) -> Run | None:
     """As ``load``, but a damaged record is a RecordError that says what is wrong with it."""
+    folder = files.named(folder, "no such record", RecordError)
     try:
         status = _object(folder / "status.json")
         if status.get("status") in ("failed", "interrupted"):

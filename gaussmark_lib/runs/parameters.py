@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
-from gaussmark_lib.errors import ParameterError
+from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs import presets
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
@@ -104,6 +104,8 @@ def check(declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str
     Raises:
         ParameterError: lists all values that cannot be used, each with the expected and the given value.
     """
+    if not isinstance(given, Mapping):
+        raise ParameterError(f"{name}: expected a mapping from parameters' names to values, got {shown(given)}")
     problems, values = [], {}
     for key, value in given.items():
         try:
@@ -145,18 +147,9 @@ def _placed(name: str, value: Any) -> Any:
     return place if is_place or is_model or (value.endswith((".jsonl", ".jsonl.gz")) and os.path.isfile(place)) else value
 
 
-def shown(value: Any) -> str:
-    """``repr``, at most a line of it; a number of thousands of digits and a list without end have none."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return f"{type(value).__name__} of a length that cannot be shown"
-    return text if len(text) <= 200 else f"{text[:200]}…"
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """What an error says about a name that is not known."""
-    near = difflib.get_close_matches(name, known, n=3)
+    near = difflib.get_close_matches(str(name), known, n=3)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none'}"
 
 

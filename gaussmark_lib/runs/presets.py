@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from gaussmark_lib import checks, paths
-from gaussmark_lib.errors import ParameterError
+from gaussmark_lib import files, paths
+from gaussmark_lib.errors import ParameterError, shown
 
 MOST_CHARACTERS, MOST_LEVELS, MOST_DIGITS = 500_000, 50, 100  # of a document, of what is nested in it, of a number
 TAG = "tag:yaml.org,2002:"
@@ -92,12 +92,13 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     Raises:
         ParameterError: there is none, or it is something else; says which presets there are.
     """
+    name = files.named(name, f"no such {kind}", ParameterError)
     places = [Path(name), paths.PRESETS / name, paths.PRESETS / f"{name}.yaml"]
     path = next((place for place in places if os.path.isfile(place)), None)
     if path is None:
         known = sorted(place.stem for place in paths.PRESETS.glob("*.yaml"))
         near = difflib.get_close_matches(Path(name).stem, known, n=3) or known
-        raise ParameterError(f"no {kind} is called {str(name)!r}; there are {', '.join(near) or 'none'} in {paths.PRESETS}")
+        raise ParameterError(f"no {kind} is called {shown(str(name))}; there are {', '.join(near) or 'none'} in {paths.PRESETS}")
     try:
         with path.open(encoding="utf-8") as file:
             values = load(file.read(MOST_CHARACTERS + 1))
@@ -118,11 +119,11 @@ def taken(values: dict[str, Any], number: str, declared: Collection[str]) -> tup
     values = dict(values)
     shared = values.pop("shared", False)
     if not isinstance(shared, bool):
-        raise ParameterError(f"shared: expected true or false, got {checks.shown(shared)}")
+        raise ParameterError(f"shared: expected true or false, got {shown(shared)}")
     if not shared:
         return values, []
     own = values.pop("notebooks", {})
     if not isinstance(own, dict) or not all(isinstance(one, dict) for one in own.values()):
-        raise ParameterError(f"notebooks: expected a notebook's number and under it lines of `name: value`, got {checks.shown(own)}")
+        raise ParameterError(f"notebooks: expected a notebook's number and under it lines of `name: value`, got {shown(own)}")
     known = {name: value for name, value in values.items() if name in declared}
     return known | own.get(number, {}), sorted(values.keys() - known)

@@ -18,7 +18,8 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from gaussmark_lib import binding, generate, paths, perturb
+from gaussmark_lib import binding, files, generate, paths, perturb
+from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.runs import identity
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
@@ -28,7 +29,7 @@ _known: "weakref.WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = weakre
 
 
 def responses(
-    model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, *, seed: int = 0, folder: Path | None = None, **sampling
+    model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, *, seed: int = 0, folder: str | Path | None = None, **sampling
 ) -> list[list[int]]:
     """``scheme.generate``'s continuations (None: ``generate.sample``'s), from the folder, or written and then kept there.
 
@@ -39,7 +40,7 @@ def responses(
     """
     perturb.refuse_perturbed(model)
     generate.checked(model, prompts, n_tokens, sampling.get("top_p", 1.0), sampling.get("temperature", 1.0), 1)
-    folder = folder or paths.TEXTS
+    folder = paths.TEXTS if folder is None else files.named(folder, "folder", CorpusError)
     path = folder / f"{_name(model, scheme, prompts, n_tokens, seed, sampling)}.json"
     if (kept := _read(path)) is not None:
         return kept

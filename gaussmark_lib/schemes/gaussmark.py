@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, perturb, score
+from gaussmark_lib import divergence, generate, keys, perturb, score, watermark
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Scheme, register
@@ -24,6 +24,10 @@ class GaussMark(Scheme):
     key: Key
     name: str = "GaussMark"
     dtype: str | None = field(default=None, repr=False)  # no part of the name of the texts that it writes
+
+    def __post_init__(self):
+        watermark.checked(self.wm)
+        keys.checked(self.key)
 
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
         with perturb.watermarked(model, self.wm, self.key):

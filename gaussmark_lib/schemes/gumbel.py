@@ -36,7 +36,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import checks, generate, tokens
 from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, checked
 from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
@@ -52,6 +52,7 @@ class GumbelMax(SamplerScheme):
     name: str = "Gumbel-max"
 
     def __post_init__(self):
+        checked(self.key)
         checks.whole(self.context, "context", InvalidWatermarkError)
 
     def uniforms(self, before: Sequence[int], n: int, first: int = 0) -> Float[np.ndarray, " n"]:

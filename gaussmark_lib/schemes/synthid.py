@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, SynthIDTextWatermarkLogitsProcessor
 
 from gaussmark_lib import checks, kgw, tokens
 from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, checked
 from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
@@ -31,6 +31,7 @@ class SynthID(SamplerScheme):
     name: str = "SynthID"
 
     def __post_init__(self):
+        checked(self.key)
         checks.whole(self.depth, "depth", InvalidWatermarkError)
 
     def processor(self, model: PreTrainedModel) -> SynthIDTextWatermarkLogitsProcessor:

@@ -9,7 +9,7 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks
+from gaussmark_lib import checks, keys, watermark
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Scheme, register
@@ -29,6 +29,8 @@ class TokenKeys(Scheme):
     test: str = "hits"
 
     def __post_init__(self):
+        watermark.checked(self.wm)
+        keys.checked(self.key)
         checks.chosen(self.test, "test", ("hits", "sum"), InvalidWatermarkError)
         checks.share(self.alpha_0, "alpha_0", InvalidWatermarkError)
 

@@ -20,9 +20,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gaussmark_lib.errors import ParameterError
+from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs.notebook import Notebook
-from gaussmark_lib.runs.parameters import shown
 
 CELLS = "cells"  # not a parameter's name: no parameter can be a list of mappings
 MOST = 10_000  # cells: more take minutes to check, and days to run
@@ -38,6 +37,9 @@ def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any]
     Raises:
         ParameterError: lists everything in the grid that cannot be used, with the expected and the given value.
     """
+    for what, given in (("grid", grid), ("params", params)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ParameterError(f"{what}: expected a mapping from names to values, got {shown(given)}")
     if (n := math.prod(max(1, len(values)) for values in grid.values() if isinstance(values, list))) > MOST:
         raise ParameterError(f"{notebook.name} cannot be swept over this grid: expected at most {MOST:,} cells, got {n:,}; sweep it in parts")
     problems: list[str] = []

@@ -83,7 +83,7 @@ def sweep(
     *,
     gpus_per_run: int = 0,
     progress: bool = True,
-    root: Path | None = None,
+    root: str | Path | None = None,
     **place: Any,
 ) -> Sweep:
     """Runs every cell of a grid that has no record yet, and writes one table over all of them.
@@ -105,7 +105,7 @@ def sweep(
     from gaussmark_lib.sweeps import tables  # here, because workers import this package, and need no pandas
 
     source = notebooks.load(notebook)
-    root = (root or paths.RUNS).absolute()
+    root = paths.records(root)
     started, code = datetime.now(UTC), source.code
     rows = grids.cells(source, grid, params)
     cells = {source.run_id(values, code): values for values in rows}

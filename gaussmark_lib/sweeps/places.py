@@ -23,6 +23,7 @@ from dask.system import CPU_COUNT
 from distributed import Client, Nanny, Scheduler, Security, SpecCluster, Status, comm
 from distributed.system import MEMORY_LIMIT
 
+from gaussmark_lib import checks
 from gaussmark_lib.errors import ClusterError
 from gaussmark_lib.runs import presets
 
@@ -65,8 +66,8 @@ def at_once(cells: int, workers: int | None = None) -> int:
     It does not depend on what is left to do, because the number of threads of each process may change a last digit.
     """
     most = MOST_PER_CORE * CPU_COUNT
-    if workers is not None and not 1 <= workers <= most:
-        raise ClusterError(f"expected from 1 to {most} workers on this machine of {CPU_COUNT} cores, got {workers}")
+    if workers is not None and not (checks.is_whole(workers) and 1 <= workers <= most):
+        raise ClusterError(f"expected from 1 to {most} workers on this machine of {CPU_COUNT} cores, got {checks.shown(workers)}")
     return workers or max(1, min(cells, CPU_COUNT, int(MEMORY_LIMIT // MEMORY)))
 
 

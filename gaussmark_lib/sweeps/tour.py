@@ -77,7 +77,7 @@ class Tour:
         return [stop for stop in self.stops if stop.run is None]
 
 
-def tour(*, force: bool = False, workers: int | None = None, progress: bool = True, root: Path | None = None) -> Tour:
+def tour(*, force: bool = False, workers: int | None = None, progress: bool = True, root: str | Path | None = None) -> Tour:
     """Runs all numbered notebooks and writes the page; a notebook that fails is in ``failed``.
 
     Args:
@@ -87,7 +87,7 @@ def tour(*, force: bool = False, workers: int | None = None, progress: bool = Tr
         GaussMarkError: there is no notebook to run, or no page can be kept there.
         KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their records.
     """
-    root = (root or paths.RUNS).absolute()
+    root = paths.records(root)
     if not (stops := [_read(file) for file in notebooks.numbered()]):
         raise GaussMarkError(f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found none")
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

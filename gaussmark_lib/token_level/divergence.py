@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, models, perturb, tokens
-from gaussmark_lib.keys import Key
+from gaussmark_lib import binding, divergence, models, perturb, tokens
+from gaussmark_lib.keys import Key, checked
 from gaussmark_lib.token_level import gradients, keys
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
@@ -40,12 +40,12 @@ def per_text(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Water
     All texts are one batch, so that each noise is drawn once. A local weight takes three forward passes, any other one a token.
     """
     perturb.refuse_perturbed(model)
-    wm = wm.on(model)
-    key.check(wm)
+    wm = perturb.placed(model, wm)
+    checked(key).check(binding.Use(wm))
     pairs = list(tokens.checked_pairs(model, prompts, responses).values())
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
     with models.evaluating(model):
-        batch = _Batch(ids, mask, divergence.log_p(model, ids, mask), [_predicting(pairs, k) for k in range(max(map(len, responses)))])
+        batch = _Batch(ids, mask, divergence.log_p(model, ids, mask), [_predicting(pairs, k) for k in range(max(len(y) for _, y in pairs))])
         marked = _in_one_pass if gradients.is_local(model, wm.linear) else _token_by_token
         log_p = marked(model, wm, key, batch)
     per_position = (log_p.exp() * (log_p - batch.base)).sum(-1).double()

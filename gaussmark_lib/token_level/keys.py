@@ -25,9 +25,9 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, generate, models, perturb, rank_reduce, stats, tokens
+from gaussmark_lib import binding, checks, generate, models, perturb, rank_reduce, stats, tokens
 from gaussmark_lib.errors import DegenerateScoreError
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, checked, listed
 from gaussmark_lib.token_level import gradients, quantile_test
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
@@ -36,7 +36,7 @@ from gaussmark_lib.watermark import PlacedWatermark, Watermark
 def key_of(key: Key, k: int) -> Key:
     """The key of position k ≥ 0; neither the other positions' keys nor ``key`` itself can be computed from it."""
     checks.whole(k, "k", least=0)
-    return Key(hashlib.sha256(b"gaussmark token key" + key.secret + k.to_bytes(8, "big")).digest()[:16])
+    return Key(hashlib.sha256(b"gaussmark token key" + checked(key).secret + k.to_bytes(8, "big")).digest()[:16])
 
 
 def noise(wm: PlacedWatermark, key: Key, k: int) -> Float[Tensor, "d_out d_in"]:
@@ -67,8 +67,8 @@ def sample(
     """
     perturb.refuse_perturbed(model)
     prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size=1)
-    wm = wm.on(model)
-    key.check(wm)
+    wm = perturb.placed(model, wm)
+    checked(key).check(binding.Use(wm))
     keep_cache = gradients.is_local(model, wm.linear)
     uniforms = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
     ids, mask = tokens.pad(prompts, "left", model.device)
@@ -105,9 +105,10 @@ def per_token_of_keys(model: PreTrainedModel, prompts: Texts, responses: Texts, 
 def per_token_by_owner(model: PreTrainedModel, groups: Sequence[tuple[Texts, Texts, Sequence[Key]]], wm: Watermark) -> list[pd.DataFrame]:
     """:func:`per_token` of several groups (prompts, responses, keys), a table for each group and key in order. No noise is drawn twice."""
     perturb.refuse_perturbed(model)
-    wm = wm.on(model)
+    wm = perturb.placed(model, wm)
+    groups, use = [(x, y, listed(keys)) for x, y, keys in groups], binding.Use(wm)
     for key in {key for _, _, keys in groups for key in keys}:
-        key.check(wm)
+        key.check(use)
     measure = _by_factors if gradients.is_local(model, wm.linear) else _by_gradients
     checked = [(list(tokens.checked_pairs(model, x, y).values()), keys) for x, y, keys in groups]
     return [_table(pairs, slopes, norms, wm.sigma) for pairs, slopes, norms in measure(model, wm, checked)]

@@ -26,13 +26,13 @@ from scipy import special, stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, perturb
+from gaussmark_lib import binding, checks, perturb
 from gaussmark_lib.errors import CodebookError, InvalidTextError
 from gaussmark_lib.gradients import TextGradient, gradients
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing.authors import summed
 from gaussmark_lib.tracing.codebook import Codebook
-from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.watermark import Watermark, placed
 
 COLUMNS = ["text", "user", "psi", "p_family", "runner_up", "n_tokens", "grad_norm"]
 HELD = 256 << 20  # bytes of gradients that are held while the base noises pass by
@@ -61,9 +61,9 @@ def attribute(
     if not isinstance(book, Codebook):
         raise CodebookError(f"book: expected a Codebook, got {checks.shown(book)}")
     perturb.refuse_perturbed(model)
-    wm = wm.on(model)
+    wm = placed(model, wm)
     if book.master.binding:
-        book.key(0).check(wm)
+        book.key(0).check(binding.Use(wm))
     if together and settings.get("lengths") is not None:
         raise InvalidTextError(f"lengths: expected whole texts with together=True, got {checks.shown(settings['lengths'])}")
     found: Iterable[TextGradient] = gradients(model, prompts, responses, wm, **settings)

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 from gaussmark_lib import perturb, score
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
-from gaussmark_lib.keys import Key
-from gaussmark_lib.tokens import Texts, listed
-from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.tokens import Texts, as_many
+from gaussmark_lib.watermark import Watermark, placed
 
 
 def author(
@@ -29,11 +29,10 @@ def author(
     Returns:
         One row a key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``, ``log_lik`` and ``n_tokens`` are of all texts together.
     """
-    if not (keys := listed(keys, "keys: expected a list of keys")):
-        raise InvalidTextError("keys: expected at least one key, got none")
-    wm = wm.on(model)
+    keys, wm = listed(keys), placed(model, wm)
+    prompts, responses = as_many(prompts, responses)
     whole = summed(score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size))
-    psi = [score.statistic(whole, perturb.noises(model, wm, [key]).to(whole.G.device), wm.sigma) for key in keys]  # one noise at a time
+    psi = [score.statistic(whole, xi[None].to(whole.G.device), wm.sigma) for xi in perturb.one_by_one(wm, keys)]
     rows = score.table(whole, np.concatenate(psi), [key.key_id for key in keys]).drop(columns="text")
     rows.insert(0, "n_texts", len(responses))
     return rows

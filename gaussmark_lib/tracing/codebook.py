@@ -17,12 +17,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from gaussmark_lib import checks, normal
+from gaussmark_lib import checks, files, normal, tokens
 from gaussmark_lib.errors import CodebookError, KeyFileError
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, checked
 
 GROUP = 256  # users whose codes are drawn together
 FORMAT = "gaussmark codebook 1"
+MOST_USERS, MOST_BASE = 10**9, 1 << 16  # beyond them, one text takes hours
+MOST_CHARACTERS = 10_000  # of a codebook's file
 
 
 class Codebook:
@@ -47,6 +49,8 @@ class Codebook:
         self.master = key
         self.n_users = checks.whole(n_users, "n_users", CodebookError)
         self.n_base = checks.whole(n_base, "n_base", CodebookError, least=2)
+        if n_users > MOST_USERS or n_base > MOST_BASE:
+            raise CodebookError(f"expected at most {MOST_USERS:,} users and {MOST_BASE:,} base noises, got {n_users:,} and {n_base:,}")
 
     def __repr__(self) -> str:
         return f"Codebook(key_id={self.master.key_id!r}, n_users={self.n_users}, n_base={self.n_base})"
@@ -68,11 +72,15 @@ class Codebook:
 
     def base(self, j: int, n: int) -> Float[np.ndarray, " n"]:
         """The first n numbers of base noise z_j."""
+        if not checks.is_whole(j) or not 0 <= j < self.n_base:
+            raise CodebookError(f"j: expected a whole number from 0 to {self.n_base - 1}, got {checks.shown(j)}")
         return normal.standard_normal(self._seed(f"base noise {j}"), n)
 
     def normals(self, users: Sequence[int], n: int) -> Float[np.ndarray, "users n"]:
         """Σ_j c_uj z_j of each user, in one pass over the base noises and added in this order: the same bits on every machine."""
-        codes, total = np.stack([self.code(user) for user in users]), np.zeros((len(users), n))
+        if not (users := tokens.listed(users, "users: expected a list of at least one user", CodebookError)):
+            raise CodebookError("users: expected a list of at least one user, got none")
+        codes, total = np.stack([self.code(user) for user in users]), np.zeros((len(users), checks.whole(n, "n", CodebookError, least=0)))
         for j, weights in enumerate(codes.T):
             base = self.base(j, n)
             for row, weight in zip(total, weights, strict=True):
@@ -81,7 +89,7 @@ class Codebook:
 
     def save(self, path: str | Path) -> Path:
         """Writes what the codebook is apart from its master key, which has a file of its own (``Key.save``). There is no secret in it."""
-        path = Path(path)
+        path = files.named(path, "cannot write the codebook", CodebookError)
         content = {"format": FORMAT, "key_id": self.master.key_id, "n_users": self.n_users, "n_base": self.n_base}
         try:
             with path.open("x") as file:
@@ -93,8 +101,10 @@ class Codebook:
     @classmethod
     def load(cls, path: str | Path, key: Key) -> "Codebook":
         """The codebook of a file and its master key. CodebookError if it is none, or another key's."""
+        path, key = files.named(path, "cannot read the codebook", CodebookError), checked(key)
         try:
-            content = json.loads(Path(path).read_text())
+            with open(path, encoding="utf-8", opener=files.opener) as file:
+                content = json.loads(file.read(MOST_CHARACTERS))
             book = cls(key, content["n_users"], content["n_base"])
             made_by = content["format"], content["key_id"]
         except OSError as error:

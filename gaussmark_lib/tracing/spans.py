@@ -26,10 +26,10 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import checks, perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing import blocks
-from gaussmark_lib.watermark import PlacedWatermark, Watermark
+from gaussmark_lib.watermark import PlacedWatermark, Watermark, placed
 
 COLUMNS = ["text", "key_id", "start", "end", "psi", "p_value", "bonferroni", "whole_psi", "whole_p", "n_tokens"]
 N_DRAWS = 2000
@@ -66,15 +66,14 @@ def scan(
     checks.whole(block, "block")
     checks.whole(n_draws, "n_draws")
     checks.whole(seed, "seed", least=0)
-    if not (keys := tokens.listed(keys, "keys: expected a list of keys")):
-        raise InvalidTextError("keys: expected at least one key, got none")
+    keys = listed(keys)
     least = block if shortest is None else checks.whole(shortest, "shortest")
     if least < block:
         raise InvalidTextError(f"shortest: expected a span of at least one block, {block} tokens, got {least}; choose smaller blocks")
     if longest is not None and checks.whole(longest, "longest") < least:
         raise InvalidTextError(f"longest: expected at least the shortest span, {least} tokens, got {longest}")
     perturb.refuse_perturbed(model)
-    pairs, wm = tokens.checked_pairs(model, prompts, responses), wm.on(model)
+    pairs, wm = tokens.checked_pairs(model, prompts, responses), placed(model, wm)
     if short := [i for i, (_, y) in pairs.items() if len(y) < least]:
         raise InvalidTextError(f"response {short[0]}: expected at least {least} tokens, the shortest span, got {len(pairs[short[0]][1])}")
     rows: list[dict] = []

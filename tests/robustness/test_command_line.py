@@ -83,6 +83,18 @@ REFUSED = [
     (["detect", "--key", KEY, "--text", TEXT, "--prompt-file", ""], "cannot read"),
     (["detect", "--key", KEY, "--text", TEXT, "--prompt-file", "KEYS/none"], "cannot read"),
     (["detect", "--key", KEY, "--text", "long " * 50], "expected at most 64 tokens"),
+    (["detect", "--key", KEY, "-", "--prompt-file", "-"], "named once"),
+    (["detect", "--key", KEY, "-", "-"], "named once"),
+    (["detect", "--key", KEY, "--jsonl", GRID], "expected standard input"),
+    (["detect", "--key", KEY, "--text", TEXT, "--given", "KEYS/none.jsonl"], "expected at least one text"),
+    (["detect", "--key", KEY, "--text", TEXT, "--stream", ""], "expected the name of a file"),
+    (["detect", "--key", KEY, "--text", TEXT, "--codebook", ""], "expected the name of a file"),
+    (["detect", "--key", KEY, "--text", TEXT, "--codebook", "9" * 30], "expected at most"),
+    (["detect", "--key", KEY, "--text", TEXT, "--batch", "9" * 30], "expected a whole number from 1"),
+    (["detect", "--key", KEY, "--text", TEXT, "--out", ""], "cannot write"),
+    (["run", NOTEBOOK, "-p", "x", "1", "--records", ""], "expected the name of a file or folder"),
+    (["sweep", NOTEBOOK, "--grid", GRID, "--records", ""], "expected the name of a file or folder"),
+    (["tour", "--records", ""], "expected the name of a file or folder"),
     (["detect", "--key", "KEYS/none", "--text", TEXT], "cannot read the key file"),
     (["detect", "--key", "", "--text", TEXT], "cannot read the key file"),
     (["detect", "--key", "KEYS/latin.txt", "--text", TEXT], "not a whole key file"),
@@ -95,6 +107,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path, key_file, capsys,
     (tmp_path / "grid.yaml").write_text("x: [1, 2]")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     (tmp_path / "empty").mkdir()
+    (tmp_path / "none.jsonl").write_text("\n\n")
     files = {NOTEBOOK: str(tmp_path / "demo.ipynb"), GRID: str(tmp_path / "grid.yaml"), KEY: key_file}
     for path in filter(Path.is_file, tmp_path.iterdir()):
         path.chmod(0o600)  # a key that others can read is another fault
@@ -105,6 +118,27 @@ def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path, key_file, capsys,
     assert complaint in err
     assert "Traceback" not in err
     assert sorted(tmp_path.iterdir()) == before, "nothing is left half done"
+
+
+JUNK = [b"[1]\n", b"null\n", b"5\n", b'"error"\n', b"[" * 100_000 + b"\n", b"junk\n", b"\xff\n", b"my own notes", b"{}", b'{"text": "x"}\n']
+
+
+@pytest.mark.parametrize("content", JUNK, ids=range(len(JUNK)))
+def test_results_are_not_written_into_another_file(tmp_path, key_file, capsys, content):
+    """Nor is what has no line's end cut off, unless it is the beginning of a result's line."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "mine").write_bytes(content)
+    code, out, err = answer(capsys, "detect", "--key", key_file, str(tmp_path / "text.txt"), "--out", str(tmp_path / "mine"))
+    assert (code, out) == (cli.REFUSED, "")
+    assert "name another file" in err
+    assert (tmp_path / "mine").read_bytes() == content
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path, key_file, capsys):
+    (tmp_path / "plain.txt").write_bytes(TEXT.encode())
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    answers = [answer(capsys, "detect", "--key", key_file, str(tmp_path / name))[1] for name in ("plain.txt", "marked.txt")]
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("content", [b"caf\xe9", b"\xff\xfeT\x00", b"\xed\xa0\x80"], ids=["latin-1", "UTF-16", "a surrogate"])

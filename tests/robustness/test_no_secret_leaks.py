@@ -139,6 +139,13 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     command(cli.REFUSED, "detect", "--key", str(file), "--model", str(exported), str(place / "text.txt"))
     command(cli.REFUSED, "detect", "--key", str(file), "--model", model, "--text", "")
 
+    human = [json.dumps({"text": f"{i} is a number that one can count to, and {i + 1} follows it."}) for i in range(6)]
+    (place / "human.jsonl").write_text("\n".join(human))
+    sizes = ["--text", str(place / "human.jsonl"), "--texts", "4", "--tokens", "12", "--keys", "4"]
+    command(0, "audit", str(place / "card"), "--key", str(file), "--model", model, *sizes)
+    several = ["--stream", str(place / "state"), "--given", str(place / "human.jsonl")]
+    command(0, "detect", "--key", str(file), "--model", model, str(place / "human.jsonl"), *several)
+
     works = str(write(place / "works.ipynb", parameters(DECLARED), code(WORK)))
     fails = str(write(place / "fails.ipynb", parameters(DECLARED), code(WORK), code(FAILS)))
     asked = ["-p", "key", str(file), "-p", "model", model, "--records", str(place / "records")]

@@ -4,9 +4,10 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import binding, perturb
+from gaussmark_lib import binding, models, perturb, score, tracing
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.schemes import cache
+from gaussmark_lib.token_level import keys as token_keys
 
 OTHER = "model.layers.0.mlp.up_proj.weight"
 
@@ -85,3 +86,35 @@ def test_the_digest_of_the_model_is_of_all_weights(model, wm, key):
 def test_bind_states_the_sigma_that_the_weights_carry(model, key):
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
     assert perturb.bind(model, wm, Key.from_seed(3)).binding.sigma_carried == pytest.approx(0.05, rel=1e-5)
+
+
+X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12], [15, 16, 17, 18]]
+DOORS = {
+    "noises": lambda model, wm, keys: perturb.noises(model, wm, keys),
+    "score": lambda model, wm, keys: score.score(model, X, Y, wm, keys),
+    "score with noises": lambda model, wm, keys: score.score(model, X, Y, wm, keys, xis=perturb.noises(model, wm, UNBOUND)),
+    "author": lambda model, wm, keys: tracing.author(model, X, Y, wm, keys),
+    "token keys": lambda model, wm, keys: token_keys.per_token_of_keys(model, X, Y, wm, keys),
+}
+UNBOUND = [Key.from_seed(seed) for seed in range(5)]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_many_bound_keys_read_the_weights_once(model, wm, monkeypatch, door):
+    bound = [perturb.bind(model, wm, key) for key in UNBOUND]
+    read = {"the matrix": 0, "the model": 0}
+    sha256, digests = models.Linear.sha256, binding.digests
+
+    def counted(what: str, function):
+        def call(*arguments):
+            read[what] += 1
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(models.Linear, "sha256", counted("the matrix", sha256))
+    monkeypatch.setattr(binding, "digests", counted("the model", digests))
+    DOORS[door](model, wm, UNBOUND)
+    assert read == {"the matrix": 0, "the model": 0}, "unbound keys need none of it"
+    DOORS[door](model, wm, bound)
+    assert read == {"the matrix": 1, "the model": 1}

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import tiny_models
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from gaussmark_lib import joint
@@ -163,6 +164,40 @@ def test_a_damaged_state_is_refused(saved, damage):
     if saved.exists():
         saved.chmod(0o600)
     with pytest.raises(StateError, match="expected"):
+        joint.State.load(saved)
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.999])
+def test_one_wrong_bit_is_noticed(saved, place):
+    content = bytearray(saved.read_bytes())
+    header = 8 + int.from_bytes(content[:8], "little")
+    at = int(header + place * (len(content) - header))
+    content[at] ^= 1
+    saved.write_bytes(content)
+    with pytest.raises(StateError, match="damaged"):
+        joint.State.load(saved)
+
+
+@pytest.mark.parametrize("edit", [{"n_texts": 2}, {"log_e": {}}, {"notes": {}}, {"memory": None}, {"save": "x"}], ids=str)
+def test_an_edited_head_is_noticed(saved, edit):
+    with safe_open(saved, "pt") as file:
+        metadata = dict(file.metadata())
+    save_file(load_file(saved), saved, metadata | {"head": json.dumps(json.loads(metadata["head"]) | edit)})
+    saved.chmod(0o600)
+    with pytest.raises(StateError, match="damaged"):
+        joint.State.load(saved)
+
+
+def test_a_state_of_the_version_before_has_no_checksum(saved):
+    with safe_open(saved, "pt") as file:
+        metadata = dict(file.metadata())
+    del metadata["sha256"]
+    save_file(load_file(saved), saved, metadata)
+    saved.chmod(0o600)
+    assert joint.State.load(saved).n_texts == 3
+    save_file(load_file(saved), saved, metadata | {"head": "{}"})
+    saved.chmod(0o600)
+    with pytest.raises(StateError, match="edited"):
         joint.State.load(saved)
 
 

@@ -192,7 +192,7 @@ def test_a_path_is_seen_from_where_the_command_is_typed(tmp_path, monkeypatch, n
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(10**5000, "int of a length that cannot be shown"), ("\udcff", r"'\\udcff'"), ([0] * 1000, r"0, .*…")],
+    [(10**5000, "int of a length that cannot be shown"), ("\udcff", r"'\\udcff'"), ([0] * 1000, r"\[0, 0, .*\.\.\.\]")],
     ids=["digits", "half", "long"],
 )
 def test_values_that_no_file_can_hold_or_no_line_can_show_are_refused_in_a_short_message(value, shown):

@@ -1,0 +1,220 @@
+"""Names of files that are something else, or cannot be names: every reader and writer says so at once, and nothing is waited for or left."""
+
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import tiny_lm
+from small_notebooks import parameters, write
+
+from gaussmark_lib import cli, files, models, perturb, runs, sweeps
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.joint import State
+from gaussmark_lib.keys import Key
+from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.runs import folder, presets
+from gaussmark_lib.schemes import cache
+from gaussmark_lib.tracing import Codebook
+
+WM, KEY = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
+PATIENCE = 10  # seconds
+pytestmark = pytest.mark.usefixtures("no_types_checked")
+LONG = "n" * 300
+NO_NAMES = [None, 5, b"name", ["name"], 0.5, "", "zero\0byte"]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder to be in, with one of everything that can have a name."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    os.mkfifo("pipe.jsonl")
+    Path("folder").mkdir()
+    Path("file").write_text("some text")
+    Path("loop").symlink_to("loop")
+    Path("endless").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        yield tmp_path
+
+
+ODD = ["", "pipe", "socket", "loop", "endless", "/dev/zero", "/dev/full", LONG, f"folder/{LONG}", "missing/x", "file/x", "\udcff", "a/" * 3000]
+
+
+class WaitedError(BaseException):
+    """Nobody catches it."""
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise WaitedError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """What is wrong with it; "" for one of the library's errors. In a thread, because native code does not listen to signals."""
+    found = ["waits"]
+
+    def work() -> None:
+        try:
+            found[0] = f"was accepted: {call()!r}"
+        except GaussMarkError as error:
+            found[0] = "" if re.search("expected|cannot|called|should be", str(error)) and "Errno" not in str(error) else f"says too little: {error}"
+        except Exception as error:
+            found[0] = f"{type(error).__name__}: {error}"
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return found[0]
+
+
+READERS: dict[str, Callable] = {
+    "Key.load": Key.load,
+    "State.load": State.load,
+    "Codebook.load": lambda name: Codebook.load(name, KEY),
+    "presets.read": presets.read,
+    "models.load": lambda name: models.load(name, device="cpu"),
+    "runs.run": lambda name: runs.run(name, progress=False),
+    "sweep": lambda name: sweeps.sweep(name, {"x": [1]}, progress=False),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_is_refused_at_once(place, reader):
+    names = [*ODD, "folder", "file", *(Path(name) for name in ODD if name)]
+    found = {repr(name)[:60]: wrong for name in names if (wrong := outcome(lambda name=name: READERS[reader](name)))}
+    assert not found
+
+
+WRITERS: dict[str, Callable] = {
+    "Key.save": KEY.save,
+    "State.save": lambda name: State().save(name),
+    "Codebook.save": lambda name: Codebook(KEY, 9, 3).save(name),
+    "perturb.export": lambda name: perturb.export(tiny_lm.build().model, WM, KEY, name),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(place, writer):
+    before = sorted(place.rglob("*"))
+    names = ["", LONG, f"folder/{LONG}", "file/x", "a/" * 3000]
+    found = {repr(name)[:60]: wrong for name in names if (wrong := outcome(lambda name=name: WRITERS[writer](name)))}
+    assert not found
+    assert sorted(place.rglob("*")) == before
+
+
+ROOTS: dict[str, Callable] = {
+    "runs.find": lambda root: runs.find("demo.ipynb", root=root),
+    "runs.run": lambda root: runs.run("demo.ipynb", root=root, progress=False),
+    "sweep": lambda root: sweeps.sweep("demo.ipynb", {"x": [1]}, root=root, progress=False),
+    "cache": lambda root: cache.responses(tiny_lm.build().model, None, [[3]], 1, folder=root),
+    "folder.read": folder.read,
+    "folder.load": folder.load,
+    "runs.reference": runs.reference,
+    **READERS,
+    **WRITERS,
+}
+NONE_IS_FINE = ("runs.find", "runs.run", "sweep", "cache")
+
+
+@pytest.mark.parametrize("function", ROOTS)
+def test_what_is_no_name_is_refused(place, function):
+    write(place / "demo.ipynb", parameters())
+    names = [name for name in NO_NAMES if name is not None or function not in NONE_IS_FINE]
+    assert not {repr(name): wrong for name in names if (wrong := outcome(lambda: ROOTS[function](name)))}  # noqa: B023 - called at once
+
+
+def test_a_folder_of_records_may_be_a_string(place):
+    write(place / "demo.ipynb", parameters())
+    assert runs.find("demo.ipynb", root="records") is None
+    for wrong in (5, "x", [("x", 1)]):
+        with pytest.raises(GaussMarkError, match="expected a mapping"):
+            runs.find("demo.ipynb", wrong)
+        with pytest.raises(GaussMarkError, match="expected a mapping"):
+            sweeps.sweep("demo.ipynb", wrong)
+
+
+def test_what_the_shell_has_opened_is_read(place):
+    """``--key <(pass show key)``: a pipe, which somebody writes to."""
+    reading, writing = os.pipe()
+    os.write(writing, KEY.save(place / "key").read_bytes())
+    os.close(writing)
+    assert Key.load(f"/dev/fd/{reading}") == KEY
+    os.close(reading)
+    with pytest.raises(OSError, match="expected a file, found a pipe"):
+        files.refuse_others("pipe")
+
+
+T = ["--text", "Returns the mean."]
+DETECT = ["detect", "--key", "KEY"]
+COMMANDS = [
+    ["run", "demo.ipynb", "-f"],
+    ["run", "NAME", "--parameters"],
+    ["sweep", "demo.ipynb", "--workers", "0", "--grid"],
+    ["sweep", "demo.ipynb", "--grid", "grid.yaml", "--cluster"],
+    ["detect", *T, "--key"],
+    DETECT,
+    [*DETECT, "grid.yaml"],
+    [*DETECT, *T, "--prompt-file"],
+    [*DETECT, *T, "--codebook"],
+    [*DETECT, *T, "--given"],
+    [*DETECT, *T, "--stream"],
+    [*DETECT, *T, "--model"],
+    ["key", "show"],
+    ["key", "users", "new.json", "--users", "9", "--key"],
+    ["export", "new", "--key"],
+    ["audit", "card", "--key"],
+    ["audit", "card", "--key", "KEY", "--text"],
+    ["audit", "NAME", "--key", "KEY"],
+    ["key", "new", "NAME", "--weight", tiny_lm.WEIGHT, "--sigma", "0.2"],
+    ["key", "users", "NAME", "--key", "KEY", "--users", "9"],
+    ["export", "NAME", "--key", "KEY"],
+    [*DETECT, "file", "--out"],
+]
+ACCEPTED = {("audit", "pipe"), ("audit", "socket"), ("audit", "loop"), ("audit", "endless"), ("key new", "\udcff"), ("key users", "\udcff")}
+ACCEPTED |= {("export", "\udcff"), ("export", "missing/x"), ("detect --out", "\udcff"), ("detect --stream", "\udcff")}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_say_so_in_one_sentence(place, monkeypatch, capfd, command):
+    lm, load = tiny_lm.build(), models.load
+    monkeypatch.setattr(models, "load", lambda name, **more: lm if name == "doclm" else load(name, **more))
+    write(place / "demo.ipynb", parameters())
+    Path("grid.yaml").write_text("x: [1, 2]")
+    perturb.bind(lm.model, WM, KEY).save("key")
+    before, found = sorted(place.rglob("*")), {}
+    what = " ".join(word for word in (*command[:2], command[-1]) if word in ("key", "new", "users", "export", "audit", "detect", "--out", "--stream"))
+    for name in [*ODD, *(["/dev/null"] if "--cluster" not in command else [])]:
+        if (what, name) in ACCEPTED:
+            continue
+        words = [{"NAME": name, "KEY": "key"}.get(word, word) for word in command]
+        words = words if "NAME" in command else [*words, name]
+        try:
+            with patience():
+                code = cli.main(words)
+        except SystemExit as stopped:
+            code = stopped.code
+        except WaitedError:
+            code = "waits"
+        except Exception as error:
+            code = f"{type(error).__name__}: {error}"
+        out, err = capfd.readouterr()
+        if code != cli.REFUSED or out or "Traceback" in err or "Errno" in err or not re.search("^(gaussmark|usage): ", err, re.MULTILINE):
+            found[name[:40]] = (code, out, err[-200:])
+    assert not found
+    assert sorted(place.rglob("*")) == before
