@@ -34,7 +34,6 @@ OTHER = {
         "n_prompts": 4,
         "n_tokens": 40,
         "n_passage": 40,
-        "tasks": [],
         "n_check": 4,
         "search_steps": 2,
     },
