@@ -28,7 +28,8 @@ CAUGHT_SHARE, AT_ONCE, TIMEOUT = 0.95, 2, 240
 TESTS = {
     "perturb.py": "unit/test_perturb.py unit/test_keys.py unit/test_perturb_export.py oracle/test_score.py oracle/test_rank_reduce.py",
     "score.py": "oracle/test_score.py unit/test_score.py unit/test_score_on_error.py",
-    "gradients.py": "oracle/test_gradients.py oracle/test_score.py oracle/test_batch_invariance.py unit/test_score_leaves_no_trace.py unit/test_score.py",
+    "gradients.py": "oracle/test_gradients.py oracle/test_score.py oracle/test_batch_invariance.py"
+    " unit/test_score_leaves_no_trace.py unit/test_score.py",
     "kgw.py": "unit/test_kgw.py",
     "schemes/gumbel.py": "unit/schemes/test_gumbel.py",
     "corrupt/edits.py": "unit/corrupt/test_edits.py",

@@ -59,6 +59,14 @@ def pages(corpus: pd.DataFrame, split: str) -> list[str]:
     return corpus[corpus["split"] == split].groupby("source")["text"].apply("\n\n".join).tolist()
 
 
+def enough(pages: list[str], n_tokens: int) -> list[str]:
+    """Every k-th page, so that they hold about ten times the text that training on ``n_tokens`` reads, at five characters a token, or all pages.
+
+    Two million characters at least: a short run does not wait for text that it never reads, and its tokenizer still sees enough.
+    """
+    return pages[:: max(1, sum(map(len, pages)) // max(50 * n_tokens, 2_000_000))]
+
+
 def train_tokenizer(texts: list[str], vocab: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE (any text round-trips) whose one special token ends a text and pads."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -57,6 +57,26 @@ def cost_of_noise(passages: pd.DataFrame) -> stats.Estimate:
     return stats.paired(nats[nats.columns.min()], nats[nats.columns.max()]).change
 
 
+def cheapest(
+    cells: pd.DataFrame, passages: pd.DataFrame, *, psi: tuple[float, float] = (1.0, 4.0), n_resamples: int = stats.N_RESAMPLES, seed: int = 0
+) -> pd.Series:
+    """By weight, the share of resamples of the passages in which its Δ cross-entropy per ψ² is the smallest: how sure that order is.
+
+    A weight's Δ/ψ² is the median over its cells with a measured ψ in the range, ψ taken as it was measured; weights without any are left out.
+
+    Args:
+        cells: of ``layer_sigma_sweep.summary``. passages: of ``layer_sigma_sweep.cost``.
+    """
+    usable = cells[cells["psi"].between(*psi)].set_index(["weight", "sigma"])["psi"]
+    if usable.empty:
+        return pd.Series(dtype=float)
+    rises = passages.assign(delta=passages["watermarked"] - passages["base"]).pivot(index=["weight", "sigma"], columns="passage", values="delta")
+    chosen = np.random.default_rng(seed).integers(rises.shape[1], size=(n_resamples, rises.shape[1]))
+    drawn = rises.loc[usable.index].to_numpy()[:, chosen].mean(2) / usable.to_numpy()[:, None] ** 2
+    medians = pd.DataFrame(drawn, index=usable.index).groupby(level="weight", sort=False).median()
+    return medians.idxmin().value_counts(normalize=True).reindex(medians.index, fill_value=0.0)
+
+
 def power(texts: pd.DataFrame, level: float, **options) -> stats.Estimate:
     """Share detected of texts of one cell, over prompts and keys."""
     return _over_cells(texts, texts["psi"] >= stats.threshold(level), share=True, **options)

@@ -23,6 +23,7 @@ def measure(
     keys: Sequence[perturb.Key],
     n_tokens: int,
     *,
+    ratio_of: perturb.Watermark | None = None,
     seed: int = 0,
     dtype: str | None = None,
     **sampling,
@@ -31,6 +32,7 @@ def measure(
 
     Args:
         watermarks: of one weight, without projection. keys: at least two, as a text is also tested for another key, the next of the list.
+        ratio_of: the one whose log likelihood ratios are measured; all by default. The others have no rows of plain texts, and NaN for the ratio.
         dtype: lowest precision of scoring and of likelihoods. sampling: ``top_p, temperature, until_end``.
 
     Returns:
@@ -45,13 +47,16 @@ def measure(
     own, of_plain = written_and_scored.own_rows(scores, keys).assign(kind=OWN), scores[scores["kind"] == PLAIN]
     tables = []
     for (wm, key), texts in zip(cells, marked, strict=True):
-        with models.computing_in(lm.model, precision):
-            price = divergence.per_text(lm.model, prompts, texts, wm, key)
-            with perturb.watermarked(lm.model, wm, key):
-                log_lik, plain_log_lik = (_log_likelihoods(lm.model, prompts, written) for written in (texts, plain))
         mine = own[(own["sigma"] == wm.sigma) & (own["key_id"] == key.key_id)].sort_values("prompt")
         theirs = of_plain[of_plain["key_id"] == key.key_id].sort_values("prompt").assign(sigma=wm.sigma)
-        tables += [mine.assign(log_ratio=log_lik - mine["log_lik"], price=price), theirs.assign(log_ratio=plain_log_lik - theirs["log_lik"])]
+        with models.computing_in(lm.model, precision):
+            mine = mine.assign(price=divergence.per_text(lm.model, prompts, texts, wm, key), log_ratio=np.nan)
+            if ratio_of not in (None, wm):
+                tables.append(mine)
+                continue
+            with perturb.watermarked(lm.model, wm, key):
+                for rows, written in ((mine, texts), (theirs, plain)):
+                    tables.append(rows.assign(log_ratio=_log_likelihoods(lm.model, prompts, written) - rows["log_lik"]))
     table = pd.concat(tables, ignore_index=True)
     length = table["sigma"] * table["grad_norm"]
     return table.assign(first_order=length * table["psi"] - length**2 / 2)[COLUMNS]

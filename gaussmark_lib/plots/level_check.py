@@ -27,7 +27,7 @@ def qq(table: pd.DataFrame, caption: str) -> Figure:
     for axes, title in ((left, "All pairs of a key and a text"), (right, "Each kind of text")):
         axes.plot([least, 1], [least, 1], **style.THIN, label="observed = expected")
         axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p", title=title, xlim=(start, 1.2), ylim=(least, 1.2))
-        axes.legend(loc="upper left")
+        axes.legend(loc="lower right")
     left.set_ylabel("observed p")
     return style.caption(figure, caption)
 
@@ -67,7 +67,7 @@ def trap(table: pd.DataFrame, expected: float, caption: str) -> Figure:
     """ψ of unwatermarked text with the gradient at θ and at θ + ξ (columns ``psi``, ``at``), the N(0, 1) that p-values assume, and −σ·mean‖G‖."""
     figure, axes = plt.subplots(figsize=(8.4, 4.2))
     for (at, rows), colour in zip(table.groupby("at", sort=False), (style.PLAIN, style.WRONG_KEY), strict=True):
-        axes.hist(rows["psi"], bins=25, density=True, alpha=0.5, color=colour, label=f"gradient at {at}")
+        axes.hist(rows["psi"], bins="auto", density=True, alpha=0.5, color=colour, label=f"gradient at {at}")
     style.normal_density(axes, min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()))
     axes.axvline(expected, **style.DASHED, label=f"−σ · mean ‖G‖ = {expected:.2f}")
     axes.set(xlabel="ψ of unwatermarked text", ylabel="density")

@@ -160,7 +160,7 @@ def robustness(shares: pd.DataFrame, against: pd.DataFrame, level: float, captio
 
 def sides(table: pd.DataFrame, caption: str) -> Figure:
     """Mean ψ with its interval beside the predicted one, a row a scheme (``scheme, predicted_psi, psi, psi_low, psi_high``)."""
-    figure, axes = plt.subplots(figsize=(6.4, 0.5 * len(table) + 1.6))
+    figure, axes = plt.subplots(figsize=(6.4, 0.5 * len(table) + 2.2))
     intervals.bars(axes, range(len(table)), table, "psi", horizontal=True, color=style.WATERMARKED, label="measured, 95%")
     axes.plot(table["predicted_psi"], range(len(table)), "x", color=style.THEORY, markersize=8, label="predicted from plain text")
     style.categories(axes, table["scheme"])

@@ -37,7 +37,7 @@ def test_new_keys_are_all_different_and_a_seed_always_gives_the_same():
 def test_a_seed_is_a_whole_number():
     assert Key.from_seed(np.int64(3)) == Key.from_seed(3)
     for seed in (1.5, "1", None):  # rounded, it would quietly be another key's seed
-        with pytest.raises(TypeError, match="integer"):
+        with pytest.raises(KeyFileError, match="seed: expected a whole number"):
             Key.from_seed(seed)
 
 

@@ -203,3 +203,23 @@ def test_on_doclm_the_prediction_holds_and_ends():
     assert far.high < 0.2 * 40 * 2.5, "with forty times the noise, most of what the line promises is gone"
     wrong = stats.tpr(texts["wrong_psi"], 0.05, confidence=0.999)
     assert wrong.low <= 0.05 <= wrong.high
+
+
+def test_how_often_a_weight_is_the_cheapest_is_a_loop_over_resampled_passages():
+    cells = pd.DataFrame({"weight": ["a", "a", "b", "c"], "sigma": [0.1, 0.2, 0.1, 0.1], "psi": [1.5, 3.0, 2.0, 9.0]})
+    rng = np.random.default_rng(0)
+    passages = pd.DataFrame(
+        [
+            (w, s, i, 1.0, 1.0 + rate * psi**2 + rng.normal(0, 0.5))
+            for w, s, psi, rate in [("a", 0.1, 1.5, 0.3), ("a", 0.2, 3.0, 0.3), ("b", 0.1, 2.0, 0.25), ("c", 0.1, 9.0, 0.0)]
+            for i in range(10)
+        ],
+        columns=["weight", "sigma", "passage", "base", "watermarked"],
+    )
+    found, draws = map_claims.cheapest(cells, passages, n_resamples=40, seed=5), np.random.default_rng(5).integers(10, size=(40, 10))
+    rise = passages.set_index(["weight", "sigma", "passage"]).eval("watermarked - base")
+    of = {cell: np.array([rise[cell][row].mean() for row in draws]) for cell in [("a", 0.1), ("a", 0.2), ("b", 0.1)]}
+    a, b = (of["a", 0.1] / 1.5**2 + of["a", 0.2] / 3.0**2) / 2, of["b", 0.1] / 2.0**2
+    assert found.to_dict() == {"a": pytest.approx((a < b).mean()), "b": pytest.approx((b < a).mean())}  # c's ψ is out of the range
+    assert 0 < found["a"] < found["b"]
+    assert map_claims.cheapest(cells.assign(psi=9.0), passages).empty

@@ -52,6 +52,15 @@ def test_there_is_a_row_for_each_text_watermark_and_key(table):
     assert not table.duplicated(["kind", "sigma", "key_id", "prompt"]).any()
 
 
+def test_the_ratios_of_one_watermark_alone_are_those_of_all(table):
+    alone = motivation.measure(LM, PROMPTS, WMS, KEYS, 12, ratio_of=WMS[1], seed=7, top_p=0.9)
+    pd.testing.assert_frame_equal(*(rows[rows["sigma"] == WMS[1].sigma].reset_index(drop=True) for rows in (alone, table)))
+    other, same = (rows[(rows["sigma"] == WMS[0].sigma) & (rows["kind"] == OWN)].reset_index(drop=True) for rows in (alone, table))
+    pd.testing.assert_frame_equal(other.drop(columns="log_ratio"), same.drop(columns="log_ratio"))
+    assert other["log_ratio"].isna().all()
+    assert len(alone) == len(table) - len(KEYS) * len(PROMPTS)
+
+
 def test_for_a_short_step_the_log_ratio_is_the_inner_product_and_for_a_shorter_one_more_so():
     """log p_{θ+ξ} − log p_θ − ⟨ξ, G⟩ is of second order: a tenth of the step, a hundredth of the difference."""
     apart = []

@@ -227,3 +227,11 @@ def test_pages_are_the_paragraphs_of_a_split_file_by_file():
     )
     assert train.pages(corpus, "train") == ["A1\n\nA3", "B1"]
     assert train.pages(corpus, "heldout") == ["A2"]
+
+
+def test_a_short_run_reads_every_kth_page_and_a_long_one_all():
+    pages = [f"{i:04d}" * 2_500 for i in range(1_000)]  # ten million characters
+    assert train.enough(pages, 10) == pages[::5]
+    assert train.enough(pages, 100_000) == pages[::2]
+    assert train.enough(pages, 200_000) == train.enough(pages, 10**7) == pages
+    assert train.enough(pages[:1], 10) == pages[:1]
