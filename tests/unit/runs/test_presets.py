@@ -109,7 +109,7 @@ def test_nan_is_read():
 
 @pytest.mark.parametrize("name", ["", "x" * 300, "\0", "\ud800"])
 def test_names_that_no_file_can_have(folder, name):
-    with pytest.raises(ParameterError, match="no preset is called|preset: expected the name of a file"):
+    with pytest.raises(ParameterError, match=r"no preset is called|preset: expected the name of a file"):
         presets.read(name)
 
 
