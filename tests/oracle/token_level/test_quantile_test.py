@@ -60,7 +60,7 @@ def test_the_exact_level_is_the_sum_over_all_outcomes(n, quantile, alpha_0):
 
 @pytest.mark.parametrize(("quantile", "alpha_0"), [(0.85, 0.1), (0.45, 0.5), (0.6, 0.3)])
 def test_the_exact_level_is_the_simulated_one(quantile, alpha_0):
-    gammas = np.random.default_rng(0).standard_normal((20_000, 50))
+    gammas = np.random.default_rng(0).standard_normal((6_000, 50))
     hits = sum(q.detected(row, quantile, alpha_0) for row in gammas)
     assert distributions.binomtest(hits, len(gammas), q.exact_level(50, quantile, alpha_0)).pvalue > 1e-3
 

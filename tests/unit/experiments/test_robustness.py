@@ -157,22 +157,22 @@ def test_the_level_holds_for_every_scheme_and_corruption():
 
 @pytest.mark.usefixtures("no_table_of_selfhash")
 def test_null_levels_count_the_alarms_of_fresh_keys():
-    """Against scoring one by one, at a level of .05 that is hit: 30 keys a text, none shared. The level itself is in oracle/test_levels."""
+    """Against scoring one by one, at a level of .05 that is hit: 12 keys a text, none shared. The level itself is in oracle/test_levels."""
     chosen = {"no prompt": CHANGES["no prompt"], "delete at random": CHANGES["delete at random"]}
     several = [SCHEMES[0], SCHEMES[2]]
-    found = robustness.null_levels(LM, several, PROMPTS, RESPONSES, chosen, 0.3, keys_per_text=30, first_seed=50)
+    found = robustness.null_levels(LM, several, PROMPTS, RESPONSES, chosen, 0.3, keys_per_text=12, first_seed=50)
     assert len(found) == 2 * 2 * 2
-    assert (found["n"] == 6 * 30).all()
+    assert (found["n"] == 6 * 12).all()
     p_values = {}
     for scheme, (name, change) in product(several, chosen.items()):
         x, y = change(PROMPTS, RESPONSES, 0.3, 50)
-        one_by_one = (scheme.rekeyed(50 + 30 * i + j).score(LM.model, [x[i]], [y[i]]) for i in range(6) for j in range(30))
+        one_by_one = (scheme.rekeyed(50 + 12 * i + j).score(LM.model, [x[i]], [y[i]]) for i in range(6) for j in range(12))
         p_values[scheme.name, name] = np.array([table["p_value"][0] for table in one_by_one])
     for row in found.itertuples():
         p = p_values[row.scheme, row.corruption]
         assert row.value == (p <= row.level).mean()
         assert row.exceeds == (row.low > row.level)
-        assert row.p_excess == pytest.approx(sum(binom.pmf(k, 180, row.level) for k in range((p <= row.level).sum(), 181)))
+        assert row.p_excess == pytest.approx(sum(binom.pmf(k, 72, row.level) for k in range((p <= row.level).sum(), 73)))
     assert found["value"].nunique() > 2
 
 
