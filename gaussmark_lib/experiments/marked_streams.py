@@ -14,7 +14,7 @@ import torch
 from gaussmark_lib import generate_many, models, perturb, stats
 from gaussmark_lib.corrupt import Pairs
 from gaussmark_lib.experiments import one_key_in_production as production
-from gaussmark_lib.joint import law
+from gaussmark_lib.joint import law, stream
 from gaussmark_lib.tokens import Texts
 
 COLUMNS = ["key_id", "every", "place", "marked", "psi", "innovation", "promised", "expected", "forecast", "cosine"]
@@ -74,7 +74,7 @@ def _stream(units: torch.Tensor, norms: np.ndarray, z: torch.Tensor, marked: np.
 
 def watched(streams: pd.DataFrame, share: float = 0.1) -> pd.DataFrame:
     """The streams with the running evidence of each, ``log_e``."""
-    bets = production.evidence(streams["innovation"].fillna(0).to_numpy()[:, None], streams["promised"].to_numpy()[:, None], share)[:, 0]
+    bets = stream.log_bets(streams["innovation"].fillna(0).to_numpy(), streams["promised"].to_numpy(), share)
     found = streams.assign(log_e=bets)
     return found.assign(log_e=found.groupby(["key_id", "every"], sort=False)["log_e"].cumsum())
 
