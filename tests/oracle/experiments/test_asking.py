@@ -1,9 +1,13 @@
 """An asker's gain, against the library's stream, on a tiny model."""
 
+import functools
+import operator
+
 import numpy as np
 import pandas as pd
 import tiny_lm
 import tiny_models
+import torch
 
 from gaussmark_lib import joint
 from gaussmark_lib.experiments import asking
@@ -11,6 +15,7 @@ from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()
+D = LM.model.get_parameter(WM.weight).numel()
 RNG = np.random.default_rng(0)
 PAIRS = tiny_models.random_ids(RNG, *[4] * 8), tiny_models.random_ids(RNG, *[20] * 8)
 
@@ -39,6 +44,16 @@ def test_the_innovation_is_that_of_the_librarys_stream(monkeypatch):
     assert abs(table["psi"].iloc[-1] - found["psi"]) < 1e-3
     assert abs(table["innovation"].iloc[-1] - found["innovation"]) < 1e-2
     assert sum(a != b for a, b in zip(asked[0], PAIRS[1][0], strict=True)) == 2
+
+
+def test_the_last_text_was_not_asked_about_though_there_are_few(monkeypatch):
+    asked = []
+    monkeypatch.setattr(asking.production, "directions", lambda lm, pairs, wm: asked.append(pairs[1]) or (torch.randn(len(pairs[1]), D), None))
+    for seed in range(12):
+        asked.clear()
+        asking.forged(LM, [5], [6, 7, 8], WM, Key.from_seed(seed), n_steps=2, n_tried=4, seed=seed)
+        *before, [last] = asked
+        assert last not in functools.reduce(operator.iadd, before, [])
 
 
 def test_rounded_answers_help_less():

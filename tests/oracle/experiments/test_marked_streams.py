@@ -40,6 +40,13 @@ def test_where_every_text_is_marked_no_plain_ones_are_needed():
     assert rows["forecast"].iloc[0] == pytest.approx(rows["expected"].iloc[0])
 
 
+def test_a_repeated_text_promises_nothing():
+    twice = [*PAIRS[0][:3], PAIRS[0][0]], [*PAIRS[1][:3], PAIRS[1][0]]
+    rows = marked_streams.mixed(LM, PAIRS[0], twice, WM, [Key.from_seed(0)], 20, every=[3])
+    assert rows["innovation"].isna().tolist() == [False, False, False, True]
+    assert rows["promised"].iloc[-1] == 0
+
+
 def equal_cosines(n, c, psi, rng):
     """A stream as the experiment tabulates it: n marked texts whose gradients have one cosine."""
     K = np.full((n, n), c) + (1 - c) * np.eye(n)
