@@ -4,7 +4,7 @@ All texts here are human, so ψ over real keys is N(0, K) by the law; the K used
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -12,14 +12,13 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from scipy.stats import chi2, multivariate_normal, norm
+from scipy.stats import binom, chi2, multivariate_normal, norm
 from torch import Tensor
 
-from gaussmark_lib import docs, generate_many, models, perturb, score, stats, texts
+from gaussmark_lib import docs, models, perturb, score, stats, texts
 from gaussmark_lib.corrupt import Pairs
 from gaussmark_lib.errors import CorpusError
-from gaussmark_lib.joint import law, repeats, stream
-from gaussmark_lib.joint.memory import Memory
+from gaussmark_lib.joint import law, stream
 
 # Kinds of human text beside those of ``texts``: (packages, ending of the files).
 FILES = {
@@ -27,7 +26,7 @@ FILES = {
     "headers": (("torch",), ".h"),  # C++ declarations
     "tables": (("scikit-learn",), ".csv"),  # numbers
 }
-KINDS = ("docs", "licences", "source", *FILES)
+KINDS = ("docs", "training", "licences", "source", *FILES)  # "training": the part of docs that the embedded model was trained on
 PER_FILE = 8  # pieces, so that one long file is not the kind
 
 
@@ -37,7 +36,9 @@ def human(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int
     if kind in FILES:
         rows = _pieces(lm, kind, wanted)
     else:
-        rows = (ids[:wanted] for ids in map(lm.encode, texts.load(kind, min_chars=6 * wanted if kind in KINDS else 1)["text"]) if len(ids) >= wanted)
+        known = {"kind": "docs", "split": "train"} if kind == "training" else {"kind": kind}
+        of_kind = texts.load(**known, min_chars=6 * wanted if kind in KINDS else 1)["text"]
+        rows = (ids[:wanted] for ids in map(lm.encode, of_kind) if len(ids) >= wanted)
     found = list(islice(rows, n))
     if len(found) < 4:
         raise CorpusError(f"{kind}: expected at least 4 texts of {wanted} tokens, found {len(found)}; ask for shorter ones")
@@ -55,8 +56,9 @@ def _pieces(lm: models.LM, kind: str, wanted: int):
 
 def directions(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, *, dtype: str | None = None) -> tuple[Float[Tensor, "n d"], np.ndarray]:
     """u_i = G_i/‖G_i‖ and ‖G_i‖ of each text, in order."""
-    found = sorted(score.gradients(lm.model, *pairs, wm, dtype=dtype), key=lambda one: one.text)
-    return torch.stack([law.unit(one) for one in found]), np.array([one.norm for one in found])
+    found = {one.text: (law.unit(one), one.norm) for one in score.gradients(lm.model, *pairs, wm, dtype=dtype)}
+    units, norms = zip(*(found[text] for text in sorted(found)), strict=True)
+    return torch.stack(units), np.array(norms)
 
 
 def over_keys(lm: models.LM, units: Float[Tensor, "n d"], wm: perturb.Watermark, seeds: Sequence[int], at_a_time: int = 32) -> np.ndarray:
@@ -81,6 +83,61 @@ def innovations(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -
             factor.append(coordinates, residual)
             kept.append(i)
     return np.array(r).T, np.array(residuals)
+
+
+def new_directions(units: Float[Tensor, "n d"], K: Float[np.ndarray, "n n"]) -> Float[Tensor, "new d"]:
+    """v_i, what direction i adds to those before it: orthonormal, a row for each text in which anything is new, with r_i = ⟨z, v_i⟩."""
+    kept = np.flatnonzero(innovations(np.zeros((1, len(K))), K)[1] > law.NOTHING_NEW)
+    factor = torch.from_numpy(np.linalg.cholesky(K[np.ix_(kept, kept)])).to(units.device)
+    found = units[kept.tolist()]
+    for part in torch.arange(units.shape[1]).split(1 << 13):
+        found[:, part] = torch.linalg.solve_triangular(factor, found[:, part].double(), upper=False).to(found)
+    return found
+
+
+def independent_pairs(
+    lm: models.LM, units: Mapping[str, Float[Tensor, "n d"]], wm: perturb.Watermark, seeds: Sequence[int], at_a_time: int = 32
+) -> dict[str, dict[str, np.ndarray]]:
+    """ψ and innovation of independent pairs, by kind: each key is drawn once and meets one text of the kind, the texts in turn.
+
+    Under its key, the innovation of a text is given all texts of its kind before it. All kinds share the keys.
+    """
+    wm = wm.on(lm.model)
+    both = {kind: {"ψ": rows, "innovation": new_directions(rows, law.inner(rows, rows))} for kind, rows in units.items()}
+    found: dict = {kind: {name: [] for name in pair} for kind, pair in both.items()}
+    for start in range(0, len(seeds), at_a_time):
+        keys = [perturb.Key.from_seed(seed) for seed in seeds[start : start + at_a_time]]
+        xis = perturb.noises(lm.model, wm, keys).flatten(1)
+        for kind, pair in both.items():
+            for name, rows in pair.items():
+                turn = torch.arange(start, start + len(keys)) % len(rows)
+                found[kind][name].append((xis.to(rows)[:, None] @ rows[turn, :, None]).flatten().double().cpu().numpy() / wm.sigma)
+    return {kind: {name: np.concatenate(parts) for name, parts in pair.items()} for kind, pair in found.items()}
+
+
+def realised(pairs: Mapping[str, Mapping[str, np.ndarray]], at: tuple[float, ...] = (0.05, 0.01, 0.001), error: float = 0.01) -> pd.DataFrame:
+    """The level of independent pairs beside the nominal one: ``kind, statistic`` and the columns of ``stats.levels``.
+
+    All intervals together miss with a probability of at most ``error`` (Bonferroni).
+    """
+    confidence = 1 - error / (len(at) * sum(map(len, pairs.values())))
+    tables = [stats.levels(values, at, confidence).assign(kind=kind, statistic=name) for kind, pair in pairs.items() for name, values in pair.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+def quantile(values: Float[np.ndarray, " n"], q: float) -> stats.Estimate:
+    """The q-quantile with the interval that order statistics give, 95%, whatever the distribution."""
+    ordered = np.sort(values)
+    low, high = binom.interval(0.95, len(values), q)
+    return stats.Estimate(float(np.quantile(values, q)), float(ordered[int(low)]), float(ordered[min(int(high), len(values) - 1)]), len(values))
+
+
+def beyond_binomial(alarms: Float[np.ndarray, " keys"], n: int, level: float = 0.05) -> tuple[stats.Estimate, float]:
+    """Of n innovations a key: the 95th percentile over keys of their rate of false alarms less the binomial one, and the greatest rate less the one
+    that a key exceeds with probability 1e-5.
+    """
+    q95, usual = quantile(alarms, 0.95), binom.ppf(0.95, n, level) / n
+    return stats.Estimate(q95.value - usual, q95.low - usual, q95.high - usual, q95.n), float(alarms.max() - binom.isf(1e-5, n, level) / n)
 
 
 def false_alarms(values: Float[np.ndarray, "keys n"], level: float = 0.05) -> np.ndarray:
@@ -121,74 +178,6 @@ def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], level
 def evidence(r: Float[np.ndarray, "keys n"], promised: Float[np.ndarray, " n"], share: float = 0.1) -> np.ndarray:
     """The running log E of each key, shape (keys, texts)."""
     return stream.log_bets(r, promised, share).cumsum(1)
-
-
-def mixed_streams(
-    lm: models.LM, prompts: Sequence, plain: Pairs, wm: perturb.Watermark, keys: Sequence[perturb.Key], n_tokens: int, *, every: int, seed: int = 0
-) -> pd.DataFrame:
-    """A stream a key: the plain texts, of which every ``every``-th is exchanged for one that the key has written.
-
-    Returns ``key_id, place, marked, psi, innovation, promised``; innovations are given all that stood before in the stream.
-    """
-    marked = list(range(every - 1, len(plain[0]), every))
-    asked = [prompts[i % len(prompts)] for i in range(len(marked))]
-    written = generate_many.sample(lm.model, asked, [(wm, key) for key in keys], n_tokens, seed=list(range(seed, seed + len(keys))))
-    units, norms = directions(lm, plain, wm)
-    tables = []
-    for key, own in zip(keys, written, strict=True):
-        own_units, own_norms = directions(lm, (asked, own), wm)
-        both, both_norms = units.clone(), norms.copy()
-        both[marked], both_norms[marked] = own_units, own_norms
-        z = (perturb.noise(lm.model, wm, key).flatten() / wm.sigma).to(both)
-        psi, memory = law.inner(both, z[None]), Memory(both.shape[1], 1, 1 << 34)
-        answers = [memory.ask(u, value, repeats.runs([i]), i) for i, (u, value) in enumerate(zip(both, psi, strict=True))]
-        rows = {"place": range(len(both)), "marked": np.isin(range(len(both)), marked), "psi": psi[:, 0]}
-        rows |= {"innovation": [float(one.innovation[0]) for one in answers], "promised": wm.sigma * both_norms * [one.residual for one in answers]}
-        tables.append(pd.DataFrame(rows).assign(key_id=key.key_id))
-    return pd.concat(tables, ignore_index=True)
-
-
-def forged(
-    lm: models.LM,
-    prompt: list,
-    response: list,
-    wm: perturb.Watermark,
-    key: perturb.Key,
-    *,
-    n_steps: int,
-    n_tried: int = 8,
-    digits: int | None = None,
-    seed: int = 0,
-) -> dict[str, float]:
-    """A human text edited until a detector that answers ψ accuses it: at each step the best of ``n_tried`` single-token edits is kept.
-
-    The last text is one edit further, so that it has not been asked about. ``digits``: how far ψ is rounded in each answer.
-
-    Returns ``psi`` (of the last text), ``innovation`` (given all questions), ``queries``.
-    """
-    wm, rng = wm.on(lm.model), np.random.default_rng(seed)
-    z = perturb.noise(lm.model, wm, key).flatten() / wm.sigma
-    memory, best, queries = Memory(z.numel(), 1, 1 << 34), list(response), 0
-    vocabulary = sorted(set(response))
-
-    def asked(tries: list[list[int]]) -> tuple[np.ndarray, float]:
-        units, _ = directions(lm, ([prompt] * len(tries), tries), wm)
-        psi = law.inner(units, z.to(units)[None])
-        answers = [memory.ask(u, value, repeats.runs([i]), i) for i, (u, value) in enumerate(zip(units, psi, strict=True))]
-        return psi[:, 0], float(answers[-1].innovation[0])
-
-    for _ in range(n_steps):
-        tries = [_edited(best, vocabulary, rng) for _ in range(n_tried)]
-        psi, _ = asked(tries)
-        best, queries = tries[int(np.argmax(psi if digits is None else psi.round(digits)))], queries + n_tried
-    psi, innovation = asked([_edited(best, vocabulary, rng)])
-    return {"psi": float(psi[0]), "innovation": innovation, "queries": queries}
-
-
-def _edited(ids: list[int], vocabulary: list[int], rng: np.random.Generator) -> list[int]:
-    edited = list(ids)
-    edited[int(rng.integers(len(ids)))] = int(rng.choice(vocabulary))
-    return edited
 
 
 def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], level: float = 0.05, *, n: int = 1999, seed: int = 0) -> pd.DataFrame:

@@ -5,20 +5,35 @@ Everything is measured on texts that a model writes under a known key, beside hu
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import generate, models, perturb, score, stats, tokens, tracing
+from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens, tracing
 from gaussmark_lib.corrupt import Pairs
+from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing import attribution, blocks, spans
 from gaussmark_lib.watermark import Watermark
 
 LEVEL = 0.05
 SCAN, BOUND, WINDOW, WHOLE = "scan, exact", "scan, Bonferroni", "fixed window", "whole text"
+
+
+def human(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]:
+    """Up to n beginnings of human texts, ``n_tokens`` each, all different; of "docs" also those that the embedded model was trained on, which are
+    as human, where the held-out ones are too few. CorpusError below four.
+    """
+    chars = 6 * n_tokens if text in texts.KINDS else None
+    splits = ("heldout", "train") if text == "docs" else ("heldout",)
+    rows = (row for split in splits for row in texts.load(text, split=split, n=2 * n if text == "c4" else None, min_chars=chars)["text"])
+    found = list(islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n))
+    if len(found) < min(n, 4):
+        raise CorpusError(f"{text}: expected at least 4 texts of {n_tokens} tokens, found {len(found)}; ask for shorter ones")
+    return found
 
 
 def users(book: tracing.Codebook, n: int) -> list[int]:

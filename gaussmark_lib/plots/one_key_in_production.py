@@ -34,9 +34,10 @@ def law(audit: pd.DataFrame, caption: str) -> Figure:
 def evidence(streams: pd.DataFrame, level: float, caption: str) -> Figure:
     """Running log E of each stream (columns ``stream, kind, place, log_e``), with the line of Ville's inequality."""
     figure, axes = plt.subplots()
-    palette = dict(zip(streams["kind"].unique(), [style.PLAIN, style.WATERMARKED, style.WRONG_KEY], strict=False))
+    palette = dict(zip(streams["kind"].unique(), [style.PLAIN, style.WATERMARKED, *style.COLOURS[2:4], *style.COLOURS[5:]], strict=False))
+    faint = max(0.1, min(0.5, 10 / streams["stream"].nunique()))
     for (_, kind), rows in streams.groupby(["stream", "kind"]):
-        axes.plot(rows["place"] + 1, rows["log_e"] / np.log(10), color=palette[kind], alpha=0.35, linewidth=0.9)
+        axes.plot(rows["place"] + 1, rows["log_e"] / np.log(10), color=palette[kind], alpha=faint, linewidth=0.9)
     for kind, colour in palette.items():
         axes.plot([], [], color=colour, label=kind)
     axes.axhline(-np.log10(level), **style.DASHED, label=f"1/α, α = {level}")
@@ -44,15 +45,38 @@ def evidence(streams: pd.DataFrame, level: float, caption: str) -> Figure:
     return style.caption(figure, caption, "When does the running evidence cross the line?")
 
 
-def attack(forged: pd.DataFrame, caption: str) -> Figure:
-    """ψ and innovation of forged texts (columns ``psi, innovation``), beside N(0, 1)."""
+def kept(by_place: pd.DataFrame, caption: str) -> Figure:
+    """Innovation over ψ of marked texts by place in a stream of which all are marked (``first, last, value, low, high, theory, one_factor``)."""
     figure, axes = plt.subplots()
-    for name, label, colour in (("psi", "ψ: a detector without memory", style.WRONG_KEY), ("innovation", "innovation: one with memory", style.PLAIN)):
-        axes.plot(forged[name], np.full(len(forged), 0.02 if name == "psi" else 0.05), "|", markersize=14, color=colour, label=label)
+    middle = (by_place["first"] + by_place["last"]) / 2
+    axes.plot(middle, by_place["theory"], color=style.THEORY, label="theory: L⁻¹σ‖G‖ over σ‖G‖")
+    axes.plot(middle, by_place["one_factor"], **style.DOTTED, label="1/(1 + nc), c: the marked gradients' mean cosine")
+    intervals.bars(axes, middle, by_place, color=style.WATERMARKED, label="measured")
+    axes.set(xlabel="place in the stream", ylabel="mean innovation over mean ψ")
+    axes.set_ylim(min(0.7, float(by_place["low"].min()) - 0.05), 1.08)
+    return style.caption(figure, caption, "What does a stream forget in which every text is marked?")
+
+
+def attack(forged: pd.DataFrame, climbs: np.ndarray, n_tried: int, caption: str) -> Figure:
+    """Left: ψ of the best text so far (attacks × steps) against the questions. Right: ψ and innovation of the forged texts (columns ``psi,
+    innovation``), beside N(0, 1).
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.0))
+    queries = n_tried * np.arange(1, climbs.shape[1] + 1)
+    left.plot(queries, climbs.T, color=style.WRONG_KEY, alpha=max(0.05, min(0.6, 5 / len(climbs))), linewidth=0.9)
+    left.plot(queries, climbs.mean(0), color=style.WRONG_KEY, linewidth=2.2, label="mean over keys")
+    left.set(xlabel="questions asked", ylabel="ψ of the best text so far", title="How far does an asker climb?")
     grid = np.linspace(-4, max(4.0, forged["psi"].max()), 300)
-    axes.plot(grid, norm.pdf(grid), **style.THIN, label="N(0, 1)")
-    axes.set(xlabel="statistic of the forged text", ylabel="density of N(0, 1)")
-    return style.caption(figure, caption, "What does an asker gain, with and without a memory?")
+    right.plot(grid, norm.pdf(grid), **style.THIN, label="N(0, 1)")
+    for name, label, colour in (("psi", "ψ: a detector without memory", style.WRONG_KEY), ("innovation", "innovation: one with memory", style.PLAIN)):
+        values = forged[name].dropna()
+        if len(values) >= 20:
+            right.hist(values, bins=np.arange(np.floor(values.min()), values.max() + 0.5, 0.5), density=True, color=colour, alpha=0.45, label=label)
+        else:
+            right.plot(values, np.full(len(values), 0.02 if name == "psi" else 0.05), "|", markersize=14, color=colour, label=label)
+    right.set(xlabel="statistic of the forged text", ylabel="density", title="What does a detector with memory say?")
+    style.legend_beside(right)
+    return style.caption(figure, caption)
 
 
 def family(rates: pd.DataFrame, level: float, caption: str) -> Figure:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
+import torch
 from scipy.stats import norm
 
 from gaussmark_lib import joint
@@ -74,20 +75,48 @@ def test_fisher_fails_with_one_key_and_the_joint_law_does_not():
     assert rates.loc["Šidák", "value"] == pytest.approx((1 - (1 - least) ** 20 <= 0.05).mean())
 
 
-def test_asking_raises_psi_and_leaves_the_rest_to_chance():
-    found = pd.DataFrame(production.forged(LM, PAIRS[0][i], PAIRS[1][i], WM, Key.from_seed(i), n_steps=5, seed=i) for i in range(6))
-    assert (found["queries"] == 40).all()
-    assert found["psi"].mean() > 1.5
-    assert abs(found["innovation"].mean()) < 3.3 / np.sqrt(6)
+def test_new_directions_are_orthonormal_and_carry_the_innovations():
+    units, _ = production.directions(LM, PAIRS, WM)
+    units = torch.cat([units, units[2:3]])  # a text twice
+    K = joint.law.inner(units, units)
+    new = production.new_directions(units, K)
+    np.testing.assert_allclose(joint.law.inner(new, new), np.eye(8), atol=1e-5)
+    psi = production.over_keys(LM, units, WM, range(3))
+    r = production.over_keys(LM, new, WM, range(3))
+    np.testing.assert_allclose(r, production.innovations(psi, K)[0], atol=1e-4)
 
 
-def test_marked_texts_stand_where_they_are_said_to():
-    keys = [Key.from_seed(i) for i in range(2)]
-    rows = production.mixed_streams(LM, PAIRS[0], PAIRS, WM, keys, 20, every=3, seed=1)
-    assert rows[rows["marked"]]["place"].tolist() == [2, 5, 2, 5]
-    plain = production.over_keys(LM, production.directions(LM, PAIRS, WM)[0], WM, [0])
-    own = rows[rows["key_id"] == keys[0].key_id]
-    np.testing.assert_allclose(own["psi"][~own["marked"]], plain[0][~own["marked"].to_numpy()], atol=1e-4)
+def test_independent_pairs_are_a_key_and_a_text_each():
+    units = {"a": production.directions(LM, PAIRS, WM)[0]}
+    units["b"] = units["a"][:3]
+    found = production.independent_pairs(LM, units, WM, range(10), at_a_time=4)
+    psi = {kind: production.over_keys(LM, rows, WM, range(10)) for kind, rows in units.items()}
+    for kind, rows in units.items():
+        turn = np.arange(10), np.arange(10) % len(rows)
+        np.testing.assert_allclose(found[kind]["ψ"], psi[kind][turn], atol=1e-4)
+        r, _ = production.innovations(psi[kind], joint.law.inner(rows, rows))
+        np.testing.assert_allclose(found[kind]["innovation"], r[turn], atol=1e-4)
+
+
+def test_levels_of_all_kinds_have_one_error():
+    rng = np.random.default_rng(0)
+    right = production.realised({"a": {"ψ": rng.standard_normal(4000)}})
+    assert right["holds"].all()
+    wrong = production.realised({"a": {"ψ": rng.standard_normal(4000) + 0.5}, "b": {"ψ": rng.standard_normal(4000)}})
+    assert wrong.groupby("kind")["holds"].all().to_dict() == {"a": False, "b": True}
+    assert wrong["high"].iloc[0] - wrong["low"].iloc[0] > right["high"].iloc[0] - right["low"].iloc[0] > 0
+
+
+def test_beyond_the_binomial():
+    rng = np.random.default_rng(0)
+    q95, greatest = production.beyond_binomial(rng.binomial(150, 0.05, 1000) / 150, 150)
+    assert q95.value < 1.05 / 150
+    assert greatest <= 0
+    q95, greatest = production.beyond_binomial(rng.binomial(150, rng.beta(1, 19, 1000)) / 150, 150)
+    assert q95.low > 1.05 / 150
+    assert greatest > 0
+    assert production.quantile(np.arange(1001.0), 0.95).value == 950
+    assert production.quantile(np.arange(1001.0), 0.95).low == pytest.approx(950 - 1.96 * np.sqrt(1001 * 0.95 * 0.05), abs=2)
 
 
 def test_the_card_is_data_and_a_page():

@@ -1,5 +1,8 @@
 """The experiments of 13 on a tiny model: what they hand to the notebook is what the library says, one by one."""
 
+import json
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +10,8 @@ import tiny_lm
 import torch
 
 from gaussmark_lib import perturb, score, tracing
-from gaussmark_lib.experiments import whose_text
+from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.experiments import peak_memory, whose_text
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
@@ -128,3 +132,26 @@ def test_the_weights_are_as_before(lm, work):
     before = lm.model.get_parameter(WM.weight).clone()
     whose_text.written(lm, prompts, WM, noises, 3)
     assert torch.equal(lm.model.get_parameter(WM.weight), before)
+
+
+def test_human_texts_are_different_and_of_one_length(lm, tmp_path):
+    found = whose_text.human(lm, "docs", 40, 30)
+    assert {len(ids) for ids in found} == {30}
+    assert len(set(map(tuple, found))) == 40
+    file = tmp_path / "own.jsonl"
+    file.write_text("\n".join(json.dumps({"text": f"{i} is a text of enough characters for these tokens"}) for i in range(6)))
+    assert len(whose_text.human(lm, str(file), 40, 10)) == 6
+    with pytest.raises(CorpusError, match="at least 4 texts of 5000 tokens"):
+        whose_text.human(lm, str(file), 40, 5000)
+
+
+def test_the_memory_of_a_call_is_what_it_holds_at_most():
+    def call(mebibytes):
+        held = torch.ones(mebibytes << 18)
+        time.sleep(0.05)
+        return float(held.sum())
+
+    small, large = (peak_memory.measured(lambda n=n: call(n)) for n in (4, 400))
+    assert large[0] == 400 << 18
+    assert 350 < large[1] < 500
+    assert small[1] < 100
