@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from gaussmark_lib.errors import GaussMarkError
 
 LINES = (".jsonl", ".jsonl.gz")
 IN_FOLDERS = (".txt", ".md", *LINES)
+MOST = 100_000  # files and folders in a folder: a walk over a whole disk would look like a hang
 
 
 class Item(NamedTuple):
@@ -75,7 +77,10 @@ def _of(name: str, lines: bool) -> Iterator[Item]:
 
 def _in_folder(folder: Path) -> list[Path]:
     try:
-        return sorted(file for file in folder.rglob("*") if file.name.endswith(IN_FOLDERS) and file.is_file())
+        inside = list(islice(folder.rglob("*"), MOST + 1))
+        if len(inside) > MOST:
+            raise GaussMarkError(f"{str(folder)!r}: expected a folder of at most {MOST:,} files and folders; name smaller ones, or one .jsonl file")
+        return sorted(file for file in inside if file.name.endswith(IN_FOLDERS) and file.is_file())
     except OSError as error:
         raise GaussMarkError(f"cannot read the folder {str(folder)!r}: {error.strerror}: {error.filename}; expected one that can be read") from None
 

@@ -14,6 +14,7 @@ import tiny_lm
 
 from gaussmark_lib import cli, joint, models, perturb, score, stats, tracing
 from gaussmark_lib.cli import answers, inputs, scoring
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
@@ -289,3 +290,13 @@ def test_a_digest_is_of_text_and_prompt():
     item = inputs.Item("a", "text", "prompt")
     assert item.digest == inputs.Item("another name", "text", "prompt").digest
     assert len({item.digest, inputs.Item("a", "text").digest, inputs.Item("a", "other", "prompt").digest, inputs.Item("a", error="x").digest}) == 4
+
+
+def test_a_folder_of_too_many_files_is_refused_before_it_is_walked_through(tmp_path, monkeypatch):
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("A text.")
+    monkeypatch.setattr(inputs, "MOST", 4)
+    assert len(list(inputs.items([str(tmp_path)]))) == 4
+    (tmp_path / "4.bin").write_bytes(b"")
+    with pytest.raises(GaussMarkError, match="expected a folder of at most 4 files"):
+        inputs.items([str(tmp_path)])
