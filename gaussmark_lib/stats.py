@@ -158,8 +158,8 @@ def crossed_interval(
 
     Texts of one prompt are alike, and so are those of one key. So prompts and keys are resampled, independently of each other and alike in all
     matrices (Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007), which is conservative. With three keys it is a rough guide.
-    With ``share``, the statistic is a share of hits, such as a detection rate or an AUC. At 0 or 1 all resamples agree, and their interval would have
-    no width: it is then the exact binomial one with each prompt as one trial, and speaks of these keys alone, whose differences cannot show.
+    Where all resamples agree, their interval would have no width: it is NaN, for nothing is known of it. With ``share``, the statistic is a share of
+    hits, such as a detection rate or an AUC, and at 0 or 1 the interval is the exact binomial one of the prompts, and speaks of these keys alone.
     """
     checks.share(confidence, "confidence")
     checks.whole(n_resamples, "n_resamples", StatisticsError)
@@ -174,7 +174,7 @@ def crossed_interval(
     for _ in range(n_resamples):
         chosen = np.ix_(rng.integers(n_prompts, size=n_prompts), rng.integers(n_keys, size=n_keys))
         draws.append(statistic(*(values[chosen] for values in matrices)))
-    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]) if np.ptp(draws) else (np.nan, np.nan)
     return Estimate(value, float(low), float(high), n_prompts * n_keys)
 
 

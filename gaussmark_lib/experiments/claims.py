@@ -4,7 +4,8 @@ A claim is a range that was chosen before the measurement. With the estimate's i
 
     held              the whole interval lies in the range
     not held          no part of it does
-    too little data   otherwise; the interval shrinks like 1/√n, so about n·(half-width/distance to the range's end)² observations decide
+    too little data   otherwise; the interval shrinks like 1/√n, so about n·(half-width/distance to the range's end)² observations decide,
+                      if the estimate stays where it is; for a share of 0 or 1, whose exact interval shrinks like 1/n, fewer
 
 A notebook's default run is small. Its claims rest on a record in git (``papermill_runs/reference``), which :func:`beside` puts next to it.
 """
@@ -74,6 +75,10 @@ def verdict(claim: str, estimate: Estimate, *, least: float = -math.inf, most: f
         return Verdict(claim, HELD, estimate, least, most, None)
     if high < least or most < low:
         return Verdict(claim, NOT_HELD, estimate, least, most, None)
+    if value == high == 1 and 0 < low < least < 1:  # the exact interval of n hits of n shrinks like 1/n: low = (α/2)^(1/n)
+        return Verdict(claim, OPEN, estimate, least, most, math.ceil(n * math.log(low) / math.log(least)))
+    if value == low == 0 and 0 < most < high < 1:
+        return Verdict(claim, OPEN, estimate, least, most, math.ceil(n * math.log1p(-high) / math.log1p(-most)))
     ends = ((value - low, value - least), (high - value, most - value)) if least <= value <= most else _missed(estimate, least, most)
     if any(distance == 0 for _, distance in ends):
         return Verdict(claim, OPEN, estimate, least, most, None)  # exactly at the end: no n decides

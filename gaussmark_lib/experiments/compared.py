@@ -38,7 +38,7 @@ def shares(table: pd.DataFrame, level: float, *, n_resamples: int = stats.N_RESA
     """The share detected at a level, of ``robustness.measure``'s table: ``corruption, fraction, scheme, kind, value, low, high, n``."""
     hits = table.assign(hit=table["p_value"] <= level)
     where = ["corruption", "fraction", "scheme", "kind"]
-    return crossed.by_cell(hits, where, lambda cell: crossed.mean(cell, "hit", share=True, n_resamples=n_resamples).row())
+    return crossed.by_cell(hits, where, lambda cell: crossed.mean(cell, "hit", n_resamples=n_resamples).row())
 
 
 def false_alarms(table: pd.DataFrame, level: float, column: str = "p_value", *, confidence: float = 0.999) -> stats.Estimate:

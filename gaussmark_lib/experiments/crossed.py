@@ -17,9 +17,10 @@ def by_cell(table: pd.DataFrame, columns: Sequence[str], row: Callable[[pd.DataF
     return pd.DataFrame(dict(zip(columns, names, strict=True)) | row(cell) for names, cell in cells)
 
 
-def mean(cell: pd.DataFrame, column: str, *, n_resamples: int = 500, **options) -> stats.Estimate:
-    """Mean of a column over prompts and keys. Options are those of ``stats.crossed_interval``."""
-    return stats.crossed_interval(np.mean, stats.matrix(cell, column), n_resamples=n_resamples, **options)
+def mean(cell: pd.DataFrame, column: str, *, share: bool = False, n_resamples: int = 500, **options) -> stats.Estimate:
+    """Mean of a column over prompts and keys; of a column of truth values, a share. Options are those of ``stats.crossed_interval``."""
+    share = share or pd.api.types.is_bool_dtype(cell[column])
+    return stats.crossed_interval(np.mean, stats.matrix(cell, column), n_resamples=n_resamples, share=share, **options)
 
 
 def detection(own: np.ndarray, plain: np.ndarray, median_p: Callable[[np.ndarray], float], **options) -> list[dict[str, str | float]]:

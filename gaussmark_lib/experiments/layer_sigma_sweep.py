@@ -160,7 +160,7 @@ def detected(prediction: pd.DataFrame, texts: pd.DataFrame, *, level: float = 0.
     rows = []
     for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
         cell = cell.assign(hit=cell["psi"] >= stats.threshold(level)).sort_values("key_id", kind="stable")
-        psi, tpr = (crossed.mean(cell, column, share=column == "hit", n_resamples=400) for column in ("psi", "hit"))
+        psi, tpr = (crossed.mean(cell, column, n_resamples=400) for column in ("psi", "hit"))
         row = {"weight": weight, "sigma": sigma, "wrong_psi": cell["wrong_psi"].mean(), "median_p": cell["p_value"].median(), "n": psi.n}
         rows.append(row | psi.row("psi") | tpr.row("tpr"))
     return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])

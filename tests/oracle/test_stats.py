@@ -162,7 +162,8 @@ def test_the_crossed_interval_knows_that_texts_of_a_key_are_alike():
 def test_crossed_matrices_are_resampled_together():
     matrix = np.arange(12.0).reshape(4, 3)
     found = stats.crossed_interval(lambda a, b: np.abs(a - b).max(), matrix, matrix, n_resamples=20)
-    assert found == stats.Estimate(0.0, 0.0, 0.0, 12)
+    assert (found.value, found.n) == (0.0, 12)
+    assert np.isnan([found.low, found.high]).all(), "resampled apart, they would differ"
     with pytest.raises(ValueError, match="one shape"):
         stats.crossed_interval(np.mean, matrix, matrix[:2])
     with pytest.raises(ValueError, match="two or more prompts"):
@@ -189,4 +190,4 @@ def test_all_hits_or_none_are_one_trial_a_prompt(value):
     assert found == stats.Estimate(value, one_a_prompt.low, one_a_prompt.high, 36)
     apart = stats.crossed_interval(stats.auc, np.zeros((5, 2)), np.ones((5, 2)), share=True)
     assert (apart.value, apart.low) == (1.0, stats.rate(np.ones(5)).low)
-    assert stats.crossed_interval(np.mean, np.full((12, 3), 1.0)).low == 1.0, "a mean of 1 that is no share"
+    assert np.isnan(stats.crossed_interval(np.mean, np.full((12, 3), 1.0)).low), "a mean of 1 that is no share"

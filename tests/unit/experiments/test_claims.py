@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from gaussmark_lib import paths
+from gaussmark_lib import paths, stats
 from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.experiments import claims
 from gaussmark_lib.runs import folder
@@ -89,3 +89,13 @@ def test_no_reference(tmp_path, monkeypatch):
     table = claims.beside([claims.verdict("a", Estimate(1.0, 0.9, 1.1, 5), least=0.5)], "06_robustness")
     assert table["reference"].tolist() == ["none"]
     assert "no reference record" in claims.about_reference("06_robustness")
+
+
+@pytest.mark.parametrize(("n", "least"), [(3, 0.9), (12, 0.95)])
+def test_of_hits_alone_so_many_decide_as_their_exact_interval_needs(n, least):
+    """All of n detected: Clopper and Pearson's lower end is (α/2)^(1/n), which rises above ``least`` sooner than 1/√n would."""
+    found = claims.verdict("x", stats.rate([True] * n), least=least)
+    assert found.outcome == "too little data"
+    assert stats.rate([True] * found.needed).low >= least > stats.rate([True] * (found.needed - 1)).low
+    none = claims.verdict("x", stats.rate([False] * n), most=1 - least)
+    assert none.needed == found.needed
