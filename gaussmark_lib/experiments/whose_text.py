@@ -102,6 +102,13 @@ def by_length(table: pd.DataFrame, n_users: int, n_base: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def right_between(table: pd.DataFrame, low: float, high: float) -> stats.Estimate:
+    """Share named rightly of :func:`attributed`'s texts, each at its whole length, whose own ψ is from low to high; NaN where there are none."""
+    whole = table[table["n_tokens"] == table.groupby("text")["n_tokens"].transform("max")]
+    near = whole[whole["own_psi"].between(low, high)]
+    return stats.rate(near["right"]) if len(near) else stats.Estimate(np.nan, np.nan, np.nan, 0)
+
+
 def share_given(own_psi: float, n_users: int, n_base: int) -> float:
     """The chance that a text with this ψ under its own key is named rightly: that no other user's ψ is larger, given it."""
     rest = np.sqrt(np.random.default_rng(0).chisquare(n_base - 1, 2000) + own_psi**2)
@@ -146,6 +153,15 @@ def costs(lm: models.LM, pair: Pairs, wm: Watermark, book: tracing.Codebook, n_u
     return pd.DataFrame(rows), (time.perf_counter() - started) / n_fresh
 
 
+def break_even(seconds: pd.DataFrame, per_key: float) -> float:
+    """The number of users from which on the codebook is faster than independent keys, infinite where it never is.
+
+    The codebook takes a + b·N seconds (a line through :func:`costs`' table), independent keys ``per_key``·N: equal at N = a/(per_key − b).
+    """
+    per_user, base = np.polyfit(seconds["n_users"], seconds["seconds"], 1)
+    return float(max(1.0, base / (per_key - per_user))) if per_key > per_user else np.inf
+
+
 def authors(
     lm: models.LM, prompts: Texts, texts: Sequence[Texts], human: Pairs, wm: Watermark, noises: torch.Tensor, counts: Sequence[int], **settings
 ) -> pd.DataFrame:
@@ -167,6 +183,16 @@ def authors(
                 [psi] = score.statistic(whole, noises[[at % len(noises)]].to(whole.G.device), wm.sigma)
                 rows.append({"n_texts": n, "kind": kind, "psi": psi, "predicted": wm.sigma * whole.norm})
     return pd.DataFrame(rows)
+
+
+def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
+    """Start and end of a marked span of at least a block, about the middle of a text, that begins half a block off the scan's grid.
+
+    On the grid the scan could find it to the token, which no real span promises.
+    """
+    n_marked = min(n_tokens, max(block, round(share * n_tokens)))
+    start = min((n_tokens - n_marked) // 2 // block * block + block // 2, n_tokens - n_marked)
+    return start, start + n_marked
 
 
 def spliced(
@@ -193,7 +219,7 @@ def scanned(
     dtype: str | None = None,
 ) -> pd.DataFrame:
     """Each text under its own keys by four tests that share its gradients: a row a pair with ``text, start, end`` (of the exact scan), ``psi``, and a
-    column of p-values for each of ``SCAN, BOUND, WINDOW, WHOLE``.
+    column of p-values for each of ``SCAN, BOUND, WINDOW, WHOLE``. ``window``: tokens of the fixed window, rounded up to whole blocks.
     """
     wm, rows = wm.on(lm.model), []
     for text, pair in tokens.checked_pairs(lm.model, *pairs).items():

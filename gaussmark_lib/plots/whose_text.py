@@ -14,13 +14,15 @@ KINDS = {"own key": style.WATERMARKED, "another user's key": style.WRONG_KEY, "h
 def naming(curve: pd.DataFrame, measured: pd.DataFrame, n_users: int, caption: str) -> Figure:
     """Share named rightly against ψ: a line for each number of base noises (``n_base, psi, share, nats``), and the measured texts on theirs.
 
-    Dotted: the ψ from which on the capacity exceeds the cost of a name, ln N.
+    Dotted: the ψ at which the capacity is the cost of a name, ln N; for large m and N the share goes from 0 to 1 there.
     """
     figure, axes = plt.subplots(figsize=(7.4, 4.4))
     for (n_base, rows), colour in zip(curve.groupby("n_base"), style.COLOURS, strict=False):
         axes.plot(rows["psi"], rows["share"], color=colour, label=f"theory, {n_base:,} base noises")
         if (rows["nats"] >= np.log(n_users)).any():
             axes.axvline(np.interp(np.log(n_users), rows["nats"], rows["psi"]), **style.DOTTED | {"color": colour})
+    if (curve["nats"] >= np.log(n_users)).any():
+        axes.plot([], [], **style.DOTTED, label="capacity = ln N, in the line's colour")
     intervals.bars(axes, measured["psi"], measured, color="black", zorder=5, label="measured, by length")
     for row in measured.itertuples():
         axes.annotate(f"{row.n_tokens} tokens", (row.psi, row.value), xytext=(8, -4), textcoords="offset points", fontsize="small")
@@ -45,7 +47,7 @@ def nobodys(table: pd.DataFrame, caption: str) -> Figure:
 
 
 def costs(table: pd.DataFrame, per_key: float, n_base: int, megabytes: float, caption: str) -> Figure:
-    """Seconds to test one text for all users against their number: by the codebook, measured, and by independent keys, a measured time each."""
+    """Seconds to test one text for all users against their number: by the codebook, measured, and by independent keys, N times one's."""
     figure, axes = plt.subplots(figsize=(6.6, 4.0))
     n = np.geomspace(10, table["n_users"].max(), 50)
     axes.plot(n, per_key * n, color=style.PLAIN, label=f"independent keys, {per_key * 1000:.2g} ms each; noises {megabytes / 1000:,.1f} GB")
@@ -63,7 +65,7 @@ def authors(table: pd.DataFrame, caption: str) -> Figure:
         several = pd.DataFrame([{"n_texts": n} | stats.mean(psi).row() for n, psi in rows])
         intervals.bars(axes, several["n_texts"], several, linestyle="-", color=colour, label=kind)
     predicted = table[table["kind"] == "own key"].groupby("n_texts")["predicted"].mean()
-    axes.plot(predicted.index, predicted, "x--", color=style.THEORY, label="σ‖ΣG‖")
+    axes.plot(predicted.index, predicted, "x--", color=style.THEORY, label="σ‖ΣG‖ of the author's texts")
     axes.axhline(0, **style.THIN)
     style.log_ticks(axes, table["n_texts"])
     axes.set(xlabel="texts tested together", ylabel="ψ of their summed gradient")
@@ -72,14 +74,14 @@ def authors(table: pd.DataFrame, caption: str) -> Figure:
 
 
 def scan(rates: pd.DataFrame, marked: pd.DataFrame, true: tuple[int, int], n_tokens: int, level: float, caption: str) -> Figure:
-    """Left: share of pairs below the level, by test, of marked and of human texts. Right: the spans that the scan found, a line a text."""
+    """Left: share of pairs below the level, by test, of marked and of human texts. Right: the span that the scan found in each, 60 at most."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2))
     looks = dict(zip(rates["kind"].unique(), ({"color": style.WATERMARKED}, {"color": style.PLAIN}), strict=True))
     intervals.dodged(left, rates, "test", "kind", looks, horizontal=True)
     left.axvline(level, **style.DOTTED)
     left.set(xlabel=f"share with p ≤ {level}", xlim=(-0.02, 1.02), title="Which test finds a marked span?")
     style.categories(left, rates["test"].unique())
-    shown = marked.sort_values(["start", "end"]).head(60)
+    shown = marked.head(60).sort_values(["start", "end"])
     right.axvspan(*true, color="0.88", label="marked")
     found = shown["scan, exact"] <= level
     for chosen, look, sign in ((found, "-", "≤"), (~found, ":", ">")):
@@ -92,7 +94,13 @@ def scan(rates: pd.DataFrame, marked: pd.DataFrame, true: tuple[int, int], n_tok
             linestyle=look,
             label=f"p {sign} {level}",
         )
-    right.set(xlim=(0, n_tokens), xlabel=style.TOKENS, ylabel="text", yticks=[], title="Where does the scan find it?")
+    right.set(
+        xlim=(0, n_tokens),
+        xlabel=style.TOKENS,
+        ylabel="text" if len(shown) == len(marked) else f"the first {len(shown)} texts",
+        yticks=[],
+        title="Where does the scan find it?",
+    )
     style.legend_beside(right)
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     return style.caption(figure, caption)

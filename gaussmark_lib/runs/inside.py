@@ -29,7 +29,7 @@ def record(results: dict[str, Any]) -> None:
     """Adds numbers, words, lists or dictionaries of them to the run's ``results.json``.
 
     NumPy's and pandas' scalars and arrays become plain numbers and lists, a ``stats.Estimate`` (or another dataclass or named tuple) the
-    dictionary of its fields. None stands for a number that does not exist.
+    dictionary of its fields. None stands for a number that does not exist, also for both ends of an estimate without an interval (NaN).
 
     Raises:
         GaussMarkError: what JSON cannot hold, as nan and infinity, or a name that is recorded already.
@@ -51,7 +51,7 @@ def headline(sentence: str, estimate: "Estimate", unit: str = "") -> None:
         sentence: the quantity in words, e.g. "texts detected at level 0.05 after 400 tokens".
         unit: of the number, e.g. "nats per token"; empty for a share.
     """
-    record({"headline": {"sentence": sentence, **asdict(estimate), "unit": unit}})
+    record({"headline": {"sentence": sentence, **_fields(estimate), "unit": unit}})
 
 
 def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
@@ -101,10 +101,17 @@ def _check(name: str) -> None:
         raise GaussMarkError(f"expected a plain file name without its ending, got {name!r}")
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """Of a dataclass. An estimate without an interval has NaN for both ends, which become None."""
+    fields = asdict(value)
+    ends = [fields.get(name) for name in ("low", "high")]
+    return fields | {"low": None, "high": None} if all(isinstance(end, float) and math.isnan(end) for end in ends) else fields
+
+
 def _plain(value: Any, where: str) -> Any:
     """``value`` as JSON holds it; ``where`` names it in an error."""
     if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
+        value = _fields(value)
     elif hasattr(value, "_asdict"):  # a named tuple, such as ``stats.Paired``
         value = value._asdict()
     if isinstance(value, dict):

@@ -33,7 +33,8 @@ class Codebook:
     Args:
         key: the master key. If it is bound, the users' keys are for the same use.
         n_users: N ≥ 1; more users later change nothing for those that there are.
-        n_base: m ≥ 2. A user's name costs ln N nats of the (m/2)·ln(1 + ψ²/m) that a text of this ψ can pay (``tracing.capacity``).
+        n_base: m ≥ 2. A text of this ψ carries (m/2)·ln(1 + ψ²/m) nats (``tracing.capacity``), and a name is ln N. The share named rightly goes
+            from 0 to 1 about where the two are equal, at finite N over a wide range of ψ: ``tracing.share_right`` says what it is.
 
     Raises:
         CodebookError: a number out of its range, or something else than a key.

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
+import yaml
 
-from gaussmark_lib import perturb, score
-from gaussmark_lib.experiments import speed
+from gaussmark_lib import paths, perturb, score
+from gaussmark_lib.experiments import claims, speed
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 1, 7)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 12, 5, 9)
@@ -36,6 +37,29 @@ def test_a_ratio_is_the_median_over_repeats_with_an_interval_that_one_repeat_doe
     times.loc[4, "seconds"] *= 100
     found = speed.ratio(times, "a", "b")
     assert (found.value, found.low, found.high, found.n) == (pytest.approx(3), pytest.approx(3), pytest.approx(3), 15)
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(2, None, None), (5, None, None), (6, 0, 5), (8, 0, 7), (9, 1, 7), (15, 3, 11)])
+def test_a_median_has_an_interval_from_six_repeats_on(n, low, high):
+    found = speed.median(np.random.default_rng(0).permutation(n))
+    assert (found.value, found.n) == ((n - 1) / 2, n)
+    assert (found.low, found.high) == (low, high) if low is not None else np.isnan([found.low, found.high]).all()
+
+
+def test_the_medians_interval_covers_95_percent_whatever_the_law():
+    found = [speed.median(sample) for sample in np.random.default_rng(0).exponential(size=(2000, 7))]
+    covered = np.mean([one.low <= np.log(2) <= one.high for one in found])
+    assert covered == pytest.approx(1 - 2 / 2**7, abs=4 * 0.124 / 2000**0.5)
+
+
+def test_two_repeats_decide_no_ratio():
+    times = pd.DataFrame({"task": ["many", "one"] * 2, "repeat": [0, 0, 1, 1], "seconds": [0.84, 1.0, 0.919, 1.0]})
+    assert claims.verdict("time of many keys over one", speed.ratio(times, "many", "one"), most=1.25).outcome == claims.OPEN
+
+
+def test_the_reference_repeats_each_timing_often_enough_for_an_interval():
+    preset = yaml.safe_load((paths.PRESETS / "speed_reference.yaml").read_text())
+    assert all(np.isfinite(speed.median(range(preset[name])).low) for name in ("repeats", "repeats_of_curve"))
 
 
 def test_the_exponent_of_a_power_is_found_whatever_the_repeats_load():

@@ -84,6 +84,35 @@ def test_costs_are_times(lm, work):
     assert per_key > 0
 
 
+def test_the_codebook_is_faster_from_where_both_take_as_long():
+    seconds = pd.DataFrame({"n_users": [10, 1000, 100_000], "seconds": [2.0001, 2.01, 3.0]})  # 2 + N/100,000
+    assert whose_text.break_even(seconds, 0.01) == pytest.approx(2 / (0.01 - 1e-5), rel=1e-6)
+    assert whose_text.break_even(seconds, 1e-5 / 2) == np.inf
+
+
+def test_near_a_psi_each_text_counts_once_at_its_whole_length():
+    rows = {"text": [0, 0, 1, 1, 2, 2], "n_tokens": [50, 200] * 3, "own_psi": [3.0, 6.5, 6.4, 9.0, 6.6, 7.0]}
+    table = pd.DataFrame(rows | {"right": [False, True, False, True, False, False]})
+    found = whose_text.right_between(table, 6.3, 7.3)
+    assert (found.value, found.n) == (0.5, 2)
+    nobody = whose_text.right_between(table, 20, 30)
+    assert nobody.n == 0
+    assert np.isnan(nobody.value)
+
+
+@pytest.mark.parametrize(("n_tokens", "share", "block"), [(180, 0.33, 20), (300, 0.33, 20), (120, 0.33, 20), (30, 0.1, 2), (900, 0.9, 50)])
+def test_a_marked_span_begins_off_the_grid(n_tokens, share, block):
+    start, end = whose_text.marked_span(n_tokens, share, block)
+    assert start % block == block // 2
+    assert end - start == max(block, round(share * n_tokens))
+    assert 0 <= start < end <= n_tokens
+    assert abs((start + end) / 2 - n_tokens / 2) <= block
+
+
+def test_a_marked_span_is_no_longer_than_its_text():
+    assert whose_text.marked_span(30, 0.9, 200) == (0, 30)
+
+
 def test_texts_together(lm, work):
     book, names, noises, prompts, texts, human = work
     table = whose_text.authors(lm, prompts, texts, human, WM, noises, [1, 3])

@@ -39,6 +39,24 @@ FIGURES = {
 }
 
 
+def test_the_dotted_lines_are_named():
+    labels = [text.get_text() for text in naming().axes[0].get_legend().get_texts()]
+    assert any("capacity = ln N" in label for label in labels)
+    plt.close("all")
+
+
+def test_of_many_texts_the_first_are_drawn_whatever_was_found():
+    tests = [experiment.SCAN]
+    rates = pd.DataFrame([{"kind": kind, "test": test, **ESTIMATE} for kind in ("marked", "human") for test in tests])
+    starts = np.arange(100)[::-1]
+    marked = pd.DataFrame({"start": starts, "end": starts + 10, experiment.SCAN: 0.01})
+    right = whose_text.scan(rates, marked, (20, 40), 120, 0.05, "n = 2").axes[1]
+    drawn = {segment[0, 0] for lines in right.collections if hasattr(lines, "get_segments") for segment in lines.get_segments()}
+    assert drawn == set(range(40, 100))
+    assert right.get_ylabel() == "the first 60 texts"
+    plt.close("all")
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_draws_every_interval_and_names_its_axes(name):
     style.use()

@@ -142,6 +142,15 @@ def test_estimates_are_recorded_by_their_fields_wherever_they_stand(run_dir):
         inside.record({"a": stats.Estimate(1.0, float("nan"), 2.0, 3)})
 
 
+def test_an_estimate_without_an_interval_is_recorded_without_its_ends(run_dir):
+    estimate = stats.Estimate(1.5, float("nan"), float("nan"), 2)
+    inside.record({"ratios": {"many over one": estimate}})
+    inside.headline("time over time", estimate)
+    fields = {"value": 1.5, "low": None, "high": None, "n": 2}
+    expected = {"ratios": {"many over one": fields}, "headline": {"sentence": "time over time", **fields, "unit": ""}}
+    assert json.loads((run_dir / "results.json").read_text()) == expected
+
+
 def test_a_notebook_has_one_headline(run_dir):
     inside.headline("texts detected", stats.Estimate(0.75, 0.194, 0.994, 4))
     expected = {"sentence": "texts detected", "value": 0.75, "low": 0.194, "high": 0.994, "n": 4, "unit": ""}
