@@ -504,6 +504,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "generate": "continued cut end_tokens pick probabilities",
         "generate_many": "watermarked_rows",
         "binding": "digests of purpose state whole",
+        "joint.batch": "greatest",
         "joint.law": "inner unit",
         "joint.repeats": "runs",
         "joint.stream": "log_bets",

@@ -41,6 +41,7 @@ def _audit(arguments: argparse.Namespace) -> None:
     import pandas as pd
 
     from gaussmark_lib import models, perturb
+    from gaussmark_lib.experiments import calibration_card
     from gaussmark_lib.experiments import one_key_in_production as production
     from gaussmark_lib.keys import Key
 
@@ -55,13 +56,11 @@ def _audit(arguments: argparse.Namespace) -> None:
         units, _ = production.directions(lm, pairs, wm)
         K = (units.double() @ units.double().T).cpu().numpy()
         own = (units @ xi.to(units)).double().cpu().numpy()[None] / wm.sigma
-        r, _ = production.innovations(own, K)
-        this = {"this key, ψ": float(production.false_alarms(own)[0]), "this key, r": float(production.false_alarms(r)[0])}
-        rows[kind] = this | production.audited(production.over_keys(lm, units, wm, range(arguments.keys)), K)
+        rows[kind] = calibration_card.of_key(own, K) | production.audited(production.over_keys(lm, units, wm, range(arguments.keys)), K)
         if kind == kinds[0]:
             norms = {n: production.directions(lm, (pairs[0], [ids[:n] for ids in pairs[1]]), wm)[1] for n in lengths}
-    card = production.card(wm, key.key_id, pd.DataFrame.from_dict(rows, orient="index"), norms)
-    for file, content in zip(files, (json.dumps(card, indent=1), production.card_html(card)), strict=True):
+    card = calibration_card.card(wm, key.key_id, pd.DataFrame.from_dict(rows, orient="index"), norms)
+    for file, content in zip(files, (json.dumps(card, indent=1), calibration_card.page(card)), strict=True):
         file.write_text(content, encoding="utf-8")
     worst = max(rows, key=lambda kind: rows[kind]["this key, ψ"])
     print(

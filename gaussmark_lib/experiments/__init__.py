@@ -15,6 +15,7 @@
 ``speed``                  10: fair timings
 ``playground``             11: the playground without its widgets
 ``one_key_in_production``  12: one key over many texts, and what an asker gains
+``calibration_card``       12: what the owner of a key should know before using it
 ``written_and_scored``     what they share: write under each key, score under each key, labelled
 ``crossed``                figures of prompts × keys, with intervals over both
 ``lengths``                how long texts can be on this model

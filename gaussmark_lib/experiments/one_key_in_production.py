@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from scipy.stats import binom, chi2, multivariate_normal, norm
+from scipy.stats import binom, chi2, kurtosis, multivariate_normal, norm
 from torch import Tensor
 
 from gaussmark_lib import docs, models, perturb, score, stats, texts
 from gaussmark_lib.corrupt import Pairs
 from gaussmark_lib.errors import CorpusError
-from gaussmark_lib.joint import law, stream
+from gaussmark_lib.joint import batch, law, stream
 
 # Kinds of human text beside those of ``texts``: (packages, ending of the files).
 FILES = {
@@ -125,24 +125,51 @@ def realised(pairs: Mapping[str, Mapping[str, np.ndarray]], at: tuple[float, ...
     return pd.concat(tables, ignore_index=True)
 
 
-def quantile(values: Float[np.ndarray, " n"], q: float) -> stats.Estimate:
-    """The q-quantile with the interval that order statistics give, 95%, whatever the distribution."""
-    ordered = np.sort(values)
-    low, high = binom.interval(0.95, len(values), q)
-    return stats.Estimate(float(np.quantile(values, q)), float(ordered[int(low)]), float(ordered[min(int(high), len(values) - 1)]), len(values))
+def quantile(values: Float[np.ndarray, " n"], q: float, confidence: float = 0.95) -> stats.Estimate:
+    """The q-quantile with the interval that order statistics give, whatever the distribution.
 
-
-def beyond_binomial(alarms: Float[np.ndarray, " keys"], n: int, level: float = 0.05) -> tuple[stats.Estimate, float]:
-    """Of n innovations a key: the 95th percentile over keys of their rate of false alarms less the binomial one, and the greatest rate less the one
-    that a key exceeds with probability 1e-5.
+    B ~ Binomial(n, q) of n values lie below the quantile, so it is between the l-th and the (h + 1)-th smallest where l ≤ B ≤ h. Where n is too small
+    for that, the interval ends at the least and the greatest value.
     """
-    q95, usual = quantile(alarms, 0.95), binom.ppf(0.95, n, level) / n
-    return stats.Estimate(q95.value - usual, q95.low - usual, q95.high - usual, q95.n), float(alarms.max() - binom.isf(1e-5, n, level) / n)
+    ordered, n = np.sort(values), len(values)
+    low, high = map(int, binom.interval(confidence, n, q))
+    return stats.Estimate(float(np.quantile(values, q)), float(ordered[max(low - 1, 0)]), float(ordered[min(high, n - 1)]), n)
+
+
+def spread(rates: Float[np.ndarray, " keys"]) -> stats.Estimate:
+    """The standard deviation over keys, with its 95% interval: the relative error of s is √((κ − 1)/4n), κ being the kurtosis of the rates themselves
+    (3 only where they are normal). No interval where all rates are equal.
+    """
+    sd, n = float(rates.std()), len(rates)
+    half = 1.96 * np.sqrt((kurtosis(rates, fisher=False) - 1) / (4 * n)) if np.ptp(rates) > 0 else np.nan
+    return stats.Estimate(sd, float(np.maximum(sd * (1 - half), 0)), float(sd * (1 + half)), n)
+
+
+def beyond_binomial(
+    alarms: Float[np.ndarray, " keys"], n: int, level: float = 0.05, confidence: float = 0.95
+) -> tuple[stats.Estimate, stats.Estimate]:
+    """Of n innovations a key: the 95th percentile over keys of their rate of false alarms less the binomial one, and the share of keys with more
+    alarms than the binomial 99th percentile, which is at most 0.01 if they are binomial.
+    """
+    q95, usual = quantile(alarms, 0.95, confidence), binom.ppf(0.95, n, level) / n
+    many = stats.rate((alarms * n).round() > binom.ppf(0.99, n, level), confidence)
+    return stats.Estimate(q95.value - usual, q95.low - usual, q95.high - usual, q95.n), many
 
 
 def false_alarms(values: Float[np.ndarray, "keys n"], level: float = 0.05) -> np.ndarray:
     """Each key's share of texts that it calls marked."""
     return (values >= stats.threshold(level)).mean(1)
+
+
+def worst_key(psis: Mapping[str, Float[np.ndarray, "keys n"]], level: float = 0.05) -> tuple[str, stats.Estimate]:
+    """The kind and the key with the most false alarms on the first half of the kind's texts, and that key's rate on the second half.
+
+    The interval is over texts, given this key. (On the texts by which it was chosen, the greatest of many rates would be too high.)
+    """
+    first = {kind: false_alarms(psi[:, : psi.shape[1] // 2], level) for kind, psi in psis.items()}
+    kind = max(first, key=lambda one: first[one].max())
+    psi = psis[kind][first[kind].argmax()]
+    return kind, stats.rate(psi[len(psi) // 2 :] >= stats.threshold(level))
 
 
 def predicted_spread(K: Float[np.ndarray, "n n"], level: float = 0.05) -> float:
@@ -155,11 +182,12 @@ def predicted_spread(K: Float[np.ndarray, "n n"], level: float = 0.05) -> float:
 
 
 def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], level: float = 0.05) -> dict[str, float]:
-    """What one key does to texts of a kind: before (ψ) and after (r), with the law's prediction and the share of K's first direction."""
+    """What single keys do to texts of a kind: before (ψ) and after (r), with the law's prediction and the share of K's first direction."""
     r, residuals = innovations(psi, K)
     before, after, n = false_alarms(psi, level), false_alarms(r, level), len(K)
     return {
         "n": n,
+        "keys": len(psi),
         "mean cosine": float((K.sum() - np.trace(K)) / (n * (n - 1))),
         "one factor": float(np.linalg.eigvalsh(K)[-1] / np.trace(K)),
         "residual": float(np.median(residuals)),
@@ -180,12 +208,24 @@ def evidence(r: Float[np.ndarray, "keys n"], promised: Float[np.ndarray, " n"], 
     return stream.log_bets(r, promised, share).cumsum(1)
 
 
-def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], level: float = 0.05, *, n: int = 1999, seed: int = 0) -> pd.DataFrame:
-    """How often a batch of null texts raises any alarm, by four corrections: ``method, value, low, high, n`` (keys)."""
+def peeked(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"] | None = None, level: float = 0.05) -> stats.Estimate:
+    """The share of keys for which Σ_{j ≤ i} ψ_j is significant by itself at level α after any text i, if somebody looks after each.
+
+    The standard deviation of the sum of the first i is √(Σ_{j,l ≤ i} K_jl); without K, √i: that of independent ψ.
+    """
+    K = np.eye(psi.shape[1]) if K is None else K
+    z = psi.cumsum(1) / np.sqrt(np.diag(K.cumsum(0).cumsum(1)))
+    return stats.rate((z >= stats.threshold(level)).any(1))
+
+
+def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], level: float = 0.05, *, n: int = 99_999, seed: int = 0) -> pd.DataFrame:
+    """How often a batch of null texts raises any alarm, by four corrections: ``method, value, low, high, n`` (keys).
+
+    All keys meet the same n simulations, whose threshold has a level of its own: level ± √(level(1 − level)/n).
+    """
     texts_ = psi.shape[1]
     least = norm.sf(psi.max(1))
-    simulated = np.random.default_rng(seed).multivariate_normal(np.zeros(texts_), K, size=n, method="eigh").max(1)
-    family = (1 + (simulated[None] >= psi.max(1)[:, None]).sum(1)) / (1 + n)
+    family = (1 + n - np.searchsorted(batch.greatest(K, n, seed), psi.max(1))) / (1 + n)
     fisher = -2 * norm.logsf(psi).sum(1)
     alarms = {
         "Bonferroni": least * texts_ <= level,
@@ -196,15 +236,10 @@ def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], lev
     return pd.DataFrame([{"method": method} | stats.rate(hits).row() for method, hits in alarms.items()])
 
 
-def card(wm: perturb.Watermark, key_id: str, audit: pd.DataFrame, norms: dict[int, np.ndarray], level: float = 0.05) -> dict:
-    """The calibration card of a key as data: what it marks, its predicted power by length, its false alarms by kind before and after."""
-    power = {str(n): stats.predicted_power(values, wm.sigma, level) for n, values in norms.items()}
-    return {"key_id": key_id, "weight": wm.weight, "sigma": wm.sigma, "level": level, "power by tokens": power, "kinds": audit.to_dict("index")}
-
-
-def card_html(found: dict) -> str:
-    """The card as a page of HTML that needs nothing else."""
-    kinds = pd.DataFrame(found["kinds"]).T.to_html(float_format="{:.3f}".format)
-    power = pd.Series(found["power by tokens"], name="predicted power").to_frame().rename_axis("tokens").to_html(float_format="{:.2f}".format)
-    head = f"<h1>Key {found['key_id']}</h1><p>{found['weight']}, σ = {found['sigma']:.3g}, level {found['level']}</p>"
-    return f"<!doctype html><html><head><meta charset='utf-8'><title>Key {found['key_id']}</title></head><body>{head}{power}{kinds}</body></html>"
+def worst_kind(families: pd.DataFrame, method: str) -> stats.Estimate:
+    """The greatest rate of a method over kinds (columns ``method, value, n``, a row a kind), with an interval of 1 − 0.05/kinds: since the kind was
+    chosen by its rate, all kinds' intervals must hold together (Bonferroni).
+    """
+    rows = families[families["method"] == method]
+    worst = rows.loc[rows["value"].idxmax()]
+    return stats.rate(np.arange(worst["n"]) < round(worst["value"] * worst["n"]), 1 - 0.05 / len(rows))

@@ -25,15 +25,16 @@ N_KEYS = 8
 
 def compared(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, psi: float, *, level: float = 0.05, dtype: str | None = None) -> pd.DataFrame:
     """A row a cure: ``cure, spread`` (standard deviation over keys of one key's rate of false alarms, from the texts' cosines alone), ``binomial``
-    (of as many independent texts), ``power`` of a text with this ψ, all from theory.
+    (of as many independent texts), ``power`` of a text with this ψ, its mean over texts; all from theory.
     """
     gradients = list(_weighted(lm, pairs, wm.on(lm.model), dtype))
     whole = torch.stack([one["ψ"] for one in gradients])
     tau, binomial, rows = stats.threshold(level), np.sqrt(level * (1 - level) / len(gradients)), []
     for cure in gradients[0]:
         units = torch.stack([one[cure] for one in gradients])
-        kept = (units * whole).sum(1).double().mean().item()
-        rows.append({"cure": cure, "spread": production.predicted_spread(law.inner(units, units), level), "power": norm.sf(tau - kept * psi)})
+        kept = (units * whole).sum(1).double().cpu().numpy()
+        spread, power = production.predicted_spread(law.inner(units, units), level), norm.sf(tau - kept * psi).mean()
+        rows.append({"cure": cure, "spread": spread, "power": power})
     K = law.inner(whole, whole)
     spread = np.sqrt(N_KEYS) * production.predicted_spread(K, level / N_KEYS)  # alarms of N_KEYS independent keys add up, to first order
     rows.append({"cure": f"{N_KEYS} keys", "spread": spread, "power": norm.sf(stats.threshold(level / N_KEYS) - psi)})

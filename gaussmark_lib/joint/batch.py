@@ -29,11 +29,15 @@ def family(psi: ArrayLike, K: ArrayLike, *, n: int = 9_999, seed: int = 0) -> Fl
         StatisticsError: shapes that do not fit, or a K that is no covariance.
     """
     psi, n = checks.numbers(psi, "psi").ravel(), checks.whole(n, "n", StatisticsError)
-    root = _root(covariance(K, len(psi)))
-    rng = np.random.default_rng(checks.whole(seed, "seed", StatisticsError, least=0))
-    sizes = np.diff([*range(0, n, max(1, AT_A_TIME // len(psi))), n])
-    greatest = np.sort(np.concatenate([(rng.standard_normal((size, len(psi))) @ root).max(1) for size in sizes]))
-    return (1 + n - np.searchsorted(greatest, psi, side="left")) / (1 + n)
+    simulated = greatest(covariance(K, len(psi)), n, checks.whole(seed, "seed", StatisticsError, least=0))
+    return (1 + n - np.searchsorted(simulated, psi, side="left")) / (1 + n)
+
+
+def greatest(K: Float[np.ndarray, "texts texts"], n: int, seed: int) -> Float[np.ndarray, " n"]:
+    """max_j X_j of n simulations of X ~ N(0, K), in ascending order."""
+    root, rng = _root(K), np.random.default_rng(seed)
+    sizes = np.diff([*range(0, n, max(1, AT_A_TIME // len(K))), n])
+    return np.sort(np.concatenate([(rng.standard_normal((size, len(K))) @ root).max(1) for size in sizes]))
 
 
 def discoveries(psi: ArrayLike, grad_norm: ArrayLike, sigma: float, *, fdr: float = 0.1, K: ArrayLike | None = None) -> Bool[np.ndarray, " texts"]:
@@ -44,7 +48,8 @@ def discoveries(psi: ArrayLike, grad_norm: ArrayLike, sigma: float, *, fdr: floa
     dependence (Wang and Ramdas, "False discovery rate control with e-values", JRSS B 2022).
 
     With K, Benjamini and Hochberg's procedure on the p-values, which has more power. It needs positive dependence, which one-sided tests of normal
-    statistics have exactly where no covariance is negative (Benjamini and Yekutieli, Ann. Statist. 2001); so a K with a negative entry is refused.
+    statistics have exactly where no covariance is negative (Benjamini and Yekutieli, Ann. Statist. 2001); so a K with a negative entry is refused
+    (exact where no text is marked; with marked texts, whose gradients depend on the key, to first order only; e-BH without K needs none of this).
 
     Raises:
         StatisticsError: numbers that do not fit together, fdr outside (0, 1), a K with an entry below 0.

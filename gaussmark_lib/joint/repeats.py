@@ -1,8 +1,9 @@
 """Texts that repeat an earlier one: by their tokens, since the law alone cannot tell a copy with a few edits from another text of one kind.
 
 (Two texts with a common direction c and parts of their own have the gradients c + e_1 and c + e_2, whether c is what all files of a kind share or
-what two copies share.) A text repeats an earlier one where the runs of three tokens that both have are at least half of those that either has. One
-token in nine can be exchanged at random before that ends.
+what two copies share.) A text repeats an earlier one where the runs of three tokens that both have are at least half of those that either has
+(Jaccard's index): of two texts with equally many, two thirds of the runs of each. One token in nine can be exchanged at random before that ends.
+Only texts for which the memory had room are known (``memory``): a copy of one beyond it is tested as a new text.
 """
 
 from collections import Counter, defaultdict

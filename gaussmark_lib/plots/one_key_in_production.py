@@ -1,5 +1,7 @@
 """Figures of 12_one_key_in_production."""
 
+from itertools import cycle
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -15,7 +17,9 @@ def per_key(rates: pd.DataFrame, level: float, caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
     axes.axvline(level, **style.THIN, label=f"level {level}")
     palette = {"ψ": style.WRONG_KEY, "innovation": style.PLAIN}
-    sns.stripplot(rates, x="rate", y="kind", hue="statistic", dodge=True, alpha=0.3, size=3, jitter=0.3, palette=palette, ax=axes)
+    sns.stripplot(rates, x="rate", y="kind", hue="statistic", dodge=True, alpha=0.3, size=3, jitter=0.3, palette=palette, legend=False, ax=axes)
+    for name, colour in palette.items():
+        axes.plot([], [], "o", color=colour, markersize=7, label=name)  # the dots themselves are too faint for a legend
     axes.set(xlabel="share of the kind's human texts that one key calls marked", ylabel="")
     return style.caption(figure, caption, "How far does one key's rate of false alarms lie from the level?")
 
@@ -25,8 +29,8 @@ def law(audit: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(5.0, 4.4))
     top = 1.1 * max(audit["sd"].max(), audit["sd predicted"].max())
     axes.plot([0, top], [0, top], **style.THIN, label="measured = predicted")
-    for kind, row in audit.iterrows():
-        axes.plot(row["sd predicted"], row["sd"], "o", label=kind)
+    for (kind, row), marker in zip(audit.iterrows(), cycle("os^DvP*X"), strict=False):
+        axes.plot(row["sd predicted"], row["sd"], marker, markerfacecolor="none", markersize=9, markeredgewidth=1.6, label=kind)  # some coincide
     axes.set(xlabel="predicted from the gradients' cosines", ylabel="measured over keys")
     return style.caption(figure, caption, "Spread of one key's rate of false alarms (standard deviation)")
 

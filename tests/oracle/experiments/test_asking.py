@@ -2,9 +2,11 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 import tiny_lm
 import tiny_models
 import torch
+from scipy.stats import kstest
 
 from gaussmark_lib import joint
 from gaussmark_lib.experiments import asking
@@ -67,3 +69,18 @@ def test_shopping_for_an_alarm():
 def test_a_mean_of_what_is_known():
     assert asking.mean(pd.Series([1.0, np.nan, 3.0])).value == 2
     assert np.isnan(asking.mean(pd.Series([1.0, np.nan])).value)
+
+
+def test_the_distance_from_a_normal_has_an_interval():
+    rng = np.random.default_rng(0)
+    few, p = asking.distance(pd.Series([0.1, np.nan, -0.3, 0.4]))
+    assert p > 0.05
+    assert few.n == 3
+    assert few.high > 0.75, "three texts show nothing"
+    many, _ = asking.distance(pd.Series(rng.normal(size=4000)))
+    assert many.value == pytest.approx(kstest(np.random.default_rng(0).normal(size=4000), "norm").statistic)
+    assert many.high < 0.05
+    shifted = [asking.distance(pd.Series(row))[0] for row in rng.normal(0.5, 1, (300, 100))]
+    true = 2 * 0.5987063256829237 - 1  # sup |Φ(x) − Φ(x − ½)| = 2Φ(¼) − 1
+    assert np.mean([one.low <= true <= one.high for one in shifted]) >= 0.95 - 3 * np.sqrt(0.05 / 300)
+    assert np.isnan(asking.distance(pd.Series([np.nan]))[0].value)

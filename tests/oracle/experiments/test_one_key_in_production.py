@@ -1,14 +1,12 @@
 """One key over many texts: predictions against simulation, and the library's stream against the experiment's matrices, on a tiny model."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
 import torch
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 
 from gaussmark_lib import joint
 from gaussmark_lib.errors import CorpusError
@@ -62,6 +60,7 @@ def test_an_audit_of_dependent_texts():
     assert found["mean cosine"] == pytest.approx(0.7)
     assert found["one factor"] == pytest.approx((1 + 39 * 0.7) / 40)
     assert found["max r"] < found["max ψ"]
+    assert (found["n"], found["keys"]) == (40, 3000)
 
 
 def test_fisher_fails_with_one_key_and_the_joint_law_does_not():
@@ -109,22 +108,71 @@ def test_levels_of_all_kinds_have_one_error():
 
 def test_beyond_the_binomial():
     rng = np.random.default_rng(0)
-    q95, greatest = production.beyond_binomial(rng.binomial(150, 0.05, 1000) / 150, 150)
+    q95, many = production.beyond_binomial(rng.binomial(150, 0.05, 1000) / 150, 150)
     assert q95.value < 1.05 / 150
-    assert greatest <= 0
-    q95, greatest = production.beyond_binomial(rng.binomial(150, rng.beta(1, 19, 1000)) / 150, 150)
+    assert many.value <= 0.01 + 3 * np.sqrt(0.01 / 1000)
+    alarms = rng.binomial(150, rng.beta(1, 19, 1000)) / 150
+    q95, many = production.beyond_binomial(alarms, 150)
     assert q95.low > 1.05 / 150
-    assert greatest > 0
+    assert many.low > 0.03
+    wider = production.beyond_binomial(alarms, 150, confidence=0.999)
+    assert all(wide.low < one.low < one.high < wide.high for wide, one in zip(wider, (q95, many), strict=True))
+
+
+def test_a_quantile_lies_in_its_interval_as_often_as_is_said():
     assert production.quantile(np.arange(1001.0), 0.95).value == 950
-    assert production.quantile(np.arange(1001.0), 0.95).low == pytest.approx(950 - 1.96 * np.sqrt(1001 * 0.95 * 0.05), abs=2)
+    estimates = [production.quantile(row, 0.5) for row in np.random.default_rng(0).random((2000, 20))]
+    for missed in (sum(one.low > 0.5 for one in estimates), sum(one.high < 0.5 for one in estimates)):
+        assert missed / 2000 <= 0.025 + 3 * np.sqrt(0.025 / 2000)
+    few = production.quantile(np.arange(5.0), 0.99)
+    assert (few.low, few.high) == (3, 4)
 
 
-def test_the_card_is_data_and_a_page():
-    audit = pd.DataFrame({"docs": {"mean": 0.05, "max ψ": 0.2}}).T
-    card = production.card(WM, "0ddf4f8e", audit, {20: np.array([10.0, 12.0])})
-    assert json.loads(json.dumps(card)) == card
-    page = production.card_html(card)
-    assert all(word in page for word in ("0ddf4f8e", "docs", "0.200", WM.weight))
+def test_the_interval_of_a_spread_holds_where_a_few_keys_are_extreme():
+    rates = np.random.default_rng(0).beta(0.5, 9.5, (400, 1000))  # kurtosis about 9
+    spreads, sd = [production.spread(row) for row in rates], np.sqrt(0.05 * 0.95 / 11)
+    assert np.mean([one.low <= sd <= one.high for one in spreads]) >= 0.95 - 0.01 - 3 * np.sqrt(0.05 / 400)
+    assert spreads[0].value == pytest.approx(rates[0].std())
+    normal = production.spread(np.random.default_rng(0).normal(size=100_000))
+    assert normal.high / normal.value - 1 == pytest.approx(1.96 / np.sqrt(2 * 100_000), rel=0.02)
+    assert np.isnan(production.spread(np.full(9, 0.05)).low)
+
+
+def test_the_worst_key_is_judged_on_texts_that_did_not_choose_it():
+    psi = np.random.default_rng(0).standard_normal((500, 24))
+    kind, rate = production.worst_key({"chance": psi})
+    assert (kind, rate.n) == ("chance", 12)
+    assert rate.value < production.false_alarms(psi).max()
+    psi[3], psi[4, 12:] = np.where(np.arange(24) < 18, 9.0, -9.0), 9.0
+    kind, rate = production.worst_key({"quiet": psi[5:6] - 9, "loud": psi})
+    assert (kind, rate.value, rate.n) == ("loud", 0.5, 12), "key 3: all of its first half, and half of its second"
+
+
+def test_peeking_with_the_exact_deviation_and_without():
+    K = alike(30, 0.5)
+    psi = np.random.default_rng(0).multivariate_normal(np.zeros(30), K, size=4000)
+    tau = norm.isf(0.05)
+    exact = [any(row[:i].sum() / np.sqrt(K[:i, :i].sum()) >= tau for i in range(1, 31)) for row in psi]
+    found, independent = production.peeked(psi, K), production.peeked(psi)
+    assert (found.value, found.n) == (np.mean(exact), 4000)
+    assert independent.value == np.mean([any(row[:i].sum() / np.sqrt(i) >= tau for i in range(1, 31)) for row in psi])
+    assert 0.05 < found.low < found.high < independent.low
+
+
+def test_the_threshold_that_all_keys_share_has_the_level():
+    K = alike(3, 0.5)
+    psi = np.random.default_rng(0).multivariate_normal(np.zeros(3), K, size=400_000)
+    for seed in range(4):
+        joint_law = production.any_alarm(psi, K, seed=seed).set_index("method").loc["joint law"]
+        assert joint_law["value"] == pytest.approx(0.05, abs=3.3 * np.sqrt(0.05 * 0.95 * (1 / 400_000 + 1 / 99_999)))
+
+
+def test_the_worst_kind_was_chosen_by_its_rate():
+    rows = pd.DataFrame({"kind": list("abcdefg"), "method": "Fisher", "value": [0.05] * 6 + [0.10], "n": 200})
+    worst = production.worst_kind(pd.concat([rows, rows.assign(method="other", value=1.0)], ignore_index=True), "Fisher")
+    low, high = binomtest(20, 200).proportion_ci(1 - 0.05 / 7)
+    assert (worst.value, worst.n) == (0.10, 200)
+    assert (worst.low, worst.high) == pytest.approx((low, high))
 
 
 def test_kinds_without_text_are_refused(tmp_path):

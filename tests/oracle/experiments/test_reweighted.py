@@ -46,3 +46,12 @@ def test_a_row_a_cure():
     assert table.loc["8 keys", "power"] == pytest.approx(norm.sf(stats.threshold(0.05 / 8) - 4))
     assert table.loc["innovations", "spread"] == pytest.approx(np.sqrt(0.05 * 0.95 / 3))
     assert table.loc["ψ", "spread"] > table.loc["innovations", "spread"]
+
+
+def test_power_is_the_mean_over_texts_of_each_texts_power():
+    gradients = list(reweighted._weighted(LM, PAIRS, WM.on(LM.model), None))
+    table = reweighted.compared(LM, PAIRS, WM, 4.0).set_index("cure")
+    cosines = np.array([float(one["each pair once"] @ one["ψ"]) for one in gradients])
+    powers = norm.sf(stats.threshold(0.05) - 4 * cosines)
+    assert table.loc["each pair once", "power"] == pytest.approx(powers.mean(), rel=1e-5)
+    assert powers.mean() != pytest.approx(norm.sf(stats.threshold(0.05) - 4 * cosines.mean()), rel=1e-3), "the texts differ"

@@ -28,6 +28,14 @@ def test_the_family_wise_rate_is_the_level(cosine):
     assert bonferroni.high < 0.05 or cosine == 0, "what the joint law gains"
 
 
+def test_the_greatest_of_a_simulation():
+    found = joint.batch.greatest(np.eye(4), 50_000, 0)
+    assert (np.diff(found) >= 0).all()
+    at = np.array([0.0, 1.0, 2.0])
+    expected = norm.cdf(at) ** 4
+    assert np.abs(np.searchsorted(found, at) / 50_000 - expected).max() < 4 * np.sqrt(0.25 / 50_000)
+
+
 def test_family_counts_simulations_one_by_one():
     psi, K = drawn(0.5)
     n = 400

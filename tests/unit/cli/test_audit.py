@@ -29,7 +29,10 @@ def test_the_card_is_written_and_holds_no_secret(tmp_path, words, capsys):
     assert 0 <= row["this key, ψ"] <= 1
     assert {"q95 ψ", "q95 r", "mean cosine"} <= row.keys()
     assert sorted(map(int, card["power by tokens"])) == [3, 6, 12]
+    assert row["keys"] == 5
     page = (tmp_path / "card.html").read_text()
+    assert card["columns"].keys() == row.keys()
+    assert card["columns"]["this key, ψ"] in page
     assert key.key_id in page
     assert key.secret.hex() not in page + json.dumps(card) + capsys.readouterr().out
     assert cli.main(words) == cli.REFUSED

@@ -59,3 +59,20 @@ def test_a_figure_says_what_it_shows(name):
     assert any(CAPTION in text.get_text() for text in figure.texts)
     assert all(axes.get_title() or axes.get_title("left") for axes in figure.axes)
     plt.close(figure)
+
+
+def test_the_legends_dots_can_be_seen():
+    legend = per_key().axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["level 0.05", "ψ", "innovation"]
+    for dot in legend.legend_handles[1:]:
+        assert dot.get_alpha() in (None, 1)
+        assert dot.get_markersize() >= 6
+    plt.close("all")
+
+
+def test_kinds_that_coincide_can_be_told_apart():
+    audit = pd.DataFrame({"sd": 0.1, "sd predicted": 0.12}, index=list("abcdefg"))
+    points = figures.law(audit, CAPTION).axes[0].lines[1:]
+    assert len({point.get_marker() for point in points}) == 7
+    assert {point.get_markerfacecolor() for point in points} == {"none"}
+    plt.close("all")
