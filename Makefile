@@ -6,7 +6,8 @@ STAMP := .venv/.complete
 TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --nbval-lax
+# Three workers for two cores: many tests wait for a process that they started.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval-lax
 SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 
 .PHONY: help setup lock tour test test-all mutants lab lint clean

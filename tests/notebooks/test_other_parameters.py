@@ -152,7 +152,7 @@ OTHER = {
         "n_users": 5000,
         "n_base": 16,
         "n_writers": 2,
-        "n_prompts": 4,
+        "n_prompts": 3,
         "n_tokens": 80,
         "lengths": [40],
         "n_human": 5,

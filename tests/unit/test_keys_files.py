@@ -182,7 +182,7 @@ def test_json_of_another_kind_is_refused(tmp_path, key, content):
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path, key):
     assert_refused(tmp_path / "none.json", key, r"cannot read the key file .*none\.json: No such file")
-    assert_refused(tmp_path, key, "cannot read the key file .*: Is a directory")
+    assert_refused(tmp_path, key, "cannot read the key file .*: expected a file, found a folder")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o777])

@@ -121,7 +121,7 @@ def test_a_failure_leaves_nothing_half_written_and_the_model_clean(model, wm, ke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(PreTrainedModel if who == "model" else type(tokenizer), "save_pretrained", lambda _, folder, *a, **k: fail(folder))
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(InvalidModelError, match="No space"):
         perturb.export(model, wm, key, tmp_path / "out", tokenizer)
     assert os.listdir(tmp_path) == []
     assert torch.equal(wm.on(model).linear.value(), before)

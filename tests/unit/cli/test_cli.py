@@ -117,7 +117,7 @@ def test_bad_input_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypatch):
         (["run", notebook, "-p", "x"], "-p takes a name and a value, got 'x' alone"),
         (["run", notebook, "-p", "x", "1", "-p", "x", "2"], "x was given twice"),
         (["run", notebook, "-f", "none"], "no preset is called 'none'"),
-        (["run", notebook, "-f", ""], "no preset is called ''"),
+        (["run", notebook, "-f", ""], "no such preset: expected the name of a file or folder, got ''"),
         (["run", notebook, "--records", notebook], "no record can be kept in"),
         (["run", "no_such"], "no notebook is called 'no_such'"),
         (["detect", "--key", "k"], "expected one text to test"),

@@ -73,7 +73,7 @@ def test_all_problems_are_named_at_once_and_each_once(notebook):
     [
         ({}, "it is empty"),
         ({"sigma": []}, "sigma: no value to try"),
-        ({"sigma": {"low": 0, "high": 1}}, "sigma: expected float in (0, 1], got {'low': 0, 'high': 1}"),
+        ({"sigma": {"low": 0, "high": 1}}, "sigma: expected float in (0, 1], got {'high': 1, 'low': 0}"),
         ({"sigma": [1, 1.0]}, "cells 1 and 2 are the same: {'sigma': 1.0}"),
         ({"sigma": [0.1], "cells": [{"seed": 1}, {"seed": 1}]}, "cells 1 and 2 are the same"),
         ({"cells": [{"seed": 0}, {"sigma": 0.1}]}, "cells 1 and 2 are the same"),  # both are the defaults
