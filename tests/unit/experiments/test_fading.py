@@ -25,7 +25,8 @@ def test_shares_of_signal_norm_and_psi():
     assert len(found) == 2 * 3
     for figure, share in {"psi": 0.25, "norm": 2.0, "signal": 0.5}.items():
         assert found.loc[(0.0, figure), "value"] == 1
-        assert found.loc[(0.5, figure), ["value", "low", "high"]].tolist() == pytest.approx([share] * 3)
+        assert found.loc[(0.5, figure), "value"] == pytest.approx(share)
+        assert found.loc[(0.5, figure), ["low", "high"]].isna().all(), "texts that all agree bound nothing"
     assert set(found["scheme"]) == {"GaussMark"}
 
 
@@ -42,7 +43,7 @@ def test_ratios_and_differences_between_two_edits():
     one = fading.between(
         table.assign(corruption=table["fraction"].map({0.0: "unedited", 0.5: "delete"})), "norm", "delete", "unedited", n_resamples=50
     )
-    assert (one.value, one.low, one.high, one.n) == (pytest.approx(2), pytest.approx(2), pytest.approx(2), 4)
+    assert (one.value, one.n) == (pytest.approx(2), 4)
     named = table.assign(corruption=table["fraction"].map({0.0: "unedited", 0.5: "delete"}))
     less = fading.difference(named, "psi", "delete", "unedited", "unedited", n_resamples=50)
     assert less.value == pytest.approx(1 / 4 - 1)

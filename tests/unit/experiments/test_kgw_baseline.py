@@ -34,10 +34,12 @@ def test_a_change_is_the_mean_over_texts_of_its_measure_less_that_of_the_plain_t
     distinct = [diversity.distinct(y, 2) - diversity.distinct(z, 2) for _, y, z in pairs]
     assert found.loc[("KGW-2", "distinct-2"), "value"] == pytest.approx(np.mean(distinct))
     assert found.loc[("KGW-2", "cross-entropy"), "plain"] == pytest.approx(likelihood.cross_entropy(LM.model, PLAIN, prompts=PROMPTS).mean())
-    assert (found["low"] <= found["value"]).all()
-    assert (found["value"] <= found["high"]).all()
+    known = found.dropna(subset="low")  # texts that all agree bound nothing
+    assert ("KGW-2", "cross-entropy") in known.index
+    assert (known["low"] <= known["value"]).all()
+    assert (known["value"] <= known["high"]).all()
     assert (found.loc["KGW-2", "n"] == len(PROMPTS) * 2).all()
-    assert (found.loc["GaussMark", ["value", "low", "high"]] == 0).all(axis=None)
+    assert (found.loc["GaussMark", "value"] == 0).all()
     assert of_cross_entropy["KGW-2"].shape == (len(PROMPTS), 2)
     np.testing.assert_allclose(of_cross_entropy["KGW-2"].T.ravel(), nats, rtol=1e-4, atol=1e-6)
 
