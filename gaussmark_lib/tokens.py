@@ -41,6 +41,8 @@ def whole_numbers(ids: Ids, what: str) -> list[int]:
     if isinstance(ids, str):
         raise InvalidTextError(f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)")
     values = listed(ids.tolist() if hasattr(ids, "tolist") else ids, f"{what}: expected a list of token ids")
+    if set(map(type, values)) <= {int}:
+        return list(values)  # nearly always
     for position, value in enumerate(values):
         if not checks.is_whole(value):
             raise InvalidTextError(f"{what}: expected whole numbers, got {checks.shown(value)} at position {position}")

@@ -1,12 +1,12 @@
 """Key files: whole or not at all, the owner's only, never overwritten, and any damage is an error that does not leak the secret."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
 import stat
 import subprocess
-import sys
 
 import pytest
 from secrecy import assert_not_shown
@@ -201,19 +201,19 @@ def test_the_owner_may_make_it_read_only(tmp_path, key):
     assert Key.load(path) == key
 
 
-KILLED = """
-import os, signal, sys
-from gaussmark_lib import keys
-keys.os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-keys.Key.from_seed(0).save(sys.argv[1])
-"""
+def _killed_while_saving(path) -> None:
+    keys.os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    Key.from_seed(0).save(path)
 
 
 @pytest.mark.parametrize("then", ["save", "load"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_what_a_killed_process_left_is_removed_and_reported(tmp_path, key, then):
     other = Key.from_seed(1).save(tmp_path / "other.json")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "key.json")], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
+    killed = multiprocessing.get_context("fork").Process(target=_killed_while_saving, args=[tmp_path / "key.json"])
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     [left] = set(os.listdir(tmp_path)) - {"other.json"}
     assert key.secret.hex() in (tmp_path / left).read_text(), "the process was killed too early to test anything"
     with pytest.warns(KeyFileWarning, match=rf"removed .*{re.escape(left)}, a half-written key file with its secret"):
