@@ -1,7 +1,10 @@
 """Every notebook has the shape that a reader can rely on, and was committed as it came out of a run with its defaults."""
 
 import ast
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -111,3 +114,28 @@ def test_a_preset_is_named_after_its_notebook():
     names = [path.stem[3:] for path in notebooks.numbered()]
     presets = [path.stem for path in paths.PRESETS.glob("*.yaml") if "\nshared: true\n" not in path.read_text()]
     assert [preset for preset in presets if not any(preset.startswith(name) for name in names)] == ["slurm"]
+
+
+@pytest.mark.parametrize("stem", ["00_first_watermark", "11_playground"])
+@pytest.mark.parametrize("source", ["", "https://example.org/gaussmark.git", "a folder"])
+def test_its_first_cell_installs_the_library_where_it_is_missing_and_nothing_else(stem, source, tmp_path, monkeypatch):
+    source_of_cell = _code(paths.NOTEBOOKS / f"{stem}.ipynb")[0].source
+    asked, found, look = [], [object()], importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: found[0] if name == "gaussmark_lib" else look(name, *more))
+    monkeypatch.setattr(subprocess, "run", lambda command, check: asked.append(command))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a folder").mkdir()
+    monkeypatch.setenv("GAUSSMARK_SOURCE", source)
+    exec(source_of_cell, {})
+    assert asked == [], "it is installed"
+    found[0] = None
+    if not source:
+        with pytest.raises(ModuleNotFoundError, match="fill in `source` above"):
+            exec(source_of_cell, {})
+        return
+    exec(source_of_cell, {})
+    place = "a folder" if source == "a folder" else "gaussmark"
+    assert [command[:2] for command in asked[:-1]] == ([] if source == "a folder" else [["git", "clone"]])
+    assert asked[-1][1:] == ["-m", "pip", "install", "--quiet", "--editable", place]
+    assert sys.path[0] == str(tmp_path / place)
