@@ -100,10 +100,9 @@ class Noises:
 
     def __init__(self, wm: perturb.PlacedWatermark, keys: Sequence[perturb.Key], xis: Tensor | None = None):
         self.wm, self.keys = wm, keys
-        fit = HELD // (4 * math.prod(wm.linear.shape))
-        self.n_keys = max(FEW_KEYS, fit)
+        self.n_keys = fitting(wm)
         self.held = checked_noises(wm, keys, xis) if xis is not None or len(keys) <= self.n_keys else None
-        self.n_texts = min(len(keys), 32) if self.held is not None else max(FEW_TEXTS, fit)
+        self.n_texts = min(len(keys), 32) if self.held is not None else fitting(wm, FEW_TEXTS)
         if self.held is None:
             use = binding.Use(wm)
             for key in keys:  # before the work on the texts, and with its noise when that is drawn
@@ -114,6 +113,11 @@ class Noises:
         if self.held is not None:
             return iter([self.held])
         return (part.to(self.wm.linear.parameter.device) for part in perturb.in_parts(self.wm, self.keys, self.n_keys))
+
+
+def fitting(wm: perturb.PlacedWatermark, least: int = FEW_KEYS) -> int:
+    """How many noises, or gradients, are within ``HELD`` bytes in float32, and at least so many."""
+    return max(least, HELD // (4 * math.prod(wm.linear.shape)))
 
 
 def in_blocks(

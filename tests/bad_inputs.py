@@ -513,7 +513,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "models": "computing_in evaluating native_bfloat16",
         "perturb": "in_parts isotropic one_by_one rounded",
         "rank_reduce": "project_out",
-        "score": "checked_noises failure finite in_blocks rows table",
+        "score": "checked_noises failure finite fitting in_blocks rows table",
         "tokens": "check_fits pad",
         "token_level.gradients": "each factors is_local",
         "token_level.keys": "noise per_token_by_owner",
