@@ -42,11 +42,19 @@ def noise(model: PreTrainedModel, wm: Watermark, key: Key) -> Float[Tensor, "d_o
 
 def noises(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Float[Tensor, "k d_out d_in"]:
     """``noise`` of each of K keys, with one singular value decomposition for all. Written in place: K noises take the memory of K noises."""
-    wm, keys = placed(model, wm), listed(keys)
-    xis = torch.empty(len(keys), *wm.linear.shape)
-    for xi, into in zip(one_by_one(wm, keys), xis, strict=True):
-        into.copy_(xi)
+    keys = listed(keys)
+    [xis] = in_parts(placed(model, wm), keys, len(keys))
     return xis
+
+
+def in_parts(wm: PlacedWatermark, keys: Sequence[Key], at_a_time: int) -> Iterator[Float[Tensor, "k d_out d_in"]]:
+    """:func:`noises` of at most ``at_a_time`` keys after those of others, all written to the same memory: a part is gone when the next one comes."""
+    room, drawn = torch.empty(min(at_a_time, len(keys)), *wm.linear.shape), one_by_one(wm, keys)
+    for start in range(0, len(keys), at_a_time):
+        part = room[: len(keys) - start]
+        for into in part:
+            into.copy_(next(drawn))
+        yield part
 
 
 def one_by_one(wm: PlacedWatermark, keys: Sequence[Key]) -> Iterator[Float[Tensor, "d_out d_in"]]:

@@ -6,8 +6,8 @@ For fixed G the inner product is N(0, σ²‖G‖²) over the draw of ξ, so ψ 
 the key: the test is exact over keys, and nothing needs to be true of the text or of the model. G is taken at the base θ.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,8 @@ from gaussmark_lib.watermark import placed
 __all__ = ["COLUMNS", "TextGradient", "gradients", "score", "statistic", "table"]
 
 COLUMNS = ["text", "key_id", "psi", "p_value", "log10_p", "grad_norm", "log_lik", "n_tokens"]
+HELD = 1 << 30  # bytes of noises that are held at a time, and of gradients while more noises than that pass by
+FEW_KEYS, FEW_TEXTS = 4, 8  # are held whatever their size
 
 
 def score(
@@ -48,9 +50,10 @@ def score(
         model: the base model p_θ; one under ``watermarked()`` is refused.
         prompts, responses: token ids, one prompt per response. All response tokens are scored. An empty prompt stands for the model's start token.
         wm: the watermark of the keys; ``wm.sigma`` cancels in ψ, but must be the keys' own where they are bound.
-        keys: K keys; one backward pass serves them all.
+        keys: K keys; one backward pass serves them all. Where their noises take more than ``HELD`` bytes, they are drawn in parts, and again for
+            each ``HELD`` bytes of gradients: memory does not grow with K. ψ then differs by the rounding of its sum, as with ``batch_size``.
         lengths: where given, each response is tested on its first n tokens, for each of these n that it has: ``n_tokens`` tells which.
-        xis: what ``perturb.noises(model, wm, keys)`` returned, where the caller holds it already.
+        xis: what ``perturb.noises(model, wm, keys)`` returned, where the caller holds it already; it is held as a whole.
         dtype: the lowest precision that will do, ``"bfloat16"``, ``"float32"`` or ``"float64"``; by default the model's own. The level is exact
             in any; a low precision costs power. Where the processor has no bfloat16 arithmetic, float32 takes its place.
         batch_size: texts per pass; changes speed and memory, and ψ by its rounding alone: by less than 1e-4 in float32 and 0.1 in bfloat16
@@ -70,30 +73,76 @@ def score(
     keys = listed(keys)
     perturb.refuse_perturbed(model)
     wm = placed(model, wm)
-    xis = checked_noises(wm, keys, xis)
+    noises = Noises(wm, keys, xis)
     prompts, responses = tokens.as_many(prompts, responses)
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
     each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size)
-    facts, psi = [], [np.empty((0, len(keys)))]
-    for several in _batched(each, min(len(keys), 32)):  # held together, they take no more memory than the noises
-        units = []
-        for found in several:
-            try:
-                units.append(found.unit())
-                facts.append(_facts(found))
-            except DegenerateScoreError as error:
-                if on_error == "raise":
-                    raise
-                failed[found.text] = error
-        if units:
-            psi.append(_inner(torch.stack(units), xis, wm.sigma))
-    rows = [_rows(facts, np.concatenate(psi), [key.key_id for key in keys]), *(failure(text, responses[text], keys) for text in failed)]
-    scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    most = noises.n_texts if lengths is not None else min(noises.n_texts, len(pairs))
+    of_texts, psi = [], [np.empty((0, len(keys)))]
+    for some, units in in_blocks(each, max(1, most), failed if on_error == "record" else None):
+        of_texts += some
+        psi.append(np.hstack([_inner(units, part, wm.sigma) for part in noises.parts()]))
+    tables = [rows(of_texts, np.concatenate(psi), [key.key_id for key in keys]), *(failure(text, responses[text], keys) for text in failed)]
+    scores = pd.concat(tables).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
     if on_error == "raise":
         return scores
     return scores.assign(error=scores["text"].map({text: str(error) for text, error in failed.items()}))
+
+
+class Noises:
+    """The noises of K keys on the model's device: held where they are few, or else drawn anew, in parts, by each pass over them.
+
+    Args:
+        n_texts: how many texts' gradients to hold for a pass: with few noises, no more memory than they take.
+    """
+
+    def __init__(self, wm: perturb.PlacedWatermark, keys: Sequence[perturb.Key], xis: Tensor | None = None):
+        self.wm, self.keys = wm, keys
+        self.n_keys = fitting(wm)
+        self.held = checked_noises(wm, keys, xis) if xis is not None or len(keys) <= self.n_keys else None
+        self.n_texts = min(len(keys), 32) if self.held is not None else fitting(wm, FEW_TEXTS)
+        if self.held is None:
+            use = binding.Use(wm)
+            for key in keys:  # before the work on the texts, and with its noise when that is drawn
+                key.check(use)
+
+    def parts(self) -> Iterator[Float[Tensor, "k d_out d_in"]]:
+        """All noises in the order of the keys. A part is gone when the next one comes."""
+        if self.held is not None:
+            return iter([self.held])
+        return (part.to(self.wm.linear.parameter.device) for part in perturb.in_parts(self.wm, self.keys, self.n_keys))
+
+
+def fitting(wm: perturb.PlacedWatermark, least: int = FEW_KEYS) -> int:
+    """How many noises, or gradients, are within ``HELD`` bytes in float32, and at least so many."""
+    return max(least, HELD // (4 * math.prod(wm.linear.shape)))
+
+
+def in_blocks(
+    each: Iterable[TextGradient], most: int, failed: dict[int, Exception] | None, unit: Callable[[TextGradient], Tensor] = TextGradient.unit
+) -> Iterator[tuple[list[dict[str, int | float]], Float[Tensor, "texts d"]]]:
+    """What a table says of the texts, and their unit gradients, ``most`` texts at a time; each block is written over the one before.
+
+    A text without a direction goes to ``failed`` with its error; without ``failed``, DegenerateScoreError.
+    """
+    facts, room = [], None
+    for seen, found in enumerate(each, 1):
+        try:
+            u = unit(found)
+            room = u.new_empty(most, len(u)) if room is None else room
+            room[len(facts)] = u
+            facts.append(_facts(found))
+        except DegenerateScoreError as error:
+            if failed is None:
+                raise
+            failed[found.text] = error
+        if facts and seen % most == 0:
+            yield facts, room[: len(facts)]
+            facts = []
+    if facts:
+        yield facts, room[: len(facts)]
 
 
 def checked_noises(wm: perturb.PlacedWatermark, keys: Sequence[perturb.Key], xis: Tensor | None = None) -> Float[Tensor, "k d_out d_in"]:
@@ -131,24 +180,19 @@ def finite(psi: Float[np.ndarray, "texts k"]) -> Float[np.ndarray, "texts k"]:
 
 def table(found: TextGradient, psi: Float[np.ndarray, " k"], key_ids: Sequence[str]) -> pd.DataFrame:
     """The rows of one text: ψ with its p-value 1 − Φ(ψ), in float64 and on the log scale."""
-    return _rows([_facts(found)], psi[None], key_ids)
+    return rows([_facts(found)], psi[None], key_ids)
 
 
 def _facts(found: TextGradient) -> dict[str, int | float]:
     return {"text": found.text, "grad_norm": found.norm, "log_lik": found.log_lik, "n_tokens": found.n_tokens}
 
 
-def _rows(facts: Sequence[dict[str, int | float]], psi: Float[np.ndarray, "texts k"], key_ids: Sequence[str]) -> pd.DataFrame:
+def rows(facts: Sequence[dict[str, int | float]], psi: Float[np.ndarray, "texts k"], key_ids: Sequence[str]) -> pd.DataFrame:
+    """The rows of several texts, as :func:`table`."""
     n, k = psi.shape
     flat = psi.ravel()
     by_text = pd.DataFrame(facts, columns=["text", "grad_norm", "log_lik", "n_tokens"]).loc[np.repeat(np.arange(n), k)].reset_index(drop=True)
     return by_text.assign(key_id=list(key_ids) * n, psi=flat, p_value=norm.sf(flat), log10_p=norm.logsf(flat) / np.log(10))[COLUMNS]
-
-
-def _batched(items: Iterable[TextGradient], n: int) -> Iterator[list[TextGradient]]:
-    items = iter(items)
-    while several := list(islice(items, n)):
-        yield several
 
 
 def failure(text: int, response, keys: Sequence[perturb.Key]) -> pd.DataFrame:

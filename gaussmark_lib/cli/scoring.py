@@ -39,7 +39,7 @@ class Scoring:
         self._said: set[str] = set()
         self._unsaid: list[str] = []
         self.lm = models.load(arguments.model)
-        self.xis = None if self.book else perturb.noises(self.lm.model, self.wm, self.keys)
+        self.xis = None if self.book else score.Noises(self.wm.on(self.lm.model), self.keys).held  # None where they are too many to hold
         self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
         if self.state:
             self.state.use(self.wm.on(self.lm.model), self.keys)  # refuses another key's state before any answer

@@ -64,6 +64,7 @@ def directions(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, *, dtype: str
 def over_keys(lm: models.LM, units: Float[Tensor, "n d"], wm: perturb.Watermark, seeds: Sequence[int], at_a_time: int = 32) -> np.ndarray:
     """ψ, shape (keys, texts), under ``Key.from_seed`` of each seed."""
     wm, found = wm.on(lm.model), []
+    at_a_time = min(at_a_time, score.fitting(wm))
     for start in range(0, len(seeds), at_a_time):
         keys = [perturb.Key.from_seed(seed) for seed in seeds[start : start + at_a_time]]
         xis = perturb.noises(lm.model, wm, keys).flatten(1).to(units)
@@ -103,6 +104,7 @@ def independent_pairs(
     Under its key, the innovation of a text is given all texts of its kind before it. All kinds share the keys.
     """
     wm = wm.on(lm.model)
+    at_a_time = min(at_a_time, score.fitting(wm))
     both = {kind: {"ψ": rows, "innovation": new_directions(rows, law.inner(rows, rows))} for kind, rows in units.items()}
     found: dict = {kind: {name: [] for name in pair} for kind, pair in both.items()}
     for start in range(0, len(seeds), at_a_time):

@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import checks, gradients, perturb, score, tokens
-from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, StateError
+from gaussmark_lib.errors import InvalidTextError, StateError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.joint import law, repeats
 from gaussmark_lib.joint.memory import GIVEN, Answer
@@ -37,8 +37,6 @@ from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import PlacedWatermark, placed
 
 COLUMNS = [*score.COLUMNS, "innovation", "p_given", "residual", "e_value", "log_e", "repeats", "correlation"]
-HELD = 1 << 30  # bytes of noises that are held at a time; beyond it they are drawn again for every AT_A_TIME texts
-AT_A_TIME = 64
 
 
 def sequence(
@@ -93,7 +91,9 @@ def sequence(
     ids, rows = [key.key_id for key in keys], []
     for text in reader.texts(pairs, failed if on_error == "record" else None):
         answer = memory.ask(text.direction, text.psi, text.runs, state.n_texts)
-        rows.append(score.table(text.found, text.psi, ids).assign(**_evidence(text.found, answer, reader.wm.sigma, share, state, ids)))
+        rows.append(
+            score.rows([text.facts], text.psi[None], ids).assign(**_evidence(text.facts["grad_norm"], answer, reader.wm.sigma, share, state, ids))
+        )
         state.n_texts += 1
     rows += [score.failure(text, responses[text], keys) for text in failed]
     table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)[COLUMNS]
@@ -106,9 +106,9 @@ def log_bets(innovation: NDArray[np.float64], promised: NDArray[np.float64] | fl
     return np.logaddexp(np.log1p(-share), np.log(share) + promised * innovation - np.square(promised) / 2)
 
 
-def _evidence(found: TextGradient, answer: Answer, sigma: float, share: float, state: State, ids: Sequence[str]) -> dict[str, object]:
+def _evidence(grad_norm: float, answer: Answer, sigma: float, share: float, state: State, ids: Sequence[str]) -> dict[str, object]:
     """A text's further columns; its bets are added to the state's."""
-    promised, r = sigma * found.norm * answer.residual, np.nan_to_num(answer.innovation)
+    promised, r = sigma * grad_norm * answer.residual, np.nan_to_num(answer.innovation)
     if answer.kept:
         for key_id, gain in zip(ids, log_bets(r, promised, share).tolist(), strict=True):
             state.log_e[key_id] += gain
@@ -126,7 +126,7 @@ def _references(model: PreTrainedModel, given: tuple[Texts, Texts] | None) -> Ma
 
 
 class _Text(NamedTuple):
-    found: TextGradient
+    facts: dict[str, int | float]
     direction: Float[Tensor, " d"]
     psi: NDArray[np.float64]
     runs: NDArray[np.uint64]
@@ -136,28 +136,16 @@ class _Reader:
     """Gradients and statistics of texts, in their order, with bounded memory."""
 
     def __init__(self, wm: PlacedWatermark, keys: Sequence[perturb.Key], xis: Tensor | None, dtype: str | torch.dtype | None, batch_size: int):
-        self.wm, self.keys, self.settings = wm, keys, {"dtype": dtype, "batch_size": batch_size}
-        self.n_held = max(1, HELD // (4 * wm.linear.shape[0] * wm.linear.shape[1]))
-        self.held = score.checked_noises(wm, keys, xis) if xis is not None or len(keys) <= self.n_held else None
-        self.at_a_time = batch_size * (1 if self.held is not None else -(-AT_A_TIME // batch_size))
+        self.wm, self.settings = wm, {"dtype": dtype, "batch_size": batch_size}
+        self.noises = score.Noises(wm, keys, xis)
+        self.at_a_time = batch_size * (1 if self.noises.held is not None else max(1, self.noises.n_texts // batch_size))
 
     def texts(self, pairs: Mapping[int, Pair], failed: dict | None = None) -> Iterator[_Text]:
         """The texts that can be scored; the others raise, or go to ``failed`` with their error."""
-        numbers = list(pairs)
-        for start in range(0, len(numbers), self.at_a_time):
-            some = [gradient for batch in self._batches(numbers[start : start + self.at_a_time]) for gradient in self._gradients(pairs, batch)]
-            units, usable = [], []
-            for found in some:
-                try:
-                    units.append(law.unit(found))
-                    usable.append(found)
-                except DegenerateScoreError as error:
-                    if failed is None:
-                        raise
-                    failed[found.text] = error
-            if units:
-                for found, u, psi in zip(usable, units, self._psi(torch.stack(units)), strict=True):
-                    yield _Text(found, u, psi, repeats.runs(pairs[found.text][1]))
+        each = (found for batch in self._batches(list(pairs)) for found in self._gradients(pairs, batch))
+        for facts, units in score.in_blocks(each, max(1, min(self.at_a_time, len(pairs))), failed, law.unit):
+            for of_text, u, psi in zip(facts, units, self._psi(units), strict=True):
+                yield _Text(of_text, u, psi, repeats.runs(pairs[of_text["text"]][1]))
 
     def _batches(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
         size = self.settings["batch_size"]
@@ -168,7 +156,5 @@ class _Reader:
         return sorted(found, key=lambda one: one.text)
 
     def _psi(self, units: Float[Tensor, "texts d"]) -> Float[np.ndarray, "texts k"]:
-        starts = range(0, len(self.keys), self.n_held)
-        drawn = (perturb.noises(self.wm.model, self.wm, self.keys[i : i + self.n_held]) for i in starts)
-        noises = drawn if self.held is None else [self.held]
-        return score.finite(np.hstack([law.inner(units, xis.flatten(1)) for xis in noises]) / self.wm.sigma)
+        found = [law.inner(units, part.flatten(1)) for part in self.noises.parts()]
+        return score.finite(np.hstack(found) / self.wm.sigma)

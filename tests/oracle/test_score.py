@@ -148,6 +148,26 @@ def test_many_keys_at_once_are_the_keys_one_at_a_time():
         np.testing.assert_allclose(together[key.key_id], alone["psi"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rank_dropped", [0, 3])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_keys_that_stream_past_are_the_keys_one_at_a_time(monkeypatch, dtype, tolerance, rank_dropped):
+    """Blocks of 8 texts and parts of 4 keys, neither of which divides what there is."""
+    model, wm = tiny_models.build("llama", dtype), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05, rank_dropped=rank_dropped)
+    prompts, responses = texts()
+    keys = [Key.from_seed(i) for i in range(21)]
+    keys[2:15:6] = [perturb.bind(model, wm, key) for key in keys[2:15:6]]
+    held = score.score(model, prompts, responses, wm, keys, lengths=(2, 9, 17), batch_size=3)
+    monkeypatch.setattr(score, "HELD", 4 * 4 * 1536 + 5000)
+    streamed = score.score(model, prompts, responses, wm, keys, lengths=(2, 9, 17), batch_size=3)
+    assert streamed.groupby(["text", "n_tokens"]).ngroups > 8
+    assert streamed[["text", "key_id", "n_tokens", "grad_norm", "log_lik"]].equals(held[["text", "key_id", "n_tokens", "grad_norm", "log_lik"]])
+    np.testing.assert_allclose(streamed["psi"], held["psi"], rtol=tolerance, atol=tolerance)
+    for i, key in enumerate(keys):
+        alone = score.score(model, prompts, responses, wm, [key], lengths=(2, 9, 17), batch_size=3)
+        np.testing.assert_allclose(streamed["psi"].iloc[i :: len(keys)], alone["psi"], rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(streamed["log10_p"].iloc[i :: len(keys)], alone["log10_p"], rtol=tolerance * 100, atol=tolerance)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_rounds_the_model_but_not_the_statistic(dtype):
     """G, its norm and ⟨ξ, G⟩ are formed in float32: recomputed in float64 from the same G, ψ has to agree."""

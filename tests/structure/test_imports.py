@@ -15,7 +15,7 @@ from gaussmark_lib.paths import ROOT
 LIBRARY, TESTS = ROOT / "gaussmark_lib", ROOT / "tests"
 MOST_CORE_FILES, MOST_LINES = 26, 250
 FRONT_DOOR = "cli"  # the room that imports every other, each when it is needed; nobody imports it
-NO_ROOM = {"browser", "notebooks", "robustness", "structure"}  # folders of tests that mirror no room
+NO_ROOM = {"browser", "gpu", "notebooks", "robustness", "structure"}  # folders of tests that mirror no room
 PLAIN_ERRORS = {"ValueError", "TypeError", "Exception", "AssertionError"}
 # Plain errors that are right where they are: {"module: function": "why"}.
 PLAIN_ERRORS_ALLOWED: dict[str, str] = {}

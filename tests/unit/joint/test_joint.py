@@ -9,9 +9,9 @@ import tiny_models
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from gaussmark_lib import joint
+from gaussmark_lib import joint, score
 from gaussmark_lib.errors import InvalidTextError, PerturbedModelError, StateError, StatisticsError
-from gaussmark_lib.joint import repeats, stream
+from gaussmark_lib.joint import repeats
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark, watermarked
 
@@ -92,8 +92,9 @@ def test_a_text_that_cannot_be_scored_is_recorded_and_leaves_no_trace(model, wm)
 def test_more_keys_than_are_held_at_once(model, wm, monkeypatch):
     keys = [Key.from_seed(i) for i in range(7)]
     whole = joint.sequence(model, X, Y, wm, keys)
-    monkeypatch.setattr(stream, "HELD", 3 * 4 * 1536)
-    monkeypatch.setattr(stream, "AT_A_TIME", 4)
+    monkeypatch.setattr(score, "HELD", 3 * 4 * 1536)
+    monkeypatch.setattr(score, "FEW_KEYS", 1)
+    monkeypatch.setattr(score, "FEW_TEXTS", 4)
     parts = joint.sequence(model, X, Y, wm, keys)
     np.testing.assert_allclose(parts["innovation"], whole["innovation"], atol=1e-9)
 

@@ -1,0 +1,51 @@
+"""The same computations on a GPU, against the processor's numbers. Random numbers of a GPU are others, so what draws them there is left out."""
+
+import on_devices
+import pytest
+import torch
+
+from gaussmark_lib import generate, score
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+DRAWN_THERE = ("KGW", "SynthID")  # transformers' processors draw their lists with a generator on the model's device
+
+
+@pytest.fixture(scope="module")
+def here():
+    return on_devices.build()
+
+
+@pytest.fixture(scope="module")
+def there():
+    return on_devices.build().to("cuda")
+
+
+@pytest.mark.parametrize("name", [name for name in on_devices.COMPUTATIONS if not any(scheme in name for scheme in DRAWN_THERE)])
+def test_on_a_gpu_it_is_the_same(here, there, name):
+    call = on_devices.COMPUTATIONS[name]
+    on_devices.same(call(there), call(here), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in on_devices.COMPUTATIONS if any(scheme in name for scheme in DRAWN_THERE)])
+def test_schemes_with_generators_run_on_a_gpu(there, name):
+    texts, table, divergences = on_devices.COMPUTATIONS[name](there)
+    assert len(texts) == len(table) == len(divergences) > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_many_keys_in_bounded_memory(monkeypatch, there, dtype):
+    """Streamed in parts, ψ is what it is with all noises held."""
+    held = score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS, dtype=dtype)
+    monkeypatch.setattr(score, "HELD", 0)
+    on_devices.same(score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS, dtype=dtype), held, 1e-4, 1e-4)
+
+
+def test_marked_text_is_detected(there):
+    from gaussmark_lib import perturb
+
+    strong = perturb.Watermark(on_devices.WM.weight, 0.3)
+    with perturb.watermarked(there, strong, on_devices.KEYS[0]):
+        texts = generate.sample(there, on_devices.TEXTS[0] * 4, 40)
+    table = score.score(there, on_devices.TEXTS[0] * 4, texts, strong, on_devices.KEYS[:2])
+    own, other = (table.loc[table["key_id"] == key.key_id, "psi"].mean() for key in on_devices.KEYS[:2])
+    assert own > 2 > abs(other)

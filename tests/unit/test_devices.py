@@ -1,0 +1,84 @@
+"""Every tensor is on its model's device: on a pretended second one a forgotten ``.to`` is an error, and all numbers are those of the processor."""
+
+import on_devices
+import pytest
+import torch
+from second_device import SECOND, Elsewhere, moved, second_device
+from torch import nn
+
+from gaussmark_lib import gradients, perturb, score
+
+
+@pytest.fixture(scope="module")
+def here():
+    return on_devices.build()
+
+
+@pytest.fixture(scope="module")
+def there():
+    return moved(on_devices.build())
+
+
+FORWARD_MODE = ["evidence"]  # its zero tangents are made below Python, where no device can be pretended
+
+
+@pytest.mark.parametrize("name", [name for name in on_devices.COMPUTATIONS if name not in FORWARD_MODE])
+def test_on_a_second_device_it_is_the_same(here, there, name, no_table_of_selfhash):
+    call = on_devices.COMPUTATIONS[name]
+    expected = call(here)
+    with second_device():
+        assert there.device == SECOND
+        found = call(there)
+    on_devices.same(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_keys_that_stream_past_go_to_the_second_device_too(monkeypatch, here, there):
+    monkeypatch.setattr(score, "HELD", 0)
+    expected = score.score(here, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS)
+    with second_device():
+        assert score.Noises(on_devices.WM.on(there), on_devices.KEYS).held is None
+        on_devices.same(score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS), expected, 1e-6, 1e-9)
+
+
+def test_the_model_is_left_as_it_was(there):
+    with second_device():
+        before = [parameter.here.clone() for parameter in there.parameters()]
+        with perturb.watermarked(there, on_devices.WM, on_devices.KEYS[0]):
+            changed = [not torch.equal(now.here, was) for now, was in zip(there.parameters(), before, strict=True)]
+        assert sum(changed) == 1
+        assert all(torch.equal(now.here, was) for now, was in zip(there.parameters(), before, strict=True))
+
+
+def test_a_forgotten_move_is_found(there):
+    """The pretended device does what it is for: noises on the processor do not meet gradients elsewhere, and these become no arrays."""
+    with second_device():
+        [found] = gradients.gradients(there, on_devices.TEXTS[0][:1], on_devices.TEXTS[1][:1], on_devices.WM)
+        xi = perturb.noise(there, on_devices.WM, on_devices.KEYS[0])
+        assert isinstance(found.G, Elsewhere)
+        assert xi.device.type == "cpu"
+        with pytest.raises(RuntimeError, match="same device"):
+            found.G.flatten() @ xi.flatten()
+        with pytest.raises(RuntimeError, match="same device"):
+            torch.stack([found.G, xi])
+        with pytest.raises(RuntimeError, match="numpy"):
+            found.G.numpy()
+        assert score.statistic(found, xi[None].to(SECOND), 0.05).shape == (1,)
+        with pytest.raises(RuntimeError, match="same device"):
+            score.statistic(found, xi[None], 0.05)
+
+
+def test_the_second_device_behaves_as_a_device():
+    with second_device():
+        a, b = torch.arange(6.0).view(2, 3), torch.tensor([[1.0], [2.0]], device=SECOND)
+        moved_a = a.to(b)
+        assert (moved_a.device, moved_a.cpu().device.type, (moved_a + b).device) == (SECOND, "cpu", SECOND)
+        assert (moved_a * b).tolist() == [[0.0, 1.0, 2.0], [6.0, 8.0, 10.0]]
+        assert (moved_a * torch.tensor(2.0)).sum().item() == 30  # a number of the processor may meet any device
+        moved_a[0] = torch.ones(3)  # a copy
+        moved_a[[1], [2]] += 1
+        assert (moved_a.tolist(), a.tolist()) == ([[1.0, 1.0, 1.0], [3.0, 4.0, 6.0]], [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
+        layer = moved(nn.Linear(3, 2))
+        layer(moved_a).square().sum().backward()
+        assert layer.weight.grad.device == SECOND
+        with pytest.raises(RuntimeError, match="same device"):
+            layer(a)
