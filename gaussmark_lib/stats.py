@@ -174,8 +174,7 @@ def crossed_interval(
     for _ in range(n_resamples):
         chosen = np.ix_(rng.integers(n_prompts, size=n_prompts), rng.integers(n_keys, size=n_keys))
         draws.append(statistic(*(values[chosen] for values in matrices)))
-    bounds = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
-    low, high = bounds if np.ptp(draws) > 1e-12 * abs(value) else (np.nan, np.nan)  # not rounding alone
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]) if np.ptp(draws) > 1e-12 * abs(value) else (np.nan, np.nan)
     return Estimate(value, float(low), float(high), n_prompts * n_keys)
 
 
