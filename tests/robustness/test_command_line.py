@@ -173,7 +173,7 @@ def test_a_text_that_is_surely_watermarked_or_surely_not(key_file, capsys, monke
 
     def scored(model, prompts, responses, wm, keys, **options):
         [found] = gradients.gradients(lm.model, prompts, responses, wm)
-        return score.table(found, np.array([psi]), [key.key_id for key in keys]).assign(error=None)
+        return score.table(found, np.full(len(keys), psi), [key.key_id for key in keys]).assign(error=None)
 
     monkeypatch.setattr(score, "score", scored)
     code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)

@@ -155,7 +155,7 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     monkeypatch.setenv(inside.RUN_DIR, "")  # put back afterwards
     monkeypatch.setattr(kernel, "execute", _in_this_process)
     done = sweeps.sweep(works, {"seed": [1, 2]}, {"key": str(file), "model": model}, root=place / "records", progress=False)
-    assert len(done.cells) == 2
+    assert len(done.runs) == 2
     assert not done.failed
     printed += capfd.readouterr()
 
