@@ -46,7 +46,8 @@ class Version(argparse.Action):
         from gaussmark_lib.runs import versions
 
         own, *others = [f"{name} {versions.of(name) or 'unknown'}" for name in versions.PACKAGES]
-        parser.exit(message=f"{own} ({', '.join(others)}, python {versions.platform.python_version()})\n")
+        print(f"{own} ({', '.join(others)}, python {versions.platform.python_version()})")
+        parser.exit()
 
 
 def command(commands: Any, name: str, do: Callable, summary: str, epilog: str | None = None) -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
 
 Row = dict[str, Any]
 MOST_AT_ONCE = 10_000  # texts of a batch
+DELAY = 0.5  # seconds before progress is shown
 
 
 class Asked(NamedTuple):
@@ -107,7 +108,8 @@ def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, ke
     left = iter(asked)
     before, failed_before = kept.skipped(left) if kept else (0, 0)
     failed = n = 0
-    with tqdm(desc="writing", unit="token", total=(len(asked) - before) * arguments.tokens, file=sys.stderr, leave=False) as bar:
+    total = (len(asked) - before) * arguments.tokens
+    with tqdm(desc="writing", unit="token", total=total, file=sys.stderr, leave=False, delay=DELAY) as bar:
         for batch in iter(lambda: list(islice(left, arguments.batch)), []):
             rows = write(batch, bar.update)
             for row in (bad := [row for row in rows if "error" in row]):
@@ -140,7 +142,7 @@ def _writing(arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
 
     lm = models.load(arguments.model)
     model, n, options = lm.model, arguments.tokens, (arguments.top_p, arguments.temperature, arguments.batch)
-    generate.checked(model, [[]], n, *options)  # refuses options before anything is written
+    generate.checked(model, [[]], min(n, 1), *options)  # refuses options before anything is written; the context, for each prompt
     generate.uniform(arguments.seed, 1, 1)
 
     def encoded(one: Asked) -> list[int] | str:

@@ -21,6 +21,7 @@ from gaussmark_lib.keys import Key
 ENOUGH = 0.5  # power below which a text that is not detected is called too short to tell
 CONTROL = 2**64  # seed of a key that nobody writes with: beside each answer, what the test says of a wrong key
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
+VERDICT = ["verdict", "level", "power", "control_p_value", "warnings"]
 OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
 PENDING, GIVEN = "pending", "given"  # notes of a stream's state
 

@@ -147,7 +147,10 @@ def test_parameters_are_listed(tmp_path, capsys):
         "import gaussmark_lib",
         "import gaussmark_lib.runs",
         "import gaussmark_lib.sweeps",
-        *[f"from gaussmark_lib import cli; cli.main({words!r})" for words in (["--help"], ["tour", "--help"], ["run", "no_such_notebook"])],
+        *[
+            f"from gaussmark_lib import cli; cli.main({words!r})"
+            for words in (["--help"], ["--version"], ["list"], ["generate", "--help"], ["tour", "--help"], ["run", "no_such_notebook"])
+        ],
     ],
 )
 def test_help_and_refusals_do_not_wait_for_heavy_packages(source):

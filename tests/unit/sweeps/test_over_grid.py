@@ -92,6 +92,8 @@ def test_the_command_says_which_runs_failed_and_why(place, tmp_path, in_this_pro
     assert "failed: x=1\n" in printed.err
     assert "RuntimeError: no 1" in printed.err
     assert "2 of 3 runs complete, 0 of them from record, 1 failed" in printed.out
+    table = [line.split() for line in printed.out.splitlines()[-5:-1]]
+    assert [row[:2] for row in table] == [["param.x", "square"], ["4", "16"], ["1", "failed"], ["3", "9"]]
 
 
 def test_the_traceback_of_a_failed_run_is_shown_without_colours(place, tmp_path):
