@@ -19,7 +19,7 @@ from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
 
 Row = dict[str, Any]
-MOST_AT_ONCE = 10_000  # texts of a batch
+MOST_AT_ONCE, MOST_TOKENS = 10_000, 1_000_000  # texts of a batch, tokens of a text
 DELAY = 0.5  # seconds before progress is shown
 
 
@@ -62,8 +62,9 @@ def _generate(arguments: argparse.Namespace) -> int:
         raise GaussMarkError("-: expected standard input to be named once, since it is read once")
     if arguments.jsonl and "-" not in [*arguments.prompts, *arguments.file]:
         raise GaussMarkError("--jsonl: expected standard input (-) among the prompts; a file of JSON lines is known by its name, .jsonl")
-    if not 1 <= arguments.batch <= MOST_AT_ONCE:
-        raise GaussMarkError(f"--batch: expected a whole number from 1 to {MOST_AT_ONCE:,}, got {arguments.batch}")
+    for option, most in (("batch", MOST_AT_ONCE), ("tokens", MOST_TOKENS)):
+        if not 1 <= (got := getattr(arguments, option)) <= most:
+            raise GaussMarkError(f"--{option}: expected a whole number from 1 to {most:,}, got {got}")
 
     from gaussmark_lib.cli import answers, inputs
     from gaussmark_lib.keys import Key
@@ -142,7 +143,7 @@ def _writing(arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
 
     lm = models.load(arguments.model)
     model, n, options = lm.model, arguments.tokens, (arguments.top_p, arguments.temperature, arguments.batch)
-    generate.checked(model, [[]], min(n, 1), *options)  # refuses options before anything is written; the context, for each prompt
+    generate.checked(model, [[]], 1, *options)  # refuses options before anything is written; what fits is asked of each prompt
     generate.uniform(arguments.seed, 1, 1)
 
     def encoded(one: Asked) -> list[int] | str:
@@ -158,8 +159,10 @@ def _writing(arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
     def write(batch: Sequence[Asked], advance: Any) -> list[Row]:
         prompts = {one.row: encoded(one) for one in batch}
         ready = {row: ids for row, ids in prompts.items() if not isinstance(ids, str)}
-        uniforms = generate.uniform(arguments.seed, batch[-1].row + 1, n)[list(ready)]
-        texts = generate.continued(model, list(ready.values()), uniforms, *options, on_step=lambda *_: advance(len(ready))) if ready else []
+        texts: list[list[int]] = []
+        if ready:
+            uniforms = generate.uniform(arguments.seed, batch[-1].row + 1, n)[list(ready)]
+            texts = generate.continued(model, list(ready.values()), uniforms, *options, on_step=lambda *_: advance(len(ready)))
         found = dict(zip(ready, generate.cut(model, texts) if arguments.until_end else texts, strict=True))
         rows = []
         for one in batch:

@@ -112,7 +112,7 @@ REFUSED = [
     (["generate", "--key", KEY, "-", "-"], "named once"),
     (["generate", "--key", KEY, TEXT, "--jsonl"], "expected standard input"),
     (["generate", "--key", KEY, TEXT, "--tokens", "two"], "invalid int"),
-    (["generate", "--key", KEY, TEXT, "--tokens", "9" * 30], "expected at most"),
+    (["generate", "--key", KEY, TEXT, "--tokens", "9" * 30], "expected a whole number from 1"),
     (["generate", "--key", KEY, TEXT, "--temperature", "nan"], "finite temperature"),
     (["generate", "--key", KEY, TEXT, "--top-p", "nan"], "0 < top_p"),
     (["generate", "--key", KEY, TEXT, "--seed", "-1"], "seed: expected"),

@@ -163,7 +163,7 @@ def test_what_the_library_warns_of_is_one_sentence(lm, key, capsys, monkeypatch)
         (["-", "--file", "-"], "named once"),
         (["a", "--jsonl"], "expected standard input"),
         (["a", "--batch", "0"], "--batch: expected"),
-        (["a", "--tokens", "0"], "n_tokens: expected"),
+        (["a", "--tokens", "0"], "--tokens: expected"),
         (["a", "--tokens", "99"], "expected at most"),
         (["a", "--top-p", "0"], "0 < top_p"),
         (["a", "--temperature", "-1"], "finite temperature"),
