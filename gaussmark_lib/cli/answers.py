@@ -119,7 +119,7 @@ def _named(row: Row) -> str:
     p = f"{row['p_value']:.3g}"
     how = f"ψ = {row['psi']:.3f}, the next {row['runner_up'] or float('nan'):.3f}, {row['n_tokens']} tokens, key {row['key_id']}"
     meaning = f"If this text had been written without the key, some user's key would score it as high with probability {p}."
-    return f"user {row['user']}, p = {p} over all users  ({how})\n{meaning}"
+    return "\n".join([f"user {row['user']}, p = {p} over all users  ({how})", meaning, *row.get("warnings", ())])
 
 
 def _noted(row: Row) -> str:

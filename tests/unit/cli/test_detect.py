@@ -245,6 +245,7 @@ def test_the_user_is_named(lm, keys, tmp_path, capsys):
     assert [row["p_value"] for row in rows if "user" in row] == pytest.approx(named["p_family"].tolist(), rel=1e-3)
     _, sentence, _ = detect(capsys, "--key", keys[0], "--codebook", "30", "--text", TEXTS[0])
     assert sentence[0].startswith("user ")
+    assert sentence[2].endswith("of marked texts of this length are named rightly")
     code, _, err = detect(capsys, "--key", keys[0], "--codebook", path, "--stream", "s", file)
     assert (code, "--codebook: expected one --key" in err) == (cli.REFUSED, True)
 
