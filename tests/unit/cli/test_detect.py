@@ -245,7 +245,8 @@ def test_the_user_is_named(lm, keys, tmp_path, capsys):
     assert [row["p_value"] for row in rows if "user" in row] == pytest.approx(named["p_family"].tolist(), rel=1e-3)
     _, sentence, _ = detect(capsys, "--key", keys[0], "--codebook", "30", "--text", TEXTS[0])
     assert sentence[0].startswith("user ")
-    assert sentence[2].endswith("of marked texts of this length are named rightly")
+    row = {"user": 3, "p_value": 0.1, "psi": 1.0, "runner_up": 0.5, "n_tokens": 7, "key_id": "ab", "warnings": ["too short to name"]}
+    assert answers.sentences(row).splitlines()[2:] == ["too short to name"]
     code, _, err = detect(capsys, "--key", keys[0], "--codebook", path, "--stream", "s", file)
     assert (code, "--codebook: expected one --key" in err) == (cli.REFUSED, True)
 
