@@ -116,6 +116,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     print(f"{notebook.name}: {complete} of {len(done.runs)} runs complete, {done.cached} of them from record, {len(done.failed)} failed")
     if done.failed:
         print("The same command again runs the failed ones again.")
+    print(*[f"headline: {sentence}\n" for sentence in done.summary.attrs["headlines"]], sep="", end="")
     print("\n".join(listing.columns(done.summary.to_dict("records"), shutil.get_terminal_size((120, 24)).columns)))
     print(done.dir)
     return FAILED if done.failed else 0

@@ -45,7 +45,7 @@ def results(runs: Params, answers: Mapping[str, Run]) -> pd.DataFrame:
 def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.DataFrame:
     """What a reader wants first, in words, by run id: what varied, the headline, then the numbers that differ between runs, then all others.
 
-    A run without a complete record has ``failed`` in place of them.
+    A run without a complete record has ``failed`` in place of them. ``attrs["headlines"]`` says what the headline is, each wording once.
     """
     numbers = {run_id: ({"headline": run.headline[1]} if run.headline else {}) | run.numbers for run_id, run in answers.items()}
     names = list(dict.fromkeys(name for found in numbers.values() for name in found))
@@ -54,7 +54,9 @@ def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.
     for run_id, params in runs.items():
         found = {name: numbers[run_id].get(name, "–") if run_id in answers else "failed" for name in sorted(names, key=is_same.get)}
         rows[run_id] = {f"param.{name}" if name in found else name: words.of(params[name]) for name in varying} | found
-    return pd.DataFrame.from_dict(rows, orient="index")
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.attrs["headlines"] = list(dict.fromkeys(run.headline[0] for run in answers.values() if run.headline))
+    return table
 
 
 def saved(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> dict[str, pd.DataFrame]:
