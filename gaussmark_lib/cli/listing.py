@@ -1,6 +1,7 @@
 """``gaussmark list``: which notebooks, presets, grids and records there are; and tables for a terminal."""
 
 import argparse
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,10 @@ def _records(records: Path) -> Iterator[tuple[str, str]]:
 LISTS = {"notebooks": _notebooks, "presets": _presets, "grids": _grids, "records": _records}
 
 
-def columns(rows: Sequence[Mapping[str, str]], width: int) -> Iterator[str]:
-    """The lines of a table that fits, with as many of the first columns as there is room for, and a last line that counts the others."""
+def columns(rows: Sequence[Mapping[str, str]], width: int | None = None) -> Iterator[str]:
+    """The lines of a table that fits into the terminal, with as many of the first columns as there is room for, and a last line that counts the others."""
     names = list(rows[0]) if rows else []
+    width = width or shutil.get_terminal_size((120, 24)).columns
     cells = {name: [name, *(row[name] for row in rows)] for name in names}
     widths = {name: max(map(len, column)) for name, column in cells.items()}
     shown = [name for i, name in enumerate(names) if sum(widths[each] + len(GAP) for each in names[: i + 1]) <= width or i == 0]

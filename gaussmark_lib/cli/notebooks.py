@@ -1,7 +1,6 @@
 """``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters."""
 
 import argparse
-import shutil
 import sys
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -117,7 +116,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if done.failed:
         print("The same command again runs the failed ones again.")
     print(*[f"headline: {sentence}\n" for sentence in done.summary.attrs["headlines"]], sep="", end="")
-    print("\n".join(listing.columns(done.summary.to_dict("records"), shutil.get_terminal_size((120, 24)).columns)))
+    print("\n".join(listing.columns(done.summary.to_dict("records"))))
     print(done.dir)
     return FAILED if done.failed else 0
 
