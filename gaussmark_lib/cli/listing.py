@@ -73,7 +73,7 @@ LISTS = {"notebooks": _notebooks, "presets": _presets, "grids": _grids, "records
 
 
 def columns(rows: Sequence[Mapping[str, str]], width: int | None = None) -> Iterator[str]:
-    """The lines of a table that fits into the terminal, with as many of the first columns as there is room for, and a last line that counts the others."""
+    """The lines of a table that fits the terminal: as many of the first columns as there is room for, and a line that counts the others."""
     names = list(rows[0]) if rows else []
     width = width or shutil.get_terminal_size((120, 24)).columns
     cells = {name: [name, *(row[name] for row in rows)] for name in names}
