@@ -2,24 +2,28 @@
 
 =============  ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``
+``listing``    ``list``: which notebooks, presets, grids and records there are
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``
 ``audit``      ``audit``: a key's calibration card
+``generate``   ``generate``: text under a key's watermark
 ``detect``     ``detect``: the test, of one text or of millions
-``inputs``     where its texts come from
+``inputs``     where texts and prompts come from
 ``answers``    its sentences and its JSON lines, and where they end up
 ``arguments``  what the commands have in common
 =============  ==================================================================
 
+It stays with argparse: click, typer or rich would add completion and colour and one more layer, while every check here is the library's own.
+
 Exit codes: 0 done; 1 something failed on the way (a notebook's cell, a full disk); 2 refused, and nothing was done; 3 some texts could not be
-scored, and all others were; 130 interrupted.
+scored or written, and all others were; 130 interrupted.
 """
 
 import argparse
 import os
 import sys
 
-from gaussmark_lib.cli import audit, detect, keys, notebooks
-from gaussmark_lib.cli.arguments import FAILED, INTERRUPTED, PARTLY, REFUSED
+from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks
+from gaussmark_lib.cli.arguments import FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version
 from gaussmark_lib.errors import GaussMarkError
 
 __all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
@@ -48,12 +52,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="gaussmark",
         description="Watermark a model's text by Gaussian noise on one weight matrix, and detect it.",
-        epilog="Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored, 130 interrupted.",
+        epilog="Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130 interrupted.",
     )
+    top.add_argument("--version", action=Version, help="print the versions of this, torch, transformers and numpy")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in (notebooks, detect, keys, audit):
+    for group in (notebooks, listing, keys, generate, detect, audit):
         group.add(commands)
     return top

@@ -1,4 +1,4 @@
-"""The answers of ``gaussmark detect``: a sentence or a JSON line each, printed, or kept in a file by which an interrupted run goes on."""
+"""The answers of ``gaussmark detect``: sentences or a JSON line each, printed, or kept in a file by which an interrupted run goes on."""
 
 import fcntl
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from gaussmark_lib import files
 from gaussmark_lib.cli.inputs import Item
-from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.errors import GaussMarkError, shown
 
 Row = dict[str, Any]
 START = b'{"text": '  # of a line
@@ -19,8 +19,8 @@ LAST = "digest"  # the field that says of which text a line is
 class Kept:
     """A file of JSON lines, in the order of the texts: ``per_text`` lines each, or one with an ``error``. One process at a time writes it."""
 
-    def __init__(self, path: str, per_text: int):
-        self.path, self.per_text = Path(path), per_text
+    def __init__(self, path: str, per_text: int, what: str = "results of these texts"):
+        self.path, self.per_text, self.what = Path(path), per_text, what
         try:
             self.file = open(self.path, "a+b", opener=files.opener)  # noqa: SIM115 - open as long as the run lasts
         except OSError as error:
@@ -50,8 +50,8 @@ class Kept:
                 return n, failed
             item = next(items, None)
             if item is None or {row.get(LAST) for row in rows} != {item.digest}:
-                what = f"the text {item.name}" if item else "no further text"
-                raise GaussMarkError(f"{self.path}: expected results of these texts, got {rows[0].get('text')!r} for {what}; name another file")
+                where = item.name if item else "no further text"
+                raise GaussMarkError(f"{self.path}: expected {self.what}, got {shown(rows[0].get('text'))} for {where}; name another file")
             n, failed = n + 1, failed + ("error" in rows[0])
 
     def _next(self) -> list[Row]:
@@ -92,11 +92,11 @@ def printed(answers: Sequence[Sequence[Row]], *, as_json: bool, alone: bool) -> 
         if as_json:
             print(json.dumps(row), flush=not alone)
         elif "error" not in row:
-            print(sentence(row) if alone else f"{row['text']}: {sentence(row).splitlines()[0]}", flush=not alone)
+            print(sentences(row) if alone else f"{row['text']}: {sentences(row).splitlines()[0]}{_noted(row)}", flush=not alone)
 
 
-def sentence(row: Row) -> str:
-    """What a p-value says: the key is random here, and the text is fixed."""
+def sentences(row: Row) -> str:
+    """The verdict; what its p-value says, where the key is random and the text is fixed; and what to expect of this test."""
     if "user" in row:
         return _named(row)
     digits = -row["log10_p"]
@@ -105,14 +105,21 @@ def sentence(row: Row) -> str:
     first = f"p = {p}  (ψ = {row['psi']:.3f}, log10 p = {row['log10_p']:.2f}, {row['n_tokens']} tokens, key {row['key_id']})"
     if row.get("p_given") is not None:
         first = f"p = {row['p_given']:.3g} given what was answered before; alone {first}"
-    return f"{first}{_noted(row)}\nIf this text had been written without the key, {odds} of all keys would score it as high as this one does."
+    verdict = f"{row['verdict'].capitalize()} at level {row['level']:g}: " if "verdict" in row else ""
+    lines = [verdict + first, f"If this text had been written without the key, {odds} of all keys would score it as high as this one does."]
+    if "power" in row:
+        power = f"{row['power']:.2f}" if row["power"] < 0.995 else "above 0.99"
+        lines += [f"A text that carries the key and is like this one is detected with probability {power}."]
+    if row.get("control_p_value") is not None:
+        lines[-1] += f" A control key, which nobody writes with, gives p = {row['control_p_value']:.3g}."
+    return "\n".join(lines)
 
 
 def _named(row: Row) -> str:
     p = f"{row['p_value']:.3g}"
     how = f"ψ = {row['psi']:.3f}, the next {row['runner_up'] or float('nan'):.3f}, {row['n_tokens']} tokens, key {row['key_id']}"
     meaning = f"If this text had been written without the key, some user's key would score it as high with probability {p}."
-    return f"user {row['user']}, p = {p} over all users  ({how}){_noted(row)}\n{meaning}"
+    return "\n".join([f"user {row['user']}, p = {p} over all users  ({how})", meaning, *row.get("warnings", ())])
 
 
 def _noted(row: Row) -> str:

@@ -1,6 +1,8 @@
-"""What the commands have in common: exit codes, the argument that names a model, and files of text."""
+"""What the commands have in common: the parser, exit codes, the argument that names a model, and files of text."""
 
 import argparse
+import difflib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,42 @@ from gaussmark_lib.errors import GaussMarkError
 REFUSED, FAILED, PARTLY, INTERRUPTED = 2, 1, 3, 130  # exit codes; 0 is success
 MODEL = {"default": "doclm", "help": "base model: doclm, a folder or a hub id"}
 KEY = {"metavar": "KEY", "required": True, "help": "key file"}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, which also says what a misspelt command or option may have meant; its own does so from Python 3.14."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # here, and not in the parser above, which knows no options of this command
+            options = [option for action in self._actions for option in action.option_strings]
+            near = [match for word in unknown for match in difflib.get_close_matches(word.partition("=")[0], options, n=1)]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(near)}")
+        return found, unknown
+
+    def error(self, message: str) -> Any:
+        if match := re.search(r"(invalid choice: '(.*)') \(choose from (.*)\)$", message):
+            near = difflib.get_close_matches(match[2], re.findall(r"[\w-]+", match[3]), n=3)
+            message = f"{message[: match.end(1)]}{_meant(near)}" if near else message
+        super().error(message)
+
+
+def _meant(near: list[str]) -> str:
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+class Version(argparse.Action):
+    """Prints the versions without importing what they are of, and ends the command."""
+
+    def __init__(self, option_strings: Any, dest: str, **options: Any):
+        super().__init__(option_strings, dest, nargs=0, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
+        from gaussmark_lib.runs import versions
+
+        own, *others = [f"{name} {versions.of(name) or 'unknown'}" for name in versions.PACKAGES]
+        print(f"{own} ({', '.join(others)}, python {versions.platform.python_version()})")
+        parser.exit()
 
 
 def command(commands: Any, name: str, do: Callable, summary: str, epilog: str | None = None) -> argparse.ArgumentParser:
@@ -26,3 +64,8 @@ def read(name: str) -> str:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise GaussMarkError(f"cannot read {name!r}: {getattr(error, 'strerror', error)}; expected UTF-8 text") from None
+
+
+def read_prompt(name: str) -> str:
+    """The same of a prompt, without the end of the last line, which editors add."""
+    return read(name).removesuffix("\n")

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
-from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, read
+from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, read_prompt
 from gaussmark_lib.errors import GaussMarkError
 
 MOST_AT_ONCE = 1_000_000  # texts of a batch, which are all held in memory
@@ -36,6 +36,9 @@ def add(commands: Any) -> None:
     detect.add_argument("--model", **MODEL)
     detect.add_argument("--prompt", default="", help="the texts' prompt; without it the test stays exact and has less power")
     detect.add_argument("--prompt-file", help="the same from a file")
+    detect.add_argument(
+        "--level", metavar="α", type=float, default=0.05, help="of the verdict: how often a text without the key may be detected (.05)"
+    )
     detect.add_argument("--codebook", metavar="FILE|N", help="name the user: a codebook of the key (`gaussmark key users`), or its number of users")
     what = "answer strangers: the file STATE remembers all answers, so that what they gave away counts no more; it is kept like a key"
     detect.add_argument("--stream", metavar="STATE", help=what)
@@ -61,13 +64,15 @@ def _detect(arguments: argparse.Namespace) -> int:
         raise GaussMarkError("--codebook: expected one --key, the codebook's own, and neither --stream nor --given")
     if arguments.given and arguments.out is not None and arguments.stream is None:
         raise GaussMarkError("--given with --out: expected --stream STATE too, so that an interrupted run goes on with what it remembers")
+    if not 0 < arguments.level < 1:
+        raise GaussMarkError(f"--level: expected a number between 0 and 1, got {arguments.level}")
     if not 1 <= arguments.batch <= MOST_AT_ONCE:
         raise GaussMarkError(f"--batch: expected a whole number from 1 to {MOST_AT_ONCE:,}, got {arguments.batch}")
     many = arguments.text is None and inputs.are_many(arguments.texts, lines=arguments.jsonl)
     items = iter([inputs.Item("text", arguments.text)]) if not arguments.texts else inputs.items(arguments.texts, lines=arguments.jsonl)
     if not many:
         items = iter(list(islice(items, 1)))  # what cannot be read is said before the model is loaded
-    prompt = arguments.prompt if arguments.prompt_file is None else read(arguments.prompt_file)
+    prompt = arguments.prompt if arguments.prompt_file is None else read_prompt(arguments.prompt_file)
 
     from gaussmark_lib.cli.scoring import Scoring
     from gaussmark_lib.runs.stopping import stoppable

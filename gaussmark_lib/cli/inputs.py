@@ -1,4 +1,7 @@
-"""The texts that ``gaussmark detect`` is given, one after another: files, folders, .jsonl files, standard input. Nothing is held but one text."""
+"""The texts that ``gaussmark detect`` is given, one after another, and the prompts of ``generate``: files, folders, .jsonl files, standard input.
+
+Nothing is held but one text.
+"""
 
 import gzip
 import hashlib
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gaussmark_lib import checks, files
-from gaussmark_lib.cli.arguments import read
+from gaussmark_lib.cli.arguments import read, read_prompt
 from gaussmark_lib.errors import GaussMarkError
 
 LINES = (".jsonl", ".jsonl.gz")
@@ -34,8 +37,10 @@ class Item(NamedTuple):
         return hashlib.sha256(whole).hexdigest()[:16]
 
 
-def items(names: Sequence[str], *, lines: bool = False) -> Iterator[Item]:
+def items(names: Sequence[str], *, lines: bool = False, field: str = "text") -> Iterator[Item]:
     """The texts of these files and folders, in order; with ``lines``, standard input (-) is read as .jsonl. Names are checked at once.
+
+    ``field`` is what each line of JSON has: ``text``, or ``prompt`` where prompts are read; a file's last line end is no part of a prompt.
 
     Raises:
         GaussMarkError: a name that is neither file nor folder, or a folder without texts. A file alone that cannot be read is one, too.
@@ -45,7 +50,7 @@ def items(names: Sequence[str], *, lines: bool = False) -> Iterator[Item]:
             _check(name)
         if name != "-" and os.path.isdir(name) and not _in_folder(Path(name)):
             raise GaussMarkError(f"cannot read {name!r}: expected a folder with texts ({', '.join(IN_FOLDERS)}), found none in it")
-    return (item for name in names for item in _of(name, lines))
+    return (item for name in names for item in _of(name, lines, field))
 
 
 def _check(name: str) -> None:
@@ -61,18 +66,18 @@ def are_many(names: Sequence[str], *, lines: bool = False) -> bool:
     return len(names) > 1 or any(os.path.isdir(name) or name.endswith(LINES) or (name == "-" and lines) for name in names)
 
 
-def _of(name: str, lines: bool) -> Iterator[Item]:
+def _of(name: str, lines: bool, field: str) -> Iterator[Item]:
     path = Path(name)
     if name.endswith(LINES) or (name == "-" and lines):
-        yield from _of_lines(name)
+        yield from _of_lines(name, field)
     elif name != "-" and os.path.isdir(path):
         for file in _in_folder(path):
             try:
-                yield from _of(str(file), lines)
+                yield from _of(str(file), lines, field)
             except GaussMarkError as error:
                 yield Item(str(file), error=str(error))
     else:
-        yield Item(name, read(name))
+        yield Item(name, read(name) if field == "text" else read_prompt(name))
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -85,7 +90,7 @@ def _in_folder(folder: Path) -> list[Path]:
         raise GaussMarkError(f"cannot read the folder {str(folder)!r}: {error.strerror}: {error.filename}; expected one that can be read") from None
 
 
-def _of_lines(name: str) -> Iterator[Item]:
+def _of_lines(name: str, field: str) -> Iterator[Item]:
     """The line's number, from 1, is part of its text's name. Empty lines are none."""
     number = 0
     try:
@@ -93,19 +98,19 @@ def _of_lines(name: str) -> Iterator[Item]:
             lines = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield _of_line(f"{name}:{number}", line)
+                    yield _of_line(f"{name}:{number}", line, field)
     except (OSError, EOFError, zlib.error) as error:
         yield Item(f"{name}:{number + 1}", error=f"expected a whole file, but it ends here: {error}")
 
 
-def _of_line(name: str, line: bytes) -> Item:
+def _of_line(name: str, line: bytes, field: str) -> Item:
     try:
         row = json.loads(line.decode())
-        text, prompt = row["text"], row.get("prompt")
+        text, prompt = row[field], row.get("prompt")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # of JSON, of UTF-8, and of another value than an object
         start = line.strip()[:60].decode(errors="backslashreplace")
-        return Item(name, error=f"expected a JSON object with a 'text' field, got {start!r}")
-    for what, value in (("text", text), ("prompt", prompt)):
-        if not isinstance(value, str) and not (what == "prompt" and value is None):
+        return Item(name, error=f"expected a JSON object with a '{field}' field, got {start!r}")
+    for what, value in ((field, text), ("prompt", prompt)):
+        if not isinstance(value, str) and not (what != field and value is None):
             return Item(name, error=f"expected {what!r} to be a string, got {checks.shown(value)}")
     return Item(name, text, prompt)

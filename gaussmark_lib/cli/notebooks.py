@@ -5,6 +5,7 @@ import sys
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from gaussmark_lib.cli import listing
 from gaussmark_lib.cli.arguments import FAILED, command
 from gaussmark_lib.errors import GaussMarkError
 
@@ -21,7 +22,7 @@ def add(commands: Any) -> None:
     run.add_argument("--force", action="store_true", help="run it even if there is a record")
     run.add_argument("--parameters", action="store_true", help="list the notebook's parameters, and run nothing")
 
-    what = "run a notebook for every cell of a grid of parameters and write one table; cells with a record are not run again"
+    what = "run a notebook for every combination in a grid of parameters and write one table; what has a record is not run again"
     sweep = command(commands, "sweep", _sweep, what)
     _add_question(sweep)
     sweep.add_argument("--grid", metavar="GRID", required=True, help=f"a YAML file of `name: [value, value]` lines, {BY_NAME}")
@@ -40,16 +41,18 @@ def add(commands: Any) -> None:
 def _add_question(command: argparse.ArgumentParser) -> None:
     """The arguments of every command that runs one notebook."""
     command.add_argument("notebook", metavar="NOTEBOOK", help="number (00), name (00_first_watermark) or path")
-    command.add_argument("-p", dest="typed", metavar="NAME VALUE", action="append", default=[], help="a parameter's value, in YAML; may be repeated")
-    command.add_argument("-f", dest="preset", metavar="PRESET", help=f"a YAML file of parameter values, {BY_NAME}; -p overrides it")
+    command.add_argument(
+        "-p", "--param", dest="typed", metavar="NAME VALUE", action="append", default=[], help="a parameter's value, in YAML; may be repeated"
+    )
+    command.add_argument("-f", "--preset", dest="preset", metavar="PRESET", help=f"a YAML file of parameter values, {BY_NAME}; -p overrides it")
     command.add_argument("--records", metavar="DIR", help="folder of the records, instead of papermill_runs")
 
 
 def joined(words: list[str]) -> list[str]:
-    """``-p name value`` as the one word ``-pname=value``, because argparse would take a value like -1e-3 for an option."""
-    if "-p" not in words:
+    """``-p name value`` as the one word ``-pname=value``, because argparse would take a value like -1e-3 for an option; ``--param`` too."""
+    if (at := next((i for i, word in enumerate(words) if word in ("-p", "--param")), None)) is None:
         return words
-    before, after = words[: words.index("-p")], words[words.index("-p") + 1 :]
+    before, after = words[:at], words[at + 1 :]
     taken = 1 if "=" in "".join(after[:1]) else 2
     return [*before, "-p" + "=".join(after[:taken]), *joined(after[taken:])]
 
@@ -106,12 +109,14 @@ def _sweep(arguments: argparse.Namespace) -> int:
     with stoppable():
         done = sweeps.sweep(notebook, values, preset | typed, root=arguments.records, **place)
     for why, failures in groupby(sorted(done.failed, key=lambda failure: failure.why), key=lambda failure: failure.why):
-        cells = [", ".join(f"{name}={value!r}" for name, value in failure.params.items()) or notebook.name for failure in failures]
-        print(f"\ngaussmark: failed: {'; '.join(cells)}\n{why}", file=sys.stderr)
-    complete = len(done.cells) - len(done.failed)
-    print(f"{notebook.name}: {complete} of {len(done.cells)} cells complete, {done.cached} of them from record, {len(done.failed)} failed")
+        which = [", ".join(f"{name}={value!r}" for name, value in failure.params.items()) or notebook.name for failure in failures]
+        print(f"\ngaussmark: failed: {'; '.join(which)}\n{why}", file=sys.stderr)
+    complete = len(done.runs) - len(done.failed)
+    print(f"{notebook.name}: {complete} of {len(done.runs)} runs complete, {done.cached} of them from record, {len(done.failed)} failed")
     if done.failed:
-        print("The same command again runs the failed cells again.")
+        print("The same command again runs the failed ones again.")
+    print(*[f"headline: {sentence}\n" for sentence in done.summary.attrs["headlines"]], sep="", end="")
+    print("\n".join(listing.columns(done.summary.to_dict("records"))))
     print(done.dir)
     return FAILED if done.failed else 0
 

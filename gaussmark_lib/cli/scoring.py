@@ -18,9 +18,10 @@ from gaussmark_lib.cli.keys import codebook
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, GaussMarkWarning
 from gaussmark_lib.keys import Key
 
-LEVEL = 0.05  # at which the power to expect is said
-ENOUGH = 0.5  # power below which a text is called too short to tell
+ENOUGH = 0.5  # power below which a text that is not detected is called too short to tell
+CONTROL = 2**64  # seed of a key that nobody writes with: beside each answer, what the test says of a wrong key
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
+VERDICT = ["verdict", "level", "power", "control_p_value", "warnings"]
 OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
 PENDING, GIVEN = "pending", "given"  # notes of a stream's state
 
@@ -39,7 +40,9 @@ class Scoring:
         self._said: set[str] = set()
         self._unsaid: list[str] = []
         self.lm = models.load(arguments.model)
-        self.xis = None if self.book else score.Noises(self.wm.on(self.lm.model), self.keys).held  # None where they are too many to hold
+        self.level, controls = arguments.level, [] if self.book or self.state else [Key.from_seed(CONTROL)]
+        self.tested = self.keys + [key for key in controls if key.secret not in [own.secret for own in self.keys]]
+        self.xis = None if self.book else score.Noises(self.wm.on(self.lm.model), self.tested).held  # None where they are too many to hold
         self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
         if self.state:
             self.state.use(self.wm.on(self.lm.model), self.keys)  # refuses another key's state before any answer
@@ -102,7 +105,7 @@ class Scoring:
             self.given = None
             table = joint.sequence(self.lm.model, prompts, responses, self.wm, self.keys, **memory, on_error="record")
         else:
-            table = score.score(self.lm.model, prompts, responses, self.wm, self.keys, xis=self.xis, on_error="record")
+            table = score.score(self.lm.model, prompts, responses, self.wm, self.tested, xis=self.xis, on_error="record")
             table = table.assign(p_given=None, e_value=self._e_values(table["psi"], table["grad_norm"]))
         return [self._rows(of_text) for _, of_text in table.groupby("text")]
 
@@ -111,16 +114,20 @@ class Scoring:
             return [{"error": of_text["error"].iloc[0]}]
         columns = FIELDS + [name for name in OF_STREAM if name in of_text]
         rows = [{name: _plain(value) for name, value in row.items()} for row in of_text[columns].to_dict("records")]
-        return [row | {"warnings": self._warnings(*facts)} for row, facts in zip(rows, of_text[["n_tokens", "grad_norm"]].to_numpy(), strict=True)]
+        control = rows[len(self.keys)]["p_value"] if len(rows) > len(self.keys) else None
+        power = stats.predicted_power(of_text["grad_norm"].iloc[:1], self.sigma, self.level)
+        return [row | self._verdict(row, power) | {"control_p_value": control} for row in rows[: len(self.keys)]]
 
     def _e_values(self, psi: Any, grad_norm: Any) -> Any:
         """exp(λψ − λ²/2) with λ = σ‖G‖: mean 1 where the text does not depend on the key, and large where it is marked as predicted."""
         shift = self.sigma * grad_norm
         return np.exp(np.minimum(shift * psi - shift**2 / 2, 709))
 
-    def _warnings(self, n_tokens: float, grad_norm: float) -> list[str]:
-        power = stats.predicted_power([grad_norm], self.sigma, LEVEL)
-        return [f"{int(n_tokens)} tokens: power {power:.2f} at this length, at level {LEVEL}"] if power < ENOUGH else []
+    def _verdict(self, row: Row, power: float) -> Row:
+        p = row["p_value"] if row["p_given"] is None else row["p_given"]
+        verdict = "detected" if p <= self.level else "too short to tell" if power < ENOUGH else "not detected"
+        short = f"{row['n_tokens']} tokens: power {power:.2f} at this length, at level {self.level:g}"
+        return {"verdict": verdict, "level": self.level, "power": power, "warnings": [short] if power < ENOUGH else []}
 
     def _named(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[Row]]:
         """The rows of texts that are tested for all users; where one text's gradient does not exist, one after another."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from gaussmark_lib import paths
 from gaussmark_lib.errors import GaussMarkError, ParameterError, shown
-from gaussmark_lib.runs import identity, parameters
+from gaussmark_lib.runs import identity, parameters, words
 from gaussmark_lib.runs.parameters import Parameter
 
 
@@ -109,4 +109,4 @@ def _find(name: str) -> Path:
     matches = [known[wanted]] if wanted in known else [path for stem, path in known.items() if stem.startswith(f"{wanted}_")]
     if len(matches) == 1:
         return matches[0]
-    raise GaussMarkError(f"{'several notebooks are' if matches else 'no notebook is'} called {shown(name)}; {parameters.nearest(wanted, known)}")
+    raise GaussMarkError(f"{'several notebooks are' if matches else 'no notebook is'} called {shown(name)}; {words.nearest(wanted, known)}")

@@ -12,7 +12,6 @@ The cell is parsed, never executed. Pydantic checks values in strict mode: True 
 """
 
 import ast
-import difflib
 import io
 import operator
 import os
@@ -27,6 +26,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs import presets
+from gaussmark_lib.runs.words import nearest
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -145,12 +145,6 @@ def _placed(name: str, value: Any) -> Any:
     is_place = _PLACE.fullmatch(value) and (os.path.exists(place) or not re.search(r"\s", value))  # "./configure is run first" is a text
     is_model = name == "model" and value != "doclm" and os.path.isdir(place)
     return place if is_place or is_model or (value.endswith((".jsonl", ".jsonl.gz")) and os.path.isfile(place)) else value
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What an error says about a name that is not known."""
-    near = difflib.get_close_matches(str(name), known, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def _comments(source: str) -> dict[int, str]:

@@ -4,7 +4,6 @@ PyYAML speaks YAML 1.1, where 1e-3 is a string, ``no`` is False, 12:30 is 750 an
 what a few characters blow up to gigabytes or to a crash, so there are limits here, no aliases, and no types but those of JSON.
 """
 
-import difflib
 import os
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ import yaml
 
 from gaussmark_lib import files, paths
 from gaussmark_lib.errors import ParameterError, shown
+from gaussmark_lib.runs import words
 
 MOST_CHARACTERS, MOST_LEVELS, MOST_DIGITS = 500_000, 50, 100  # of a document, of what is nested in it, of a number
 TAG = "tag:yaml.org,2002:"
@@ -90,15 +90,13 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     ``kind`` is what an error calls it; a sweep's grid and cluster are such files too.
 
     Raises:
-        ParameterError: there is none, or it is something else; says which presets there are.
+        ParameterError: there is none, or it is something else; says which of this kind there are.
     """
     name = files.named(name, f"no such {kind}", ParameterError)
     places = [Path(name), paths.PRESETS / name, paths.PRESETS / f"{name}.yaml"]
     path = next((place for place in places if os.path.isfile(place)), None)
     if path is None:
-        known = sorted(place.stem for place in paths.PRESETS.glob("*.yaml"))
-        near = difflib.get_close_matches(Path(name).stem, known, n=3) or known
-        raise ParameterError(f"no {kind} is called {shown(str(name))}; there are {', '.join(near) or 'none'} in {paths.PRESETS}")
+        raise ParameterError(f"no {kind} is called {shown(str(name))}; {words.nearest(Path(name).stem, known(kind), paths.PRESETS)}")
     try:
         with path.open(encoding="utf-8") as file:
             values = load(file.read(MOST_CHARACTERS + 1))
@@ -107,6 +105,17 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ParameterError(f"the {kind} {path} should be lines of `name: value`, and is {type(values).__name__} {repr(values)[:60]}")
     return values
+
+
+def known(kind: str = "preset") -> list[str]:
+    """The names in ``papermill_runs/presets`` of this kind. A grid's ends in ``grid``, a cluster has a line ``kind:``, all others are presets."""
+    return [path.stem for path in sorted(paths.PRESETS.glob("*.yaml")) if _kind(path) == kind]
+
+
+def _kind(path: Path) -> str:
+    if path.stem.endswith("grid"):
+        return "grid"
+    return "cluster" if re.search(r"^kind:", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE) else "preset"
 
 
 def taken(values: dict[str, Any], number: str, declared: Collection[str]) -> tuple[dict[str, Any], list[str]]:

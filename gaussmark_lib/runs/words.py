@@ -1,6 +1,7 @@
-"""Results in words: one line each, with four digits."""
+"""In words: results, one line each, with four digits; and what an error says about a name that is not known."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -32,3 +33,11 @@ def of(value: Any) -> str:
         case list():
             return ", ".join(map(of, value))
     return str(value)
+
+
+def nearest(name: str, known: Iterable[str], where: object = "") -> str:
+    """The known names that are near a misspelt one, or all of them, and where they are."""
+    names = list(known)
+    if near := difflib.get_close_matches(str(name), names, n=3):
+        return f"did you mean {' or '.join(near)}?"
+    return f"there are {', '.join(names) or 'none'}" + (f" in {where}" if where else "")

@@ -1,13 +1,13 @@
-"""A grid: which values of a notebook's parameters to try, and the cells that they span.
+"""A grid: which values of a notebook's parameters to try, and the runs that they span.
 
-    sigma: [0.02, 0.05, 0.1]     a list is a list of values to try: 3 × 2 = 6 cells, the last name changes fastest
+    sigma: [0.02, 0.05, 0.1]     a list is a list of values to try: 3 × 2 = 6 runs, the last name changes fastest
     seed: [0, 1]
-    n_texts: 16                  one value, the same in every cell
+    n_texts: 16                  one value, the same in every run
     weights: [[a, b], [c]]       two values of a parameter that is itself a list
 
-Other combinations are written out under ``cells``; each of these cells is crossed with all values beside it:
+Other combinations are written out under ``runs``; each of them is crossed with all values beside it:
 
-    cells:
+    runs:
       - {sigma: 0.02, n_tokens: 400}
       - {sigma: 0.2, n_tokens: 50}
 
@@ -23,15 +23,15 @@ from typing import Any
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs.notebook import Notebook
 
-CELLS = "cells"  # not a parameter's name: no parameter can be a list of mappings
-MOST = 10_000  # cells: more take minutes to check, and days to run
+RUNS, ONCE = "runs", "cells"  # not a parameter's name: no parameter can be a list of mappings; and how older grids say it
+MOST = 10_000  # runs: more take minutes to check, and days to run
 
 
-def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """All cells of a grid in their order, each with a checked value for every parameter of the notebook.
+def runs(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """All runs of a grid in their order, each with a checked value for every parameter of the notebook.
 
     Args:
-        grid: name → values to try, or one value; ``cells`` → list of cells that are written out.
+        grid: name → values to try, or one value; ``runs`` → list of runs that are written out.
         params: values for the whole sweep, where the grid gives none.
 
     Raises:
@@ -41,19 +41,20 @@ def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any]
         if given is not None and not isinstance(given, Mapping):
             raise ParameterError(f"{what}: expected a mapping from names to values, got {shown(given)}")
     if (n := math.prod(max(1, len(values)) for values in grid.values() if isinstance(values, list))) > MOST:
-        raise ParameterError(f"{notebook.name} cannot be swept over this grid: expected at most {MOST:,} cells, got {n:,}; sweep it in parts")
+        raise ParameterError(f"{notebook.name} cannot be swept over this grid: expected at most {MOST:,} runs, got {n:,}; sweep it in parts")
     problems: list[str] = []
-    listed = _listed(grid.get(CELLS, [{}]), problems)
-    crossed = {name: _values(notebook, name, given, problems) for name, given in grid.items() if name != CELLS}
+    written = ONCE if ONCE in grid and RUNS not in grid else RUNS
+    listed = _listed(written, grid.get(written, [{}]), problems)
+    crossed = {name: _values(notebook, name, given, problems) for name, given in grid.items() if name != written}
     for part in [params or {}, *listed, *({name: value} for name, values in crossed.items() for value in values)]:
         try:
             notebook.check(part)
         except ParameterError as error:
             problems += [line.strip() for line in str(error).splitlines()[1:]]
-    problems += [f"{name}: given both in a cell and beside the cells; say it once" for name in crossed if any(name in cell for cell in listed)]
+    problems += [f"{name}: given both in a run and beside the runs; say it once" for name in crossed if any(name in run for run in listed)]
     if not grid:
         problems.append("it is empty; write `name: [value, value]` lines")
-    rows = [{**cell, **dict(zip(crossed, row, strict=True))} for cell in listed for row in itertools.product(*crossed.values())]
+    rows = [{**run, **dict(zip(crossed, row, strict=True))} for run in listed for row in itertools.product(*crossed.values())]
     checked = [] if problems else [notebook.check({**(params or {}), **row}) for row in rows]
     problems += _duplicates(rows, checked)
     if problems:
@@ -61,15 +62,15 @@ def cells(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any]
     return checked
 
 
-def varying(cells: list[dict[str, Any]]) -> list[str]:
-    """The parameters that differ between cells, in the notebook's order."""
-    return [name for name in cells[0] if any(cell[name] != cells[0][name] for cell in cells)]
+def varying(runs: list[dict[str, Any]]) -> list[str]:
+    """The parameters that differ between runs, in the notebook's order."""
+    return [name for name in runs[0] if any(run[name] != runs[0][name] for run in runs)]
 
 
-def _listed(given: Any, problems: list[str]) -> list[dict[str, Any]]:
-    if isinstance(given, list) and given and all(isinstance(cell, dict) for cell in given):
+def _listed(name: str, given: Any, problems: list[str]) -> list[dict[str, Any]]:
+    if isinstance(given, list) and given and all(isinstance(run, dict) for run in given):
         return given
-    problems.append(f"{CELLS}: expected a list of cells like `- {{sigma: 0.1, seed: 0}}`, got {shown(given)}")
+    problems.append(f"{name}: expected a list of runs like `- {{sigma: 0.1, seed: 0}}`, got {shown(given)}")
     return [{}]
 
 
@@ -88,7 +89,7 @@ def _values(notebook: Notebook, name: str, given: Any, problems: list[str]) -> l
 
 def _duplicates(rows: list[dict[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
     first: dict[str, int] = {}
-    for index, cell in enumerate(checked):
-        if (known := first.setdefault(json.dumps(cell, sort_keys=True), index)) != index:
-            return [f"cells {known + 1} and {index + 1} are the same: {rows[index]}; give each once"]
+    for index, run in enumerate(checked):
+        if (known := first.setdefault(json.dumps(run, sort_keys=True), index)) != index:
+            return [f"runs {known + 1} and {index + 1} are the same: {rows[index]}; give each once"]
     return []

@@ -1,14 +1,14 @@
-"""A sweep: a notebook over a grid of parameters, one run a cell, on as many processes or machines as there are.
+"""A sweep: a notebook over a grid of parameters, one run for each combination, on as many processes or machines as there are.
 
     done = sweeps.sweep("02", {"sigma": [0.05, 0.1], "seed": [0, 1]})
     done.results, done.failed, done.dir
 
-Every cell is a run like any other (``runs.run``) with its record in the usual place. So a sweep keeps no state: started again, after
+Each is a run like any other (``runs.run``) with its record in the usual place. So a sweep keeps no state: started again, after
 a crash, after a Ctrl-C or with a finer grid, it looks for the records and does what is missing. At the end it leaves
 
     papermill_runs/sweep-<id>/    results.parquet  tables/*.parquet  sweep.json
 
-where the id is a hash of its cells' ids.
+where the id is a hash of its runs' ids.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell without an answer: its values of the parameters that vary, why in one line, and the traceback if its notebook shows one."""
+    """A run without an answer: its values of the parameters that vary, why in one line, and the traceback if its notebook shows one."""
 
     run_id: str
     params: dict[str, Any]
@@ -49,21 +49,23 @@ class Failure:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that went over all its cells.
+    """A sweep that went over all its runs.
 
     Args:
-        cells: run id → every parameter's value, in the grid's order.
-        cached: how many cells were answered from their records.
+        runs: run id → every parameter's value, in the grid's order.
+        cached: how many of them were answered from their records.
+        summary: what varied and the main numbers, in words, see ``tables.summary``.
     """
 
     dir: Path
-    cells: dict[str, dict[str, Any]]
+    runs: dict[str, dict[str, Any]]
     cached: int
     failed: list[Failure]
+    summary: "pd.DataFrame"
 
     @property
     def results(self) -> "pd.DataFrame":
-        """One row a cell."""
+        """One row a run."""
         return self._read("results")
 
     def table(self, name: str) -> "pd.DataFrame":
@@ -86,12 +88,12 @@ def sweep(
     root: str | Path | None = None,
     **place: Any,
 ) -> Sweep:
-    """Runs every cell of a grid that has no record yet, and writes one table over all of them.
+    """Runs a notebook for everything in a grid that has no record yet, and writes one table over all of them.
 
     Args:
         notebook: number, name or path, or one that is loaded already.
         grid: name → values to try, see ``gaussmark_lib.sweeps.grid``.
-        params: values that are the same in every cell.
+        params: values that are the same in every run.
         gpus_per_run: GPUs that a run has to itself.
         root: where records lie; ``papermill_runs`` by default.
         place: ``workers=``, ``scheduler=`` or ``cluster=``, see ``gaussmark_lib.sweeps.places.connect``.
@@ -100,30 +102,30 @@ def sweep(
         ParameterError: a grid that cannot be swept over.
         RecordError: no table or record can be kept there; before anything runs, or after it if the disk fills up meanwhile.
         ClusterError: no worker has the resources that the runs ask for, or a worker cannot take part.
-        KeyboardInterrupt: after everything that runs is stopped; finished cells keep their records.
+        KeyboardInterrupt: after everything that runs is stopped; finished runs keep their records.
     """
     from gaussmark_lib.sweeps import tables  # here, because workers import this package, and need no pandas
 
     source = notebooks.load(notebook)
     root = paths.records(root)
     started, code = datetime.now(UTC), source.code
-    rows = grids.cells(source, grid, params)
-    cells = {source.run_id(values, code): values for values in rows}
-    target = root / f"sweep-{hashlib.sha256(' '.join(cells).encode()).hexdigest()[:12]}"
+    rows = grids.runs(source, grid, params)
+    runs = {source.run_id(values, code): values for values in rows}
+    target = root / f"sweep-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:12]}"
     records.check(target)
-    answers = {run_id: run for run_id in cells if (run := records.load(root / source.name / run_id))}
+    answers = {run_id: run for run_id in runs if (run := records.load(root / source.name / run_id))}
     cached, outcomes = len(answers), {}
-    with tqdm(total=len(cells), initial=cached, desc=source.name, unit="run", smoothing=0, disable=not progress) as bar:
+    with tqdm(total=len(runs), initial=cached, desc=source.name, unit="run", smoothing=0, disable=not progress) as bar:
         try:
-            if missing := {run_id: values for run_id, values in cells.items() if run_id not in answers}:
-                outcomes = _run(source, missing, root, gpus_per_run, {"cells": len(cells), **place}, bar)
+            if missing := {run_id: values for run_id, values in runs.items() if run_id not in answers}:
+                outcomes = _run(source, missing, root, gpus_per_run, {"runs": len(runs), **place}, bar)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(cells)} cells are done, and the same command goes on from there") from None
-    answers = {run_id: run for run_id in cells if (run := records.load(root / source.name / run_id))}
+            raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(runs)} runs are done, and the same command goes on from there") from None
+    answers = {run_id: run for run_id in runs if (run := records.load(root / source.name / run_id))}
     varying = grids.varying(rows)
-    own = {run_id: {name: values[name] for name in varying} for run_id, values in cells.items()}
-    failed = {run_id: _failure(run_id, own[run_id], outcomes.get(run_id), root) for run_id in cells if run_id not in answers}
-    # how long a cell took is only in sweep.json, because no two sweeps agree on it
+    own = {run_id: {name: values[name] for name in varying} for run_id, values in runs.items()}
+    failed = {run_id: _failure(run_id, own[run_id], outcomes.get(run_id), root) for run_id in runs if run_id not in answers}
+    # how long a run took is only in sweep.json, because no two sweeps agree on it
     ends = {run_id: {"status": "complete", "seconds": run.status.get("seconds")} for run_id, run in answers.items()}
     ends |= {run_id: {"status": "failed", "error": failure.reason} for run_id, failure in failed.items()}
     facts = {
@@ -132,13 +134,14 @@ def sweep(
         "grid": dict(grid),
         "params": dict(params or {}),
         "code": code,
-        "cells": [{"run": run_id, "params": own[run_id], **ends[run_id]} for run_id in cells],
+        "runs": [{"run": run_id, "params": own[run_id], **ends[run_id]} for run_id in runs],
         **versions.circumstances(started),
     }
     with records.written(target, replace=True) as partial:
         records.write_json(partial / "sweep.json", facts)
-        tables.write(partial, cells, answers, varying)
-    return Sweep(target, cells, cached + sum(outcome.cached for outcome in outcomes.values()), list(failed.values()))
+        tables.write(partial, runs, answers, varying)
+    cached += sum(outcome.cached for outcome in outcomes.values())
+    return Sweep(target, runs, cached, list(failed.values()), tables.summary(runs, answers, varying))
 
 
 def _run(source: Notebook, missing: dict[str, dict], root: Path, gpus_per_run: int, place: dict[str, Any], bar: tqdm) -> "dict[str, Outcome]":

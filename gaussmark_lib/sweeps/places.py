@@ -38,13 +38,13 @@ QUEUES = {"slurm": "SLURM", "pbs": "PBS", "sge": "SGE", "lsf": "LSF", "oar": "OA
 
 
 def connect(
-    cells: int, *, workers: int | None = None, scheduler: str | None = None, cluster: str | Path | None = None, gpus_per_run: int = 0
+    runs: int, *, workers: int | None = None, scheduler: str | None = None, cluster: str | Path | None = None, gpus_per_run: int = 0
 ) -> AbstractContextManager[Client]:
     """A client of the workers that a sweep asks for; what was started for it is stopped at the end.
 
     Args:
-        cells: how many runs the whole sweep has, the finished ones included.
-        workers: how many local processes; one a core (or a GPU, if runs use them), but not more than cells, by default.
+        runs: how many runs the whole sweep has, the finished ones included.
+        workers: how many local processes; one a core (or a GPU, if runs use them), but not more than runs, by default.
         scheduler: address of a Dask scheduler, to use its workers instead.
         cluster: YAML file of a ``dask-jobqueue`` cluster, to start workers as jobs instead.
         gpus_per_run: how much of the workers' resource GPU a run takes.
@@ -57,18 +57,18 @@ def connect(
         raise ClusterError(f"expected one place to run on, got {' and '.join(chosen)}; give one of them, or none for this machine")
     if scheduler is not None:
         return _scheduler(scheduler, gpus_per_run)
-    return _queue(cluster, gpus_per_run) if cluster is not None else _local(cells, workers, gpus_per_run)
+    return _queue(cluster, gpus_per_run) if cluster is not None else _local(runs, workers, gpus_per_run)
 
 
-def at_once(cells: int, workers: int | None = None) -> int:
-    """How many local processes work at once: as many as asked for, or one a core, but not more than cells or than memory allows.
+def at_once(runs: int, workers: int | None = None) -> int:
+    """How many local processes work at once: as many as asked for, or one a core, but not more than runs or than memory allows.
 
     It does not depend on what is left to do, because the number of threads of each process may change a last digit.
     """
     most = MOST_PER_CORE * CPU_COUNT
     if workers is not None and not (checks.is_whole(workers) and 1 <= workers <= most):
         raise ClusterError(f"expected from 1 to {most} workers on this machine of {CPU_COUNT} cores, got {checks.shown(workers)}")
-    return workers or max(1, min(cells, CPU_COUNT, int(MEMORY_LIMIT // MEMORY)))
+    return workers or max(1, min(runs, CPU_COUNT, int(MEMORY_LIMIT // MEMORY)))
 
 
 def gpus() -> list[str]:
@@ -81,8 +81,8 @@ def gpus() -> list[str]:
 
 
 @contextmanager
-def _local(cells: int, workers: int | None, gpus_per_run: int) -> Iterator[Client]:
-    environments, resources = _shares(cells, workers, gpus_per_run)
+def _local(runs: int, workers: int | None, gpus_per_run: int) -> Iterator[Client]:
+    environments, resources = _shares(runs, workers, gpus_per_run)
     threads = str(max(1, CPU_COUNT // len(environments)))
     common = {
         "nthreads": 1,
@@ -105,11 +105,11 @@ def _local(cells: int, workers: int | None, gpus_per_run: int) -> Iterator[Clien
         yield client
 
 
-def _shares(cells: int, workers: int | None, gpus_per_run: int) -> tuple[list[dict[str, str]], dict[str, float]]:
+def _shares(runs: int, workers: int | None, gpus_per_run: int) -> tuple[list[dict[str, str]], dict[str, float]]:
     """Each local worker's environment, and what resources each has."""
     if not gpus_per_run:
-        return [{}] * at_once(cells, workers), {}
-    at_once(cells, workers)  # refuses what is no number of workers
+        return [{}] * at_once(runs, workers), {}
+    at_once(runs, workers)  # refuses what is no number of workers
     found = gpus()
     most = len(found) // gpus_per_run
     if (workers or 1) > most:
@@ -117,7 +117,7 @@ def _shares(cells: int, workers: int | None, gpus_per_run: int) -> tuple[list[di
             f"{workers or 1} worker(s) with {gpus_per_run} GPU(s) each were asked for, and this machine has {len(found)}; "
             "ask for fewer, or name a --scheduler or --cluster that has them"
         )
-    taken = [found[index * gpus_per_run : (index + 1) * gpus_per_run] for index in range(workers or min(cells, most))]
+    taken = [found[index * gpus_per_run : (index + 1) * gpus_per_run] for index in range(workers or min(runs, most))]
     return [{"CUDA_VISIBLE_DEVICES": ",".join(names)} for names in taken], {"GPU": gpus_per_run}
 
 

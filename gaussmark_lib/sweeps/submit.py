@@ -57,7 +57,7 @@ def run_all(
             index = waiting.popleft()
             job = jobs[index]
             arguments = _without_outputs(job.source), job.values, job.run_id, root, force
-            future = client.submit(worker.run_cell, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", resources=resources)
+            future = client.submit(worker.run_one, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", resources=resources)
             running[future] = index
             finished.add(future)
             shown = 0.0

@@ -146,7 +146,7 @@ def _run_side_by_side(stops: list[Stop], force: bool, workers: int, bar: tqdm, r
 
     longest_first = sorted(stops, key=lambda stop: -stop.source.tour.get("seconds", 0))
     jobs = [submit.Job(stop.source, stop.values, stop.run_id) for stop in longest_first]
-    with places.connect(cells=len(stops), workers=workers) as client:
+    with places.connect(runs=len(stops), workers=workers) as client:
         root.mkdir(parents=True, exist_ok=True)
         outcomes = submit.run_all(client, jobs, root=root, bar=bar, force=force, at_a_time=workers)
     for stop, outcome in zip(longest_first, outcomes, strict=True):

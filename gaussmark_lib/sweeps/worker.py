@@ -26,7 +26,7 @@ class Outcome:
     cached: bool = False
 
 
-def run_cell(source: Notebook, values: dict[str, Any], run_id: str, root: Path, force: bool = False) -> Outcome:
+def run_one(source: Notebook, values: dict[str, Any], run_id: str, root: Path, force: bool = False) -> Outcome:
     """Runs one notebook, or finds its record; stops when the answer is not wanted any more."""
     if source.run_id(values) != run_id:
         return Outcome("its code or its model is not the same on this worker as where the sweep began, or has changed since; start again")

@@ -95,6 +95,31 @@ REFUSED = [
     (["run", NOTEBOOK, "-p", "x", "1", "--records", ""], "expected the name of a file or folder"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--records", ""], "expected the name of a file or folder"),
     (["tour", "--records", ""], "expected the name of a file or folder"),
+    (["run", NOTEBOOK, "--param", "x"], "takes a name and a value"),
+    (["run", NOTEBOOK, "--preset", "no_such"], "no preset"),
+    (["run", NOTEBOOK, "--param", "x", "1", "-p", "x", "2"], "given twice"),
+    (["list", "pre"], "invalid choice"),
+    (["list", "records", "--records", ""], "expected the name of a file or folder"),
+    (["generate", TEXT], "required"),
+    (["generate", "--key", KEY], "expected a prompt"),
+    (["generate", "--key", "KEYS/none", TEXT], "cannot read the key file"),
+    (["generate", "--key", "KEYS/latin.txt", TEXT], "not a whole key file"),
+    (["generate", "--key", KEY, "--file", ""], "cannot read"),
+    (["generate", "--key", KEY, "--file", "KEYS/latin.txt"], "expected UTF-8 text"),
+    (["generate", "--key", KEY, "--file", "KEYS/empty"], "expected a folder with texts"),
+    (["generate", "--key", KEY, "--file", "KEYS/none.jsonl"], "at least one prompt"),
+    (["generate", "--key", KEY, "caf\udce9"], "whole Unicode characters"),
+    (["generate", "--key", KEY, "-", "-"], "named once"),
+    (["generate", "--key", KEY, TEXT, "--jsonl"], "expected standard input"),
+    (["generate", "--key", KEY, TEXT, "--tokens", "two"], "invalid int"),
+    (["generate", "--key", KEY, TEXT, "--tokens", "9" * 30], "expected a whole number from 1"),
+    (["generate", "--key", KEY, TEXT, "--temperature", "nan"], "finite temperature"),
+    (["generate", "--key", KEY, TEXT, "--top-p", "nan"], "0 < top_p"),
+    (["generate", "--key", KEY, TEXT, "--seed", "-1"], "seed: expected"),
+    (["generate", "--key", KEY, TEXT, "--batch", "9" * 30], "expected a whole number from 1"),
+    (["generate", "--key", KEY, TEXT, "--out", ""], "cannot write"),
+    (["detect", "--key", KEY, "--text", TEXT, "--level", "0"], "--level: expected a number between 0 and 1"),
+    (["detect", "--key", KEY, "--text", TEXT, "--level", "nan"], "--level: expected a number between 0 and 1"),
     (["detect", "--key", "KEYS/none", "--text", TEXT], "cannot read the key file"),
     (["detect", "--key", "", "--text", TEXT], "cannot read the key file"),
     (["detect", "--key", "KEYS/latin.txt", "--text", TEXT], "not a whole key file"),
@@ -173,7 +198,7 @@ def test_a_text_that_is_surely_watermarked_or_surely_not(key_file, capsys, monke
 
     def scored(model, prompts, responses, wm, keys, **options):
         [found] = gradients.gradients(lm.model, prompts, responses, wm)
-        return score.table(found, np.array([psi]), [key.key_id for key in keys]).assign(error=None)
+        return score.table(found, np.full(len(keys), psi), [key.key_id for key in keys]).assign(error=None)
 
     monkeypatch.setattr(score, "score", scored)
     code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)

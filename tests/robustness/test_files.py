@@ -162,6 +162,7 @@ def test_what_the_shell_has_opened_is_read(place):
 
 T = ["--text", "Returns the mean."]
 DETECT = ["detect", "--key", "KEY"]
+GENERATE = ["generate", "--tokens", "5", "--key", "KEY"]
 COMMANDS = [
     ["run", "demo.ipynb", "-f"],
     ["run", "NAME", "--parameters"],
@@ -175,6 +176,9 @@ COMMANDS = [
     [*DETECT, *T, "--given"],
     [*DETECT, *T, "--stream"],
     [*DETECT, *T, "--model"],
+    ["generate", "A text", "--key"],
+    [*GENERATE, "--file"],
+    [*GENERATE, "A text", "--out"],
     ["key", "show"],
     ["key", "users", "new.json", "--users", "9", "--key"],
     ["export", "new", "--key"],
@@ -187,7 +191,8 @@ COMMANDS = [
     [*DETECT, "file", "--out"],
 ]
 ACCEPTED = {("audit", "pipe"), ("audit", "socket"), ("audit", "loop"), ("audit", "endless"), ("key new", "\udcff"), ("key users", "\udcff")}
-ACCEPTED |= {("export", "\udcff"), ("export", "missing/x"), ("detect --out", "\udcff"), ("detect --stream", "\udcff")}
+WORDS = ("key", "new", "users", "export", "audit", "detect", "generate", "--out", "--stream")
+ACCEPTED |= {("export", "\udcff"), ("export", "missing/x"), ("detect --out", "\udcff"), ("generate --out", "\udcff"), ("detect --stream", "\udcff")}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -198,7 +203,7 @@ def test_commands_say_so_in_one_sentence(place, monkeypatch, capfd, command):
     Path("grid.yaml").write_text("x: [1, 2]")
     perturb.bind(lm.model, WM, KEY).save("key")
     before, found = sorted(place.rglob("*")), {}
-    what = " ".join(word for word in (*command[:2], command[-1]) if word in ("key", "new", "users", "export", "audit", "detect", "--out", "--stream"))
+    what = " ".join(word for word in (*command[:2], command[-1]) if word in WORDS)
     for name in [*ODD, *(["/dev/null"] if "--cluster" not in command else [])]:
         if (what, name) in ACCEPTED:
             continue

@@ -133,6 +133,9 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
         command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
     for words in (["--stream", str(place / "state")], ["--given", str(place / "text.txt")], ["--codebook", "50", "--out", str(place / "out.jsonl")]):
         command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
+    for words in ([], ["--json"], ["--out", str(place / "written.jsonl")]):
+        command(0, "generate", "--key", str(file), "--model", model, "--tokens", "9", "Return the", *words)
+    command(cli.REFUSED, "generate", "--key", str(file), "--model", str(exported), "Return the")
     command(0, "key", "users", str(place / "book.json"), "--key", str(file), "--users", "9", "--base", "3")
     of_user = ["--codebook", str(place / "book.json"), "--user", "3"]
     command(0, "export", str(place / "of_user"), "--key", str(file), "--model", model, *of_user)
@@ -155,7 +158,7 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     monkeypatch.setenv(inside.RUN_DIR, "")  # put back afterwards
     monkeypatch.setattr(kernel, "execute", _in_this_process)
     done = sweeps.sweep(works, {"seed": [1, 2]}, {"key": str(file), "model": model}, root=place / "records", progress=False)
-    assert len(done.cells) == 2
+    assert len(done.runs) == 2
     assert not done.failed
     printed += capfd.readouterr()
 

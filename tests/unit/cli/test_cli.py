@@ -147,7 +147,10 @@ def test_parameters_are_listed(tmp_path, capsys):
         "import gaussmark_lib",
         "import gaussmark_lib.runs",
         "import gaussmark_lib.sweeps",
-        *[f"from gaussmark_lib import cli; cli.main({words!r})" for words in (["--help"], ["tour", "--help"], ["run", "no_such_notebook"])],
+        *[
+            f"from gaussmark_lib import cli; cli.main({words!r})"
+            for words in (["--help"], ["--version"], ["list"], ["generate", "--help"], ["tour", "--help"], ["run", "no_such_notebook"])
+        ],
     ],
 )
 def test_help_and_refusals_do_not_wait_for_heavy_packages(source):
@@ -227,9 +230,9 @@ def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed)
 )
 def test_the_sentence_says_what_a_p_value_means(p, words):
     found = {"p_value": p, "log10_p": math.log10(p), "psi": 1.0, "n_tokens": 7, "key_id": "ab"}
-    assert words in answers.sentence(found)
+    assert words in answers.sentences(found)
 
 
 def test_a_p_value_below_the_smallest_float_has_its_sentence():
     found = {"p_value": 0.0, "log10_p": -400.0, "psi": 42.7, "n_tokens": 7, "key_id": "ab"}
-    assert "about one in 1e400 of all keys" in answers.sentence(found)
+    assert "about one in 1e400 of all keys" in answers.sentences(found)

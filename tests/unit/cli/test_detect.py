@@ -67,7 +67,7 @@ def test_broken_lines_are_told_by_number_and_the_others_are_scored(lm, keys, tmp
         for name in ("psi", "p_value", "n_tokens"):
             assert good[number][name] == pytest.approx(expected(lm, text)[name], rel=1e-4)
         assert good[number]["key_id"] == Key.from_seed(1).key_id
-        assert good[number].keys() == {"text", *scoring.FIELDS, "warnings", "digest"}
+        assert good[number].keys() == {"text", *scoring.FIELDS, *scoring.VERDICT, "digest"}
     for number in BROKEN:
         assert f"gaussmark: {file}:{number}: {'the text: ' if number == 7 else ''}expected" in err
     assert "3 texts scored, 6 could not be" in err
@@ -100,7 +100,7 @@ def test_standard_input_of_lines_and_sentences(lm, keys, typed, capsys):
     typed("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:2]).encode())
     code, printed, err = detect(capsys, "--key", keys[0], "-", "--jsonl")
     assert (code, len(printed)) == (0, 2)
-    assert printed[0].startswith(f"-:1: p = {expected(lm, TEXTS[0])['p_value']:.3g}  (ψ = ")
+    assert printed[0].startswith(f"-:1: Not detected at level 0.05: p = {expected(lm, TEXTS[0])['p_value']:.3g}  (ψ = ")
     assert "2 texts scored, 0 could not be" in err
 
 
@@ -227,7 +227,7 @@ def test_given_reference_texts(lm, keys, tmp_path, capsys):
     wanted = joint.sequence(lm.model, [[]], [lm.encode(TEXTS[0])], WM, [Key.from_seed(1)], given=given)
     assert row["p_given"] == pytest.approx(wanted["p_given"][0], rel=1e-3)
     _, sentence, _ = detect(capsys, "--key", keys[0], "--text", TEXTS[0], "--given", reference)
-    assert sentence[0].startswith(f"p = {wanted['p_given'][0]:.3g} given what was answered before")
+    assert f"p = {wanted['p_given'][0]:.3g} given what was answered before" in sentence[0]
     broken = lines(tmp_path / "broken.jsonl", TEXTS[:2], {1: b"{"})
     for words, complaint in ((["--given", broken], "--given: "), (["--given", reference, "--out", "o"], "expected --stream STATE too")):
         code, _, err = detect(capsys, "--key", keys[0], "--text", TEXTS[0], *words)
@@ -245,6 +245,8 @@ def test_the_user_is_named(lm, keys, tmp_path, capsys):
     assert [row["p_value"] for row in rows if "user" in row] == pytest.approx(named["p_family"].tolist(), rel=1e-3)
     _, sentence, _ = detect(capsys, "--key", keys[0], "--codebook", "30", "--text", TEXTS[0])
     assert sentence[0].startswith("user ")
+    row = {"user": 3, "p_value": 0.1, "psi": 1.0, "runner_up": 0.5, "n_tokens": 7, "key_id": "ab", "warnings": ["too short to name"]}
+    assert answers.sentences(row).splitlines()[2:] == ["too short to name"]
     code, _, err = detect(capsys, "--key", keys[0], "--codebook", path, "--stream", "s", file)
     assert (code, "--codebook: expected one --key" in err) == (cli.REFUSED, True)
 
@@ -300,3 +302,44 @@ def test_a_folder_of_too_many_files_is_refused_before_it_is_walked_through(tmp_p
     (tmp_path / "4.bin").write_bytes(b"")
     with pytest.raises(GaussMarkError, match="expected a folder of at most 4 files"):
         inputs.items([str(tmp_path)])
+
+
+def test_the_verdict_its_power_and_a_control_key(lm, keys, tmp_path, capsys):
+    """A key's own direction, strengthened without bounds, is detected; a short text is called too short; and a control key says what chance says."""
+    said = {}
+    for sigma in (0.2, 40.0):
+        key = str(perturb.bind(lm.model, Watermark(tiny_lm.WEIGHT, sigma), Key.from_seed(3)).save(tmp_path / f"of_{sigma}"))
+        for level in ("1e-9", "0.05", "0.999"):
+            code, [row], _ = detect(capsys, "--key", key, "--text", TEXTS[0], "--level", level, "--json")
+            wanted = expected(lm, TEXTS[0], 3)
+            assert code == 0
+            assert row["power"] == pytest.approx(stats.predicted_power([wanted["grad_norm"]], sigma, float(level)), rel=1e-4)
+            said[sigma, level] = row["verdict"]
+            assert row["level"] == float(level)
+        control = Key.from_seed(scoring.CONTROL)
+        alone = score.score(lm.model, [[]], [lm.encode(TEXTS[0])], Watermark(tiny_lm.WEIGHT, sigma), [control])
+        assert row["control_p_value"] == pytest.approx(alone["p_value"][0], rel=1e-4)
+    assert 1e-9 < wanted["p_value"] < 0.999
+    assert said[0.2, "1e-9"] == "too short to tell"
+    assert said[40.0, "1e-9"] == "not detected"
+    assert said[0.2, "0.999"] == said[40.0, "0.999"] == "detected"
+    code, lines_said, _ = detect(capsys, "--key", keys[0], "--text", TEXTS[0], "--level", "1e-9")
+    assert lines_said[0].startswith("Too short to tell at level 1e-09: p = ")
+    assert "detected with probability 0.00. A control key" in lines_said[2]
+
+
+def test_a_stream_has_a_verdict_by_what_is_new_and_no_control(keys, tmp_path, capsys):
+    words = ["--key", keys[0], "--text", TEXTS[0], "--stream", str(tmp_path / "state"), "--level", "0.999"]
+    _, [row], _ = detect(capsys, *words, "--json")
+    assert (row["verdict"] == "detected", row["control_p_value"]) == (row["p_given"] <= 0.999, None)
+    _, said, _ = detect(capsys, *words)
+    assert "control" not in "".join(said)
+
+
+def test_a_prompt_file_s_last_line_end_is_no_part_of_the_prompt(keys, tmp_path, capsys):
+    (tmp_path / "prompt").write_text("Returns the\n")
+    given = [
+        detect(capsys, "--key", keys[0], "--text", TEXTS[0], *words)[1]
+        for words in (["--prompt", "Returns the"], ["--prompt-file", str(tmp_path / "prompt")])
+    ]
+    assert given[0] == given[1]

@@ -18,8 +18,8 @@ from gaussmark_lib.sweeps.worker import Outcome
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 
-def test_the_tables_over_all_cells(undisturbed):
-    ids = list(undisturbed.cells)
+def test_the_tables_over_all_runs(undisturbed):
+    ids = list(undisturbed.runs)
     words = [["a", "b"]] * 3
     assert undisturbed.cached == 0
     assert undisturbed.failed == []
@@ -37,7 +37,7 @@ def test_the_tables_over_all_cells(undisturbed):
     assert rows["x"].tolist() == [2, 4 / 3, 1 / 2, 1 / 3, 3 / 2, 1]
     about = json.loads((undisturbed.dir / "sweep.json").read_text())
     assert (about["notebook"], about["status"], about["grid"]) == ("demo", "complete", GRID)
-    assert [(cell["run"], cell["params"], cell["status"]) for cell in about["cells"]] == [
+    assert [(run["run"], run["params"], run["status"]) for run in about["runs"]] == [
         (i, {"x": x}, "complete") for i, x in zip(ids, [4, 1, 3], strict=True)
     ]
 
@@ -59,14 +59,14 @@ def test_a_killed_worker_is_replaced(place, undisturbed, tmp_path):
     until(lambda: gone([kernel]))
     place.unset("hold")
     printed, errors = finish(process, 0)
-    assert "3 of 3 cells complete, 0 of them from record, 0 failed" in printed
+    assert "3 of 3 runs complete, 0 of them from record, 0 failed" in printed
     assert "3/3" in errors
     assert "Traceback" not in errors
     assert (len(place.kernels(1)), len(place.kernels(3))) == (2, 1)
     same_files(tmp_path, undisturbed)
 
 
-def test_a_cell_that_fails_does_not_stop_the_others_and_is_run_again(place, undisturbed, tmp_path, in_this_process):
+def test_a_run_that_fails_does_not_stop_the_others_and_is_run_again(place, undisturbed, tmp_path, in_this_process):
     place.set("fail", 1)
     done = place.sweep(tmp_path)
     (failed,) = done.failed
@@ -74,7 +74,7 @@ def test_a_cell_that_fails_does_not_stop_the_others_and_is_run_again(place, undi
     assert done.results["status"].tolist() == ["complete", "failed", "complete"]
     assert done.results["square"].isna().tolist() == [False, True, False]
     about = json.loads((done.dir / "sweep.json").read_text())
-    assert (about["status"], about["cells"][1]["error"]) == ("failed", failed.reason)
+    assert (about["status"], about["runs"][1]["error"]) == ("failed", failed.reason)
 
     words = ["sweep", str(place.notebook), "--grid", str(place.folder / "grid.yaml"), "--records", str(tmp_path)]
     assert cli.main(words) == cli.FAILED
@@ -84,17 +84,19 @@ def test_a_cell_that_fails_does_not_stop_the_others_and_is_run_again(place, undi
     same_files(tmp_path, undisturbed)
 
 
-def test_the_command_says_which_cells_failed_and_why(place, tmp_path, in_this_process, capsys):
+def test_the_command_says_which_runs_failed_and_why(place, tmp_path, in_this_process, capsys):
     place.set("fail", 1)
     words = ["sweep", str(place.notebook), "--grid", str(place.folder / "grid.yaml"), "--records", str(tmp_path)]
     assert cli.main(words) == cli.FAILED
     printed = capsys.readouterr()
     assert "failed: x=1\n" in printed.err
     assert "RuntimeError: no 1" in printed.err
-    assert "2 of 3 cells complete, 0 of them from record, 1 failed" in printed.out
+    assert "2 of 3 runs complete, 0 of them from record, 1 failed" in printed.out
+    table = [line.split() for line in printed.out.splitlines()[-5:-1]]
+    assert [row[:2] for row in table] == [["param.x", "square"], ["4", "16"], ["1", "failed"], ["3", "9"]]
 
 
-def test_the_traceback_of_a_failed_cell_is_shown_without_colours(place, tmp_path):
+def test_the_traceback_of_a_failed_run_is_shown_without_colours(place, tmp_path):
     node = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
     node.cells[0].outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=["\x1b[31mE\x1b[0m", "no 1"])]
     nbformat.write(node, tmp_path / "notebook.ipynb")
@@ -131,17 +133,17 @@ def test_an_interrupted_sweep_stops_everything_and_keeps_what_is_finished(place,
     os.killpg(process.pid, signal.SIGINT)  # all of them at once, as a terminal does it
     _, errors = finish(process, 130)
     until(lambda: gone(processes), seconds=20)
-    assert errors.splitlines()[-1] == "gaussmark: interrupted; 1 of 3 cells are done, and the same command goes on from there"
+    assert errors.splitlines()[-1] == "gaussmark: interrupted; 1 of 3 runs are done, and the same command goes on from there"
     assert "Traceback" not in errors
     assert len([path for path in tmp_path.glob("demo/[!.]*") if not path.name.endswith(".failed")]) == 1
 
 
-def test_two_sweeps_at_once_over_the_same_cells(place, undisturbed, tmp_path):
+def test_two_sweeps_at_once_over_the_same_runs(place, undisturbed, tmp_path):
     place.set("hold", 1, 3, 4)
     both = [place.start(tmp_path, "--workers", "1") for _ in range(2)]
     until(lambda: len(place.kernels(4)) == 2, both[0])
     place.unset("hold")
     for process in both:
         printed, _ = finish(process, 0)
-        assert "3 of 3 cells complete" in printed
+        assert "3 of 3 runs complete" in printed
     same_files(tmp_path, undisturbed)

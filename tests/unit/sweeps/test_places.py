@@ -25,7 +25,7 @@ from gaussmark_lib.sweeps import places
 
 
 @pytest.mark.parametrize(
-    ("cells", "workers", "gpus", "environments", "resources"),
+    ("runs", "workers", "gpus", "environments", "resources"),
     [
         (1, None, 0, [{}], {}),
         (100, None, 0, [{}] * 4, {}),  # a core each
@@ -35,11 +35,11 @@ from gaussmark_lib.sweeps import places
         (100, None, 2, [{"CUDA_VISIBLE_DEVICES": "a,b"}], {"GPU": 2}),
     ],
 )
-def test_what_local_workers_get(monkeypatch, cells, workers, gpus, environments, resources):
+def test_what_local_workers_get(monkeypatch, runs, workers, gpus, environments, resources):
     monkeypatch.setattr(places, "gpus", lambda: ["a", "b", "c"])
     monkeypatch.setattr(places, "CPU_COUNT", 4)
     monkeypatch.setattr(places, "MEMORY_LIMIT", 2**40)
-    assert places._shares(cells, workers, gpus) == (environments, resources)
+    assert places._shares(runs, workers, gpus) == (environments, resources)
 
 
 @pytest.mark.parametrize(("workers", "gpus"), [(0, 0), (-1, 1), (4, 1), (2, 2), (None, 4), (100_000, 0), (100_000, 1)])
@@ -65,7 +65,7 @@ def test_each_local_worker_gets_its_gpus_its_share_of_threads_and_one_run_at_a_t
         raise ClusterError("enough seen")
 
     monkeypatch.setattr(places, "SpecCluster", cluster)
-    with pytest.raises(ClusterError, match="enough seen"), places.connect(cells=9, gpus_per_run=1):
+    with pytest.raises(ClusterError, match="enough seen"), places.connect(runs=9, gpus_per_run=1):
         pass
     options = [worker["options"] for worker in asked["workers"].values()]
     assert [worker["env"] for worker in options] == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "7"}]
@@ -114,13 +114,13 @@ def test_a_server_that_is_no_scheduler_is_left_after_seconds(monkeypatch, says):
     monkeypatch.setattr(places, "PATIENCE", 1)
     monkeypatch.setattr(places, "Client", lambda *arguments, **options: pytest.fail("a client would wait for minutes"))
     started = time.monotonic()
-    with _other_server(says) as address, pytest.raises(ClusterError, match="no Dask scheduler answers"), places.connect(cells=1, scheduler=address):
+    with _other_server(says) as address, pytest.raises(ClusterError, match="no Dask scheduler answers"), places.connect(runs=1, scheduler=address):
         pass
     assert time.monotonic() - started < 5
 
 
 def test_one_place_at_a_time():
-    with pytest.raises(ClusterError, match="got workers and scheduler"), places.connect(cells=1, workers=1, scheduler="tcp://a:1"):
+    with pytest.raises(ClusterError, match="got workers and scheduler"), places.connect(runs=1, workers=1, scheduler="tcp://a:1"):
         pass
 
 

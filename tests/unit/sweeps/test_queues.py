@@ -88,7 +88,7 @@ def test_a_machine_without_a_queue(slurm, notebook, tmp_path, monkeypatch):
 def test_a_file_that_describes_no_cluster_for_such_runs(tmp_path, text, gpus, message):
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
-    with pytest.raises(ClusterError, match=message), places.connect(cells=1, cluster=file, gpus_per_run=gpus):
+    with pytest.raises(ClusterError, match=message), places.connect(runs=1, cluster=file, gpus_per_run=gpus):
         pass
 
 

@@ -33,7 +33,7 @@ def jobs(tmp_path, monkeypatch) -> list[submit.Job]:
 
 def _run(jobs, root, monkeypatch, cell, **options) -> tuple[list, Bar, fake_dask.Client]:
     bar, client = Bar(), fake_dask.Client()
-    monkeypatch.setattr(worker, "run_cell", cell)
+    monkeypatch.setattr(worker, "run_one", cell)
     return submit.run_all(client, jobs, root=root, bar=bar, **options), bar, client
 
 

@@ -25,7 +25,7 @@ def source(tmp_path, monkeypatch):
 
 def _run(source, root: Path, **options) -> Outcome:
     values = source.check({})
-    return worker.run_cell(source, values, source.run_id(values), root, **options)
+    return worker.run_one(source, values, source.run_id(values), root, **options)
 
 
 def test_a_run_is_answered_from_its_record_unless_forced(source, tmp_path):
@@ -34,7 +34,7 @@ def test_a_run_is_answered_from_its_record_unless_forced(source, tmp_path):
 
 def test_a_worker_with_other_code_runs_nothing(source, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "run", lambda *arguments, **options: pytest.fail("it ran"))
-    outcome = worker.run_cell(source, {"x": 1}, "another id", tmp_path)
+    outcome = worker.run_one(source, {"x": 1}, "another id", tmp_path)
     assert "not the same on this worker" in outcome.error
 
 

@@ -1,0 +1,193 @@
+"""``gaussmark generate``: the library's own texts, whatever the batches, told apart from what could not be written, and taken by ``detect``."""
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import pytest
+import tiny_lm
+
+from gaussmark_lib import cli, errors, generate, models, perturb
+from gaussmark_lib.cli import answers
+from gaussmark_lib.perturb import Key, Watermark
+
+WM = Watermark(tiny_lm.WEIGHT, 0.2)
+N = 9
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return tiny_lm.build()
+
+
+@pytest.fixture
+def key(lm, tmp_path, monkeypatch) -> str:
+    """A key file of the tiny model, which stands for whatever ``--model`` names."""
+    monkeypatch.setattr(models, "load", lambda name: lm)
+    return str(perturb.bind(lm.model, WM, Key.from_seed(1)).save(tmp_path / "key.json"))
+
+
+def write(capsys, *words: str) -> tuple[int, str, str]:
+    code = cli.main(["generate", "--tokens", str(N), *words])
+    return code, *capsys.readouterr()
+
+
+def expected(lm, prompts: list[str], **options) -> list[str]:
+    ids = [lm.prompt(prompt) if prompt else [] for prompt in prompts]
+    with perturb.watermarked(lm.model, WM, Key.from_seed(1)):
+        return [lm.decode(response) for response in generate.sample(lm.model, ids, N, **options)]
+
+
+def lines(path: Path, prompts: list[str], broken: dict[int, bytes] | None = None) -> str:
+    rows = [json.dumps({"prompt": prompt}).encode() for prompt in prompts]
+    for number, row in (broken or {}).items():
+        rows[number - 1] = row
+    path.write_bytes(b"\n".join(rows) + b"\n")
+    return str(path)
+
+
+def test_the_text_alone_is_printed(lm, key, capsys):
+    code, out, err = write(capsys, "--key", key, "Returns the")
+    assert (code, out) == (0, expected(lm, ["Returns the"])[0] + "\n")
+    assert err == "", "so soon, there is no progress to show"
+    assert expected(lm, ["Returns the"]) != [lm.decode(generate.sample(lm.model, [lm.prompt("Returns the")], N)[0])], "the watermark is in it"
+    assert not hasattr(lm.model, "gaussmark"), "and the model is the base model again"
+
+
+@pytest.mark.parametrize("options", [{"seed": 5}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_p": 0.3}, {"until_end": True, "seed": 3}])
+def test_options_reach_the_library(lm, key, capsys, options):
+    words = [word for name, value in options.items() for word in ([f"--{name}".replace("_", "-")] + [str(value)] * (value is not True))]
+    assert write(capsys, "--key", key, "A list of", *words)[1] == expected(lm, ["A list of"], **options)[0] + "\n"
+
+
+@pytest.mark.parametrize("batch", ["1", "2", "3", "16"])
+def test_prompts_from_everywhere_are_one_list_whatever_the_batch(lm, key, tmp_path, capsys, typed, batch):
+    file = lines(tmp_path / "prompts.jsonl", ["Values are", "", "Ends with\n"])
+    (tmp_path / "alone.txt").write_text("A list of\n")
+    typed(b"Returns the\n")
+    words = ["The function", "-", "--file", file, "--file", str(tmp_path / "alone.txt"), "--batch", batch]
+    code, out, err = write(capsys, "--key", key, *words, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    prompts = ["The function", "Returns the", "Values are", "", "Ends with\n", "A list of"]
+    assert code == 0
+    assert [row["prompt"] for row in rows] == prompts
+    assert [row["name"] for row in rows] == ["prompt 1", "-", *(f"{file}:{i}" for i in (1, 2, 3)), str(tmp_path / "alone.txt")]
+    assert [row["text"] for row in rows] == expected(lm, prompts)
+    assert {(row["key_id"], row["n_tokens"], row["seed"]) for row in rows} == {(Key.from_seed(1).key_id, N, 0)}
+    assert "6 texts written, 0 could not be" in err
+
+
+def test_progress_goes_to_standard_error(lm, key, capsys, monkeypatch):
+    monkeypatch.setattr("gaussmark_lib.cli.generate.DELAY", 0)
+    code, out, err = write(capsys, "--key", key, "a", "b")
+    assert code == 0
+    assert f"0/{2 * N}" in err
+    assert "writing" not in out
+
+
+def test_several_texts_have_their_names(lm, key, capsys):
+    first, second = expected(lm, ["a", "b"])
+    assert write(capsys, "--key", key, "a", "b")[1] == f"[prompt 1]\n{first}\n\n[prompt 2]\n{second}\n\n"
+
+
+def test_standard_input_of_json_lines(lm, key, capsys, typed):
+    typed(b'{"prompt": "a"}\n{"prompt": "b"}\n')
+    _, out, _ = write(capsys, "--key", key, "-", "--jsonl", "--json")
+    assert [json.loads(line)["text"] for line in out.splitlines()] == expected(lm, ["a", "b"])
+
+
+BROKEN = {2: b"{", 3: b'{"text": "a"}', 4: b'{"prompt": 5}'}
+
+
+def test_what_cannot_be_continued_is_told_and_the_others_are_written_where_detect_reads_them(lm, key, tmp_path, capsys):
+    prompts = ["a", "", "", "", "long " * 30, "b"]
+    file, out = lines(tmp_path / "p.jsonl", prompts, BROKEN), tmp_path / "texts.jsonl"
+    code, printed, err = write(capsys, "--key", key, "--file", file, "--out", str(out), "--batch", "2")
+    assert (code, printed) == (cli.PARTLY, "")
+    for number, why in ((2, "expected a JSON object with a 'prompt' field"), (3, "'prompt' field"), (4, "to be a string"), (5, "expected at most")):
+        assert f"gaussmark: {file}:{number}: " in err
+        assert why in err
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    written = expected(lm, ["a", "", "", "", "c", "b"])
+    assert [row["text"] for row in rows] == [written[0], None, None, None, None, written[5]], "row i draws from its own stream"
+    code = cli.main(["detect", "--key", key, str(out), "--json"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert code == cli.PARTLY
+    assert ["error" in row for row in found] == [False, True, True, True, True, False]
+    assert Key.from_seed(1).secret.hex() not in out.read_text()
+
+
+def test_an_interrupted_run_goes_on_and_other_texts_are_left_alone(lm, key, tmp_path, capsys, monkeypatch):
+    prompts, out = ["a", "b", "c", "d", "e"], tmp_path / "texts.jsonl"
+    words = ["--key", key, "--file", lines(tmp_path / "p.jsonl", prompts, {3: b"no"}), "--out", str(out), "--batch", "2"]
+    kept = answers.Kept.__call__
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            answers.Kept, "__call__", lambda self, rows: kept(self, rows) if not out.read_bytes() else (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        assert write(capsys, *words)[0] == cli.INTERRUPTED
+    assert len(out.read_bytes().splitlines()) == 2
+    code, _, err = write(capsys, *words)
+    assert (code, "2 texts written, 1 could not be, behind 2 of an earlier run" in err) == (cli.PARTLY, True)
+    whole = out.read_bytes()
+    wanted = expected(lm, prompts)
+    assert [json.loads(line)["text"] for line in whole.splitlines()] == [*wanted[:2], None, *wanted[3:]]
+    out.write_bytes(whole[:-5])
+    assert write(capsys, *words)[0] == cli.PARTLY
+    assert out.read_bytes() == whole
+    for changed in (["--seed", "1"], ["--top-p", "0.5"], ["--temperature", "2"], ["--until-end"], ["--tokens", "5"]):
+        code, _, err = write(capsys, *words, *changed)
+        assert (code, "expected texts of these prompts, with this key and these options" in err) == (cli.REFUSED, True)
+    assert out.read_bytes() == whole
+    (tmp_path / "mine").write_text("my own notes")
+    assert write(capsys, *words[:-4], "--out", str(tmp_path / "mine"))[0] == cli.REFUSED
+    assert (tmp_path / "mine").read_text() == "my own notes"
+
+
+def test_what_the_library_warns_of_is_one_sentence(lm, key, capsys, monkeypatch):
+    def warned(model, wm, key):
+        warnings.warn("half of it is lost", errors.RoundingWarning, stacklevel=2)
+        return marked(model, wm, key)
+
+    marked = perturb.watermarked
+    monkeypatch.setattr(perturb, "watermarked", warned)
+    code, _, err = write(capsys, "--key", key, "a")
+    assert (code, "gaussmark: half of it is lost\n" in err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([], "expected a prompt to continue"),
+        (["-", "--file", "-"], "named once"),
+        (["a", "--jsonl"], "expected standard input"),
+        (["a", "--batch", "0"], "--batch: expected"),
+        (["a", "--tokens", "0"], "--tokens: expected"),
+        (["a", "--tokens", "99"], "expected at most"),
+        (["a", "--top-p", "0"], "0 < top_p"),
+        (["a", "--temperature", "-1"], "finite temperature"),
+        (["a", "--temperature", str(math.inf)], "finite temperature"),
+        (["a", "--seed", "-1"], "seed: expected"),
+        (["long " * 30], "expected at most"),
+        (["half \ud83d"], "whole Unicode characters"),
+        (["--file", "none.txt"], "cannot read"),
+        (["--file", "empty.jsonl"], "at least one prompt"),
+        (["a", "--out", "no/such/folder"], "cannot write"),
+        (["a", "--out", ""], "cannot write"),
+    ],
+)
+def test_what_is_refused(key, tmp_path, capsys, monkeypatch, words, complaint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    before = sorted(tmp_path.iterdir())
+    code, out, err = write(capsys, "--key", key, *words)
+    assert (code, out) == (cli.REFUSED, "")
+    assert complaint in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_unbound_key_is_refused(key, tmp_path, capsys):
+    Key.from_seed(2).save(tmp_path / "unbound")
+    code, _, err = write(capsys, "--key", str(tmp_path / "unbound"), "a")
+    assert (code, "is not bound" in err) == (cli.REFUSED, True)

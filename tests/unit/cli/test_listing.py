@@ -1,0 +1,110 @@
+"""``gaussmark list``, ``--version``, and what is said of a misspelt name."""
+
+import json
+from importlib import metadata
+
+import pytest
+
+from gaussmark_lib import cli, paths
+from gaussmark_lib.cli import listing
+from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs import presets
+from gaussmark_lib.sweeps import grid
+
+
+def printed(capsys, *words: str) -> tuple[int, str, str]:
+    try:
+        code = cli.main(list(words))
+    except SystemExit as stopped:  # argparse's own
+        code = stopped.code
+    return code, *capsys.readouterr()
+
+
+def first_words(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()]
+
+
+def test_notebooks_presets_and_grids_are_listed(capsys):
+    _, out, _ = printed(capsys, "list", "notebooks")
+    assert first_words(out) == [path.stem for path in notebooks.numbered()]
+    assert "Robustness" in out
+    listed = {what: first_words(printed(capsys, "list", what)[1]) for what in ("presets", "grids")}
+    assert sorted(listed["presets"] + listed["grids"]) == sorted(path.stem for path in paths.PRESETS.glob("*.yaml"))
+    assert listed["grids"] == presets.known("grid")
+    assert "level_check_grid" in listed["grids"]
+
+
+def test_a_grid_is_known_by_its_name():
+    """Each that is listed spans several runs of its notebook, and no preset that is listed writes out runs."""
+    numbers = {path.stem[3:]: path.stem[:2] for path in notebooks.numbered()}
+    for name in presets.known("grid"):
+        assert len(grid.runs(notebooks.load(numbers[name.removesuffix("_grid")]), presets.read(name, "grid"))) > 1
+    for name in presets.known():
+        values = presets.read(name)
+        assert not {grid.RUNS, grid.ONCE, "kind"} & values.keys()
+    assert presets.known("cluster") == ["slurm"]
+
+
+def test_records_are_listed_with_their_headlines(tmp_path, capsys):
+    folder = tmp_path / "demo" / "1234"
+    folder.mkdir(parents=True)
+    headline = {"sentence": "texts found", "value": 0.5, "low": 0.25, "high": 0.75, "n": 8, "unit": ""}
+    status = {"status": "complete", "started": "s", "finished": "2026-01-02T03:04:05", "seconds": 1}
+    for name, content in {"status": status, "params": {}, "results": {"headline": headline}}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    (folder / "notebook.ipynb").touch()
+    (tmp_path / "demo" / "5678.failed").mkdir()
+    (tmp_path / "demo" / "5678.failed" / "status.json").write_text(json.dumps(status | {"status": "failed"}))
+    (tmp_path / "sweep-9").mkdir()
+    _, out, _ = printed(capsys, "list", "records", "--records", str(tmp_path))
+    assert out.splitlines() == ["demo/1234  2026-01-02T03:04  texts found: 0.5 (0.25 to 0.75), n = 8", "sweep-9    a table of runs"]
+    _, out, _ = printed(capsys, "list", "--records", str(tmp_path / "empty"))
+    assert [line for line in out.splitlines() if line in (*listing.LISTS, "none")] == [*listing.LISTS, "none"]
+
+
+def test_the_version(capsys):
+    code, out, err = printed(capsys, "--version")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"gaussmark {metadata.version('gaussmark')} (torch {metadata.version('torch')}, transformers ")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["detct"], "invalid choice: 'detct'; did you mean detect?"),
+        (["key", "shwo"], "did you mean show?"),
+        (["list", "notebook"], "did you mean notebooks?"),
+        (["run", "00", "--foce"], "unrecognized arguments: --foce; did you mean --force?"),
+        (["sweep", "02", "--grid", "x", "--worker=2", "--cluser", "y"], "did you mean --cluster?"),
+        (["tour", "--record"], "expected one argument"),
+        (["run", "06_robustnes"], "did you mean 06_robustness?"),
+        (["run", "00", "--preset", "level_check_referenc"], "did you mean level_check_reference"),
+        (["sweep", "02", "--grid", "levl_check_grid"], "did you mean level_check_grid?"),
+        (["sweep", "02", "--grid", "zzz"], "no grid is called 'zzz'; there are layer_sigma_sweep_grid, level_check_grid in"),
+        (["run", "00", "--param", "sgima", "1"], "did you mean sigma?"),
+    ],
+)
+def test_what_a_misspelt_name_may_have_meant(capsys, words, meant):
+    code, out, err = printed(capsys, *words)
+    assert (code, out) == (cli.REFUSED, "")
+    assert meant in err
+
+
+def test_what_is_near_nothing_gets_the_whole_list(capsys):
+    _, _, err = printed(capsys, "fly")
+    assert "did you mean" not in err
+    assert all(name in err for name in ("run", "generate", "detect", "list"))
+
+
+def test_a_table_has_as_many_columns_as_there_is_room_for():
+    rows = [{"sigma": "0.1", "headline": "1 (0.5 to 1)", "n": "7"}, {"sigma": "0.25", "headline": "failed", "n": "failed"}]
+    assert list(listing.columns(rows, 100)) == ["sigma  headline      n", "0.1    1 (0.5 to 1)  7", "0.25   failed        failed"]
+    assert list(listing.columns(rows, 24)) == [
+        "sigma  headline",
+        "0.1    1 (0.5 to 1)",
+        "0.25   failed",
+        "and 1 more number a run, in results.parquet",
+    ]
+    assert list(listing.columns(rows, 1))[-1] == "and 2 more numbers a run, in results.parquet"
+    assert list(listing.columns([{}], 80)) == []
+    assert list(listing.columns([], 80)) == []

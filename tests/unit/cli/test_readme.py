@@ -1,0 +1,105 @@
+"""README.md: its commands and its code run as they are printed there, and what it points to exists."""
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gaussmark_lib import cli, models, paths, perturb
+from gaussmark_lib.cli import notebooks
+from gaussmark_lib.perturb import Key
+
+TEXT = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A new folder to be in, the embedded model loaded once, and keys that are the same in each run of the tests."""
+    seeds = iter(range(1, 9))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "load", cache(models.load))
+    monkeypatch.setattr(perturb.Key, "new", classmethod(lambda cls: Key.from_seed(next(seeds))))
+    return tmp_path
+
+
+def commands(text: str) -> list[str]:
+    """The lines of a shell that begin with ``gaussmark``, without their comments."""
+    return [line.split("   #")[0].strip() for line in text.splitlines() if line.startswith("    gaussmark ")]
+
+
+def section(title: str) -> str:
+    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_its_commands_work_as_printed(place, capsys, typed):
+    """A shell of two operators runs them, ``>`` and ``|``; with fewer tokens, for time."""
+
+    def shell(line: str) -> str:
+        said = None
+        for command in line.split(" | "):
+            words, _, target = command.partition(" > ")
+            if said is not None:
+                typed(said.encode())
+            fewer = ["--tokens", "100"] if " generate " in words else []
+            assert cli.main([*shlex.split(words)[1:], *fewer]) == 0
+            said, err = capsys.readouterr()
+            assert ("token/s" in err) == (" generate " in words), "progress is on standard error"
+            if target:
+                Path(target).write_text(said)
+        return said
+
+    said = [shell(line) for line in commands(section("Write and detect, from a shell"))]
+    starts = ["key ", " ", "Detected at level 0.05: p = ", "key ", "Not detected at level 0.05: p = ", "Detected at level 0.05: p = "]
+    assert [line[: len(start)] for line, start in zip(said, starts, strict=True)] == starts
+    assert sorted(path.name for path in place.iterdir() if path.name != "typed") == ["my.key", "other.key", "text.txt"]
+    assert Key.load("my.key").key_id in said[2]
+    printed = section("Write and detect, from a shell").split("prints, for one key,")[1].strip().split("\n\n")[0]
+    shape = [re.sub(r"[\d.e-]*\d|above ", "", line).split() for line in (printed, said[2].strip())]
+    assert shape[0][:4] == shape[1][:4], "the answer is as printed, up to its numbers"
+    assert [len(text.splitlines()) for text in (printed, said[2])] == [3, 3]
+
+
+def test_its_code_prints_the_text_and_both_p_values(place, capsys):
+    [code] = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 9
+    exec(code.replace("n_tokens=200", "n_tokens=100"), names := {})
+    out = capsys.readouterr().out
+    assert out.startswith(names["lm"].decode(names["text"][0]))
+    head, right, wrong = out.splitlines()[-3:]
+    assert head.split() == ["psi", "p_value"]
+    assert float(right.split()[-1]) < 0.01 < float(wrong.split()[-1])
+    assert "..." not in head
+
+
+@pytest.mark.parametrize("file", ["README.md", "papermill_runs/README.md", "notebooks/README.md"])
+def test_every_command_is_one_that_the_parser_takes(file):
+    found = commands((paths.ROOT / file).read_text(encoding="utf-8"))
+    for line in found:
+        for command in line.split(" > ")[0].split(" | "):
+            words = shlex.split(re.split(r"\s{3,}", command)[0])[1:]
+            cli.parser().parse_args(notebooks.joined(words) if words[0] in ("run", "sweep") else words)
+    assert found or file == "notebooks/README.md"
+
+
+def test_what_it_points_to_exists():
+    for link in re.findall(r"\]\(([^)]+)\)", TEXT):
+        assert link.startswith("https://") or (paths.ROOT / link).exists(), link
+    for target in re.findall(r"^    make ([a-z-]+)", TEXT, re.MULTILINE):
+        assert re.search(rf"^{target}:", (paths.ROOT / "Makefile").read_text(), re.MULTILINE), target
+    [figure] = re.findall(r"!\[[^\]]{40,}\]\(([^)]+)\)", TEXT)
+    assert (paths.ROOT / figure).stat().st_size < 150_000
+
+
+def test_how_to_cite_it():
+    cited = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = (paths.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{cited["version"]}"' in project
+    assert f'license = "{cited["license"]}"' in project
+    paper = cited["preferred-citation"]
+    [bibtex] = re.findall(r"```bibtex\n(.*?)```", TEXT, re.DOTALL)
+    assert all(author["family-names"] in bibtex for author in paper["authors"])
+    assert paper["title"] in bibtex.replace("{GaussMark}", "GaussMark")
+    assert paper["url"] in bibtex
