@@ -15,6 +15,7 @@ def first_watermark(p, setting: Setting) -> list[Step]:
         Score("them scored", 3 * n, 32, T, keys=1, drawn=3),
         Write("four strengths, written in one batch", 4 * n, 32, T, MANY, keys=1, drawn=1),
         Score("four strengths, scored", 4 * n, 32, T, keys=1, drawn=4),
+        Score("texts of the record, by doclm", 32 if p.model == "doclm" else 0, 32, 180, keys=2, drawn=4),
     ]
 
 
@@ -36,7 +37,8 @@ def motivation(p, setting: Setting) -> list[Step]:
 
 @of("02")
 def level_check(p, setting: Setting) -> list[Step]:
-    x, T, kinds = p.n_prompt, fitting(setting, p.n_prompt - 1, p.n_tokens), 5
+    x, kinds = min(p.n_prompt, max(1, (p.n_prompt + p.n_tokens) // 4)), 5
+    T = fitting(setting, x - 1, p.n_tokens)
     small = default(setting, p.small_weight, small=p.small_weight is None)
     size, d = small[0].matrix.size, setting.weight.matrix.size
     at_once = min(p.n_fixed_texts, max(1, 2**29 // d))
@@ -91,6 +93,7 @@ def layer_sigma_sweep(p, setting: Setting) -> list[Step]:
     middle = (rows[len(rows) // 2],)
     checks, far = p.n_check * K * (1 + p.search_steps), p.n_prompts * len(p.far_psis) * K
     found += written_and_scored("the solved σ, and a search", p, checks, x, T, K, p.batch_size, weights=middle)
+    found.append(Step("their noises", 0, 0, 0, weights=middle, drawn=2 * K * p.search_steps))
     for weight in dict.fromkeys([rows[0], *middle, *head]):
         found += written_and_scored(f"too much noise on {weight.name}", p, far, x, T, K, p.batch_size, weights=(weight,))
     return found

@@ -198,10 +198,11 @@ def _changes(notebook: "Notebook", values: Mapping[str, Any], there: Device) -> 
             break
         values |= smaller
         changed |= smaller
-    yield from (f"-p {name} {value}" for name, value in changed.items())
-    if not plan.fits:
-        beside = "" if plan.device.is_cpu else f" beside {plan.host / 2**30:,.0f} of the machine"
-        yield f"a device with {math.ceil(plan.peak / 2**30):,} GiB{beside}, or a smaller model"
+    if plan.fits:
+        yield from (f"-p {name} {value}" for name, value in changed.items())
+    else:
+        beside = "" if plan.device.is_cpu else f", beside {math.ceil(plan.host / 2**30):,} GiB of the machine"
+        yield f"a device with {math.ceil(plan.peak / 2**30):,} GiB at least{beside}, or a smaller model"
 
 
 def _smaller(plan: Plan, notebook: "Notebook", values: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -216,6 +217,8 @@ def _smaller(plan: Plan, notebook: "Notebook", values: Mapping[str, Any]) -> dic
         return {"model_dtype": setting.scoring}  # one copy of the weights in place of two
     if not wider and plan.weights / 2 > excess and setting.held == "float32" and there.bfloat16 and "model_dtype" in notebook.parameters:
         return {"model_dtype": "bfloat16", "dtype": "bfloat16"}
+    if plan.weights + PROGRAM * there.is_cpu > there.memory:
+        return None
     options = {name: (excess / (n * tensor), n * values[name]) for name, n in step.by.items() if name in values}
     by_row = (row.bytes.cache + row.bytes.activations + row.bytes.logits) / step.rows
     if by_row and step.batch == values.get(step.batch_by):

@@ -165,7 +165,7 @@ def read(config: Mapping[str, Any], name: str = "model") -> Shape:
     widths = {"hidden": H, "layers": n, "vocabulary": known["vocabulary"], "context": known["context"], "q_width": q, "kv_width": kv}
     if kind == "gpt2":
         matrices, prefix = _gpt2(H, inner), "transformer.h"
-        others = n * (6 * H + q + 2 * kv + inner + H) + 2 * H + (known["context"] or 0) * H
+        others = n * (9 * H + inner) + (2 + (known["context"] or 0)) * H
     else:
         experts, shared = known["experts"] or 0, known["shared"] or 0
         matrices, prefix = _llama(H, q, kv, inner, kind, experts, known["active"] or 1, shared), "model.layers"

@@ -17,7 +17,9 @@ def said(plan: "Plan") -> str:
         lines.append("downloads, about: " + "; ".join(f"{what} {size(number)}" for what, number in plan.downloads))
     if plan.setting:
         lines.append(_verdict(plan))
-    lines += [f"  {change}" for change in plan.changes]
+        lines += [f"  {change}" for change in plan.changes]
+        if plan.seconds is not None:
+            lines.append("The time is the model's; to start, to read texts and to draw figures takes a notebook some half a minute more.")
     return "\n".join([*lines, *([plan.note] if plan.note else [])])
 
 
@@ -94,12 +96,16 @@ def amount(n: float) -> str:
 def spell(seconds: float | None) -> str:
     """Seconds as people say them.
 
-    >>> spell(None), spell(0.4), spell(75), spell(9000), spell(200_000)
-    ('', '0.4 s', '75 s', '2.5 h', '2.3 days')
+    >>> spell(None), spell(0.41), spell(75), spell(9000), spell(2e8)
+    ('', '0.4 s', '75 s', '2.5 h', '2,315 days')
     """
     if seconds is None:
         return ""
     for unit, factor in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 1.5 * factor:
-            return f"{seconds / factor:.2g} {unit}"
-    return f"{seconds:.2g} s"
+            return f"{_short(seconds / factor)} {unit}"
+    return f"{_short(seconds)} s"
+
+
+def _short(n: float) -> str:
+    return f"{n:,.0f}" if n >= 10 else f"{n:.1f}"

@@ -1,4 +1,4 @@
-"""What the plan predicts, against what is measured while the library does the work: operations, counted by torch, and memory, read off the process."""
+"""What a plan predicts beside what is measured while the library works: operations, counted by torch, and memory, read off the process."""
 
 import pytest
 import tiny_models
@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gaussmark_lib import divergence, generate, generate_many, gradients, likelihood, models, perturb, score
+from gaussmark_lib import divergence, generate, generate_many, gradients, likelihood, perturb, score
 from gaussmark_lib.experiments import peak_memory
 from gaussmark_lib.plan import shapes
 from gaussmark_lib.plan.cost import Read, Score, Setting, Write
@@ -85,7 +85,7 @@ def test_operations_for_several_weights(wide):
     assert Score("", 2, 16, 48, 2, weights=weights).flops(at) == pytest.approx(measured, rel=0.05)
 
 
-@pytest.mark.parametrize("prompt, tokens", [(8, 12), (64, 4)])
+@pytest.mark.parametrize(("prompt", "tokens"), [(8, 12), (64, 4)])
 def test_operations_of_writing(wide, prompt, tokens):
     x, _ = texts(3, prompt, tokens)
     at = setting(wide, WEIGHTS[0])
@@ -112,3 +112,51 @@ def test_operations_on_every_architecture(architecture):
     measured = counted(lambda: score.score(model, x, y, perturb.Watermark(weight, 0.1), KEYS))
     assert Score("", 3, 8, 24, keys=3).flops(setting(model, weight)) == pytest.approx(measured, rel=CLOSE)
     assert Write("", 3, 8, 24).flops(setting(model, weight)) == pytest.approx(counted(lambda: generate.sample(model, x, 24)), rel=CLOSE)
+
+
+@pytest.fixture(scope="module")
+def large():
+    """Two blocks of widths at which everything else in the process is small."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 3584, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, vocab_size=16000, max_position_embeddings=1024, tie_word_embeddings=False, eos_token_id=2)
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config).eval()
+
+
+def grown(call) -> float:
+    """Bytes; a call before, so that libraries have what they keep."""
+    call()
+    return peak_memory.measured(call)[1] * 2**20
+
+
+@pytest.mark.parametrize("n_keys", [2, 12])
+@pytest.mark.parametrize("weight", ["model.layers.1.mlp.down_proj.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_memory_of_scoring(large, weight, n_keys):
+    x, y = texts(8, 8, 120)
+    keys, wm = [perturb.Key.from_seed(i) for i in range(n_keys)], perturb.Watermark(weight, 0.1)
+    predicted = Score("", 8, 8, 120, keys=n_keys).bytes(setting(large, weight)).total
+    assert predicted == pytest.approx(grown(lambda: score.score(large, x, y, wm, keys)), rel=CLOSE)
+
+
+@pytest.mark.parametrize("n_keys", [0, 8])
+def test_memory_of_writing(large, n_keys):
+    x, _ = texts(64, 100, 4)
+    weight = "model.layers.1.mlp.up_proj.weight"
+    at = setting(large, weight)
+    if not n_keys:
+        predicted = Write("", 64, 100, 4).bytes(at).total
+        assert predicted == pytest.approx(grown(lambda: generate.sample(large, x, 4)), rel=CLOSE)
+        return
+    cells = [(perturb.Watermark(weight, 0.1), perturb.Key.from_seed(i)) for i in range(n_keys)]
+    predicted = Write("", 64, 100, 4, keys=n_keys, drawn=n_keys).bytes(at).total
+    assert predicted == pytest.approx(grown(lambda: generate_many.sample(large, x[: 64 // n_keys], cells, 4)), rel=CLOSE)
+
+
+def test_memory_of_reading(large):
+    x, y = texts(8, 8, 120)
+    at = setting(large, "model.layers.1.mlp.up_proj.weight")
+    predicted = Read("", 8, 8, 120).bytes(at).total
+    assert predicted == pytest.approx(grown(lambda: likelihood.cross_entropy(large, y, prompts=x)), rel=CLOSE)
+    wm = perturb.Watermark(at.weight.name, 0.1)
+    predicted = Read("", 8, 8, 120, times=2, whole=True, drawn=1).bytes(at).total
+    assert predicted == pytest.approx(grown(lambda: divergence.per_text(large, x, y, wm, KEYS[0])), rel=CLOSE)
