@@ -5,13 +5,13 @@
 
 Nothing is loaded or downloaded: a model's shape follows from its config.json, those of the presets' models are in data/configs.
 
-=============  ====================================================================
+=============  ==========================================================================================================
 ``shapes``     a model's matrices and parameters, from its config.json
-``cost``       operations and bytes of texts that are written, read or scored
+``steps``      so many texts treated in one way; ``cost``: operations and bytes of those that are written, read or scored
 ``work``       what all notebooks' countings share; ``early`` and ``late``: theirs
 ``device``     the memory there is, and how fast the device is
-``estimate``   all of it together, and what to change where it does not fit
-=============  ====================================================================
+``estimate``   all of it together, and what to change where it does not fit; ``words``: the same to read
+=============  ==========================================================================================================
 """
 
 from gaussmark_lib.plan.estimate import Plan, of, refusal

@@ -5,121 +5,19 @@
     G of a text               2·d_out·d_in a token;   ψ of a text and key: 2·d_out·d_in
 
 Only activations have a gradient, no weight, so going backward costs what going forward does. Attention is counted for all pairs of positions, as
-kernels with a mask compute it. Memory is that of this library's code: each line names tensors that live at the same time. tests/oracle/plan holds
-both against measurements.
+kernels with a mask compute it. Memory is that of this library's code, phase by phase: each ``Bytes`` names tensors that live at the same time, and a
+step needs what its largest phase does. tests/oracle/plan holds both against measurements.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 from gaussmark_lib.plan.shapes import BYTES, Shape, Weight
+from gaussmark_lib.plan.steps import FLOAT, Bytes, Setting, Step
 
 PICK, PICK_TOP_P = 28, 52  # bytes a row and word of the vocabulary while a token is drawn, in float64: the distribution and what it is made from
-FLOAT = 4  # bytes of a number in a gradient or a noise, whatever the model's dtype
-DRAWN = 12  # and while it is drawn, in float64
+PUT = 24  # while it is put into a weight: as float32 and float64, θ + ξ, and what was added to θ
+RESIDUAL = 3  # copies of the residual stream that live between a block's operations
 UNITS = 32  # texts whose unit gradients score.score holds together, at most
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The model of a run, its watermarked weight, the dtypes of its weights and of scoring, and how it samples."""
-
-    shape: Shape
-    weight: Weight
-    held: str = "float32"
-    scoring: str = "float32"
-    top_p: float = 1.0
-    apart: bool = False  # the device has a memory of its own, not the machine's
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """What lives at a step's peak beside the model's own weights. ``copies`` are further copies of these, wider or noisy ones."""
-
-    copies: float = 0
-    cache: float = 0
-    activations: float = 0
-    logits: float = 0
-    gradients: float = 0
-    noises: float = 0
-
-    def parts(self) -> dict[str, float]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
-    @property
-    def total(self) -> float:
-        return sum(self.parts().values())
-
-
-@dataclass(frozen=True)
-class Step:
-    """So many texts of one length, treated in one way.
-
-    Args:
-        batch: texts at a time. weights: those that it is about; the run's own by default.
-        keys: noises that live at a time. drawn: noises that are drawn in all.
-        held: further float32 tensors of the weight's size that live at a time; at_home: those of them on the machine, also beside a GPU.
-        by: parameter → how many noises and tensors one more of it adds. batch_by: the parameter that is the batch.
-        copies: further models that live at a time.
-    """
-
-    what: str
-    texts: int
-    prompt: int
-    tokens: int
-    batch: int = 8
-    weights: tuple[Weight, ...] = ()
-    keys: int = 0
-    drawn: int = 0
-    held: int = 0
-    at_home: int = 0
-    by: Mapping[str, float] = field(default_factory=dict)
-    batch_by: str = "batch_size"
-    copies: int = 0
-
-    @property
-    def rows(self) -> int:
-        return max(1, min(self.batch, self.texts))
-
-    @property
-    def length(self) -> int:
-        return self.prompt + self.tokens
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens that pass the model."""
-        return self.texts * self.length
-
-    @property
-    def calls(self) -> int:
-        """Calls of the model."""
-        return -(-self.texts // self.rows)
-
-    def of(self, setting: Setting) -> tuple[Weight, ...]:
-        return self.weights or (setting.weight,)
-
-    def size(self, setting: Setting) -> int:
-        """Numbers of one noise."""
-        return self.of(setting)[0].matrix.size
-
-    def noises(self, setting: Setting) -> float:
-        drawn = DRAWN if self.drawn or self.keys else 0
-        return self.size(setting) * (drawn + FLOAT * self.keys)
-
-    def flops(self, setting: Setting) -> float:
-        """Floating-point operations on the device."""
-        return 0.0
-
-    def bytes(self, setting: Setting) -> Bytes:
-        """At the peak, beside the model's weights."""
-        return Bytes(noises=self.noises(setting), gradients=self.kept(setting), copies=self.copied(setting))
-
-    def kept(self, setting: Setting) -> float:
-        """Bytes of what is held on the device."""
-        return FLOAT * self.size(setting) * (self.held - self.at_home * setting.apart)
-
-    def copied(self, setting: Setting) -> float:
-        return self.copies * setting.shape.parameters * BYTES[setting.held]
 
 
 def forward(shape: Shape, tokens: float, pairs: float, predicted: float) -> float:
@@ -129,7 +27,7 @@ def forward(shape: Shape, tokens: float, pairs: float, predicted: float) -> floa
 
 def at_once(shape: Shape, width: int) -> float:
     """Bytes a position of what a block computes at once: the MLP's inner layers, or queries, keys and values; and the residual stream."""
-    return width * (max(3 * shape.intermediate, 2 * shape.q_width + 2 * shape.kv_width) + 3 * shape.hidden)
+    return width * (max(3 * shape.intermediate, 2 * shape.q_width + 2 * shape.kv_width) + RESIDUAL * shape.hidden)
 
 
 @dataclass(frozen=True)
@@ -147,13 +45,20 @@ class Write(Step):
         added = 2 * self.size(setting) * tokens if self.keys else 0
         return forward(setting.shape, tokens, self.texts * pairs, self.texts * self.tokens) + added
 
-    def bytes(self, setting: Setting) -> Bytes:
-        shape, width, size = setting.shape, BYTES[setting.held], self.size(setting)
+    def phases(self, setting: Setting) -> list[Bytes]:
+        shape, width, weight = setting.shape, BYTES[setting.held], self.of(setting)[0]
+        always = {"copies": self.copied(setting), "gradients": self.kept(setting)}
         cache = 2 * self.rows * self.length * shape.layers * shape.kv_width * width
+        read = self.rows * self.prompt * (at_once(shape, width) + 2 * width * weight.matrix.d_out * bool(self.keys))
         logits = self.rows * shape.vocabulary * (width + (PICK if setting.top_p == 1 else PICK_TOP_P))
-        put = 3 * FLOAT + width if self.drawn else 0  # θ is kept, and θ + ξ and what was added to θ are compared in float32
-        noises = size * ((DRAWN if self.drawn else 0) + put + width * self.keys)
-        return Bytes(self.copied(setting), cache, self.rows * self.prompt * at_once(shape, width), logits, self.kept(setting), noises)
+        put = FLOAT + width if self.drawn and not self.keys else 0  # ξ, and θ as it was
+        noises = weight.matrix.size * (width * self.keys + put)
+        drawing = weight.matrix.size * (width * self.keys + PUT * bool(self.drawn))
+        return [
+            Bytes(**always, noises=drawing),
+            Bytes(**always, noises=noises, cache=cache, activations=read),
+            Bytes(**always, noises=noises, cache=cache, logits=logits),
+        ]
 
 
 @dataclass(frozen=True)
@@ -177,12 +82,20 @@ class Read(Step):
     def flops(self, setting: Setting) -> float:
         return self.times * self.texts * forward(setting.shape, self.length, self.length**2, self._predicted())
 
-    def bytes(self, setting: Setting) -> Bytes:
+    def phases(self, setting: Setting) -> list[Bytes]:
         shape, width, size = setting.shape, BYTES[setting.held], self.size(setting)
-        several = 4 * FLOAT * self.rows * self.length if self.whole else 2 * FLOAT * self.tokens  # log-probabilities; else a text's at a time
-        logits = shape.vocabulary * (self.rows * self._predicted() * width + several)
-        noises = size * (DRAWN + 3 * FLOAT + width) if self.drawn else 0
-        return Bytes(self.copied(setting), 0, self.rows * self.length * at_once(shape, width), logits, self.kept(setting), noises)
+        always = {"copies": self.copied(setting), "gradients": self.kept(setting)}
+        positions, stream = self.rows * self.length, RESIDUAL * shape.hidden * width
+        if self.whole:  # two models' log-probabilities, their difference and its mean
+            logits = 5 * FLOAT * positions * shape.vocabulary
+        else:  # and a text's log-probabilities at a time
+            logits = shape.vocabulary * (self.rows * self._predicted() * width + 2 * FLOAT * self.tokens)
+        noises = size * (FLOAT + width) * bool(self.drawn)
+        return [
+            Bytes(**always, noises=size * PUT * bool(self.drawn)),
+            Bytes(**always, noises=noises, activations=positions * at_once(shape, width)),
+            Bytes(**always, noises=noises, activations=positions * stream, logits=logits),
+        ]
 
 
 @dataclass(frozen=True)
@@ -213,18 +126,28 @@ class Score(Step):
         tested = 2 * self.size(setting) * self.keys
         return self.again * self.texts * (forward(shape, length, length**2, self.tokens + 1) + self.parts * (back + formed + tested))
 
-    def bytes(self, setting: Setting) -> Bytes:
+    def phases(self, setting: Setting) -> list[Bytes]:
         shape, lowest, width = setting.shape, self.lowest(setting), BYTES[setting.scoring]
-        a_block = width * (3 * shape.intermediate + 2 * shape.kv_width + 2 * shape.q_width) + 2 * FLOAT * shape.hidden  # kept for the backward pass
-        blocks = max(0, shape.layers - 1 - lowest.block) + (lowest.matrix.stage < 2)
-        own = width * (lowest.matrix.d_in + lowest.matrix.d_out + shape.intermediate * (lowest.matrix.stage == 2))
-        activations = self.rows * self.length * (blocks * a_block + own + at_once(shape, width))
-        logits = shape.vocabulary * (2 * width * self.rows * (self.tokens + 1) + 2 * FLOAT * self.tokens)  # and their gradient; a text's in float32
-        copies = shape.parameters * width if width > BYTES[setting.held] else 0
-        units = 3 * min(self.keys, UNITS, self.texts * self.parts)  # G, its unit, and their stack
+        size, positions = self.size(setting), self.rows * self.length
         formed = sum(one.matrix.size for one in self.of(setting))
-        gradients = FLOAT * (2 * formed + self.size(setting) * units) + self.kept(setting)
-        return Bytes(self.copied(setting) + copies, 0, activations, logits, gradients, self.noises(setting))
+        held = min(self.keys, UNITS, self.texts * self.parts)  # gradients that are tested together
+        earlier = max(0, held - self.rows)  # those of them that earlier batches left
+        wider = shape.parameters * width if width > BYTES[setting.held] else 0
+        always = {"copies": self.copied(setting) + wider}
+        noises, drawing = FLOAT * size * self.keys, self.noises(setting)
+        a_block = width * (3 * shape.intermediate + 2 * shape.kv_width + 2 * shape.q_width) + 2 * FLOAT * shape.hidden  # kept to go backward
+        blocks = max(0, shape.layers - 1 - lowest.block) + (lowest.matrix.stage < 2)
+        inner = width * shape.intermediate * (lowest.matrix.stage == 2)
+        factors = positions * width * sum(one.matrix.d_in + one.matrix.d_out for one in self.of(setting))
+        graph = positions * (blocks * a_block + inner) + factors
+        logits = shape.vocabulary * (2 * width * self.rows * (self.tokens + 1) + 2 * FLOAT * self.tokens)  # with their gradient; a text's in float32
+        before, after = self.kept(setting) + FLOAT * size * earlier, self.kept(setting) + FLOAT * (2 * formed + 3 * size * held)
+        return [
+            Bytes(copies=self.copied(setting), noises=drawing, gradients=self.kept(setting)),
+            Bytes(**always, noises=noises, gradients=before, activations=graph + positions * at_once(shape, width)),
+            Bytes(**always, noises=noises, gradients=before, activations=graph, logits=logits),
+            Bytes(**always, noises=noises, gradients=after, activations=factors * self.parts),  # of the slopes, one a part
+        ]
 
 
 @dataclass(frozen=True)
@@ -234,12 +157,8 @@ class Train(Step):
     def flops(self, setting: Setting) -> float:
         return 3 * forward(setting.shape, self.n_tokens, self.n_tokens * self.length, self.n_tokens)
 
-    def bytes(self, setting: Setting) -> Bytes:
-        shape, width = setting.shape, FLOAT
-        a_block = width * (3 * shape.intermediate + 2 * shape.kv_width + 6 * shape.hidden)
-        activations = self.rows * self.length * (shape.layers * a_block + at_once(shape, width))
-        return Bytes(
-            copies=shape.parameters * 3 * width,
-            activations=activations,
-            logits=3 * width * self.rows * self.length * shape.vocabulary,
-        )
+    def phases(self, setting: Setting) -> list[Bytes]:
+        shape, positions = setting.shape, self.rows * self.length
+        a_block = FLOAT * (4 * shape.intermediate + 4 * shape.kv_width + 6 * shape.hidden)
+        logits = 3 * FLOAT * positions * shape.vocabulary
+        return [Bytes(copies=3 * FLOAT * shape.parameters, activations=positions * shape.layers * a_block, logits=logits)]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from gaussmark_lib.plan.cost import Read, Score, Setting, Step, Write
+from gaussmark_lib.plan.cost import Read, Score, Write
+from gaussmark_lib.plan.steps import Setting, Step
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 PATIENCE = 0.6  # seconds for each of five measurements

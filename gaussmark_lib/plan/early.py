@@ -1,6 +1,7 @@
 """The work of notebooks 00 to 06; see ``work``."""
 
-from gaussmark_lib.plan.cost import Read, Score, Setting, Step, Write
+from gaussmark_lib.plan.cost import Read, Score, Write
+from gaussmark_lib.plan.steps import Setting, Step
 from gaussmark_lib.plan.work import MANY, READ, default, fitting, harness, moved, of, solved, written_and_scored
 
 

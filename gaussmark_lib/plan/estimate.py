@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError
-from gaussmark_lib.plan import cost, device, early, late, shapes, work
-from gaussmark_lib.plan.cost import Bytes, Setting, Step
+from gaussmark_lib.plan import device, early, late, shapes, work
 from gaussmark_lib.plan.device import Device, Rates
+from gaussmark_lib.plan.shapes import BYTES
+from gaussmark_lib.plan.steps import FLOAT, Bytes, Setting, Step
 
 if TYPE_CHECKING:
     from gaussmark_lib.runs.notebook import Notebook
@@ -51,7 +52,7 @@ class Plan:
     @property
     def weights(self) -> float:
         """Bytes of the model's own weights."""
-        return 0.0 if self.setting is None else self.setting.shape.parameters * cost.BYTES[self.setting.held]
+        return 0.0 if self.setting is None else self.setting.shape.parameters * BYTES[self.setting.held]
 
     @property
     def worst(self) -> Row | None:
@@ -157,14 +158,14 @@ def _setting(values: Mapping[str, Any], there: Device, folder: Path) -> Setting 
     scoring = values.get("dtype") or held
     if scoring == "bfloat16" and not there.bfloat16:
         scoring = "float32"
-    if held not in cost.BYTES:
-        raise InvalidModelError(f"{name}: expected weights in one of {', '.join(cost.BYTES)}, got {held}")
+    if held not in BYTES:
+        raise InvalidModelError(f"{name}: expected weights in one of {', '.join(BYTES)}, got {held}")
     return Setting(shape, shape.weight(values.get("weight")), held, scoring, values.get("top_p", 1.0), not there.is_cpu)
 
 
 def _at_home(step: Step, setting: Setting) -> float:
     """Bytes that a step takes of the machine beside a GPU."""
-    return step.noises(setting) + cost.FLOAT * step.size(setting) * step.at_home
+    return step.noises(setting) + FLOAT * step.size(setting) * step.at_home
 
 
 def _row(step: Step, setting: Setting, rates: Rates | None) -> Row:
@@ -175,7 +176,7 @@ def _downloads(values: Mapping[str, Any], setting: Setting) -> tuple[tuple[str, 
     """What is fetched from a hub, unless it is on this disk already: name and about how many bytes."""
     name, found = values.get("model", "doclm"), []
     if name != "doclm" and not Path(setting.shape.name).is_dir() and not any(shapes.cached(name).glob("snapshots/*/*.safetensors")):
-        found.append((name, setting.shape.parameters * cost.BYTES.get(setting.shape.dtype, 4)))
+        found.append((name, setting.shape.parameters * BYTES.get(setting.shape.dtype, 4)))
     found += [known[values[parameter]] for parameter, known in DOWNLOADS.items() if values.get(parameter) in list(known)]
     if values.get("harness_tasks"):
         found.append((f"data of {len(values['harness_tasks'])} tasks of the harness", 50e6))
@@ -211,9 +212,9 @@ def _smaller(plan: Plan, notebook: "Notebook", values: Mapping[str, Any]) -> dic
     excess = plan.peak - there.memory
     if excess <= 0:  # then it is the machine beside the GPU
         row, excess = max(plan.rows, key=lambda one: _at_home(one.step, setting)), plan.host - there.host
-    step, tensor = row.step, cost.FLOAT * row.step.size(setting)
-    wider = cost.BYTES[setting.scoring] > cost.BYTES[setting.held]
-    if wider and row.bytes.copies > setting.shape.parameters * cost.BYTES[setting.held] and "model_dtype" in notebook.parameters:
+    step, tensor = row.step, FLOAT * row.step.size(setting)
+    wider = BYTES[setting.scoring] > BYTES[setting.held]
+    if wider and row.bytes.copies > setting.shape.parameters * BYTES[setting.held] and "model_dtype" in notebook.parameters:
         return {"model_dtype": setting.scoring}  # one copy of the weights in place of two
     if not wider and plan.weights / 2 > excess and setting.held == "float32" and there.bfloat16 and "model_dtype" in notebook.parameters:
         return {"model_dtype": "bfloat16", "dtype": "bfloat16"}

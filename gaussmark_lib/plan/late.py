@@ -1,6 +1,7 @@
 """The work of notebooks 07 to 20; see ``work``."""
 
-from gaussmark_lib.plan.cost import Read, Score, Setting, Step, Train, Write
+from gaussmark_lib.plan.cost import Read, Score, Train, Write
+from gaussmark_lib.plan.steps import Setting, Step
 from gaussmark_lib.plan.work import CHOICES, READ, default, fitting, moved, of, solved, written_and_scored
 
 

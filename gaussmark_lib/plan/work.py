@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from gaussmark_lib.plan.cost import Read, Score, Setting, Step, Write
+from gaussmark_lib.plan.cost import Read, Score, Write
 from gaussmark_lib.plan.shapes import Weight
+from gaussmark_lib.plan.steps import Setting, Step
 
 MANY = 128  # rows of generate_many at a time, where nothing else is said
 READ = 16  # texts of a cross-entropy or divergence at a time
