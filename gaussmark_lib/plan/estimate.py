@@ -201,9 +201,12 @@ def _changes(notebook: "Notebook", values: Mapping[str, Any], there: Device) -> 
         changed |= smaller
     if plan.fits:
         yield from (f"-p {name} {value}" for name, value in changed.items())
+        return
+    alone = plan.weights + plan.worst.bytes.copies + PROGRAM * there.is_cpu
+    if alone > there.memory:
+        yield f"a device with more than {math.floor(alone / 2**30):,} GiB, which the weights take alone, or a smaller model"
     else:
-        beside = "" if plan.device.is_cpu else f", beside {math.ceil(plan.host / 2**30):,} GiB of the machine"
-        yield f"a device with {math.ceil(plan.peak / 2**30):,} GiB at least{beside}, or a smaller model"
+        yield f"a device with {math.ceil(plan.peak / 2**30):,} GiB, with {', '.join(f'-p {name} {value}' for name, value in changed.items())}"
 
 
 def _smaller(plan: Plan, notebook: "Notebook", values: Mapping[str, Any]) -> dict[str, Any] | None:
