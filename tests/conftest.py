@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import sys
 
 import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores; kernels inherit it
+if "torch" in sys.modules:  # by a plugin, before this file: its threads would not live on in a test's forked process
+    sys.modules["torch"].set_num_threads(1)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it warns after a fork otherwise
 os.environ.pop("GAUSSMARK_RUN_DIR", None)

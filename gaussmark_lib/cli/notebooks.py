@@ -1,6 +1,7 @@
 """``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters."""
 
 import argparse
+import json
 import sys
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ def add(commands: Any) -> None:
     _add_question(run)
     run.add_argument("--force", action="store_true", help="run it even if there is a record")
     run.add_argument("--parameters", action="store_true", help="list the notebook's parameters, and run nothing")
+    run.add_argument("--plan", action="store_true", help="print the run's texts, tokens, operations, memory and time here, and run nothing")
+    run.add_argument("--json", action="store_true", help="with --plan: as JSON, in bytes, operations and seconds")
+    run.add_argument("--anyway", action="store_true", help="run it even if it cannot fit in memory")
 
     what = "run a notebook for every combination in a grid of parameters and write one table; what has a record is not run again"
     sweep = command(commands, "sweep", _sweep, what)
@@ -69,8 +73,16 @@ def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[s
     return preset, parameters.parse(notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed])
 
 
+def _plan(notebook: "Notebook", values: dict[str, Any], *, as_json: bool) -> int:
+    from gaussmark_lib import plan
+
+    found = plan.of(notebook, values)
+    print(json.dumps(found.as_json(), indent=1, ensure_ascii=False) if as_json else found)
+    return 0
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    from gaussmark_lib import runs
+    from gaussmark_lib import plan, runs
     from gaussmark_lib.runs import notebook as notebooks
     from gaussmark_lib.runs.stopping import stoppable
 
@@ -79,6 +91,10 @@ def _run(arguments: argparse.Namespace) -> int:
         print("\n".join(map(str, notebook.parameters.values())))
         return 0
     preset, typed = _values(arguments, notebook)
+    if arguments.plan:
+        return _plan(notebook, preset | typed, as_json=arguments.json)
+    if not arguments.anyway and (why := plan.refusal(notebook, preset | typed)):
+        raise GaussMarkError(why)
     try:
         with stoppable():
             run = runs.run(notebook, preset | typed, force=arguments.force, root=arguments.records)

@@ -15,6 +15,7 @@
 ``stopping``    Ctrl-C and SIGTERM as one interruption
 ``folder``      the folder that a run leaves
 ``words``       its results in words
+``published``   the paper's own numbers, to draw beside them
 ``versions``    with which versions it ran, when and where
 ``inside``      what a notebook calls to record results, tables and figures
 ==============  ==========================================================================
@@ -23,5 +24,6 @@
 from gaussmark_lib.runs.ask import RunFailedError, find, reference, run
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.runs.inside import headline, record, save_figure, save_table
+from gaussmark_lib.runs.published import published
 
-__all__ = ["Run", "RunFailedError", "find", "headline", "record", "reference", "run", "save_figure", "save_table"]
+__all__ = ["Run", "RunFailedError", "find", "headline", "published", "record", "reference", "run", "save_figure", "save_table"]

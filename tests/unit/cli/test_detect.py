@@ -170,7 +170,8 @@ def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, caps
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             cli.main(words)
             os._exit(0)
-        while not (out.exists() and out.read_bytes().count(b"\n") >= part):
+        deadline = time.monotonic() + 120
+        while not (out.exists() and out.read_bytes().count(b"\n") >= part) and time.monotonic() < deadline:
             time.sleep(0.002)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

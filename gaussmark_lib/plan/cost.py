@@ -1,0 +1,164 @@
+"""What a piece of work costs on a model: floating-point operations, and bytes at its peak.
+
+    forward pass of a token   2·(matrices that it passes) + 4·(width of the queries)·(positions) a block, and 2·H·V where something is predicted
+    backward pass             2·(matrices after the watermarked one), 2.5 times the attention of the blocks above, 2·H·V a prediction
+    G of a text               2·d_out·d_in a token;   ψ of a text and key: 2·d_out·d_in
+
+Only activations have a gradient, no weight, so going backward costs what going forward does. Attention is counted for all pairs of positions, as
+kernels with a mask compute it. Memory is that of this library's code, phase by phase: each ``Bytes`` names tensors that live at the same time, and a
+step needs what its largest phase does. tests/oracle/plan holds both against measurements.
+"""
+
+from dataclasses import dataclass
+
+from gaussmark_lib.plan.shapes import BYTES, Shape, Weight
+from gaussmark_lib.plan.steps import FLOAT, Bytes, Setting, Step
+
+PICK, PICK_TOP_P = 28, 52  # bytes a row and word of the vocabulary while a token is drawn, in float64: the distribution and what it is made from
+PUT = 24  # while it is put into a weight: as float32 and float64, θ + ξ, and what was added to θ
+RESIDUAL = 3  # copies of the residual stream that live between a block's operations
+UNITS = 32  # texts whose unit gradients score.score holds together, at most
+
+
+def forward(shape: Shape, tokens: float, pairs: float, predicted: float) -> float:
+    """Operations of a forward pass of so many tokens with so many pairs of positions, of which so many predict a token."""
+    return 2 * shape.layers * (shape.block_size * tokens + 2 * shape.q_width * pairs) + 2 * shape.head_size * predicted
+
+
+def at_once(shape: Shape, width: int) -> float:
+    """Bytes a position of what a block computes at once: the MLP's inner layers, or queries, keys and values; and the residual stream."""
+    return width * (max(3 * shape.intermediate, 2 * shape.q_width + 2 * shape.kv_width) + RESIDUAL * shape.hidden)
+
+
+@dataclass(frozen=True)
+class Write(Step):
+    """Texts sampled with a cache. With ``keys``, ``generate_many`` adds their noises to the layer's output; else a noise is put into the weight."""
+
+    batch: int = 64
+
+    @property
+    def calls(self) -> int:
+        return super().calls * self.tokens
+
+    def flops(self, setting: Setting) -> float:
+        pairs, tokens = self.prompt**2 + sum(range(self.prompt + 1, self.length)), self.texts * (self.length - 1)
+        added = 2 * self.size(setting) * tokens if self.keys else 0
+        return forward(setting.shape, tokens, self.texts * pairs, self.texts * self.tokens) + added
+
+    def phases(self, setting: Setting) -> list[Bytes]:
+        shape, width, weight = setting.shape, BYTES[setting.held], self.of(setting)[0]
+        always = {"copies": self.copied(setting), "gradients": self.kept(setting)}
+        cache = 2 * self.rows * self.length * shape.layers * shape.kv_width * width
+        read = self.rows * self.prompt * (at_once(shape, width) + 2 * width * weight.matrix.d_out * bool(self.keys))
+        logits = self.rows * shape.vocabulary * (width + (PICK if setting.top_p == 1 else PICK_TOP_P))
+        put = FLOAT + width if self.drawn and not self.keys else 0  # ξ, and θ as it was
+        noises = weight.matrix.size * (width * self.keys + put)
+        drawing = weight.matrix.size * (width * self.keys + PUT * bool(self.drawn))
+        return [
+            Bytes(**always, noises=drawing),
+            Bytes(**always, noises=noises, cache=cache, activations=read),
+            Bytes(**always, noises=noises, cache=cache, logits=logits),
+        ]
+
+
+@dataclass(frozen=True)
+class Read(Step):
+    """Texts whose probabilities are read off ``times`` forward passes. ``whole``: two models' log-probabilities of all positions are compared."""
+
+    times: int = 1
+    whole: bool = False
+
+    @property
+    def n_tokens(self) -> int:
+        return self.times * super().n_tokens
+
+    @property
+    def calls(self) -> int:
+        return self.times * super().calls
+
+    def _predicted(self) -> int:
+        return self.length if self.whole else self.tokens + 1
+
+    def flops(self, setting: Setting) -> float:
+        return self.times * self.texts * forward(setting.shape, self.length, self.length**2, self._predicted())
+
+    def phases(self, setting: Setting) -> list[Bytes]:
+        shape, width, size = setting.shape, BYTES[setting.held], self.size(setting)
+        always = {"copies": self.copied(setting), "gradients": self.kept(setting)}
+        positions, stream = self.rows * self.length, RESIDUAL * shape.hidden * width
+        if self.whole:  # two models' log-probabilities, their difference and its mean
+            logits = 5 * FLOAT * positions * shape.vocabulary
+        else:  # and a text's log-probabilities at a time
+            logits = shape.vocabulary * (self.rows * self._predicted() * width + 2 * FLOAT * self.tokens)
+        noises = size * (FLOAT + width) * bool(self.drawn)
+        return [
+            Bytes(**always, noises=size * PUT * bool(self.drawn)),
+            Bytes(**always, noises=noises, activations=positions * at_once(shape, width)),
+            Bytes(**always, noises=noises, activations=positions * stream, logits=logits),
+        ]
+
+
+@dataclass(frozen=True)
+class Score(Step):
+    """Texts whose gradients for ``weights`` are formed, in ``parts`` backward passes (one a length), and tested under ``keys`` noises."""
+
+    parts: int = 1
+    again: int = 1  # the whole so often
+
+    @property
+    def n_tokens(self) -> int:
+        return self.again * super().n_tokens
+
+    @property
+    def calls(self) -> int:
+        return self.again * super().calls * (1 + self.parts)
+
+    def lowest(self, setting: Setting) -> Weight:
+        """The weight that the backward pass goes down to."""
+        return min(self.of(setting), key=lambda one: (one.block, one.matrix.stage))
+
+    def flops(self, setting: Setting) -> float:
+        shape, lowest, length = setting.shape, self.lowest(setting), self.length
+        matrices, blocks = shape.after(lowest)
+        head = shape.head_size * (self.tokens + 1) if lowest.block < shape.layers else 0
+        back = 2 * (matrices * length + head) + 10 * shape.q_width * blocks * length**2
+        formed = sum(2 * one.matrix.size * (length if one.block < shape.layers else self.tokens + 1) for one in self.of(setting))
+        tested = 2 * self.size(setting) * self.keys
+        return self.again * self.texts * (forward(shape, length, length**2, self.tokens + 1) + self.parts * (back + formed + tested))
+
+    def phases(self, setting: Setting) -> list[Bytes]:
+        shape, lowest, width = setting.shape, self.lowest(setting), BYTES[setting.scoring]
+        size, positions = self.size(setting), self.rows * self.length
+        formed = sum(one.matrix.size for one in self.of(setting))
+        held = min(self.keys, UNITS, self.texts * self.parts)  # gradients that are tested together
+        earlier = max(0, held - self.rows)  # those of them that earlier batches left
+        wider = shape.parameters * width if width > BYTES[setting.held] else 0
+        always = {"copies": self.copied(setting) + wider}
+        noises, drawing = FLOAT * size * self.keys, self.noises(setting)
+        a_block = width * (3 * shape.intermediate + 2 * shape.kv_width + 2 * shape.q_width) + 2 * FLOAT * shape.hidden  # kept to go backward
+        blocks = max(0, shape.layers - 1 - lowest.block) + (lowest.matrix.stage < 2)
+        inner = width * shape.intermediate * (lowest.matrix.stage == 2)
+        factors = positions * width * sum(one.matrix.d_in + one.matrix.d_out for one in self.of(setting))
+        graph = positions * (blocks * a_block + inner) + factors
+        logits = shape.vocabulary * (2 * width * self.rows * (self.tokens + 1) + 2 * FLOAT * self.tokens)  # with their gradient; a text's in float32
+        before, after = self.kept(setting) + FLOAT * size * earlier, self.kept(setting) + FLOAT * (2 * formed + 3 * size * held)
+        return [
+            Bytes(copies=self.copied(setting), noises=drawing, gradients=self.kept(setting)),
+            Bytes(**always, noises=noises, gradients=before, activations=graph + positions * at_once(shape, width)),
+            Bytes(**always, noises=noises, gradients=before, activations=graph, logits=logits),
+            Bytes(**always, noises=noises, gradients=after, activations=factors * self.parts),  # of the slopes, one a part
+        ]
+
+
+@dataclass(frozen=True)
+class Train(Step):
+    """Optimiser steps on so many tokens: every weight has a gradient and the optimiser's state."""
+
+    def flops(self, setting: Setting) -> float:
+        return 3 * forward(setting.shape, self.n_tokens, self.n_tokens * self.length, self.n_tokens)
+
+    def phases(self, setting: Setting) -> list[Bytes]:
+        shape, positions = setting.shape, self.rows * self.length
+        a_block = FLOAT * (4 * shape.intermediate + 4 * shape.kv_width + 6 * shape.hidden)
+        logits = 3 * FLOAT * positions * shape.vocabulary
+        return [Bytes(copies=3 * FLOAT * shape.parameters, activations=positions * shape.layers * a_block, logits=logits)]

@@ -1,0 +1,84 @@
+"""Shapes from configurations, beside the models that transformers builds of them."""
+
+import json
+
+import pytest
+import tiny_models
+import torch
+from transformers import AutoModelForCausalLM, MixtralConfig, Qwen2MoeConfig
+
+from gaussmark_lib import models
+from gaussmark_lib.errors import InvalidModelError
+from gaussmark_lib.plan import shapes
+
+PUBLISHED = {  # hub id → parameters
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "mistralai/Mistral-7B-v0.1": 7_241_732_096,
+    "mistralai/Mistral-7B-v0.3": 7_248_023_552,
+    "microsoft/Phi-3.5-mini-instruct": 3_821_079_552,
+}
+
+
+def test_the_committed_configurations_have_the_published_sizes():
+    assert {str(path.relative_to(shapes.CONFIGS))[:-5] for path in shapes.CONFIGS.rglob("*.json")} == set(PUBLISHED)
+    for name, parameters in PUBLISHED.items():
+        shape = shapes.of(name)
+        assert shape.parameters == parameters
+        assert shape.dtype == "bfloat16"
+        assert (shapes.CONFIGS / f"{name}.json").stat().st_size < 1024
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_a_shape_is_that_of_the_model(architecture):
+    model = tiny_models.build(architecture)
+    shape = shapes.read(model.config.to_dict())
+    assert shape.parameters == model.num_parameters()
+    for block, small in ((None, False), (None, True), (-1, False), (-1, True)):
+        assert shape.weight(None, block=block, small=small).name == models.default_weight(model, block=block, small=small)
+    for name in models.watermarkable(model):
+        weight = shape.weight(name)
+        assert (weight.name, (weight.matrix.d_out, weight.matrix.d_in)) == (name, models.linear(model, name).shape)
+
+
+SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize("config", [MixtralConfig(**SIZES, num_local_experts=4), Qwen2MoeConfig(**SIZES, num_experts=8, moe_intermediate_size=24)])
+def test_a_mixture_of_experts(config):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    shape = shapes.read(config.to_dict())
+    assert shape.parameters == pytest.approx(model.num_parameters(), rel=0.01)
+    assert shape.block_size < sum(matrix.held * matrix.size for matrix in shape.matrices.values()), "a token passes some of the experts"
+
+
+def test_doclm_and_a_folder_are_the_same(tmp_path):
+    (tmp_path / "config.json").write_text((models.DATA / "doclm" / "config.json").read_text())
+    here, there = shapes.of("doclm"), shapes.of(str(tmp_path))
+    assert here.parameters == there.parameters == 6_163_712
+
+
+@pytest.mark.parametrize(("content", "what"), [("{", "cannot be read"), ("[]", "cannot be read"), ("{}", "without hidden_size")])
+def test_a_damaged_configuration_says_so(tmp_path, content, what):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(InvalidModelError, match=what):
+        shapes.of(str(tmp_path))
+
+
+def test_an_unknown_model_says_what_is_known(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(InvalidModelError, match=r"a plan asks no network.*Llama-3\.1-8B"):
+        shapes.of("nobody/nothing")
+    folder = tmp_path / "models--nobody--nothing" / "snapshots" / "1"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(SIZES))
+    assert shapes.of("nobody/nothing").hidden == 32, "as it was downloaded before"
+
+
+def test_what_comes_after_a_weight():
+    shape = shapes.of("meta-llama/Llama-3.1-8B")
+    down, up, query = (shape.weight(f"model.layers.30.{name}.weight") for name in ("mlp.down_proj", "mlp.up_proj", "self_attn.q_proj"))
+    assert shape.after(down) == (shape.block_size, 1)
+    assert shape.after(up) == (shape.block_size + 4096 * 14336, 1)
+    assert shape.after(query) == (shape.block_size + 3 * 4096 * 14336 + 4096**2, 2)
+    assert shape.after(shape.weight("lm_head.weight")) == (0, 0)

@@ -1,0 +1,65 @@
+"""The paper's numbers: whole, each with its place, and what the presets take of them."""
+
+import math
+import re
+
+import pytest
+
+from gaussmark_lib import paths
+from gaussmark_lib.errors import RecordError
+from gaussmark_lib.runs import presets, published
+from gaussmark_lib.runs.published import COLUMNS, FILE, _models, setting
+
+MODELS = ["meta-llama/Llama-3.1-8B", "mistralai/Mistral-7B-v0.1", "microsoft/Phi-3.5-mini-instruct"]
+SCHEMES = {"base", "GaussMark", "rank-reduced", "KGW-1", "KGW-2"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_row_is_a_number_with_its_place(model):
+    rows = published(model)
+    assert list(rows) == COLUMNS
+    assert set(rows["scheme"]) == SCHEMES
+    assert not rows.duplicated(["quantity", "scheme"]).any()
+    assert all(re.fullmatch(r"(Table|Figure) \d+", place) for place in rows["where"])
+    assert rows["unit"].notna().all()
+    for row in rows.itertuples():
+        told = [not math.isnan(row.value), not math.isnan(row.low) and row.low < row.high, not math.isnan(row.most)]
+        assert sum(told) == 1, row
+        assert math.isnan(row.error) or 0 < row.error < row.value
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_all_models_have_the_same_quantities(model):
+    assert set(published(model)["quantity"]) == set(published(MODELS[0])["quantity"])
+    assert set(_models(FILE)) == set(MODELS)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_mean_of_superglue_is_that_of_its_tasks(model):
+    """Within 0.001: for the base models the printed mean is so much below that of the printed tasks."""
+    tasks = published(model).query("quantity in ['boolq', 'cb', 'copa', 'multirc', 'record', 'rte', 'wic', 'wsc']")
+    for row in published(model, "SuperGLUE, mean").itertuples():
+        assert tasks.loc[tasks["scheme"] == row.scheme, "value"].mean() == pytest.approx(row.value, abs=1.5e-3)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in paths.PRESETS.glob("*.yaml") if "shared: true" in path.read_text()))
+def test_the_presets_are_the_papers_settings(name):
+    values = presets.read(name)
+    chosen = setting(values["model"], "rank-reduced" if name.endswith("lowrank") else "GaussMark")
+    assert (values["weight"], values.get("rank_dropped", 0)) == (chosen["weight"], chosen["rank_dropped"])
+    assert values["sigma"] ** 2 == pytest.approx(chosen["variance"], rel=1e-4)
+
+
+def test_another_model_has_no_numbers_and_no_setting():
+    assert published("doclm").empty
+    assert list(published("doclm", "cross-entropy")) == COLUMNS
+    assert setting("doclm") is None
+    assert setting(MODELS[0], "KGW-1") is None
+
+
+def test_a_damaged_file_says_so(tmp_path):
+    (tmp_path / "paper.yaml").write_text("models")
+    with pytest.raises(RecordError, match="restore the file"):
+        _models(tmp_path / "paper.yaml")
+    with pytest.raises(RecordError, match="cannot read"):
+        _models(tmp_path / "none.yaml")
