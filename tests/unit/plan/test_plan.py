@@ -55,10 +55,18 @@ def test_a_notebook_with_its_defaults_fits_a_laptop(name):
     assert found.peak < 3 * 2**30
 
 
-@pytest.mark.parametrize("name", [name for name in NUMBERED if name[:2] in ("06", "09", "12")])
+@pytest.mark.parametrize(("preset", "name"), [pair for pair in _pairs() if presets.read(pair[0]).get("shared", False)])
+def test_every_shared_preset_fits_a_large_gpu(preset, name):
+    assert plan.of(load(name), values_of(preset, name), on=GPU).fits
+
+
+TOO_MUCH = {"06": {"n_prompts": 1000}, "09": {"n_prompts": 1000}, "12": {"n_texts": 150, "n_tokens": 200}}
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERED if name[:2] in TOO_MUCH])
 @pytest.mark.parametrize("preset", ["llama-3.1-8b", "phi-3.5-mini-lowrank"])
 def test_what_would_help_helps(preset, name):
-    values = values_of(preset, name)
+    values = values_of(preset, name) | TOO_MUCH[name[:2]]
     found = plan.of(load(name), values, on=GPU)
     assert not found.fits
     typed = [tuple(change.removeprefix("-p ").split(" ", 1)) for change in found.changes]
