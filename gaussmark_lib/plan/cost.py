@@ -12,12 +12,13 @@ step needs what its largest phase does. tests/oracle/plan holds both against mea
 from dataclasses import dataclass
 
 from gaussmark_lib.plan.shapes import BYTES, Shape, Weight
-from gaussmark_lib.plan.steps import FLOAT, Bytes, Setting, Step
+from gaussmark_lib.plan.steps import DRAWN, FLOAT, Bytes, Setting, Step
 
 PICK, PICK_TOP_P = 28, 52  # bytes a row and word of the vocabulary while a token is drawn, in float64: the distribution and what it is made from
 PUT = 24  # while it is put into a weight: as float32 and float64, θ + ξ, and what was added to θ
 RESIDUAL = 3  # copies of the residual stream that live between a block's operations
-UNITS = 32  # texts whose unit gradients score.score holds together, at most
+UNITS = 32  # texts whose unit gradients score.score holds together, at most, where it holds all noises
+HELD, FEW_KEYS, FEW_TEXTS = 1 << 30, 4, 8  # as in score: bytes of noises, and of gradients, and how many of them whatever their size
 
 
 def forward(shape: Shape, tokens: float, pairs: float, predicted: float) -> float:
@@ -130,18 +131,21 @@ class Score(Step):
         shape, lowest, width = setting.shape, self.lowest(setting), BYTES[setting.scoring]
         size, positions = self.size(setting), self.rows * self.length
         formed = sum(one.matrix.size for one in self.of(setting))
-        held = min(self.keys, UNITS, self.texts * self.parts)  # gradients that are tested together
+        fitting = HELD // (FLOAT * size)
+        keys, held = min(self.keys, max(FEW_KEYS, fitting)), min(self.keys, UNITS)  # noises, and gradients that are tested together
+        held = min(held if keys == self.keys else max(FEW_TEXTS, fitting), self.texts * self.parts)
         earlier = max(0, held - self.rows)  # those of them that earlier batches left
         wider = shape.parameters * width if width > BYTES[setting.held] else 0
         always = {"copies": self.copied(setting) + wider}
-        noises, drawing = FLOAT * size * self.keys, self.noises(setting)
+        noises = FLOAT * size * keys
+        drawing = noises + DRAWN * size * bool(self.drawn)
         a_block = width * (3 * shape.intermediate + 2 * shape.kv_width + 2 * shape.q_width) + 2 * FLOAT * shape.hidden  # kept to go backward
         blocks = max(0, shape.layers - 1 - lowest.block) + (lowest.matrix.stage < 2)
         inner = width * shape.intermediate * (lowest.matrix.stage == 2)
         factors = positions * width * sum(one.matrix.d_in + one.matrix.d_out for one in self.of(setting))
         graph = positions * (blocks * a_block + inner) + factors
         logits = shape.vocabulary * (2 * width * self.rows * (self.tokens + 1) + 2 * FLOAT * self.tokens)  # with their gradient; a text's in float32
-        before, after = self.kept(setting) + FLOAT * size * earlier, self.kept(setting) + FLOAT * (2 * formed + 3 * size * held)
+        before, after = self.kept(setting) + FLOAT * size * earlier, self.kept(setting) + FLOAT * (2 * formed + size * (held + 1))
         return [
             Bytes(copies=self.copied(setting), noises=drawing, gradients=self.kept(setting)),
             Bytes(**always, noises=noises, gradients=before, activations=graph + positions * at_once(shape, width)),

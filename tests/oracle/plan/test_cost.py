@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gaussmark_lib import divergence, generate, generate_many, gradients, likelihood, paths, perturb, score
-from gaussmark_lib.plan import shapes
+from gaussmark_lib.plan import cost, shapes
 from gaussmark_lib.plan.cost import Read, Score, Write
 from gaussmark_lib.plan.steps import Setting
 
@@ -136,3 +136,7 @@ def memory() -> dict[str, tuple[float, float]]:
 def test_memory(memory, what):
     predicted, measured = memory[what]
     assert predicted == pytest.approx(measured, rel=CLOSE)
+
+
+def test_the_limits_are_those_of_scoring():
+    assert (cost.HELD, cost.FEW_KEYS, cost.FEW_TEXTS) == (score.HELD, score.FEW_KEYS, score.FEW_TEXTS)

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import signal
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_lm
+from tqdm import tqdm
 
 from gaussmark_lib import cli, joint, models, perturb, score, stats, tracing
 from gaussmark_lib.cli import answers, inputs, scoring
@@ -168,6 +170,7 @@ def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, caps
             child = os.fork()
         if child == 0:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            tqdm.set_lock(threading.RLock())  # its own one is shared by all forks, and stays locked where a killed one held it
             cli.main(words)
             os._exit(0)
         deadline = time.monotonic() + 120
