@@ -16,7 +16,7 @@ BASE, AGAIN, OTHER_SEED = Contender("base"), Contender("the same again"), Conten
 MARKED = Contender("watermarked", perturb.Watermark(WEIGHT, SIGMA), KEY, seed=2)
 DESTROYED = Contender("destroyed", perturb.Watermark(WEIGHT, 100 * SIGMA), KEY, seed=3)
 WRITERS = [BASE, AGAIN, OTHER_SEED, DESTROYED]
-N_PASSAGES, N_ITEMS, N_PROMPTS, N_TOKENS = 24, 40, 64, 64  # so many that some of the base model's texts end
+N_PASSAGES, N_ITEMS, N_PROMPTS, N_TOKENS = 24, 40, 96, 64  # so many that some of the base model's texts end
 
 
 @pytest.fixture(scope="module")
