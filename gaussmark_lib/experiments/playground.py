@@ -125,6 +125,12 @@ class Session:
             wm = perturb.Watermark(weight, sigma=1.0)  # σ cancels in ψ
             return Verdict(text, prompt, weight, key.key_id, len(prompts), *self._test_as_one(prompts, responses, wm, key, report))
 
+    def bound(self, question: Question, key: perturb.Key, report: Report = silent) -> perturb.Key:
+        """The key for a key file, bound to this question's weight and σ: what ``gaussmark generate`` and ``gaussmark detect`` take."""
+        with self.alone:
+            sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
+            return perturb.bind(self.lm.model, perturb.Watermark(question.weight, sigma), key)
+
     def _prompt(self, text: str) -> list[int]:
         if not text.strip():
             raise InvalidTextError("expected a prompt, got an empty one; type a few words for the model to go on from")
