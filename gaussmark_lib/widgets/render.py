@@ -30,10 +30,10 @@ const image = this;
 const reach = tries => {
   const panel = image.closest('.gaussmark-panel');
   if (!panel) { if (tries) setTimeout(() => reach(tries - 1), 100); return; }
-  panel.setAttribute('data-lm-suppress-shortcuts', 'true');
   panel.addEventListener('focusin', event => {
-    const slider = event.target.closest('.widget-slider');
-    if (slider && event.target.matches('.noUi-handle')) event.target.setAttribute('aria-label', slider.querySelector('.widget-label').textContent);
+    const focused = event.target, slider = focused.closest('.widget-slider');
+    if (!focused.matches('textarea, input')) focused.setAttribute('data-lm-suppress-shortcuts', 'true');
+    if (slider && focused.matches('.noUi-handle')) focused.setAttribute('aria-label', slider.querySelector('.widget-label').textContent);
   });
 };
 reach(100);">"""
