@@ -43,7 +43,7 @@ from gaussmark_lib.stats import Estimate, Paired
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.token_level import quantile_test
-from gaussmark_lib.tracing import Codebook, attribution, authors, spans
+from gaussmark_lib.tracing import Codebook, attribution, authors, spans, windows
 from gaussmark_lib.watermark import Watermark
 
 NAN, INF = float("nan"), float("inf")
@@ -154,6 +154,11 @@ def doors(folder: Path) -> dict[str, Door]:
             door(tokens.listed, {"values": [3], "expected": "expected a list"}, {"values": "list"}),
             door(tokens.checked_prompts, {"model": MODEL, "prompts": X}, {"model": "model", "prompts": "texts"}),
             door(tokens.checked_prompt, {"model": MODEL, "prompt": [3], "what": "x"}, {"model": "model", "prompt": "ids + known ids"}),
+            door(
+                windows.windows,
+                {"model": MODEL, "prompt": [3], "response": [5, 6]},
+                {"model": "model", "prompt": "ids + known ids", "response": "ids + known ids"},
+            ),
             door(
                 tokens.checked_response,
                 {"model": MODEL, "prompt": [3], "response": [3], "what": "x"},

@@ -102,7 +102,7 @@ def sentences(row: Row) -> str:
     digits = -row["log10_p"]
     p = f"{row['p_value']:.3g}" if digits < 300 else f"1e-{digits:.0f}"  # beyond the smallest float
     odds = f"{row['p_value']:.0%}" if digits < 1 else f"one in {10**digits:,.0f}" if digits < 9 else f"about one in 1e{digits:.0f}"
-    first = f"p = {p}  (ψ = {row['psi']:.3f}, log10 p = {row['log10_p']:.2f}, {row['n_tokens']} tokens, key {row['key_id']})"
+    first = f"p = {p}  (ψ = {row['psi']:.3f}, log10 p = {row['log10_p']:.2f}, {_length(row)}, key {row['key_id']})"
     if row.get("p_given") is not None:
         first = f"p = {row['p_given']:.3g} given what was answered before; alone {first}"
     verdict = f"{row['verdict'].capitalize()} at level {row['level']:g}: " if "verdict" in row else ""
@@ -117,9 +117,13 @@ def sentences(row: Row) -> str:
 
 def _named(row: Row) -> str:
     p = f"{row['p_value']:.3g}"
-    how = f"ψ = {row['psi']:.3f}, the next {row['runner_up'] or float('nan'):.3f}, {row['n_tokens']} tokens, key {row['key_id']}"
+    how = f"ψ = {row['psi']:.3f}, the next {row['runner_up'] or float('nan'):.3f}, {_length(row)}, key {row['key_id']}"
     meaning = f"If this text had been written without the key, some user's key would score it as high with probability {p}."
     return "\n".join([f"user {row['user']}, p = {p} over all users  ({how})", meaning, *row.get("warnings", ())])
+
+
+def _length(row: Row) -> str:
+    return f"{row['n_tokens']} tokens" + (f" in {row['windows']} windows" if "windows" in row else "")
 
 
 def _noted(row: Row) -> str:

@@ -17,7 +17,9 @@ from gaussmark_lib.cli.inputs import Item
 from gaussmark_lib.cli.keys import codebook
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, GaussMarkWarning
 from gaussmark_lib.keys import Key
+from gaussmark_lib.tracing.windows import windows
 
+Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses of one text, a pair a window of the context
 ENOUGH = 0.5  # power below which a text that is not detected is called too short to tell
 CONTROL = 2**64  # seed of a key that nobody writes with: beside each answer, what the test says of a wrong key
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
@@ -51,14 +53,14 @@ class Scoring:
     def __call__(self, items: Sequence[Item]) -> list[list[Row]]:
         pending = self._pending()
         found: dict[int, list[Row]] = {i: pending[_name(item)] for i, item in enumerate(items) if _name(item) in pending}
-        ready: dict[int, tuple[list[int], list[int]]] = {}
+        ready: dict[int, Windows] = {}
         for i, item in enumerate(items):
             if i not in found:
-                pair = self._encoded(item)
-                if isinstance(pair, str):
-                    found[i] = [{"text": item.name, "error": pair}]
+                encoded = self._encoded(item)
+                if isinstance(encoded, str):
+                    found[i] = [{"text": item.name, "error": encoded}]
                 else:
-                    ready[i] = pair
+                    ready[i] = encoded
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", GaussMarkWarning)
             scored = self._scored(list(ready.values())) if ready else []
@@ -82,19 +84,39 @@ class Scoring:
         """Answers that the state has counted, and that a killed process may not have given."""
         return dict(self.state.notes.get(PENDING, ())) if self.state else {}
 
-    def _encoded(self, item: Item) -> tuple[list[int], list[int]] | str:
-        """Prompt and text as token ids, or why not."""
+    def _encoded(self, item: Item) -> Windows | str:
+        """Prompt and text as token ids, in windows where the text is longer than the context, or why not."""
         try:
             if item.error:
                 return item.error
             prompt = self.prompt if item.prompt is None else item.prompt
             before, ids = self.lm.prompt(prompt) if prompt else [], self.lm.encode(item.text)
+            if not self.state:
+                return windows(self.lm.model, before, ids)
             tokens.checked_response(self.lm.model, tokens.checked_prompt(self.lm.model, before, "the prompt"), ids, "the text")
-            return before, ids
+            return [before], [ids]  # a stream's law is that of whole texts
         except GaussMarkError as error:
             return str(error)
 
-    def _scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[Row]]:
+    def _scored(self, texts: Sequence[Windows]) -> list[list[Row]]:
+        whole = [(prompts[0], responses[0]) for prompts, responses in texts if len(prompts) == 1]
+        rows = iter(self._whole(whole) if whole else [])
+        return [next(rows) if len(prompts) == 1 else self._in_windows(prompts, responses) for prompts, responses in texts]
+
+    def _in_windows(self, prompts: list[list[int]], responses: list[list[int]]) -> list[Row]:
+        """The rows of a text that is longer than the context: its windows are tested as one, by their summed gradient."""
+        try:
+            if self.book:
+                table = tracing.attribute(self.lm.model, prompts, responses, self.wm, self.book, together=True, batch_size=1)
+                rows = [self._row_of_user(row) for row in table.to_dict("records")]
+            else:
+                table = tracing.author(self.lm.model, prompts, responses, self.wm, self.tested, batch_size=1)
+                rows = self._rows(table.assign(p_given=None, e_value=self._e_values(table["psi"], table["grad_norm"]), error=None))
+        except DegenerateScoreError as error:
+            return [{"error": str(error)}]
+        return [row | {"windows": len(prompts)} for row in rows]
+
+    def _whole(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[Row]]:
         if self.book:
             return self._named(pairs)
         prompts, responses = zip(*pairs, strict=True)
@@ -151,12 +173,11 @@ class Scoring:
             raise GaussMarkError(f"--given: expected at least one text, got none in {', '.join(names)}")
         if not texts or self.state.notes.get(GIVEN) == (digests := [item.digest for item in texts]):
             return None
-        pairs = [self._encoded(item) for item in texts]
-        if bad := [f"{item.name}: {pair}" for item, pair in zip(texts, pairs, strict=True) if isinstance(pair, str)]:
+        encoded = [self._encoded(item) for item in texts]
+        if bad := [f"{item.name}: {found}" for item, found in zip(texts, encoded, strict=True) if isinstance(found, str)]:
             raise GaussMarkError(f"--given: {bad[0]}")
         self.state.notes[GIVEN] = digests  # saved with the first answers, not before
-        prompts, responses = zip(*pairs, strict=True)
-        return list(prompts), list(responses)
+        return [prompts[0] for prompts, _ in encoded], [responses[0] for _, responses in encoded]
 
 
 def _state(path: Path | None) -> Any:

@@ -4,26 +4,24 @@ A panel shows only what these functions return. All sessions on one model take t
 affect every user of the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from threading import RLock
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import evidence, generate, models, perturb, score, stats, texts, tokens
-from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
-
-THIS_KEY, WRONG_KEY = "this key", "wrong key"
-PLAIN, WATERMARKED = "plain", "watermarked"
+from gaussmark_lib import evidence, generate, models, perturb, score, stats, texts, tokens, tracing
+from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Question, Verdict
+from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.tracing.windows import windows
 
 _locks: WeakKeyDictionary[PreTrainedModel, AbstractContextManager] = WeakKeyDictionary()
 
-Report = Callable[[str, float], None]  # what is being done, and which share of it is done; what it raises ends the work
+Report = Callable[[str, float], None]  # what is being done, and which share of the whole work is done; what it raises ends the work
 
 
 class StoppedError(Exception):
@@ -34,70 +32,9 @@ def silent(what: str, share: float) -> None:
     """The default report, which does nothing."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """What to write.
-
-    Args:
-        prompt: text to be continued.
-        weight: full name of the matrix that carries the noise.
-        psi: wanted mean of ψ, > 0; σ is solved for it.
-        n_tokens, n_samples: length and number of the plain and of the watermarked texts.
-        seed: of the sampler; the n-th plain and the n-th watermarked text have the same random numbers.
-    """
-
-    prompt: str
-    weight: str
-    psi: float = 3.0
-    n_tokens: int = 100
-    n_samples: int = 1
-    seed: int = 0
-
-    def __post_init__(self):
-        if not np.isfinite(self.psi) or self.psi <= 0:
-            raise InvalidWatermarkError(f"expected a wanted ψ that is finite and > 0, got {self.psi!r}")
-        for name in ("n_tokens", "n_samples"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InvalidTextError(f"{name}: expected a whole number ≥ 1, got {getattr(self, name)!r}")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Plain and watermarked text from the same random numbers, ``wm`` with the σ that was solved for.
-
-    Args:
-        scores: one row a text × key: ``sample``, ``kind`` (plain, watermarked), ``key`` (this key, wrong key) and the columns of ``score.score``.
-        pieces: the texts piece by piece with their evidence for this key: ``sample``, ``kind`` and the columns of ``evidence.pieces``.
-    """
-
-    question: Question
-    wm: perturb.Watermark
-    key_id: str
-    scores: pd.DataFrame
-    pieces: pd.DataFrame
-
-    @property
-    def predicted(self) -> float:
-        """σ · median‖G‖ of these plain texts: the ψ that they promise for watermarked ones."""
-        plain = self.scores.query("kind == @PLAIN and key == @THIS_KEY")
-        return float(np.median(stats.predicted_psi(plain["grad_norm"], self.wm.sigma)))
-
-    def score(self, kind: str, key: str, sample: int = 0) -> pd.Series:
-        """The row of one text and key."""
-        return self.scores.query("kind == @kind and key == @key and sample == @sample").iloc[0]
-
-    def text(self, kind: str, sample: int = 0) -> str:
-        return "".join(self.pieces.query("kind == @kind and sample == @sample")["text"])
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A text tested: ``scores`` has a row a key (this key, wrong key), ``pieces`` the text with its evidence for this key."""
-
-    weight: str
-    key_id: str
-    scores: pd.DataFrame
-    pieces: pd.DataFrame
+def portion(report: Report, start: float, end: float) -> Report:
+    """Reports one step's share as a share of the whole work, of which the step is the part from start to end."""
+    return lambda what, share: report(what, start + (end - start) * share)
 
 
 def mlp_weights(model: PreTrainedModel) -> list[str]:
@@ -161,11 +98,14 @@ class Session:
             model = self.lm.model
             prompt = self._prompt(question.prompt)
             tokens.check_fits(model, len(prompt), question.n_tokens, "the prompt and the text to write")
-            wm = perturb.Watermark(question.weight, self.sigma(question.weight, question.n_tokens, question.psi, report))
-            prompts = [prompt] * question.n_samples
-            responses = self._sample(prompts, question.n_tokens, question.seed, "writing plain text", report)
+            begin = 0.0 if self.knows(question.weight, question.n_tokens) else 0.3
+            middle, end = (begin + share * (1 - begin) for share in (0.35, 0.7))
+            sigma = self.sigma(question.weight, question.n_tokens, question.psi, portion(report, 0.0, begin))
+            wm, prompts = perturb.Watermark(question.weight, sigma), [prompt] * question.n_samples
+            report_plain, report_marked, report = portion(report, begin, middle), portion(report, middle, end), portion(report, end, 1.0)
+            responses = self._sample(prompts, question.n_tokens, question.seed, "writing plain text", report_plain)
             with perturb.watermarked(model, wm, key):
-                responses += self._sample(prompts, question.n_tokens, question.seed, "writing watermarked text", report)
+                responses += self._sample(prompts, question.n_tokens, question.seed, "writing watermarked text", report_marked)
             labels = [{"sample": i, "kind": kind} for kind in (PLAIN, WATERMARKED) for i in range(question.n_samples)]
             scores, pieces = self._test(2 * prompts, responses, labels, wm, key, report)
             return Comparison(question, wm, key.key_id, scores, pieces)
@@ -173,15 +113,23 @@ class Session:
     def test(self, text: str, weight: str, key: perturb.Key, prompt: str = "", report: Report = silent) -> Verdict:
         """Any text against this key and the wrong one. Without the prompt the test is as exact, and has less power.
 
-        Raises InvalidTextError for an empty text, or one beyond the context.
+        A text beyond the context is tested in windows, as one (``tracing.windows``).
+
+        Raises InvalidTextError for an empty text, or a prompt that fills the context.
         """
         with self.alone:
             if not text.strip():
                 raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
-            response, before = self.lm.encode(text), self._prompt(prompt) if prompt.strip() else []
-            tokens.check_fits(self.lm.model, max(len(before), 1), len(response), "the text to test")
+            before = self._prompt(prompt) if prompt.strip() else []
+            prompts, responses = windows(self.lm.model, before, self.lm.encode(text))
             wm = perturb.Watermark(weight, sigma=1.0)  # σ cancels in ψ
-            return Verdict(weight, key.key_id, *self._test([before], [response], [{}], wm, key, report))
+            return Verdict(text, prompt, weight, key.key_id, len(prompts), *self._test_as_one(prompts, responses, wm, key, report))
+
+    def bound(self, question: Question, key: perturb.Key, report: Report = silent) -> perturb.Key:
+        """The key for a key file, bound to this question's weight and σ: what ``gaussmark generate`` and ``gaussmark detect`` take."""
+        with self.alone:
+            sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
+            return perturb.bind(self.lm.model, perturb.Watermark(question.weight, sigma), key)
 
     def _prompt(self, text: str) -> list[int]:
         if not text.strip():
@@ -191,7 +139,8 @@ class Session:
     def _measure(self, weight: str, n_tokens: int, report: Report) -> list[float]:
         if n_tokens not in self._references:
             prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
-            self._references[n_tokens] = prompts, self._sample(prompts, n_tokens, 0, "writing reference texts", report)
+            self._references[n_tokens] = prompts, self._sample(prompts, n_tokens, 0, "writing reference texts", portion(report, 0.0, 0.8))
+            report = portion(report, 0.8, 1.0)
         prompts, responses = self._references[n_tokens]
         norms = []
         for found in score.gradients(self.lm.model, prompts, responses, perturb.Watermark(weight, sigma=1.0)):
@@ -207,14 +156,42 @@ class Session:
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Scores and pieces of each text, its labels in the first columns."""
         report("testing", 0.0)
-        wrong = self.wrong_key if self.wrong_key.key_id != key.key_id else perturb.Key.new()
-        scores = score.score(self.lm.model, prompts, responses, wm, [key, wrong])
+        scores = score.score(self.lm.model, prompts, responses, wm, [key, self._other_than(key)])
         scores.insert(0, "key", [THIS_KEY, WRONG_KEY] * len(responses))
         for column in reversed(labels[0]):
             scores.insert(0, column, [labels[text][column] for text in scores["text"]])
-        parts, decode = [], partial(self.lm.tokenizer.decode, skip_special_tokens=False)
-        for i, (prompt, response, label) in enumerate(zip(prompts, responses, labels, strict=True)):
-            report("looking at each token", i / len(responses))
-            table = evidence.per_token(self.lm.model, prompt, response, wm, key)
-            parts.append(evidence.pieces(table, decode).assign(**label))
+        tables = self._per_token(prompts, responses, wm, key, report)
+        parts = [evidence.pieces(table, self.lm.decode).assign(**label) for table, label in zip(tables, labels, strict=True)]
         return scores, pd.concat(parts, ignore_index=True)
+
+    def _test_as_one(
+        self, prompts: list[list[int]], responses: list[list[int]], wm: perturb.Watermark, key: perturb.Key, report: Report
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Scores and pieces of one text in windows."""
+        report("testing", 0.0)
+        model, keys, norms = self.lm.model, [key, self._other_than(key)], {}
+
+        def noted(found: Iterable[TextGradient]) -> Iterator[TextGradient]:
+            for one in found:
+                norms[one.text] = one.norm
+                yield one
+                report("testing", 0.5 * len(norms) / len(prompts))
+
+        whole = tracing.summed(noted(score.gradients(model, prompts, responses, wm, batch_size=1)))
+        psi = score.statistic(whole, perturb.noises(model, wm, keys).to(whole.G.device), wm.sigma)
+        scores = score.table(whole, psi, [each.key_id for each in keys])
+        scores.insert(0, "key", [THIS_KEY, WRONG_KEY])
+        tables = list(self._per_token(prompts, responses, wm, key, portion(report, 0.5, 1.0)))
+        scaled = [table.assign(evidence=table["evidence"] * norms[i] / whole.norm) for i, table in enumerate(tables)]
+        return scores, evidence.pieces(pd.concat(scaled, ignore_index=True), self.lm.decode)
+
+    def _per_token(
+        self, prompts: list[list[int]], responses: list[list[int]], wm: perturb.Watermark, key: perturb.Key, report: Report
+    ) -> Iterator[pd.DataFrame]:
+        for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+            report("looking at each token", i / len(responses))
+            yield evidence.per_token(self.lm.model, prompt, response, wm, key)
+
+    def _other_than(self, key: perturb.Key) -> perturb.Key:
+        """The negative control, which is never the key itself."""
+        return self.wrong_key if self.wrong_key.key_id != key.key_id else perturb.Key.new()

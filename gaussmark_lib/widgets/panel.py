@@ -1,44 +1,44 @@
 """The playground's panel: a form over a ``playground.Session``, and its results."""
 
+from functools import partial
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
-import ipywidgets as w
-
 from gaussmark_lib import models
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments.playground import WATERMARKED, Comparison, Question, Session, Verdict, mlp_weights
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import playground as plots
-from gaussmark_lib.widgets import render
+from gaussmark_lib.widgets import code, render
+from gaussmark_lib.widgets.area import Area
+from gaussmark_lib.widgets.form import NAMES, Form
 from gaussmark_lib.widgets.worker import Worker
 
-LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
-_WIDE = w.Layout(width="auto", margin="2px 0")
-_BUTTON = w.Layout(width="auto", margin="2px 8px 2px 0")
-_FIELD = {"layout": _WIDE, "style": {"description_width": render.LABEL}}
-_KEYS = {"demonstration": "anyone can guess it", "secret": "secret, in this kernel's memory", "given": "given to the panel"}
+_DEMONSTRATION, _SECRET, _GIVEN = "anyone can guess it", "secret, in this kernel's memory", "given to the panel"
 
 
-class Panel:
+class Panel(Form):
     """Widgets to play with; ``panel`` as a cell's last line shows them. Inputs can change during work, which uses their values at its start.
 
-    The ``session`` computes what the panel shows. ``key`` is the first key, by default the demonstration key of seed 1; ``question`` holds the
-    inputs' first values.
+    The ``session`` computes what the panel shows. ``key`` is the first key, by default the demonstration key of ``key_seed``; ``question`` holds
+    the inputs' first values. A result that is not of the inputs' values any more is dimmed, and says what has changed.
     """
 
-    def __init__(self, session: Session, key: Key | None = None, question: Question | None = None):
+    def __init__(self, session: Session, key: Key | None = None, question: Question | None = None, key_seed: int = 1):
         self.session = session
         self.result: Comparison | None = None
         self.verdict: Verdict | None = None
         self._prompts = cycle(session.prompts)
         self._tried: tuple[str, int] | None = None  # the weight and length of the last attempt to measure ‖G‖
         first, weights = next(self._prompts), mlp_weights(session.lm.model)
-        self._make_inputs(question or Question(first, weights[2 * len(weights) // 3]), weights)
-        self._make_outputs()
-        self._worker = Worker(self._started, self._progressed, self._ended, self._show_sigma)
-        self._use(key or Key.from_seed(self.key_seed.value), "given" if key else "demonstration")
+        super().__init__(session, question or Question(first, weights[2 * len(weights) // 3]), key_seed)
+        self._worker = Worker(self._started, Area.progressed, self._ended, self._show_sigma)
+        if key:
+            self._use(key, _GIVEN, code.SAVED_KEY)
+        else:
+            self._use_seed()
         self._wire()
-        self.view = self._lay_out()
         self._show_sigma()
 
     @property
@@ -56,69 +56,56 @@ class Panel:
     def __repr__(self) -> str:
         return "Panel: widgets, alive when the notebook runs"
 
-    # What the reader sees
-
-    def _make_inputs(self, start: Question, weights: list[str]) -> None:
-        longest = min(LONGEST, getattr(self.session.lm.model.config, "max_position_embeddings", 2 * LONGEST) // 2)
-        weights = list(dict.fromkeys([*weights, models.linear(self.session.lm.model, start.weight).name]))
-        self.prompt = w.Textarea(start.prompt, description="Prompt", rows=3, **_FIELD)
-        self.weight = w.Dropdown(options=weights, value=start.weight, description="Weight", **_FIELD)
-        self.psi = w.FloatSlider(start.psi, min=0.5, max=8, step=0.5, description="Predicted ψ", readout_format=".1f", **_FIELD)
-        self.n_tokens = w.IntSlider(start.n_tokens, min=1, max=longest, description="Tokens", continuous_update=False, **_FIELD)
-        self.n_samples = w.IntSlider(start.n_samples, min=1, max=8, description="Texts of a kind", **_FIELD)
-        self.seed = w.BoundedIntText(start.seed, min=0, max=10**9, description="Sampler's seed", **_FIELD)
-        self.key_seed = w.BoundedIntText(1, min=0, max=10**9, description="Key from seed", **_FIELD)
-        self.text = w.Textarea(placeholder="Any text", description="Text to test", rows=4, **_FIELD)
-        self.before = w.Textarea(placeholder="What it continues, if known", description="Its prompt", rows=2, **_FIELD)
-
-    def _make_outputs(self) -> None:
-        def button(name: str, icon: str, tooltip: str, style: str = "") -> w.Button:
-            return w.Button(description=name, icon=icon, tooltip=tooltip, button_style=style, layout=_BUTTON)
-
-        self.another = button("Another prompt", "refresh", "The beginning of another held-out documentation text")
-        self.seed_key = button("Key of this seed", "undo", "Back to the demonstration key, which is not secret")
-        self.new_key = button("New secret key", "key", "128 secret random bits, kept in this kernel's memory only")
-        self.generate = button("Generate", "play", "Write plain and watermarked text with the same random numbers, and test both", "primary")
-        self.stop = button("Stop", "stop", "End the work at its next step")
-        self.take = button("Take the watermarked text", "arrow-down", "Copy the first watermarked text and its prompt here, to edit and test again")
-        self.test = button("Test", "search", "Test the text against the key", "primary")
-        self.sigma_shown, self.key_shown = w.HTML(layout=_WIDE), w.HTML(layout=_WIDE)
-        self.progress = w.FloatProgress(min=0, max=1, layout=w.Layout(width="14em", margin="2px 8px", visibility="hidden"))
-        self.doing, self.message = w.HTML(), w.HTML(layout=_WIDE)
-        self.generated, self.tested = w.HTML(layout=_WIDE), w.HTML(layout=_WIDE)
-        self.stop.disabled = True
-        self._buttons = [self.another, self.seed_key, self.new_key, self.generate, self.take, self.test]
-
-    def _lay_out(self) -> w.VBox:
-        half = w.Layout(flex="1 1 22em", width="auto", min_width="0")
-        keys = w.HBox([self.seed_key, self.new_key], layout=w.Layout(margin=f"0 0 0 {render.INDENT}", flex_flow="row wrap"))
-        left = w.VBox([self.weight, self.psi, self.sigma_shown, self.n_tokens, self.n_samples], layout=half)
-        right = w.VBox([self.key_seed, self.key_shown, keys, self.seed], layout=half)
-        columns = w.HBox([left, right], layout=w.Layout(flex_flow="row wrap", grid_gap="0 24px"))
-        bar = w.HBox([self.generate, self.stop, self.another, self.progress, self.doing], layout=w.Layout(align_items="center", margin="6px 0 2px 0"))
-        heading = w.HTML("<h4 style='margin:.8em 0 .2em 0'>Test any text against this key</h4>")
-        return w.VBox(
-            [self.prompt, columns, bar, self.message, self.generated, heading, self.text, self.before, w.HBox([self.test, self.take]), self.tested],
-            layout=w.Layout(max_width="72em"),
-        )
-
     # What the reader does
 
     def _wire(self) -> None:
         self.another.on_click(lambda _: setattr(self.prompt, "value", next(self._prompts)))
-        self.new_key.on_click(lambda _: self._use(Key.new(), "secret"))
-        self.seed_key.on_click(lambda _: self._use(Key.from_seed(self.key_seed.value), "demonstration"))
-        self.key_seed.observe(lambda _: self._use(Key.from_seed(self.key_seed.value), "demonstration"), "value")
+        self.new_key.on_click(lambda _: self._use(Key.new(), _SECRET, code.SAVED_KEY))
+        self.seed_key.on_click(lambda _: self._use_seed())
+        self.key_seed.observe(lambda _: self._use_seed(), "value")
+        for control in self.asking:
+            control.observe(lambda _: self._compare(), "value")
         for control in (self.weight, self.psi, self.n_tokens):
             control.observe(lambda _: self._show_sigma(), "value")
-        self.generate.on_click(lambda _: self._generate())
-        self.test.on_click(lambda _: self._test())
-        self.take.on_click(lambda _: self._take())
-        self.stop.on_click(lambda _: self._worker.stop())
+        for control in (self.text, self.before):
+            control.observe(lambda _: self._forget_verdict(), "value")
+        actions = {
+            self.generate: self._generate,
+            self.test: self._test,
+            self.take: self._take,
+            self.save_key: self._save_key,
+            self.load_key: partial(self._in_words, self._load_key),
+            self.save_parameters: partial(self._in_words, self._save_parameters),
+        }
+        for pressed, action in actions.items():
+            pressed.on_click(lambda _, action=action: action())
+        for area in (self.writing, self.testing, self.filing):
+            area.stop.on_click(lambda _: self._worker.stop())
 
-    def _use(self, key: Key, kind: str) -> None:
-        self.key = key
-        self.key_shown.value = render.aside(f"key_id {key.key_id}: {_KEYS[kind]}")
+    def _use(self, key: Key, kind: str, written: str) -> None:
+        """From now on this key; ``written`` is how code gets it."""
+        self.key, self._key_written = key, written
+        self.key_shown.value = render.aside(f"key_id {key.key_id}: {kind}")
+        self._compare()
+
+    def _use_seed(self) -> None:
+        self._use(Key.from_seed(self.key_seed.value), _DEMONSTRATION, f"Key.from_seed({self.key_seed.value})")
+
+    def _compare(self) -> None:
+        """Dims what was made with other settings than those that stand there now."""
+        if result := self.result:
+            changed = [words for name, words in NAMES.items() if getattr(result.question, name) != getattr(self, name).value]
+            self.writing.compare(", ".join(changed + self._key_changed(result)))
+        if verdict := self.verdict:
+            changed = ["weight"] if verdict.weight != self.weight.value else []
+            self.testing.compare(", ".join(changed + self._key_changed(verdict)))
+
+    def _key_changed(self, result: Comparison | Verdict) -> list[str]:
+        return ["key"] if result.key_id != self.key.key_id else []
+
+    def _forget_verdict(self) -> None:
+        self.verdict = None
+        self.testing.clear()
 
     def _show_sigma(self) -> None:
         """σ for the current inputs: at once where ‖G‖ is known, else after measuring it."""
@@ -136,54 +123,83 @@ class Panel:
         if self._tried == (weight, n_tokens):
             return False
         self._tried = weight, n_tokens
-        return self._worker.start(lambda report: self.session.sigma(weight, n_tokens, 1.0, report), lambda _: None)
+        return self._worker.start(lambda report: self.session.sigma(weight, n_tokens, 1.0, report), lambda _: None, self.writing)
 
     def _generate(self) -> None:
-        try:
-            question = Question(self.prompt.value, self.weight.value, self.psi.value, self.n_tokens.value, self.n_samples.value, self.seed.value)
-        except ValueError as error:
-            self.message.value = render.message(str(error), is_error=True)
-            return
-        key = self.key
-        self._worker.start(lambda report: self.session.compare(question, key, report), self._show_comparison)
+        question, key, show = self.question(), self.key, partial(self._show_comparison, self._key_written)
+        self._worker.start(lambda report: self.session.compare(question, key, report), show, self.writing)
 
     def _test(self) -> None:
         text, weight, key, before = self.text.value, self.weight.value, self.key, self.before.value
-        self._worker.start(lambda report: self.session.test(text, weight, key, before, report), self._show_verdict)
+        show = partial(self._show_verdict, self._key_written)
+        self._worker.start(lambda report: self.session.test(text, weight, key, before, report), show, self.testing)
 
     def _take(self) -> None:
         if self.result:
             self.text.value, self.before.value = self.result.text(WATERMARKED), self.result.question.prompt
         else:
-            self.message.value = render.message("There is no watermarked text yet: press Generate first.", is_error=True)
+            self.testing.say("There is no watermarked text yet: press Generate first.", is_error=True)
+
+    def _save_key(self) -> None:
+        question, key, path = self.question(), self.key, self.key_file.value
+        work, show = (lambda report: self.session.bound(question, key, report).save(path)), partial(self._show_saved, key)
+        self._worker.start(work, show, self.filing)
+
+    def _load_key(self) -> str:
+        """The key's secret is used, whatever σ is turned to; its weight, where it names one, is chosen."""
+        path = self.key_file.value
+        key = Key.load(path)
+        if key.binding:
+            name = models.linear(self.session.lm.model, key.binding.weight).name
+            self.weight.options = list(dict.fromkeys([*self.weight.options, name]))
+            self.weight.value = name
+        self._use(Key(key.secret), f"secret, of {path}", code.loaded(path))
+        return f"Key {key.key_id} is in use" + (f", at its weight, {self.weight.value}." if key.binding else ".")
+
+    def _save_parameters(self) -> str:
+        key_seed = self.key_seed.value if self.key == Key.from_seed(self.key_seed.value) else None
+        path = Path(self.parameters_file.value).expanduser()
+        path.write_text(code.preset(self.question(), self.session.lm.name, key_seed), encoding="utf-8")
+        left_out = "" if key_seed is not None else " The key is secret and is not in it."
+        return f"Saved. The same again: gaussmark run 11 -f {path}.{left_out}"
+
+    def _in_words(self, action: Any) -> None:
+        """Says how a short action ended, by Save and Load."""
+        try:
+            self.filing.say(action())
+        except (GaussMarkError, OSError) as error:
+            self.filing.say(str(error), is_error=True)
 
     # What comes back, from the worker's thread
 
-    def _show_comparison(self, result: Comparison) -> None:
-        html = render.comparison(result, plots.psi_on_null(result.scores, result.predicted, render.LEVEL))
-        self.result, self.generated.value = result, html
+    def _show_comparison(self, key: str, result: Comparison) -> None:
+        figure = plots.psi_on_null(result.scores, result.predicted, render.LEVEL)
+        html = render.comparison(result, figure, code=code.generating(result, self.session.lm.name, key))
+        self.result = result
+        self.writing.show(html)
+        self._compare()  # inputs may have changed meanwhile
 
-    def _show_verdict(self, verdict: Verdict) -> None:
-        html = render.verdict(verdict)
-        self.verdict, self.tested.value = verdict, html
+    def _show_verdict(self, key: str, verdict: Verdict) -> None:
+        if (verdict.text, verdict.prompt) != (self.text.value, self.before.value):
+            raise GaussMarkError("the text has changed while it was tested; press Test again")
+        html = render.verdict(verdict, code=code.testing(verdict, self.session.lm.name, key))
+        self.verdict = verdict
+        self.testing.show(html)
+        self._compare()
 
-    def _started(self) -> None:
-        self._set_busy(True)
-        self.message.value = ""
+    def _show_saved(self, key: Key, path: Path) -> None:
+        if key == self.key and self._key_written == code.SAVED_KEY:
+            self._key_written = code.loaded(str(path))
+        self.key_shown.value = render.aside(f"key_id {key.key_id}: saved as {path}, with this weight and σ")
 
-    def _progressed(self, what: str, share: float) -> None:
-        if self.doing.value != what or share - self.progress.value >= 0.02 or share == 1:  # each is a message to the browser
-            self.doing.value, self.progress.value = what, share
+    def _started(self, area: Area) -> None:
+        for pressed in self.pressed:
+            pressed.disabled = True
+        area.started()
 
-    def _ended(self, sentence: str) -> None:
+    def _ended(self, area: Area, sentence: str) -> None:
         if sentence:  # nothing starts by itself after a failure or a stop
             self._tried = self.weight.value, self.n_tokens.value
-        self.message.value = render.message(sentence, is_error=self.error is not None)
-        self.progress.value, self.doing.value = 0, ""
-        self._set_busy(False)
-
-    def _set_busy(self, busy: bool) -> None:
-        for button in self._buttons:
-            button.disabled = busy
-        self.stop.disabled = not busy
-        self.progress.layout.visibility = "visible" if busy else "hidden"
+        area.ended(sentence, is_error=self.error is not None)
+        for pressed in self.pressed:
+            pressed.disabled = False

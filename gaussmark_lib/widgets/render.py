@@ -17,9 +17,26 @@ from gaussmark_lib.experiments.playground import PLAIN, THIS_KEY, WATERMARKED, W
 from gaussmark_lib.plots import style
 
 LEVEL = 0.05
+MOST_PIECES = 5000  # that are shown: the browser is slow with more
 FULL_COLOUR = 3.0  # evidence of 3/√T has the full colour: three standard deviations of a token's equal share of ψ ~ N(0, 1)
 LABEL = "8.5em"  # width of the inputs' labels
 INDENT = f"calc({LABEL} + 8px)"  # where the inputs begin
+PANEL = "gaussmark-panel"  # the class of the panel's outermost element
+DOCLM = "doclm is a small model that knows only the documentation of Python libraries: it goes on in that style, whatever the prompt."
+# What ipywidgets has no attribute for: a page's shortcuts leave a key alone that is pressed inside the panel (JupyterLab's X would cut the cell), and
+# a slider's handle has its label as a name. The image does not exist, so its error handler runs when the panel is shown.
+KEYBOARD = """<img alt="" hidden src="data:," onerror="
+const image = this;
+const reach = tries => {
+  const panel = image.closest('.gaussmark-panel');
+  if (!panel) { if (tries) setTimeout(() => reach(tries - 1), 100); return; }
+  panel.addEventListener('focusin', event => {
+    const focused = event.target, slider = focused.closest('.widget-slider');
+    if (!focused.matches('textarea, input')) focused.setAttribute('data-lm-suppress-shortcuts', 'true');
+    if (slider && focused.matches('.noUi-handle')) focused.setAttribute('aria-label', slider.querySelector('.widget-label').textContent);
+  });
+};
+reach(100);">"""
 _CARD = "flex:1 1 20em;min-width:0;padding:.6em .9em;border:1px solid rgba(128,128,128,.45);border-radius:6px"
 _CELL = "padding:.2em .9em .2em 0;text-align:left;white-space:nowrap"
 _RULE = "border-bottom:1px solid rgba(128,128,128,.6)"
@@ -36,6 +53,11 @@ def message(sentence: str, is_error: bool = False) -> str:
     return f'<div role="{role}" style="padding:.35em .8em;border-left:4px solid {edge};line-height:1.4">{escape(sentence)}</div>'
 
 
+def dimmed(html: str) -> str:
+    """A result that is not of the present settings."""
+    return f'<div style="opacity:.45">{html}</div>' if html else ""
+
+
 def aside(sentence: str) -> str:
     """A quiet line below an input."""
     return f'<div style="margin-left:{INDENT};line-height:1.5"><span style="{_QUIET}">{escape(sentence)}</span></div>'
@@ -49,25 +71,26 @@ def probability(p: float, log10_p: float) -> str:
     return f"{10 ** (log10_p - exponent):.1f}·10" + str(exponent).translate(_SUPERSCRIPT)
 
 
-def verdict_sentence(row: pd.Series, level: float = LEVEL) -> str:
+def verdict_sentence(row: pd.Series, level: float = LEVEL, n_windows: int = 1) -> str:
     """What a p-value says, in words, and nothing more."""
     once_in = float(f"{10 ** min(-row['log10_p'], 9):.2g}")  # more than two digits would mean nothing
     often = f", about once in {once_in:,.0f}" if 10 < once_in < 1e9 else ""
     outcome = f"Detected at level {level}." if row["p_value"] <= level else f"Not detected at level {level}: that is no proof of absence."
     caution = " One token: the p-value is exact, but there is almost no evidence." if row["n_tokens"] == 1 else ""
     n, p = int(row["n_tokens"]), probability(row["p_value"], row["log10_p"])
+    in_windows = f" in {n_windows} windows" if n_windows > 1 else ""
     return (
-        f"p = {p} (ψ = {_signed(row['psi'])}, {n} {_plural('token', n)}). If the text had nothing to do with the key,"
+        f"p = {p} (ψ = {_signed(row['psi'])}, {n} {_plural('token', n)}{in_windows}). If the text had nothing to do with the key,"
         f" a key drawn at random would lean this much to it with that probability{often}. {outcome}{caution}"
     )
 
 
-def comparison(result: Comparison, picture: Figure | None = None, level: float = LEVEL) -> str:
-    """Everything about plain and watermarked text: sentence, table, the figure if there is one, texts side by side."""
+def comparison(result: Comparison, picture: Figure | None = None, level: float = LEVEL, code: str = "") -> str:
+    """Everything about plain and watermarked text: sentence, texts side by side, table, and the figure and the code if there are any."""
     asked, wm = result.question, result.wm
     sentence = verdict_sentence(result.score(WATERMARKED, THIS_KEY), level)
     table = f'<div style="flex:0 1 auto">{_score_table(result.scores, level)}</div>'
-    figure = f'<div style="flex:1 1 22em">{image(picture)}</div>' if picture else ""
+    figure = f'<div style="flex:1 1 600px;min-width:0">{image(picture)}</div>' if picture else ""
     pairs = [_side_by_side(*(_text_card(result, kind, sample) for kind in (PLAIN, WATERMARKED))) for sample in range(asked.n_samples)]
     circumstances = (
         f"{wm.weight}, σ = {wm.sigma:.3g} for a wanted ψ of {asked.psi:g} (these plain texts predict {result.predicted:.2f}), key {result.key_id},"
@@ -75,22 +98,25 @@ def comparison(result: Comparison, picture: Figure | None = None, level: float =
     )
     return _block(
         _paragraph(f"<b>Watermarked text, this key:</b> {escape(sentence)}"),
-        _paragraph(escape(circumstances), _QUIET),
-        _side_by_side(table, figure),
+        _paragraph(f"After the prompt: {escape(asked.prompt)}", _QUIET),
         *pairs,
         legend(asked.n_tokens),
+        _side_by_side(table, figure),
+        _paragraph(escape(circumstances), _QUIET),
+        _folded(code),
     )
 
 
-def verdict(result: Verdict, level: float = LEVEL) -> str:
-    """Everything about a text that was tested: sentence, control, evidence."""
+def verdict(result: Verdict, level: float = LEVEL, code: str = "") -> str:
+    """Everything about a text that was tested: sentence, control, evidence, and the code if there is any."""
     this, wrong = (result.scores.set_index("key").loc[key] for key in (THIS_KEY, WRONG_KEY))
     control = f"Negative control, a wrong key: p = {probability(wrong['p_value'], wrong['log10_p'])}. {result.weight}, key {result.key_id}."
     return _block(
-        _paragraph(f"<b>This key:</b> {escape(verdict_sentence(this, level))}"),
+        _paragraph(f"<b>This key:</b> {escape(verdict_sentence(this, level, result.n_windows))}"),
         _paragraph(escape(control), _QUIET),
         f'<div style="{_CARD}">{tokens(result.pieces, this["psi"])}</div>',
         legend(int(this["n_tokens"])),
+        _folded(code),
     )
 
 
@@ -98,9 +124,11 @@ def tokens(pieces: pd.DataFrame, psi: float) -> str:
     """A text with its evidence: orange and a solid line lean to the key, blue and a dotted line away from it; each piece says its number."""
     full = FULL_COLOUR / np.sqrt(pieces["n_tokens"].sum())
     spans = ""
-    for row in pieces.itertuples():
+    for row in pieces[pieces["text"] != ""].head(MOST_PIECES).itertuples():  # an end token has evidence, and no text
         shown = escape(row.text).replace("\n", "↵\n")
         spans += f'<span style="{_look(row.evidence, full)}" title="evidence {row.evidence:+.3f}, log p {row.log_p:.2f}">{shown}</span>'
+    if (left := len(pieces) - MOST_PIECES) > 0:
+        spans += f" … and {left:,} more pieces, which were tested and are not shown"
     look = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7"
     return f'<div role="group" aria-label="{escape(_in_words(pieces, psi))}" style="{look}">{spans}</div>'
 
@@ -117,12 +145,18 @@ def legend(n_tokens: int) -> str:
 
 
 def image(figure: Figure) -> str:
-    """A figure as an ``<img>`` with its own title as alternative text."""
+    """A figure as an ``<img>`` with its own title as alternative text. At 576 pixels and more its smallest words are 11 pixels high."""
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=144, facecolor="white")
     source = base64.b64encode(data.getvalue()).decode()
     words = "; ".join([*(axes.get_title("left") for axes in figure.axes), *(text.get_text() for text in figure.texts)])
-    return f'<img alt="{escape(words)}" src="data:image/png;base64,{source}" style="width:100%;max-width:44em;border-radius:6px">'
+    return f'<img alt="{escape(words)}" src="data:image/png;base64,{source}" style="width:100%;max-width:660px;border-radius:6px">'
+
+
+def _folded(code: str) -> str:
+    """Code that opens at a click."""
+    look = "white-space:pre-wrap;overflow-wrap:anywhere;font-size:90%;padding:.6em .9em;border:1px solid rgba(128,128,128,.45);border-radius:6px"
+    return f'<details><summary style="cursor:pointer">Show the code</summary><pre style="{look}">{escape(code)}</pre></details>' if code else ""
 
 
 def _block(*parts: str) -> str:
@@ -178,7 +212,9 @@ def _look(evidence: float, full: float) -> str:
 
 
 def _in_words(pieces: pd.DataFrame, psi: float) -> str:
-    ranked = pieces.sort_values("evidence")
+    ranked = pieces[pieces["text"] != ""].sort_values("evidence")
+    if ranked.empty:
+        return f"No text, ψ = {psi:.2f} in all"
     most, least = ranked.iloc[-1], ranked.iloc[0]
     return (
         f"Text with its evidence per token, ψ = {psi:.2f} in all; most for the key: “{most.text}” {most.evidence:+.2f},"

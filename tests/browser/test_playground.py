@@ -16,39 +16,45 @@ SMALL = {"n_tokens": 12, "n_samples": 1, "psi": 4.0}
 DRIVE = """
 import time
 panel.wait()
-assert panel.stop.disabled and panel.result is None and "σ = " in panel.sigma_shown.value
+assert panel.writing.stop.disabled and panel.result is None and "σ = " in panel.sigma_shown.value
 before = panel.sigma_shown.value
 panel.psi.value = 8
 assert panel.sigma_shown.value != before
 
 panel.generate.click()
-assert panel.generate.disabled and panel.test.disabled and panel.new_key.disabled and not panel.stop.disabled
+assert panel.generate.disabled and panel.test.disabled and panel.new_key.disabled and not panel.writing.stop.disabled
 panel.wait()
-assert not panel.generate.disabled and panel.stop.disabled and panel.message.value == "", panel.message.value
-assert panel.result.question.psi == 8 and "wrong key" in panel.generated.value and "<img" in panel.generated.value
+assert not panel.generate.disabled and panel.writing.stop.disabled and panel.writing.message.value == "", panel.writing.message.value
+assert panel.result.question.psi == 8 and "wrong key" in panel.writing.output.value and "<img" in panel.writing.output.value
 
 panel.take.click()
 panel.before.value = ""
 panel.test.click()
 panel.wait()
-assert "had nothing to do with the key" in panel.tested.value and panel.verdict.key_id == panel.key.key_id
+assert "had nothing to do with the key" in panel.testing.output.value and panel.verdict.key_id == panel.key.key_id
+panel.text.value = "Returns the value of the given key, or the default. " * 200
+assert panel.testing.output.value == "" and panel.verdict is None
+panel.test.click()
+panel.wait()
+assert panel.testing.message.value == "" and panel.verdict.n_windows > 1, panel.testing.message.value
 
-shown = panel.generated.value
+shown = panel.writing.output.value
 panel.prompt.value = "  "
 panel.generate.click()
 panel.wait()
-assert "expected a prompt" in panel.message.value.lower() and "Traceback" not in panel.message.value
-assert panel.generated.value == shown, "what was shown stays"
+assert "expected a prompt" in panel.writing.message.value.lower() and "Traceback" not in panel.writing.message.value
+assert shown in panel.writing.output.value, "what was shown stays"
+assert "From earlier settings. Changed since: prompt." in panel.writing.note.value
 
 theta = perturb.Watermark(weight, 1.0).on(lm.model).linear.sha256()
 panel.prompt.value, panel.n_tokens.value = "The function", 120
 panel.wait()
 panel.generate.click()
-while panel.doing.value != "writing watermarked text":
+while panel.writing.doing.value != "writing watermarked text":
     time.sleep(0.01)
-panel.stop.click()
+panel.writing.stop.click()
 panel.wait()
-assert panel.message.value and "Stopped" in panel.message.value and panel.generated.value == shown
+assert panel.writing.message.value and "Stopped" in panel.writing.message.value and shown in panel.writing.output.value
 assert perturb.Watermark(weight, 1.0).on(lm.model).linear.sha256() == theta
 print("driven")
 """
@@ -99,29 +105,37 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     sigma = panel.get_by_text(re.compile(r"^σ = "))
     expect(sigma).to_be_visible(timeout=PATIENCE)
     before = sigma.inner_text()
-    slider = panel.locator(".widget-slider").filter(has_text="Predicted ψ").locator(".noUi-handle")
+    slider = panel.locator(".widget-slider").filter(has_text="Wanted ψ").locator(".noUi-handle")
     slider.focus()
     page.keyboard.press("ArrowRight")
     expect(panel.locator(".widget-readout").first).to_have_text("4.5")
     expect(sigma).not_to_have_text(before)
+    expect(slider).to_have_attribute("aria-label", "Wanted ψ")
+    page.keyboard.press("x")  # in command mode, JupyterLab's shortcut would cut the cell
+    expect(slider).to_be_focused()
 
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
     panel.get_by_role("button", name="Generate").click()
     expect(panel.get_by_text("Watermarked text, this key: p =")).to_be_visible(timeout=PATIENCE)
-    expect(panel.get_by_text("for a wanted ψ of 4.5")).to_be_visible()
-    figure = panel.locator("img")
+    expect(panel.get_by_text("for a wanted ψ of 4.5").first).to_be_visible()
+    figure = panel.locator("img[src^='data:image/png']")
     expect(figure).to_have_attribute("src", re.compile("^data:image/png;base64,"))
     expect(figure).to_have_attribute("alt", re.compile("null density"))
     assert figure.evaluate("image => image.naturalWidth") > 500
+    assert figure.evaluate("image => image.width") >= 570, "its smallest words are 11 pixels high"
+    plain, marked = (panel.get_by_text(re.compile(f"^{kind} text ψ =")).bounding_box() for kind in ("Plain", "Watermarked"))
+    assert plain["y"] == marked["y"], "side by side"
     assert panel.locator("span[title^=evidence]").count() >= 2 * SMALL["n_tokens"] - 4, "pieces of several tokens are rare"
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled()
-    expect(panel.get_by_role("button", name="Stop")).to_be_disabled()
+    expect(panel.get_by_role("button", name="Stop").first).to_be_disabled()
     panel.screenshot(path=tmp_path / "generated.png")
 
     panel.get_by_role("button", name="Take the watermarked text").click()
     panel.get_by_role("button", name=re.compile("Test$")).click()
     expect(panel.get_by_text("Negative control, a wrong key: p =")).to_be_visible(timeout=PATIENCE)
     panel.screenshot(path=tmp_path / "tested.png")
+    panel.get_by_role("button", name="New secret key").click()
+    expect(panel.get_by_text("From earlier settings. Changed since: key.")).to_have_count(2)
 
 
 @pytest.mark.browser
@@ -132,10 +146,10 @@ def test_stop_is_heard_while_it_works(page: Page):
     panel.locator(".widget-slider").filter(has_text="Tokens").locator(".noUi-handle").focus()
     page.keyboard.press("End")  # as many as there can be: gradients are measured for this length first
     expect(panel.get_by_text(re.compile("^writing reference texts"))).to_be_visible(timeout=PATIENCE)
-    panel.get_by_role("button", name="Stop").click()
-    expect(panel.get_by_role("status")).to_have_text(re.compile("^Stopped"), timeout=PATIENCE)
+    panel.get_by_role("button", name="Stop").first.click()
+    expect(panel.get_by_role("status").filter(has_text="Stopped.")).to_be_visible(timeout=PATIENCE)
     expect(panel.get_by_text("σ: will be solved for when you press Generate")).to_be_visible()
-    expect(panel.get_by_role("button", name="Stop")).to_be_disabled()
+    expect(panel.get_by_role("button", name="Stop").first).to_be_disabled()
 
 
 @pytest.mark.browser

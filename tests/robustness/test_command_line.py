@@ -85,7 +85,7 @@ REFUSED = [
     (["detect", "--key", KEY, "--text", TEXT, "--prompt", "a", "--prompt-file", ""], "expected one prompt"),
     (["detect", "--key", KEY, "--text", TEXT, "--prompt-file", ""], "cannot read"),
     (["detect", "--key", KEY, "--text", TEXT, "--prompt-file", "KEYS/none"], "cannot read"),
-    (["detect", "--key", KEY, "--text", "long " * 50], "expected at most 64 tokens"),
+    (["detect", "--key", KEY, "--text", TEXT, "--prompt", "long " * 50], "expected at most 64 tokens"),
     (["detect", "--key", KEY, "-", "--prompt-file", "-"], "named once"),
     (["detect", "--key", KEY, "-", "-"], "named once"),
     (["detect", "--key", KEY, "--jsonl", GRID], "expected standard input"),

@@ -18,6 +18,7 @@ from gaussmark_lib import cli, joint, models, perturb, score, stats, tracing
 from gaussmark_lib.cli import answers, inputs, scoring
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tracing.windows import windows
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
 TEXTS = ["Returns the mean of the values.", "A list of all names.", "The first of them is used here.", "Values are read from a file."]
@@ -53,6 +54,34 @@ def detect(capsys, *words: str) -> tuple[int, list[dict], str]:
 def expected(lm, text: str, seed: int = 1, prompt: str = "") -> dict:
     key = Key.from_seed(seed)
     return score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], WM, [key]).iloc[0].to_dict()
+
+
+def test_a_long_text_is_tested_in_windows(lm, keys, capsys, tmp_path):
+    """As one: the same ψ alone, among others, and by the library; a wrong key and a control beside it."""
+    long = "Returns the mean of the values. " * 5
+    prompts, responses = windows(lm.model, [], lm.encode(long))
+    wanted = tracing.author(lm.model, prompts, responses, WM, [Key.from_seed(1), Key.from_seed(2)])
+    code, rows, _ = detect(capsys, "--key", keys[0], "--key", keys[1], "--text", long, "--json")
+    assert code == 0
+    assert [row["windows"] for row in rows] == [len(prompts)] * 2 == [4] * 2
+    np.testing.assert_allclose([row["psi"] for row in rows], wanted["psi"], rtol=1e-4)
+    assert rows[0]["n_tokens"] == len(lm.encode(long))
+    assert 0 < rows[0]["control_p_value"] < 1
+
+    file = lines(tmp_path / "texts.jsonl", [TEXTS[0], long, TEXTS[1]])
+    code, rows, _ = detect(capsys, "--key", keys[0], file, "--json")
+    assert code == 0
+    np.testing.assert_allclose(
+        [row["psi"] for row in rows], [expected(lm, TEXTS[0])["psi"], wanted["psi"][0], expected(lm, TEXTS[1])["psi"]], rtol=1e-4
+    )
+    assert ["windows" in row for row in rows] == [False, True, False]
+    assert f"{len(lm.encode(long))} tokens in 4 windows" in "\n".join(detect(capsys, "--key", keys[0], "--text", long)[1])
+    code, [row], _ = detect(capsys, "--key", keys[0], "--codebook", "50", "--text", long, "--json")
+    assert code == 0
+    assert row["windows"] == 4
+    code, rows, said = detect(capsys, "--key", keys[0], "--stream", str(tmp_path / "state"), file, "--json")
+    assert code == 3, "a stream's law is that of whole texts"
+    assert "at most 64 tokens" in said
 
 
 BROKEN = {2: b"{", 3: b'{"txt": "a"}', 5: b'{"text": 5}', 6: b'{"text": "\xff"}', 7: b'{"text": ""}', 8: b'["text"]'}
