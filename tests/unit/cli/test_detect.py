@@ -216,6 +216,17 @@ def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, caps
     assert Key.load(keys[0]).secret.hex() not in out.read_text()
 
 
+def test_a_stream_that_begins_with_texts_that_cannot_be_scored(keys, tmp_path, capsys):
+    file, state = lines(tmp_path / "t.jsonl", ["", "", TEXTS[0]], {1: b"{", 2: b'{"text": ""}'}), tmp_path / "state"
+    words = ["--key", keys[0], file, "--stream", str(state), "--json", "--batch", "1"]
+    code, rows, _ = detect(capsys, *words)
+    assert (code, ["error" in row for row in rows]) == (cli.PARTLY, [True, True, False])
+    assert joint.State.load(state).n_texts == 1
+    only = lines(tmp_path / "only.jsonl", [""], {1: b"{"})
+    assert detect(capsys, "--key", keys[0], only, "--stream", str(tmp_path / "other"))[0] == cli.PARTLY
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_stream_remembers_what_it_answered(lm, keys, tmp_path, capsys):
     file, state = lines(tmp_path / "t.jsonl", TEXTS), tmp_path / "state"
     words = ["--key", keys[0], file, "--stream", str(state), "--json", "--batch", "1"]
