@@ -38,6 +38,7 @@ QUESTIONS = {  # of a reader who knows nothing yet: the notebook whose headline 
     "At what price?": "05_quality",
     "How often is an alarm false?": "02_level_check",
 }
+SHARPER = 1.44  # pixels of a saved figure for one on the page
 _SHOWN_AS = ("text/html", "text/markdown", "image/png", "image/svg+xml", "text/latex")  # what says more than an object's repr
 
 
@@ -121,7 +122,8 @@ def _figure(path: Path, notebook: str, folder: Path) -> Figure:
     href = f"figures/{notebook}-{path.stem}.webp"
     with Image.open(path) as image:
         image.convert("RGB").save(folder / href, "WEBP", lossless=True, method=2, quality=20)
-        return Figure(path.stem, href, image.width, image.height, " ".join(image.text.get("Description", "").split()))
+        size = (round(length / SHARPER) for length in image.size)
+        return Figure(path.stem, href, *size, " ".join(image.text.get("Description", "").split()))
 
 
 def _body(stop: "Stop") -> str:
@@ -161,24 +163,22 @@ def _linked(body: str, exported: set[str]) -> str:
 def _page(stops: "list[Stop]", sources: dict[str, str], *, single: bool) -> str:
     facts = {"commit": versions.commit(), "python": platform.python_version(), "torch": versions.of("torch")}
     headlines = {stop.name: line for stop in stops if (line := findings.headline(stop.run))}
-    views = []
-    for stop in stops:
-        verdicts = findings.verdicts(stop.run, stop.name)
-        lines = findings.chosen(verdicts)
-        few = len(lines) < findings.FEWEST
-        rest = {name: value for name, value in stop.run.numbers.items() if name != "claims"} if stop.run else {}
-        views.append(
-            {
-                "stop": stop,
-                "headline": headlines.get(stop.name),
-                "lines": lines + (findings.numbers(stop.run, findings.MOST - len(lines)) if few else []),
-                "verdicts": verdicts,
-                "rest": rest,
-            }
-        )
+    views = [_view(stop, headlines.get(stop.name)) for stop in stops]
     answers = [(question, name, headlines[name]) for question, name in QUESTIONS.items() if name in headlines]
     words = {"stops": stops, "views": views, "answers": answers, "sources": sources, "single": single}
     return _render("tour.html.j2", **words, made=datetime.now(), facts=facts)
+
+
+def _view(stop: "Stop", headline: findings.Line | None) -> dict[str, Any]:
+    """What the page shows of a notebook: a few lines, and the rest for who asks."""
+    verdicts = findings.verdicts(stop.run, stop.name)
+    lines = findings.chosen(verdicts)
+    if len(lines) < findings.FEWEST:
+        lines += findings.numbers(stop.run, findings.MOST - len(lines))
+    counted = [f"{n} {outcome}" for outcome in findings.ORDER if (n := sum(line.outcome == outcome for line in verdicts))]
+    caption = f"Expected before the run: {', '.join(counted)}" if counted else "Main numbers"
+    rest = {name: value for name, value in stop.run.numbers.items() if name != "claims"} if stop.run else {}
+    return {"stop": stop, "headline": headline, "lines": lines, "verdicts": verdicts, "caption": caption, "rest": rest}
 
 
 def _render(template: str, **words: Any) -> str:
