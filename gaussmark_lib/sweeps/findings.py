@@ -69,7 +69,9 @@ def numbers(run: Run | None, most: int) -> list[Line]:
     """Recorded numbers, estimates with an interval first; no lists, words, or the headline again."""
     results = run.results if run else {}
     head = results.get("headline")
-    found = [(name, item) for name, item in _flat({k: v for k, v in results.items() if k not in ("headline", "claims", "σ", "sigma")}) if _new(item, head)]
+    found = [
+        (name, item) for name, item in _flat({k: v for k, v in results.items() if k not in ("headline", "claims", "σ", "sigma")}) if _new(item, head)
+    ]
     found.sort(key=lambda pair: not _is_estimate(pair[1]))
     return [Line(name.replace("_", " "), *(rounded(item) if _is_estimate(item) else (_three(item), ""))) for name, item in found[:most]]
 

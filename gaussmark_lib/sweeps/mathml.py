@@ -1,6 +1,7 @@
 r"""LaTeX's formulas as MathML, which browsers set by themselves: a page with formulas needs no script and no network.
 
-The part of LaTeX that notebooks use: letters, scripts, fractions, roots, sums, fences, words and symbols by name (``\psi`` as IPython and HTML know them).
+The part of LaTeX that notebooks use: letters, scripts, fractions, roots, sums, fences, words, and symbols by name,
+``\psi`` as IPython and HTML know them.
 What is not known becomes its name in upright letters; nothing raises, because a page is written after hours of runs.
 """
 

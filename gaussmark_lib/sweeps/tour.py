@@ -81,7 +81,7 @@ def tour(
         raise GaussMarkError(f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found none")
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     records.check(target)
-    alone = single and page.writable(files.named(single, "no such folder", GaussMarkError))
+    file = None if single is None else page.writable(files.named(single, "no such folder", GaussMarkError))
     for stop in stops:
         if not force and stop.source:
             stop.run = records.load(root / stop.name / stop.run_id)
@@ -93,8 +93,8 @@ def tour(
             raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command goes on from there") from None
     with records.written(target, replace=False) as partial:
         page.write(stops, partial)
-    if alone:
-        page.write_single(stops, target, alone)
+    if file:
+        page.write_single(stops, target, file)
     return Tour(target, stops)
 
 
