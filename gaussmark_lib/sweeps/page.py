@@ -38,6 +38,7 @@ QUESTIONS = {  # of a reader who knows nothing yet: the notebook whose headline 
     "At what price?": "05_quality",
     "How often is an alarm false?": "02_level_check",
 }
+CODE = {"light": "default", "dark": "github-dark"}  # Pygments' styles
 SHARPER = 1.44  # pixels of a saved figure for one on the page
 _SHOWN_AS = ("text/html", "text/markdown", "image/png", "image/svg+xml", "text/latex")  # what says more than an object's repr
 
@@ -95,7 +96,7 @@ def write(stops: "list[Stop]", folder: Path) -> None:
         stop.notebook = f"notebooks/{stop.name}.html"
         stop.traceback = kernel.traceback(stop.record / "notebook.ipynb") if stop.error else ""
         body = _linked(_body(stop), {other.name for other in exported})
-        code = HtmlFormatter(style="default").get_style_defs(".highlight")
+        code = {theme: HtmlFormatter(style=style).get_style_defs(".highlight") for theme, style in CODE.items()}
         (folder / stop.notebook).write_text(_render("notebook.html.j2", stop=stop, body=body, code=code), encoding="utf-8")
     (folder / "index.html").write_text(_page(stops, {}, single=False), encoding="utf-8")
 
