@@ -40,6 +40,7 @@ def add(commands: Any) -> None:
     tour.add_argument("--workers", metavar="N", type=int, help="notebooks that run at a time; by default one per core, as far as memory allows")
     tour.add_argument("--force", action="store_true", help="run them even if there are records")
     tour.add_argument("--records", metavar="DIR", help="folder of the records and the tour, instead of papermill_runs")
+    tour.add_argument("--single", metavar="FILE", help="write the page also as this one file, with its figures inside it, to send to somebody")
 
 
 def _add_question(command: argparse.ArgumentParser) -> None:
@@ -142,8 +143,8 @@ def _tour(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.sweeps.tour import tour
 
     with stoppable():
-        done = tour(force=arguments.force, workers=arguments.workers, root=arguments.records)
+        done = tour(force=arguments.force, workers=arguments.workers, root=arguments.records, single=arguments.single)
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
-    print(f"\nThe tour is in {done.page}")
+    print(f"\nThe tour is in {done.page}" + (f" and in {arguments.single}" if arguments.single else ""))
     return FAILED if done.failed else 0

@@ -38,7 +38,7 @@ def power(compared: pd.DataFrame, figures: pd.DataFrame, caption: str) -> Figure
         style.log_ticks(axes, compared["n_tokens"])
     panels[0, 0].set_ylabel("share of texts detected")
     panels[0, -1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "How many texts are detected, and how many were predicted?")
 
 
 def roc(curves: dict[int, tuple[np.ndarray, np.ndarray]], aucs: pd.DataFrame, caption: str) -> Figure:
@@ -48,13 +48,13 @@ def roc(curves: dict[int, tuple[np.ndarray, np.ndarray]], aucs: pd.DataFrame, ca
         points = stats.roc(null, watermarked)
         left.plot(points["fpr"], points["tpr"], color=colour, drawstyle="steps-post", label=f"{n_tokens} tokens")
     left.plot([0, 1], [0, 1], **style.DOTTED)
-    left.set(xlabel="plain texts called watermarked", ylabel="watermarked texts detected", title="ROC: the threshold runs through ψ", aspect="equal")
+    left.set(xlabel="plain texts called watermarked", ylabel="watermarked texts detected", title="ROC, by the threshold for ψ", aspect="equal")
     left.legend(loc="lower right")
     intervals.band(right, aucs["n_tokens"], aucs, color=style.WATERMARKED)
     right.axhline(0.5, **style.DOTTED)
     right.set(xlabel=style.TOKENS, ylabel="area under the ROC", title="The area under it", ylim=(min(0.45, aucs["low"].min()), 1.01))
     style.log_ticks(right, aucs["n_tokens"])
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Does ψ tell watermarked texts from plain ones?")
 
 
 def norms(table: pd.DataFrame, slope: float, caption: str) -> Figure:

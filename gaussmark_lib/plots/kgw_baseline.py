@@ -67,7 +67,7 @@ def after_edits(summary: pd.DataFrame, figure_name: str, caption: str) -> Figure
     for row in panels:
         row[0].set_ylabel(figure_name)
     style.legend_beside(panels.flat[columns - 1])
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "What is left after edits?")
 
 
 def in_parts(parts: pd.DataFrame, caption: str) -> Figure:
@@ -134,4 +134,4 @@ def seconds(times: pd.DataFrame, caption: str) -> Figure:
         style.categories(axes, medians.index)
         axes.set(xlim=(0, 1.1 * rows["seconds"].max()), xlabel="seconds", title=of)
     panels[-1].legend(loc="lower right")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "How long does each scheme take?")

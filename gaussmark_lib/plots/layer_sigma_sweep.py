@@ -47,7 +47,7 @@ def prediction(cells: pd.DataFrame, caption: str) -> Figure:
     bound = max(2.0, float(gap["gap"].abs().max()))
     norm = TwoSlopeNorm(0.0, -bound, bound)
     _heat(panels[2], gap, "gap", "measured − predicted ψ", norm=norm, cmap="PuOr", fmt=".1f")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Does plain text predict the map of ψ?")
 
 
 def scatter(cells: pd.DataFrame, up_to: float, caption: str) -> Figure:
@@ -76,7 +76,7 @@ def detection(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     norm = LogNorm(min(0.01, max(1e-6, floor["median_p"].min())), 0.5, clip=True)
     _heat(panels[0], floor, "median_p", "median p-value", norm=norm, cmap="rocket", fmt=".0e")
     _heat(panels[1], cells, "tpr", f"share detected at level {level}", vmin=0, vmax=1, cmap="viridis", fmt=".2f")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Where is the watermark detected?")
 
 
 def outcomes(cells: pd.DataFrame, column: str, label: str, margin: float, caption: str) -> Figure:

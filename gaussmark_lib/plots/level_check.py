@@ -29,7 +29,7 @@ def qq(table: pd.DataFrame, caption: str) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p", title=title, xlim=(start, 1.2), ylim=(least, 1.2))
         axes.legend(loc="lower right")
     left.set_ylabel("observed p")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Is p uniform over keys?")
 
 
 def _band(axes: Axes, n: int) -> None:

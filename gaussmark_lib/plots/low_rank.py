@@ -54,7 +54,7 @@ def misuses(null: pd.DataFrame, detected: pd.DataFrame, level: float, caption: s
     right.axhline(level, **style.DOTTED)
     right.set(xticks=range(len(kinds)), xticklabels=kinds, xlim=(-0.5, len(kinds) - 0.5), ylim=(-0.03, 1.03))
     right.set(ylabel="share detected", title=f"At the threshold for level {level}")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Does the test notice a misuse of the projection?")
 
 
 def power(compared: pd.DataFrame, caption: str) -> Figure:
@@ -82,7 +82,7 @@ def by_length(compared: pd.DataFrame, caption: str) -> Figure:
         axes.set(xlabel=style.TOKENS, ylim=(-0.02, 1.03), title=f"k = {rank}")
     panels[0, 0].set_ylabel("share detected (dashed: predicted)")
     style.legend_beside(panels[0, -1])
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "How many texts are detected at each k?")
 
 
 def against_sigma(median_p: pd.DataFrame, tasks: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -104,7 +104,7 @@ def against_sigma(median_p: pd.DataFrame, tasks: pd.DataFrame, level: float, cap
             for margin in (-0.05, 0.05):
                 axes.axhline(margin, **style.DASHED)
     style.legend_beside(panels[0, -1])
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "What does σ² buy, and what does it cost?")
 
 
 def cost(curve: pd.DataFrame, caption: str) -> Figure:
@@ -122,7 +122,7 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
     left.set_title("At the same σ²")
     right.set(xscale="log", xlabel="½σ²‖PG‖²/T: the price on own text, nats a token", title="At the same price on own text")
     right.legend()
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "What does the watermark cost on human text?")
 
 
 def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:

@@ -64,6 +64,6 @@ def psi_when_turned(scores: pd.DataFrame, level: float = 0.05, caption: str = ""
         axes.plot(rows["wanted"], rows["psi"], marker, color=colour, alpha=0.8, label=key)
     n = marked.groupby(["wanted", "key"]).size().iloc[0]
     axes.set(xlabel="wanted ψ = σ · median‖G‖", ylabel="measured ψ (standard deviations)", xlim=(0, top))
-    axes.set_title(f"Only this key responds to σ: n = {n} texts a setting, {marked['n_tokens'].iloc[0]} tokens", loc="left")
+    axes.set_title(f"Which key responds to σ? n = {n} texts a setting, {marked['n_tokens'].iloc[0]} tokens", loc="left")
     axes.legend(fontsize="small")
     return style.caption(figure, caption) if caption else figure

@@ -43,7 +43,7 @@ def cross_entropy(nats: dict[str, np.ndarray], caption: str) -> Figure:
         axes.axhline(0, **style.THIN)
         axes.set(xlabel=f"{first} model: nats a token of a passage", title=f"{name}: mean change {change.mean():+.4f}")
     panels[0, 0].set_ylabel("change, nats a token")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "By how much does a passage’s cross-entropy change?")
 
 
 def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure:
@@ -59,7 +59,7 @@ def tasks(table: pd.DataFrame, chance: dict[str, float], caption: str) -> Figure
         axes.set(xlabel="change of accuracy", title=f"{task}\nbase {rows['base'].iloc[0]:.0%}{beside}")
     style.categories(panels[0, 0], names, room=0.6)
     style.legend_beside(panels[0, -1])
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Does the accuracy in the tasks change?")
 
 
 def _around_value(rows: pd.DataFrame) -> pd.DataFrame:
@@ -132,4 +132,4 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
             intervals.bars(axes, rows["psi"], rows, "delta", xerr=intervals.sides(rows, "psi"), **look)
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "What does a mean ψ cost?")

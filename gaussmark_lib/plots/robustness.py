@@ -26,8 +26,7 @@ def detection(summary: pd.DataFrame, caption: str, *, by: str = "corruption", x:
         _lines(axes, summary[summary["figure"] == name], by, x, looks)
         _scale(axes, name)
         axes.set(ylabel=name, xlabel=label if axes in panels[1] else "")
-    panels[0, 0].set_title("Dotted: level, or what guessing gives")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "How much detection is left? Dotted: the level, or guessing")
 
 
 def against_fraction(summary: pd.DataFrame, caption: str, *, title: str = "", figures: Sequence[str] = ("TPR at 0.05", "median p")) -> Figure:
@@ -99,7 +98,7 @@ def roc(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], caption: str) -> Fi
         axes.set(xscale="log", xlim=(smallest, 1), ylim=(-0.02, 1.02), xlabel="plain texts called marked", title=name)
         axes.legend(title="AUC", loc="lower right", fontsize="x-small", title_fontsize="x-small")
     panels[0, 0].set_ylabel("watermarked texts detected")
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Does ψ tell edited texts from plain ones?")
 
 
 def one_key(by_key: pd.DataFrame, shared: pd.DataFrame, n_texts: int, caption: str) -> Figure:

@@ -53,12 +53,12 @@ def schemes(names: Iterable[str]) -> dict[str, dict]:
 
 def caption(figure: Figure, text: str, title: str = "") -> Figure:
     """Finishes a figure: its title, the legends that are missing, panels side by side, and n, seeds and settings below."""
-    if title and len(figure.axes) == 1:
+    if title and len(figure.axes) == 1 and not (figure.axes[0].get_title() or figure.axes[0].get_title("left")):
         figure.axes[0].set_title(title)
     elif title:
         figure.suptitle(title, x=0.07, ha="left", fontsize="medium")
     _legends(figure.axes)
-    if len(figure.axes) > 1 and figure.get_layout_engine() is None:
+    if (len(figure.axes) > 1 or figure.get_suptitle()) and figure.get_layout_engine() is None:
         figure.tight_layout()
     figure.text(0.01, -0.035, textwrap.fill(text, 100), fontsize="small", color="0.35", va="top")
     return figure

@@ -32,7 +32,7 @@ def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: flo
     right.set_title(f"Level against K, λ' = {quantile:g}, α₀ = {alpha_0:g}")
     style.log_ticks(right, levels["n_tokens"])
     style.legend_beside(right)
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "Is the level of the token test exact?")
 
 
 def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -47,7 +47,7 @@ def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, c
     right.axhline(level, **style.DOTTED)
     right.set(xlabel=style.TOKENS, ylabel=f"share detected at level {level}", ylim=(-0.02, 1.03), title="Share detected against tokens")
     style.log_ticks(right, lengths["n_tokens"])
-    return style.caption(figure, caption)
+    return style.caption(figure, caption, "What do token keys cost, and what do they detect?")
 
 
 def choices(by_quantile: pd.DataFrame, by_alpha: pd.DataFrame, best: float, level: float, caption: str) -> Figure:

@@ -80,16 +80,25 @@ def save_figure(figure: "Figure", name: str, alt: str | None = None) -> "Figure"
 
 
 def _words(figure: "Figure") -> dict[str, str]:
-    """The figure in words, for its PNG file: its title, its caption, and between them each panel's title and axes."""
+    """The figure in words, for its PNG file: its title, its caption, and between them each panel's title and axes, and what the legends name."""
     title = figure.get_suptitle().strip()
-    caption = " ".join(text.get_text() for text in figure.texts if text.get_text() != figure.get_suptitle())
-    panels, headings = [], []
-    for axes in figure.axes:
-        labels = axes.get_ylabel() and f"{axes.get_ylabel()} against {axes.get_xlabel()}"
-        panels.append(", ".join(filter(None, [axes.get_title(), axes.get_title("left"), labels])))
+    caption = " ".join(" ".join(text.get_text().split()) for text in figure.texts if text.get_text().strip() != title)
+    panels, headings, named = [], [], {}
+    for axes in (axes for axes in figure.axes if axes.axison):
+        across, up = axes.get_xlabel().strip(), axes.get_ylabel().strip()
+        panels.append(_sentence([axes.get_title(), axes.get_title("left"), f"{up} against {across}" if up and across else up or across]))
         headings.append(axes.get_title("left") or axes.get_title())
-    description = " ".join(f"{part.rstrip('.')}." for part in [title, *panels, caption] if part)
+        named |= dict.fromkeys(" ".join(text.get_text().split()) for text in axes.get_legend().get_texts()) if axes.get_legend() else {}
+    legend = f"Legend: {'; '.join(filter(None, named))}." if any(named) else ""
+    description = " ".join(filter(None, [_sentence([title]), *panels, legend, _sentence([caption])]))
     return {"Title": title or next(filter(None, headings), ""), "Description": description, "Comment": caption}
+
+
+def _sentence(parts: list[str]) -> str:
+    """The parts that say something as one sentence; what follows a question begins a new one."""
+    said = [stripped for part in parts if (stripped := " ".join(part.split()).rstrip(".,;:"))]
+    text = ", ".join(said).replace("?, ", "? ")
+    return text + "." * (not text.endswith("?")) if text else ""
 
 
 def _folder() -> Path | None:

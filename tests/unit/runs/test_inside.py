@@ -103,6 +103,21 @@ def test_a_figure_carries_its_words_and_is_shown_once(run_dir, figure):
         assert image.text["Description"] == "Power grows with ψ, TPR against σ (weight units). n = 64 texts, seed 0."
 
 
+def test_the_description_of_a_figure_has_no_holes(run_dir):
+    figure, (left, right, empty) = plt.subplots(1, 3)
+    left.plot([1], label="right key")
+    left.set(title="Does it fall?", ylabel="median p", xlabel="")
+    left.legend()
+    right.set(title="Measured,", xlabel="σ ")
+    empty.set_axis_off()
+    figure.suptitle("What survives?")
+    figure.text(0, 0, "8 texts,\nseed 0")
+    inside.save_figure(figure, "survival")
+    with Image.open(run_dir / "figures" / "survival.png") as image:
+        assert image.text["Description"] == "What survives? Does it fall? median p. Measured, σ. Legend: right key. 8 texts, seed 0."
+        assert image.text["Comment"] == "8 texts, seed 0"
+
+
 def test_a_figure_can_be_described_better(run_dir, figure):
     inside.save_figure(figure, "power", alt="A rising line.")
     with Image.open(run_dir / "figures" / "power.png") as image:

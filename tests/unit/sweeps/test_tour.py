@@ -1,18 +1,22 @@
 """The tour's page shows what every notebook gave, or that it failed, and needs nothing outside its folder."""
 
+import base64
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 
 import fake_dask
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
+from PIL import Image
 from small_notebooks import code, markdown, parameters, write
 
 from gaussmark_lib import cli, paths, stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import inside, kernel
 from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.sweeps import page as page_of
 from gaussmark_lib.sweeps.tour import tour
 
 CLAIM = r"""# {name}: one claim & more
@@ -46,7 +50,8 @@ def executed(tmp_path, monkeypatch) -> list[str]:
             nbformat.write(node, path)
             raise RuntimeError("<b>boom</b>")
         inside.headline("texts detected <at> level 0.05", stats.Estimate(0.93, 0.85, 0.98, 60))
-        inside.record({"p_value": 3.21e-5, "power": {"at 0.05": 0.9}})
+        claim = {"claim": "power", "outcome": "not held", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "expected": "at least 0.8", "needed": None}
+        inside.record({"p_value": 3.21e-5, "power": {"at 0.05": 0.9}, "trace": [71.25, 2.5], "claims": [claim]})
 
     monkeypatch.setattr(kernel, "execute", execute)
     return names
@@ -78,9 +83,13 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
     assert [stop.name for stop in done.failed] == ["01_bad", "02_none"]
     page = Page(done.page)
     assert "Zero: one claim & more" in page.text
-    assert "An alarm at level α rings\nrarely, where ⟨ξ, g⟩ is small." in page.text
+    assert "An alarm at level α rings\nrarely, where ⟨ξ,g⟩ is small." in page.text
+    assert len(page.all("math")) == 4, "formulas are set, in each of two claims"
     assert "Time:" not in page.text
-    assert "3.21e-05" in page.text
+    assert "Expected before the run: 1 not held" in page.text
+    assert "power✗ not held; expected at least 0.8\n0.50 (0.40 to 0.60), n = 9" in page.text
+    assert "3.21 × 10^−5" in page.text
+    assert "71.25" not in page.text[: page.text.index("Everything it recorded")], "lists are for who asks"
     assert "power · at 0.05" in page.text
     assert "RuntimeError: <b>boom</b>" in page.text
     assert "E\n<b>boom</b>" in page.text, "the traceback, without colours"
@@ -89,17 +98,57 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
     assert [attributes["id"] for attributes in page.all("article")] == ["00_good", "01_bad", "02_none"]
 
 
-def test_the_page_begins_with_the_headlines(tmp_path, executed):
+def test_the_page_begins_with_what_it_is_about_and_the_headlines(tmp_path, executed, monkeypatch):
+    monkeypatch.setattr(page_of, "QUESTIONS", {"Does it work?": "00_good", "At what price?": "01_bad", "How fast?": "99_none"})
     page = Page(tour(workers=1, progress=False, root=tmp_path / "runs").page)
-    assert [attributes["href"] for attributes in page.all("a")][:3] == ["#00_good", "#01_bad", "#02_none"]
-    top = page.text[page.text.index("What came out") : page.text.index("Each number with its interval")]
-    assert [line.strip() for line in top.splitlines() if line.strip()] == [
-        "What came out",
+    assert "ψ = ⟨ξ, G⟩ / (σ‖G‖)" in page.text[: page.text.index("One headline a notebook")]
+    lines = [line.strip() for line in page.text.splitlines() if line.strip()]
+    assert "Does it work? 93% texts detected <at> level 0.05 (85% to 98%), n = 60 · notebook 00" in lines
+    assert "At what price?" not in page.text, "its notebook failed"
+    at = next(i for i, line in enumerate(lines) if line.startswith("One headline a notebook"))
+    assert lines[at + 1 : at + 8] == [
         "Zero: one claim & more",
-        "texts detected <at> level 0.05: 0.93 (0.85 to 0.98), n = 60",
+        "texts detected <at> level 0.05",
+        "93% (85% to 98%), n = 60",
         "One: one claim & more",
+        "✗ failed",
         "02_none",
+        "✗ failed",
     ]
+    links = [attributes["href"] for attributes in page.all("a")]
+    assert links[:4] == ["#00_good", "#00_good", "#01_bad", "#02_none"]
+
+
+def test_one_file_has_all_but_the_notebooks(tmp_path, executed):
+    done = tour(workers=1, progress=False, root=tmp_path / "runs", single=tmp_path / "one.html")
+    whole, page = Page(done.page), Page(tmp_path / "one.html")
+    assert [image["src"][:23] for image in page.all("img")] == ["data:image/webp;base64,"] * 2
+    assert [image["alt"] for image in page.all("img")] == [image["alt"] for image in whole.all("img")]
+    assert all(link["href"].startswith("#") for link in page.all("a"))
+    with Image.open(BytesIO(base64.b64decode(page.all("img")[0]["src"][23:]))) as image, Image.open(next(done.dir.glob("figures/00*"))) as file:
+        assert image.size == file.size
+    for wrong in (tmp_path, tmp_path / "none" / "one.html", ""):
+        with pytest.raises(GaussMarkError, match="expected the name"):
+            tour(workers=1, progress=False, root=tmp_path / "runs", single=wrong)
+    assert len(list((tmp_path / "runs").glob("tour-*"))) == 1, "a wrong name is refused first"
+
+
+def test_an_executed_notebook_shows_the_pages_figures_and_its_links_lead_on(tmp_path, executed):
+    links = "[on](01_bad.ipynb#1) [the guide](../README.md) [the web](https://example.org) $x^2$"
+    good = paths.NOTEBOOKS / "00_good.ipynb"
+    write(good, markdown(CLAIM.format(name="Zero")), markdown(links), parameters(), code('runs.save_figure(figure, "power")'))
+    node = nbformat.read(good, as_version=4)
+    picture, widget = {"image/png": "AAAA", "text/plain": "<Figure>"}, {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "Panel"}
+    node.cells[-1].outputs = [nbformat.v4.new_output("display_data", data=data) for data in (picture, widget)]
+    nbformat.write(node, good)
+    page = Page(tour(workers=1, progress=False, root=tmp_path / "runs").dir / "notebooks" / "00_good.html")
+    assert [image["src"] for image in page.all("img")] == ["../figures/00_good-power.webp"]
+    assert page.all("img")[0]["alt"] == 'Power, TPR at "0.05" against tokens.'
+    assert [link["href"] for link in page.all("a")] == ["../index.html#00_good", "01_bad.html#1", "https://example.org"]
+    assert "the guide" in page.text
+    assert page.all("msup")
+    assert not page.all("script")
+    assert "Panel" not in page.text
 
 
 def test_the_page_is_whole_in_its_folder_and_accessible(tmp_path, executed):
@@ -121,7 +170,7 @@ def test_the_page_is_whole_in_its_folder_and_accessible(tmp_path, executed):
     assert "http" not in (folder / "index.html").read_text()
     assert not page.all("script")
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3")]
-    assert levels == [1, 2, 2, 2, 2]
+    assert levels == [1, 2, 2, 2]
     assert page.all("nav")[0]["aria-label"]
     assert "One: one claim" in Page(folder / "notebooks" / "01_bad.html").text
 
