@@ -104,9 +104,9 @@ OTHER = {
     "09_token_level_keys": {
         "seed": 1,
         "text": "licences",
-        "n_prompts": 3,
+        "n_prompts": 4,
         "n_tokens": 16,
-        "n_keys": 2,
+        "n_keys": 3,
         "lengths": [8],
         "alphas": [0.1, 0.5],
         "n_null_keys": 3,
