@@ -12,7 +12,7 @@ from gaussmark_lib.paths import DATA
 
 FOLDER = DATA / "doclm"
 CHOICES = ["model.layers.4.mlp.down_proj.weight", "model.layers.2.mlp.up_proj.weight", "model.layers.5.mlp.gate_proj.weight"]
-N_PROMPTS, N_TOKENS = 40, 120
+N_PROMPTS, N_TOKENS = 48, 150
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from gaussmark_lib import generate, perturb, score, stats
 from gaussmark_lib.errors import PerturbedModelError
 from gaussmark_lib.perturb import Key, Watermark
 
-N_KEYS = 1200
+N_KEYS = 2000
 WM = Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
 PROMPT, RANDOM = tiny_models.random_ids(np.random.default_rng(0), 6, 40)
 KINDS = {"random": RANDOM, "one token": RANDOM[:1], "one token repeated": [5] * 40}

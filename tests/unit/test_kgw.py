@@ -94,7 +94,7 @@ def test_watermarked_text_is_found_and_more_with_a_larger_bias(model):
 def test_the_exact_tail_keeps_the_level_over_keys(model):
     """On random text, fresh keys: the realised level is the largest attainable one below the nominal (the test is discrete)."""
     responses = tiny_models.random_ids(np.random.default_rng(1), *[30] * 10)
-    tables = [SCHEME.rekeyed(seed).score(model, [[]] * 10, responses) for seed in range(100)]
+    tables = [SCHEME.rekeyed(seed).score(model, [[]] * 10, responses) for seed in range(200)]
     table = pd.concat(tables)
     table = table[table["n_scored"] == 29]
     attainable = distributions.binom.sf(np.arange(-1, 29), 29, 24 / 97)

@@ -40,7 +40,7 @@ def test_one_text_alone_is_its_own_score(model):
     table = tracing.author(model, prompts[:1], responses[:1], WM, KEYS).drop(columns="n_texts")
     expected = score.score(model, prompts[:1], responses[:1], WM, KEYS).drop(columns="text")
     assert table["key_id"].equals(expected["key_id"])
-    assert table.drop(columns="key_id").to_numpy() == pytest.approx(expected.drop(columns="key_id").to_numpy(float), rel=1e-5, abs=1e-6)
+    assert table.drop(columns="key_id").to_numpy() == pytest.approx(expected.drop(columns="key_id").to_numpy(float), rel=1e-6, abs=1e-6)
 
 
 def test_over_keys_it_is_standard_normal_also_where_texts_repeat(model):

@@ -40,6 +40,7 @@ def test_a_change_is_the_mean_over_texts_of_its_measure_less_that_of_the_plain_t
     assert (known["value"] <= known["high"]).all()
     assert (found.loc["KGW-2", "n"] == len(PROMPTS) * 2).all()
     assert (found.loc["GaussMark", "value"] == 0).all()
+    assert found.loc["GaussMark", ["low", "high"]].isna().all(axis=None)
     assert of_cross_entropy["KGW-2"].shape == (len(PROMPTS), 2)
     np.testing.assert_allclose(of_cross_entropy["KGW-2"].T.ravel(), nats, rtol=1e-4, atol=1e-6)
 

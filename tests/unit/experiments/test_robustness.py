@@ -144,7 +144,7 @@ def test_the_summary_is_what_it_says(table):
 @pytest.mark.usefixtures("no_table_of_selfhash")
 def test_the_level_holds_for_every_scheme_and_corruption():
     """n fresh keys and texts a cell; no cell's exact 99.99% interval lies above the nominal level (40 cells)."""
-    n = 24
+    n = 40
     rng = np.random.default_rng(5)
     prompts, human = tiny_models.random_ids(rng, *[5] * n), tiny_models.random_ids(rng, *[20] * n)
     chosen = {name: CHANGES[name] for name in ("substitute at random", "delete at the start", "resample spans", "no prompt")}
