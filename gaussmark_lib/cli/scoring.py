@@ -72,8 +72,7 @@ class Scoring:
         answers = [[row | {LAST: items[i].digest} for row in found[i]] for i in range(len(items))]
         if self.state_file:  # on the disk before anybody sees an answer
             self.state.notes[PENDING] = [[_name(item), rows] for item, rows in zip(items, answers, strict=True)]
-            if self.state.memory.n:  # until then nothing was said of the key
-                self.state.save(self.state_file)
+            self.state.save(self.state_file)
         return answers
 
     def new_warnings(self) -> Iterator[str]:

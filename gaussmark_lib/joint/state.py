@@ -84,13 +84,15 @@ class State:
         return self.memory
 
     def save(self, path: str | Path) -> None:
-        """Writes it whole or not at all, mode 0600, over an earlier one. StateError where it cannot be written."""
+        """Writes it whole or not at all, mode 0600, over an earlier one and over no other file. StateError where it cannot be written."""
         path = files.named(path, "cannot write the state", StateError)
         try:
             head = json.dumps({name: getattr(self, name) for name in HEAD})
         except (TypeError, ValueError, RecursionError) as error:
             raise StateError(f"notes: expected what JSON can hold, got {checks.shown(self.notes)} ({error})") from None
         try:
+            if path.is_file() and not _is_state(path):
+                raise StateError(f"{path}: expected a new name or an earlier state, got another file, which was left as it is; choose another name")
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as partial:  # which its owner alone can enter
                 whole = Path(partial) / "state"
                 tensors = _tensors(self.memory)
@@ -137,12 +139,21 @@ class State:
         return state
 
 
+def _is_state(path: Path) -> bool:
+    try:
+        with safe_open(path, "pt") as file:
+            return (file.metadata() or {}).get("format", "").startswith(FORMAT.rstrip("0123456789"))
+    except (OSError, SafetensorError):
+        return False
+
+
 def _sha256(head: str, tensors: Mapping[str, torch.Tensor]) -> str:
     """Of everything in the file: a state with one wrong bit would give wrong answers in silence."""
     digest = hashlib.sha256(head.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        if tensor.numel():  # an empty one has no bytes to look at
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

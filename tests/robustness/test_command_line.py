@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_lm
+from command_lines import answer
 from small_notebooks import parameters, write
 
 from gaussmark_lib import cli, gradients, models, paths, perturb, score
@@ -26,14 +27,6 @@ def key_file(tmp_path, monkeypatch) -> str:
     lm = tiny_lm.build()
     monkeypatch.setattr(models, "load", lambda name: lm)
     return str(perturb.bind(lm.model, WM, Key.from_seed(1)).save(tmp_path / "key.json"))
-
-
-def answer(capsys, *words: str) -> tuple[int, str, str]:
-    try:
-        code = cli.main(list(words))
-    except SystemExit as stopped:  # argparse's own
-        code = stopped.code
-    return code, *capsys.readouterr()
 
 
 NOTEBOOK, GRID, KEY = "NOTEBOOK", "GRID", "KEY"  # stand for files

@@ -22,20 +22,8 @@ DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]
 FOR_TESTS = [Requirement(text) for text in PROJECT["optional-dependencies"]["test"]]
 LOCK = "requirements.lock"
 TOP_LEVEL = {
-    *(
-        ".ci",
-        ".gitignore",
-        "CHANGELOG.md",
-        "CITATION.cff",
-        ".devcontainer",
-        "CONTRIBUTING.md",
-        "LICENSE",
-        "Makefile",
-        "README.md",
-        "SECURITY.md",
-        "environment.yml",
-    ),
-    *("pyproject.toml", "requirements.lock", "data", "gaussmark_lib", "notebooks", "papermill_runs", "tests"),
+    *(".ci", ".devcontainer", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md"),
+    *("environment.yml", "pyproject.toml", "requirements.lock", "data", "gaussmark_lib", "notebooks", "papermill_runs", "tests"),
 }
 
 

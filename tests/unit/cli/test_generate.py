@@ -3,10 +3,10 @@
 import json
 import math
 import warnings
-from pathlib import Path
 
 import pytest
 import tiny_lm
+from command_lines import lines
 
 from gaussmark_lib import cli, errors, generate, models, perturb
 from gaussmark_lib.cli import answers
@@ -39,14 +39,6 @@ def expected(lm, prompts: list[str], **options) -> list[str]:
         return [lm.decode(response) for response in generate.sample(lm.model, ids, N, **options)]
 
 
-def lines(path: Path, prompts: list[str], broken: dict[int, bytes] | None = None) -> str:
-    rows = [json.dumps({"prompt": prompt}).encode() for prompt in prompts]
-    for number, row in (broken or {}).items():
-        rows[number - 1] = row
-    path.write_bytes(b"\n".join(rows) + b"\n")
-    return str(path)
-
-
 def test_the_text_alone_is_printed(lm, key, capsys):
     code, out, err = write(capsys, "--key", key, "Returns the")
     assert (code, out) == (0, expected(lm, ["Returns the"])[0] + "\n")
@@ -63,7 +55,7 @@ def test_options_reach_the_library(lm, key, capsys, options):
 
 @pytest.mark.parametrize("batch", ["1", "2", "3", "16"])
 def test_prompts_from_everywhere_are_one_list_whatever_the_batch(lm, key, tmp_path, capsys, typed, batch):
-    file = lines(tmp_path / "prompts.jsonl", ["Values are", "", "Ends with\n"])
+    file = lines(tmp_path / "prompts.jsonl", ["Values are", "", "Ends with\n"], field="prompt")
     (tmp_path / "alone.txt").write_text("A list of\n")
     typed(b"Returns the\n")
     words = ["The function", "-", "--file", file, "--file", str(tmp_path / "alone.txt"), "--batch", batch]
@@ -102,7 +94,7 @@ BROKEN = {2: b"{", 3: b'{"text": "a"}', 4: b'{"prompt": 5}'}
 
 def test_what_cannot_be_continued_is_told_and_the_others_are_written_where_detect_reads_them(lm, key, tmp_path, capsys):
     prompts = ["a", "", "", "", "long " * 30, "b"]
-    file, out = lines(tmp_path / "p.jsonl", prompts, BROKEN), tmp_path / "texts.jsonl"
+    file, out = lines(tmp_path / "p.jsonl", prompts, BROKEN, field="prompt"), tmp_path / "texts.jsonl"
     code, printed, err = write(capsys, "--key", key, "--file", file, "--out", str(out), "--batch", "2")
     assert (code, printed) == (cli.PARTLY, "")
     for number, why in ((2, "expected a JSON object with a 'prompt' field"), (3, "'prompt' field"), (4, "to be a string"), (5, "expected at most")):
@@ -120,7 +112,7 @@ def test_what_cannot_be_continued_is_told_and_the_others_are_written_where_detec
 
 def test_an_interrupted_run_goes_on_and_other_texts_are_left_alone(lm, key, tmp_path, capsys, monkeypatch):
     prompts, out = ["a", "b", "c", "d", "e"], tmp_path / "texts.jsonl"
-    words = ["--key", key, "--file", lines(tmp_path / "p.jsonl", prompts, {3: b"no"}), "--out", str(out), "--batch", "2"]
+    words = ["--key", key, "--file", lines(tmp_path / "p.jsonl", prompts, {3: b"no"}, field="prompt"), "--out", str(out), "--batch", "2"]
     kept = answers.Kept.__call__
     with monkeypatch.context() as patch:
         patch.setattr(

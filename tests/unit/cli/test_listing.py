@@ -4,6 +4,7 @@ import json
 from importlib import metadata
 
 import pytest
+from command_lines import answer
 
 from gaussmark_lib import cli, paths
 from gaussmark_lib.cli import listing
@@ -12,23 +13,15 @@ from gaussmark_lib.runs import presets
 from gaussmark_lib.sweeps import grid
 
 
-def printed(capsys, *words: str) -> tuple[int, str, str]:
-    try:
-        code = cli.main(list(words))
-    except SystemExit as stopped:  # argparse's own
-        code = stopped.code
-    return code, *capsys.readouterr()
-
-
 def first_words(text: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines()]
 
 
 def test_notebooks_presets_and_grids_are_listed(capsys):
-    _, out, _ = printed(capsys, "list", "notebooks")
+    _, out, _ = answer(capsys, "list", "notebooks")
     assert first_words(out) == [path.stem for path in notebooks.numbered()]
     assert "Robustness" in out
-    listed = {what: first_words(printed(capsys, "list", what)[1]) for what in ("presets", "grids")}
+    listed = {what: first_words(answer(capsys, "list", what)[1]) for what in ("presets", "grids")}
     assert sorted(listed["presets"] + listed["grids"]) == sorted(path.stem for path in paths.PRESETS.glob("*.yaml"))
     assert listed["grids"] == presets.known("grid")
     assert "level_check_grid" in listed["grids"]
@@ -56,14 +49,14 @@ def test_records_are_listed_with_their_headlines(tmp_path, capsys):
     (tmp_path / "demo" / "5678.failed").mkdir()
     (tmp_path / "demo" / "5678.failed" / "status.json").write_text(json.dumps(status | {"status": "failed"}))
     (tmp_path / "sweep-9").mkdir()
-    _, out, _ = printed(capsys, "list", "records", "--records", str(tmp_path))
+    _, out, _ = answer(capsys, "list", "records", "--records", str(tmp_path))
     assert out.splitlines() == ["demo/1234  2026-01-02T03:04  texts found: 0.5 (0.25 to 0.75), n = 8", "sweep-9    a table of runs"]
-    _, out, _ = printed(capsys, "list", "--records", str(tmp_path / "empty"))
+    _, out, _ = answer(capsys, "list", "--records", str(tmp_path / "empty"))
     assert [line for line in out.splitlines() if line in (*listing.LISTS, "none")] == [*listing.LISTS, "none"]
 
 
 def test_the_version(capsys):
-    code, out, err = printed(capsys, "--version")
+    code, out, err = answer(capsys, "--version")
     assert (code, err) == (0, "")
     assert out.startswith(f"gaussmark {metadata.version('gaussmark')} (torch {metadata.version('torch')}, transformers ")
 
@@ -85,13 +78,13 @@ def test_the_version(capsys):
     ],
 )
 def test_what_a_misspelt_name_may_have_meant(capsys, words, meant):
-    code, out, err = printed(capsys, *words)
+    code, out, err = answer(capsys, *words)
     assert (code, out) == (cli.REFUSED, "")
     assert meant in err
 
 
 def test_what_is_near_nothing_gets_the_whole_list(capsys):
-    _, _, err = printed(capsys, "fly")
+    _, _, err = answer(capsys, "fly")
     assert "did you mean" not in err
     assert all(name in err for name in ("run", "generate", "detect", "list"))
 

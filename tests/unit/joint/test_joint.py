@@ -116,6 +116,26 @@ def test_the_state_is_its_owners_alone(saved):
         joint.State.load(saved)
 
 
+def test_a_state_of_no_text_is_kept_like_any_other(model, wm, tmp_path):
+    state = joint.State()
+    state.use(wm.on(model), KEYS)
+    state.save(tmp_path / "state")
+    assert joint.State.load(tmp_path / "state").n_texts == 0
+    joint.State().save(tmp_path / "unused")
+    assert joint.State.load(tmp_path / "unused").purpose is None
+
+
+def test_no_other_file_is_written_over(saved):
+    state, other = joint.State.load(saved), saved.with_name("thesis.txt")
+    for content in (b"years of work", b"", saved.read_bytes()[:40]):
+        other.write_bytes(content)
+        with pytest.raises(StateError, match=r"thesis.txt: expected a new name or an earlier state, got another file, which was left as it is"):
+            state.save(other)
+        assert other.read_bytes() == content
+    state.save(saved)
+    assert joint.State.load(saved).n_texts == 3
+
+
 def test_a_state_says_what_it_is_and_keeps_its_notes(saved):
     state = joint.State.load(saved)
     assert repr(state) == f"State(3 texts, 3 directions kept, keys {KEYS[0].key_id}, {KEYS[1].key_id})"

@@ -1,0 +1,24 @@
+"""What the tests of the command line share: call it as a shell would, and write the .jsonl files that it reads."""
+
+import json
+from pathlib import Path
+
+from gaussmark_lib import cli
+
+
+def answer(capsys, *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of ``gaussmark WORDS``."""
+    try:
+        code = cli.main(list(words))
+    except SystemExit as stopped:  # argparse's own
+        code = stopped.code
+    return code, *capsys.readouterr()
+
+
+def lines(path: Path, values: list[str], broken: dict[int, bytes] | None = None, field: str = "text") -> str:
+    """A .jsonl file with a row for each value, and broken lines at these numbers."""
+    rows = [json.dumps({field: value}).encode() for value in values]
+    for number, row in (broken or {}).items():
+        rows[number - 1] = row
+    path.write_bytes(b"\n".join(rows) + b"\n")
+    return str(path)
