@@ -7,14 +7,16 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from distributed import Client, Future, KilledWorker, as_completed
+from distributed.comm import CommClosedError
 from tqdm.auto import tqdm
 
 from gaussmark_lib.errors import ClusterError
@@ -23,6 +25,7 @@ from gaussmark_lib.sweeps import worker
 from gaussmark_lib.sweeps.worker import Outcome
 
 POLL = 0.5  # seconds between two looks at what has finished
+GONE = "the scheduler went away; finished runs have their records, and the same command goes on from there"
 REFRESH = 5  # seconds after which the bar is drawn again, even if nothing has finished
 
 
@@ -57,7 +60,8 @@ def run_all(
             index = waiting.popleft()
             job = jobs[index]
             arguments = _without_outputs(job.source), job.values, job.run_id, root, force
-            future = client.submit(worker.run_one, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", resources=resources)
+            with _answering():
+                future = client.submit(worker.run_one, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", resources=resources)
             running[future] = index
             finished.add(future)
             shown = 0.0
@@ -76,26 +80,37 @@ def run_all(
 def _counts(client: Client, recorded: int, outcomes: list[Outcome]) -> str:
     recorded += sum(outcome.cached for outcome in outcomes)
     failed = sum(bool(outcome.error) for outcome in outcomes)
-    workers = len(client.nthreads())
+    with _answering():
+        workers = len(client.nthreads())
     return f"{recorded} from record, {failed} failed, {workers} worker{'s'[: workers != 1]}"
 
 
 def _outcome(future: Future) -> Outcome:
     try:
         return future.result()
-    except CancelledError:
-        raise ClusterError("the scheduler went away; finished runs have their records, and the same command goes on from there") from None
+    except (CancelledError, CommClosedError):
+        raise ClusterError(GONE) from None
     except KilledWorker as error:
         return Outcome(f"its worker died {error.allowed_failures + 1} times, each time with this run; it may need more memory than there is")
     except Exception as error:  # the worker could not even load what it was sent, for example
         return Outcome(f"{type(error).__name__}: {error}")
 
 
+@contextmanager
+def _answering() -> Iterator[None]:
+    """While Dask is asked for something: a scheduler that dies then shows as a broken line or as no answer in time."""
+    try:
+        yield
+    except OSError:
+        raise ClusterError(GONE) from None
+
+
 def _check_workers(client: Client, source: Notebook, root: Path) -> None:
     seen = root / f".sweep-{secrets.token_hex(6)}"
     seen.touch()
     try:
-        answers = client.run(worker.problem, _without_outputs(source), source.code, seen, on_error="return")
+        with _answering():
+            answers = client.run(worker.problem, _without_outputs(source), source.code, seen, on_error="return")
     finally:
         seen.unlink()
     if problems := [f"worker {address} {answer}" for address, answer in answers.items() if answer]:

@@ -5,6 +5,7 @@ from concurrent.futures import CancelledError
 import fake_dask
 import pytest
 from distributed import KilledWorker
+from distributed.comm import CommClosedError
 from small_notebooks import markdown, parameters, write
 from tqdm.auto import tqdm
 
@@ -60,15 +61,28 @@ def test_a_few_at_a_time_are_handed_out_in_order_and_named(jobs, tmp_path, monke
     [
         (KilledWorker("task", None, 3), "its worker died 4 times, each time with this run"),
         (TypeError("cannot load"), "TypeError: cannot load"),
+        (FileNotFoundError("no such folder there"), "FileNotFoundError: no such folder there"),
     ],
 )
 def test_what_dask_itself_raises_is_an_outcome_too(error, reason):
     assert submit._outcome(fake_dask.Future(error=error)).error.startswith(reason)
 
 
-def test_a_lost_scheduler_ends_the_sweep():
+LOST = [CommClosedError("reset by peer"), TimeoutError(), OSError("Timed out trying to connect")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [("result", CancelledError()), ("result", LOST[0]), *[(asked, error) for asked in ("run", "submit", "nthreads") for error in LOST]],
+)
+def test_a_scheduler_that_is_lost_while_anything_is_asked_ends_the_sweep(jobs, tmp_path, monkeypatch, asked, error):
+    def lost(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(fake_dask.Future if asked == "result" else fake_dask.Client, asked, lost)
     with pytest.raises(ClusterError, match="went away"):
-        submit._outcome(fake_dask.Future(error=CancelledError()))
+        _run(jobs, tmp_path, monkeypatch, lambda *arguments: Outcome())
+    assert list(tmp_path.glob(".sweep-*")) == []
 
 
 def test_a_worker_that_cannot_take_part_is_named_and_nothing_is_handed_out(jobs, tmp_path, monkeypatch):
