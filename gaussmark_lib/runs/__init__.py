@@ -24,6 +24,6 @@
 from gaussmark_lib.runs.ask import RunFailedError, find, reference, run
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.runs.inside import headline, record, save_figure, save_table
-from gaussmark_lib.runs.published import published
+from gaussmark_lib.runs.published import comparable, published
 
-__all__ = ["Run", "RunFailedError", "find", "headline", "published", "record", "reference", "run", "save_figure", "save_table"]
+__all__ = ["Run", "RunFailedError", "comparable", "find", "headline", "published", "record", "reference", "run", "save_figure", "save_table"]

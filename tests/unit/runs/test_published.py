@@ -4,11 +4,12 @@ import math
 import re
 
 import pytest
+from scipy.stats import norm
 
 from gaussmark_lib import paths
 from gaussmark_lib.errors import RecordError
 from gaussmark_lib.runs import presets, published
-from gaussmark_lib.runs.published import COLUMNS, FILE, _models, setting
+from gaussmark_lib.runs.published import COLUMNS, FILE, Z_95, _models, comparable, setting
 
 MODELS = ["meta-llama/Llama-3.1-8B", "mistralai/Mistral-7B-v0.1", "microsoft/Phi-3.5-mini-instruct"]
 SCHEMES = {"base", "GaussMark", "rank-reduced", "KGW-1", "KGW-2"}
@@ -55,6 +56,37 @@ def test_another_model_has_no_numbers_and_no_setting():
     assert list(published("doclm", "cross-entropy")) == COLUMNS
     assert setting("doclm") is None
     assert setting(MODELS[0], "KGW-1") is None
+
+
+def test_a_rise_is_the_difference_of_two_numbers_and_its_error_that_of_both():
+    (row,) = comparable(MODELS[0], "cross-entropy", "GaussMark", less="base").to_dict("records")
+    assert row["model"] == "Llama-3.1-8B"
+    assert row["value"] == pytest.approx(2.2331 - 2.1709)
+    assert row["high"] - row["value"] == pytest.approx(norm.ppf(0.975) * math.sqrt(0.0145**2 + 0.0149**2))
+    assert row["value"] - row["low"] == pytest.approx(row["high"] - row["value"])
+    assert abs(Z_95 - norm.ppf(0.975)) < 1e-15
+
+
+def test_another_model_stands_beside_all_of_the_papers():
+    rows = comparable("doclm", "win rate")
+    assert list(rows["model"]) == [name.split("/")[1] for name in MODELS]
+    assert list(rows["value"]) == [0.45, 0.50, 0.49]
+    assert rows[["low", "high"]].isna().all(axis=None), "the paper gives no error"
+
+
+def test_an_interval_without_a_value_is_drawn_at_its_middle_and_a_bound_stays_one():
+    (base,) = comparable(MODELS[2], "win rate", "base").to_dict("records")
+    assert (base["value"], base["low"], base["high"]) == (0.5, 0.46, 0.54)
+    (bound,) = comparable(MODELS[2], "max/min of ‖G‖", "base").to_dict("records")
+    assert math.isnan(bound["value"])
+    assert bound["most"] == 40
+
+
+@pytest.mark.parametrize(
+    ("quantity", "scheme", "less"), [("beauty", "GaussMark", None), ("cross-entropy", "KGW-1", None), ("win rate", "KGW-1", "x")]
+)
+def test_what_the_paper_does_not_have_is_an_empty_table(quantity, scheme, less):
+    assert comparable("doclm", quantity, scheme, less=less).empty
 
 
 def test_a_damaged_file_says_so(tmp_path):
