@@ -23,7 +23,7 @@ from torch.nn.functional import linear as matmul
 from transformers import PreTrainedModel
 
 from gaussmark_lib import checks, generate, keys, perturb, tokens, watermark
-from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
+from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.tokens import Texts
 
 Cell = tuple[perturb.Watermark, perturb.Key] | None  # None is the base model
@@ -126,22 +126,23 @@ def watermarked_rows(model: PreTrainedModel, noises: Noises, owner: Sequence[int
         InvalidModelError: in the forward pass, if the layer does not see the batch row by row.
     """
     sigma = torch.tensor([noises.sigma[i] for i in owner]).to(noises.unit[0])[:, None, None]
+    shape = [len(owner), 0]
     spans = [(number, len(list(rows))) for number, rows in groupby(noises.number[i] for i in owner)]
 
+    def measure(_, inputs, output):
+        shape[:] = output.shape[:2]
+
     def add(_, inputs, output):
-        [x] = inputs
-        if x.ndim != 3 or len(x) != len(owner):
-            raise InvalidModelError(
-                f"expected {noises.linear.name} to be applied to {len(owner)} rows × positions, got a shape {tuple(x.shape)};"
-                " sample one watermark at a time with perturb.watermarked()"
-            )
+        x = tokens.by_text(inputs[0], (len(owner), shape[1]), noises.linear.name)
         parts = zip(spans, x.split([n for _, n in spans]), strict=True)
-        extra = [matmul(rows, noises.unit[k]) if k >= 0 else output.new_zeros(*rows.shape[:-1], output.shape[-1]) for (k, _), rows in parts]
-        return torch.addcmul(output, sigma, torch.cat(extra))
+        extra = [matmul(rows, noises.unit[k]) if k >= 0 else x.new_zeros(*rows.shape[:-1], output.shape[-1]) for (k, _), rows in parts]
+        moved = torch.addcmul(output.view(*x.shape[:-1], -1), sigma, torch.cat(extra))
+        return moved.view(output.shape)
 
     with perturb.marked(model, f"{len(set(owner))} keys"):
-        handle = noises.linear.module.register_forward_hook(add)
+        handles = [model.get_input_embeddings().register_forward_hook(measure), noises.linear.module.register_forward_hook(add)]
         try:
             yield model
         finally:
-            handle.remove()
+            for handle in handles:
+                handle.remove()

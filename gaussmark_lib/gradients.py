@@ -12,8 +12,8 @@ A G that is zero in exact arithmetic is 1e-9 on some processors, so it counts as
 
     Σ_s ‖g_s‖‖y_s‖  ≤  64 ε Σ_s ‖∂ log p_θ(y | x)/∂u_s‖‖u_s‖
 
-Both sums bound what relative changes, of y and of u, do to log p. Where G is none, the left one is about ε times the right one, float32's ε even for
-bfloat16, since sums are formed in float32; elsewhere it is more than 1e-3 times the right one.
+Both sums bound what relative changes, of y and of u, do to log p. Where G is none, the left one is about ε times the right one (float32's ε, in which
+sums are formed, even for bfloat16); elsewhere it is more than 1e-3 times the right one.
 """
 
 import math
@@ -118,7 +118,7 @@ def frozen(model: PreTrainedModel) -> Iterator[None]:
 
 
 class Call(NamedTuple):
-    """One use of a layer in a forward pass: its place in the list, its input a, its output y, where the graph begins, and its block's output u."""
+    """One use of a layer in a forward pass: its place in the list, input a, output y, where the graph begins, and its block's output u."""
 
     layer: int
     a: Float[Tensor, "texts n d_in"]
@@ -127,21 +127,26 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def traced(linears: Sequence[models.Linear]) -> Iterator[list[Call]]:
-    """Inside the ``with``, each use of these layers is kept, in the order of the forward pass; their outputs require a gradient."""
+def traced(linears: Sequence[models.Linear], shape: tuple[int, int]) -> Iterator[list[Call]]:
+    """Inside the ``with``, each use of these layers in a pass over (texts, positions) is kept, in its order; their outputs require a gradient."""
     calls: list[Call] = []
 
     def keep(layer: int, _, inputs, output):
-        if not output.requires_grad:
-            output = output.detach().requires_grad_()
-        calls.append(Call(layer, inputs[0].detach(), output))
-        return output
+        a, y = (tokens.by_text(x, shape, linears[layer].name) for x in (inputs[0].detach(), output))
+        if not y.requires_grad:
+            y = y.detach().requires_grad_()
+        calls.append(Call(layer, a, y))
+        return y.view(output.shape)
 
     def keep_block(layer: int, _, inputs, output):
         u = output[0] if isinstance(output, tuple) else output
         last = max((i for i, call in enumerate(calls) if call.layer == layer), default=None)
-        if last is not None and isinstance(u, Tensor) and u.requires_grad and u.shape[:-1] == calls[last].y.shape[:-1]:
-            calls[last] = calls[last]._replace(u=u)
+        if last is not None and isinstance(u, Tensor) and u.requires_grad:
+            rows = u.unflatten(0, shape) if u is output and u.shape[:-1] == (math.prod(shape),) else u
+            if rows.shape[:-1] == calls[last].y.shape[:-1]:
+                calls[last] = calls[last]._replace(u=rows)
+            output = output if rows is u else rows.flatten(0, 1)
+        return output
 
     handles = [linear.module.register_forward_hook(partial(keep, layer)) for layer, linear in enumerate(linears)]
     handles += [linear.block.register_forward_hook(partial(keep_block, layer)) for layer, linear in enumerate(linears)]
@@ -216,35 +221,31 @@ class _Reading:
 
     def _batch(self, pairs: Sequence[Pair]) -> Iterator[_Prefix]:
         """The prefixes of one batch, numbered within it; each G is formed when it is asked for, and does not depend on the batch."""
-        with traced(self.linears) as calls:
+        with traced(self.linears, (len(pairs), max(len(x) + len(y) for x, y in pairs))) as calls:
             log_p, number = likelihood.token_log_p(self.model, pairs)
         used = {call.layer for call in calls} if log_p.requires_grad else set()
         if unused := [linear.name for layer, linear in enumerate(self.linears) if layer not in used]:
             raise DegenerateScoreError(f"expected texts that depend on {unused[0]}, but the model computes them without it; choose another weight")
-        ends = self._ends(max(len(y) for _, y in pairs))
+        ends = sorted(set(self.lengths or [max(len(y) for _, y in pairs)]))
         parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
         slopes = [backward(log_p * part, calls, retain_graph=part is not parts[-1]) for part in parts]
         log_liks = torch.stack([(log_p.detach().double() * part).sum(-1) for part in parts]).cumsum(0).tolist()
         return self._formed([call._replace(y=None, u=None) for call in calls], slopes, log_liks, pairs)  # the outputs hold the whole graph
-
-    def _ends(self, n_tokens: int) -> list[int]:
-        """Where the prefixes end, shortest first: after the wanted lengths, or after the whole text."""
-        return sorted(set(self.lengths or [n_tokens]))
 
     def _formed(self, inputs: Sequence[Call], slopes: Sequence[list[Slope]], log_liks: list[list[float]], pairs: Sequence[Pair]) -> Iterator[_Prefix]:
         """G = Σ_s g_s a_sᵀ, or 0 where that is rounding; a longer prefix adds its further tokens to the one before."""
         for row, (x, y) in enumerate(pairs):
             matrices: list[Tensor | float] = [0.0] * len(self.linears)
             felt: list[Tensor | float] = [0.0] * len(self.linears)
-            for part, end in enumerate(end for end in self._ends(len(y)) if end <= len(y)):
+            for part, end in enumerate(end for end in sorted(set(self.lengths or [len(y)])) if end <= len(y)):
                 n = len(x) + end
                 for call, slope in zip(inputs, slopes[part], strict=True):
-                    matrices[call.layer] = matrices[call.layer] + _outer(slope.g[row, :n], call.a[row, :n])
+                    matrices[call.layer] = matrices[call.layer] + outer(slope.g[row, :n], call.a[row, :n])
                     felt[call.layer] = felt[call.layer] + slope.felt[:, row].sum(-1)
                 exact = [torch.zeros_like(G) if is_rounding(of_G) else G for G, of_G in zip(matrices, felt, strict=True)]
                 yield _Prefix(row, end, log_liks[part][row], exact)
 
 
-def _outer(g: Float[Tensor, "n d_out"], a: Float[Tensor, "n d_in"]) -> Float[Tensor, "d_out d_in"]:
+def outer(g: Float[Tensor, "n d_out"], a: Float[Tensor, "n d_in"]) -> Float[Tensor, "d_out d_in"]:
     dtype = torch.promote_types(g.dtype, torch.float32)  # G has many more terms than bfloat16 has digits
     return g.to(dtype).T @ a.to(dtype)

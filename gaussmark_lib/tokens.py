@@ -1,5 +1,6 @@
 """Prompts and responses as token ids: checked once, at the door, then padded."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import index
@@ -7,6 +8,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
@@ -157,3 +159,21 @@ def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
     mask = [torch.ones_like(row) for row in ids]
     ids, mask = (pad_sequence(each, batch_first=True, padding_side=side).to(device) for each in (ids, mask))
     return ids, mask
+
+
+def by_text(x: Tensor, shape: tuple[int, int], name: str) -> Float[Tensor, "texts n d"]:
+    """What a layer sees or says, text by text. A mixture of experts may show a layer all positions of all texts in one row.
+
+    Args:
+        shape: (texts, positions) of the forward pass.
+
+    Raises:
+        InvalidModelError: the layer is shown another number of positions, as an expert that works on some of them only.
+    """
+    if x.ndim == 2 and len(x) == math.prod(shape):
+        return x.unflatten(0, shape)
+    if x.ndim != 3 or len(x) != shape[0]:
+        raise InvalidModelError(
+            f"expected {name} to be applied to {shape[0]} texts × {shape[1]} positions, got a shape {tuple(x.shape)}; choose another weight"
+        )
+    return x

@@ -1,4 +1,4 @@
-"""Random models of six architectures, small enough to check by the slow obvious way, and generic: no weight is at its initial 0 or 1.
+"""Random models of seven architectures, small enough to check by the slow obvious way, and generic: no weight is at its initial 0 or 1.
 
 All have a non-square MLP, fewer key heads than query heads where the architecture can (so that q, k and down_proj differ in shape),
 and weights large enough that the model is far from uniform.
@@ -22,12 +22,15 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
 )
 
 VOCAB = 97
 CONTEXT = 64
 
 _SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
 _IDS = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 _MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
@@ -35,6 +38,7 @@ _MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
     "mistral": lambda: MistralForCausalLM(MistralConfig(**_IDS, **_SIZES, sliding_window=12, tie_word_embeddings=False)),
     "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **_SIZES, tie_word_embeddings=False)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **_SIZES, tie_word_embeddings=True)),
+    "qwen2_moe": lambda: Qwen2MoeForCausalLM(Qwen2MoeConfig(**_IDS, **_SIZES, **_EXPERTS, tie_word_embeddings=False)),
     "gemma": lambda: GemmaForCausalLM(GemmaConfig(**_IDS, **_SIZES, head_dim=16, tie_word_embeddings=True)),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=32, n_layer=2, n_head=4, n_inner=48, bos_token_id=1, eos_token_id=2)
@@ -54,6 +58,12 @@ WEIGHTS = {  # of each: attention and MLP, first and last block
     "mistral": ["model.layers.0.self_attn.v_proj.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"],
     "phi3": ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.mlp.gate_up_proj.weight", "model.layers.1.mlp.down_proj.weight"],
     "qwen2": ["model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight", "model.layers.1.mlp.up_proj.weight"],
+    "qwen2_moe": [
+        "model.layers.0.self_attn.o_proj.weight",
+        "model.layers.0.mlp.shared_expert_gate.weight",
+        "model.layers.1.mlp.shared_expert.gate_proj.weight",
+        "model.layers.1.mlp.shared_expert.down_proj.weight",
+    ],
     "gemma": ["model.layers.0.self_attn.o_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.gate_proj.weight"],
     "gpt2": ["transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"],
 }

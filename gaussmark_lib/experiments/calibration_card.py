@@ -14,7 +14,7 @@ COLUMNS = {  # of a card's table of kinds
     "keys": "other keys, drawn at random and tried on the same texts; mean, sd, q95 and max are over them",
     "mean cosine": "mean cosine of two texts' gradients",
     "one factor": "share of the gradients' variance along their first common direction",
-    "residual": "median share of a text's direction that lies outside the span of the earlier texts'",
+    "residual": "median length of the part of a text's unit direction outside the span of the earlier texts'",
     "mean": "mean over the other keys of the share that one key calls marked by ψ",
     "sd": "its standard deviation",
     "sd predicted": "that standard deviation from the cosines alone",

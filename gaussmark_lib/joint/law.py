@@ -4,7 +4,7 @@ With k_i the vector of ⟨u_i, u_j⟩ over the earlier texts j < i and K_{<i} th
 
     r_i = (ψ_i − k_iᵀK_{<i}⁻¹ψ_{<i}) / s_i,   s_i² = ⟨u_i, u_i⟩ − k_iᵀK_{<i}⁻¹k_i
 
-and s_i ∈ [0, 1] its *residual*: the share of the direction u_i that lies outside the span of the earlier ones. In the factor K = LLᵀ, row i of L
+and s_i ∈ [0, 1] its *residual*: the length of the part of u_i that lies outside the span of the earlier ones. In the factor K = LLᵀ, row i of L
 is (l_i, s_i) with l_i = L_{<i}⁻¹k_i, and r = L⁻¹ψ: one triangular solve a text.
 
 **Proposition 1 (one key, exactly).** For texts that do not depend on z, the innovations are independent N(0, 1) over the draw of the one z.
@@ -17,7 +17,8 @@ z. Then r_i is N(0, 1) given all of them, so that all r_i are independent N(0, 1
 before j. Given the history, z is normal outside span(v_1 … v_{i−1}), as it was at first: an independent coordinate for each direction there. Text
 i, and so v_i, is fixed given the history, and orthogonal to that span. So r_i is one of those coordinates. ∎
 It needs *every* number ever answered with the key to be a function of the r_j in the memory, and a text that carries no trace of z otherwise: the
-asker holds no marked text.
+asker holds no marked text. So a text with a residual that counts as none is answered with l_iᵀr, which the memory knows, and not with its ψ: the
+difference of two answers, divided by a small residual, would give ⟨z, v⟩ in a direction v that nobody remembers.
 
 Inner products are sums in float64 of the same stored float32 vectors, for K and for ψ: their rounding changes the test's power, and not its law.
 """

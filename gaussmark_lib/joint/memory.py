@@ -24,10 +24,11 @@ AT_A_TIME = 1 << 24  # numbers of memory that are asked for together
 
 
 class Answer(NamedTuple):
-    """What a text says under each of K keys. ``repeats`` is the place of the earlier text that it repeats, −1 if there is none; ``kept``: whether
-    it found room.
+    """What a text says under each of K keys. ``psi`` is what may be answered: where nothing is new, what the memory expects of it. ``repeats`` is the
+    place of the earlier text that it repeats, −1 if there is none; ``kept``: whether it found room.
     """
 
+    psi: Float[np.ndarray, " k"]
     innovation: Float[np.ndarray, " k"]
     p_given: Float[np.ndarray, " k"]
     residual: float
@@ -71,7 +72,8 @@ class Memory:
         if residual > law.NOTHING_NEW:
             innovation = (psi - coordinates @ self.innovations) / residual
         else:
-            residual, innovation = 0.0, np.full(len(psi), np.nan) if earlier is None else self.innovations[earlier]
+            residual, psi = 0.0, coordinates @ self.innovations  # nothing that the memory does not hold
+            innovation = np.full(len(psi), np.nan) if earlier is None else self.innovations[earlier]
         p_given = np.nan_to_num(norm.sf(innovation), nan=1.0) if earlier is None else self.p_given[earlier]
         correlation, kept = 0.0, bool(residual) and self.n < self.most
         if kept:
@@ -80,7 +82,7 @@ class Memory:
                 self.said.add(self.n - 1, runs)
         elif residual and place != GIVEN:
             correlation = self._count(u, coordinates, residual)
-        return Answer(innovation, p_given, residual, GIVEN if earlier is None else self.places[earlier], correlation, kept)
+        return Answer(psi, innovation, p_given, residual, GIVEN if earlier is None else self.places[earlier], correlation, kept)
 
     def to(self, device: torch.device) -> None:
         """Moves the directions to where the model computes."""

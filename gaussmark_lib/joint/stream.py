@@ -62,14 +62,14 @@ def sequence(
         state: what was asked before. **It is extended**; without one, the stream begins here and is forgotten.
         given: prompts and responses of reference texts, human and of the stream's kind: what they have in common is then known before the first text.
         batch_size: as ``score.score``. A stream that is resumed from a saved state gives the same bits as in one go where it was cut at a multiple
-            of it.
+            of it, as long as the noises of all keys fit in memory (``score.HELD``); otherwise the last digits may differ.
 
     Returns:
-        One row per text × key, texts in the order given: ``score.score``'s columns, then ``innovation`` (r, N(0, 1) given all answers before),
-        ``p_given`` (the p-value to act on: 1 − Φ(r), or that of the earlier text that this one repeats), ``residual`` (s, 0 where nothing is new:
-        r is then that of the text it repeats, or NaN and p = 1 where several together had said it all), ``e_value`` (e_i), ``log_e`` (natural log of
-        E_n so far), ``repeats`` (the place in the stream, from 0, of the text that it repeats, or −1), ``correlation`` (with the innovations before:
-        0 within the state's budget, beyond it the mean).
+        One row per text × key, texts in the order given: ``score.score``'s columns (ψ is what the memory expects of it where nothing is new), then
+        ``innovation`` (r, N(0, 1) given all answers before), ``p_given`` (the p-value to act on: 1 − Φ(r), or that of the earlier text that this
+        one repeats), ``residual`` (s, 0 where nothing is new: r is then that of the text it repeats, or NaN and p = 1 where several together had
+        said it all), ``e_value`` (e_i), ``log_e`` (natural log of E_n so far), ``repeats`` (the place in the stream, from 0, of the text that it
+        repeats, or −1), ``correlation`` (with the innovations before: 0 within the state's budget, beyond it the mean).
 
     Raises:
         StateError: a state of another weight, model or set of keys; StatisticsError: a share outside (0, 1); and the errors of ``score.score``.
@@ -92,7 +92,7 @@ def sequence(
     for text in reader.texts(pairs, failed if on_error == "record" else None):
         answer = memory.ask(text.direction, text.psi, text.runs, state.n_texts)
         rows.append(
-            score.rows([text.facts], text.psi[None], ids).assign(**_evidence(text.facts["grad_norm"], answer, reader.wm.sigma, share, state, ids))
+            score.rows([text.facts], answer.psi[None], ids).assign(**_evidence(text.facts["grad_norm"], answer, reader.wm.sigma, share, state, ids))
         )
         state.n_texts += 1
     rows += [score.failure(text, responses[text], keys) for text in failed]
@@ -113,7 +113,8 @@ def _evidence(grad_norm: float, answer: Answer, sigma: float, share: float, stat
         for key_id, gain in zip(ids, log_bets(r, promised, share).tolist(), strict=True):
             state.log_e[key_id] += gain
     e_value = np.exp(np.minimum(promised * r - promised**2 / 2, 700.0))  # float64 ends at exp(709)
-    return answer._asdict() | {"e_value": e_value, "log_e": [state.log_e[key_id] for key_id in ids]}
+    columns = {name: value for name, value in answer._asdict().items() if name != "psi"}
+    return columns | {"e_value": e_value, "log_e": [state.log_e[key_id] for key_id in ids]}
 
 
 def _references(model: PreTrainedModel, given: tuple[Texts, Texts] | None) -> Mapping[int, Pair]:

@@ -63,11 +63,11 @@ def _in_one_pass(model: PreTrainedModel, wm: PlacedWatermark, key: Key, batch: _
     seen: list[Float[Tensor, "texts positions d_in"]] = []
     with wm.linear.module.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0])):
         model(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False)
-    [a] = seen
+    [a] = [tokens.by_text(one, batch.ids.shape, wm.weight) for one in seen]
     extra = a.new_zeros(*a.shape[:-1], wm.linear.shape[0])
     for k, where in enumerate(batch.predicting):
         extra[where] = a[where] @ wm.project(keys.noise(wm, key, k)).to(a).T
-    with perturb.marked(model, key.key_id), wm.linear.module.register_forward_hook(lambda _, inputs, output: output + extra):
+    with perturb.marked(model, key.key_id), wm.linear.module.register_forward_hook(lambda _, inputs, output: output + extra.view(output.shape)):
         return divergence.log_p(model, batch.ids, batch.mask)
 
 

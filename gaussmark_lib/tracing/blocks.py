@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gaussmark_lib import likelihood, models
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
-from gaussmark_lib.gradients import Call, backward, frozen, is_rounding, traced
+from gaussmark_lib.gradients import Call, backward, frozen, is_rounding, outer, traced
 from gaussmark_lib.tokens import Pair
 from gaussmark_lib.watermark import PlacedWatermark
 
@@ -27,7 +27,7 @@ def gradients(pair: Pair, wm: PlacedWatermark, ends: Sequence[int], *, dtype: st
     """
     model = wm.model
     with models.computing_in(model, models.arithmetic(model, dtype)), frozen(model):
-        with traced([wm.linear]) as calls, _inputs(model.get_output_embeddings()) as heads:
+        with traced([wm.linear], (1, sum(map(len, pair)))) as calls, _inputs(model.get_output_embeddings()) as heads:
             log_p, _ = likelihood.token_log_p(model, [pair])
         if not log_p.requires_grad:
             raise DegenerateScoreError(f"expected a text that depends on {wm.weight}, but the model computes it without it; choose another weight")
@@ -44,7 +44,7 @@ def gradients(pair: Pair, wm: PlacedWatermark, ends: Sequence[int], *, dtype: st
             of_block = torch.zeros_like(root)
             of_block[:, first + start : first + end] = slope[:, first + start : first + end]
             gs = torch.autograd.grad(root, [call.y for call in calls], of_block, retain_graph=True, materialize_grads=True)
-            found.append(wm.project(sum(_outer(g[0], call.a[0]) for g, call in zip(gs, calls, strict=True))).flatten())
+            found.append(wm.project(sum(outer(g[0], call.a[0]) for g, call in zip(gs, calls, strict=True))).flatten())
     return torch.stack(found)
 
 
@@ -59,8 +59,3 @@ def _inputs(head: nn.Module | None):
         yield kept
     finally:
         handle.remove()
-
-
-def _outer(g: Float[Tensor, "n d_out"], a: Float[Tensor, "n d_in"]) -> Float[Tensor, "d_out d_in"]:
-    dtype = torch.promote_types(g.dtype, torch.float32)
-    return g.to(dtype).T @ a.to(dtype)

@@ -9,8 +9,9 @@ key. The p-value is P(max_I ψ_I ≥ t) under that law, for the largest ψ_I tha
 spans that share most of their blocks for strangers and is several times as large.
 
 The probability is simulated by importance sampling (Owen, Maximov and Chertkov, Electron. J. Stat. 13, 2019): choose a span at random, draw all ψ
-given that its own is at least t, and count how many are, S ≥ 1. Then (number of spans)·(1 − Φ(t))·mean(1/S) has the right mean at every t, and a
-relative error below 1/√n however small the probability is, where a plain simulation of n draws ends at 1/n.
+given that its own is at least t, and count how many are, S ≥ 1. Then B·mean(1/S), with Bonferroni's B = (number of spans)·(1 − Φ(t)), has the mean p
+at every t. Since 0 < 1/S ≤ 1, its relative standard deviation is at most √((B/p − 1)/n): a few percent however small p is, where a plain simulation
+of n draws ends at 1/n.
 """
 
 import math
@@ -54,7 +55,7 @@ def scan(
     Args:
         block: tokens a block; spans begin and end where blocks do. A block costs a backward pass below the head, and memory for its gradient.
         shortest, longest: of a span, in tokens; rounded up to whole blocks. By default one block, and the whole text. Both the same: a fixed window.
-        n_draws: simulated draws behind a p-value, whose relative error is at most 1/√n_draws. seed: of these draws.
+        n_draws: simulated draws behind a p-value; its relative standard deviation is at most √((bonferroni/p − 1)/n_draws). seed: of these draws.
 
     Returns:
         One row a text and key: ``text, key_id``; the span, ``start`` ≤ token < ``end``; its ``psi``; ``p_value``, exact over all spans;

@@ -116,7 +116,9 @@ def test_of_real_keys_too():
     keys = [Key.from_seed(i) for i in range(40)]
     table = joint.sequence(model, *pairs, WM, keys, xis=noises(model, WM, keys))
     assert kstest(table["innovation"], "norm").pvalue > 1e-3
-    assert np.corrcoef(columns(table, "innovation")).shape == (30, 30)
+    between = np.corrcoef(columns(table, "innovation"))[np.triu_indices(30, 1)]
+    assert abs(between.mean()) < 5 / np.sqrt(40 * len(between))
+    assert 0.7 < between.std() * np.sqrt(40) < 1.3
     means = columns(table, "psi").mean(0)
     assert means.std() > 3 / np.sqrt(30), "ψ of one key leans as a whole"
     assert columns(table, "innovation").mean(0).std() < 1.5 / np.sqrt(30)
@@ -144,4 +146,29 @@ def test_an_attacker_who_may_ask_moves_psi_and_not_the_innovation():
     psi, r = np.array(found).T
     assert psi.mean() > 2.5
     assert kstest(psi, "norm").pvalue < 1e-12
+    assert kstest(r, "norm").pvalue > 1e-3
+
+
+def amplified(n_asked: int, z: torch.Tensor, generator: torch.Generator) -> float:
+    """An attacker who asks for texts a hair beside one that was answered, solves for what lies between, and sums it: r of his last text."""
+    d, aside = len(z), 8e-4
+    memory = Memory(d, 1, 1 << 30)
+
+    def ask(u: torch.Tensor) -> tuple[float, float]:
+        answer = memory.ask(u, np.array([float(u.double() @ z)]), repeats.runs([]), 0)
+        return answer.psi.item(), answer.innovation.item()
+
+    u, *others = torch.linalg.qr(torch.randn(d, 1 + n_asked, generator=generator))[0].T
+    first, _ = ask(u)
+    forged = torch.zeros(d)
+    for v in others:
+        beside = torch.nn.functional.normalize(u + aside * v, dim=0)
+        along = (ask(beside)[0] - first * float(beside @ u)) / float(beside @ v)
+        forged += along * v
+    return ask(torch.nn.functional.normalize(forged, dim=0) if forged.norm() > 0 else others[0])[1]
+
+
+def test_texts_that_add_a_hair_to_earlier_ones_do_not_give_the_key_away():
+    generator = torch.Generator().manual_seed(0)
+    r = [amplified(12, torch.randn(60, generator=generator, dtype=torch.float64), generator) for _ in range(150)]
     assert kstest(r, "norm").pvalue > 1e-3
