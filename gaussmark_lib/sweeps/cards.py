@@ -47,7 +47,7 @@ def _words(run: Run, name: str) -> str:
     """The headline's sentence as it stands behind its number: 97% *of* texts; and a rise of the cross-entropy as one of the perplexity."""
     found = run.results["headline"]
     if findings.is_share(found):
-        return f"of {name.removeprefix('of ').replace(' that ', ' ', 1)}"
+        return f"of {name.removeprefix('of ').replace(' that raise ', ' raise ')}"
     if found.get("unit") == "nats a token" and "cross-entropy" in name:
         factor = math.expm1(found["value"])
         return f"{name}: about {abs(100 * factor):.2g}% {'more' if factor > 0 else 'less'} perplexity"

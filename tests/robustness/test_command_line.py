@@ -60,7 +60,7 @@ REFUSED = [
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "-1"], "expected a finite number > 0"),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "nan"], "expected a finite number > 0"),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1", "--rank-dropped", "-1"], "expected a whole number"),
-    (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1"], "no weight 'w'"),
+    (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1"], "lists all"),
     (["key", "new", "KEYS/new", "--weight", tiny_lm.WEIGHT, "--sigma", "1", "--rank-dropped", "99"], "leaves nothing"),
     (["key", "show", "KEYS/none"], "cannot read the key file"),
     (["key", "show", "KEYS"], "cannot read the key file"),
