@@ -110,5 +110,5 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
         raise GaussMarkError(f"expected at least one text to test, got none in {', '.join(map(inputs.spoken, arguments.texts))}")
     if many:
         earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
-        print(f"gaussmark: {n - failed:,} texts scored, {failed:,} could not be{earlier}", file=sys.stderr)
+        print(f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} scored, {failed:,} could not be{earlier}", file=sys.stderr)
     return PARTLY if failed + failed_before else 0

@@ -127,7 +127,7 @@ def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, ke
             failed, n = failed + len(bad), n + len(rows)
     if many:
         earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
-        print(f"gaussmark: {n - failed:,} texts written, {failed:,} could not be{earlier}", file=sys.stderr)
+        print(f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} written, {failed:,} could not be{earlier}", file=sys.stderr)
     return PARTLY if failed + failed_before else 0
 
 

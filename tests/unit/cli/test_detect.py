@@ -148,6 +148,8 @@ def test_what_one_text_lacks_is_said_with_the_name_of_its_file(keys, tmp_path, c
     for text, name in ((["empty.txt"], "empty.txt"), (["-"], "standard input"), (["--text", ""], "--text")):
         code, out, err = detect(capsys, "--key", keys[0], *words, *text)
         assert (code, out, err) == (cli.REFUSED, [], f"gaussmark: {name}: expected at least one token to score, got none\n")
+    (tmp_path / "one.txt").write_text(TEXTS[0])
+    assert "gaussmark: 1 text scored, 1 could not be" in detect(capsys, "--key", keys[0], *words, "one.txt", "empty.txt")[2]
     assert "expected at least one text to test, got none in none.jsonl" in detect(capsys, "--key", keys[0], *words, "none.jsonl")[2]
 
 
