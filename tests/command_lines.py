@@ -1,5 +1,6 @@
 """What the tests of the command line share: call it as a shell would, and write the .jsonl files that it reads."""
 
+import io
 import json
 from pathlib import Path
 
@@ -13,6 +14,23 @@ def answer(capsys, *words: str) -> tuple[int, str, str]:
     except SystemExit as stopped:  # argparse's own
         code = stopped.code
     return code, *capsys.readouterr()
+
+
+class Terminal(io.StringIO):
+    """A terminal that is both standard output and standard error."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def screen(self) -> list[str]:
+        """What stands on it: behind a carriage return a line is written over."""
+        shown = []
+        for line in self.getvalue().split("\n"):
+            cells: list[str] = []
+            for part in line.split("\r"):
+                cells[: len(part)] = part
+            shown.append("".join(cells).rstrip())
+        return shown
 
 
 def lines(path: Path, values: list[str], broken: dict[int, bytes] | None = None, field: str = "text") -> str:

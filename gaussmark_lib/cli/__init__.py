@@ -2,7 +2,7 @@
 
 =============  ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``
-``listing``    ``list``: which notebooks, presets, grids and records there are
+``listing``    ``list``: which notebooks, presets, grids, clusters and records there are, and a model's weights
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``
 ``audit``      ``audit``: a key's calibration card
 ``generate``   ``generate``: text under a key's watermark
@@ -23,7 +23,7 @@ import os
 import sys
 
 from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks
-from gaussmark_lib.cli.arguments import FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version
+from gaussmark_lib.cli.arguments import COMMAND, FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version, in_a_shell
 from gaussmark_lib.errors import GaussMarkError
 
 __all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         print(end="", flush=True)  # a closed pipe or a full disk is noticed here, and not at the interpreter's end
         return code
     except GaussMarkError as error:
-        print(f"gaussmark: {error}", file=sys.stderr)
+        print(f"gaussmark: {in_a_shell(error, getattr(arguments, 'model', None))}", file=sys.stderr)
         return REFUSED
     except OSError as error:
         print(f"gaussmark: {error}", file=sys.stderr)
@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130 interrupted.",
     )
     top.add_argument("--version", action=Version, help="print the versions of this, torch, transformers and numpy")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(title="commands", metavar=COMMAND, required=True)
     for group in (notebooks, listing, keys, generate, detect, audit):
         group.add(commands)
     return top

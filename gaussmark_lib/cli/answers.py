@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -100,13 +101,13 @@ def sentences(row: Row) -> str:
     if "user" in row:
         return _named(row)
     digits = -row["log10_p"]
-    p = f"{row['p_value']:.3g}" if digits < 300 else f"1e-{digits:.0f}"  # beyond the smallest float
-    odds = f"{row['p_value']:.0%}" if digits < 1 else f"one in {10**digits:,.0f}" if digits < 9 else f"about one in 1e{digits:.0f}"
+    p = f"{row['p_value']:.3g}" if digits < 300 else _scientific(-digits, 3)  # beyond the smallest float
+    odds = f"{row['p_value']:.0%}" if digits < 1 else f"about one in {_large(digits)}"
     first = f"p = {p}  (ψ = {row['psi']:.3f}, log10 p = {row['log10_p']:.2f}, {_length(row)}, key {row['key_id']})"
     if row.get("p_given") is not None:
         first = f"p = {row['p_given']:.3g} given what was answered before; alone {first}"
     verdict = f"{row['verdict'].capitalize()} at level {row['level']:g}: " if "verdict" in row else ""
-    lines = [verdict + first, f"If this text had been written without the key, {odds} of all keys would score it as high as this one does."]
+    lines = [verdict + first, f"If this text had been written without the key, {odds} of all keys would score it at least as high as this one does."]
     if "power" in row:
         power = f"{row['power']:.2f}" if row["power"] < 0.995 else "above 0.99"
         lines += [f"A text that carries the key and is like this one is detected with probability {power}."]
@@ -118,8 +119,23 @@ def sentences(row: Row) -> str:
 def _named(row: Row) -> str:
     p = f"{row['p_value']:.3g}"
     how = f"ψ = {row['psi']:.3f}, the next {row['runner_up'] or float('nan'):.3f}, {_length(row)}, key {row['key_id']}"
-    meaning = f"If this text had been written without the key, some user's key would score it as high with probability {p}."
+    meaning = f"If this text had been written without the key, some user's key would score it at least as high with probability {p}."
     return "\n".join([f"user {row['user']}, p = {p} over all users  ({how})", meaning, *row.get("warnings", ())])
+
+
+def _large(log10: float) -> str:
+    """10 to this power, at least 10, with two digits: 33, 1,500, 15 million, 3.5e10."""
+    number = float(f"{10 ** min(log10, 9):.2g}")
+    if number >= 1e9:
+        return _scientific(log10, 2)
+    return f"{number / 1e6:g} million" if number >= 1e6 else f"{number:,.0f}"
+
+
+def _scientific(log10: float, n: int) -> str:
+    """10 to this power with n digits, also where no float is that large or small."""
+    power = math.floor(log10)
+    digits = f"{10 ** (log10 - power):.{n}g}"
+    return f"1e{power + 1}" if digits == "10" else f"{digits}e{power}"
 
 
 def _length(row: Row) -> str:

@@ -3,6 +3,8 @@
 import argparse
 import difflib
 import re
+import shlex
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 
 REFUSED, FAILED, PARTLY, INTERRUPTED = 2, 1, 3, 130  # exit codes; 0 is success
+COMMAND, ACTION = "COMMAND", "ACTION"  # how usage calls them
 MODEL = {"default": "doclm", "help": "base model: doclm, a folder or a hub id"}
 KEY = {"metavar": "KEY", "required": True, "help": "key file"}
 
@@ -26,10 +29,19 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> Any:
+        if message.endswith((f"required: {COMMAND}", f"required: {ACTION}")):  # nothing was asked for
+            self.print_help(sys.stderr)
+            self.exit(REFUSED)
         if match := re.search(r"(invalid choice: '(.*)') \(choose from (.*)\)$", message):
             near = difflib.get_close_matches(match[2], re.findall(r"[\w-]+", match[3]), n=3)
             message = f"{message[: match.end(1)]}{_meant(near)}" if near else message
         super().error(message)
+
+
+def in_a_shell(error: Exception, model: str | None) -> str:
+    """An error's message, where the library's advice is a call in Python, with the command that does the same."""
+    named = f" --model {shlex.quote(model)}" if model and model != MODEL["default"] else ""
+    return str(error).replace("models.watermarkable(model) lists", f"`gaussmark list weights{named}` lists")
 
 
 def _meant(near: list[str]) -> str:

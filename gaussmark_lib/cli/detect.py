@@ -85,29 +85,30 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
     """Tests all texts, a batch at a time, and says how it went."""
     from tqdm import tqdm
 
-    from gaussmark_lib.cli import answers
+    from gaussmark_lib.cli import answers, inputs
 
     failed = n = 0
     with answers.Kept(arguments.out, scoring.per_text) if arguments.out is not None else nullcontext() as kept:
         before, failed_before = kept.skipped(items) if kept else (0, 0)
-        with tqdm(desc="testing", unit="text", initial=before, file=sys.stderr, disable=not many) as progress:
+        with tqdm(desc="testing", unit=" texts", initial=before, file=sys.stderr, disable=None if many else True) as progress:
             for batch in iter(lambda: list(islice(items, arguments.batch)), []):
                 found = scoring(batch)
                 bad = [row for rows in found for row in rows if "error" in row]
                 if bad and not many:
-                    raise GaussMarkError(bad[0]["error"])
+                    raise GaussMarkError(f"{inputs.spoken(bad[0]['text'] if arguments.texts else '--text')}: {bad[0]['error']}")
                 said = [f"{row['text']}: {row['error']}" for row in bad] + list(scoring.new_warnings())
                 for line in said:
                     progress.write(f"gaussmark: {line}", file=sys.stderr)
                 if kept:
                     kept(found)
                 else:
+                    progress.clear()  # the answers are not to stand behind the bar
                     answers.printed(found, as_json=arguments.json, alone=not many)
                 failed, n = failed + len(bad), n + len(found)
                 progress.update(len(found))
     if not n + before:
-        raise GaussMarkError("expected at least one text to test, got none")
+        raise GaussMarkError(f"expected at least one text to test, got none in {', '.join(map(inputs.spoken, arguments.texts))}")
     if many:
         earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
-        print(f"gaussmark: {n - failed:,} texts scored, {failed:,} could not be{earlier}", file=sys.stderr)
+        print(f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} scored, {failed:,} could not be{earlier}", file=sys.stderr)
     return PARTLY if failed + failed_before else 0

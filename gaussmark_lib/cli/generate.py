@@ -73,7 +73,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     items = list(_items(arguments))
     many = len(items) != 1 or inputs.are_many([*arguments.file, *(["-"] if "-" in arguments.prompts else [])], lines=arguments.jsonl)
     if not items:
-        raise GaussMarkError("expected at least one prompt, got none")
+        raise GaussMarkError(f"expected at least one prompt, got none in {', '.join(map(inputs.spoken, arguments.file or arguments.prompts))}")
     if items[0].error and not many:
         raise GaussMarkError(items[0].error)
     key = Key.load(arguments.key)
@@ -106,25 +106,28 @@ def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, ke
     """Writes all texts, a batch at a time, and says how it went."""
     from tqdm import tqdm
 
+    from gaussmark_lib.cli import inputs
+
     left = iter(asked)
     before, failed_before = kept.skipped(left) if kept else (0, 0)
     failed = n = 0
     total = (len(asked) - before) * arguments.tokens
-    with tqdm(desc="writing", unit="token", total=total, file=sys.stderr, leave=False, delay=DELAY) as bar:
+    with tqdm(desc="writing", unit=" tokens", total=total, file=sys.stderr, leave=False, delay=DELAY, disable=None) as bar:
         for batch in iter(lambda: list(islice(left, arguments.batch)), []):
             rows = write(batch, bar.update)
             for row in (bad := [row for row in rows if "error" in row]):
                 if not many:
-                    raise GaussMarkError(row["error"])
+                    raise GaussMarkError(f"{inputs.spoken(row['name'])}: {row['error']}")
                 bar.write(f"gaussmark: {row['name']}: {row['error']}", file=sys.stderr)
             if kept:
                 kept([[row] for row in rows])
             else:
+                bar.clear()  # the texts are not to stand behind the bar
                 _print(rows, as_json=arguments.json, alone=not many)
             failed, n = failed + len(bad), n + len(rows)
     if many:
         earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
-        print(f"gaussmark: {n - failed:,} texts written, {failed:,} could not be{earlier}", file=sys.stderr)
+        print(f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} written, {failed:,} could not be{earlier}", file=sys.stderr)
     return PARTLY if failed + failed_before else 0
 
 
@@ -154,7 +157,7 @@ def _writing(arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
             tokens.check_fits(model, len(ids), n, "the prompt")
             return ids
         except GaussMarkError as error:
-            return str(error)
+            return str(error).removeprefix("the prompt: ")  # who reads it is told its name
 
     def write(batch: Sequence[Asked], advance: Any) -> list[Row]:
         prompts = {one.row: encoded(one) for one in batch}

@@ -37,6 +37,11 @@ class Item(NamedTuple):
         return hashlib.sha256(whole).hexdigest()[:16]
 
 
+def spoken(name: str) -> str:
+    """The name of a text or file as an error says it."""
+    return "standard input" if name == "-" else name
+
+
 def items(names: Sequence[str], *, lines: bool = False, field: str = "text") -> Iterator[Item]:
     """The texts of these files and folders, in order; with ``lines``, standard input (-) is read as .jsonl. Names are checked at once.
 

@@ -4,14 +4,14 @@ import argparse
 import os
 from typing import Any
 
-from gaussmark_lib.cli.arguments import KEY, MODEL, command
+from gaussmark_lib.cli.arguments import ACTION, KEY, MODEL, command
 from gaussmark_lib.errors import GaussMarkError
 
 
 def add(commands: Any) -> None:
     """Adds these commands to the parser."""
     key = commands.add_parser("key", help="make and look at key files", description="Makes and shows key files.")
-    actions = key.add_subparsers(title="actions", metavar="ACTION", required=True)
+    actions = key.add_subparsers(title="actions", metavar=ACTION, required=True)
     new = command(actions, "new", _new, "make a key for one weight of one model")
     new.add_argument("path", metavar="PATH", help="key file to write; never overwritten, readable by you only")
     new.add_argument("--weight", required=True, help="full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight")

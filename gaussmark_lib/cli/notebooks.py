@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.cli import listing
-from gaussmark_lib.cli.arguments import FAILED, command
+from gaussmark_lib.cli.arguments import FAILED, command, in_a_shell
 from gaussmark_lib.errors import GaussMarkError
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gaussmark_lib import plan, runs
     from gaussmark_lib.runs import notebook as notebooks
     from gaussmark_lib.runs.stopping import stoppable
+    from gaussmark_lib.sweeps import findings
 
     notebook = notebooks.load(arguments.notebook)
     if arguments.parameters:
@@ -100,12 +101,12 @@ def _run(arguments: argparse.Namespace) -> int:
         with stoppable():
             run = runs.run(notebook, preset | typed, force=arguments.force, root=arguments.records)
     except runs.RunFailedError as error:
-        print(f"gaussmark: {error}", file=sys.stderr)
+        print(f"gaussmark: {in_a_shell(error, (preset | typed).get('model'))}", file=sys.stderr)
         return FAILED
     how = f"answered from its record of {run.status['finished']}; --force runs it again" if run.cached else f"complete in {run.status['seconds']} s"
     print(f"{notebook.name}: {how}")
-    if run.headline:
-        print(f"  {run.headline[0]}: {run.headline[1]}")
+    if line := findings.headline(run):
+        print(f"  {line.name}: {line.said}")
     for name, value in run.numbers.items():
         print(f"  {name:32} {value}")
     print(run.dir)

@@ -96,7 +96,7 @@ class Scoring:
             tokens.checked_response(self.lm.model, tokens.checked_prompt(self.lm.model, before, "the prompt"), ids, "the text")
             return [before], [ids]  # a stream's law is that of whole texts
         except GaussMarkError as error:
-            return str(error)
+            return str(error).removeprefix("the text: ")  # who reads it is told the name of the file
 
     def _scored(self, texts: Sequence[Windows]) -> list[list[Row]]:
         whole = [(prompts[0], responses[0]) for prompts, responses in texts if len(prompts) == 1]

@@ -10,6 +10,7 @@ from gaussmark_lib.runs import ask
 from gaussmark_lib.runs.folder import Run
 
 MOST, FEWEST = 6, 3  # lines of a notebook
+FEWEST_OF_INTERVAL = 6  # values whose range holds the median with 95%: 1 − 2/2⁶ ≥ 0.95
 ALIKE = 0.8  # of two names of quantities, as difflib has it: "docs: alarms over keys" and "source: alarms over keys"
 ORDER = ("not held", "held", "too little data")  # a reader should see first what did not come out as expected
 SHOWN = {"held": "✓ held", "not held": "✗ not held", "too little data": "? too little data"}
@@ -27,19 +28,37 @@ class Line:
     reference: str = ""
 
     @property
+    def said(self) -> str:
+        return f"{self.value} {self.basis}".strip()
+
+    @property
     def verdict(self) -> str:
         return SHOWN.get(self.outcome, self.outcome)
 
 
 def headline(run: Run | None) -> Line | None:
-    """The number that the notebook is about. A number without a unit whose interval lies in [0, 1] is a share, and is given in percent."""
+    """The number that the notebook is about; a share is given in percent."""
     found = run and run.results.get("headline")
     if not (_is_estimate(found) and "sentence" in found):
         return None
-    ends = (found["low"], found["high"])
-    share = not found.get("unit") and None not in ends and 0 <= ends[0] <= ends[1] <= 1
-    value, basis = rounded(found, percent=share)
+    value, basis = rounded(found, percent=is_share(found))
     return Line(found["sentence"], f"{value} {found.get('unit') or ''}".strip(), basis)
+
+
+def sigma(run: Run | None) -> float | None:
+    """The σ of the notebook's GaussMark watermark, where it recorded exactly one."""
+    results = run.results if run else {}
+    found = results.get("σ", results.get("sigma"))
+    found = found.get("GaussMark") if isinstance(found, dict) else found
+    return found if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found) else None
+
+
+def is_share(estimate: dict[str, Any]) -> bool:
+    """Whether it is a part of n trials: without a unit, its interval in [0, 1], and n times it a whole number, which a ratio of two times is not."""
+    low, high, n = (estimate.get(name) for name in ("low", "high", "n"))
+    if estimate.get("unit") or None in (estimate["value"], low, high, n) or not 0 <= low <= high <= 1:
+        return False
+    return abs((count := estimate["value"] * n) - round(count)) < 1e-9 * n
 
 
 def verdicts(run: Run | None, notebook: str) -> list[Line]:
@@ -82,7 +101,7 @@ def rounded(estimate: dict[str, Any], *, percent: bool = False) -> tuple[str, st
     >>> rounded({"value": 0.0510416, "low": 0.0416293, "high": 0.0618532, "n": 1920}, percent=True)
     ('5.1%', '(4.2% to 6.2%), n = 1,920')
     >>> rounded({"value": -1.2345, "low": None, "high": None, "n": 4})
-    ('−1.23', '(no interval), n = 4')
+    ('−1.23', '(n = 4, too few for an interval)')
     """
     value, low, high = (item and item * (100 if percent else 1) for item in (estimate["value"], estimate["low"], estimate["high"]))
     n = f"n = {estimate['n']:,}" if estimate.get("n") is not None else ""
@@ -92,8 +111,11 @@ def rounded(estimate: dict[str, Any], *, percent: bool = False) -> tuple[str, st
     decimals = max(1 - math.floor(math.log10(width)), int(abs(value) < 10 and not percent)) if width > 0 else None
 
     def shown(number: float) -> str:
-        return _three(number) if decimals is None or decimals > 6 else _number(number, max(0, decimals)) + "%" * percent
+        digits = _three(number) if decimals is None or decimals > 6 else _number(number, max(0, decimals))
+        return digits + "%" * percent
 
+    if None in (low, high) and n and estimate["n"] < FEWEST_OF_INTERVAL:
+        return shown(value), f"({n}, too few for an interval)"
     interval = f"({shown(low)} to {shown(high)})" if low is not None and high is not None else "(no interval)"
     return shown(value), ", ".join(filter(None, [interval, n]))
 

@@ -115,7 +115,7 @@ def sweep(
     records.check(target)
     answers = {run_id: run for run_id in runs if (run := records.load(root / source.name / run_id))}
     cached, outcomes = len(answers), {}
-    with tqdm(total=len(runs), initial=cached, desc=source.name, unit="run", smoothing=0, disable=not progress) as bar:
+    with tqdm(total=len(runs), initial=cached, desc=source.name, unit=" runs", smoothing=0, disable=not progress) as bar:
         try:
             if missing := {run_id: values for run_id, values in runs.items() if run_id not in answers}:
                 outcomes = _run(source, missing, root, gpus_per_run, {"runs": len(runs), **place}, bar)

@@ -25,19 +25,13 @@ from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import kernel, versions
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.sweeps import findings
+from gaussmark_lib.sweeps import cards, findings
 from gaussmark_lib.sweeps.mathml import mathml
 
 if TYPE_CHECKING:
     from gaussmark_lib.sweeps.tour import Stop
 
 TEMPLATES = Path(__file__).parent / "templates"
-QUESTIONS = {  # of a reader who knows nothing yet: the notebook whose headline answers it
-    "Does it work?": "03_detectability",
-    "What survives an edit?": "06_robustness",
-    "At what price?": "05_quality",
-    "How often is an alarm false?": "02_level_check",
-}
 CODE = {"light": "default", "dark": "github-dark"}  # Pygments' styles
 SHARPER = 1.44  # pixels of a saved figure for one on the page
 _SHOWN_AS = ("text/html", "text/markdown", "image/png", "image/svg+xml", "text/latex")  # what says more than an object's repr
@@ -163,23 +157,28 @@ def _linked(body: str, exported: set[str]) -> str:
 
 def _page(stops: "list[Stop]", sources: dict[str, str], *, single: bool) -> str:
     facts = {"commit": versions.commit(), "python": platform.python_version(), "torch": versions.of("torch")}
-    headlines = {stop.name: line for stop in stops if (line := findings.headline(stop.run))}
-    views = [_view(stop, headlines.get(stop.name)) for stop in stops]
-    answers = [(question, name, headlines[name]) for question, name in QUESTIONS.items() if name in headlines]
-    words = {"stops": stops, "views": views, "answers": answers, "sources": sources, "single": single}
+    runs = {stop.name: stop.run for stop in stops if stop.run}
+    words = {"stops": stops, "views": [_view(stop) for stop in stops], "cards": cards.of(runs), "sources": sources, "single": single}
     return _render("tour.html.j2", **words, made=datetime.now(), facts=facts)
 
 
-def _view(stop: "Stop", headline: findings.Line | None) -> dict[str, Any]:
+def _view(stop: "Stop") -> dict[str, Any]:
     """What the page shows of a notebook: a few lines, and the rest for who asks."""
     verdicts = findings.verdicts(stop.run, stop.name)
     lines = findings.chosen(verdicts)
     if len(lines) < findings.FEWEST:
         lines += findings.numbers(stop.run, findings.MOST - len(lines))
     counted = [f"{n} {outcome}" for outcome in findings.ORDER if (n := sum(line.outcome == outcome for line in verdicts))]
-    caption = f"Expected before the run: {', '.join(counted)}" if counted else "Main numbers"
+    stated = f"Of {len(verdicts)} expectation{'s'[: len(verdicts) != 1]} stated beforehand: {', '.join(counted)}"
     rest = {name: value for name, value in stop.run.numbers.items() if name != "claims"} if stop.run else {}
-    return {"stop": stop, "headline": headline, "lines": lines, "verdicts": verdicts, "caption": caption, "rest": rest}
+    return {
+        "stop": stop,
+        "headline": findings.headline(stop.run),
+        "lines": lines,
+        "verdicts": verdicts,
+        "caption": stated if counted else "Main numbers",
+        "rest": rest,
+    }
 
 
 def _render(template: str, **words: Any) -> str:

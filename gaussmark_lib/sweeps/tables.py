@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from gaussmark_lib.runs import words
 from gaussmark_lib.runs.folder import Run
+from gaussmark_lib.sweeps import findings
 
 Params = Mapping[str, dict[str, Any]]  # run id → parameters, in the grid's order
 
@@ -47,7 +48,8 @@ def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.
 
     A run without a complete record has ``failed`` in place of them. ``attrs["headlines"]`` says what the headline is, each wording once.
     """
-    numbers = {run_id: ({"headline": run.headline[1]} if run.headline else {}) | run.numbers for run_id, run in answers.items()}
+    headlines = {run_id: line for run_id, run in answers.items() if (line := findings.headline(run))}
+    numbers = {run_id: ({"headline": headlines[run_id].said} if run_id in headlines else {}) | run.numbers for run_id, run in answers.items()}
     names = list(dict.fromkeys(name for found in numbers.values() for name in found))
     is_same = {name: name != "headline" and len({found.get(name) for found in numbers.values()}) == 1 for name in names}
     rows = {}
@@ -55,7 +57,7 @@ def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.
         found = {name: numbers[run_id].get(name, "–") if run_id in answers else "failed" for name in sorted(names, key=is_same.get)}
         rows[run_id] = {f"param.{name}" if name in found else name: words.of(params[name]) for name in varying} | found
     table = pd.DataFrame.from_dict(rows, orient="index")
-    table.attrs["headlines"] = list(dict.fromkeys(run.headline[0] for run in answers.values() if run.headline))
+    table.attrs["headlines"] = list(dict.fromkeys(line.name for line in headlines.values()))
     return table
 
 

@@ -86,7 +86,7 @@ def tour(
         if not force and stop.source:
             stop.run = records.load(root / stop.name / stop.run_id)
     done = sum(bool(stop.run or stop.error) for stop in stops)
-    with tqdm(total=len(stops), initial=done, desc="tour", unit="notebook", smoothing=0, disable=not progress) as bar:
+    with tqdm(total=len(stops), initial=done, desc="tour", unit=" notebooks", smoothing=0, disable=not progress) as bar:
         try:
             _run(stops, force, workers, bar, root)
         except KeyboardInterrupt:

@@ -226,13 +226,35 @@ def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed)
 
 @pytest.mark.parametrize(
     ("p", "words"),
-    [(0.5, "50% of all keys"), (1e-3, "one in 1,000 of all keys"), (1e-12, "about one in 1e12 of all keys"), (0.98, "98% of all keys")],
+    [
+        (0.98, "98%"),
+        (0.5, "50%"),
+        (0.05, "about one in 20"),
+        (0.03, "about one in 33"),
+        (6.5e-4, "about one in 1,500"),
+        (1e-3, "about one in 1,000"),
+        (1 / 15_436_881, "about one in 15 million"),
+        (1.002e-9, "about one in 1e9"),
+        (2.85e-11, "about one in 3.5e10"),
+        (1.004e-12, "about one in 1e12"),
+        (1e-12, "about one in 1e12"),
+    ],
 )
 def test_the_sentence_says_what_a_p_value_means(p, words):
     found = {"p_value": p, "log10_p": math.log10(p), "psi": 1.0, "n_tokens": 7, "key_id": "ab"}
-    assert words in answers.sentences(found)
+    assert f", {words} of all keys would score it at least as high as this one does." in answers.sentences(found)
+
+
+def test_two_digits_are_right_at_every_size():
+    """Within half a unit of the second digit, which is at most 5%."""
+    for i in range(10, 3000):
+        log10, said = i / 10 + 1e-7, answers._large(i / 10 + 1e-7)
+        number, _, million = said.replace(",", "").partition(" ")
+        digits, _, power = number.partition("e")
+        assert abs(math.log10(float(digits)) + int(power or 0) + 6 * bool(million) - log10) < math.log10(1.0501), (log10, said)
 
 
 def test_a_p_value_below_the_smallest_float_has_its_sentence():
-    found = {"p_value": 0.0, "log10_p": -400.0, "psi": 42.7, "n_tokens": 7, "key_id": "ab"}
-    assert "about one in 1e400 of all keys" in answers.sentences(found)
+    found = {"p_value": 0.0, "log10_p": -400.5, "psi": 42.7, "n_tokens": 7, "key_id": "ab"}
+    assert "about one in 3.2e400 of all keys" in answers.sentences(found)
+    assert answers.sentences(found).startswith("p = 3.16e-401  (")

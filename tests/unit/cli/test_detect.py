@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import tiny_lm
-from command_lines import lines
+from command_lines import Terminal, lines
 from tqdm import tqdm
 
 from gaussmark_lib import cli, joint, models, perturb, score, stats, tracing
@@ -91,7 +91,7 @@ def test_broken_lines_are_told_by_number_and_the_others_are_scored(lm, keys, tmp
         assert good[number]["key_id"] == Key.from_seed(1).key_id
         assert good[number].keys() == {"text", *scoring.FIELDS, *scoring.VERDICT, "digest"}
     for number in BROKEN:
-        assert f"gaussmark: {file}:{number}: {'the text: ' if number == 7 else ''}expected" in err
+        assert f"gaussmark: {file}:{number}: expected" in err
     assert "3 texts scored, 6 could not be" in err
 
 
@@ -124,6 +124,33 @@ def test_standard_input_of_lines_and_sentences(lm, keys, typed, capsys):
     assert (code, len(printed)) == (0, 2)
     assert printed[0].startswith(f"-:1: Not detected at level 0.05: p = {expected(lm, TEXTS[0])['p_value']:.3g}  (ψ = ")
     assert "2 texts scored, 0 could not be" in err
+
+
+def test_progress_is_for_terminals_and_no_answer_stands_behind_it(lm, keys, tmp_path, capsys, monkeypatch):
+    words = ["--key", keys[0], lines(tmp_path / "t.jsonl", TEXTS[:3]), "--batch", "1"]
+    _, answered, err = detect(capsys, *words)
+    assert err == "gaussmark: 3 texts scored, 0 could not be\n"
+    terminal = Terminal()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", terminal)
+    cli.main(["detect", *words])
+    assert "testing: 0 texts [" in terminal.getvalue()
+    assert terminal.screen()[:3] == answered
+    assert terminal.screen()[3].startswith("testing: 3 texts [")
+
+
+@pytest.mark.parametrize("words", [[], ["--codebook", "50"], ["--stream", "state"]])
+def test_what_one_text_lacks_is_said_with_the_name_of_its_file(keys, tmp_path, capsys, typed, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "none.jsonl").touch()
+    typed(b"")
+    for text, name in ((["empty.txt"], "empty.txt"), (["-"], "standard input"), (["--text", ""], "--text")):
+        code, out, err = detect(capsys, "--key", keys[0], *words, *text)
+        assert (code, out, err) == (cli.REFUSED, [], f"gaussmark: {name}: expected at least one token to score, got none\n")
+    (tmp_path / "one.txt").write_text(TEXTS[0])
+    assert "gaussmark: 1 text scored, 1 could not be" in detect(capsys, "--key", keys[0], *words, "one.txt", "empty.txt")[2]
+    assert "expected at least one text to test, got none in none.jsonl" in detect(capsys, "--key", keys[0], *words, "none.jsonl")[2]
 
 
 def test_several_keys_of_one_watermark(lm, keys, tmp_path, capsys):

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import tiny_lm
-from command_lines import lines
+from command_lines import Terminal, lines
 
 from gaussmark_lib import cli, errors, generate, models, perturb
 from gaussmark_lib.cli import answers
@@ -72,10 +72,24 @@ def test_prompts_from_everywhere_are_one_list_whatever_the_batch(lm, key, tmp_pa
 
 def test_progress_goes_to_standard_error(lm, key, capsys, monkeypatch):
     monkeypatch.setattr("gaussmark_lib.cli.generate.DELAY", 0)
-    code, out, err = write(capsys, "--key", key, "a", "b")
-    assert code == 0
-    assert f"0/{2 * N}" in err
-    assert "writing" not in out
+    code, out, err = write(capsys, "--key", key, "a", "b", "--batch", "1")
+    assert (code, err) == (0, "gaussmark: 2 texts written, 0 could not be\n"), "only where that is a terminal"
+    terminal = Terminal()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", terminal)
+    cli.main(["generate", "--tokens", str(N), "--key", key, "a", "b", "--batch", "1"])
+    assert f"0/{2 * N}" in terminal.getvalue()
+    assert " tokens/s" in terminal.getvalue()
+    assert terminal.screen()[:-2] == [line.rstrip() for line in out.splitlines()], "no text stands behind it"
+
+
+def test_a_prompt_that_is_too_long_is_told_by_its_name(lm, key, tmp_path, capsys):
+    (tmp_path / "long.txt").write_text("long " * 30)
+    code, out, err = write(capsys, "--key", key, "--file", str(tmp_path / "long.txt"))
+    assert (code, out) == (cli.REFUSED, "")
+    assert err.startswith(f"gaussmark: {tmp_path}/long.txt: expected at most 64 tokens")
+    (tmp_path / "none.jsonl").touch()
+    assert f"got none in {tmp_path}/none.jsonl" in write(capsys, "--key", key, "--file", str(tmp_path / "none.jsonl"))[2]
 
 
 def test_several_texts_have_their_names(lm, key, capsys):

@@ -4,9 +4,10 @@ import json
 from importlib import metadata
 
 import pytest
+import tiny_lm
 from command_lines import answer
 
-from gaussmark_lib import cli, paths
+from gaussmark_lib import cli, models, paths
 from gaussmark_lib.cli import listing
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import presets
@@ -14,16 +15,19 @@ from gaussmark_lib.sweeps import grid
 
 
 def first_words(text: str) -> list[str]:
-    return [line.split()[0] for line in text.splitlines()]
+    """Of the lines that begin something; what it goes on with is indented."""
+    return [line.split()[0] for line in text.splitlines() if not line.startswith(" ")]
 
 
 def test_notebooks_presets_and_grids_are_listed(capsys):
     _, out, _ = answer(capsys, "list", "notebooks")
     assert first_words(out) == [path.stem for path in notebooks.numbered()]
     assert "Robustness" in out
-    listed = {what: first_words(answer(capsys, "list", what)[1]) for what in ("presets", "grids")}
-    assert sorted(listed["presets"] + listed["grids"]) == sorted(path.stem for path in paths.PRESETS.glob("*.yaml"))
+    listed = {what: first_words(answer(capsys, "list", what)[1]) for what in ("presets", "grids", "clusters")}
+    assert sorted(name for names in listed.values() for name in names) == sorted(path.stem for path in paths.PRESETS.glob("*.yaml"))
     assert listed["grids"] == presets.known("grid")
+    assert listed["clusters"] == ["slurm"]
+    assert listed["presets"] == sorted(listed["presets"], key=lambda name: f"{name}.yaml")
     assert "level_check_grid" in listed["grids"]
 
 
@@ -50,9 +54,48 @@ def test_records_are_listed_with_their_headlines(tmp_path, capsys):
     (tmp_path / "demo" / "5678.failed" / "status.json").write_text(json.dumps(status | {"status": "failed"}))
     (tmp_path / "sweep-9").mkdir()
     _, out, _ = answer(capsys, "list", "records", "--records", str(tmp_path))
-    assert out.splitlines() == ["demo/1234  2026-01-02T03:04  texts found: 0.5 (0.25 to 0.75), n = 8", "sweep-9    a table of runs"]
+    assert out.splitlines() == ["demo/1234  2026-01-02T03:04  texts found: 50% (25% to 75%), n = 8", "sweep-9    a table of runs"]
+    (folder / "results.json").write_text(json.dumps({"cells": 108, "words": "none", "power": headline, "r": 0.97}))
+    _, out, _ = answer(capsys, "list", "records", "--records", str(tmp_path))
+    assert "no headline; power: 0.50 (0.25 to 0.75), n = 8; cells: 108; r: 0.970" in out
     _, out, _ = answer(capsys, "list", "--records", str(tmp_path / "empty"))
     assert [line for line in out.splitlines() if line in (*listing.LISTS, "none")] == [*listing.LISTS, "none"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_longer_than_the_terminal_is_wide_and_no_word_is_lost(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", "1000")
+    whole = [line for what in ("presets", "grids", "clusters") for line in answer(capsys, "list", what)[1].splitlines()]
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = [line for what in ("presets", "grids", "clusters") for line in answer(capsys, "list", what)[1].splitlines()]
+    assert max(map(len, lines)) <= width < max(map(len, whole))
+    assert " ".join(lines).split() == " ".join(whole).split()
+    assert not [line for line in lines if line.endswith(" =")], "a number stands beside its name"
+
+
+def test_the_weights_of_a_model_are_listed_and_an_unknown_one_is_told_how(tmp_path, capsys, monkeypatch):
+    lm = tiny_lm.build()
+    monkeypatch.setattr(models, "load", lambda name: lm)
+    code, out, _ = answer(capsys, "list", "weights", "--model", "tiny")
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert (code, list(rows)) == (0, models.watermarkable(lm.model))
+    assert rows[tiny_lm.WEIGHT] == " × ".join(map(str, models.linear(lm.model, tiny_lm.WEIGHT).shape))
+    words = ["key", "new", str(tmp_path / "k"), "--weight", tiny_lm.WEIGHT.replace("proj", "prj"), "--sigma", "0.1"]
+    for named, command in ([], "`gaussmark list weights`"), (["--model", "my model"], "`gaussmark list weights --model 'my model'`"):
+        code, _, err = answer(capsys, *words, *named)
+        assert (code, "models." in err) == (cli.REFUSED, False)
+        assert tiny_lm.WEIGHT in err, "the nearest names"
+        assert f"{command} lists all {len(rows)}" in err
+    assert "weights\n" not in answer(capsys, "list", "--records", str(tmp_path))[1], "that would load a model"
+
+
+@pytest.mark.parametrize(("words", "inside"), [([], "detect"), (["key"], "users")])
+def test_a_command_that_is_missing_gets_the_help(capsys, words, inside):
+    code, out, err = answer(capsys, *words)
+    assert (code, out) == (cli.REFUSED, "")
+    assert err == answer(capsys, *words, "--help")[1]
+    assert f"    {inside} " in err
+    assert "the following arguments are required" in answer(capsys, "run")[2], "a command without its arguments is told which"
 
 
 def test_the_version(capsys):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gaussmark_lib import cli, models, paths, perturb
-from gaussmark_lib.cli import notebooks
+from gaussmark_lib.cli import answers, notebooks
 from gaussmark_lib.perturb import Key
 
 TEXT = (paths.ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def test_its_commands_work_as_printed(place, capsys, typed):
             fewer = ["--tokens", "100"] if " generate " in words else []
             assert cli.main([*shlex.split(words)[1:], *fewer]) == 0
             said, err = capsys.readouterr()
-            assert ("token/s" in err) == (" generate " in words), "progress is on standard error"
+            assert err == "", "no progress where nobody sees it"
             if target:
                 Path(target).write_text(said)
         return said
@@ -60,6 +60,18 @@ def test_its_commands_work_as_printed(place, capsys, typed):
     shape = [re.sub(r"[\d.e-]*\d|above ", "", line).split() for line in (printed, said[2].strip())]
     assert shape[0][:4] == shape[1][:4], "the answer is as printed, up to its numbers"
     assert [len(text.splitlines()) for text in (printed, said[2])] == [3, 3]
+    log10 = -float(re.search(r"log10 p = ([-\d.]+)", printed)[1])
+    assert f"about one in {answers._large(round(log10 - 1e-3, 3))} of all keys would score it at least as high" in printed
+    assert [text.splitlines()[1].split(" in ")[1].split(" ", 1)[1] for text in (printed, said[2])] == [
+        "of all keys would score it at least as high as this one does."
+    ] * 2
+
+
+def test_its_claims_of_the_level_are_over_keys_and_the_prompts_part_is_said():
+    said = section("Write and detect, from a shell")
+    assert "one text of twenty" not in said
+    assert "one in twenty of all wrong keys" in said
+    assert "Without `--prompt` the test stays exact" in said
 
 
 def test_its_code_prints_the_text_and_both_p_values(place, capsys):

@@ -25,8 +25,10 @@ def claim(name: str, outcome: str, value: float = 0.5) -> dict:
         (-0.004, -0.3, 0.2, 8, False, "0.00 (−0.30 to 0.20), n = 8"),
         (1.07, 0.78, 11.2, 8, False, "1.1 (0.8 to 11.2), n = 8"),
         (252.332, 252.332, 252.332, 42, False, "252 (252 to 252), n = 42"),
-        (0.958645, None, None, 4, False, "0.959 (no interval), n = 4"),
-        (12345.6, None, None, 4, False, "12,346 (no interval), n = 4"),
+        (0.958645, None, None, 4, False, "0.959 (n = 4, too few for an interval)"),
+        (12345.6, None, None, 6, False, "12,346 (no interval), n = 6"),
+        (0.5, None, None, 4, True, "50.0% (n = 4, too few for an interval)"),
+        (1.0, 1.0, 1.0, 84, True, "100% (100% to 100%), n = 84"),
         (3.21e-9, None, None, None, False, "3.21 × 10^−9 (no interval)"),
         (None, None, None, 12, False, "none (no number), n = 12"),
     ],
@@ -40,8 +42,24 @@ def test_a_share_is_given_in_percent_and_a_ratio_is_not(tmp_path):
     assert findings.headline(record(tmp_path, headline=shares)).value == "90%"
     assert findings.headline(record(tmp_path, headline=shares | {"high": 1.1})).value == "0.90"
     assert findings.headline(record(tmp_path, headline=shares | {"unit": "nats"})).value == "0.90 nats"
+    assert findings.headline(record(tmp_path, headline=shares | {"value": 0.9123})).value == "0.91", "no number of 40"
+    assert findings.headline(record(tmp_path, headline=shares | {"value": 98 / 1920, "low": 0.04, "high": 0.06, "n": 1920})).value == "5.1%"
     assert findings.headline(record(tmp_path)) is None
     assert findings.headline(None) is None
+
+
+def test_sigma_is_that_of_the_one_gaussmark_watermark(tmp_path):
+    for results, sigma in (
+        ({"σ": 0.15}, 0.15),
+        ({"sigma": 1}, 1),
+        ({"σ": {"GaussMark": 0.17, "rank-reduced": 0.2}}, 0.17),
+        ({"σ": {"k = 128": 0.2}}, None),
+        ({"σ": [0.1, 0.2]}, None),
+        ({"σ": True}, None),
+        ({}, None),
+    ):
+        assert findings.sigma(record(tmp_path, **results)) == sigma
+    assert findings.sigma(None) is None
 
 
 def test_what_did_not_hold_comes_first_and_lines_alike_are_shown_once(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def test_the_summary_has_what_varies_then_the_headline_then_what_differs(tmp_pat
     assert table.index.tolist() == ["first", "second", "third"]
     assert table.columns.tolist() == ["param.x", "s", "headline", "rate", "x", "same"]
     assert table.attrs["headlines"] == ["texts found"]
-    assert table.loc["first"].tolist() == ["1", "0.5", "0.5 (0.25 to 0.75), n = 8", "0.5 (0.25 to 0.75), n = 8", "–", "3"]
+    assert table.loc["first"].tolist() == ["1", "0.5", "50% (25% to 75%), n = 8", "0.5 (0.25 to 0.75), n = 8", "–", "3"]
     assert table.loc["second"].tolist() == ["2", "0.5", "failed", "failed", "failed", "failed"]
     assert table.loc["third"].tolist()[-2:] == ["7", "3"]
     assert tables.summary(params, {}, ["x"]).columns.tolist() == ["x"]

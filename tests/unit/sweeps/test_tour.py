@@ -16,7 +16,7 @@ from gaussmark_lib import cli, paths, stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import inside, kernel
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.sweeps import page as page_of
+from gaussmark_lib.sweeps import cards
 from gaussmark_lib.sweeps.tour import tour
 
 CLAIM = r"""# {name}: one claim & more
@@ -49,7 +49,7 @@ def executed(tmp_path, monkeypatch) -> list[str]:
             node.cells[2].outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=["\x1b[31mE\x1b[0m", "<b>boom</b>"])]
             nbformat.write(node, path)
             raise RuntimeError("<b>boom</b>")
-        inside.headline("texts detected <at> level 0.05", stats.Estimate(0.93, 0.85, 0.98, 60))
+        inside.headline("texts detected <at> level 0.05", stats.Estimate(0.95, 0.85, 0.98, 60))
         claim = {"claim": "power", "outcome": "not held", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "expected": "at least 0.8", "needed": None}
         inside.record({"p_value": 3.21e-5, "power": {"at 0.05": 0.9}, "trace": [71.25, 2.5], "claims": [claim]})
 
@@ -86,7 +86,8 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
     assert "An alarm at level α rings\nrarely, where ⟨ξ,g⟩ is small." in page.text
     assert len(page.all("math")) == 4, "formulas are set, in each of two claims"
     assert "Time:" not in page.text
-    assert "Expected before the run: 1 not held" in page.text
+    assert "Of 1 expectation stated beforehand: 1 not held" in page.text
+    assert "exceeds 1.645 with probability 5%" in page.text
     assert "power✗ not held; expected at least 0.8\n0.50 (0.40 to 0.60), n = 9" in page.text
     assert "3.21 × 10^−5" in page.text
     assert "71.25" not in page.text[: page.text.index("Everything it recorded")], "lists are for who asks"
@@ -99,17 +100,18 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
 
 
 def test_the_page_begins_with_what_it_is_about_and_the_headlines(tmp_path, executed, monkeypatch):
-    monkeypatch.setattr(page_of, "QUESTIONS", {"Does it work?": "00_good", "At what price?": "01_bad", "How fast?": "99_none"})
+    monkeypatch.setattr(cards, "QUESTIONS", {"Does it work?": "00_good", "At what price?": "01_bad", "How fast?": "99_none"})
     page = Page(tour(workers=1, progress=False, root=tmp_path / "runs").page)
     assert "ψ = ⟨ξ, G⟩ / (σ‖G‖)" in page.text[: page.text.index("One headline a notebook")]
     lines = [line.strip() for line in page.text.splitlines() if line.strip()]
-    assert "Does it work? 93% texts detected <at> level 0.05 (85% to 98%), n = 60 · notebook 00" in lines
+    assert "Does it work? 95% of texts detected <at> level 0.05" in lines
+    assert "(85% to 98%), n = 60 · notebook 00" in lines
     assert "At what price?" not in page.text, "its notebook failed"
     at = next(i for i, line in enumerate(lines) if line.startswith("One headline a notebook"))
     assert lines[at + 1 : at + 8] == [
         "Zero: one claim & more",
         "texts detected <at> level 0.05",
-        "93% (85% to 98%), n = 60",
+        "95% (85% to 98%), n = 60",
         "One: one claim & more",
         "✗ failed",
         "02_none",
