@@ -39,9 +39,9 @@ tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS
 	$(BIN)/gaussmark tour $(ARGS)
 
 test: $(STAMP) ## unit, oracle, structure and browser tests; every notebook with small parameters; 00 and 02 as committed
-	$(PYTEST) tests $(SHORT) $(ARGS)
+	$(PYTEST) -m 'not slow' tests $(SHORT) $(ARGS)
 
-test-all: $(STAMP) ## the same, and every notebook and solution as committed
+test-all: $(STAMP) ## the same, the slow tests, and every notebook and solution as committed
 	$(PYTEST) tests notebooks $(ARGS)
 
 test-gpu: $(STAMP) ## the same computations on a GPU, against the processor's numbers

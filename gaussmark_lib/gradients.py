@@ -178,9 +178,7 @@ def is_rounding(felt: Float[Tensor, "2 *rest"]) -> Bool[Tensor, "*rest"]:
     return torch.isfinite(felt[1]) & (felt[0] <= ROUNDING * torch.finfo(felt.dtype).eps * felt[1])
 
 
-class _Prefix(NamedTuple):
-    """The first ``n_tokens`` of one text: their log-likelihood, and G for each layer."""
-
+class _Prefix(NamedTuple):  # the first ``n_tokens`` of one text: their log-likelihood, and G for each layer
     text: int
     n_tokens: int
     log_lik: float

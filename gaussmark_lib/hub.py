@@ -6,9 +6,13 @@ The hub's own client tries every file six times and sleeps in between, which tak
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import get_session
+from transformers import PreTrainedModel
 from transformers.utils import logging
+
+from gaussmark_lib.errors import InvalidModelError
 
 PATIENCE = 5  # seconds
 
@@ -59,3 +63,10 @@ def quiet() -> Iterator[None]:
 def first_line(error: Exception) -> str:
     """The first line of an error's message, or the error's kind where it has none: clients of the hub write pages."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def check_finite(model: PreTrainedModel, name: str) -> None:
+    """InvalidModelError for a checkpoint with a weight that is not finite."""
+    for weight, parameter in model.named_parameters():
+        if bad := int((~torch.isfinite(parameter)).sum()):
+            raise InvalidModelError(f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight}; the checkpoint is damaged")

@@ -121,7 +121,7 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
         if info[kind]:
             first = sorted(map(str, info[kind]))[:5]
             raise InvalidModelError(f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}: {first}")
-    _check_finite(model, str(name))
+    hub.check_finite(model, str(name))
     return LM(model.to(device).eval(), tokenizer, str(name))
 
 
@@ -133,12 +133,6 @@ def device_of(name: str | torch.device | None) -> torch.device:
         return found
     except (RuntimeError, AssertionError, TypeError):
         raise InvalidModelError(f"device: expected 'cpu', 'cuda' or another that this machine has, got {name!r}") from None
-
-
-def _check_finite(model: PreTrainedModel, name: str) -> None:
-    for weight, parameter in model.named_parameters():
-        if bad := int((~torch.isfinite(parameter)).sum()):
-            raise InvalidModelError(f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight}; the checkpoint is damaged")
 
 
 @contextmanager
@@ -181,11 +175,16 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
             yield
         return
     kept = {p: p.data for p in model.parameters() if p.is_floating_point() and p.dtype != dtype}
+    experts = model.get_experts_implementation()
+    if dtype == torch.float64 and model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")  # torch multiplies groups of matrices up to float32 only
     for p in kept:
         p.data = p.data.to(dtype)
     try:
         yield
     finally:
+        if experts != model.get_experts_implementation():
+            model.set_experts_implementation(experts)
         for p, data in kept.items():
             p.data = data
 

@@ -63,8 +63,15 @@ def standard_normal(seed: int, n: int) -> Float64:
     bits = np.random.Philox(key=seed)
     del seed  # a secret, which no traceback shows
     out, starts = np.empty(n), range(0, n, CHUNK)
-    with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), len(starts)))) as threads:
-        list(threads.map(lambda start: _fill(out[start : start + CHUNK], deepcopy(bits), start), starts))
+
+    def fill(start: int) -> None:
+        _fill(out[start : start + CHUNK], deepcopy(bits), start)
+
+    if (at_once := min(torch.get_num_threads(), len(starts))) > 1:
+        with ThreadPoolExecutor(at_once) as threads:
+            list(threads.map(fill, starts))
+    else:  # starting a thread takes longer than a few numbers
+        list(map(fill, starts))
     return out
 
 

@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant("gradients.py", "rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
     Mutant("gradients.py", "small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
     Mutant("gradients.py", "G not divided by its norm", "return self.G.flatten() / self.norm", "return self.G.flatten()"),
-    Mutant("gradients.py", "a prefix loses its beginning", "matrices[call.layer] + _outer(", "_outer("),
+    Mutant("gradients.py", "a prefix loses its beginning", "matrices[call.layer] + outer(", "outer("),
     Mutant("gradients.py", "likelihood of the last part only", ".cumsum(0).tolist()", ".tolist()"),
     Mutant("gradients.py", "parameters stay frozen", "p.requires_grad_(True)", "pass"),
     Mutant("gradients.py", "numbers within the batch", "prefix._replace(text=batch[prefix.text])", "prefix"),

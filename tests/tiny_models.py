@@ -90,6 +90,8 @@ def build(architecture: str = "llama", dtype: torch.dtype = torch.float32, seed:
     model.to(dtype).eval()
     if dtype == torch.float64:
         _norms_in_float64(model)
+        if model._can_set_experts_implementation():
+            model.set_experts_implementation("eager")
     return model
 
 

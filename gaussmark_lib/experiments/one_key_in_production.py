@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from datasets import Dataset
 from jaxtyping import Float
 from scipy.stats import binom, chi2, kurtosis, multivariate_normal, norm
 from torch import Tensor
@@ -27,6 +28,7 @@ FILES = {
     "tables": (("scikit-learn",), ".csv"),  # numbers
 }
 KINDS = ("docs", "training", "licences", "source", *FILES)  # "training": the part of docs that the embedded model was trained on
+OF_FILES = ("licences", "source")  # kinds that come in pieces of files
 PER_FILE = 8  # pieces, so that one long file is not the kind
 
 
@@ -37,12 +39,18 @@ def human(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int
         rows = _pieces(lm, kind, wanted)
     else:
         known = {"kind": "docs", "split": "train"} if kind == "training" else {"kind": kind}
-        of_kind = texts.load(**known, min_chars=6 * wanted if kind in KINDS else 1)["text"]
-        rows = (ids[:wanted] for ids in map(lm.encode, of_kind) if len(ids) >= wanted)
+        of_kind = texts.load(**known, min_chars=6 * wanted if kind in KINDS else 1)
+        rows = (ids[:wanted] for ids in map(lm.encode, _first_of_each(of_kind) if kind in OF_FILES else of_kind["text"]) if len(ids) >= wanted)
     found = list(islice(rows, n))
     if len(found) < 4:
         raise CorpusError(f"{kind}: expected at least 4 texts of {wanted} tokens, found {len(found)}; ask for shorter ones")
     return [ids[:n_prompt] for ids in found], [ids[n_prompt:] for ids in found]
+
+
+def _first_of_each(found: Dataset) -> list[str]:
+    """The first piece of every file, then the second of every file, and so on: as many files as there can be."""
+    table = found.to_pandas()
+    return table.loc[table.groupby("source").cumcount().sort_values(kind="stable").index, "text"].tolist()
 
 
 def _pieces(lm: models.LM, kind: str, wanted: int):
@@ -150,10 +158,10 @@ def spread(rates: Float[np.ndarray, " keys"]) -> stats.Estimate:
 def beyond_binomial(
     alarms: Float[np.ndarray, " keys"], n: int, level: float = 0.05, confidence: float = 0.95
 ) -> tuple[stats.Estimate, stats.Estimate]:
-    """Of n innovations a key: the 95th percentile over keys of their rate of false alarms less the binomial one, and the share of keys with more
-    alarms than the binomial 99th percentile, which is at most 0.01 if they are binomial.
+    """Of n innovations a key: the 95th percentile over keys of their number of false alarms less the binomial one, in texts, and the share of keys
+    with more alarms than the binomial 99th percentile, which is at most 0.01 if they are binomial.
     """
-    q95, usual = quantile(alarms, 0.95, confidence), binom.ppf(0.95, n, level) / n
+    q95, usual = quantile((alarms * n).round(), 0.95, confidence), binom.ppf(0.95, n, level)
     many = stats.rate((alarms * n).round() > binom.ppf(0.99, n, level), confidence)
     return stats.Estimate(q95.value - usual, q95.low - usual, q95.high - usual, q95.n), many
 
@@ -166,7 +174,8 @@ def false_alarms(values: Float[np.ndarray, "keys n"], level: float = 0.05) -> np
 def worst_key(psis: Mapping[str, Float[np.ndarray, "keys n"]], level: float = 0.05) -> tuple[str, stats.Estimate]:
     """The kind and the key with the most false alarms on the first half of the kind's texts, and that key's rate on the second half.
 
-    The interval is over texts, given this key. (On the texts by which it was chosen, the greatest of many rates would be too high.)
+    The interval is over texts, given this key and kind; it takes texts of different files for independent. On the texts by which it was chosen,
+    the greatest of many rates would be too high.
     """
     first = {kind: false_alarms(psi[:, : psi.shape[1] // 2], level) for kind, psi in psis.items()}
     kind = max(first, key=lambda one: first[one].max())

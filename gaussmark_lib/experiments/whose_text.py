@@ -89,12 +89,13 @@ def attributed(
 
 
 def by_length(table: pd.DataFrame, n_users: int, n_base: int) -> pd.DataFrame:
-    """A row a length of :func:`attributed`'s table: mean ``psi`` under the own key, share named rightly with its interval, ``runner_up`` (mean of the
-    best other user), ``given_psi`` (the exact share at the ψ that were measured), ``predicted`` (from σ‖G‖).
+    """A row a length of :func:`attributed`'s table: mean ``psi`` under the own key, share named rightly with its interval over prompts and
+    authors, ``runner_up`` (mean of the best other user), ``given_psi`` (the exact share at the ψ that were measured), ``predicted`` (from σ‖G‖).
     """
     rows = []
     for n_tokens, found in table.groupby("n_tokens"):
-        right = stats.rate(found["right"])
+        of_author = found.assign(prompt=found.groupby("author").cumcount())
+        right = stats.crossed_interval(np.mean, stats.matrix(of_author, "right", columns="author"), share=True)
         wrong = np.where(found["right"], found["runner_up"], found["psi"])
         given = np.mean([share_given(psi, n_users, n_base) for psi in found["own_psi"]])
         row = {"n_tokens": n_tokens, "psi": found["own_psi"].mean(), "runner_up": wrong.mean(), "given_psi": given}

@@ -87,7 +87,7 @@ def entropy(tokens: pd.DataFrame, texts: pd.DataFrame, caption: str) -> Figure:
     left.scatter(tokens["entropy"], tokens["grad_norm"], s=9, alpha=0.35, color=style.PLAIN, label="a token")
     bins = tokens.assign(bin=pd.qcut(tokens["entropy"], 6, labels=False, duplicates="drop")).groupby("bin")
     rms = bins["grad_norm"].agg(lambda norm: np.sqrt(np.mean(norm**2)))
-    left.plot(bins["entropy"].mean(), rms, "o-", color="black", label="root mean square, in sixths")
+    left.plot(bins["entropy"].mean(), rms, "o-", color="black", label="root mean square of each sixth of the tokens")
     left.set(xlabel="entropy before the token  [nats]", ylabel="‖∇ log p‖ of the token", title="Has a token of low entropy a small gradient?")
     left.set_ylim(top=1.3 * tokens["grad_norm"].max())
     left.legend(loc="upper left")

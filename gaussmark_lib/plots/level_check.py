@@ -27,8 +27,9 @@ def qq(table: pd.DataFrame, caption: str) -> Figure:
     for axes, title in ((left, "All pairs of a key and a text"), (right, "Each kind of text")):
         axes.plot([least, 1], [least, 1], **style.THIN, label="observed = expected")
         axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p", title=title, xlim=(start, 1.2), ylim=(least, 1.2))
-        axes.legend(loc="lower right")
     left.set_ylabel("observed p")
+    left.legend(loc="lower right")
+    style.legend_beside(right)
     return style.caption(figure, caption, "Is p uniform over keys?")
 
 

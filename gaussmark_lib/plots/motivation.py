@@ -39,7 +39,7 @@ def fresh_keys(table: pd.DataFrame, names: dict[int, str], caption: str) -> Figu
     right.set(xlabel="ψ = ⟨ξ, G⟩/(σ‖G‖)", ylabel="", title="Divided by its standard deviation")
     handles, labels = right.get_legend_handles_labels()
     right.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return style.caption(figure, caption, "How large are the scores of a key that has nothing to do with the text?")
+    return style.caption(figure, caption, "How large is ψ of a key that has nothing to do with the text?")
 
 
 def language_model(table: pd.DataFrame, caption: str) -> Figure:
@@ -53,6 +53,7 @@ def language_model(table: pd.DataFrame, caption: str) -> Figure:
     intervals.bars(right, table["predicted_price"], table, "price", color=style.WATERMARKED, label="measured")
     top = table["predicted_price"].max() * 1.1
     right.plot([0, top], [0, top], **style.THIN, label="as predicted")
+    right.locator_params(axis="x", nbins=5)
     right.set(xlabel="predicted price = ψ²/(2T), nats a token", ylabel="price, nats a token", title="Price")
     return style.caption(figure, caption, "Do strength and price follow the prediction?")
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import nbformat
+import pytest
 from small_notebooks import code, write
 
 from gaussmark_lib import paths
@@ -18,6 +19,7 @@ def _stored(source: str, output: str, *tags: str) -> nbformat.NotebookNode:
     return cell
 
 
+@pytest.mark.slow
 def test_nbval_finds_broken_notebooks(tmp_path):
     checked = "nbval-check-output"
     write(

@@ -21,6 +21,7 @@ def test_papermill_runs_a_notebook(tmp_path):
     assert "n_tokens = 20" in injected.source
 
 
+@pytest.mark.slow
 @pytest.mark.spread
 def test_nbval_checks_a_notebook_that_imports_the_library(tmp_path):
     cell = code("from gaussmark_lib import errors, perturb\nprint(perturb.Key.from_seed(7).key_id)", "nbval-check-output")

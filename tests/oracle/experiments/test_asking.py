@@ -55,6 +55,7 @@ def test_the_last_text_was_not_asked_about_though_there_are_few(monkeypatch):
         assert not any(last in texts for texts in before)
 
 
+@pytest.mark.slow
 def test_rounded_answers_help_less():
     exact, rounded = (asking.attacks(LM, PAIRS, WM, 16, 0, n_steps=6, digits=digits)["psi"].mean() for digits in (None, -1))
     assert rounded < exact

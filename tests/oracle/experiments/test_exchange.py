@@ -142,6 +142,7 @@ def test_the_rate_of_all_strengths_is_a_ratio_of_sums():
     assert row["low"] == pytest.approx(row["high"]), "no spread, no width"
 
 
+@pytest.mark.slow
 def test_the_interval_covers():
     rng, covered = np.random.default_rng(7), 0
     for trial in range(120):

@@ -125,6 +125,7 @@ def test_equal_within_the_margin_needs_an_interval_within_it(lm, written, cost):
         assert (layer_sigma_sweep.outcomes(cells, margin=margin) == expected).all()
 
 
+@pytest.mark.slow
 def test_answers_are_paired_with_the_base_models():
     from gaussmark_lib import texts
     from gaussmark_lib.quality import harness, tasks
@@ -187,6 +188,7 @@ def test_the_search_bisects(lm):
     assert found["tokens"].tolist() == [48, 96, 144, 192]
 
 
+@pytest.mark.slow
 def test_on_doclm_the_prediction_holds_and_ends():
     """A row of the map where it is linear, and the corner where it is not, with intervals."""
     from gaussmark_lib.experiments import level_check

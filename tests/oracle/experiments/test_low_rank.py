@@ -46,6 +46,7 @@ def test_all_directions_of_the_smaller_side_hold_all_of_the_gradient():
     assert (table.groupby("text")["share"].diff().dropna() >= -1e-12).all()
 
 
+@pytest.mark.slow
 def test_at_equal_price_all_ranks_cost_the_same_and_at_equal_sigma_they_do_not():
     """A small σ, so that the second order is all there is; a mean over keys, since the law is."""
     weight, keys = WEIGHTS[0][1], [Key.from_seed(i) for i in range(60)]

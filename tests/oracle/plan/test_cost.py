@@ -130,6 +130,7 @@ def memory() -> dict[str, tuple[float, float]]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what", ["scored, last block", "scored, first block", "scored, 6 keys", "written", "drawn, top-p", "6 cells", "read", "compared"]
 )

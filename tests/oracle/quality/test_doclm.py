@@ -9,6 +9,7 @@ from gaussmark_lib.quality import accuracy, compare, harness, tasks
 from gaussmark_lib.quality.compare import Contender
 from gaussmark_lib.quality.offline_judge import LikelihoodJudge, Ngram
 
+pytestmark = pytest.mark.slow
 WEIGHT = "model.layers.4.mlp.down_proj.weight"
 SIGMA = 0.1  # mean ψ about 3 at 200 tokens
 KEY = perturb.Key.from_seed(0)

@@ -142,6 +142,7 @@ def test_the_summary_is_what_it_says(table):
 
 
 @pytest.mark.usefixtures("no_table_of_selfhash")
+@pytest.mark.slow
 def test_the_level_holds_for_every_scheme_and_corruption():
     """n fresh keys and texts a cell; no cell's exact 99.99% interval lies above the nominal level (40 cells)."""
     n = 40

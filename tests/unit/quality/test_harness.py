@@ -131,6 +131,7 @@ def test_tasks_are_a_list_or_definitions(lm, wrong):
         harness.evaluate(lm, wrong)
 
 
+@pytest.mark.slow
 def test_tasks_by_name(lm):
     """One test, since the harness takes seconds to find its tasks."""
     with pytest.raises(HarnessError, match=r"no task 'bolq'; near names: boolq"):

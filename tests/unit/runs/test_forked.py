@@ -49,6 +49,7 @@ def test_what_is_read_at_import_makes_a_new_server(monkeypatch):
     assert forked.Server.of_now() is not before
 
 
+@pytest.mark.slow
 def test_a_server_that_died_is_replaced(tmp_path):
     forked.Server.of_now().end()
     assert _said(tmp_path, "print(1)") == "1"

@@ -51,6 +51,7 @@ def test_the_same_sweep_again_starts_nothing_and_another_one_only_what_is_new(pl
     assert smaller.results["square"].tolist() == [9, 16]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(place, undisturbed, tmp_path):
     place.set("hold", 1)
     process = place.start(tmp_path, "--workers", "2")
