@@ -200,7 +200,7 @@ def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
     return {
         f"{name}.weight": module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module.weight.ndim == 2 and uses[id(module.weight)] == 1
+        if isinstance(module, nn.Linear | Conv1D) and module.weight.ndim == 2 and min(module.weight.shape) > 1 and uses[id(module.weight)] == 1
     }
 
 
@@ -245,5 +245,5 @@ def linear(model: PreTrainedModel, weight: str) -> Linear:
             f"no weight {weight!r} in this model; the nearest names are: {near}. models.watermarkable(model) lists all {len(linears)}"
         )
     shape = tuple(parameters[weight].shape)
-    reason = "it is not 2-D" if len(shape) != 2 else "it is shared with another layer, or not the matrix of a linear layer"
+    reason = "it is not 2-D" if len(shape) != 2 else "it is shared with another layer, a single row, or not the matrix of a linear layer"
     raise UnknownWeightError(f"{weight} of shape {shape} cannot carry the watermark: expected a linear layer's own matrix, but {reason}. Try: {near}")

@@ -60,7 +60,7 @@ WEIGHTS = {  # of each: attention and MLP, first and last block
     "qwen2": ["model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight", "model.layers.1.mlp.up_proj.weight"],
     "qwen2_moe": [
         "model.layers.0.self_attn.o_proj.weight",
-        "model.layers.0.mlp.shared_expert_gate.weight",
+        "model.layers.0.mlp.shared_expert.up_proj.weight",
         "model.layers.1.mlp.shared_expert.gate_proj.weight",
         "model.layers.1.mlp.shared_expert.down_proj.weight",
     ],

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from datasets import Dataset
 from jaxtyping import Float
 from scipy.stats import binom, chi2, kurtosis, multivariate_normal, norm
 from torch import Tensor
@@ -28,7 +27,6 @@ FILES = {
     "tables": (("scikit-learn",), ".csv"),  # numbers
 }
 KINDS = ("docs", "training", "licences", "source", *FILES)  # "training": the part of docs that the embedded model was trained on
-OF_FILES = ("licences", "source")  # kinds that come in pieces of files
 PER_FILE = 8  # pieces, so that one long file is not the kind
 
 
@@ -39,18 +37,14 @@ def human(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int
         rows = _pieces(lm, kind, wanted)
     else:
         known = {"kind": "docs", "split": "train"} if kind == "training" else {"kind": kind}
-        of_kind = texts.load(**known, min_chars=6 * wanted if kind in KINDS else 1)
-        rows = (ids[:wanted] for ids in map(lm.encode, _first_of_each(of_kind) if kind in OF_FILES else of_kind["text"]) if len(ids) >= wanted)
+        of_kind = texts.load(**known, min_chars=6 * wanted if kind in KINDS else 1).to_pandas()
+        if kind in ("licences", "source"):  # which come in pieces: first one of every file
+            of_kind = of_kind.loc[of_kind.groupby("source").cumcount().sort_values(kind="stable").index]
+        rows = (ids[:wanted] for ids in map(lm.encode, of_kind["text"]) if len(ids) >= wanted)
     found = list(islice(rows, n))
     if len(found) < 4:
         raise CorpusError(f"{kind}: expected at least 4 texts of {wanted} tokens, found {len(found)}; ask for shorter ones")
     return [ids[:n_prompt] for ids in found], [ids[n_prompt:] for ids in found]
-
-
-def _first_of_each(found: Dataset) -> list[str]:
-    """The first piece of every file, then the second of every file, and so on: as many files as there can be."""
-    table = found.to_pandas()
-    return table.loc[table.groupby("source").cumcount().sort_values(kind="stable").index, "text"].tolist()
 
 
 def _pieces(lm: models.LM, kind: str, wanted: int):
