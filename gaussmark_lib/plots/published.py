@@ -1,6 +1,8 @@
 """A notebook's measured numbers beside those that the paper printed."""
 
+import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -21,12 +23,15 @@ def figure(panels: Mapping[str, Panel], here: str, caption: str) -> Figure:
         here: name of the model of this run.
     """
     n_rows = 1 + max(len(rows) for _, rows in panels.values())
-    drawn, axes = plt.subplots(1, len(panels), figsize=(max(6.0, 4.2 * len(panels)), 1.2 + 0.35 * n_rows), squeeze=False)
+    size = (3.2 + 2.6 * len(panels), 1.6 + 0.35 * n_rows)
+    drawn, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
     for ax, (quantity, (measured, rows)) in zip(axes[0], panels.items(), strict=True):
-        _panel(ax, measured, rows, here)
-        ax.set(xlabel=quantity)
+        _panel(ax, measured, rows, Path(here).name)
+        ax.set(xlabel=textwrap.fill(quantity, 32))
+    if len(panels) == 1:  # with several, their common title comes first
+        drawn.tight_layout()
     tables = ", ".join(dict.fromkeys(place for _, rows in panels.values() for place in rows["where"]))
-    source = f"Paper: {tables} of Block, Rakhlin and Sekhari (2025); 95% intervals from its standard errors, none where it gives none."
+    source = f"Paper: {tables} of Block, Rakhlin and Sekhari (2025); 95% intervals from its standard errors (of a difference: unpaired)."
     return style.caption(drawn, f"{caption} {source}", "What was measured here, and what the paper reports")
 
 
