@@ -1,16 +1,17 @@
 """The command ``gaussmark``: it reads arguments, calls the library and prints. Slow imports wait until they are needed.
 
-=============  ==================================================================
+============== ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``
 ``listing``    ``list``: which notebooks, presets, grids and records there are
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``
 ``audit``      ``audit``: a key's calibration card
 ``generate``   ``generate``: text under a key's watermark
 ``detect``     ``detect``: the test, of one text or of millions
+``playground`` ``playground``: notebook 11's panel as an app
 ``inputs``     where texts and prompts come from
 ``answers``    its sentences and its JSON lines, and where they end up
 ``arguments``  what the commands have in common
-=============  ==================================================================
+============== ==================================================================
 
 It stays with argparse: click, typer or rich would add completion and colour and one more layer, while every check here is the library's own.
 
@@ -22,7 +23,7 @@ import argparse
 import os
 import sys
 
-from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks
+from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks, playground
 from gaussmark_lib.cli.arguments import FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version
 from gaussmark_lib.errors import GaussMarkError
 
@@ -59,6 +60,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=Version, help="print the versions of this, torch, transformers and numpy")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in (notebooks, listing, keys, generate, detect, audit):
+    for group in (notebooks, listing, keys, generate, detect, audit, playground):
         group.add(commands)
     return top

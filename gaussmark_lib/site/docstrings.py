@@ -1,0 +1,49 @@
+"""Docstrings and signatures as they are written in the code, for Sphinx, which would have them a little different."""
+
+import ast
+import inspect
+import re
+import textwrap
+from typing import Any
+
+SECTIONS = ("Args:", "Attributes:", "Raises:", "Returns:", "Yields:")
+_LITERAL = re.compile(r"(``.*?``)")
+
+
+def mend(lines: list[str]) -> None:
+    """Changes a docstring's lines in place.
+
+    Formulas and code, which are indented, become literal blocks; a name like ``score.score`` in a role is looked for in the whole library; a
+    vertical bar is one; a column of a table may be as wide as its longest entry.
+    """
+    mended: list[str] = []
+    indented = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line.strip():
+            begins = line.startswith(" ") and not indented and not before.strip() and not _in_section(mended)
+            if begins:
+                mended += ["::", ""]
+            indented = begins or (indented and line.startswith(" "))
+        mended.append(line if indented else _escaped(line))
+    lines[:] = mended
+
+
+def signature(function: Any) -> tuple[str, str | None]:
+    """Arguments and result of a function as its file has them: ``Texts`` and ``ArrayLike``, and not what these stand for."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    arguments = node.args.posonlyargs or node.args.args
+    if arguments and arguments[0].arg in ("self", "cls"):
+        del arguments[0]
+    return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else None
+
+
+def _in_section(lines: list[str]) -> bool:
+    """Whether the last line that is not indented names a section of a docstring, whose entries are."""
+    return next((line for line in reversed(lines) if line and not line.startswith(" ")), "").strip() in SECTIONS
+
+
+def _escaped(line: str) -> str:
+    if line.strip() and not line.strip("= "):
+        return line.replace("=  =", "== =")
+    parts = _LITERAL.split(re.sub(r":(func|class|meth):`(?=\w+\.)", r":\1:`.", line))
+    return "".join(part if part.startswith("``") else part.replace("|", r"\|") for part in parts)
