@@ -24,6 +24,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+python_use_unqualified_type_names = True
 nitpicky = True
 nitpick_ignore_regex = [("py:(class|data|obj|exc)", ".*")]  # types in signatures, most of them other projects'; functions and modules must exist
 
@@ -33,6 +34,7 @@ html_math_renderer = "mathml"
 html_copy_source = html_show_copyright = False
 html_static_path = [str(Path(__file__).parent / "templates" / "site.css")]
 html_css_files = ["site.css"]
+highlight_language = "none"  # formulas and shells; notebooks and fences name theirs
 pygments_style, pygments_dark_style = "default", "github-dark"
 
 
@@ -40,7 +42,11 @@ def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", (_math, None), (_math, None))
     app.connect("doctree-read", _describe)
     app.connect("autodoc-process-docstring", lambda app, what, name, it, options, lines: docstrings.mend(lines), priority=400)  # before napoleon
-    app.connect("autodoc-process-signature", lambda app, what, name, it, *rest: docstrings.signature(it) if inspect.isfunction(it) else None)
+    app.connect("autodoc-process-signature", _signature)
+
+
+def _signature(app: Any, what: str, name: str, it: Any, *rest: Any) -> tuple[str, str | None] | None:
+    return docstrings.signature(it) if inspect.isfunction(it) and it.__module__.startswith("gaussmark_lib") else None
 
 
 def _math(translator: Any, node: Any) -> None:

@@ -30,11 +30,29 @@ def mend(lines: list[str]) -> None:
 
 def signature(function: Any) -> tuple[str, str | None]:
     """Arguments and result of a function as its file has them: ``Texts`` and ``ArrayLike``, and not what these stand for."""
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    (node,) = _Named(inspect.unwrap(function).__globals__).visit(ast.parse(textwrap.dedent(inspect.getsource(function)))).body
     arguments = node.args.posonlyargs or node.args.args
     if arguments and arguments[0].arg in ("self", "cls"):
         del arguments[0]
     return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else None
+
+
+class _Named(ast.NodeTransformer):
+    """Gives the library's classes their full names, because two modules may each have a class ``Verdict``."""
+
+    def __init__(self, known: dict[str, Any]):
+        self.known = known
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._named(node, self.known.get(node.id))
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        module = self.known.get(node.value.id) if isinstance(node.value, ast.Name) else None
+        return self._named(node, getattr(module, node.attr, None))
+
+    def _named(self, node: ast.expr, meant: Any) -> ast.expr:
+        ours = inspect.isclass(meant) and meant.__module__.startswith("gaussmark_lib.")
+        return ast.Name(f"{meant.__module__}.{meant.__qualname__}") if ours else node
 
 
 def _in_section(lines: list[str]) -> bool:

@@ -3,7 +3,8 @@
 import nbformat
 import pytest
 
-from gaussmark_lib.joint import batch
+from gaussmark_lib.experiments import claims
+from gaussmark_lib.joint import batch, law
 from gaussmark_lib.runs import folder
 from gaussmark_lib.site import check, docstrings, pages, sources, written
 from gaussmark_lib.stats import Estimate
@@ -73,6 +74,8 @@ def test_what_is_indented_becomes_a_literal_block_and_arguments_stay():
 def test_signatures_are_those_of_the_file():
     assert docstrings.signature(batch.family) == ("(psi: ArrayLike, K: ArrayLike, *, n: int=9999, seed: int=0)", "Float[np.ndarray, ' texts']")
     assert docstrings.signature(Estimate.row) == ("(name: str='')", "dict[str, float]")
+    assert docstrings.signature(claims.verdict)[1] == "gaussmark_lib.experiments.claims.Verdict", "there is another Verdict"
+    assert "wm: gaussmark_lib.watermark.Watermark" in docstrings.signature(law.gram)[0]
 
 
 def test_outputs_that_need_a_kernel_are_left_out(tmp_path):
