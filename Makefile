@@ -13,7 +13,7 @@ SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 .PHONY: help setup lock tour test test-all test-gpu mutants lab playground site lint clean
 
 help: ## list what can be made
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 17
 
 setup: $(STAMP) ## build .venv and collect the text that the notebooks read
 

@@ -20,7 +20,7 @@ def main(folder: Path) -> str | None:
         if done.returncode:
             return "The site was not built: the warnings above are errors."
     if faults := check.faults(folder):
-        return "\n".join(faults)
+        return "\n".join([*faults, f"{len(faults)} faults. (A notebook's figures get their texts when it is executed again.)"])
     print(f"{folder / 'index.html'}: {len(list(folder.rglob('*.html')))} pages, {sum(p.stat().st_size for p in folder.rglob('*')) / 1e6:.0f} MB")
     return None
 

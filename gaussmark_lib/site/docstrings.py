@@ -7,14 +7,15 @@ import textwrap
 from typing import Any
 
 SECTIONS = ("Args:", "Attributes:", "Raises:", "Returns:", "Yields:")
+_NEXT = re.compile(r"(?<=\.) (?=[A-Za-z_]\w*(?:, \w+)*: )")  # before an argument that stands in the line of another
 _LITERAL = re.compile(r"(``.*?``)")
 
 
 def mend(lines: list[str]) -> None:
     """Changes a docstring's lines in place.
 
-    Formulas and code, which are indented, become literal blocks; a name like ``score.score`` in a role is looked for in the whole library; a
-    vertical bar is one; a column of a table may be as wide as its longest entry.
+    Formulas and code, which are indented, become literal blocks; each argument gets a line; a name like ``score.score`` in a role is looked for
+    in the whole library; a vertical bar is one; a column of a table may be as wide as its longest entry.
     """
     mended: list[str] = []
     indented = False
@@ -24,7 +25,8 @@ def mend(lines: list[str]) -> None:
             if begins:
                 mended += ["::", ""]
             indented = begins or (indented and line.startswith(" "))
-        mended.append(line if indented else _escaped(line))
+        entries = _NEXT.split(line) if line.startswith("    ") and _in_section(mended) else [line]
+        mended += [line] if indented else [_escaped(f"{'    ' * bool(number)}{entry}") for number, entry in enumerate(entries)]
     lines[:] = mended
 
 

@@ -16,6 +16,7 @@ from gaussmark_lib.stats import Estimate
         ('<img src="a.png" alt="ψ against σ">', 0),
         ('<img src="a.png">', 1),
         ('<img src="a.png" alt="">', 1),
+        ('<img src="../_images/a.png" alt="figures/a.png">', 1),
         ('<script src="_static/a.js"></script><a href="https://arxiv.org">paper</a>', 0),
         ('<script src="https://cdn.example/a.js"></script><link rel="stylesheet" href="//cdn.example/a.css">', 2),
         ('<link rel="canonical" href="https://example.org/">', 0),
@@ -68,6 +69,9 @@ def test_what_is_indented_becomes_a_literal_block_and_arguments_stay():
     ]
     docstrings.mend(lines)
     assert lines[:5] == ["A sum.", "", "::", "", "    |a| + b"]
+    several = ["Args:", "    psi: of each text. K: ``gram``. n, seed: of simulations, e.g. 9."]
+    docstrings.mend(several)
+    assert several == ["Args:", "    psi: of each text.", "    K: ``gram``.", "    n, seed: of simulations, e.g. 9."]
     assert lines[6:] == [r"See :func:`.score.score` and ``a | b``, or \|x\|.", "", "Args:", "    x: a number.", "", "    y: another."]
 
 
