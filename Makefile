@@ -10,10 +10,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval-lax
 SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 
-.PHONY: help setup lock tour test test-all test-gpu mutants lab lint clean
+.PHONY: help setup lock tour test test-all test-gpu mutants lab playground site lint clean
 
 help: ## list what can be made
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 17
 
 setup: $(STAMP) ## build .venv and collect the text that the notebooks read
 
@@ -52,6 +52,17 @@ mutants: $(STAMP) ## put faults into copies of the library and see that tests fa
 
 lab: $(STAMP) ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks/
+
+playground: .venv/.extra-app ## open the playground alone in the browser, as an app (ARGS="--port 9000")
+	$(BIN)/gaussmark playground $(ARGS)
+
+site: .venv/.extra-site ## notebooks, library reference, records and pages as a static site: build/site/index.html
+	$(BIN)/python -m gaussmark_lib.site build/site
+
+# An extra of pyproject.toml, beside the versions that are installed already.
+.venv/.extra-%: $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --editable '.[$*]'
+	@touch $@
 
 lint: $(STAMP) ## check format and style of .py and .ipynb files
 	$(BIN)/ruff format --check

@@ -1,16 +1,17 @@
 """The command ``gaussmark``: it reads arguments, calls the library and prints. Slow imports wait until they are needed.
 
-=============  ==================================================================
+============== ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``
 ``listing``    ``list``: which notebooks, presets, grids, clusters and records there are, and a model's weights
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``
 ``audit``      ``audit``: a key's calibration card
 ``generate``   ``generate``: text under a key's watermark
 ``detect``     ``detect``: the test, of one text or of millions
+``playground`` ``playground``: notebook 11's panel as an app
 ``inputs``     where texts and prompts come from
 ``answers``    its sentences and its JSON lines, and where they end up
 ``arguments``  what the commands have in common
-=============  ==================================================================
+============== ==================================================================
 
 It stays with argparse: click, typer or rich would add completion and colour and one more layer, while every check here is the library's own.
 
@@ -22,8 +23,13 @@ import argparse
 import os
 import sys
 
+<<<<<<< HEAD
 from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks
 from gaussmark_lib.cli.arguments import COMMAND, FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version, in_a_shell
+=======
+from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks, playground
+from gaussmark_lib.cli.arguments import FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version
+>>>>>>> hsite
 from gaussmark_lib.errors import GaussMarkError
 
 __all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
@@ -58,7 +64,12 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130 interrupted.",
     )
     top.add_argument("--version", action=Version, help="print the versions of this, torch, transformers and numpy")
+<<<<<<< HEAD
     commands = top.add_subparsers(title="commands", metavar=COMMAND, required=True)
     for group in (notebooks, listing, keys, generate, detect, audit):
+=======
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for group in (notebooks, listing, keys, generate, detect, audit, playground):
+>>>>>>> hsite
         group.add(commands)
     return top

@@ -9,6 +9,7 @@ import math
 import os
 import re
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,18 +66,24 @@ def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
 def save_figure(figure: "Figure", name: str, alt: str | None = None) -> "Figure":
     """Writes the figure to ``figures/<name>.png`` of the run, and gives it back: as a cell's last expression it is shown, once.
 
-    ``alt`` says what it shows, for a reader who cannot see it; by default its titles, axes and caption.
+    ``alt`` says what it shows, for a reader who cannot see it; by default its titles, axes and caption. The notebook keeps it beside the image.
     """
     from matplotlib import pyplot
 
     _check(name)
+    words = _words(figure) | ({"Description": alt} if alt else {})
     if (folder := _folder()) is not None:
         path = folder / "figures" / f"{name}.png"
         path.parent.mkdir(exist_ok=True)
-        words = _words(figure)
-        figure.savefig(path, dpi=144, metadata=words | {"Description": alt} if alt else words)
+        figure.savefig(path, dpi=144, metadata=words)
+    figure._repr_mimebundle_ = partial(_with_alt, words["Description"])
     pyplot.close(figure)  # or the notebook would show it a second time
     return figure
+
+
+def _with_alt(alt: str, **_: object) -> tuple[dict, dict]:
+    """What IPython asks a figure for before it draws it: here its metadata alone."""
+    return {}, {"image/png": {"alt": alt}}
 
 
 def _words(figure: "Figure") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A JupyterLab of its own for the browser tests: fresh settings, fresh state, a free port, gone afterwards."""
+"""A JupyterLab of its own for the browser tests, and the playground's app: fresh settings, fresh state, a free port, gone afterwards."""
 
 import json
 import os
@@ -56,11 +56,27 @@ def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[
     context.close()
 
 
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[str]:
+    """The address at which ``gaussmark playground`` runs."""
+    with running("gaussmark_lib.cli", "playground", "--no-browser", home=tmp_path) as log:
+        yield re.search(r"http://127\S+", "".join(log))[0]
+
+
 @contextmanager
 def _server(home: Path, folder: Path) -> Iterator[str]:
+    options = [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}", "--ServerApp.port_retries=0", "--no-browser"]
+    options += ["--allow-root", "--ip=127.0.0.1", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly"]
+    with running("jupyterlab", *options, home=home) as log:
+        yield re.search(r"http://127.0.0.1:\d+", "".join(log))[0]
+
+
+@contextmanager
+def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
+    """A server that runs as a Python module, with a Jupyter of its own, and what it has said until it was up."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        options = (*options, f"--port={probe.getsockname()[1]}")
     kinds = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     env = os.environ | {f"JUPYTER_{kind}": str(home / kind.lower()) for kind in kinds}
     env |= {
@@ -68,16 +84,13 @@ def _server(home: Path, folder: Path) -> Iterator[str]:
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "IPYTHONDIR": str(home / "ipython"),
     }
-    options = [f"--port={port}", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}", "--ServerApp.port_retries=0"]
-    options += ["--no-browser", "--allow-root", "--ip=127.0.0.1", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly"]
-    command = [sys.executable, "-m", "jupyterlab", *options]
     ready, log = Event(), []
-    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen([sys.executable, "-m", module, *options], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
         Thread(target=_follow, args=(server.stderr, log, ready), daemon=True).start()
         try:
-            assert ready.wait(PATIENCE / 1000), "JupyterLab did not start:\n" + "".join(log)
-            assert server.poll() is None, "JupyterLab ended at once:\n" + "".join(log)
-            yield f"http://127.0.0.1:{port}"
+            assert ready.wait(PATIENCE / 1000), "it did not start:\n" + "".join(log)
+            assert server.poll() is None, "it ended at once:\n" + "".join(log)
+            yield log
         finally:
             server.terminate()  # and it ends its kernels
             try:
@@ -87,9 +100,9 @@ def _server(home: Path, folder: Path) -> Iterator[str]:
 
 
 def _follow(stream, log: list[str], ready: Event) -> None:
-    """Keeps the server's messages (a full pipe would stop it), and says when it is up, or gone."""
+    """Keeps the server's messages (a full pipe would stop it), and says when it is up, which its address shows, or gone."""
     for line in stream:
         log.append(line)
-        if re.search(r"is running at", line):
+        if re.search(r"http://127\.0\.0\.1:\d+", line):
             ready.set()
     ready.set()

@@ -1,12 +1,15 @@
 """What a notebook hands on, with a run around it and without one."""
 
 import json
+import pickle
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from IPython.core.formatters import DisplayFormatter
+from matplotlib.figure import Figure
 from PIL import Image
 
 from gaussmark_lib import stats
@@ -116,6 +119,13 @@ def test_the_description_of_a_figure_has_no_holes(run_dir):
     with Image.open(run_dir / "figures" / "survival.png") as image:
         assert image.text["Description"] == "What survives? Does it fall? median p. Measured, σ. Legend: right key. 8 texts, seed 0."
         assert image.text["Comment"] == "8 texts, seed 0"
+
+
+def test_a_notebook_keeps_the_description_beside_the_image(figure):
+    shown = inside.save_figure(figure, "power", alt="A rising line.")
+    formatter = DisplayFormatter()
+    formatter.formatters["image/png"].for_type(Figure, lambda figure: "a drawing")
+    assert formatter.format(pickle.loads(pickle.dumps(shown)))[1] == {"image/png": {"alt": "A rising line."}}
 
 
 def test_a_figure_can_be_described_better(run_dir, figure):

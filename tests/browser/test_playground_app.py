@@ -1,0 +1,31 @@
+"""``gaussmark playground``: the same panel, alone on a page, without a line of code."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+PATIENCE = 180_000  # ms
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(importlib.util.find_spec("voila") is None, reason="voila is not installed; `make playground` installs it"),
+]
+
+
+def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, tmp_path: Path):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    assert page.goto(app.partition("?")[0]).url.partition("?")[0].endswith("/login"), "without its secret, the address opens nothing"
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(app, timeout=PATIENCE)
+    generate = page.get_by_role("button", name="Generate")
+    expect(generate).to_be_enabled(timeout=PATIENCE)
+    assert not re.search(r"import |Panel\(|doclm: ", page.locator("body").inner_text()), "no code, and nothing printed"
+    page.screenshot(path=tmp_path / "opened.png")
+    generate.click()
+    expect(page.get_by_text("Watermarked text, this key: p =")).to_be_visible(timeout=PATIENCE)
+    page.screenshot(path=tmp_path / "generated.png")
+    assert not problems
+    page.close()
