@@ -23,13 +23,8 @@ import argparse
 import os
 import sys
 
-<<<<<<< HEAD
-from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks
-from gaussmark_lib.cli.arguments import COMMAND, FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version, in_a_shell
-=======
 from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks, playground
-from gaussmark_lib.cli.arguments import FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version
->>>>>>> hsite
+from gaussmark_lib.cli.arguments import COMMAND, FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version, in_a_shell
 from gaussmark_lib.errors import GaussMarkError
 
 __all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
@@ -64,12 +59,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130 interrupted.",
     )
     top.add_argument("--version", action=Version, help="print the versions of this, torch, transformers and numpy")
-<<<<<<< HEAD
     commands = top.add_subparsers(title="commands", metavar=COMMAND, required=True)
-    for group in (notebooks, listing, keys, generate, detect, audit):
-=======
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for group in (notebooks, listing, keys, generate, detect, audit, playground):
->>>>>>> hsite
         group.add(commands)
     return top

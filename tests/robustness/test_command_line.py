@@ -54,14 +54,10 @@ REFUSED = [
     (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "two"], "invalid int"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "2", "--scheduler", "tcp://h:1"], "not allowed with"),
     (["tour", "--workers", "x"], "invalid int"),
-<<<<<<< HEAD
     (["key"], "actions:"),
     (["list", "weight"], "did you mean weights"),
-=======
     (["playground", "--port", "x"], "invalid int"),
     (["playground", "--port", "0"], "expected a number from 1 to 65535"),
-    (["key"], "required"),
->>>>>>> hsite
     (["key", "new", "KEYS/new"], "required"),
     (["key", "new", KEY, "--weight", "w", "--sigma", "1"], "never overwritten"),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "one"], "invalid float"),
