@@ -11,6 +11,7 @@ A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -85,8 +86,22 @@ def _along(
 
     theta = linear.parameter.detach()
     _load_forward_mode()
-    with models.evaluating(model), sdpa_kernel(SDPBackend.MATH), torch.no_grad():  # the fused attention kernels have no forward-mode derivative
+    with models.evaluating(model), _derivable(model), torch.no_grad():
         return torch.func.jvp(log_p, (theta,), (linear.oriented(xi).to(theta),))
+
+
+@contextmanager
+def _derivable(model: PreTrainedModel) -> Iterator[None]:
+    """Inside the ``with``, without fused attention and without products of groups of experts, which have no forward-mode derivative."""
+    experts = model.get_experts_implementation()
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        if experts != model.get_experts_implementation():
+            model.set_experts_implementation(experts)
 
 
 @cache

@@ -11,7 +11,7 @@ the suite's time. :func:`once` looks once: beartype's check around the call, wit
 import functools
 import inspect
 from types import FunctionType
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 import jaxtyping
 import numpy as np
@@ -47,7 +47,7 @@ def once(fn=None, *, typechecker):
 
 
 def _resolved(fn: FunctionType) -> FunctionType:
-    """A copy, with Any for a hint that is a string and names what is not there yet, or is imported for type checkers only."""
+    """A copy, with Any for a hint that has a string in it which names what is not there yet, or is imported for type checkers only."""
     copied = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     functools.update_wrapper(copied, fn)
     copied.__kwdefaults__ = fn.__kwdefaults__
@@ -57,8 +57,10 @@ def _resolved(fn: FunctionType) -> FunctionType:
 
 
 def _known(hint: Any, names: dict[str, Any]) -> Any:
+    def one(value: hint): ...
+
     try:
-        return eval(hint, names) if isinstance(hint, str) else hint
+        return get_type_hints(one, names, include_extras=True)["value"]
     except (NameError, TypeError):
         return Any
 

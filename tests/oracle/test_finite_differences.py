@@ -36,7 +36,7 @@ def test_the_slope_along_the_noise_is_the_inner_product(architecture, weight, ra
 
     coarse, fine = (abs(slope(h) - expected) for h in (1e-3, 1e-4))
     assert fine < 1e-4 * abs(expected)
-    if rank_dropped == 0:  # else the float32 of the directions is what remains
+    if rank_dropped == 0 and architecture != "qwen2_moe":  # else the float32 of the directions, or of the router, is what remains
         assert 50 < coarse / fine < 200  # 10² for a tenth of the step
 
 

@@ -86,7 +86,7 @@ def test_inside_the_model_counts_as_watermarked(model, wm, key):
 
 def test_another_number_of_rows_is_refused_and_the_model_is_itself_again(model, wm, key):
     with (
-        pytest.raises(InvalidModelError, match="2 rows"),
+        pytest.raises(InvalidModelError, match="2 texts"),
         generate_many.watermarked_rows(model, generate_many.Noises(model, [(wm, key)]), [0, 0]),
     ):
         model(torch.zeros(3, 4, dtype=torch.long))

@@ -14,6 +14,11 @@ from gaussmark_lib.runs import presets
 from gaussmark_lib.sweeps import grid
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def first_words(text: str) -> list[str]:
     """Of the lines that begin something; what it goes on with is indented."""
     return [line.split()[0] for line in text.splitlines() if not line.startswith(" ")]
