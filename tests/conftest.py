@@ -25,6 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Notebooks begin: a long one that began last would keep one core busy while the other has nothing left to do.
     """
+    for item in items:
+        if item.get_closest_marker("browser"):  # a server and a browser take a minute
+            item.add_marker("slow")
     items.sort(key=lambda item: not (item.path.suffix == ".ipynb" or item.get_closest_marker("spread")))
     for item in items:
         if "PYTEST_XDIST_WORKER" in os.environ and item.get_closest_marker("spread"):

@@ -11,6 +11,7 @@ from gaussmark_lib import paths
 
 
 @pytest.mark.spread
+@pytest.mark.slow
 def test_papermill_runs_a_notebook(tmp_path):
     out = tmp_path / "out.ipynb"
     command = ["papermill", "notebooks/11_playground.ipynb", str(out), "-p", "n_tokens", "20", "-p", "n_samples", "1"]

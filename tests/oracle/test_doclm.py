@@ -43,6 +43,7 @@ def test_any_text_survives_its_tokenizer(lm):
         assert lm.decode(lm.encode(text)) == text
 
 
+@pytest.mark.slow
 def test_held_out_bits_per_character_are_those_of_the_card(lm):
     on_the_card = float(re.search(r"held-out bits per character \| \*\*([\d.]+)\*\*", (FOLDER / "README.md").read_text())[1])
     assert on_the_card <= 1.28

@@ -55,6 +55,7 @@ def test_a_server_that_died_is_replaced(tmp_path):
     assert _said(tmp_path, "print(1)") == "1"
 
 
+@pytest.mark.slow
 def test_kernels_end_with_their_server(tmp_path):
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", str(tmp_path / "kernel.json")]
     process = forked.Process(forked.Server.of_now().fork(command, str(tmp_path), dict(os.environ)))

@@ -20,6 +20,7 @@ while {wait} and (folder / "hold").exists():
 """
 
 
+@pytest.mark.slow
 def test_a_tour_with_real_workers_is_interrupted_and_taken_up(tmp_path, monkeypatch):
     for name, wait in [("00_a", True), ("01_b", True), ("02_c", False)]:
         cell = code(WAITING.format(folder=str(tmp_path), name=name, wait=wait))
