@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from small_notebooks import code, markdown, parameters, write
 from sweep_places import family, finish, gone, until
 
