@@ -21,7 +21,7 @@ WM = perturb.Watermark("model.layers.1.mlp.down_proj.weight", 0.02)  # 58.7 mill
 def build() -> LlamaForCausalLM:
     """Random weights, in a tenth of the time that their usual initial values take."""
     kept = torch.nn.init.normal_
-    torch.nn.init.normal_ = lambda tensor, *_, **__: tensor.uniform_(-0.03, 0.03)
+    torch.nn.init.normal_ = lambda tensor, *_, **__: tensor.data.uniform_(-0.03, 0.03)
     try:
         torch.manual_seed(0)
         return LlamaForCausalLM(LlamaConfig(**SIZES, vocab_size=VOCABULARY, max_position_embeddings=2048, tie_word_embeddings=False)).eval()
@@ -37,7 +37,7 @@ def seconds(call) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name, default in (("keys", 64), ("texts", 8), ("tokens", 60)):
+    for name, default in (("keys", 16), ("texts", 8), ("tokens", 40)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--times", action="store_true")
     asked = parser.parse_args()
