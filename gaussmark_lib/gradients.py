@@ -82,7 +82,7 @@ def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *
     """
     wm = perturb.placed(model, wm)
     for prefix in _Reading(model, [wm.linear], **settings).prefixes(pairs):
-        PG = wm.project(G := prefix.matrices[0])
+        PG = wm.project(G := prefix.factors[0].matrix())
         nothing_left = is_rounding(torch.stack([PG.norm(), G.norm()]))
         yield TextGradient(prefix.text, torch.zeros_like(G) if nothing_left else PG, prefix.log_lik, prefix.n_tokens)
 
@@ -96,25 +96,11 @@ def norms(model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Seq
     names = tokens.listed(weights, "weights: expected a list of weights' names") or [""]  # of none, an error that lists some
     linears = [models.linear(model, name) for name in names]
     rows = [
-        {"text": prefix.text, "weight": linear.name, "n_tokens": prefix.n_tokens, "grad_norm": G.norm().item(), "log_lik": prefix.log_lik}
+        {"text": prefix.text, "weight": linear.name, "n_tokens": prefix.n_tokens, "grad_norm": G.norm(), "log_lik": prefix.log_lik}
         for prefix in _Reading(model, linears, **settings).prefixes(tokens.checked_pairs(model, prompts, responses))
-        for linear, G in zip(linears, prefix.matrices, strict=True)
+        for linear, G in zip(linears, prefix.factors, strict=True)
     ]
     return pd.DataFrame(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
-
-
-@contextmanager
-def frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode, and no parameter requires a gradient, so that the graph begins at the traced layer; restored afterwards."""
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    for p in wanted:
-        p.requires_grad_(False)
-    try:
-        with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():  # in any mode of the caller
-            yield
-    finally:
-        for p in wanted:
-            p.requires_grad_(True)
 
 
 class Call(NamedTuple):
@@ -178,11 +164,30 @@ def is_rounding(felt: Float[Tensor, "2 *rest"]) -> Bool[Tensor, "*rest"]:
     return torch.isfinite(felt[1]) & (felt[0] <= ROUNDING * torch.finfo(felt.dtype).eps * felt[1])
 
 
+class Factors(NamedTuple):
+    """G = Σ_s g_s a_sᵀ by its terms; sums are formed in float32 at least, since G has many more terms than bfloat16 has digits."""
+
+    g: Float[Tensor, "n d_out"]
+    a: Float[Tensor, "n d_in"]
+
+    def matrix(self) -> Float[Tensor, "d_out d_in"]:
+        dtype = torch.promote_types(self.g.dtype, torch.float32)
+        return self.g.to(dtype).T @ self.a.to(dtype)
+
+    def norm(self) -> float:
+        """‖G‖ = √(Σ_st ⟨g_s, g_t⟩⟨a_s, a_t⟩), in float64 where its terms cancel; by G itself where that is less work."""
+        (n, d_out), (_, d_in) = self.g.shape, self.a.shape
+        if n * (d_out + d_in) >= d_out * d_in:
+            return self.matrix().norm().item()
+        g, a = self.g.double(), self.a.double()
+        return ((g @ g.T) * (a @ a.T)).sum().clamp(min=0).sqrt().item()
+
+
 class _Prefix(NamedTuple):  # the first ``n_tokens`` of one text: their log-likelihood, and G for each layer
     text: int
     n_tokens: int
     log_lik: float
-    matrices: list[Tensor]
+    factors: list[Factors]
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,7 @@ class _Reading:
             batch = order[start : start + self.batch_size]
             if not self.perturbed:
                 perturb.refuse_perturbed(self.model)  # for each batch: the caller may have watermarked the model between two yields
-            with models.computing_in(self.model, dtype), frozen(self.model):
+            with models.computing_in(self.model, dtype), likelihood.frozen(self.model):
                 found = self._batch([pairs[i] for i in batch])
             for prefix in found:
                 yield prefix._replace(text=batch[prefix.text])
@@ -231,19 +236,15 @@ class _Reading:
         return self._formed([call._replace(y=None, u=None) for call in calls], slopes, log_liks, pairs)  # the outputs hold the whole graph
 
     def _formed(self, inputs: Sequence[Call], slopes: Sequence[list[Slope]], log_liks: list[list[float]], pairs: Sequence[Pair]) -> Iterator[_Prefix]:
-        """G = Σ_s g_s a_sᵀ, or 0 where that is rounding; a longer prefix adds its further tokens to the one before."""
+        """The terms of G, or zeros where that is rounding; a longer prefix adds what its further tokens say to each g_s."""
+        uses = [[i for i, call in enumerate(inputs) if call.layer == layer] for layer in range(len(self.linears))]
         for row, (x, y) in enumerate(pairs):
-            matrices: list[Tensor | float] = [0.0] * len(self.linears)
-            felt: list[Tensor | float] = [0.0] * len(self.linears)
+            g, felt = [0.0] * len(inputs), [0.0] * len(inputs)
             for part, end in enumerate(end for end in sorted(set(self.lengths or [len(y)])) if end <= len(y)):
-                n = len(x) + end
-                for call, slope in zip(inputs, slopes[part], strict=True):
-                    matrices[call.layer] = matrices[call.layer] + outer(slope.g[row, :n], call.a[row, :n])
-                    felt[call.layer] = felt[call.layer] + slope.felt[:, row].sum(-1)
-                exact = [torch.zeros_like(G) if is_rounding(of_G) else G for G, of_G in zip(matrices, felt, strict=True)]
-                yield _Prefix(row, end, log_liks[part][row], exact)
-
-
-def outer(g: Float[Tensor, "n d_out"], a: Float[Tensor, "n d_in"]) -> Float[Tensor, "d_out d_in"]:
-    dtype = torch.promote_types(g.dtype, torch.float32)  # G has many more terms than bfloat16 has digits
-    return g.to(dtype).T @ a.to(dtype)
+                g = [so_far + slope.g[row].to(slope.felt.dtype) for so_far, slope in zip(g, slopes[part], strict=True)]
+                felt = [so_far + slope.felt[:, row].sum(-1) for so_far, slope in zip(felt, slopes[part], strict=True)]
+                factors, n = [], len(x) + end
+                for its in uses:
+                    slope, a = torch.cat([g[i][:n] for i in its]), torch.cat([inputs[i].a[row, :n] for i in its])
+                    factors.append(Factors(slope.masked_fill(is_rounding(sum(felt[i] for i in its)), 0.0), a))
+                yield _Prefix(row, end, log_liks[part][row], factors)

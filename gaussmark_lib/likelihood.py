@@ -3,7 +3,8 @@
 Padding is on the right, where a causal model cannot see it. The arithmetic after the logits is in float32 at least, sums in float64.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -16,6 +17,20 @@ from transformers import PreTrainedModel
 from gaussmark_lib import checks, models, tokens
 from gaussmark_lib.errors import InvalidTextError, StatisticsError
 from gaussmark_lib.tokens import Pair, Texts
+
+
+@contextmanager
+def frozen(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode, and no parameter requires a gradient, so that the graph begins at the traced layer; restored afterwards."""
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    for p in wanted:
+        p.requires_grad_(False)
+    try:
+        with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():  # in any mode of the caller
+            yield
+    finally:
+        for p in wanted:
+            p.requires_grad_(True)
 
 
 def cross_entropy(model: PreTrainedModel, passages: Texts, *, prompts: Texts | None = None, batch_size: int = 8) -> Float[np.ndarray, " passages"]:

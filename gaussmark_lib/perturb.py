@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
@@ -68,9 +69,7 @@ def one_by_one(wm: PlacedWatermark, keys: Sequence[Key]) -> Iterator[Float[Tenso
 
 def isotropic(key: Key, sigma: float, shape: tuple[int, int]) -> Float[Tensor, "d_out d_in"]:
     """ξ before any projection, for a matrix of this shape; float32 on the CPU."""
-    z = checked(key).normals(math.prod(shape))
-    z *= sigma
-    return torch.from_numpy(z.astype("float32")).view(shape)
+    return torch.from_numpy(checked(key).normals(math.prod(shape), sigma, np.float32)).view(shape)
 
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:

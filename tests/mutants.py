@@ -75,7 +75,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("perturb.py", "σ forgotten", "z *= sigma", "z *= 1"),
+    Mutant("perturb.py", "σ forgotten", "sigma, np.float32", "1.0, np.float32"),
     Mutant("perturb.py", "noise not projected", "wm.project(xi) if wm.rank_dropped else xi", "xi"),
     Mutant("perturb.py", "weight not restored", "linear.parameter.data = theta\n", "pass\n"),
     Mutant("perturb.py", "bound key not checked", "key.check(use, xi)", "pass"),
@@ -113,14 +113,15 @@ MUTANTS = [
     Mutant("score.py", "rows in order of length", '.sort_values(["text", "n_tokens"]', '.sort_values(["n_tokens"]'),
     Mutant("gradients.py", "first token not scored", "(number > start) &", "(number > start + 1) &"),
     Mutant("gradients.py", "mean instead of sum", "backward(log_p * part, calls", "backward(log_p * part / part.sum(), calls"),
-    Mutant("gradients.py", "inputs off by one", "call.a[row, :n]", "call.a[row, :n].roll(1, 0)"),
-    Mutant("gradients.py", "gradient not projected", "wm.project(G := prefix.matrices[0])", "(G := prefix.matrices[0])"),
+    Mutant("gradients.py", "inputs off by one", "inputs[i].a[row, :n]", "inputs[i].a[row, :n].roll(1, 0)"),
+    Mutant("gradients.py", "gradient not projected", "wm.project(G := prefix.factors[0].matrix())", "(G := prefix.factors[0].matrix())"),
     Mutant("gradients.py", "rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
     Mutant("gradients.py", "small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
     Mutant("gradients.py", "G not divided by its norm", "return self.G.flatten() / self.norm", "return self.G.flatten()"),
-    Mutant("gradients.py", "a prefix loses its beginning", "matrices[call.layer] + outer(", "outer("),
+    Mutant("gradients.py", "a prefix loses its beginning", "so_far + slope.g[row]", "slope.g[row]"),
+    Mutant("gradients.py", "norm without what two terms share", "((g @ g.T) * (a @ a.T)).sum()", "((g @ g.T) * (a @ a.T)).trace()"),
     Mutant("gradients.py", "likelihood of the last part only", ".cumsum(0).tolist()", ".tolist()"),
-    Mutant("gradients.py", "parameters stay frozen", "p.requires_grad_(True)", "pass"),
+    Mutant("likelihood.py", "parameters stay frozen", "p.requires_grad_(True)", "pass"),
     Mutant("gradients.py", "numbers within the batch", "prefix._replace(text=batch[prefix.text])", "prefix"),
     Mutant("kgw.py", "context off by one", "context_width=1)", "context_width=2)"),
     Mutant("kgw.py", "repeated pairs count twice", "ignore_repeated_ngrams=True)", "ignore_repeated_ngrams=False)"),

@@ -127,9 +127,9 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
 
     Raises InvalidModelError for a pair without a model, without a network, or if the tokenizer's packages are not installed.
     """
-    if (source, target) not in PAIRS:
+    if (source, target) not in list(PAIRS):  # compared, not hashed: they may be anything
         known = ", ".join(f"{a}→{b}" for a, b in PAIRS)
-        raise InvalidModelError(f"no translation model for {source}→{target}: expected one of {known}; add another to corrupt.by_model.PAIRS")
+        raise InvalidModelError(f"translator: expected one of {known}, got {checks.shown(source)} → {checks.shown(target)}; add a model to PAIRS")
     name, device = PAIRS[source, target], models.device_of(device)
     try:
         terms = hub.terms()

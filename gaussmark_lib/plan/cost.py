@@ -123,14 +123,19 @@ class Score(Step):
         matrices, blocks = shape.after(lowest)
         head = shape.head_size * (self.tokens + 1) if lowest.block < shape.layers else 0
         back = 2 * (matrices * length + head) + 10 * shape.q_width * blocks * length**2
-        formed = sum(2 * one.matrix.size * (length if one.block < shape.layers else self.tokens + 1) for one in self.of(setting))
+        formed = sum(self._formed(one, length if one.block < shape.layers else self.tokens + 1) for one in self.of(setting))
         tested = 2 * self.size(setting) * self.keys
         return self.again * self.texts * (forward(shape, length, length**2, self.tokens + 1) + self.parts * (back + formed + tested))
+
+    def _formed(self, weight: Weight, n: int) -> float:
+        """G of n terms, or, where no key asks for more, its norm from them."""
+        d_out, d_in = weight.matrix.d_out, weight.matrix.d_in
+        return 2 * n * (d_out * d_in if self.keys else min(d_out * d_in, n * (d_out + d_in)))
 
     def phases(self, setting: Setting) -> list[Bytes]:
         shape, lowest, width = setting.shape, self.lowest(setting), BYTES[setting.scoring]
         size, positions = self.size(setting), self.rows * self.length
-        formed = sum(one.matrix.size for one in self.of(setting))
+        formed = max(one.matrix.size for one in self.of(setting))  # one at a time
         fitting = HELD // (FLOAT * size)
         keys, held = min(self.keys, max(FEW_KEYS, fitting)), min(self.keys, UNITS)  # noises, and gradients that are tested together
         held = min(held if keys == self.keys else max(FEW_TEXTS, fitting), self.texts * self.parts)

@@ -110,7 +110,8 @@ def calibrated(setting: Setting, device: Device) -> Rates:
         op = (seconds(lambda: silu(small)) + seconds(lambda: small + small) + seconds(lambda: scaled_dot_product_attention(small, small, small))) / 3
         logits = torch.randn(4, min(setting.shape.vocabulary, 1 << 15), device=on)
         word = seconds(lambda: ((logits.double() - logits.amax(-1, keepdim=True)) / 1.0).softmax(-1).cumsum(-1)) / logits.numel()
-    noise = _seconds(lambda: normal.standard_normal(0, 1 << 19)) / (1 << 19)
+    n = 8 * normal.SPAN  # enough for every thread
+    noise = _seconds(lambda: normal.standard_normal(0, n)) / n
     return Rates(fast, writing, weight, SMALL_OPS * op, word, noise)
 
 

@@ -54,7 +54,7 @@ def _traced(
 
     Count positions from the end: the head may not see positions that predict nothing of interest.
     """
-    with gradients.frozen(model), gradients.traced([linear], (1, len(prompt) + len(response))) as calls:
+    with likelihood.frozen(model), gradients.traced([linear], (1, len(prompt) + len(response))) as calls:
         log_p = likelihood.token_log_p(model, [(prompt, response)])[0][0]
     if len(calls) != 1:
         raise InvalidModelError(f"expected a layer that is used once a pass, but {linear.name} is used {len(calls)} times; choose another weight")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gaussmark_lib import likelihood, models
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
-from gaussmark_lib.gradients import Call, backward, frozen, is_rounding, outer, traced
+from gaussmark_lib.gradients import Call, Factors, backward, is_rounding, traced
 from gaussmark_lib.tokens import Pair
 from gaussmark_lib.watermark import PlacedWatermark
 
@@ -26,7 +26,7 @@ def gradients(pair: Pair, wm: PlacedWatermark, ends: Sequence[int], *, dtype: st
         DegenerateScoreError: the text does not depend on the weight. InvalidModelError: a model without a head.
     """
     model = wm.model
-    with models.computing_in(model, models.arithmetic(model, dtype)), frozen(model):
+    with models.computing_in(model, models.arithmetic(model, dtype)), likelihood.frozen(model):
         with traced([wm.linear], (1, sum(map(len, pair)))) as calls, _inputs(model.get_output_embeddings()) as heads:
             log_p, _ = likelihood.token_log_p(model, [pair])
         if not log_p.requires_grad:
@@ -44,7 +44,7 @@ def gradients(pair: Pair, wm: PlacedWatermark, ends: Sequence[int], *, dtype: st
             of_block = torch.zeros_like(root)
             of_block[:, first + start : first + end] = slope[:, first + start : first + end]
             gs = torch.autograd.grad(root, [call.y for call in calls], of_block, retain_graph=True, materialize_grads=True)
-            found.append(wm.project(sum(outer(g[0], call.a[0]) for g, call in zip(gs, calls, strict=True))).flatten())
+            found.append(wm.project(sum(Factors(g[0], call.a[0]).matrix() for g, call in zip(gs, calls, strict=True))).flatten())
     return torch.stack(found)
 
 

@@ -46,6 +46,39 @@ def test_norms_of_several_weights_are_those_of_each_alone(architecture):
     assert found.groupby("weight")["grad_norm"].mean().nunique() == len(weights), "no weight is taken for another"
 
 
+@pytest.mark.parametrize(("n", "d_out", "d_in"), [(3, 40, 60), (1, 2, 2), (30, 40, 60)])  # by its terms twice, then by G
+def test_a_norm_is_that_of_the_matrix(n, d_out, d_in):
+    rng = torch.Generator().manual_seed(0)
+    terms = gradients.Factors(torch.randn(n, d_out, generator=rng), torch.randn(n, d_in, generator=rng))
+    expected = sum(torch.outer(g, a) for g, a in zip(terms.g.double(), terms.a.double(), strict=True))
+    torch.testing.assert_close(terms.matrix().double(), expected, rtol=1e-5, atol=1e-5)
+    assert terms.norm() == pytest.approx(expected.norm().item(), rel=1e-6)
+
+
+def test_a_norm_of_terms_that_cancel():
+    """Large activations that all texts share: G is a thousandth of its terms. In float32 its square would be rounding."""
+    rng = torch.Generator().manual_seed(0)
+    g = torch.randn(8, 200, generator=rng)
+    terms = gradients.Factors(g - g.mean(0), 1e3 + torch.randn(8, 300, generator=rng))
+    expected = (terms.g.double().T @ terms.a.double()).norm().item()
+    assert terms.norm() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_norms_of_short_texts_are_made_without_their_matrices(architecture, monkeypatch):
+    model, weights = tiny_models.build(architecture), tiny_models.WEIGHTS[architecture]
+    short = [y[:2] for y in RESPONSES]
+    expected = gradients.norms(model, [[1]] * len(short), short, weights)
+    monkeypatch.setattr(gradients.Factors, "matrix", lambda self: pytest.fail("a matrix was formed"))
+    pd.testing.assert_frame_equal(gradients.norms(model, [[1]] * len(short), short, weights), expected)
+    monkeypatch.undo()
+    for weight in weights:
+        each = gradients.gradients(model, [[1]] * len(short), short, Watermark(weight, 1.0))
+        of_G = sorted((G.text, G.norm) for G in each)
+        found = expected[expected["weight"] == weight].sort_values("text")["grad_norm"]
+        np.testing.assert_allclose(found, [norm for _, norm in of_G], rtol=1e-5)
+
+
 def test_norms_name_an_unknown_weight(model):
     with pytest.raises(UnknownWeightError):
         gradients.norms(model, PROMPTS, RESPONSES, ["model.layers.0.mlp.up_proj.weight", "no.such.weight"])

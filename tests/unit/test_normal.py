@@ -18,17 +18,25 @@ def test_golden_hash_of_the_stream():
 
 
 def test_first_numbers_do_not_depend_on_how_many_are_asked_for():
-    z = normal.standard_normal(7, 3 * normal.CHUNK + 5)
-    for n in (0, 1, 3, 4, normal.CHUNK - 1, normal.CHUNK, normal.CHUNK + 1, 2 * normal.CHUNK):
+    z = normal.standard_normal(7, 3 * normal.SPAN + 5)
+    for n in (0, 1, 3, 4, *(size + i for size in (normal.CHUNK, normal.SPAN) for i in (-1, 0, 1)), 2 * normal.SPAN):
         np.testing.assert_array_equal(normal.standard_normal(7, n), z[:n])
 
 
-@given(chunk=st.integers(1, 200))
-def test_the_chunk_size_does_not_matter(chunk):
+@given(chunk=st.integers(1, 200), span=st.integers(1, 300))
+def test_the_sizes_of_chunks_and_spans_do_not_matter(chunk, span):
     expected = normal.standard_normal(7, 500)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(normal, "CHUNK", chunk)
+        patch.setattr(normal, "SPAN", span)
         np.testing.assert_array_equal(normal.standard_normal(7, 500), expected)
+
+
+def test_scale_and_dtype_round_once():
+    z = normal.standard_normal(7, 5000)
+    scaled = normal.standard_normal(7, 5000, 0.3, np.float32)
+    assert scaled.dtype == np.float32
+    np.testing.assert_array_equal(scaled, (z * 0.3).astype(np.float32))
 
 
 def test_different_seeds_give_different_numbers():
@@ -55,7 +63,7 @@ def test_the_number_of_threads_does_not_matter(threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        z = normal.standard_normal(7, 9 * normal.CHUNK + 5)
+        z = normal.standard_normal(7, 5 * normal.SPAN + 5)
     finally:
         torch.set_num_threads(before)
     assert hashlib.sha256(z.tobytes()).hexdigest() == hashlib.sha256(slow_stream(7, len(z)).tobytes()).hexdigest()
