@@ -5,11 +5,11 @@ cumulative distribution. So a row's text depends on the rows beside it and on th
 gives base and watermarked model the same random numbers.
 
 Rounding: a token changes where its uniform number lies within the rounding error of a boundary between two tokens, and then the rest of the text
-is another one, of the same distribution. That happens at less than one token in 300 in float32 and one in 20 in bfloat16 (measured on the
-embedded model between batches of 1, 5 and 16: 0 of 3,200, and 1 of 70); never so far in float64 (tests/oracle/test_batch_invariance.py).
+is another one, of the same distribution: less than one token in 300 in float32 and one in 20 in bfloat16 (the embedded model, batches of 1, 5 and
+16: 0 of 3,200, and 1 of 70); never so far in float64 (tests/oracle/test_batch_invariance.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from gaussmark_lib import checks, models, tokens
@@ -38,6 +38,7 @@ def sample(
     batch_size: int = 64,
     on_step: Callable[[int, int], None] | None = None,
     processor: Callable[[slice], Processor] | None = None,
+    engine: str = "exact",
 ) -> list[list[int]]:
     """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t); one list of token ids per prompt.
 
@@ -50,14 +51,23 @@ def sample(
         on_step: called after each step with (steps done, steps in all). What it raises ends the sampling.
         processor: slice of prompts that make a batch → what changes that batch's logits before each pick, as transformers' logits processors do:
             token ids so far (rows, n), padded on the left, and logits (rows, vocabulary) → logits.
+        engine: ``exact`` is this file; ``transformers``, or ``compiled`` on a GPU, that library's ``generate``: other texts, the same distribution.
 
     Raises:
         InvalidTextError: no prompts, ids outside the vocabulary, or prompt and response beyond the context.
         InvalidModelError: logits that are not finite.
     """
     prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
-    uniforms = uniform(seed, len(prompts), n_tokens)
-    chosen = continued(model, prompts, uniforms, top_p, temperature, batch_size, on_step=on_step, processor=processor)
+    if checks.chosen(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError) == "exact":
+        uniforms = uniform(seed, len(prompts), n_tokens)
+        chosen = continued(model, prompts, uniforms, top_p, temperature, batch_size, on_step=on_step, processor=processor)
+    else:
+        chosen, seed = [], checks.whole(seed, "seed", least=0)
+        how = {"do_sample": True, "temperature": float(temperature), "top_p": float(top_p), "top_k": 0} if temperature else {"do_sample": False}
+        how |= {"cache_implementation": "static", "disable_compile": engine != "compiled", "pad_token_id": 0}  # and no end token: sampled through
+        config = GenerationConfig(max_new_tokens=n_tokens, **how)
+        for rows, advance, process in _batches(len(prompts), batch_size, n_tokens, on_step, processor):
+            chosen += _by_transformers(model, prompts[rows], config, [seed, rows.start], advance, process)
     return cut(model, chosen) if until_end else chosen
 
 
@@ -96,18 +106,25 @@ def continued(
 ) -> list[list[int]]:
     """Checked prompts, continued by given uniform numbers. ``around(rows)`` is entered for each batch; ``processor`` as for :func:`sample`."""
     responses: list[list[int]] = []
-    batches, steps = range(0, len(prompts), batch_size), count(1)
-
-    def advance() -> None:
-        if on_step:
-            on_step(next(steps), len(batches) * uniforms.shape[1])
-
-    for start in batches:
-        rows = slice(start, start + batch_size)
-        process = processor(rows) if processor else None
+    for rows, advance, process in _batches(len(prompts), batch_size, uniforms.shape[1], on_step, processor):
         with around(rows):
             responses += _sample_batch(model, prompts[rows], torch.from_numpy(uniforms[rows]), top_p, temperature, advance, process).tolist()
     return responses
+
+
+def _batches(
+    n: int, batch_size: int, n_tokens: int, on_step: Callable[[int, int], None] | None, processor: Callable[[slice], Processor] | None
+) -> Iterator[tuple[slice, Callable[[], None], Processor | None]]:
+    """Of each batch: its rows, what to call after each of its steps, and what changes its logits."""
+    batches, steps = range(0, n, batch_size), count(1)
+
+    def advance() -> None:
+        if on_step:
+            on_step(next(steps), len(batches) * n_tokens)
+
+    for start in batches:
+        rows = slice(start, start + batch_size)
+        yield rows, advance, processor(rows) if processor else None
 
 
 @torch.no_grad()
@@ -140,6 +157,31 @@ def _sample_batch(
     return torch.cat(chosen, dim=1)
 
 
+@torch.no_grad()
+def _by_transformers(
+    model: PreTrainedModel, prompts: tokens.Texts, config: GenerationConfig, seed: list[int], advance: Callable[[], None], process: Processor | None
+) -> list[list[int]]:
+    """Prompts of one batch, continued by ``model.generate``; the caller's random numbers stay as they are."""
+    ids, mask = tokens.pad(prompts, "left", model.device)
+
+    def finite(before: Tensor, logits: Tensor) -> Tensor:
+        _check_finite(logits)
+        return process(before, logits) if process else logits
+
+    def never(before: Tensor, _) -> Tensor:
+        advance()
+        return before.new_zeros(len(before), dtype=torch.bool)
+
+    own, model.generation_config = model.generation_config, config  # it may forbid tokens, and fills what ``config`` leaves open
+    try:
+        with models.evaluating(model), torch.random.fork_rng({p.device for p in model.parameters() if p.is_cuda}):
+            torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+            texts = model.generate(ids, attention_mask=mask, generation_config=config, logits_processor=[finite], stopping_criteria=[never])
+    finally:
+        model.generation_config = own
+    return texts[:, ids.shape[1] :].tolist()
+
+
 class _Reserved(DynamicLayer):
     """A block's keys and values, in memory reserved for ``n_positions`` at the start: the stock layer copies all of them at each step."""
 
@@ -168,8 +210,7 @@ def _cache(model: PreTrainedModel, n_positions: int) -> DynamicCache:
 
 def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
     """The token at which the cumulative probability passes u: logits (rows, vocabulary), u (rows,) in [0, 1) → ids (rows,)."""
-    if not torch.isfinite(logits.amax(-1)).all():  # −inf for some tokens is fine
-        raise InvalidModelError("expected finite logits, got NaN or infinity: is the noise far too strong, or the model damaged?")
+    _check_finite(logits)
     if temperature == 0:
         return logits.argmax(-1)
     p = probabilities(logits, top_p, temperature)
@@ -177,6 +218,11 @@ def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
     total = cumulative[:, -1]
     target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))  # below the total even where the product rounds up to it
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+
+
+def _check_finite(logits: Tensor) -> None:
+    if not torch.isfinite(logits.amax(-1)).all():  # −inf for some tokens is fine
+        raise InvalidModelError("expected finite logits, got NaN or infinity: is the noise far too strong, or the model damaged?")
 
 
 def probabilities(logits: Tensor, top_p: float, temperature: float) -> Tensor:

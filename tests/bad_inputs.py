@@ -229,6 +229,7 @@ def doors(folder: Path) -> dict[str, Door]:
                     "temperature": "numbers",
                     "seed": "seed",
                     "batch_size": "count",
+                    "engine": "word",
                 },
             ),
             door(

@@ -49,3 +49,21 @@ def test_marked_text_is_detected(there):
     table = score.score(there, on_devices.TEXTS[0] * 4, texts, strong, on_devices.KEYS[:2])
     own, other = (table.loc[table["key_id"] == key.key_id, "psi"].mean() for key in on_devices.KEYS[:2])
     assert own > 2 > abs(other)
+
+
+@pytest.mark.parametrize("engine", ["transformers", "compiled"])
+def test_other_engines_read_the_weights_as_they_are(there, engine):
+    """A compiled graph must not remember the weights it was compiled with: base, marked, and base again."""
+    from gaussmark_lib import perturb
+
+    def greedy(engine: str) -> list[list[int]]:
+        return generate.sample(there, on_devices.TEXTS[0], 20, temperature=0, engine=engine)
+
+    strong, found = perturb.Watermark(on_devices.WM.weight, 0.3), {}
+    for one in ("exact", engine):
+        before = greedy(one)
+        with perturb.watermarked(there, strong, on_devices.KEYS[0]):
+            marked = greedy(one)
+        found[one] = [before, marked, greedy(one)]
+    assert found[engine] == found["exact"]
+    assert found["exact"][0] != found["exact"][1]

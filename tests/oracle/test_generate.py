@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gaussmark_lib import generate, perturb
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 
 N = 4000
@@ -188,3 +189,57 @@ def test_all_pairs_of_seed_and_row_have_their_own_luck():
     model = tiny_models.build("llama")
     texts = [tuple(row) for seed, _ in itertools.product(range(4), [0]) for row in generate.sample(model, [[3]] * 8, 12, seed=seed)]
     assert len(set(texts)) == 32
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_greedy_text_of_the_other_engine_is_the_same(architecture):
+    """Base and watermarked, prompts of several lengths: the weights as they are now, and none of the model's own settings."""
+    model, wm = tiny_models.build(architecture), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.3)
+    model.generation_config.update(repetition_penalty=5.0, eos_token_id=list(range(0, 97, 2)), no_repeat_ngram_size=2)
+    prompts, found = [[3, 1, 4], [1], [5, 9, 2, 6, 5]], {}
+    for engine in ("exact", "transformers"):
+        found[engine] = [generate.sample(model, prompts, 12, temperature=0, engine=engine, batch_size=2)]
+        with perturb.watermarked(model, wm, Key.from_seed(1)):
+            found[engine].append(generate.sample(model, prompts, 12, temperature=0, engine=engine))
+    assert found["transformers"] == found["exact"]
+    assert found["exact"][0] != found["exact"][1]
+    assert model.generation_config.repetition_penalty == 5.0
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9)])
+def test_the_other_engine_draws_from_the_same_distribution(temperature, top_p):
+    model, prompt = tiny_models.build("llama"), [3, 1, 4]
+    drawn = generate.sample(model, [prompt] * N, 1, temperature=temperature, top_p=top_p, seed=5, batch_size=500, engine="transformers")
+    assert g_test(np.array(drawn)[:, 0], nucleus_by_hand(exact(model, prompt, temperature), top_p)) > 1e-3
+    assert drawn[:500] != drawn[500:1000], "batches draw anew"
+
+
+def test_the_other_engine_promises_what_the_exact_one_does():
+    """Steps are counted and can be stopped, processors work, the caller's random numbers stay, damaged models are refused."""
+    model, steps = tiny_models.build("llama"), []
+    state = torch.random.get_rng_state()
+    again = [generate.sample(model, [[1], [2]], 6, seed=seed, engine="transformers", on_step=lambda *step: steps.append(step)) for seed in (3, 3, 4)]
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert again[0] == again[1] != again[2]
+    assert steps == [(i, 6) for i in range(1, 7)] * 3
+    with pytest.raises(KeyboardInterrupt):
+        generate.sample(model, [[1]], 6, engine="transformers", on_step=stop)
+    only = generate.sample(
+        model, [[1], [2]], 3, engine="transformers", processor=lambda rows: lambda ids, logits: logits.index_fill(1, others(7), -torch.inf)
+    )
+    assert only == [[7] * 3] * 2
+    assert model.generation_config.max_new_tokens is None
+    with torch.no_grad():
+        model.get_output_embeddings().weight.fill_(torch.nan)
+    with pytest.raises(InvalidModelError, match="finite logits"):
+        generate.sample(model, [[1]], 2, engine="transformers")
+    with pytest.raises(InvalidTextError, match="engine: expected 'exact' or"):
+        generate.sample(model, [[1]], 2, engine="vllm")
+
+
+def stop(*_) -> None:
+    raise KeyboardInterrupt
+
+
+def others(token: int) -> torch.Tensor:
+    return torch.tensor([i for i in range(97) if i != token])
