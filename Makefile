@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval-lax
 SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 
-.PHONY: help setup lock tour test test-all test-gpu mutants lab playground site lint clean
+.PHONY: help setup lock tour test test-all test-gpu gpu-report mutants lab playground site lint clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 17
@@ -46,6 +46,9 @@ test-all: $(STAMP) ## the same, the slow and the browser tests, and every notebo
 
 test-gpu: $(STAMP) ## the same computations on a GPU, against the processor's numbers
 	$(BIN)/pytest tests/gpu $(ARGS)
+
+gpu-report: $(STAMP) ## time and memory of an 8-billion-parameter model on a GPU: build/gpu-report.txt (ARGS="--model … --weight …")
+	$(BIN)/python tests/gpu/report.py --out build/gpu-report $(ARGS)
 
 mutants: $(STAMP) ## put faults into copies of the library and see that tests fail (ARGS="kgw score" for some files)
 	$(BIN)/python tests/mutants.py $(ARGS)

@@ -9,7 +9,8 @@ with Φ⁻¹ as the rational functions of Wichura's algorithm AS 241 (Applied St
 computed by additions, multiplications, divisions and square roots alone, which IEEE 754 rounds in one way only. The
 logarithm that the tails need is built from the same four operations.
 
-A counter can start anywhere, so several threads make one stream, each a span at a time; NumPy lets them compute side by side.
+A counter can start anywhere, so several threads make one stream, each a span at a time; NumPy lets them compute side by side. A GPU makes the same
+bits by the same operations on tensors, of which it rounds each by itself. (On a processor, torch's square roots are not those of IEEE 754.)
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +18,19 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
 
 CHUNK = 1 << 16  # numbers at a time: the temporaries stay in the processor's cache
 SPAN = 1 << 19  # numbers that a thread makes with one counter, which takes as long to set up as some thousand numbers
+LARGE, GPU_CHUNK = 1 << 20, 1 << 23  # from so many numbers on, a GPU makes them, where there is one, and so many at a time
 MOST = 1 << 40  # numbers, beyond any memory
 
-Float64 = NDArray[np.float64]
+Numbers = NDArray[np.float64] | Tensor  # float64, one row
 
 # AS 241, highest power first: |u − ½| ≤ 0.425, then √(−log r) ≤ 5, then beyond; r is the distance of u to the nearer end.
 _CENTRE = (
@@ -50,6 +53,9 @@ _FAR_TAIL = (
 )  # fmt: skip
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
+_MULTIPLIERS = 0xD2E7470EE14C6C93, 0xCA5A826395121157  # of Philox4x64 (Salmon and others, SC 2011), and what a round adds to its key
+_WEYL = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
+_LOW = (1 << 32) - 1
 
 
 def standard_normal(seed: int, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64) -> Float[np.ndarray, " n"]:
@@ -63,6 +69,8 @@ def standard_normal(seed: int, n: int, scale: float = 1.0, dtype: type[np.floati
     if checks.whole(n, "n", StatisticsError, least=0) > MOST:
         raise StatisticsError(f"n: expected at most {MOST:,} numbers, got {checks.shown(n)}")
     checks.positive(scale, "scale")
+    if n >= LARGE and torch.cuda.is_available():
+        return _on_gpu(seed, n, scale, dtype, torch.device("cuda"))
     bits = np.random.Philox(key=seed)
     del seed  # a secret, which no traceback shows
     out, starts = np.empty(n, dtype), range(0, n, SPAN)
@@ -85,15 +93,58 @@ def _fill(span: Float[np.ndarray, " n"], bits: np.random.Philox, start: int, sca
     for part in np.split(span, range(CHUNK, len(span), CHUNK)):
         raw = bits.random_raw(len(part))
         raw >>= np.uint64(12)
-        u = raw.astype(np.float64)
-        u += 0.5
-        u *= 2.0**-52
-        z = _quantile(u)
+        z = _quantile(_uniform(raw.astype(np.float64)))
         z *= scale
         part[:] = z
 
 
-def quantile(u: Float64) -> Float64:
+def _on_gpu(seed: int, n: int, scale: float, dtype: type[np.floating], device: torch.device) -> Float[np.ndarray, " n"]:
+    out = np.empty(n, dtype)
+    for start in range(0, n, GPU_CHUNK):
+        part = torch.from_numpy(out[start : start + GPU_CHUNK])
+        k = (philox(seed, start // 4, len(part), device) >> 12) & ((1 << 52) - 1)
+        part.copy_(_quantile(_uniform(k.double())).mul_(scale))
+    return out
+
+
+def _uniform(k: Numbers) -> Numbers:
+    """u = (k + ½)·2⁻⁵², written over k."""
+    k += 0.5
+    k *= 2.0**-52
+    return k
+
+
+def philox(seed: int, first: int, n: int, device: torch.device) -> Int[Tensor, " n"]:
+    """n numbers of 64 bits from block ``first`` on, four a block: ``numpy.random.Philox``'s by tensor operations, read with a sign.
+
+    Ten rounds of Philox4x64 (Salmon and others, SC 2011) for the counters first + 1, first + 2, …
+    """
+    counter = torch.arange(first + 1, first + 1 + -(-n // 4), device=device)
+    c, k = [counter, *(torch.zeros_like(counter) for _ in range(3))], [_signed(seed), _signed(seed >> 64)]
+    for _ in range(10):
+        (high_0, low_0), (high_2, low_2) = (_product(c[2 * i], _MULTIPLIERS[i]) for i in (0, 1))
+        c = [high_2 ^ c[1] ^ k[0], low_2, high_0 ^ c[3] ^ k[1], low_0]
+        k = [_signed(one + add) for one, add in zip(k, _WEYL, strict=True)]
+    return torch.stack(c, dim=1).flatten()[:n]
+
+
+def _product(a: Int[Tensor, " n"], m: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+    """The high and the low 64 bits of a·m, both without a sign: by halves of 32 bits, since tensors have no integers of 128."""
+    a_high, a_low, m_high, m_low = _upper(a), a & _LOW, m >> 32, m & _LOW
+    middle = a_high * m_low + _upper(a_low * m_low)
+    return a_high * m_high + _upper(middle) + _upper(a_low * m_high + (middle & _LOW)), a * _signed(m)
+
+
+def _upper(a: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    return (a >> 32) & _LOW
+
+
+def _signed(value: int) -> int:
+    """The number of 64 bits, read with a sign, as tensors hold it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
     """Φ⁻¹(u) for 0 < u < 1, float64, shape (n,): the same bits on every machine.
 
     >>> quantile(np.array([0.5, 0.975]))
@@ -104,29 +155,31 @@ def quantile(u: Float64) -> Float64:
     return _quantile(u)
 
 
-def _quantile(u: Float64) -> Float64:
+def _quantile(u: Numbers) -> Numbers:
+    xp = torch if isinstance(u, Tensor) else np
     q = u - 0.5
     x = q * q
-    np.subtract(0.180625, x, out=x)
+    x *= -1.0
+    x += 0.180625
     z = _ratio(_CENTRE, x)
     z *= q
-    tail = np.flatnonzero(np.abs(q) > 0.425)
-    q = q[tail]
-    r = np.sqrt(-_log(np.where(q < 0, u[tail], 1.0 - u[tail])))
+    [tail] = xp.where(abs(q) > 0.425)
+    q, u = q[tail], u[tail]
+    r = xp.sqrt(-_log(xp.where(q < 0, u, 1.0 - u), xp))
     size = _ratio(_TAIL, r - 1.6)
-    far = np.flatnonzero(r > 5.0)  # about one number in 10¹¹
+    [far] = xp.where(r > 5.0)  # about one number in 10¹¹
     size[far] = _ratio(_FAR_TAIL, r[far] - 5.0)
-    z[tail] = np.copysign(size, q)
+    z[tail] = xp.copysign(size, q)
     return z
 
 
-def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Float64) -> Float64:
+def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Numbers) -> Numbers:
     above, below = (_horner(c, x) for c in coefficients)
     above /= below
     return above
 
 
-def _horner(coefficients: tuple[float, ...], x: Float64) -> Float64:
+def _horner(coefficients: tuple[float, ...], x: Numbers) -> Numbers:
     value = coefficients[0] * x
     for c in coefficients[1:-1]:
         value += c
@@ -135,11 +188,11 @@ def _horner(coefficients: tuple[float, ...], x: Float64) -> Float64:
     return value
 
 
-def _log(x: Float64) -> Float64:
+def _log(x: Numbers, xp=np) -> Numbers:
     """log x = e·log 2 + 2·artanh((m − 1)/(m + 1)) with x = m·2ᵉ and √½ ≤ m < √2; the series of artanh to the 23rd power."""
-    m, e = np.frexp(x)
+    m, e = xp.frexp(x)
     low = m < _SQRT_HALF
-    m = np.where(low, 2 * m, m)
+    m = xp.where(low, 2 * m, m)
     t = (m - 1) / (m + 1)
     series = _horner(tuple(1.0 / k for k in range(23, 0, -2)), t * t)
-    return (e - low) * _LN2 + 2 * t * series
+    return xp.asarray(e - 1 * low, dtype=xp.float64) * _LN2 + 2 * t * series

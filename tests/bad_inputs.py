@@ -517,6 +517,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "gradients": "backward is_rounding of_pairs traced",
         "likelihood": "frozen log_softmax token_log_p",
         "models": "computing_in evaluating native_bfloat16",
+        "normal": "philox",
         "perturb": "in_parts isotropic one_by_one rounded",
         "rank_reduce": "project_out",
         "score": "checked_noises failure finite fitting in_blocks rows table",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from gaussmark_lib.plan.shapes import BYTES, Shape, Weight
 
 FLOAT = 4  # bytes of a number in a gradient or a noise, whatever the model's dtype
-DRAWN = 12  # and while it is drawn, in float64
+DRAWN = 4  # one that is drawn and not yet put in its place
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,22 @@ def test_the_sizes_of_chunks_and_spans_do_not_matter(chunk, span):
         np.testing.assert_array_equal(normal.standard_normal(7, 500), expected)
 
 
+@given(seed=st.integers(0, 2**128 - 1), first=st.integers(0, 2**50), n=st.integers(1, 50))
+def test_bits_of_tensors_are_those_of_numpy(seed, first, n):
+    """What a GPU computes, here on the processor: every bit of the key counts, and a chunk begins anywhere."""
+    found = normal.philox(seed, first, n, torch.device("cpu")).numpy().view(np.uint64)
+    np.testing.assert_array_equal(found, np.random.Philox(key=seed).advance(first).random_raw(n))
+
+
+@pytest.mark.parametrize("chunk", [1 << 10, 1 << 23])
+def test_numbers_of_tensors_are_those_of_numpy(monkeypatch, chunk):
+    """Here up to the last bit, since torch's square roots on a processor are not those of IEEE 754; on a GPU to the bit (tests/gpu)."""
+    expected = normal.standard_normal(2**100 + 3, 10_001, 0.3)
+    monkeypatch.setattr(normal, "GPU_CHUNK", chunk)
+    found = normal._on_gpu(2**100 + 3, 10_001, 0.3, np.float64, torch.device("cpu"))
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
 def test_scale_and_dtype_round_once():
     z = normal.standard_normal(7, 5000)
     scaled = normal.standard_normal(7, 5000, 0.3, np.float32)
@@ -70,5 +86,6 @@ def test_the_number_of_threads_does_not_matter(threads):
 
 
 def slow_stream(seed: int, n: int) -> np.ndarray:
-    """The whole stream at once, by one counter from its start."""
-    return normal.quantile(((np.random.Philox(key=seed).random_raw(n) >> np.uint64(12)) + 0.5) * 2.0**-52)
+    """The whole stream at once, by one counter from its start, in the words of NumPy."""
+    u = ((np.random.Philox(key=seed).random_raw(n) >> np.uint64(12)) + 0.5) * 2.0**-52
+    return normal.quantile(u)

@@ -1,0 +1,44 @@
+"""``make gpu-report`` on a small model of the same kind: each part measures something, and a part that fails says so and ends nothing."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+SMALL = ["--layers=2", "--width=64", "--weight=model.layers.1.mlp.up_proj.weight", "--dtype=float32", "--device=cpu", "--tokens=24", "--prompt=8"]
+SMALL += ["--texts=4", "--repeats=1", "--cells=6", "--keys=4"]
+
+
+@pytest.fixture(scope="module")
+def report():
+    spec = importlib.util.spec_from_file_location("gpu_report", Path(__file__).parents[1] / "gpu" / "report.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_every_part_measures(report, tmp_path, capsys):
+    assert report.main([*SMALL, "--out", str(tmp_path / "new" / "report")]) == 0
+    found = json.loads((tmp_path / "new" / "report.json").read_text())
+    values = {row["what"]: row["value"] for row in found["rows"]}
+    assert len(values) == 12
+    assert min(values.values()) > 0
+    assert capsys.readouterr().out == (tmp_path / "new" / "report.txt").read_text()
+    assert "nan" not in json.dumps(found["rows"]).lower()
+
+
+@pytest.mark.slow
+def test_a_part_that_fails_is_named(report, monkeypatch, capsys):
+    def full(*_, **__):
+        raise RuntimeError("out of memory\nand a page of details")
+
+    monkeypatch.setattr(report.score, "score", full)
+    for part in ("generation", "column", "loop", "noise"):
+        monkeypatch.setattr(report.Report, part, lambda self: iter(()))
+    report.main(SMALL)
+    lines = capsys.readouterr().out.splitlines()
+    assert "detection: not measured: out of memory" in lines
+    assert sum("not measured" in line for line in lines) == 3
+    assert any(line.startswith("rate of matrix products") for line in lines)
