@@ -47,6 +47,7 @@ def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, c
     right.axhline(level, **style.DOTTED)
     right.set(xlabel=style.TOKENS, ylabel=f"share detected at level {level}", ylim=(-0.02, 1.03), title="Share detected against tokens")
     style.log_ticks(right, lengths["n_tokens"])
+    style.legend_beside(right)
     return style.caption(figure, caption, "What do token keys cost, and what do they detect?")
 
 
@@ -59,11 +60,11 @@ def choices(by_quantile: pd.DataFrame, by_alpha: pd.DataFrame, best: float, leve
     left.axhline(level, **style.DOTTED)
     left.axvline(best, **style.DOTTED)
     left.set(xlabel="λ'", ylabel="share detected", ylim=(-0.02, 1.03), title=f"Power and level against λ' (best at level {level}: {best:.3g})")
-    left.legend(loc="upper left")
+    style.legend_below(left)
     intervals.bars(right, by_alpha["alpha_0"], by_alpha, capsize=2, color=LOOK[HITS]["color"], label=f"power at level {level}")
     right.plot(by_alpha["alpha_0"], by_alpha["efficiency"], color=style.THEORY, label="efficiency φ(τ)²/(α₀(1 − α₀))")
     right.set(xlabel="α₀, level of one token's test", ylabel="share", ylim=(-0.02, 1.03), title="Power against α₀, each at its best λ'")
-    right.legend(loc="lower right")
+    style.legend_below(right)
     return style.caption(figure, caption)
 
 
@@ -72,7 +73,7 @@ def positions(table: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(8.4, 4.0))
     groups = list(table.groupby(["corruption", "fraction"], sort=False))
     width = np.ptp(table["position"]) / 100
-    for colour, marker, shift, ((name, fraction), rows) in zip(style.COLOURS, "osDv", intervals.offsets(len(groups), width), groups, strict=False):
+    for colour, marker, shift, ((name, fraction), rows) in zip(style.OTHERS, "osDv", intervals.offsets(len(groups), width), groups, strict=False):
         look = {"linestyle": "-", "color": colour, "marker": marker, "markersize": 5, "label": f"{name}, {fraction:g}" if fraction else name}
         intervals.bars(axes, rows["position"] + shift, rows, **look)
     style.legend_beside(axes)
