@@ -96,6 +96,7 @@ def roc(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], caption: str) -> Fi
             axes.plot(points["fpr"], points["tpr"], drawstyle="steps-post", label=label, **look)
         axes.plot(np.geomspace(smallest, 1, 50), np.geomspace(smallest, 1, 50), **style.DOTTED)
         axes.set(xscale="log", xlim=(smallest, 1), ylim=(-0.02, 1.02), xlabel="plain texts called marked")
+        style.few_log_ticks(axes.xaxis)
         axes.set_title(f"{name}\nAUC {stats.auc(*edited):.2f}, {first} {stats.auc(*unedited):.2f}")
     panels[0, 0].set_ylabel("watermarked texts detected")
     style.legend_beside(panels[0, -1])

@@ -91,15 +91,16 @@ def log_ticks(axes: Axes, values: Iterable[float]) -> None:
 
 
 def few_log_ticks(axis: Axis) -> None:
-    """Ticks at 1, 2 and 5 times the powers of ten, in plain numbers: for a logarithmic axis of a decade or two, whose own labels collide."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    """Ticks at the powers of ten, and at 2 and 5 times them on a logarithmic axis of two decades or less, whose own labels collide."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 200 * low else (1.0,)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 
 
 def legend_below(axes: Axes) -> None:
     """A legend below the axes, where it hides nothing."""
-    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.17), borderaxespad=0.0)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), borderaxespad=4.5)
 
 
 def legend_beside(axes: Axes) -> None:

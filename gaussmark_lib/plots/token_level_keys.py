@@ -6,6 +6,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from gaussmark_lib.experiments import crossed
 from gaussmark_lib.experiments.token_level_keys import HITS, ONE, SUM
 from gaussmark_lib.plots import intervals, robustness, style
 
@@ -36,10 +37,14 @@ def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: flo
 
 
 def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Left: divergence of each text (``scheme, price``), mean in black. Right: share detected against tokens (``token_level_keys.by_length``)."""
+    """Left: divergence of each text (``scheme, key_id, prompt, price``), mean and 95% over prompts and keys in black.
+
+    Right: share detected against tokens (``token_level_keys.by_length``).
+    """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.1), width_ratios=[1, 1.5])
     sns.stripplot(prices, x="scheme", y="price", size=3.5, alpha=0.5, color=style.PLAIN, ax=left, jitter=0.2)
-    sns.pointplot(prices, x="scheme", y="price", errorbar=("ci", 95), n_boot=500, seed=0, color="black", linestyle="none", capsize=0.15, ax=left)
+    for place, (_, rows) in enumerate(prices.groupby("scheme", sort=False)):
+        intervals.bars(left, place, crossed.mean(rows, "price"), color="black", markersize=7, capsize=6, elinewidth=2)
     left.set(xlabel="", ylabel="KL from the base model, nats a token", title="Price, each text and the mean", ylim=(0, None))
     for i, (scheme, look) in enumerate(LOOK.items()):
         rows = lengths[lengths["scheme"] == scheme]
