@@ -109,6 +109,8 @@ def too_much(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     right.set(
         xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="share detected", ylim=(-0.02, 1.02), title=f"And the share detected at {level}?"
     )
+    for axes in (left, right):
+        style.few_log_ticks(axes.xaxis)
     left.legend(loc="upper right")
     return style.caption(figure, caption)
 

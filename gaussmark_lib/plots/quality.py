@@ -134,4 +134,5 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
             intervals.bars(axes, rows["psi"], rows, "delta", xerr=intervals.sides(rows, "psi"), **look)
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
+    style.legend_beside(panels[1])
     return style.caption(figure, caption, "What does a mean ψ cost?")
