@@ -133,5 +133,5 @@ def seconds(times: pd.DataFrame, caption: str) -> Figure:
         axes.plot(medians, range(len(medians)), "|", markersize=18, color="black", label="median")
         style.categories(axes, medians.index)
         axes.set(xlim=(0, 1.1 * rows["seconds"].max()), xlabel="seconds", title=of)
-    panels[-1].legend(loc="lower right")
+    style.legend_beside(panels[-1])
     return style.caption(figure, caption, "How long does each scheme take?")

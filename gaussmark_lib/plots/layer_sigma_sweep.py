@@ -34,7 +34,7 @@ def _heat(axes: Axes, cells: pd.DataFrame, column: str, title: str, **look) -> N
 
 
 def _size(cells: pd.DataFrame, panels: float) -> tuple[float, float]:
-    return (1.1 + panels * (1.4 + 0.55 * cells["sigma"].nunique()), 1.6 + 0.3 * cells["weight"].nunique())
+    return (min(12.4, 1.1 + panels * (1.4 + 0.55 * cells["sigma"].nunique())), 1.6 + 0.3 * cells["weight"].nunique())
 
 
 def prediction(cells: pd.DataFrame, caption: str) -> Figure:
@@ -53,7 +53,7 @@ def prediction(cells: pd.DataFrame, caption: str) -> Figure:
 def scatter(cells: pd.DataFrame, up_to: float, caption: str) -> Figure:
     """Measured against predicted mean ψ, a point a cell with its interval, a colour and marker a kind of matrix; the linear regime up to a bound."""
     figure, axes = plt.subplots(figsize=(6.4, 4.8))
-    for (kind, rows), colour, marker in zip(cells.groupby(cells["weight"].map(matrix_kind), sort=False), style.COLOURS, MARKERS, strict=False):
+    for (kind, rows), colour, marker in zip(cells.groupby(cells["weight"].map(matrix_kind), sort=False), style.OTHERS, MARKERS, strict=False):
         intervals.bars(axes, rows["predicted_psi"], rows, "psi", markersize=4, capsize=2, color=colour, marker=marker, label=kind)
     end = max(cells["predicted_psi"].max(), cells["psi_high"].max()) * 1.2
     start = max(0.05, min(cells["predicted_psi"].min(), cells["psi"].min(), 1.0) * 0.6)
@@ -66,7 +66,8 @@ def scatter(cells: pd.DataFrame, up_to: float, caption: str) -> Figure:
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_minor_locator(NullLocator())
     style.legend_beside(axes)
-    return style.caption(figure, caption, "Does the measured ψ follow the predicted one?")
+    cut = "; a bar that meets the lower edge goes on below it" if (cells["psi_low"] < start).any() else ""
+    return style.caption(figure, caption + cut, "Does the measured ψ follow the predicted one?")
 
 
 def detection(cells: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -97,7 +98,7 @@ def too_much(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     for number, (weight, rows) in enumerate(cells.groupby("weight", sort=False)):
         rows = rows.sort_values("sigma")
         at = rows["predicted_psi"] * 1.08**number  # side by side
-        look = {"color": style.COLOURS[number], "linestyle": "-", "markersize": 4, "capsize": 2}
+        look = {"color": style.OTHERS[number], "linestyle": "-", "marker": MARKERS[number], "markersize": 4, "capsize": 2}
         intervals.bars(left, at, rows, "psi", label=short(weight), **look)
         intervals.bars(right, at, rows, "tpr", **look)
     grid = np.geomspace(cells["predicted_psi"].min(), cells["predicted_psi"].max(), 100)
@@ -108,6 +109,8 @@ def too_much(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     right.set(
         xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="share detected", ylim=(-0.02, 1.02), title=f"And the share detected at {level}?"
     )
+    for axes in (left, right):
+        style.few_log_ticks(axes.xaxis)
     left.legend(loc="upper right")
     return style.caption(figure, caption)
 
@@ -115,14 +118,13 @@ def too_much(cells: pd.DataFrame, level: float, caption: str) -> Figure:
 def solved(search: pd.DataFrame, sigma: float, check: Estimate, power: float, caption: str) -> Figure:
     """σ by bisection, step by step (``tokens, sigma, value, low, high``), beside the solved one with its measured power."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 3.8))
-    left.plot(search["tokens"], search["sigma"], "o-", color=style.PLAIN, label="bisection on measured power")
-    left.axhline(sigma, color=style.WATERMARKED, label="solved from plain text")
+    left.plot(search["tokens"], search["sigma"], "o-", color=style.PLAIN, label="a step of the bisection")
+    left.axhline(sigma, color=style.WATERMARKED)
     left.set(xlabel="watermarked tokens generated", ylabel="σ", title="How many tokens does a search need?")
     left.xaxis.set_major_locator(MaxNLocator(4))
-    left.legend()
     intervals.bars(right, search["sigma"], search, color=style.PLAIN, label="a step of the bisection")
-    intervals.bars(right, sigma, check, marker="D", color=style.WATERMARKED, label="solved")
+    intervals.bars(right, sigma, check, marker="D", color=style.WATERMARKED, label="solved from plain text")
     right.axhline(power, **style.DASHED, label=f"wanted, {power:.0%}")
     right.set(xlabel="σ", ylabel="share detected", title="Is the wanted power measured?", ylim=(0, 1.02))
-    right.legend(loc="lower right")
+    style.legend_beside(right)
     return style.caption(figure, caption)

@@ -8,6 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from scipy.stats import norm
 
 from gaussmark_lib.plots import intervals, style
 from gaussmark_lib.plots.robustness import survival
@@ -31,7 +32,7 @@ def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], cap
     left.plot(np.arange(1, d + 1), singular_values, color=style.THEORY)
     left.set(xlabel="number of the direction", ylabel="singular value of the weight", title="Does the weight have strong directions?", ylim=(0, None))
     right.plot(np.arange(1, d + 1) / d, energy, color=style.THEORY, linestyle=":", label="of the weight's own ‖θ‖²")
-    for (side, table), colour in zip(norms.items(), (style.WATERMARKED, style.PLAIN), strict=False):
+    for (side, table), colour in zip(norms.items(), style.OTHERS, strict=False):
         shares = table.groupby("rank_dropped")["share"].agg(value="mean", low="min", high="max")
         intervals.band(right, shares.index / d, shares, marker="", color=colour, label=f"of ‖G‖², {side} directions")
     right.plot([0, 1], [0, 1], color=style.THEORY, linewidth=0.8)
@@ -40,17 +41,19 @@ def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], cap
 
 
 def misuses(null: pd.DataFrame, detected: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Left: ψ of human text by statistic (``low_rank.misuses``), with N(0, 1). Right: shares detected (``statistic, kind, value, low, high``)."""
+    """Left: distribution of ψ of human text by statistic (``low_rank.misuses``), and Φ. Right: shares detected (``statistic, kind, value…``)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9))
     kinds = detected["kind"].unique()
-    looks = {name: {"color": colour} for name, colour in zip(null["statistic"].unique(), style.COLOURS, strict=False)}
+    names = null["statistic"].unique()
+    looks = {name: {"color": colour, "marker": marker} for name, colour, marker in zip(names, style.OTHERS, "osD", strict=False)}
     for name, look in looks.items():
-        psi = null.loc[null["statistic"] == name, "psi"]
-        left.hist(psi, bins=np.linspace(-4, 4, 33), density=True, histtype="step", linewidth=1.6, label=name, **look)
+        left.ecdf(null.loc[null["statistic"] == name, "psi"], color=look["color"], linewidth=1.4)
     intervals.dodged(right, detected, "kind", "statistic", looks, step=0.15)
-    style.normal_density(left)
-    left.set(xlabel="ψ of human text, fresh keys", ylabel="density", title="Under the null")
-    left.legend(fontsize="x-small")
+    grid = np.linspace(-4, 4, 200)
+    left.plot(grid, norm.cdf(grid), **style.DASHED, label="N(0, 1)")
+    left.set(xlabel="ψ of human text, fresh keys", ylabel="share of ψ at or below", title="Under the null")
+    left.legend(loc="upper left")
+    style.legend_beside(right)
     right.axhline(level, **style.DOTTED)
     right.set(xticks=range(len(kinds)), xticklabels=kinds, xlim=(-0.5, len(kinds) - 0.5), ylim=(-0.03, 1.03))
     right.set(ylabel="share detected", title=f"At the threshold for level {level}")
@@ -75,7 +78,7 @@ def by_length(compared: pd.DataFrame, caption: str) -> Figure:
     levels = compared["level"].unique()
     step = 0.02 * np.ptp(compared["n_tokens"])
     for axes, rank in zip(panels[0], ranks, strict=True):
-        for level, colour, shift in zip(levels, style.COLOURS, intervals.offsets(len(levels), step), strict=False):
+        for level, colour, shift in zip(levels, style.OTHERS, intervals.offsets(len(levels), step), strict=False):
             rows = compared[(compared["rank_dropped"] == rank) & (compared["level"] == level)]
             intervals.bars(axes, rows["n_tokens"] + shift, rows, "tpr", capsize=2, markersize=5, color=colour, label=f"TPR at {level:g}")
             axes.plot(rows["n_tokens"], rows["predicted_power"], "--", color=colour, linewidth=1)
@@ -103,8 +106,9 @@ def against_sigma(median_p: pd.DataFrame, tasks: pd.DataFrame, level: float, cap
             axes.set(xscale="log", xlabel="σ²", ylabel=f"change of accuracy, {label}")
             for margin in (-0.05, 0.05):
                 axes.axhline(margin, **style.DASHED)
+        style.few_log_ticks(axes.xaxis)
     style.legend_beside(panels[0, -1])
-    return style.caption(figure, caption, "What does σ² buy, and what does it cost?")
+    return style.caption(figure, f"{caption}; points of one σ² are shifted sideways", "What does σ² buy, and what does it cost?")
 
 
 def cost(curve: pd.DataFrame, caption: str) -> Figure:
@@ -112,17 +116,19 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.1), sharey=True)
     curve = curve.sort_values("sigma", kind="stable").assign(variance=lambda t: t["sigma"] ** 2)
     looks = _looks(curve.sort_values("rank_dropped", kind="stable")["scheme"].unique())
-    for name, look in looks.items():
+    for (name, look), shift in zip(looks.items(), 1 + intervals.offsets(len(looks), 0.025), strict=True):
         rows = curve[curve["scheme"] == name]
-        for axes, x in ((left, "variance"), (right, "law")):
-            intervals.bars(axes, rows[x], rows, "delta", linestyle="-", markersize=4, capsize=2, linewidth=1, **look)
+        for axes, x in ((left, rows["variance"]), (right, shift * rows["law"])):
+            intervals.bars(axes, x, rows, "delta", linestyle="-", markersize=4, capsize=2, linewidth=1, **look)
     ends = np.array([curve["law"].min() * 0.8, curve["law"].max() * 1.2])
     right.plot(ends, ends, **style.DASHED, label="the price on own text")
     left.set(xscale="log", yscale="log", xlabel="σ²", ylabel="Δ cross-entropy of human text, nats a token")
     left.set_title("At the same σ²")
     right.set(xscale="log", xlabel="½σ²‖PG‖²/T: the price on own text, nats a token", title="At the same price on own text")
-    right.legend()
-    return style.caption(figure, caption, "What does the watermark cost on human text?")
+    for axis in (left.xaxis, left.yaxis, right.xaxis):
+        style.few_log_ticks(axis)
+    style.legend_beside(right)
+    return style.caption(figure, f"{caption}; points on the right are shifted sideways", "What does the watermark cost on human text?")
 
 
 def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
@@ -131,7 +137,7 @@ def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
     names = max(tables.values(), key=len)["scheme"]
     rows = rows.sort_values("scheme", key=lambda column: column.map({name: place for place, name in enumerate(names)}), kind="stable")
     figure, axes = plt.subplots(figsize=(7.6, 0.75 * len(names) + 1.4))
-    looks = {quantity: {"marker": marker} for quantity, marker in zip(tables, "osD^v", strict=False)}
+    looks = {quantity: {"marker": marker, "color": colour} for quantity, marker, colour in zip(tables, "osD^v", style.OTHERS, strict=False)}
     intervals.dodged(axes, rows, "scheme", "quantity", looks, horizontal=True)
     axes.axvline(1, **style.THIN)
     style.categories(axes, names)
@@ -153,8 +159,7 @@ def robustness(shares: pd.DataFrame, against: pd.DataFrame, level: float, captio
     right.axhline(0, **style.THIN)
     right.set(ylabel=f"mean ψ less {schemes[0]}'s", title="By how much do they differ? (paired)")
     right.set_xticks(range(len(labels)), labels, fontsize="small")
-    for axes in (left, right):
-        axes.legend(fontsize="x-small")
+    right.legend(*left.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return style.caption(figure, caption)
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gaussmark_lib.experiments import layer_sigma_sweep
 from gaussmark_lib.plots import intervals, style
@@ -75,13 +76,12 @@ def two_sample(table: pd.DataFrame, caption: str) -> Figure:
     mmd, told = (table[table["metric"] == metric].set_index("model").loc[names].reset_index() for metric in ("MMD²", "classifier"))
     for place, row in mmd.iterrows():
         left.barh(place, -np.log10(row["p_value"]), color=_look(row["model"])["color"], height=0.5)
-    left.axvline(-np.log10(0.05), **style.THIN, label="p = 0.05")
-    left.set(xlabel="MMD: −log₁₀ p (permutation)", title="Told apart by MMD?")
+    left.axvline(-np.log10(0.05), **style.THIN)
+    left.set(xlabel="MMD: −log₁₀ p (permutation; line: p = 0.05)", title="Told apart by MMD?")
     _rows(right, _around_value(told), names, "value")
     right.axvline(0.5, **style.THIN, label="chance")
     right.set(xlabel="classifier: share of pairs told apart (95%)", title="By a trained classifier?", xlim=(-0.02, 1.02))
     style.categories(left, names, room=0.6)
-    left.legend(loc="upper right")
     style.legend_beside(right)
     return style.caption(figure, caption)
 
@@ -95,6 +95,7 @@ def diversity(varied: dict[str, pd.DataFrame], columns: dict[str, str], caption:
             mean = pd.DataFrame({"value": [table[column].mean()], "low": [low], "high": [high]})
             intervals.bars(axes, place, mean, horizontal=True, **_look(name))
         axes.set(xlabel=label)
+        axes.xaxis.set_major_locator(MaxNLocator(3))
     style.categories(panels[0, 0], list(varied), room=0.6)
     return style.caption(figure, caption, "Are the texts as varied, and as long?")
 
@@ -126,10 +127,12 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
     for axes, (text, title) in zip(panels, {"own": "On the model's own text", "human": "On human text"}.items(), strict=True):
         axes.fill_between(grid, 0.7 * law, 1.3 * law, color="0.9", label="within 30%")
         axes.plot(grid, law, color=style.THEORY, linewidth=1.4, label="ψ²/(2T)")
-        for (weight, rows), marker in zip(rates[rates["text"] == text].groupby("weight", sort=False), cycle("osD^vP*X"), strict=False):
+        of_text = rates[rates["text"] == text].groupby("weight", sort=False)
+        for (weight, rows), marker, colour in zip(of_text, cycle("osD^vP*X"), cycle(style.OTHERS), strict=False):
             rows = rows.sort_values("psi")
-            look = {"linestyle": "-", "linewidth": 1, "capsize": 2, "marker": marker, "label": layer_sigma_sweep.short(weight)}
+            look = {"linestyle": "-", "linewidth": 1, "capsize": 2, "marker": marker, "color": colour, "label": layer_sigma_sweep.short(weight)}
             intervals.bars(axes, rows["psi"], rows, "delta", xerr=intervals.sides(rows, "psi"), **look)
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")
+    style.legend_beside(panels[1])
     return style.caption(figure, caption, "What does a mean ψ cost?")

@@ -91,13 +91,15 @@ def roc(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], caption: str) -> Fi
     figure, panels = plt.subplots(1, len(edits), figsize=(2.75 * len(edits), 3.2), sharey=True, squeeze=False)
     smallest = 1 / min(len(null) for null, _ in curves.values())
     for axes, (name, edited) in zip(panels[0], edits, strict=True):
-        for label, (null, own), look in ((first, unedited, style.THIN), (name, edited, {"color": style.WATERMARKED})):
+        for label, (null, own), look in ((first, unedited, style.THIN), ("edited", edited, {"color": style.WATERMARKED})):
             points = stats.roc(null, own)
-            axes.plot(points["fpr"], points["tpr"], drawstyle="steps-post", label=f"{label}: {stats.auc(null, own):.2f}", **look)
+            axes.plot(points["fpr"], points["tpr"], drawstyle="steps-post", label=label, **look)
         axes.plot(np.geomspace(smallest, 1, 50), np.geomspace(smallest, 1, 50), **style.DOTTED)
-        axes.set(xscale="log", xlim=(smallest, 1), ylim=(-0.02, 1.02), xlabel="plain texts called marked", title=name)
-        axes.legend(title="AUC", loc="lower right", fontsize="x-small", title_fontsize="x-small")
+        axes.set(xscale="log", xlim=(smallest, 1), ylim=(-0.02, 1.02), xlabel="plain texts called marked")
+        style.few_log_ticks(axes.xaxis)
+        axes.set_title(f"{name}\nAUC {stats.auc(*edited):.2f}, {first} {stats.auc(*unedited):.2f}")
     panels[0, 0].set_ylabel("watermarked texts detected")
+    style.legend_beside(panels[0, -1])
     return style.caption(figure, caption, "Does ψ tell edited texts from plain ones?")
 
 

@@ -7,7 +7,9 @@ import matplotlib as mpl
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 from scipy.stats import norm
 
 COLOURS = sns.color_palette("colorblind")
@@ -22,6 +24,7 @@ SCHEMES = {  # colour and marker of a scheme, the same in every figure
     "token keys": ("#5e3c99", "X"),
     "token keys, sum": ("#9e9ac8", "X"),
 }
+OTHERS = ("#1b4f72", "#12a3a3", "#857a00", "#9a9a9a", "#000000", "#6fb7e0")  # of what is no scheme, so that a scheme keeps its colour everywhere
 THIN = {"color": THEORY, "linewidth": 1}  # lines to compare with
 DOTTED = THIN | {"linestyle": ":"}
 DASHED = THIN | {"linestyle": "--"}
@@ -85,6 +88,19 @@ def log_ticks(axes: Axes, values: Iterable[float]) -> None:
     axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:,}" if value >= 1 else f"{value:g}" for value in values])
     axes.minorticks_off()
+
+
+def few_log_ticks(axis: Axis) -> None:
+    """Ticks at the powers of ten, and at 2 and 5 times them on a logarithmic axis of two decades or less, whose own labels collide."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 200 * low else (1.0,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def legend_below(axes: Axes) -> None:
+    """A legend below the axes, where it hides nothing."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), borderaxespad=4.5)
 
 
 def legend_beside(axes: Axes) -> None:

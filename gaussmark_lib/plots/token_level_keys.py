@@ -6,6 +6,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from gaussmark_lib.experiments import crossed
 from gaussmark_lib.experiments.token_level_keys import HITS, ONE, SUM
 from gaussmark_lib.plots import intervals, robustness, style
 
@@ -36,10 +37,14 @@ def null(gammas: np.ndarray, levels: pd.DataFrame, quantile: float, alpha_0: flo
 
 
 def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Left: divergence of each text (``scheme, price``), mean in black. Right: share detected against tokens (``token_level_keys.by_length``)."""
+    """Left: divergence of each text (``scheme, key_id, prompt, price``), mean and 95% over prompts and keys in black.
+
+    Right: share detected against tokens (``token_level_keys.by_length``).
+    """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.1), width_ratios=[1, 1.5])
     sns.stripplot(prices, x="scheme", y="price", size=3.5, alpha=0.5, color=style.PLAIN, ax=left, jitter=0.2)
-    sns.pointplot(prices, x="scheme", y="price", errorbar=("ci", 95), n_boot=500, seed=0, color="black", linestyle="none", capsize=0.15, ax=left)
+    for place, (_, rows) in enumerate(prices.groupby("scheme", sort=False)):
+        intervals.bars(left, place, crossed.mean(rows, "price"), color="black", markersize=7, capsize=6, elinewidth=2)
     left.set(xlabel="", ylabel="KL from the base model, nats a token", title="Price, each text and the mean", ylim=(0, None))
     for i, (scheme, look) in enumerate(LOOK.items()):
         rows = lengths[lengths["scheme"] == scheme]
@@ -47,6 +52,7 @@ def price_and_power(prices: pd.DataFrame, lengths: pd.DataFrame, level: float, c
     right.axhline(level, **style.DOTTED)
     right.set(xlabel=style.TOKENS, ylabel=f"share detected at level {level}", ylim=(-0.02, 1.03), title="Share detected against tokens")
     style.log_ticks(right, lengths["n_tokens"])
+    style.legend_beside(right)
     return style.caption(figure, caption, "What do token keys cost, and what do they detect?")
 
 
@@ -59,11 +65,11 @@ def choices(by_quantile: pd.DataFrame, by_alpha: pd.DataFrame, best: float, leve
     left.axhline(level, **style.DOTTED)
     left.axvline(best, **style.DOTTED)
     left.set(xlabel="λ'", ylabel="share detected", ylim=(-0.02, 1.03), title=f"Power and level against λ' (best at level {level}: {best:.3g})")
-    left.legend(loc="upper left")
+    style.legend_below(left)
     intervals.bars(right, by_alpha["alpha_0"], by_alpha, capsize=2, color=LOOK[HITS]["color"], label=f"power at level {level}")
     right.plot(by_alpha["alpha_0"], by_alpha["efficiency"], color=style.THEORY, label="efficiency φ(τ)²/(α₀(1 − α₀))")
     right.set(xlabel="α₀, level of one token's test", ylabel="share", ylim=(-0.02, 1.03), title="Power against α₀, each at its best λ'")
-    right.legend(loc="lower right")
+    style.legend_below(right)
     return style.caption(figure, caption)
 
 
@@ -72,7 +78,7 @@ def positions(table: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(8.4, 4.0))
     groups = list(table.groupby(["corruption", "fraction"], sort=False))
     width = np.ptp(table["position"]) / 100
-    for colour, marker, shift, ((name, fraction), rows) in zip(style.COLOURS, "osDv", intervals.offsets(len(groups), width), groups, strict=False):
+    for colour, marker, shift, ((name, fraction), rows) in zip(style.OTHERS, "osDv", intervals.offsets(len(groups), width), groups, strict=False):
         look = {"linestyle": "-", "color": colour, "marker": marker, "markersize": 5, "label": f"{name}, {fraction:g}" if fraction else name}
         intervals.bars(axes, rows["position"] + shift, rows, **look)
     style.legend_beside(axes)

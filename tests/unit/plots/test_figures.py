@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 
 from gaussmark_lib.experiments import fading, token_level_keys
@@ -233,12 +234,12 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     "null": lambda: (token_figures.null(N.normal(size=50), cross(n_tokens=LENGTHS).assign(**SIX), 0.5, 0.5, "n"), 6),
     "price_and_power": lambda: (
         token_figures.price_and_power(
-            cross(scheme=list(token_figures.LOOK), text=range(3)).assign(price=0.1),
+            cross(scheme=["one key", "token keys"], key_id=["a", "b"], prompt=range(3)).assign(price=N.random(12)),
             cross(scheme=list(token_figures.LOOK), n_tokens=LENGTHS).assign(**ESTIMATE),
             0.05,
             "n",
         ),
-        9,
+        11,
     ),
     "choices": lambda: (
         token_figures.choices(
@@ -303,3 +304,24 @@ def test_every_public_figure_is_drawn_here():
         if not name.startswith("_") and callable(function) and getattr(function, "__annotations__", {}).get("return") is plt.Figure
     )
     assert count == len(FIGURES)
+
+
+def test_what_is_no_scheme_never_has_a_schemes_colour():
+    schemes = {to_hex(colour) for colour, _ in style.SCHEMES.values()} | {to_hex(style.PLAIN)}
+    assert not schemes & set(map(to_hex, style.OTHERS))
+    assert len(set(style.OTHERS)) == len(style.OTHERS)
+
+
+@pytest.mark.parametrize(("low", "high", "ticks"), [(0.02, 0.6, [0.02, 0.05, 0.1, 0.2, 0.5]), (1e-3, 1.0, [0.001, 0.01, 0.1, 1.0])])
+def test_a_narrow_logarithmic_axis_has_ticks_between_the_powers_of_ten(low, high, ticks):
+    _, axes = plt.subplots()
+    axes.set(xscale="log", xlim=(low, high))
+    style.few_log_ticks(axes.xaxis)
+    assert np.allclose([tick for tick in axes.get_xticks() if low * 0.999 <= tick <= high * 1.001], ticks)
+    plt.close("all")
+
+
+def test_a_bar_of_ratios_says_which_task_it_is_compared_with():
+    figure, _ = FIGURES["ratios"]()
+    assert "as fast as: a" in figure.axes[0].get_xlabel()
+    plt.close("all")
