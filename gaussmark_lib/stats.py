@@ -36,7 +36,7 @@ class Estimate:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g}), n = {self.n:,}"
+        return f"{self.value:.3g} ({'no interval' if np.isnan(self.low) else f'{self.low:.3g} to {self.high:.3g}'}), n = {self.n:,}"
 
     def row(self, name: str = "") -> dict[str, float]:
         """As columns of a table: ``value, low, high, n``, or with a name ``name, name_low, name_high``.

@@ -19,8 +19,18 @@ def ratios(table: pd.DataFrame, column: str, base: str) -> pd.DataFrame:
 
 
 def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
-    """The same for the difference of the means."""
-    return _paired(table, column, base, lambda ours, theirs: ours.mean() - theirs.mean(), n_resamples)
+    """The same for the difference of the means. Where all texts of a scheme are hits, or none, resamples cannot say how far its share is from that:
+    the interval then reaches as much further as the exact one of the prompts, (α/2)^(1/n).
+    """
+    found = _paired(table, column, base, lambda ours, theirs: ours.mean() - theirs.mean(), n_resamples)
+    if not table[column].isin([0, 1]).all():
+        return found
+    of = table.groupby("scheme")[column].mean()
+    unseen = 1 - 0.025 ** (1 / table["prompt"].nunique())
+    more = ((found["scheme"].map(of) == 0) | (of[base] == 1)) * unseen  # by which the difference may be larger
+    less = ((found["scheme"].map(of) == 1) | (of[base] == 0)) * unseen
+    ends = {"low": np.fmin(found["low"], found["value"] - less), "high": np.fmax(found["high"], found["value"] + more)}
+    return found.assign(**{name: end.where(found["low"].notna() | (more + less > 0)) for name, end in ends.items()})
 
 
 def _paired(

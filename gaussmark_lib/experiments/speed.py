@@ -75,7 +75,7 @@ def median(values: ArrayLike) -> stats.Estimate:
     none, even from the smallest to the largest: the ends are NaN.
 
     >>> print(median([1.0, 2.0, 3.0, 4.0, 5.0, 9.0]), median([1.0, 2.0]), sep="; ")
-    3.5 (1 to 9), n = 6; 1.5 (nan to nan), n = 2
+    3.5 (1 to 9), n = 6; 1.5 (no interval), n = 2
     """
     found = np.sort(values)
     n = len(found)

@@ -33,6 +33,27 @@ def test_the_interval_covers_and_sees():
     assert seen["low"] > 0
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(0.0, 1.0), (1.0, 0.0)])
+def test_all_hits_or_none_bound_a_difference_by_the_exact_interval(ours, theirs):
+    """Eight prompts: 0 of 8 has the exact interval 0 to 0.369, and so has a difference that was seen in all of them."""
+    cells = pd.concat([crossed(np.full((8, 3), theirs), scheme="a"), crossed(np.full((8, 3), ours), scheme="b")])
+    [found] = compared.differences(cells, "x", "a").to_dict("records")
+    low, high = (-1.0, -1 + 0.3694) if ours < theirs else (1 - 0.3694, 1.0)
+    assert found["value"] == ours - theirs
+    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-3)
+
+
+def test_a_difference_is_not_bounded_by_a_share_that_none_was_seen_of():
+    """The base has no hit: with more texts it would have some, and the difference would be smaller. The other end is the resamples'."""
+    ours = np.zeros((8, 3))
+    ours[:3] = 1
+    cells = pd.concat([crossed(np.zeros((8, 3)), scheme="a"), crossed(ours, scheme="b")])
+    [found] = compared.differences(cells, "x", "a").to_dict("records")
+    plain = compared._paired(cells, "x", "a", lambda ours, theirs: ours.mean() - theirs.mean()).to_dict("records")[0]
+    assert found["low"] == pytest.approx(min(plain["low"], 0.375 - 0.3694), abs=1e-3)
+    assert found["high"] == plain["high"]
+
+
 def test_a_ratio_is_of_the_means():
     values = np.array([[1.0, 3.0], [5.0, 7.0]])
     [found] = compared.ratios(pd.concat([crossed(values, scheme="a"), crossed(3 * values, scheme="b")]), "x", "a").to_dict("records")
