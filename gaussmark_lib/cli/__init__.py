@@ -43,12 +43,17 @@ def main(argv: list[str] | None = None) -> int:
         print(f"gaussmark: {in_a_shell(error, getattr(arguments, 'model', None))}", file=sys.stderr)
         return REFUSED
     except OSError as error:
-        print(f"gaussmark: {error}", file=sys.stderr)
+        print(f"gaussmark: {in_a_shell(error)}", file=sys.stderr)
         if sys.stdout is sys.__stdout__:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
         return FAILED
+    except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError, on a processor and on a GPU
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        print(f"gaussmark: not enough memory: {in_a_shell(error).partition(chr(10))[0]}; ask for less at a time", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt as error:
-        print(f"\ngaussmark: {error or 'interrupted'}", file=sys.stderr)
+        print(f"\ngaussmark: {in_a_shell(error) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
 
 

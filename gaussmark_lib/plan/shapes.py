@@ -132,7 +132,7 @@ def of(model: str) -> Shape:
         )
     try:
         return read(json.loads(path.read_text(encoding="utf-8")), model)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InvalidModelError(f"{model}: its shape cannot be read from {path}: {error}") from None
 
 
