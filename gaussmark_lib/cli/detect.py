@@ -70,7 +70,7 @@ def _detect(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.batch <= MOST_AT_ONCE:
         raise GaussMarkError(f"--batch: expected a whole number from 1 to {MOST_AT_ONCE:,}, got {arguments.batch}")
     if not 0 < arguments.share < 1:
-        raise GaussMarkError(f"--share: expected a number between 0 and 1, got {arguments.share}")
+        raise GaussMarkError(f"--share: expected 0 < share < 1, got {arguments.share}")
     if arguments.out is not None:
         inputs.refuse_among(arguments.out, [*arguments.texts, *arguments.given])
     many = arguments.text is None and inputs.are_many(arguments.texts, lines=arguments.jsonl)
