@@ -33,6 +33,13 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(near)}")
         return found, unknown
 
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file, flush=True)  # argparse's own says nothing where it cannot be written
+
+    def exit(self, status: int = 0, message: str | None = None) -> Any:
+        print(end="", flush=True)  # what cannot be written is noticed here, and not at the interpreter's end
+        super().exit(status, message)
+
     def error(self, message: str) -> Any:
         if message.endswith((f"required: {COMMAND}", f"required: {ACTION}")):  # nothing was asked for
             self.print_help(sys.stderr)
