@@ -86,7 +86,7 @@ class Scoring:
         try:
             found = {name: [_checked(row) for row in rows] for name, rows in pending}
             if not all(found.values()):
-                raise ValueError
+                raise GaussMarkError("not an answer")
         except (TypeError, ValueError):
             raise GaussMarkError(
                 f"{self.state_file}: expected a whole state file, got one whose answers are damaged; restore it from a copy"
@@ -199,7 +199,7 @@ def _checked(row: Row) -> Row:
     """An answer that a state holds, itself; TypeError or ValueError for what is none."""
     row = dict(row)
     if not ("error" in row or row.keys() >= {*FIELDS, *VERDICT}):
-        raise ValueError
+        raise GaussMarkError("not an answer")
     return row
 
 

@@ -193,7 +193,7 @@ def _tensors(memory: Memory | None) -> dict[str, torch.Tensor]:
 def _memory(tensors: dict[str, torch.Tensor], d: int, n_keys: int, budget: int, n_texts: int) -> Memory:
     """The memory of a file's tensors; ValueError where no text can have left them so."""
     if any(tensor.dtype != DTYPES.get(name, torch.float32) or not tensor.isfinite().all() for name, tensor in tensors.items()):
-        raise ValueError
+        raise StateError("parts that no text left")
     memory, array = Memory(d, n_keys, budget), {name: tensor.numpy() for name, tensor in tensors.items()}
     memory.factor = type(memory.factor)(array["factor"])
     memory.innovations, memory.p_given, memory.places = array["innovations"], array["p_given"], array["places"].tolist()
@@ -202,9 +202,9 @@ def _memory(tensors: dict[str, torch.Tensor], d: int, n_keys: int, budget: int, 
     n, p, L = len(memory.places), memory.p_given, memory.factor.rows
     whole = L.shape == (n, n) and (L.diagonal() > 0).all() and (p >= 0).all() and (p <= 1).all() and (array["n_runs"] >= 0).all()
     if not whole or memory.n_beyond < 0 or not all(GIVEN <= place < n_texts for place in memory.places):
-        raise ValueError
+        raise StateError("parts that no text left")
     if (memory.n_beyond and memory.beyond.shape != (d,)) or array["n_runs"].sum() != len(array["runs"]):
-        raise ValueError
+        raise StateError("parts that no text left")
     ends = np.cumsum(array["n_runs"])
     for number, (place, end, n) in enumerate(zip(memory.places, ends, array["n_runs"], strict=True)):
         if place >= 0:
