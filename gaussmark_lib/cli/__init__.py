@@ -22,6 +22,7 @@ scored or written, and all others were; 130 interrupted.
 import argparse
 import os
 import sys
+from contextlib import suppress
 
 from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks, playground
 from gaussmark_lib.cli.arguments import COMMAND, FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version, in_a_shell
@@ -32,24 +33,44 @@ __all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
 
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
+    _open_what_is_closed()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
-    arguments = parser().parse_args(notebooks.joined(words) if words[:1] in (["run"], ["sweep"]) else words)
+    arguments = None
     try:
+        arguments = parser().parse_args(notebooks.joined(words) if words[:1] in (["run"], ["sweep"]) else words)
         code = arguments.do(arguments) or 0
         print(end="", flush=True)  # a closed pipe or a full disk is noticed here, and not at the interpreter's end
         return code
     except GaussMarkError as error:
-        print(f"gaussmark: {in_a_shell(error, getattr(arguments, 'model', None))}", file=sys.stderr)
+        _say(in_a_shell(error, getattr(arguments, "model", None)))
         return REFUSED
     except OSError as error:
-        print(f"gaussmark: {error}", file=sys.stderr)
+        _say(in_a_shell(error))
         if sys.stdout is sys.__stdout__:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
         return FAILED
+    except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError, on a processor and on a GPU
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        _say(f"not enough memory: {in_a_shell(error).partition(chr(10))[0]}; ask for less at a time")
+        return FAILED
     except KeyboardInterrupt as error:
-        print(f"\ngaussmark: {error or 'interrupted'}", file=sys.stderr)
+        _say(in_a_shell(error) or "interrupted", "\n")
         return INTERRUPTED
+
+
+def _say(message: str, before: str = "") -> None:
+    with suppress(OSError):  # there may be nowhere to say it
+        print(f"{before}gaussmark: {message}", file=sys.stderr)
+
+
+def _open_what_is_closed() -> None:
+    """Nothing in place of the standard streams that a shell has closed, as by ``2>&-``: the next file would get their number and what they write."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,10 +5,12 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gaussmark_lib import files
+from gaussmark_lib.cli.arguments import visible
 from gaussmark_lib.cli.inputs import Item
 from gaussmark_lib.errors import GaussMarkError, shown
 
@@ -23,16 +25,13 @@ class Kept:
     def __init__(self, path: str, per_text: int, what: str = "results of these texts"):
         self.path, self.per_text, self.what = Path(path), per_text, what
         try:
+            self.is_new = not os.path.lexists(self.path)
             self.file = open(self.path, "a+b", opener=files.opener)  # noqa: SIM115 - open as long as the run lasts
         except OSError as error:
             raise GaussMarkError(f"cannot write {path}: {error.strerror}; expected a file in a folder that exists") from None
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(self.file):
             self.file.close()
-            raise GaussMarkError(f"{path}: another process is writing it; expected a file for this run alone, name another") from None
-        except OSError:  # some network folders have no locks
-            pass
+            raise GaussMarkError(f"{path}: another process is writing it; expected a file for this run alone, name another")
 
     def skipped(self, items: Iterator[Item]) -> tuple[int, int]:
         """Takes from ``items`` those that have their lines already: how many, and how many of them with an error.
@@ -50,7 +49,7 @@ class Kept:
                 self.file.truncate(start)
                 return n, failed
             item = next(items, None)
-            if item is None or {row.get(LAST) for row in rows} != {item.digest}:
+            if item is None or any(row.get(LAST) != item.digest for row in rows):
                 where = item.name if item else "no further text"
                 raise GaussMarkError(f"{self.path}: expected {self.what}, got {shown(rows[0].get('text'))} for {where}; name another file")
             n, failed = n + 1, failed + ("error" in rows[0])
@@ -60,12 +59,12 @@ class Kept:
         rows: list[Row] = []
         while len(rows) < self.per_text:
             line = self.file.readline()
-            if not line.endswith(b"\n") and line[: len(START)] == START[: len(line)]:
-                return []
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):  # of JSON, of UTF-8, and of what is nested too deeply
                 row = None
+            if not line.endswith(b"\n") and line[: len(START)] == START[: len(line)] and (row is None or LAST in row):
+                return []
             if not isinstance(row, dict):
                 raise GaussMarkError(
                     f"{self.path}: expected lines of JSON as this command writes them, got {line[:60]!r}; name another file"
@@ -79,6 +78,8 @@ class Kept:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self.is_new and not self.file.tell():  # refused before the first answer
+            self.path.unlink(missing_ok=True)
         self.file.close()
 
     def __call__(self, answers: Sequence[Sequence[Row]]) -> None:
@@ -87,13 +88,41 @@ class Kept:
         os.fsync(self.file.fileno())
 
 
+@contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Inside, no other process answers with this state: of two that do, each would forget what the other gave away."""
+    lock = state.parent / f".{state.name}.lock"
+    try:
+        file = open(lock, "ab", opener=files.opener)  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise GaussMarkError(f"cannot write the state {state}: {error.strerror}; expected a name in a folder that can be written to") from None
+    with file:
+        if not _locked(file) or not lock.exists() or not os.path.samestat(os.fstat(file.fileno()), lock.stat()):  # its owner removes it at the end
+            raise GaussMarkError(f"{state}: another process answers with it; expected a state for this run alone, wait for the other's end")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Whether it is this process's now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network folders have no locks
+        pass
+    return True
+
+
 def printed(answers: Sequence[Sequence[Row]], *, as_json: bool, alone: bool) -> None:
     """Prints answers, except errors where they are sentences: those go to standard error."""
     for row in (row for rows in answers for row in rows):
         if as_json:
             print(json.dumps(row), flush=not alone)
         elif "error" not in row:
-            print(sentences(row) if alone else f"{row['text']}: {sentences(row).splitlines()[0]}{_noted(row)}", flush=not alone)
+            print(sentences(row) if alone else f"{visible(row['text'])}: {sentences(row).splitlines()[0]}{_noted(row)}", flush=not alone)
 
 
 def sentences(row: Row) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 from gaussmark_lib.cli.arguments import KEY, MODEL, command
 from gaussmark_lib.errors import GaussMarkError
 
+LEAST, MOST = 4, 100_000  # texts, tokens and keys
+
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
@@ -28,8 +30,11 @@ def _audit(arguments: argparse.Namespace) -> None:
     files = [Path(f"{arguments.card}.{ending}") for ending in ("json", "html")]
     if there := [str(file) for file in files if os.path.lexists(file)]:
         raise GaussMarkError(f"{there[0]} exists; expected a new name for the card")
-    if min(arguments.texts, arguments.tokens, arguments.keys) < 4:
-        raise GaussMarkError("--texts, --tokens and --keys: expected at least 4 of each")
+    if not os.path.basename(arguments.card):
+        raise GaussMarkError(f"expected a name for the card, got {arguments.card!r}")
+    for option in ("texts", "tokens", "keys"):
+        if not LEAST <= (got := getattr(arguments, option)) <= MOST:
+            raise GaussMarkError(f"--{option}: expected a whole number from {LEAST} to {MOST:,}, got {got}")
 
     for file in files:  # before the work, not after it
         try:
@@ -60,8 +65,13 @@ def _audit(arguments: argparse.Namespace) -> None:
         if kind == kinds[0]:
             norms = {n: production.directions(lm, (pairs[0], [ids[:n] for ids in pairs[1]]), wm)[1] for n in lengths}
     card = calibration_card.card(wm, key.key_id, pd.DataFrame.from_dict(rows, orient="index"), norms)
-    for file, content in zip(files, (json.dumps(card, indent=1), calibration_card.page(card)), strict=True):
-        file.write_text(content, encoding="utf-8")
+    try:
+        for file, content in zip(files, (json.dumps(card, indent=1), calibration_card.page(card)), strict=True):
+            file.write_text(content, encoding="utf-8")
+    except BaseException:  # a full disk: both or none
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
     worst = max(rows, key=lambda kind: rows[kind]["this key, ψ"])
     print(
         f"{files[1]}: key {key.key_id} calls {rows[worst]['this key, ψ']:.0%} of {worst} marked at level {card['level']},"

@@ -11,7 +11,8 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
-from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, read_prompt
+from gaussmark_lib import files
+from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, read_prompt, visible
 from gaussmark_lib.errors import GaussMarkError
 
 MOST_AT_ONCE = 1_000_000  # texts of a batch, which are all held in memory
@@ -50,7 +51,7 @@ def add(commands: Any) -> None:
 
 
 def _detect(arguments: argparse.Namespace) -> int:
-    from gaussmark_lib.cli import inputs
+    from gaussmark_lib.cli import answers, inputs
 
     if bool(arguments.texts) == (arguments.text is not None):
         raise GaussMarkError("expected one text to test, or more: FILEs, - for standard input, or --text")
@@ -68,16 +69,22 @@ def _detect(arguments: argparse.Namespace) -> int:
         raise GaussMarkError(f"--level: expected a number between 0 and 1, got {arguments.level}")
     if not 1 <= arguments.batch <= MOST_AT_ONCE:
         raise GaussMarkError(f"--batch: expected a whole number from 1 to {MOST_AT_ONCE:,}, got {arguments.batch}")
+    if not 0 < arguments.share < 1:
+        raise GaussMarkError(f"--share: expected 0 < share < 1, got {arguments.share}")
+    if arguments.out is not None:
+        inputs.refuse_among(arguments.out, [*arguments.texts, *arguments.given])
     many = arguments.text is None and inputs.are_many(arguments.texts, lines=arguments.jsonl)
     items = iter([inputs.Item("text", arguments.text)]) if not arguments.texts else inputs.items(arguments.texts, lines=arguments.jsonl)
     if not many:
         items = iter(list(islice(items, 1)))  # what cannot be read is said before the model is loaded
     prompt = arguments.prompt if arguments.prompt_file is None else read_prompt(arguments.prompt_file)
 
+    state = files.named(arguments.stream, "--stream", GaussMarkError) if arguments.stream is not None else None
+
     from gaussmark_lib.cli.scoring import Scoring
     from gaussmark_lib.runs.stopping import stoppable
 
-    with stoppable():
+    with stoppable(), answers.alone(state) if state else nullcontext():
         return _answer(arguments, items, Scoring(arguments, prompt), many)
 
 
@@ -96,7 +103,7 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
                 bad = [row for rows in found for row in rows if "error" in row]
                 if bad and not many:
                     raise GaussMarkError(f"{inputs.spoken(bad[0]['text'] if arguments.texts else '--text')}: {bad[0]['error']}")
-                said = [f"{row['text']}: {row['error']}" for row in bad] + list(scoring.new_warnings())
+                said = [f"{visible(row['text'])}: {row['error']}" for row in bad] + list(scoring.new_warnings())
                 for line in said:
                     progress.write(f"gaussmark: {line}", file=sys.stderr)
                 if kept:
@@ -108,7 +115,7 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
                 progress.update(len(found))
     if not n + before:
         raise GaussMarkError(f"expected at least one text to test, got none in {', '.join(map(inputs.spoken, arguments.texts))}")
-    if many:
+    if many or failed_before:
         earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
         print(f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} scored, {failed:,} could not be{earlier}", file=sys.stderr)
     return PARTLY if failed + failed_before else 0

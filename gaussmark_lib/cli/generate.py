@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
-from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command
+from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, visible
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
 
 Row = dict[str, Any]
@@ -70,6 +70,8 @@ def _generate(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.keys import Key
     from gaussmark_lib.runs.stopping import stoppable
 
+    if arguments.out is not None:
+        inputs.refuse_among(arguments.out, arguments.file)
     items = list(_items(arguments))
     many = len(items) != 1 or inputs.are_many([*arguments.file, *(["-"] if "-" in arguments.prompts else [])], lines=arguments.jsonl)
     if not items:
@@ -118,14 +120,14 @@ def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, ke
             for row in (bad := [row for row in rows if "error" in row]):
                 if not many:
                     raise GaussMarkError(f"{inputs.spoken(row['name'])}: {row['error']}")
-                bar.write(f"gaussmark: {row['name']}: {row['error']}", file=sys.stderr)
+                bar.write(f"gaussmark: {visible(row['name'])}: {row['error']}", file=sys.stderr)
             if kept:
                 kept([[row] for row in rows])
             else:
                 bar.clear()  # the texts are not to stand behind the bar
                 _print(rows, as_json=arguments.json, alone=not many)
             failed, n = failed + len(bad), n + len(rows)
-    if many:
+    if many or failed_before:
         earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
         print(f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} written, {failed:,} could not be{earlier}", file=sys.stderr)
     return PARTLY if failed + failed_before else 0
@@ -136,7 +138,7 @@ def _print(rows: Sequence[Row], *, as_json: bool, alone: bool) -> None:
         if as_json:
             print(json.dumps(row), flush=True)
         elif "error" not in row:
-            print(row["text"] if alone else f"[{row['name']}]\n{row['text']}\n", flush=True)
+            print(row["text"] if alone else f"[{visible(row['name'])}]\n{row['text']}\n", flush=True)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gaussmark_lib import checks, files
-from gaussmark_lib.cli.arguments import read, read_prompt
+from gaussmark_lib.cli.arguments import read, read_prompt, visible
 from gaussmark_lib.errors import GaussMarkError
 
 LINES = (".jsonl", ".jsonl.gz")
@@ -39,7 +39,17 @@ class Item(NamedTuple):
 
 def spoken(name: str) -> str:
     """The name of a text or file as an error says it."""
-    return "standard input" if name == "-" else name
+    return "standard input" if name == "-" else visible(name)
+
+
+def refuse_among(out: str, names: Sequence[str]) -> None:
+    """GaussMarkError for results that would be read as texts: in one of these folders, or in place of one of these files."""
+    place = os.path.realpath(out)
+    for name in names:
+        if os.path.isdir(name) and place.endswith(IN_FOLDERS) and Path(place).is_relative_to(os.path.realpath(name)):
+            raise GaussMarkError(f"--out: expected a file outside of the folder {name!r}, all of which is read, got {out!r}; name one elsewhere")
+        if name != "-" and place == os.path.realpath(name):
+            raise GaussMarkError(f"--out: expected a file of its own, got {out!r}, which is read; name another")
 
 
 def items(names: Sequence[str], *, lines: bool = False, field: str = "text") -> Iterator[Item]:

@@ -7,6 +7,8 @@ from typing import Any
 from gaussmark_lib.cli.arguments import ACTION, KEY, MODEL, command
 from gaussmark_lib.errors import GaussMarkError
 
+MOST_DIGITS = 100  # of a number of users
+
 
 def add(commands: Any) -> None:
     """Adds these commands to the parser."""
@@ -86,4 +88,8 @@ def codebook(named: str, key: Any) -> Any:
     """The codebook of a file, or of this number of users."""
     from gaussmark_lib.tracing import Codebook
 
-    return Codebook(key, int(named)) if named.isdecimal() and not os.path.exists(named) else Codebook.load(named, key)
+    if not named.isdecimal() or os.path.exists(named):
+        return Codebook.load(named, key)
+    if len(named) > MOST_DIGITS:
+        raise GaussMarkError(f"--codebook: expected a file or a number of users, got a number of {len(named):,} digits")
+    return Codebook(key, int(named))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gaussmark_lib import paths
-from gaussmark_lib.cli.arguments import MODEL, command
+from gaussmark_lib.cli.arguments import MODEL, command, visible
 
 GAP, LEAST = "  ", 30  # between two columns; the least width of a text
 WEIGHTS = "weights"
@@ -26,7 +26,8 @@ def _list(arguments: argparse.Namespace) -> None:
     for number, what in enumerate([arguments.what] if arguments.what else LISTS):
         if not arguments.what:
             print(f"{chr(10) * bool(number)}{what}")
-        rows = list(_weights(arguments.model) if what == WEIGHTS else LISTS[what](paths.records(arguments.records)))
+        found = _weights(arguments.model) if what == WEIGHTS else LISTS[what](paths.records(arguments.records))
+        rows = [(visible(name), visible(about)) for name, about in found]  # a record from elsewhere may hold anything
         for name, about in rows:
             print(_wrapped(name, about, max(len(name) for name, _ in rows) + len(GAP)))
         if not rows:

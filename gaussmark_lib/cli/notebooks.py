@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.cli import listing
@@ -55,11 +55,13 @@ def _add_question(command: argparse.ArgumentParser) -> None:
 
 def joined(words: list[str]) -> list[str]:
     """``-p name value`` as the one word ``-pname=value``, because argparse would take a value like -1e-3 for an option; ``--param`` too."""
-    if (at := next((i for i, word in enumerate(words) if word in ("-p", "--param")), None)) is None:
-        return words
-    before, after = words[:at], words[at + 1 :]
-    taken = 1 if "=" in "".join(after[:1]) else 2
-    return [*before, "-p" + "=".join(after[:taken]), *joined(after[taken:])]
+    found, left = [], iter(words)
+    for word in left:
+        if word in ("-p", "--param"):
+            typed = next(left, "")
+            word = "-p" + (typed if "=" in typed else "=".join([typed, *islice(left, 1)]))
+        found.append(word)
+    return found
 
 
 def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,6 +94,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.parameters:
         print("\n".join(map(str, notebook.parameters.values())))
         return 0
+    if arguments.json and not arguments.plan:
+        raise GaussMarkError("--json: expected --plan too; what a run recorded is in its folder, in results.json")
     preset, typed = _values(arguments, notebook)
     if arguments.plan:
         return _plan(notebook, preset | typed, as_json=arguments.json)

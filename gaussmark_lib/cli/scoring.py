@@ -82,7 +82,16 @@ class Scoring:
 
     def _pending(self) -> dict[str, list[Row]]:
         """Answers that the state has counted, and that a killed process may not have given."""
-        return dict(self.state.notes.get(PENDING, ())) if self.state else {}
+        pending = self.state.notes.get(PENDING, []) if self.state else []
+        try:
+            found = {name: [_checked(row) for row in rows] for name, rows in pending}
+            if not all(found.values()):
+                raise GaussMarkError("not an answer")
+        except (TypeError, ValueError):
+            raise GaussMarkError(
+                f"{self.state_file}: expected a whole state file, got one whose answers are damaged; restore it from a copy"
+            ) from None
+        return found
 
     def _encoded(self, item: Item) -> Windows | str:
         """Prompt and text as token ids, in windows where the text is longer than the context, or why not."""
@@ -184,6 +193,14 @@ def _state(path: Path | None) -> Any:
     from gaussmark_lib import joint
 
     return joint.State.load(path) if path and os.path.lexists(path) else joint.State()
+
+
+def _checked(row: Row) -> Row:
+    """An answer that a state holds, itself; TypeError or ValueError for what is none."""
+    row = dict(row)
+    if not ("error" in row or row.keys() >= {*FIELDS, *VERDICT}):
+        raise GaussMarkError("not an answer")
+    return row
 
 
 def _name(item: Item) -> str:

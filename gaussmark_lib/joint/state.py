@@ -6,6 +6,7 @@ never half-written. It is of one weight of one model, one set of keys and one ve
 
 import hashlib
 import json
+import math
 import os
 import shlex
 import stat
@@ -16,18 +17,38 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from gaussmark_lib import binding, checks, files, perturb
 from gaussmark_lib.errors import StateError
-from gaussmark_lib.joint.memory import Memory
+from gaussmark_lib.joint.memory import GIVEN, Memory
 from gaussmark_lib.keys import listed
 from gaussmark_lib.watermark import PlacedWatermark
 
 FORMAT = "gaussmark joint state 1"
 BUDGET = 1 << 30  # bytes
-HEAD = ("budget", "purpose", "log_e", "n_texts", "notes")  # what a file says beside its tensors
+DTYPES = {"factor": torch.float64, "innovations": torch.float64, "p_given": torch.float64}  # of the tensors in a file
+DTYPES |= dict.fromkeys(("places", "runs", "n_runs", "n_beyond"), torch.int64)  # all others are float32
+
+
+class _Purpose(BaseModel):
+    """What sizes the memory; ``State.use`` compares all of it."""
+
+    shape: list[PositiveInt] = Field(min_length=2, max_length=2)
+    keys: list[str] = Field(min_length=1)
+
+
+class _Head(BaseModel):
+    """What a file says beside its tensors."""
+
+    model_config = ConfigDict(strict=True)
+    budget: NonNegativeInt
+    purpose: dict[str, Any] | None
+    log_e: dict[str, FiniteFloat]
+    n_texts: int = Field(ge=0, lt=1 << 53)
+    notes: dict[str, Any]
 
 
 class State:
@@ -75,7 +96,7 @@ class State:
             self.purpose, self.memory = used_for, Memory(int(np.prod(wm.linear.shape)), len(keys), self.budget)
             self.log_e = {key.key_id: 0.0 for key in keys}
         self.memory.to(wm.linear.parameter.device if wm.linear.parameter.device.type != "mps" else torch.device("cpu"))
-        made_for = self.purpose or {}
+        made_for = (self.purpose or {}) | ({} if self.log_e.keys() == {key.key_id for key in keys} else {"keys": list(self.log_e)})
         if wrong := [f"{name}: it is of {made_for.get(name)!r}, got {value!r}" for name, value in used_for.items() if made_for.get(name) != value]:
             what = "; ".join(wrong)
             raise StateError(
@@ -87,7 +108,7 @@ class State:
         """Writes it whole or not at all, mode 0600, over an earlier one and over no other file. StateError where it cannot be written."""
         path = files.named(path, "cannot write the state", StateError)
         try:
-            head = json.dumps({name: getattr(self, name) for name in HEAD})
+            head = json.dumps({name: getattr(self, name) for name in _Head.model_fields})
         except (TypeError, ValueError, RecursionError) as error:
             raise StateError(f"notes: expected what JSON can hold, got {checks.shown(self.notes)} ({error})") from None
         try:
@@ -127,12 +148,12 @@ class State:
             raise StateError(f"{path} holds what answers gave away of a key: expected that only its owner can read it, got mode {mode:o}; `{mend}`")
         state = cls()
         try:
-            head = json.loads(metadata["head"])
-            for name in HEAD:
-                setattr(state, name, head[name])
-            if state.purpose:
-                state.memory = _memory(tensors, int(np.prod(state.purpose["shape"])), len(state.purpose["keys"]), state.budget)
-        except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+            for name, value in _Head(**json.loads(metadata["head"])):
+                setattr(state, name, value)
+            if state.purpose is not None:
+                use = _Purpose(**state.purpose)
+                state.memory = _memory(tensors, math.prod(use.shape), len(use.keys), state.budget, state.n_texts)
+        except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:  # of JSON, of pydantic, of parts that do not fit together
             raise StateError(
                 f"{path}: expected a whole state file, got one that is damaged or was edited ({type(error).__name__}); restore it from a copy"
             ) from None
@@ -169,12 +190,21 @@ def _tensors(memory: Memory | None) -> dict[str, torch.Tensor]:
     return tensors | blocks | {"beyond": memory.beyond}
 
 
-def _memory(tensors: dict[str, torch.Tensor], d: int, n_keys: int, budget: int) -> Memory:
+def _memory(tensors: dict[str, torch.Tensor], d: int, n_keys: int, budget: int, n_texts: int) -> Memory:
+    """The memory of a file's tensors; ValueError where no text can have left them so."""
+    if any(tensor.dtype != DTYPES.get(name, torch.float32) or not tensor.isfinite().all() for name, tensor in tensors.items()):
+        raise StateError("parts that no text left")
     memory, array = Memory(d, n_keys, budget), {name: tensor.numpy() for name, tensor in tensors.items()}
     memory.factor = type(memory.factor)(array["factor"])
     memory.innovations, memory.p_given, memory.places = array["innovations"], array["p_given"], array["places"].tolist()
     memory.n_beyond, memory.beyond = int(array["n_beyond"][0]), tensors["beyond"]
     memory.refill([tensors[f"directions {i}"] for i in range(sum(name.startswith("directions") for name in tensors))])
+    n, p, L = len(memory.places), memory.p_given, memory.factor.rows
+    whole = L.shape == (n, n) and (L.diagonal() > 0).all() and (p >= 0).all() and (p <= 1).all() and (array["n_runs"] >= 0).all()
+    if not whole or memory.n_beyond < 0 or not all(GIVEN <= place < n_texts for place in memory.places):
+        raise StateError("parts that no text left")
+    if (memory.n_beyond and memory.beyond.shape != (d,)) or array["n_runs"].sum() != len(array["runs"]):
+        raise StateError("parts that no text left")
     ends = np.cumsum(array["n_runs"])
     for number, (place, end, n) in enumerate(zip(memory.places, ends, array["n_runs"], strict=True)):
         if place >= 0:

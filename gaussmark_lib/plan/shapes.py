@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib.errors import InvalidModelError
+from gaussmark_lib.errors import InvalidModelError, shown
 from gaussmark_lib.paths import DATA
 
 CONFIGS = DATA / "configs"  # of the presets' models, by hub id: what is public about their shapes
@@ -35,6 +35,7 @@ ALIASES = {  # our name → what configurations call it
     "window": ("sliding_window",),
 }
 NEEDED = ("hidden", "layers", "heads", "vocabulary")
+MOST = 10**9  # of a width
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def of(model: str) -> Shape:
         )
     try:
         return read(json.loads(path.read_text(encoding="utf-8")), model)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InvalidModelError(f"{model}: its shape cannot be read from {path}: {error}") from None
 
 
@@ -158,6 +159,8 @@ def read(config: Mapping[str, Any], name: str = "model") -> Shape:
     known = {ours: next((config[their] for their in names if config.get(their) is not None), None) for ours, names in ALIASES.items()}
     if missing := [ours for ours in NEEDED if not isinstance(known[ours], int) or known[ours] < 1]:
         raise InvalidModelError(f"{name}: expected a decoder-only model's config.json, got one without {ALIASES[missing[0]][0]}")
+    if wrong := [ours for ours, found in known.items() if ours != "dtype" and not (found is None or (isinstance(found, int) and 0 <= found < MOST))]:
+        raise InvalidModelError(f"{name}: expected {ALIASES[wrong[0]][0]} to be a whole number below {MOST:,}, got {shown(known[wrong[0]])}")
     H, n, heads, kind = known["hidden"], known["layers"], known["heads"], config.get("model_type")
     head_dim, inner = known["head_dim"] or H // heads, known["intermediate"] or 4 * H
     q, kv = heads * head_dim, (known["kv_heads"] or heads) * head_dim

@@ -115,7 +115,8 @@ def _is_complete(folder: Path) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8", opener=files.opener) as file:
+            content = json.loads(file.read())
     except OSError as error:
         raise RecordError(f"its {path.name} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):

@@ -138,7 +138,7 @@ def _number(number: float, decimals: int) -> str:
 
 def _is_estimate(item: Any) -> bool:
     """An estimate as ``runs.record`` writes it; a record from elsewhere may hold anything."""
-    if not (isinstance(item, dict) and {"value", "low", "high"} <= item.keys()):
+    if not (isinstance(item, dict) and {"value", "low", "high"} <= item.keys() and isinstance(item.get("n"), int | float | None)):
         return False
     return all(item[name] is None or (isinstance(item[name], int | float) and math.isfinite(item[name])) for name in ("value", "low", "high"))
 

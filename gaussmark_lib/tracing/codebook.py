@@ -51,7 +51,9 @@ class Codebook:
         self.n_users = checks.whole(n_users, "n_users", CodebookError)
         self.n_base = checks.whole(n_base, "n_base", CodebookError, least=2)
         if n_users > MOST_USERS or n_base > MOST_BASE:
-            raise CodebookError(f"expected at most {MOST_USERS:,} users and {MOST_BASE:,} base noises, got {n_users:,} and {n_base:,}")
+            raise CodebookError(
+                f"expected at most {MOST_USERS:,} users and {MOST_BASE:,} base noises, got {checks.shown(n_users)} and {checks.shown(n_base)}"
+            )
 
     def __repr__(self) -> str:
         return f"Codebook(key_id={self.master.key_id!r}, n_users={self.n_users}, n_base={self.n_base})"
@@ -92,10 +94,14 @@ class Codebook:
         """Writes what the codebook is apart from its master key, which has a file of its own (``Key.save``). There is no secret in it."""
         path = files.named(path, "cannot write the codebook", CodebookError)
         content = {"format": FORMAT, "key_id": self.master.key_id, "n_users": self.n_users, "n_base": self.n_base}
+        is_new = False
         try:
             with path.open("x") as file:
+                is_new = True
                 file.write(json.dumps(content, indent=1))
         except OSError as error:
+            if is_new:
+                path.unlink(missing_ok=True)  # what a full disk left of it
             raise CodebookError(f"cannot write the codebook {path}: {error.strerror}; name a new file in a folder that exists") from None
         return path
 

@@ -15,7 +15,8 @@ import tiny_lm
 from command_lines import answer
 from small_notebooks import parameters, write
 
-from gaussmark_lib import cli, gradients, models, paths, perturb, score
+from gaussmark_lib import cli, gradients, joint, models, paths, perturb, score
+from gaussmark_lib.cli import answers
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
@@ -122,6 +123,24 @@ REFUSED = [
     (["generate", "--key", KEY, TEXT, "--out", ""], "cannot write"),
     (["detect", "--key", KEY, "--text", TEXT, "--level", "0"], "--level: expected a number between 0 and 1"),
     (["detect", "--key", KEY, "--text", TEXT, "--level", "nan"], "--level: expected a number between 0 and 1"),
+    (["detect", "--key", KEY, "--text", TEXT, "--share", "nan"], "--share: expected 0 < share < 1"),
+    (["detect", "--key", KEY, "--text", TEXT, "--level=--"], "--level: expected a value"),
+    (["detect", "--key", KEY, "--text", TEXT, "--codebook=--"], "--codebook: expected a value"),
+    (["detect", "--key", KEY, "--text", TEXT, "--codebook", "9" * 5000], "a number of 5,000 digits"),
+    (["detect", "--key", KEY, "--text", TEXT, "--batch", "9" * 4300], "9… (4,"),
+    (["generate", "--key", KEY, TEXT, "--tokens=--"], "--tokens: expected a value"),
+    (["key", "users", "KEYS/new", "--key", KEY, "--users", "9" * 4300], "expected at most"),
+    (["export", "KEYS/new", "--key", KEY, "--user", "1", "--codebook", "9" * 5000], "a number of 5,000 digits"),
+    (["audit", "KEYS/new", "--key", KEY, "--texts", "9" * 30], "--texts: expected a whole number from 4 to"),
+    (["audit", "KEYS/new", "--key", KEY, "--keys", "9" * 30], "--keys: expected a whole number from 4 to"),
+    (["audit", "KEYS/", "--key", KEY], "expected a name for the card"),
+    (["run", NOTEBOOK, "--json"], "--json: expected --plan too"),
+    (["run", NOTEBOOK, *["-p", "x", "1"] * 2000], "given twice"),
+    (["detect", "--key", KEY, "KEYS", "--out", "KEYS/out.jsonl"], "expected a file outside of the folder"),
+    (["detect", "--key", KEY, "KEYS/none.jsonl", "--out", "KEYS/none.jsonl"], "expected a file of its own"),
+    (["detect", "--key", KEY, "KEYS/none.jsonl", "--out", "KEYS/new"], "at least one text"),
+    (["generate", "--key", KEY, "--file", "KEYS", "--out", "KEYS/out.jsonl"], "expected a file outside of the folder"),
+    (["detect", "--key", KEY, "--text", TEXT, "--stream", "KEYS/no/such"], "cannot write the state"),
     (["detect", "--key", "KEYS/none", "--text", TEXT], "cannot read the key file"),
     (["detect", "--key", "", "--text", TEXT], "cannot read the key file"),
     (["detect", "--key", "KEYS/latin.txt", "--text", TEXT], "not a whole key file"),
@@ -147,7 +166,19 @@ def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path, key_file, capsys,
     assert sorted(tmp_path.iterdir()) == before, "nothing is left half done"
 
 
-JUNK = [b"[1]\n", b"null\n", b"5\n", b'"error"\n', b"[" * 100_000 + b"\n", b"junk\n", b"\xff\n", b"my own notes", b"{}", b'{"text": "x"}\n']
+JUNK = [
+    b"[1]\n",
+    b"null\n",
+    b"5\n",
+    b'"error"\n',
+    b"[" * 100_000 + b"\n",
+    b"junk\n",
+    b"\xff\n",
+    b"my own notes",
+    b"{}",
+    b'{"text": "x"}\n',
+    b'{"text": "my own"}',
+]
 
 
 @pytest.mark.parametrize("content", JUNK, ids=range(len(JUNK)))
@@ -159,6 +190,64 @@ def test_results_are_not_written_into_another_file(tmp_path, key_file, capsys, c
     assert (code, out) == (cli.REFUSED, "")
     assert "name another file" in err
     assert (tmp_path / "mine").read_bytes() == content
+
+
+def test_names_and_messages_cannot_control_the_terminal(tmp_path, key_file, capsys):
+    """Nor can a name begin a line, which would look like an answer."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "\x1b[2Ja\nb.txt").write_text(TEXT)
+    (tmp_path / "texts" / "\u202eempty\r.txt").touch()
+    code, out, err = answer(capsys, "detect", "--key", key_file, str(tmp_path / "texts"))
+    assert (code, len(out.splitlines()), len(err.splitlines())) == (cli.PARTLY, 1, 2)
+    assert r"\x1b[2Ja\nb.txt: " in out
+    assert r"\u202eempty\r.txt: " in err
+    for words in (["generate", "--key", key_file, "--tokens", "3", "--file", str(tmp_path / "texts")], ["key", "show", "\x1b[31m"], ["\x1b[31m"]):
+        _, out, err = answer(capsys, *words)
+        assert not {"\x1b", "\r", "\u202e"} & set(out + err)
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 9 TiB"), RuntimeError("can't allocate memory")], ids=repr)
+def test_too_little_memory_is_one_sentence(key_file, capsys, monkeypatch, error):
+    monkeypatch.setattr(models, "load", lambda name: (_ for _ in ()).throw(error))
+    code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)
+    assert (code, out) == (cli.FAILED, "")
+    assert err == f"gaussmark: not enough memory: {error}; ask for less at a time\n"
+
+
+def test_another_failure_of_torch_is_not_taken_for_it(key_file, monkeypatch):
+    monkeypatch.setattr(models, "load", lambda name: (_ for _ in ()).throw(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main(["detect", "--key", key_file, "--text", TEXT])
+
+
+def test_one_process_answers_with_a_state(tmp_path, key_file, capsys):
+    """Two would each forget what the other's answers gave away. What a killed one left is in nobody's way."""
+    words = ["detect", "--key", key_file, "--text", TEXT, "--stream", str(tmp_path / "state")]
+    with answers.alone(tmp_path / "state"):
+        code, out, err = answer(capsys, *words)
+    assert (code, out) == (cli.REFUSED, "")
+    assert "another process answers with it" in err
+    (tmp_path / ".state.lock").touch()
+    assert answer(capsys, *words)[0] == 0
+    assert sorted(os.listdir(tmp_path)) == ["key.json", "state"]
+
+
+@pytest.mark.parametrize("damaged", [None, 5, "x", [[]], [["name"]], [["name", []]], [["name", [{}]]], [["name", [5]]], [["name", "x"]]], ids=str)
+def test_damaged_answers_in_a_state_are_not_given(tmp_path, key_file, capsys, damaged):
+    state = joint.State()
+    state.notes["pending"] = damaged
+    state.save(tmp_path / "state")
+    code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT, "--stream", str(tmp_path / "state"))
+    assert (code, out) == (cli.REFUSED, "")
+    assert "whose answers are damaged" in err
+
+
+@pytest.mark.parametrize("field", ["digest", "error"])
+@pytest.mark.parametrize("value", [[], {}, None, 5], ids=str)
+def test_damaged_results_are_not_gone_on_with(tmp_path, key_file, capsys, field, value):
+    (tmp_path / "out").write_text(json.dumps({"text": "text", field: value}) + "\n")
+    code, _, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT, "--out", str(tmp_path / "out"))
+    assert (code, "name another file" in err) == (cli.REFUSED, True)
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path, key_file, capsys):
@@ -232,11 +321,22 @@ def _closed_pipe() -> int:
 
 @pytest.mark.parametrize("opened", [_closed_pipe, lambda: os.open("/dev/full", os.O_WRONLY)], ids=["a closed pipe", "a full disk"])
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int]):
+@pytest.mark.parametrize("words", [["--help"], ["key", "show"]], ids=" ".join)
+def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int], words):
     key = Key.from_seed(1).save(tmp_path / "key.json")
     handle = opened()
-    done = _command(["key", "show", str(key)], stdout=handle)
+    done = _command([*words, *[str(key)] * (len(words) > 1)], stdout=handle)
     os.close(handle)
     assert done.returncode == cli.FAILED
     assert done.stderr.startswith("gaussmark: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_shell_may_have_closed_the_standard_streams(tmp_path):
+    """No file gets their numbers, and what is said is said to nobody."""
+    Key.from_seed(1).save(tmp_path / "key.json")
+    script = "import os, sys; from gaussmark_lib import cli; code = cli.main(sys.argv[1:]); os.fstat(2); sys.exit(code)"
+    words = ["bash", "-c", '"$@" 0<&- 2>&-', "bash", sys.executable, "-c", script, "key", "show"]
+    for name, code in (("key.json", 0), ("none.json", cli.REFUSED)):
+        done = subprocess.run([*words, str(tmp_path / name)], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}, check=False)
+        assert (done.returncode, done.stdout != b"") == (code, name == "key.json")

@@ -1,6 +1,8 @@
 """``gaussmark audit``: the card of a key on a tiny model."""
 
+import errno
 import json
+from pathlib import Path
 
 import pytest
 import tiny_lm
@@ -39,6 +41,20 @@ def test_the_card_is_written_and_holds_no_secret(tmp_path, words, capsys):
     assert "exists" in capsys.readouterr().err
 
 
+def test_a_full_disk_leaves_no_half_of_a_card(tmp_path, words, capsys, monkeypatch):
+    whole = Path.write_text
+
+    def write(self, *content, **options):
+        if self.suffix == ".html":
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return whole(self, *content, **options)
+
+    monkeypatch.setattr(Path, "write_text", write)
+    assert cli.main(words) == cli.FAILED
+    assert capsys.readouterr().err == f"gaussmark: {tmp_path / 'card.html'}: No space left on device\n"
+    assert not list(tmp_path.glob("card*"))
+
+
 def test_too_little_is_refused(words, capsys):
     assert cli.main([*words[:-1], "2"]) == cli.REFUSED
-    assert "at least 4" in capsys.readouterr().err
+    assert "--keys: expected a whole number from 4 to" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """``gaussmark list``, ``--version``, and what is said of a misspelt name."""
 
 import json
+import os
 from importlib import metadata
 
 import pytest
@@ -65,6 +66,24 @@ def test_records_are_listed_with_their_headlines(tmp_path, capsys):
     assert "no headline; power: 0.50 (0.25 to 0.75), n = 8; cells: 108; r: 0.970" in out
     _, out, _ = answer(capsys, "list", "--records", str(tmp_path / "empty"))
     assert [line for line in out.splitlines() if line in (*listing.LISTS, "none")] == [*listing.LISTS, "none"]
+
+
+@pytest.mark.parametrize("n", [[1], {"a": 1}, "many", "\x1b[31m"], ids=repr)
+def test_a_record_from_elsewhere_may_hold_anything(tmp_path, capsys, n):
+    folder = tmp_path / "demo" / "1234"
+    folder.mkdir(parents=True)
+    headline = {"sentence": "\x1b[2Jtexts\nfound", "value": 0.5, "low": 0.25, "high": 0.75, "n": n, "unit": ""}
+    status = {"status": "complete", "started": "s", "finished": "2026-01-02T03:04:05", "seconds": 1}
+    for name, content in {"status": status, "params": {}, "results": {"headline": headline, "\x1b[31m": 1, "power": headline | {"n": 4}}}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    (folder / "notebook.ipynb").touch()
+    other = tmp_path / "demo" / "5678"
+    other.mkdir()
+    os.mkfifo(other / "status.json")
+    code, out, err = answer(capsys, "list", "records", "--records", str(tmp_path))
+    assert (code, err, "\x1b" in out) == (0, "", False)
+    [line] = out.splitlines()
+    assert line.startswith("demo/1234  2026-01-02T03:04  no headline")
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -1,11 +1,13 @@
 """What ``joint`` refuses, what repeats a text, and how its state is kept."""
 
 import json
+import math
 import os
 
 import numpy as np
 import pytest
 import tiny_models
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -219,6 +221,52 @@ def test_a_state_of_the_version_before_has_no_checksum(saved):
     save_file(load_file(saved), saved, metadata | {"head": "{}"})
     saved.chmod(0o600)
     with pytest.raises(StateError, match="edited"):
+        joint.State.load(saved)
+
+
+EDITS = [{"budget": -1}, {"budget": "x"}, {"log_e": []}, {"log_e": {"a": "x"}}, {"log_e": {"a": math.inf}}, {"n_texts": 1.5}, {"n_texts": 10**30}]
+EDITS += [
+    {"n_texts": 1},
+    {"notes": []},
+    {"purpose": {}},
+    {"purpose": {"shape": [0, 0], "keys": ["a", "b"]}},
+    {"purpose": {"shape": 5, "keys": ["a"]}},
+]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=str)
+def test_an_edited_state_of_the_version_before_is_refused(saved, edit):
+    with safe_open(saved, "pt") as file:
+        metadata = dict(file.metadata())
+    del metadata["sha256"]
+    save_file(load_file(saved), saved, metadata | {"head": json.dumps(json.loads(metadata["head"]) | edit)})
+    saved.chmod(0o600)
+    with pytest.raises(StateError, match="edited"):
+        joint.State.load(saved)
+
+
+def test_the_keys_of_the_evidence_are_those_of_the_state(saved, model, wm):
+    state = joint.State.load(saved)
+    state.log_e = {"a": 0.0, "b": 0.0}
+    with pytest.raises(StateError, match="keys"):
+        state.use(wm.on(model), KEYS)
+
+
+NUMBERS = {"dtype": torch.float64}
+TENSORS = [("factor", torch.zeros(3, 3, **NUMBERS)), ("factor", torch.ones(3, 0, **NUMBERS)), ("factor", torch.eye(3))]
+TENSORS += [("innovations", torch.full((3, 2), math.nan, **NUMBERS)), ("p_given", torch.full((3, 2), 2.0, **NUMBERS))]
+TENSORS += [("places", torch.full((3,), 3)), ("places", torch.zeros(3)), ("n_runs", torch.full((3,), -1)), ("n_runs", torch.full((3,), 99))]
+TENSORS += [("directions 0", torch.full((3, 32 * 48), math.nan)), ("n_beyond", torch.tensor([2])), ("n_beyond", torch.tensor([-1]))]
+
+
+@pytest.mark.parametrize(("name", "bad"), TENSORS, ids=[f"{name} {i}" for i, (name, _) in enumerate(TENSORS)])
+def test_tensors_that_no_text_left_are_refused(saved, name, bad):
+    with safe_open(saved, "pt") as file:
+        metadata = dict(file.metadata())
+    del metadata["sha256"]
+    save_file(load_file(saved) | {name: bad}, saved, metadata)
+    saved.chmod(0o600)
+    with pytest.raises(StateError, match="expected a whole state file"):
         joint.State.load(saved)
 
 

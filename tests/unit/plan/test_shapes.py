@@ -58,7 +58,12 @@ def test_doclm_and_a_folder_are_the_same(tmp_path):
     assert here.parameters == there.parameters == 6_163_712
 
 
-@pytest.mark.parametrize(("content", "what"), [("{", "cannot be read"), ("[]", "cannot be read"), ("{}", "without hidden_size")])
+WIDTHS = '{"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9, "head_dim": '
+DAMAGED = [("{", "cannot be read"), ("[]", "cannot be read"), ("{}", "without hidden_size"), ("[" * 100_000, "cannot be read")]
+DAMAGED += [(f"{WIDTHS}{value}}}", "expected head_dim to be a whole number below") for value in ('"x"', "-1", "1.5", "1e400", "[]", "1" + "0" * 30)]
+
+
+@pytest.mark.parametrize(("content", "what"), DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_configuration_says_so(tmp_path, content, what):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(InvalidModelError, match=what):
