@@ -19,7 +19,7 @@ from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.experiments.played import WATERMARKED, Draft, Question
 
 SHOWN_EVERY = 4  # tokens
-SCORED_EVERY, MOST_SCORES = 16, 8  # tokens, and scores a text, whose cost grows with its length
+SCORED_EVERY, MOST_SCORES = 25, 8  # tokens, and scores a text: on the embedded model, writing takes 1.3 times as long
 CURVE = ["kind", "key", *score.COLUMNS[1:]]  # which text it is, its kind says
 
 Watch = Callable[[Draft], None]
@@ -28,8 +28,8 @@ Watch = Callable[[Draft], None]
 def beginnings(n_tokens: int) -> list[int]:
     """How long the beginnings are that are scored while a text of n_tokens is written; the whole is not among them.
 
-    >>> beginnings(16), beginnings(40), beginnings(400)[:3]
-    ([], [16, 32], [50, 100, 150])
+    >>> beginnings(25), beginnings(80), beginnings(400)[:3]
+    ([], [25, 50, 75], [50, 100, 150])
     """
     step = max(SCORED_EVERY, -(-n_tokens // MOST_SCORES))
     return list(range(step, n_tokens, step))
@@ -53,14 +53,15 @@ class Writer:
 
     def __post_init__(self):
         self._this = next(iter(self.keys.values()))
-        self.scored: list[pd.DataFrame] = []
+        self.curve = pd.DataFrame(columns=CURVE)  # a row for each beginning scored so far and key
+        self._scored: list[pd.DataFrame] = []
         self._texts: dict[str, list[str]] = {}
         self._xis = perturb.noises(self.lm.model, self.wm, list(self.keys.values()))
 
-    @property
-    def curve(self) -> pd.DataFrame:
-        """A row for each beginning scored so far and key."""
-        return pd.concat(self.scored, ignore_index=True)[CURVE] if self.scored else pd.DataFrame(columns=CURVE)
+    def add(self, scores: pd.DataFrame) -> None:
+        """More rows of the curve."""
+        self._scored.append(scores)
+        self.curve = pd.concat(self._scored, ignore_index=True)[CURVE]
 
     def write(self, kind: str, on_step: Callable[[int, int], None]) -> list[list[int]]:
         """All texts of this kind. After it, or any error, the model is the base model."""
@@ -85,7 +86,7 @@ class Writer:
                 noise.close()
                 self._score(kind, ids[0, -n:].tolist())
                 self._put(noise, kind)
-            if n and n % SHOWN_EVERY == 0 or n in scored:
+            if n in scored or (n and n % SHOWN_EVERY == 0):
                 self._texts[kind] = [self.lm.decode(row) for row in ids[:, -n:].tolist()]
                 self.watch(Draft(self.question, self.wm, self._this.key_id, dict(self._texts), self.curve))
             return logits
@@ -97,7 +98,7 @@ class Writer:
             [found] = score.gradients(self.lm.model, [self.prompt], [beginning], self.wm)
             psi = score.statistic(found, self._xis.to(found.G.device), self.wm.sigma)
             rows = score.table(found, psi, [key.key_id for key in self.keys.values()])
-            self.scored.append(pd.concat([pd.DataFrame({"kind": kind, "key": list(self.keys)}), rows], axis=1))
+            self.add(pd.concat([pd.DataFrame({"kind": kind, "key": list(self.keys)}), rows], axis=1))
 
 
 def _passed(ids: Tensor, logits: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ class Session:
             labels = [{"sample": i, "kind": kind} for kind in parts for i in range(question.n_samples)]
             scores, pieces = self._test([prompt] * len(responses), responses, labels, wm, keys, portion(report, end, 1.0))
             if watch:
-                writer.scored.append(scores[scores["sample"] == 0])
+                writer.add(scores[scores["sample"] == 0])
             return Comparison(question, wm, key.key_id, scores, pieces, writer.curve)
 
     def test(self, text: str, weight: str, key: perturb.Key, prompt: str = "", report: Report = silent) -> Verdict:

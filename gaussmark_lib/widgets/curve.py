@@ -1,53 +1,89 @@
-"""p against tokens as an inline SVG. It is drawn many times while a text is written, where a figure of matplotlib takes a second each time; and its
-words have the page's colour, in light and dark themes.
+"""p against tokens as an inline SVG: drawn many times while a text is written, where a figure of matplotlib takes a second each time. Its words have
+the page's colour, in light and dark themes.
 """
 
+from collections.abc import Sequence
 from html import escape
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
+from gaussmark_lib.experiments.played import Comparison, Draft
 from gaussmark_lib.plots.playground import GROUPS
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 600, 300, 52, 16, 12, 44  # of the picture, and its margins
-FONT = 13  # px in a picture of WIDTH; it is shown at least LEAST wide, where they are 11
-LEAST = 510
-LOWEST = -4.0  # log10 p, where the axis ends at least
-DASHES = ("", "7 3", "2 3", "7 3 2 3")  # of the groups, so that colour is not needed
+WIDTH, HEIGHT = 600, 300
+LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 16, 12, HEIGHT - 44  # where the axes lie
+FONT, LEAST = 13, 510  # px in a picture of WIDTH, which is shown at least LEAST wide: there, words are 11 px
+DASHES = ("", "7 3", "2 3", "7 3 2 3")  # of the groups, beside their colours
+LOWEST = -4.0  # log10 p, where the axis ends at the earliest
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def growth(result: Draft | Comparison, level: float) -> str:
+    """The curve with its title."""
+    asked = result.question
+    which = "the first text of each kind, tested on its beginnings" if asked.n_samples > 1 else "each text, tested on its beginnings"
+    picture = curve(result.curve, asked.n_tokens, asked.psi, level)
+    return f'<div style="margin-top:.8em;overflow-x:auto"><div style="font-weight:600">p against tokens: {which}</div>{picture}</div>'
 
 
 def curve(points: pd.DataFrame, n_tokens: int, psi: float, level: float) -> str:
-    """log10 p of the beginnings of the first plain and watermarked text, for both keys; with no points, an empty picture of the same size.
+    """p of the beginnings of the first plain and watermarked text under both keys, on a log scale; without points, an empty picture.
 
     Args:
         points: the ``curve`` of a draft or a comparison.
         n_tokens, psi: of the question. The axes are made for them, so that they stand still while the lines grow.
     """
-    low = min(LOWEST, np.floor(mpl_log10_sf(psi + 1.5)), np.floor(points["log10_p"].min()) if len(points) else 0)
+    low = np.floor(min(LOWEST, norm.logsf(psi + 1.5) / np.log(10), *points["log10_p"]))
 
-    def x(n: float) -> str:
-        return f"{LEFT + (WIDTH - LEFT - RIGHT) * n / n_tokens:.1f}"
+    def at(n: float, log10_p: float) -> tuple[float, float]:
+        return LEFT + (RIGHT - LEFT) * n / n_tokens, TOP + (BOTTOM - TOP) * log10_p / low
 
-    def y(log10_p: float) -> str:
-        return f"{TOP + (HEIGHT - TOP - BOTTOM) * log10_p / low:.1f}"
-
-    step = -int(np.ceil(-low / 6))
-    parts = [_line(x(0), y(tick), x(n_tokens), y(tick), 0.2) + _text(LEFT - 8, y(tick), _power(tick), "end") for tick in range(0, int(low) - 1, step)]
-    parts += [_text(x(n), HEIGHT - BOTTOM + 18, f"{n:.0f}", "middle") for n in _round_numbers(n_tokens)]
-    parts += [_text(x(n_tokens / 2), HEIGHT - 8, "tokens of the text so far", "middle"), _text(LEFT - 8, TOP + 14, "p", "end", "italic")]
-    parts += [_line(x(0), y(np.log10(level)), x(n_tokens), y(np.log10(level)), 0.8, "4 3")]
-    parts += [_text(x(n_tokens), float(y(np.log10(level))) + 15, f"detected below: level {level}", "end")]
-    said = []
-    for row, (group, (colour, _)) in enumerate(reversed(GROUPS.items())):
+    lines, words = [], []
+    for i, (group, (colour, _)) in enumerate(GROUPS.items()):
         of_group = points[(points["kind"] == group[0]) & (points["key"] == group[1])]
-        look = f'stroke="{mpl.colors.to_hex(colour)}" fill="{mpl.colors.to_hex(colour)}"'
-        dash, level_of_name = DASHES[len(GROUPS) - 1 - row], HEIGHT - BOTTOM - 14 - 18 * row
-        dots = [(x(n), y(p)) for n, p in zip(of_group["n_tokens"], of_group["log10_p"], strict=True)]
-        parts.append(f'<g {look}>{_path([(x(0), y(0))] * bool(dots) + dots, dash)}{"".join(map(_dot, dots))}')
-        parts.append(f'{_path([(LEFT + 10, level_of_name), (LEFT + 44, level_of_name)], dash)}</g>{_text(LEFT + 52, level_of_name, ", ".join(group))}')
-        if dots:
-            said.insert(0, f"{', '.join(group)}: p = {10 ** of_group['log10_p'].iloc[-1]:.2g} at {of_group['n_tokens'].iloc[-1]} tokens")
-    name = escape("p against tokens. " + ("; ".join(said) if said else "Nothing is scored yet"))
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" style="width:100%;max-width:{WIDTH}px;min-width:{LEAST}px"'
-    return f'<svg role="img" aria-label="{name}" {size} font-size="{FONT}">{"".join(parts)}</svg>'
+        path = [at(n, log10_p) for n, log10_p in zip(of_group["n_tokens"], of_group["log10_p"], strict=True)]
+        named = BOTTOM - 14 - 18 * (len(GROUPS) - 1 - i)
+        look = f'stroke-dasharray="{DASHES[i]}" stroke="{mpl.colors.to_hex(colour)}" stroke-width="2"'
+        lines += [_line([at(0, 0), *path] if path else [], look), *(_dot(*spot, mpl.colors.to_hex(colour)) for spot in path)]
+        lines += [_line([(LEFT + 10, named), (LEFT + 44, named)], look), _text(LEFT + 52, named + 4, ", ".join(group), "start")]
+        if path:
+            words.append(f"{', '.join(group)}: log10 p = {of_group['log10_p'].iloc[-1]:.1f} at {of_group['n_tokens'].iloc[-1]} tokens")
+    name = escape("p against tokens. " + ("; ".join(words) or "Nothing is scored yet"))
+    shape = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-size="{FONT}" style="width:100%;max-width:{WIDTH}px;min-width:{LEAST}px"'
+    return f'<svg role="img" aria-label="{name}" {shape}>{"".join(_axes(at, low, n_tokens, level) + lines)}</svg>'
+
+
+def _axes(at, low: float, n_tokens: int, level: float) -> list[str]:
+    quiet, threshold = 'stroke="currentColor" stroke-opacity=".2"', 'stroke="currentColor" stroke-dasharray="4 3"'
+    parts = []
+    for power in range(0, int(low) - 1, -int(np.ceil(-low / 6))):
+        parts += [_line([at(0, power), at(n_tokens, power)], quiet), _text(LEFT - 8, at(0, power)[1] + 4, power_of_ten(power), "end")]
+    for n in sorted({*range(0, n_tokens - n_tokens // 8, _round(n_tokens / 5)), n_tokens}):
+        parts.append(_text(at(n, 0)[0], BOTTOM + 18, str(n), "middle"))
+    _, edge = at(0, np.log10(level))
+    parts += [_line([(LEFT, edge), (RIGHT, edge)], threshold), _text(RIGHT, edge + 15, f"below: detected at level {level}", "end")]
+    return [*parts, _text((LEFT + RIGHT) / 2, HEIGHT - 8, "tokens of the text", "middle"), _text(12, TOP + 22, "p", "middle")]
+
+
+def _round(step: float) -> int:
+    """The largest of 1, 2, 5, 10, 20, 50, … that is not above a step; at least 1."""
+    return max([1, *(unit * 10**power for power in range(4) for unit in (1, 2, 5) if unit * 10**power <= step)])
+
+
+def power_of_ten(exponent: int) -> str:
+    return "1" if exponent == 0 else "10" + str(exponent).translate(_SUPERSCRIPT)
+
+
+def _line(path: Sequence[tuple[float, float]], look: str) -> str:
+    return f'<polyline fill="none" {look} points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in path)}"/>' if path else ""
+
+
+def _dot(x: float, y: float, colour: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+
+
+def _text(x: float, y: float, words: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor">{words}</text>'
