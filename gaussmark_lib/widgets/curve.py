@@ -24,9 +24,10 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def growth(result: Draft | Comparison, level: float) -> str:
     """The curve with its title."""
     asked = result.question
-    which = "the first text of each kind, tested on its beginnings" if asked.n_samples > 1 else "each text, tested on its beginnings"
+    which = "texts 1, tested on their beginnings" if asked.n_samples > 1 else "each text, tested on its beginnings"
     picture = curve(result.curve, asked.n_tokens, asked.psi, level)
-    return f'<div style="margin-top:.8em;overflow-x:auto"><div style="font-weight:600">p against tokens: {which}</div>{picture}</div>'
+    caution = '<div style="opacity:.75;font-size:90%">Each point is a test by itself; the smallest p of several is not one.</div>'
+    return f'<div style="margin-top:.8em;overflow-x:auto"><div style="font-weight:600">p against tokens: {which}</div>{picture}{caution}</div>'
 
 
 def curve(points: pd.DataFrame, n_tokens: int, psi: float, level: float) -> str:

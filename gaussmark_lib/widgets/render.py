@@ -82,8 +82,9 @@ def draft(result: Draft, level: float = LEVEL) -> str:
     return _block(
         _paragraph("<b>Being written.</b> The colours of the tokens come when the texts are whole."),
         _paragraph(f"After the prompt: {escape(asked.prompt)}", _QUIET),
-        *pairs,
+        pairs[0],
         growth(result, level),
+        *pairs[1:],
         _paragraph(escape(_circumstances(asked, result.wm, result.key_id)), _QUIET),
     )
 
@@ -98,9 +99,10 @@ def comparison(result: Comparison, picture: Figure | None = None, level: float =
     return _block(
         _paragraph(f"<b>Watermarked text, this key:</b> {escape(sentence)}"),
         _paragraph(f"After the prompt: {escape(asked.prompt)}", _QUIET),
-        *pairs,
-        legend(asked.n_tokens),
+        pairs[0],
         growth(result, level) if len(result.curve) else "",
+        *pairs[1:],
+        legend(asked.n_tokens),
         _side_by_side(table, figure),
         _paragraph(escape(_circumstances(asked, result.wm, result.key_id, f" (these plain texts predict {result.predicted:.2f})")), _QUIET),
         _folded(code),
