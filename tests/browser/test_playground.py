@@ -170,7 +170,10 @@ def test_by_keyboard_alone(page: Page):
 
     panel.get_by_label("Prompt", exact=True).focus()
     tab_to(panel.locator(".widget-slider").filter(has_text="Tokens").locator(".noUi-handle"))
+    sigma = panel.get_by_text(re.compile(r"^σ = "))
+    before = sigma.inner_text()
     page.keyboard.press("PageUp")
+    expect(sigma).not_to_have_text(before, timeout=PATIENCE)  # ‖G‖ is measured for the new length
     expect(generate).to_be_enabled(timeout=PATIENCE)
     tab_to(generate)
     page.keyboard.press("Enter")
