@@ -23,6 +23,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser."""
     added = command(commands, "playground", _playground, "open the playground in the browser, as an app")
     added.add_argument("--port", type=int, default=8866, help="where it is served on this machine (8866, or one near it that is free)")
+    added.add_argument("--theme", choices=("light", "dark"), default="light", help="colours of its page (light)")
     added.add_argument("--no-browser", action="store_true", help="print its address alone")
 
 
@@ -33,7 +34,8 @@ def _playground(arguments: argparse.Namespace) -> None:
         raise GaussMarkError("expected the package voila, which serves the playground, found none; install it, as `make playground` does")
     APP.parent.mkdir(parents=True, exist_ok=True)
     APP.write_text(json.dumps(app(json.loads(NOTEBOOK.read_text(encoding="utf-8")))), encoding="utf-8")
-    words = ["voila", str(APP), *OPTIONS, f"--port={arguments.port}", *["--no-browser"] * arguments.no_browser]
+    words = ["voila", str(APP), *OPTIONS, f"--port={arguments.port}", f"--VoilaConfiguration.theme={arguments.theme}"]
+    words += ["--no-browser"] * arguments.no_browser
     os.execv(sys.executable, [sys.executable, "-m", *words])  # so that whoever ends this command ends the server and its kernels
 
 

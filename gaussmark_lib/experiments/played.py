@@ -40,12 +40,30 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """What is written so far.
+
+    Args:
+        texts: the texts of each kind, plain ones first.
+        curve: as that of a :class:`Comparison`, as far as it goes.
+    """
+
+    question: Question
+    wm: perturb.Watermark
+    key_id: str
+    texts: dict[str, list[str]]
+    curve: pd.DataFrame
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Plain and watermarked text from the same random numbers, ``wm`` with the σ that was solved for.
 
     Args:
         scores: one row a text × key: ``sample``, ``kind`` (plain, watermarked), ``key`` (this key, wrong key) and the columns of ``score.score``.
         pieces: the texts piece by piece with their evidence for this key: ``sample``, ``kind`` and the columns of ``evidence.pieces``.
+        curve: the first text of each kind × key, tested on its beginnings while it was written, and as a whole: ``kind``, ``key``,
+            and the columns of ``score.score`` without ``text``; nothing where nobody watched.
     """
 
     question: Question
@@ -53,6 +71,7 @@ class Comparison:
     key_id: str
     scores: pd.DataFrame
     pieces: pd.DataFrame
+    curve: pd.DataFrame
 
     @property
     def predicted(self) -> float:

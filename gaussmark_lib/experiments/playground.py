@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import evidence, generate, models, perturb, score, stats, texts, tokens, tracing
 from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.experiments.drafts import Watch, Writer
 from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Question, Verdict
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.tracing.windows import windows
@@ -87,8 +88,10 @@ class Session:
                     self._grad_norms[weight, n_tokens] = self._measure(weight, n_tokens, report)
         return stats.sigma_for_psi(self._grad_norms[weight, n_tokens], psi)
 
-    def compare(self, question: Question, key: perturb.Key, report: Report = silent) -> Comparison:
+    def compare(self, question: Question, key: perturb.Key, report: Report = silent, watch: Watch | None = None) -> Comparison:
         """Plain and watermarked text side by side, each tested against this key and against the wrong one.
+
+        ``watch`` sees the texts while they are written, with ψ of their beginnings; the texts are the same without it.
 
         Raises:
             InvalidTextError: an empty prompt, or prompt and text together beyond the context.
@@ -101,14 +104,15 @@ class Session:
             begin = 0.0 if self.knows(question.weight, question.n_tokens) else 0.3
             middle, end = (begin + share * (1 - begin) for share in (0.35, 0.7))
             sigma = self.sigma(question.weight, question.n_tokens, question.psi, portion(report, 0.0, begin))
-            wm, prompts = perturb.Watermark(question.weight, sigma), [prompt] * question.n_samples
-            report_plain, report_marked, report = portion(report, begin, middle), portion(report, middle, end), portion(report, end, 1.0)
-            responses = self._sample(prompts, question.n_tokens, question.seed, "writing plain text", report_plain)
-            with perturb.watermarked(model, wm, key):
-                responses += self._sample(prompts, question.n_tokens, question.seed, "writing watermarked text", report_marked)
-            labels = [{"sample": i, "kind": kind} for kind in (PLAIN, WATERMARKED) for i in range(question.n_samples)]
-            scores, pieces = self._test(2 * prompts, responses, labels, wm, key, report)
-            return Comparison(question, wm, key.key_id, scores, pieces)
+            wm, keys = perturb.Watermark(question.weight, sigma), self._keys(key)
+            writer = Writer(self.lm, question, prompt, wm, keys, watch)
+            parts = {PLAIN: portion(report, begin, middle), WATERMARKED: portion(report, middle, end)}
+            responses = [text for kind, part in parts.items() for text in writer.write(kind, _steps(f"writing {kind} text", part))]
+            labels = [{"sample": i, "kind": kind} for kind in parts for i in range(question.n_samples)]
+            scores, pieces = self._test([prompt] * len(responses), responses, labels, wm, keys, portion(report, end, 1.0))
+            if watch:
+                writer.add(scores[scores["sample"] == 0])
+            return Comparison(question, wm, key.key_id, scores, pieces, writer.curve)
 
     def test(self, text: str, weight: str, key: perturb.Key, prompt: str = "", report: Report = silent) -> Verdict:
         """Any text against this key and the wrong one. Without the prompt the test is as exact, and has less power.
@@ -149,18 +153,24 @@ class Session:
         return norms
 
     def _sample(self, prompts: list[list[int]], n_tokens: int, seed: int, what: str, report: Report) -> list[list[int]]:
-        return generate.sample(self.lm.model, prompts, n_tokens, seed=seed, on_step=lambda done, total: report(what, done / total))
+        return generate.sample(self.lm.model, prompts, n_tokens, seed=seed, on_step=_steps(what, report))
 
     def _test(
-        self, prompts: list[list[int]], responses: list[list[int]], labels: list[dict], wm: perturb.Watermark, key: perturb.Key, report: Report
+        self,
+        prompts: list[list[int]],
+        responses: list[list[int]],
+        labels: list[dict],
+        wm: perturb.Watermark,
+        keys: dict[str, perturb.Key],
+        report: Report,
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Scores and pieces of each text, its labels in the first columns."""
         report("testing", 0.0)
-        scores = score.score(self.lm.model, prompts, responses, wm, [key, self._other_than(key)])
-        scores.insert(0, "key", [THIS_KEY, WRONG_KEY] * len(responses))
+        scores = score.score(self.lm.model, prompts, responses, wm, list(keys.values()))
+        scores.insert(0, "key", list(keys) * len(responses))
         for column in reversed(labels[0]):
             scores.insert(0, column, [labels[text][column] for text in scores["text"]])
-        tables = self._per_token(prompts, responses, wm, key, report)
+        tables = self._per_token(prompts, responses, wm, keys[THIS_KEY], report)
         parts = [evidence.pieces(table, self.lm.decode).assign(**label) for table, label in zip(tables, labels, strict=True)]
         return scores, pd.concat(parts, ignore_index=True)
 
@@ -169,7 +179,7 @@ class Session:
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Scores and pieces of one text in windows."""
         report("testing", 0.0)
-        model, keys, norms = self.lm.model, [key, self._other_than(key)], {}
+        model, keys, norms = self.lm.model, self._keys(key), {}
 
         def noted(found: Iterable[TextGradient]) -> Iterator[TextGradient]:
             for one in found:
@@ -178,9 +188,9 @@ class Session:
                 report("testing", 0.5 * len(norms) / len(prompts))
 
         whole = tracing.summed(noted(score.gradients(model, prompts, responses, wm, batch_size=1)))
-        psi = score.statistic(whole, perturb.noises(model, wm, keys).to(whole.G.device), wm.sigma)
-        scores = score.table(whole, psi, [each.key_id for each in keys])
-        scores.insert(0, "key", [THIS_KEY, WRONG_KEY])
+        psi = score.statistic(whole, perturb.noises(model, wm, list(keys.values())).to(whole.G.device), wm.sigma)
+        scores = score.table(whole, psi, [each.key_id for each in keys.values()])
+        scores.insert(0, "key", list(keys))
         tables = list(self._per_token(prompts, responses, wm, key, portion(report, 0.5, 1.0)))
         scaled = [table.assign(evidence=table["evidence"] * norms[i] / whole.norm) for i, table in enumerate(tables)]
         return scores, evidence.pieces(pd.concat(scaled, ignore_index=True), self.lm.decode)
@@ -192,6 +202,11 @@ class Session:
             report("looking at each token", i / len(responses))
             yield evidence.per_token(self.lm.model, prompt, response, wm, key)
 
-    def _other_than(self, key: perturb.Key) -> perturb.Key:
-        """The negative control, which is never the key itself."""
-        return self.wrong_key if self.wrong_key.key_id != key.key_id else perturb.Key.new()
+    def _keys(self, key: perturb.Key) -> dict[str, perturb.Key]:
+        """This key and the negative control, which is never the key itself."""
+        return {THIS_KEY: key, WRONG_KEY: self.wrong_key if self.wrong_key.key_id != key.key_id else perturb.Key.new()}
+
+
+def _steps(what: str, report: Report) -> Callable[[int, int], None]:
+    """A sampler's steps as a report."""
+    return lambda done, total: report(what, done / total)

@@ -20,16 +20,24 @@ class Area:
         self.stop.disabled = True
         self.progress = w.FloatProgress(min=0, max=1, tooltip=f"Progress: {name}", layout=w.Layout(width="14em", visibility="hidden"))
         self.doing, self.message, self.note, self.output = w.HTML(), w.HTML(layout=WIDE), w.HTML(layout=WIDE), w.HTML(layout=WIDE)
-        self._result, self._changed = "", ""
+        self._result, self._shown, self._changed = "", "", ""  # the last whole result; what is shown; settings that are others now
 
     def bar(self, *more: w.Widget) -> w.HBox:
         layout = w.Layout(align_items="center", margin="6px 0 2px 0", flex_flow="row wrap")
         return w.HBox([self.start, self.stop, *more, self.progress, self.doing], layout=layout)
 
-    def show(self, html: str) -> None:
-        """A new result, of the settings as they are."""
-        self._result, self._changed = html, ""
-        self.note.value, self.output.value = "", html
+    def show(self, html: str, changed: str = "") -> None:
+        """A new result; ``changed`` names the settings that are others now."""
+        self._result = html
+        self._put(html, changed)
+
+    def sketch(self, html: str, changed: str = "") -> None:
+        """What there is of a result so far, in the place of the last one, which :meth:`drop_sketch` brings back."""
+        self._put(html, changed)
+
+    def drop_sketch(self) -> None:
+        if self._shown != self._result:
+            self._put(self._result, "")
 
     def clear(self) -> None:
         """No result, and nothing to say of one."""
@@ -37,12 +45,15 @@ class Area:
         self.message.value = ""
 
     def compare(self, changed: str) -> None:
-        """Dims the result where settings have changed since, and names them; with "" it is shown as new."""
-        if not self._result or changed == self._changed:
-            return
-        if bool(changed) != bool(self._changed):  # a result is a large message to the browser
-            self.output.value = render.dimmed(self._result) if changed else self._result
-        self._changed = changed
+        """Dims what is shown where settings have changed since, and names them; with "" it is shown as new."""
+        if self._shown and changed != self._changed:
+            self._put(self._shown, changed)
+
+    def _put(self, html: str, changed: str) -> None:
+        shown = render.dimmed(html) if changed else html
+        if self.output.value != shown:  # a result is a large message to the browser
+            self.output.value = shown
+        self._shown, self._changed = html, changed
         self.note.value = render.message(f"From earlier settings. Changed since: {changed}.") if changed else ""
 
     def say(self, sentence: str, is_error: bool = False) -> None:

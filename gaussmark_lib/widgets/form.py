@@ -5,7 +5,7 @@ import ipywidgets as w
 from gaussmark_lib import models
 from gaussmark_lib.experiments.played import Question
 from gaussmark_lib.experiments.playground import Session, mlp_weights
-from gaussmark_lib.widgets import code, render
+from gaussmark_lib.widgets import code, keyboard, render
 from gaussmark_lib.widgets.area import WIDE, Area, button
 
 LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
@@ -83,7 +83,7 @@ class Form:
         heading = w.HTML("<h4 style='margin:.8em 0 .2em 0'>Test any text against this key</h4>")
         writing, testing = self.writing, self.testing
         parts = [self.prompt, *knows, columns, writing.bar(self.another), writing.message, writing.note, writing.output, heading, self.text]
-        parts += [self.before, testing.bar(self.take), testing.message, testing.note, testing.output, drawer, w.HTML(render.KEYBOARD)]
+        parts += [self.before, testing.bar(self.take), testing.message, testing.note, testing.output, drawer, w.HTML(keyboard.KEYBOARD)]
         view = w.VBox(parts, layout=w.Layout(max_width="76em"))
-        view.add_class(render.PANEL)
+        view.add_class(keyboard.PANEL)
         return view

@@ -7,7 +7,8 @@ from typing import Any
 
 from gaussmark_lib import models
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.experiments.playground import WATERMARKED, Comparison, Question, Session, Verdict, mlp_weights
+from gaussmark_lib.experiments.played import WATERMARKED, Comparison, Draft, Question, Verdict
+from gaussmark_lib.experiments.playground import Session, mlp_weights
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.widgets import code, render
@@ -28,6 +29,7 @@ class Panel(Form):
     def __init__(self, session: Session, key: Key | None = None, question: Question | None = None, key_seed: int = 1):
         self.session = session
         self.result: Comparison | None = None
+        self.draft: Draft | None = None  # of the result that is being made
         self.verdict: Verdict | None = None
         self._prompts = cycle(session.prompts)
         self._tried: tuple[str, int] | None = None  # the weight and length of the last attempt to measure ‖G‖
@@ -93,15 +95,16 @@ class Panel(Form):
 
     def _compare(self) -> None:
         """Dims what was made with other settings than those that stand there now."""
-        if result := self.result:
-            changed = [words for name, words in NAMES.items() if getattr(result.question, name) != getattr(self, name).value]
-            self.writing.compare(", ".join(changed + self._key_changed(result)))
+        if written := self.draft or self.result:
+            self.writing.compare(self._changed_since(written))
         if verdict := self.verdict:
-            changed = ["weight"] if verdict.weight != self.weight.value else []
-            self.testing.compare(", ".join(changed + self._key_changed(verdict)))
+            self.testing.compare(self._changed_since(verdict))
 
-    def _key_changed(self, result: Comparison | Verdict) -> list[str]:
-        return ["key"] if result.key_id != self.key.key_id else []
+    def _changed_since(self, made: Draft | Comparison | Verdict) -> str:
+        """The settings that are others now than those that this was made with, in words."""
+        settings = {"weight": made.weight} if isinstance(made, Verdict) else vars(made.question)
+        changed = [NAMES[name] for name, value in settings.items() if value != getattr(self, name).value]
+        return ", ".join(changed + ["key"] * (made.key_id != self.key.key_id))
 
     def _forget_verdict(self) -> None:
         self.verdict = None
@@ -127,7 +130,7 @@ class Panel(Form):
 
     def _generate(self) -> None:
         question, key, show = self.question(), self.key, partial(self._show_comparison, self._key_written)
-        self._worker.start(lambda report: self.session.compare(question, key, report), show, self.writing)
+        self._worker.start(lambda report: self.session.compare(question, key, report, self._show_draft), show, self.writing)
 
     def _test(self) -> None:
         text, weight, key, before = self.text.value, self.weight.value, self.key, self.before.value
@@ -175,16 +178,21 @@ class Panel(Form):
     def _show_comparison(self, key: str, result: Comparison) -> None:
         figure = plots.psi_on_null(result.scores, result.predicted, render.LEVEL)
         html = render.comparison(result, figure, code=code.generating(result, self.session.lm.name, key))
-        self.result = result
-        self.writing.show(html)
+        self.draft, self.result = None, result
+        self.writing.show(html, self._changed_since(result))
         self._compare()  # inputs may have changed meanwhile
+
+    def _show_draft(self, draft: Draft) -> None:
+        self.draft = draft
+        self.writing.sketch(render.draft(draft), self._changed_since(draft))
+        self._compare()
 
     def _show_verdict(self, key: str, verdict: Verdict) -> None:
         if (verdict.text, verdict.prompt) != (self.text.value, self.before.value):
             raise GaussMarkError("the text has changed while it was tested; press Test again")
         html = render.verdict(verdict, code=code.testing(verdict, self.session.lm.name, key))
         self.verdict = verdict
-        self.testing.show(html)
+        self.testing.show(html, self._changed_since(verdict))
         self._compare()
 
     def _show_saved(self, key: Key, path: Path) -> None:
@@ -200,6 +208,10 @@ class Panel(Form):
     def _ended(self, area: Area, sentence: str) -> None:
         if sentence:  # nothing starts by itself after a failure or a stop
             self._tried = self.weight.value, self.n_tokens.value
+        if self.draft:  # no result came of it
+            self.draft = None
+            self.writing.drop_sketch()
+            self._compare()
         area.ended(sentence, is_error=self.error is not None)
         for pressed in self.pressed:
             pressed.disabled = False

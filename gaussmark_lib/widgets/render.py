@@ -13,35 +13,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib.experiments.playground import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Verdict
+from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Draft, Question, Verdict
+from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
+from gaussmark_lib.widgets.curve import growth, power_of_ten
 
 LEVEL = 0.05
 MOST_PIECES = 5000  # that are shown: the browser is slow with more
 FULL_COLOUR = 3.0  # evidence of 3/√T has the full colour: three standard deviations of a token's equal share of ψ ~ N(0, 1)
 LABEL = "8.5em"  # width of the inputs' labels
 INDENT = f"calc({LABEL} + 8px)"  # where the inputs begin
-PANEL = "gaussmark-panel"  # the class of the panel's outermost element
 DOCLM = "doclm is a small model that knows only the documentation of Python libraries: it goes on in that style, whatever the prompt."
-# What ipywidgets has no attribute for: a page's shortcuts leave a key alone that is pressed inside the panel (JupyterLab's X would cut the cell), and
-# a slider's handle has its label as a name. The image does not exist, so its error handler runs when the panel is shown.
-KEYBOARD = """<img alt="" hidden src="data:," onerror="
-const image = this;
-const reach = tries => {
-  const panel = image.closest('.gaussmark-panel');
-  if (!panel) { if (tries) setTimeout(() => reach(tries - 1), 100); return; }
-  panel.addEventListener('focusin', event => {
-    const focused = event.target, slider = focused.closest('.widget-slider');
-    if (!focused.matches('textarea, input')) focused.setAttribute('data-lm-suppress-shortcuts', 'true');
-    if (slider && focused.matches('.noUi-handle')) focused.setAttribute('aria-label', slider.querySelector('.widget-label').textContent);
-  });
-};
-reach(100);">"""
 _CARD = "flex:1 1 20em;min-width:0;padding:.6em .9em;border:1px solid rgba(128,128,128,.45);border-radius:6px"
+_TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7"
 _CELL = "padding:.2em .9em .2em 0;text-align:left;white-space:nowrap"
 _RULE = "border-bottom:1px solid rgba(128,128,128,.6)"
 _QUIET = "opacity:.75;font-size:90%"
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def message(sentence: str, is_error: bool = False) -> str:
@@ -68,7 +55,7 @@ def probability(p: float, log10_p: float) -> str:
     if p >= 1e-3:
         return f"{p:.2g}"
     exponent = int(np.floor(log10_p))
-    return f"{10 ** (log10_p - exponent):.1f}·10" + str(exponent).translate(_SUPERSCRIPT)
+    return f"{10 ** (log10_p - exponent):.1f}·{power_of_ten(exponent)}"
 
 
 def verdict_sentence(row: pd.Series, level: float = LEVEL, n_windows: int = 1) -> str:
@@ -85,24 +72,39 @@ def verdict_sentence(row: pd.Series, level: float = LEVEL, n_windows: int = 1) -
     )
 
 
+def draft(result: Draft, level: float = LEVEL) -> str:
+    """Everything about texts that are being written: the texts and the curve so far, and the settings they are written with."""
+    asked, empty = result.question, [""] * result.question.n_samples
+    pairs = [
+        _side_by_side(*(_card(_title(asked, kind, i), _plainly(result.texts.get(kind, empty)[i])) for kind in (PLAIN, WATERMARKED)))
+        for i in range(asked.n_samples)
+    ]
+    return _block(
+        _paragraph("<b>Being written.</b> The colours of the tokens come when the texts are whole."),
+        _paragraph(f"After the prompt: {escape(asked.prompt)}", _QUIET),
+        pairs[0],
+        growth(result, level),
+        *pairs[1:],
+        _paragraph(escape(_circumstances(asked, result.wm, result.key_id)), _QUIET),
+    )
+
+
 def comparison(result: Comparison, picture: Figure | None = None, level: float = LEVEL, code: str = "") -> str:
-    """Everything about plain and watermarked text: sentence, texts side by side, table, and the figure and the code if there are any."""
-    asked, wm = result.question, result.wm
+    """Everything about plain and watermarked text: sentence, texts side by side, table, and the curve, the figure and the code if there are any."""
+    asked = result.question
     sentence = verdict_sentence(result.score(WATERMARKED, THIS_KEY), level)
     table = f'<div style="flex:0 1 auto">{_score_table(result.scores, level)}</div>'
     figure = f'<div style="flex:1 1 600px;min-width:0">{image(picture)}</div>' if picture else ""
     pairs = [_side_by_side(*(_text_card(result, kind, sample) for kind in (PLAIN, WATERMARKED))) for sample in range(asked.n_samples)]
-    circumstances = (
-        f"{wm.weight}, σ = {wm.sigma:.3g} for a wanted ψ of {asked.psi:g} (these plain texts predict {result.predicted:.2f}), key {result.key_id},"
-        f" {asked.n_samples} × {asked.n_tokens} {_plural('token', asked.n_tokens)}, sampler's seed {asked.seed}."
-    )
     return _block(
         _paragraph(f"<b>Watermarked text, this key:</b> {escape(sentence)}"),
         _paragraph(f"After the prompt: {escape(asked.prompt)}", _QUIET),
-        *pairs,
+        pairs[0],
+        growth(result, level) if len(result.curve) else "",
+        *pairs[1:],
         legend(asked.n_tokens),
         _side_by_side(table, figure),
-        _paragraph(escape(circumstances), _QUIET),
+        _paragraph(escape(_circumstances(asked, result.wm, result.key_id, f" (these plain texts predict {result.predicted:.2f})")), _QUIET),
         _folded(code),
     )
 
@@ -125,12 +127,10 @@ def tokens(pieces: pd.DataFrame, psi: float) -> str:
     full = FULL_COLOUR / np.sqrt(pieces["n_tokens"].sum())
     spans = ""
     for row in pieces[pieces["text"] != ""].head(MOST_PIECES).itertuples():  # an end token has evidence, and no text
-        shown = escape(row.text).replace("\n", "↵\n")
-        spans += f'<span style="{_look(row.evidence, full)}" title="evidence {row.evidence:+.3f}, log p {row.log_p:.2f}">{shown}</span>'
+        spans += f'<span style="{_look(row.evidence, full)}" title="evidence {row.evidence:+.3f}, log p {row.log_p:.2f}">{_lines(row.text)}</span>'
     if (left := len(pieces) - MOST_PIECES) > 0:
         spans += f" … and {left:,} more pieces, which were tested and are not shown"
-    look = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7"
-    return f'<div role="group" aria-label="{escape(_in_words(pieces, psi))}" style="{look}">{spans}</div>'
+    return f'<div role="group" aria-label="{escape(_in_words(pieces, psi))}" style="{_TEXT}">{spans}</div>'
 
 
 def legend(n_tokens: int) -> str:
@@ -180,15 +180,35 @@ def _plural(word: str, n: int) -> str:
     return word if n == 1 else f"{word}s"
 
 
+def _circumstances(asked: Question, wm: Watermark, key_id: str, predicted: str = "") -> str:
+    return (
+        f"{wm.weight}, σ = {wm.sigma:.3g} for a wanted ψ of {asked.psi:g}{predicted}, key {key_id},"
+        f" {asked.n_samples} × {asked.n_tokens} {_plural('token', asked.n_tokens)}, sampler's seed {asked.seed}."
+    )
+
+
+def _title(asked: Question, kind: str, sample: int) -> str:
+    return f"{kind.capitalize()} text" + (f" {sample + 1}" if asked.n_samples > 1 else "")
+
+
+def _plainly(text: str) -> str:
+    return f'<div style="{_TEXT}">{_lines(text)}</div>'
+
+
+def _lines(text: str) -> str:
+    return escape(text).replace("\n", "↵\n")
+
+
+def _card(title: str, html: str) -> str:
+    return f'<div style="{_CARD}"><div style="font-weight:600;margin-bottom:.4em">{title}</div>{html}</div>'
+
+
 def _text_card(result: Comparison, kind: str, sample: int) -> str:
     this = result.score(kind, THIS_KEY, sample)
-    number = f" {sample + 1}" if result.question.n_samples > 1 else ""
     pieces = result.pieces.query("kind == @kind and sample == @sample")
-    return (
-        f'<div style="{_CARD}"><div style="font-weight:600;margin-bottom:.4em">{kind.capitalize()} text{number}'
-        f' <span style="font-weight:400;{_QUIET}">ψ = {_signed(this["psi"])}, p = {probability(this["p_value"], this["log10_p"])}</span></div>'
-        f"{tokens(pieces, this['psi'])}</div>"
-    )
+    said = f"ψ = {_signed(this['psi'])}, p = {probability(this['p_value'], this['log10_p'])}"
+    title = f'{_title(result.question, kind, sample)} <span style="font-weight:400;{_QUIET}">{said}</span>'
+    return _card(title, tokens(pieces, this["psi"]))
 
 
 def _score_table(scores: pd.DataFrame, level: float) -> str:

@@ -40,7 +40,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
 def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[str], Page]]:
     """Opens a notebook of the lab's folder in a new page, runs all its cells, and returns when the kernel is done."""
     address, _ = lab
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(PATIENCE)
 
     def open_and_run(notebook: str) -> Page:
@@ -56,10 +56,10 @@ def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[
     context.close()
 
 
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[str]:
-    """The address at which ``gaussmark playground`` runs."""
-    with running("gaussmark_lib.cli", "playground", "--no-browser", home=tmp_path) as log:
+@pytest.fixture(params=["light", "dark"])
+def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address at which ``gaussmark playground`` runs, in each theme."""
+    with running("gaussmark_lib.cli", "playground", "--no-browser", "--theme", request.param, home=tmp_path) as log:
         yield re.search(r"http://127\S+", "".join(log))[0]
 
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import legibility
 import nbformat
 import pytest
 from playwright.sync_api import Page, expect
@@ -11,7 +12,7 @@ from gaussmark_lib import paths, runs
 
 NOTEBOOK = paths.NOTEBOOKS / "11_playground.ipynb"
 PATIENCE = 180_000  # ms
-SMALL = {"n_tokens": 12, "n_samples": 1, "psi": 4.0}
+SMALL = {"n_tokens": 30, "n_samples": 1, "psi": 4.0}
 
 DRIVE = """
 import time
@@ -136,6 +137,56 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     panel.screenshot(path=tmp_path / "tested.png")
     panel.get_by_role("button", name="New secret key").click()
     expect(panel.get_by_text("From earlier settings. Changed since: key.")).to_have_count(2)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
+def test_every_word_can_be_read_in_both_themes(page: Page, theme: str, tmp_path: Path):
+    """Also those of results, which the test before left."""
+    page.evaluate("async theme => { await window.jupyterapp.commands.execute('apputils:change-theme', { theme }) }", theme)
+    expect(page.locator("body")).to_have_attribute("data-jp-theme-name", theme, timeout=PATIENCE)
+    panel = page.locator(".jp-OutputArea-output .widget-vbox").first
+    panel.get_by_role("button", name="Key of this seed").click()  # nothing is dimmed
+    expect(panel.get_by_text("From earlier settings")).to_have_count(0)
+    panel.screenshot(path=tmp_path / "theme.png")
+    assert panel.get_by_text("below: detected at level").count() == 1, "the curve's words are among them"
+    assert legibility.faint(page) == {}
+    assert legibility.small(page) == legibility.clipped(page) == []
+
+
+@pytest.mark.browser
+def test_by_keyboard_alone(page: Page):
+    """From the prompt to a text that streams, Stop, and the whole result, without a mouse."""
+    panel = page.locator(".jp-OutputArea-output .widget-vbox").first
+    generate, stop = panel.get_by_role("button", name="Generate"), panel.get_by_role("button", name="Stop").first
+    expect(generate).to_be_enabled(timeout=PATIENCE)
+
+    def tab_to(goal, key: str = "Tab") -> None:
+        for _ in range(25):
+            if goal.evaluate("one => one === document.activeElement"):
+                return
+            page.keyboard.press(key)
+        raise AssertionError("it cannot be reached by Tab")
+
+    panel.get_by_label("Prompt", exact=True).focus()
+    tab_to(panel.locator(".widget-slider").filter(has_text="Tokens").locator(".noUi-handle"))
+    sigma = panel.get_by_text(re.compile(r"^σ = "))
+    before = sigma.inner_text()
+    page.keyboard.press("PageUp")
+    expect(sigma).not_to_have_text(before, timeout=PATIENCE)  # ‖G‖ is measured for the new length
+    expect(generate).to_be_enabled(timeout=PATIENCE)
+    tab_to(generate)
+    page.keyboard.press("Enter")
+    expect(panel.get_by_text("Being written.")).to_be_visible(timeout=PATIENCE)
+    tab_to(stop)
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("status").filter(has_text="Stopped.")).to_be_visible(timeout=PATIENCE)
+    expect(panel.get_by_text("Being written.")).to_have_count(0)
+    tab_to(generate, "Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("img", name=re.compile("^p against tokens. plain, this key: .* at 25 tokens"))).to_be_visible(timeout=PATIENCE)
+    expect(panel.get_by_role("img", name=re.compile("^p against tokens. watermarked, this key: "))).to_be_visible(timeout=PATIENCE)
+    expect(generate).to_be_enabled(timeout=PATIENCE)
 
 
 @pytest.mark.browser

@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import legibility
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -25,7 +26,11 @@ def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, 
     assert not re.search(r"import |Panel\(|doclm: ", page.locator("body").inner_text()), "no code, and nothing printed"
     page.screenshot(path=tmp_path / "opened.png")
     generate.click()
+    expect(page.get_by_role("img", name=re.compile(r"^p against tokens. plain, this key: log10 p = .* at 25 tokens"))).to_be_visible(timeout=PATIENCE)
+    page.screenshot(path=tmp_path / "written.png")
     expect(page.get_by_text("Watermarked text, this key: p =")).to_be_visible(timeout=PATIENCE)
     page.screenshot(path=tmp_path / "generated.png")
+    assert legibility.faint(page) == {}
+    assert legibility.small(page) == legibility.clipped(page) == []
     assert not problems
     page.close()

@@ -58,6 +58,7 @@ REFUSED = [
     (["key"], "actions:"),
     (["list", "weight"], "did you mean weights"),
     (["playground", "--port", "x"], "invalid int"),
+    (["playground", "--theme", "grey"], "invalid choice: 'grey'"),
     (["playground", "--port", "0"], "expected a number from 1 to 65535"),
     (["key", "new", "KEYS/new"], "required"),
     (["key", "new", KEY, "--weight", "w", "--sigma", "1"], "never overwritten"),

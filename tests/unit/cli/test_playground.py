@@ -30,6 +30,13 @@ def test_only_the_panel_is_served_and_to_this_machine_alone(served, monkeypatch,
     assert "Panel(" in "".join(cells[-1]["source"])
 
 
+@pytest.mark.parametrize(("asked", "theme"), [([], "light"), (["--theme", "dark"], "dark")])
+def test_the_page_has_the_theme_that_is_asked_for(served, monkeypatch, capsys, asked: list[str], theme: str):
+    monkeypatch.setattr(playground.importlib.util, "find_spec", lambda name: name)
+    assert answer(capsys, "playground", *asked)[0] == 0
+    assert f"--VoilaConfiguration.theme={theme}" in served
+
+
 def test_where_voila_is_missing_one_sentence_says_what_to_do(served, monkeypatch, capsys):
     monkeypatch.setattr(playground.importlib.util, "find_spec", lambda name: None)
     code, _, err = answer(capsys, "playground")

@@ -16,11 +16,12 @@ from matplotlib.figure import Figure
 
 from gaussmark_lib import models, paths, perturb
 from gaussmark_lib.errors import DegenerateScoreError, UnknownWeightError
+from gaussmark_lib.experiments import drafts
 from gaussmark_lib.experiments.playground import Question, Session
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.runs import parameters, presets
-from gaussmark_lib.widgets import Panel, render
+from gaussmark_lib.widgets import Panel, keyboard, render
 from gaussmark_lib.widgets.worker import Worker
 
 ASKED = Question("The function", tiny_lm.WEIGHT, psi=2.0, n_tokens=10)
@@ -162,7 +163,7 @@ def test_measures_again_for_another_weight_or_length(panel: Panel):
 
 def test_buttons_wait_while_it_works(panel: Panel, monkeypatch: pytest.MonkeyPatch):
     work = Blocked()
-    monkeypatch.setattr(panel.session, "compare", lambda question, key, report: work(report))
+    monkeypatch.setattr(panel.session, "compare", lambda question, key, report, watch: work(report))
     buttons = [panel.generate, panel.test, panel.another, panel.new_key, panel.seed_key, panel.take]
     assert panel.writing.stop.disabled
     panel.generate.click()
@@ -268,6 +269,61 @@ def test_a_result_of_earlier_settings_says_so(panel: Panel):
     assert panel.writing.note.value == ""
 
 
+def drafts_of(panel: Panel, act) -> list[str]:
+    """What is shown while texts are written; ``act`` is called with each, in the middle of the work."""
+    seen = []
+
+    def note(change) -> None:
+        if "Being written" in change["new"]:
+            seen.append(change["new"])
+            act(panel)
+
+    panel.writing.output.observe(note, "value")
+    panel.generate.click()
+    panel.wait()
+    return seen
+
+
+def test_texts_stream_and_the_curve_grows(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drafts, "SCORED_EVERY", 4)
+    seen = drafts_of(panel, lambda panel: None)
+    assert panel.error is None
+    assert len(seen) == 4, "4 and 8 of 10 tokens, plain and watermarked"
+    assert [html.count("<circle") for html in seen] == [2, 4, 6, 8]
+    assert "plain, this key: log10 p = " in seen[0]
+    assert "watermarked, this key: log10 p" not in seen[0]
+    assert all(html.count("<svg role=") == 1 for html in seen)
+    assert panel.writing.output.value.count("<circle") == 12, "and the whole texts"
+    assert "Being written" not in panel.writing.output.value
+    assert panel.draft is None
+
+
+def test_a_draft_of_earlier_settings_says_so(panel: Panel):
+    seen = drafts_of(panel, lambda panel: setattr(panel.psi, "value", 7.0))
+    assert "opacity:.45" not in seen[0]
+    assert all("opacity:.45" in html for html in seen[1:])
+    assert all("for a wanted ψ of 2," in html for html in seen)
+    assert "Changed since: wanted ψ." in panel.writing.note.value, "nor does the result forget it"
+    assert panel.result.question.psi == 2
+
+
+def test_a_stopped_draft_gives_way_to_the_result_before(panel: Panel):
+    panel.generate.click()
+    panel.wait()
+    before, result = panel.writing.output.value, panel.result
+    panel.psi.value = 3
+    assert drafts_of(panel, lambda panel: panel.writing.stop.click())
+    assert panel.result is result
+    assert panel.writing.output.value == render.dimmed(before)
+    assert "Changed since: wanted ψ." in panel.writing.note.value
+    assert panel.draft is None
+
+
+def test_without_a_result_before_a_stopped_draft_leaves_nothing(panel: Panel):
+    assert drafts_of(panel, lambda panel: panel.writing.stop.click())
+    assert panel.writing.output.value == panel.writing.note.value == ""
+
+
 def test_a_new_key_makes_both_results_old(panel: Panel):
     panel.generate.click()
     panel.wait()
@@ -310,7 +366,7 @@ def test_a_text_that_changes_while_it_is_tested_has_no_verdict(panel: Panel, mon
 
 def test_inputs_that_change_during_work_make_its_result_old(panel: Panel, monkeypatch: pytest.MonkeyPatch):
     work, real = Blocked(), panel.session.compare
-    monkeypatch.setattr(panel.session, "compare", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
+    monkeypatch.setattr(panel.session, "compare", lambda *given: (work(given[2]), real(*given[:-1]))[1])
     panel.generate.click()
     work.begun.wait(60)
     panel.psi.value = 7
@@ -425,7 +481,7 @@ def test_every_input_and_button_says_what_it_is_for(panel: Panel):
         if isinstance(widget, w.Button | w.widget_description.DescriptionWidget) and not isinstance(widget, w.HTML | w.FloatProgress):
             assert widget.description, widget
             assert widget.tooltip, widget.description
-    assert render.PANEL in panel.view._dom_classes
+    assert keyboard.PANEL in panel.view._dom_classes
     assert "data-lm-suppress-shortcuts" in shown(panel)
 
 
