@@ -8,6 +8,8 @@ FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
 # Three workers for two cores: many tests wait for a process that they started.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval-lax
+# A run of the tests starts some sixty processes that read the same library: its bytecode is kept, also where the environment says not to.
+unexport PYTHONDONTWRITEBYTECODE
 SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 
 .PHONY: help setup lock tour test test-all test-gpu gpu-report mutants lab playground site lint clean

@@ -30,13 +30,15 @@ def once(fn=None, *, typechecker):
         return functools.partial(once, typechecker=typechecker)
     if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn):
         return _of_jaxtyping(fn, typechecker=typechecker)
-    with_check = typechecker(_resolved(fn))
+    with_check = None  # made at the first call: a worker calls few of the functions that it imports
 
     @functools.wraps(fn)
     def call(*args, **kwargs):
+        nonlocal with_check
         __tracebackhide__ = True
         if jaxtyping.config.jaxtyping_disable:
             return fn(*args, **kwargs)
+        with_check = with_check or typechecker(_resolved(fn))
         push_shape_memo({})
         try:
             return with_check(*args, **kwargs)

@@ -85,6 +85,7 @@ def with_cell(notebook: nbformat.NotebookNode, source: str, path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_driven_in_a_kernel(tmp_path: Path):
     """Sliders, Generate, Test, bad input and Stop, by the values and clicks that a browser would send."""
     path = with_cell(shortened(NOTEBOOK, **SMALL), DRIVE, tmp_path / "driven.ipynb")

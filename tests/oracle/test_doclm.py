@@ -52,7 +52,8 @@ def test_held_out_bits_per_character_are_those_of_the_card(lm):
     assert measured["bits_per_char"] == pytest.approx(on_the_card, rel=0.08)  # a twelfth of the pages, and perhaps other package versions
 
 
-@pytest.mark.parametrize("weight", [CHOICES[0], *(pytest.param(weight, marks=pytest.mark.slow) for weight in CHOICES[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("weight", CHOICES)
 def test_solved_sigma_gives_the_wanted_psi_and_only_the_right_key_sees_it(lm, plain, weight):
     prompts, unmarked = plain
     norms = [found.norm for found in score.gradients(lm.model, prompts, unmarked, perturb.Watermark(weight, 1.0))]

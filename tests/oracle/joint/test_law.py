@@ -139,7 +139,7 @@ def forged(units: torch.Tensor, z: torch.Tensor, rng: np.random.Generator, n_ste
 def test_an_attacker_who_may_ask_moves_psi_and_not_the_innovation():
     d, rng, found = 400, np.random.default_rng(0), []
     generator = torch.Generator().manual_seed(1)
-    for _ in range(150):
+    for _ in range(100):
         units = torch.nn.functional.normalize(torch.randn(300, d, generator=generator), dim=1)
         z = torch.randn(d, generator=generator, dtype=torch.float64)
         found.append(forged(units, z, rng, 10))

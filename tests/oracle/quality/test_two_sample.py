@@ -65,7 +65,7 @@ def test_mmd_is_unbiased():
 
 @pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 3.0])
 def test_the_level_holds_whatever_the_prompts(spread):
-    trials = 200
+    trials = 140
     rejected = {"mmd": 0, "classifier": 0}
     for trial in range(trials):
         x, y = pairs(40, spread=spread, seed=100 + trial)

@@ -111,7 +111,7 @@ def nulls(weight: str, n_keys: int) -> list:
 
 
 def test_under_the_null_hits_are_binomial_and_the_sum_is_normal():
-    tables = nulls(LOCAL[0][1], 400)
+    tables = nulls(LOCAL[0][1], 250)
     hits, psi = (np.array([table[column][0] for table in tables]) for column in ("hits", "psi"))
     expected = distributions.binom.pmf(np.arange(13), 12, 0.3) * len(hits)
     rare = expected < 5

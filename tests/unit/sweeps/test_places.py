@@ -146,6 +146,7 @@ def _scheduler(folder: Path, threads: int) -> Iterator[str]:
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_there_already(place, undisturbed, tmp_path, monkeypatch):
     root = tmp_path / "records"
     with _scheduler(tmp_path, 1) as address:
