@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def _audit(arguments: argparse.Namespace) -> None:
             raise GaussMarkError(f"cannot write {file}: {error.strerror}; expected a name in a folder that can be written to") from None
 
     import pandas as pd
+    from tqdm import tqdm
 
     from gaussmark_lib import models, perturb
     from gaussmark_lib.experiments import calibration_card
@@ -56,7 +58,7 @@ def _audit(arguments: argparse.Namespace) -> None:
     kinds = arguments.text or ["docs", "licences", "source"]
     xi = perturb.noise(lm.model, wm, key).flatten()
     rows, lengths = {}, sorted({max(1, arguments.tokens // 4), max(1, arguments.tokens // 2), arguments.tokens})
-    for kind in kinds:
+    for kind in tqdm(kinds, desc="auditing", unit=" kinds of text", file=sys.stderr, leave=False, disable=None):
         pairs = production.human(lm, kind, arguments.texts, n_tokens=arguments.tokens)
         units, _ = production.directions(lm, pairs, wm)
         K = (units.double() @ units.double().T).cpu().numpy()
