@@ -28,7 +28,7 @@ from gaussmark_lib.keys import listed
 from gaussmark_lib.watermark import PlacedWatermark
 
 FORMAT = "gaussmark joint state 1"
-BUDGET = 1 << 30  # bytes
+BUDGET = 2 << 30  # bytes: 2,700 answers about the embedded model's default weight, all of which are remembered
 DTYPES = {"factor": torch.float64, "innovations": torch.float64, "p_given": torch.float64}  # of the tensors in a file
 DTYPES |= dict.fromkeys(("places", "runs", "n_runs", "n_beyond"), torch.int64)  # all others are float32
 
