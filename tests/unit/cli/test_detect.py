@@ -234,6 +234,13 @@ def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, caps
     assert Key.load(keys[0]).secret.hex() not in out.read_text()
 
 
+def test_a_full_memory_is_said_once(keys, tmp_path, capsys):
+    joint.State(budget=0).save(tmp_path / "state")
+    words = ["--key", keys[0], *(word for text in TEXTS[:2] for word in ("--text", text)), "--batch", "1"]
+    assert detect(capsys, *words, "--stream", str(tmp_path / "state"))[2].count("memory is full") == 1
+    assert "memory" not in detect(capsys, *words, "--stream", str(tmp_path / "other"))[2]
+
+
 def test_a_stream_that_begins_with_texts_that_cannot_be_scored(keys, tmp_path, capsys):
     file, state = lines(tmp_path / "t.jsonl", ["", "", TEXTS[0]], {1: b"{", 2: b'{"text": ""}'}), tmp_path / "state"
     words = ["--key", keys[0], file, "--stream", str(state), "--json", "--batch", "1"]
