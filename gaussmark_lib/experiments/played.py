@@ -10,6 +10,7 @@ from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 
 THIS_KEY, WRONG_KEY = "this key", "wrong key"
 PLAIN, WATERMARKED = "plain", "watermarked"
+ENOUGH = 0.5  # power below which a text that is not detected is called too short to tell
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class Verdict:
 
     Args:
         n_windows: into how many windows the text was cut to fit the context; tested as one by their summed gradient.
+        question, sigma: the settings that the text is asked about with, of which ``weight, psi, n_tokens`` count, and their σ; none where only p
+            was asked for, in which σ cancels.
     """
 
     text: str
@@ -102,3 +105,15 @@ class Verdict:
     n_windows: int
     scores: pd.DataFrame
     pieces: pd.DataFrame
+    question: Question | None = None
+    sigma: float | None = None
+
+    def row(self, key: str) -> pd.Series:
+        """The scores of one key."""
+        return self.scores.query("key == @key").iloc[0]
+
+    def power(self, level: float) -> float:
+        """Φ(σ‖G‖ − τ_α): how likely a text like this one is detected if it is written under the key with this σ."""
+        if self.sigma is None:
+            raise InvalidWatermarkError("expected a verdict with its σ, got one of a test alone; ask with Session.ask")
+        return stats.predicted_power([self.row(THIS_KEY)["grad_norm"]], self.sigma, level)

@@ -6,7 +6,7 @@ affect every user of the model.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from weakref import WeakKeyDictionary
 
@@ -128,6 +128,14 @@ class Session:
             prompts, responses = windows(self.lm.model, before, self.lm.encode(text))
             wm = perturb.Watermark(weight, sigma=1.0)  # σ cancels in ψ
             return Verdict(text, prompt, weight, key.key_id, len(prompts), *self._test_as_one(prompts, responses, wm, key, report))
+
+    def ask(self, text: str, question: Question, key: perturb.Key, prompt: str = "", report: Report = silent) -> Verdict:
+        """As :meth:`test` at the question's weight, with what to expect of such a text at the question's σ."""
+        with self.alone:
+            end = 1.0 if self.knows(question.weight, question.n_tokens) else 0.5
+            verdict = self.test(text, question.weight, key, prompt, portion(report, 0.0, end))
+            sigma = self.sigma(question.weight, question.n_tokens, question.psi, portion(report, end, 1.0))
+            return replace(verdict, question=question, sigma=sigma)
 
     def bound(self, question: Question, key: perturb.Key, report: Report = silent) -> perturb.Key:
         """The key for a key file, bound to this question's weight and σ: what ``gaussmark generate`` and ``gaussmark detect`` take."""

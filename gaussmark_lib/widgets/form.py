@@ -19,6 +19,7 @@ NAMES = {  # of a question's parts, in words
     "n_samples": "number of texts",
     "seed": "sampler's seed",
 }
+OF_A_TEST = ["weight", "psi", "n_tokens"]  # of these: what a text is tested at, and what σ is solved for
 
 
 class Form:

@@ -13,7 +13,7 @@ from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.widgets import code, render
 from gaussmark_lib.widgets.area import Area
-from gaussmark_lib.widgets.form import NAMES, Form
+from gaussmark_lib.widgets.form import NAMES, OF_A_TEST, Form
 from gaussmark_lib.widgets.worker import Worker
 
 _DEMONSTRATION, _SECRET, _GIVEN = "anyone can guess it", "secret, in this kernel's memory", "given to the panel"
@@ -102,8 +102,8 @@ class Panel(Form):
 
     def _changed_since(self, made: Draft | Comparison | Verdict) -> str:
         """The settings that are others now than those that this was made with, in words."""
-        settings = {"weight": made.weight} if isinstance(made, Verdict) else vars(made.question)
-        changed = [NAMES[name] for name, value in settings.items() if value != getattr(self, name).value]
+        settings = OF_A_TEST if isinstance(made, Verdict) else NAMES
+        changed = [NAMES[name] for name in settings if getattr(made.question, name) != getattr(self, name).value]
         return ", ".join(changed + ["key"] * (made.key_id != self.key.key_id))
 
     def _forget_verdict(self) -> None:
@@ -133,9 +133,9 @@ class Panel(Form):
         self._worker.start(lambda report: self.session.compare(question, key, report, self._show_draft), show, self.writing)
 
     def _test(self) -> None:
-        text, weight, key, before = self.text.value, self.weight.value, self.key, self.before.value
+        text, question, key, before = self.text.value, self.question(), self.key, self.before.value
         show = partial(self._show_verdict, self._key_written)
-        self._worker.start(lambda report: self.session.test(text, weight, key, before, report), show, self.testing)
+        self._worker.start(lambda report: self.session.ask(text, question, key, before, report), show, self.testing)
 
     def _take(self) -> None:
         if self.result:

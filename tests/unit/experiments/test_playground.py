@@ -4,9 +4,11 @@ import threading
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 import torch
+from scipy.stats import norm
 
 from gaussmark_lib import errors, generate, models, perturb, score, stats
 from gaussmark_lib.experiments import playground
@@ -120,6 +122,20 @@ def test_any_text_is_tested_with_and_without_its_prompt(session: Session):
         assert verdict.scores["key"].tolist() == [THIS_KEY, WRONG_KEY]
         assert "".join(verdict.pieces["text"]) == text
     assert known.scores["psi"][0] != unknown.scores["psi"][0]
+
+
+def test_a_question_s_verdict_knows_the_power_at_its_sigma(session: Session):
+    """Φ(σ‖G‖ − τ) by hand, and as ``gaussmark detect`` says it; p is that of the test alone."""
+    key, text, shares = Key.from_seed(1), " returns a value.", []
+    verdict = session.ask(text, ASKED, key, "The function", lambda what, share: shares.append(share))
+    [found] = score.gradients(session.lm.model, [session.lm.prompt("The function")], [session.lm.encode(text)], Watermark(WEIGHT, 1.0))
+    assert verdict.sigma == session.sigma(WEIGHT, ASKED.n_tokens, ASKED.psi)
+    assert verdict.power(0.05) == pytest.approx(norm.cdf(verdict.sigma * found.norm - norm.isf(0.05)), rel=1e-4)
+    assert verdict.power(0.5) > verdict.power(0.05)
+    pd.testing.assert_frame_equal(verdict.scores, session.test(text, WEIGHT, key, "The function").scores)
+    assert shares == sorted(shares)
+    with pytest.raises(errors.InvalidWatermarkError, match="with its σ"):
+        session.test(text, WEIGHT, key).power(0.05)
 
 
 def test_one_token_is_tested(session: Session):

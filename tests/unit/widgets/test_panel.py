@@ -17,11 +17,13 @@ from matplotlib.figure import Figure
 from gaussmark_lib import models, paths, perturb
 from gaussmark_lib.errors import DegenerateScoreError, UnknownWeightError
 from gaussmark_lib.experiments import drafts
+from gaussmark_lib.experiments.played import Verdict
 from gaussmark_lib.experiments.playground import Question, Session
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.runs import parameters, presets
 from gaussmark_lib.widgets import Panel, keyboard, render
+from gaussmark_lib.widgets.words import expectation
 from gaussmark_lib.widgets.worker import Worker
 
 ASKED = Question("The function", tiny_lm.WEIGHT, psi=2.0, n_tokens=10)
@@ -351,8 +353,8 @@ def test_a_verdict_goes_with_its_text(panel: Panel, name: str):
 
 
 def test_a_text_that_changes_while_it_is_tested_has_no_verdict(panel: Panel, monkeypatch: pytest.MonkeyPatch):
-    work, real = Blocked(), panel.session.test
-    monkeypatch.setattr(panel.session, "test", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
+    work, real = Blocked(), panel.session.ask
+    monkeypatch.setattr(panel.session, "ask", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
     panel.text.value = "Some words"
     panel.test.click()
     work.begun.wait(60)
@@ -377,7 +379,7 @@ def test_inputs_that_change_during_work_make_its_result_old(panel: Panel, monkey
 
 def test_testing_has_its_own_progress_and_stop(panel: Panel, monkeypatch: pytest.MonkeyPatch):
     work = Blocked()
-    monkeypatch.setattr(panel.session, "test", lambda *given: work(given[-1]))
+    monkeypatch.setattr(panel.session, "ask", lambda *given: work(given[-1]))
     panel.text.value = "Some words"
     panel.test.click()
     work.begun.wait(60)
@@ -396,6 +398,39 @@ def test_a_long_text_is_tested(panel: Panel):
     panel.wait()
     assert panel.testing.message.value == ""
     assert "180 tokens in 4 windows" in panel.testing.output.value
+
+
+def test_says_the_power_to_expect(panel: Panel):
+    for psi, text, said in ((8, "abcdefgh " * 6, "detected at level 0.05 with probability"), (0.5, "xy", "too short to tell")):
+        panel.psi.value, panel.text.value = psi, text
+        panel.test.click()
+        panel.wait()
+        assert said in panel.testing.output.value
+        assert "What to expect" in panel.testing.output.value
+    assert f"σ = {panel.verdict.sigma:.3g}" in panel.testing.output.value
+    assert panel.testing.note.value == ""
+    panel.psi.value = 3
+    assert "Changed since: wanted ψ." in panel.testing.note.value, "its power is of another σ"
+
+
+def verdict(p_value: float, grad_norm: float) -> Verdict:
+    this = {"key": "this key", "psi": 0.0, "p_value": p_value, "log10_p": np.log10(p_value), "grad_norm": grad_norm, "n_tokens": 9}
+    return Verdict("x", "", tiny_lm.WEIGHT, "0", 1, pd.DataFrame([this]), pd.DataFrame(), ASKED, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("p_value", "grad_norm", "said"),
+    [
+        (0.3, 100.0, "above 0.99"),
+        (0.3, 10.0, "about 0.26 (σ = 0.1). At this σ, this text is too short to tell."),
+        (0.01, 10.0, "about 0.26 (σ = 0.1). At this σ, such a text is mostly too short to tell."),
+        (0.3, 20.0, "about 0.64 (σ = 0.1)."),
+    ],
+)
+def test_power_in_words(p_value: float, grad_norm: float, said: str):
+    sentence = expectation(verdict(p_value, grad_norm))
+    assert said in sentence
+    assert ("too short" in sentence) == ("too short" in said)
 
 
 def code_of(html: str) -> str:
