@@ -89,6 +89,23 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a text says that the texts tested before it with one key and weight had not.
+
+    Args:
+        n_before, n_known: how many those are, and how many of them the memory had room for.
+        p_value, innovation: ``p_given`` and r of ``joint.sequence``.
+        repeats: the place, from 0, of the earlier text that this one repeats, whose p-value it inherits; −1 if there is none.
+    """
+
+    n_before: int
+    n_known: int
+    p_value: float
+    innovation: float
+    repeats: int
+
+
+@dataclass(frozen=True)
 class Verdict:
     """A text tested: ``scores`` has a row a key (this key, wrong key), ``pieces`` the text with its evidence for this key.
 
@@ -96,6 +113,7 @@ class Verdict:
         n_windows: into how many windows the text was cut to fit the context; tested as one by their summed gradient.
         question, sigma: the settings that the text is asked about with, of which ``weight, psi, n_tokens`` count, and their σ; none where only p
             was asked for, in which σ cancels.
+        given: what the text says beyond those that were asked about before; none where only p was asked for.
     """
 
     text: str
@@ -107,6 +125,7 @@ class Verdict:
     pieces: pd.DataFrame
     question: Question | None = None
     sigma: float | None = None
+    given: Given | None = None
 
     def row(self, key: str) -> pd.Series:
         """The scores of one key."""

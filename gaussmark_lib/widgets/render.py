@@ -17,7 +17,7 @@ from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
 from gaussmark_lib.widgets.curve import growth
-from gaussmark_lib.widgets.words import LEVEL, expectation, plural, probability, signed, verdict_sentence
+from gaussmark_lib.widgets.words import LEVEL, earlier, expectation, plural, probability, signed, verdict_sentence
 
 MOST_PIECES = 5000  # that are shown: the browser is slow with more
 FULL_COLOUR = 3.0  # evidence of 3/√T has the full colour: three standard deviations of a token's equal share of ψ ~ N(0, 1)
@@ -88,11 +88,12 @@ def comparison(result: Comparison, picture: Figure | None = None, level: float =
 
 
 def verdict(result: Verdict, level: float = LEVEL, code: str = "") -> str:
-    """Everything about a text that was tested: sentence, what to expect, control, evidence, and the code if there is any."""
+    """Everything about a text that was tested: sentence, what is new in it, what to expect, control, evidence, and the code if there is any."""
     this, wrong = (result.scores.set_index("key").loc[key] for key in (THIS_KEY, WRONG_KEY))
     control = f"Negative control, a wrong key: p = {probability(wrong['p_value'], wrong['log10_p'])}. {result.weight}, key {result.key_id}."
     return _block(
         _paragraph(f"<b>This key:</b> {escape(verdict_sentence(this, level, result.n_windows))}"),
+        _paragraph(escape(earlier(result.given, level))) if result.given and result.given.n_before else "",
         _paragraph(escape(expectation(result, level))) if result.sigma else "",
         _paragraph(escape(control), _QUIET),
         f'<div style="{_CARD}">{tokens(result.pieces, this["psi"])}</div>',

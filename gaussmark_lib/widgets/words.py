@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib.experiments.played import ENOUGH, THIS_KEY, Verdict
+from gaussmark_lib.experiments.played import ENOUGH, THIS_KEY, Given, Verdict
 from gaussmark_lib.widgets.curve import power_of_ten
 
 LEVEL = 0.05
@@ -42,6 +42,23 @@ def expectation(result: Verdict, level: float = LEVEL) -> str:
         return sentence
     short = "such a text is mostly too short to tell" if this["p_value"] <= level else "this text is too short to tell"
     return f"{sentence} At this σ, {short}."
+
+
+def earlier(given: Given, level: float = LEVEL) -> str:
+    """What is new in a text after those that were tested before; nothing where there were none."""
+    if not given.n_before:
+        return ""
+    p, texts = probability(given.p_value, np.log10(max(given.p_value, 1e-307))), plural("text", given.n_before)
+    tested = f"the {given.n_before} {texts} you tested before with this key and weight"
+    if given.repeats >= 0:
+        return (
+            f"You tested this text before, or nearly the same: it is text {given.repeats + 1} of {tested}. So its verdict is that of then: p = {p}."
+        )
+    if np.isnan(given.innovation):
+        return f"Together, {tested} have said all that this text says: nothing in it is new, and p = 1."
+    outcome = f"{'Detected' if given.p_value <= level else 'Not detected'} at level {level}"
+    beyond = "" if given.n_known == given.n_before else f" There was room to remember {given.n_known} of them; only these are taken into account."
+    return f"Given {tested}: p = {p}. {outcome} by what is new in it: that is independent of the earlier answers.{beyond}"
 
 
 def signed(number: float) -> str:

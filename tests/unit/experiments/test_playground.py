@@ -1,6 +1,7 @@
 """The playground's session: what it computes is what the library computes, and the model is the base model after whatever happens."""
 
 import threading
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,8 +11,8 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import errors, generate, models, perturb, score, stats
-from gaussmark_lib.experiments import playground
+from gaussmark_lib import errors, generate, joint, models, perturb, score, stats
+from gaussmark_lib.experiments import asked, playground
 from gaussmark_lib.experiments.playground import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Question, Session, StoppedError
 from gaussmark_lib.perturb import Key, Watermark
 
@@ -136,6 +137,60 @@ def test_a_question_s_verdict_knows_the_power_at_its_sigma(session: Session):
     assert shares == sorted(shares)
     with pytest.raises(errors.InvalidWatermarkError, match="with its σ"):
         session.test(text, WEIGHT, key).power(0.05)
+
+
+TEXTS = [
+    (" returns a value.", "The function"),
+    (" returns a list.", ""),
+    (" returns a value.", "A list of"),
+    (" values", "The"),
+    (" returns a list.", ""),
+]
+
+
+def answers(session: Session, key: Key, weight: str = WEIGHT, texts=TEXTS) -> list:
+    """What is given after each text, at a σ that changes from text to text."""
+    return [session.ask(text, replace(ASKED, weight=weight, psi=1.0 + i), key, before).given for i, (text, before) in enumerate(texts)]
+
+
+def test_texts_tested_one_after_another_are_a_sequence(session: Session):
+    """The same as ``joint.sequence`` by hand, another key or weight in between or not."""
+    key, other = Key.from_seed(1), WEIGHT.replace("down", "up")
+    found = answers(session, key, texts=TEXTS[:2])
+    assert answers(session, Key.from_seed(7))[0].n_before == answers(session, key, other)[0].n_before == 0
+    found += answers(session, key, texts=TEXTS[2:])
+    lm = session.lm
+    prompts, responses = [lm.prompt(before) if before else [] for _, before in TEXTS], [lm.encode(text) for text, _ in TEXTS]
+    wanted = joint.sequence(lm.model, prompts, responses, Watermark(WEIGHT, 0.37), [key])
+    assert [given.repeats for given in found] == wanted["repeats"].tolist() == [-1, -1, 0, -1, 1]
+    np.testing.assert_allclose([given.p_value for given in found], wanted["p_given"], rtol=1e-3)
+    np.testing.assert_allclose([given.innovation for given in found], wanted["innovation"], atol=1e-3)
+    assert [given.n_before for given in found] == [given.n_known for given in found] == [0, 1, 2, 3, 4]
+    alone = session.test(*TEXTS[3][:1], WEIGHT, key, "The").scores["p_value"][0]
+    assert found[3].p_value != pytest.approx(alone, rel=0.01), "what was known is taken off"
+
+
+def test_a_stopped_test_is_not_counted(session: Session):
+    def stop(what: str, share: float) -> None:
+        if what == "looking at each token":
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        session.ask("some words", ASKED, Key.from_seed(1), "", stop)
+    assert session.ask("some words", ASKED, Key.from_seed(1)).given.n_before == 0
+
+
+def test_memories_are_bounded(session: Session):
+    """Of keys as of texts: beyond its room a text is not remembered, and that is told."""
+    d = theta(session).numel()
+    session._asked = asked.Asked(budget=asked.MOST * 4 * d)  # of one text
+    found = answers(session, Key.from_seed(1), texts=[("one", ""), ("other words", ""), ("a third", "")])
+    assert [(given.n_before, given.n_known) for given in found] == [(0, 0), (1, 1), (2, 1)]
+    for seed in range(2, 2 + asked.MOST):
+        answers(session, Key.from_seed(seed), texts=[("one", "")])
+    assert len(session._asked._states) == asked.MOST
+    assert answers(session, Key.from_seed(2 + asked.MOST - 1), texts=[("one", "")])[0].n_before == 1
+    assert answers(session, Key.from_seed(1), texts=[("one", "")])[0].n_before == 0, "used longest ago"
 
 
 def test_one_token_is_tested(session: Session):

@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from gaussmark_lib import models, paths, perturb
 from gaussmark_lib.errors import DegenerateScoreError, UnknownWeightError
 from gaussmark_lib.experiments import drafts
-from gaussmark_lib.experiments.played import Verdict
+from gaussmark_lib.experiments.played import Given, Verdict
 from gaussmark_lib.experiments.playground import Question, Session
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.runs import parameters, presets
 from gaussmark_lib.widgets import Panel, keyboard, render
-from gaussmark_lib.widgets.words import expectation
+from gaussmark_lib.widgets.words import earlier, expectation
 from gaussmark_lib.widgets.worker import Worker
 
 ASKED = Question("The function", tiny_lm.WEIGHT, psi=2.0, n_tokens=10)
@@ -411,6 +411,40 @@ def test_says_the_power_to_expect(panel: Panel):
     assert panel.testing.note.value == ""
     panel.psi.value = 3
     assert "Changed since: wanted ψ." in panel.testing.note.value, "its power is of another σ"
+
+
+def test_says_what_is_new_after_the_texts_before(panel: Panel):
+    def said(text: str) -> str:
+        panel.text.value = text
+        panel.test.click()
+        panel.wait()
+        return unescape(panel.testing.output.value)
+
+    assert "tested before" not in said("abcdefgh")
+    second = said("Some other words")
+    assert "Given the 1 text you tested before with this key and weight: p = " in second
+    assert second.index("This key:") < second.index("Given the 1 text") < second.index("What to expect")
+    again = said("abcdefgh")
+    assert "it is text 1 of the 2 texts you tested before" in again
+    assert f"p = {panel.verdict.given.p_value:.2g}." in again
+    panel.new_key.click()
+    assert "you tested before" not in said("abcdefgh "), "a new key begins anew"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Given(0, 0, 0.5, 0.0, -1), ""),
+        (Given(2, 2, 0.01, 2.3, -1), "Detected at level 0.05 by what is new"),
+        (Given(2, 2, 0.5, 0.0, -1), "Not detected at level 0.05 by what is new"),
+        (Given(9, 4, 0.5, 0.0, -1), "There was room to remember 4 of them"),
+        (Given(2, 2, 1.0, float("nan"), -1), "nothing in it is new"),
+        (Given(2, 2, 0.0, 40.0, 1), "text 2 of the 2 texts"),
+    ],
+)
+def test_earlier_texts_in_words(given: Given, said: str):
+    assert said in earlier(given)
+    assert bool(earlier(given)) == bool(given.n_before)
 
 
 def verdict(p_value: float, grad_norm: float) -> Verdict:
