@@ -10,6 +10,8 @@ from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 
 THIS_KEY, WRONG_KEY = "this key", "wrong key"
 PLAIN, WATERMARKED = "plain", "watermarked"
+EDITS = ("substitute at random", "delete at random", "insert at random", "substitute own tokens", "insert own tokens", "truncate")
+EDIT_SEED = 0  # of their random numbers
 ENOUGH = 0.5  # power below which a text that is not detected is called too short to tell
 
 
@@ -136,3 +138,13 @@ class Verdict:
         if self.sigma is None:
             raise InvalidWatermarkError("expected a verdict with its σ, got one of a test alone; ask with Session.ask")
         return stats.predicted_power([self.row(THIS_KEY)["grad_norm"]], self.sigma, level)
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A tested text, and the same ``after`` an edit of a share of its tokens: ``how`` is the edit's name in ``corrupt.named``."""
+
+    before: Verdict
+    how: str
+    share: float
+    after: Verdict

@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import evidence, generate, models, perturb, score, stats, texts, tokens, tracing
+from gaussmark_lib import corrupt, evidence, generate, models, perturb, score, stats, texts, tokens, tracing
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.experiments.asked import Asked
 from gaussmark_lib.experiments.drafts import Watch, Writer
-from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Question, Verdict
+from gaussmark_lib.experiments.played import EDIT_SEED, PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Edited, Question, Verdict
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.tracing.windows import windows
 
@@ -124,7 +124,7 @@ class Session:
         Raises InvalidTextError for an empty text, or a prompt that fills the context.
         """
         with self.alone:
-            return self._tested(text, weight, key, prompt, report)[0]
+            return self._tested(text, self._ids(text), weight, key, prompt, report)[0]
 
     def ask(self, text: str, question: Question, key: perturb.Key, prompt: str = "", report: Report = silent) -> Verdict:
         """As :meth:`test` at the question's weight, with what to expect of such a text at the question's σ, and what it says beyond the texts that
@@ -132,11 +132,23 @@ class Session:
         """
         with self.alone:
             end = 1.0 if self.knows(question.weight, question.n_tokens) else 0.5
-            verdict, whole = self._tested(text, question.weight, key, prompt, portion(report, 0.0, end))
+            ids = self._ids(text)
+            verdict, whole = self._tested(text, ids, question.weight, key, prompt, portion(report, 0.0, end))
             sigma = self.sigma(question.weight, question.n_tokens, question.psi, portion(report, end, 1.0))
             wm = perturb.Watermark(question.weight, sigma=1.0).on(self.lm.model)
-            given = self._asked.given(wm, key, whole, verdict.row(THIS_KEY)["psi"], self.lm.encode(text))
+            given = self._asked.given(wm, key, whole, verdict.row(THIS_KEY)["psi"], ids)
             return replace(verdict, question=question, sigma=sigma, given=given)
+
+    def edited(self, verdict: Verdict, how: str, share: float, key: perturb.Key, report: Report = silent) -> Edited:
+        """A tested text after an edit, tested as it was, with the same random numbers each time. It is not one of the texts that were asked about.
+
+        Raises CorruptionError for an unknown edit or a share outside [0, 1].
+        """
+        with self.alone:
+            report("editing", 0.0)
+            _, [ids] = corrupt.named(self.lm, [how])[how]([[]], [self._ids(verdict.text)], share, EDIT_SEED)
+            after, _ = self._tested(self.lm.decode(ids), ids, verdict.weight, key, verdict.prompt, report)
+            return Edited(verdict, how, share, after)
 
     def bound(self, question: Question, key: perturb.Key, report: Report = silent) -> perturb.Key:
         """The key for a key file, bound to this question's weight and σ: what ``gaussmark generate`` and ``gaussmark detect`` take."""
@@ -183,11 +195,14 @@ class Session:
         parts = [evidence.pieces(table, self.lm.decode).assign(**label) for table, label in zip(tables, labels, strict=True)]
         return scores, pd.concat(parts, ignore_index=True)
 
-    def _tested(self, text: str, weight: str, key: perturb.Key, prompt: str, report: Report) -> tuple[Verdict, TextGradient]:
+    def _ids(self, text: str) -> list[int]:
         if not text.strip():
             raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
+        return self.lm.encode(text)
+
+    def _tested(self, text: str, ids: list[int], weight: str, key: perturb.Key, prompt: str, report: Report) -> tuple[Verdict, TextGradient]:
         before = self._prompt(prompt) if prompt.strip() else []
-        prompts, responses = windows(self.lm.model, before, self.lm.encode(text))
+        prompts, responses = windows(self.lm.model, before, ids)
         wm = perturb.Watermark(weight, sigma=1.0)  # σ cancels in ψ
         scores, pieces, whole = self._test_as_one(prompts, responses, wm, key, report)
         return Verdict(text, prompt, weight, key.key_id, len(prompts), scores, pieces), whole

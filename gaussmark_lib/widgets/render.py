@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Draft, Question, Verdict
+from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Draft, Edited, Question, Verdict
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
 from gaussmark_lib.widgets.curve import growth
-from gaussmark_lib.widgets.words import LEVEL, earlier, expectation, plural, probability, signed, verdict_sentence
+from gaussmark_lib.widgets.words import LEVEL, after_edit, earlier, expectation, plural, probability, signed, verdict_sentence
 
 MOST_PIECES = 5000  # that are shown: the browser is slow with more
 FULL_COLOUR = 3.0  # evidence of 3/√T has the full colour: three standard deviations of a token's equal share of ψ ~ N(0, 1)
@@ -97,6 +97,19 @@ def verdict(result: Verdict, level: float = LEVEL, code: str = "") -> str:
         _paragraph(escape(expectation(result, level))) if result.sigma else "",
         _paragraph(escape(control), _QUIET),
         f'<div style="{_CARD}">{tokens(result.pieces, this["psi"])}</div>',
+        legend(int(this["n_tokens"])),
+        _folded(code),
+    )
+
+
+def edited(result: Edited, level: float = LEVEL, code: str = "") -> str:
+    """Everything about a tested text after an edit."""
+    this, wrong = (result.after.row(key) for key in (THIS_KEY, WRONG_KEY))
+    control = f"Negative control, a wrong key: p = {probability(wrong['p_value'], wrong['log10_p'])}."
+    return _block(
+        _paragraph(f"<b>After the edit, this key:</b> {escape(after_edit(result, level))}"),
+        _paragraph(f"{control} An edited text is tested alone, and does not count as one that you tested before.", _QUIET),
+        f'<div style="{_CARD}">{tokens(result.after.pieces, this["psi"])}</div>',
         legend(int(this["n_tokens"])),
         _folded(code),
     )

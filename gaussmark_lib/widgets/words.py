@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib.experiments.played import ENOUGH, THIS_KEY, Given, Verdict
+from gaussmark_lib.experiments.played import ENOUGH, THIS_KEY, Edited, Given, Verdict
 from gaussmark_lib.widgets.curve import power_of_ten
 
 LEVEL = 0.05
@@ -59,6 +59,14 @@ def earlier(given: Given, level: float = LEVEL) -> str:
     outcome = f"{'Detected' if given.p_value <= level else 'Not detected'} at level {level}"
     beyond = "" if given.n_known == given.n_before else f" There was room to remember {given.n_known} of them; only these are taken into account."
     return f"Given {tested}: p = {p}. {outcome} by what is new in it: that is independent of the earlier answers.{beyond}"
+
+
+def after_edit(result: Edited, level: float = LEVEL) -> str:
+    """p before and after an edit."""
+    before, after = (verdict.row(THIS_KEY) for verdict in (result.before, result.after))
+    old, new = (f"p = {probability(row['p_value'], row['log10_p'])} (ψ = {signed(row['psi'])}, {row['n_tokens']} tokens)" for row in (before, after))
+    outcome = f"{'Detected' if after['p_value'] <= level else 'Not detected'} at level {level}."
+    return f"{result.how}, {result.share:.0%} of the tokens: {new}; before the edit, {old}. {outcome}"
 
 
 def signed(number: float) -> str:

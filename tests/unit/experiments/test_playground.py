@@ -11,8 +11,9 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import errors, generate, joint, models, perturb, score, stats
+from gaussmark_lib import corrupt, errors, generate, joint, models, perturb, score, stats
 from gaussmark_lib.experiments import asked, playground
+from gaussmark_lib.experiments.played import EDIT_SEED, EDITS
 from gaussmark_lib.experiments.playground import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Question, Session, StoppedError
 from gaussmark_lib.perturb import Key, Watermark
 
@@ -191,6 +192,31 @@ def test_memories_are_bounded(session: Session):
     assert len(session._asked._states) == asked.MOST
     assert answers(session, Key.from_seed(2 + asked.MOST - 1), texts=[("one", "")])[0].n_before == 1
     assert answers(session, Key.from_seed(1), texts=[("one", "")])[0].n_before == 0, "used longest ago"
+
+
+@pytest.mark.parametrize("how", EDITS)
+def test_an_edited_text_is_corrupted_and_tested_by_the_library(session: Session, how: str):
+    key, text, before = Key.from_seed(1), " returns a value and a list.", "The function"
+    verdict = session.ask(text, ASKED, key, before)
+    edited = session.edited(verdict, how, 0.3, key)
+    prompts, responses = [session.lm.prompt(before)], [session.lm.encode(text)]
+    _, changed = corrupt.named(session.lm)[how](prompts, responses, 0.3, EDIT_SEED)
+    assert changed != responses
+    wanted = score.score(session.lm.model, prompts, changed, Watermark(WEIGHT, 1.0), [key, session.wrong_key])
+    np.testing.assert_allclose(edited.after.scores["psi"], wanted["psi"], rtol=1e-4, atol=1e-5)
+    assert edited.after.text == session.lm.decode(changed[0])
+    assert (edited.before, edited.how, edited.share) == (verdict, how, 0.3)
+    assert session.ask("other", ASKED, key).given.n_before == 1, "an edited text is not one that was asked about"
+
+
+def test_no_edit_changes_nothing_and_bad_ones_are_refused(session: Session):
+    key = Key.from_seed(1)
+    verdict = session.test("some words " * 8, WEIGHT, key)  # in windows
+    same = session.edited(verdict, EDITS[0], 0.0, key).after
+    pd.testing.assert_frame_equal(same.scores, verdict.scores)
+    for how, share in (("turn", 0.1), (EDITS[0], 1.5)):
+        with pytest.raises(errors.CorruptionError, match="expected"):
+            session.edited(verdict, how, share, key)
 
 
 def test_one_token_is_tested(session: Session):

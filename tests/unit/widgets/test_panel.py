@@ -413,6 +413,76 @@ def test_says_the_power_to_expect(panel: Panel):
     assert "Changed since: wanted ψ." in panel.testing.note.value, "its power is of another σ"
 
 
+@pytest.fixture
+def tested(panel: Panel) -> Panel:
+    panel.text.value = "abcdefgh " * 3
+    panel.test.click()
+    panel.wait()
+    return panel
+
+
+def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.MonkeyPatch):
+    assert not tested.share.continuous_update
+    for control, value in ((tested.share, 0.3), (tested.how, "delete at random")):
+        control.value = value
+        tested.wait()
+        assert tested.error is None
+        assert (tested.edited.share, tested.edited.how) == (tested.share.value, tested.how.value)
+        html = unescape(tested.editing.output.value)
+        for row in (tested.verdict.row("this key"), tested.edited.after.row("this key")):
+            assert f"p = {row['p_value']:.2g} (ψ = {row['psi']:.2f}, {row['n_tokens']} tokens)".replace("-", "−") in html
+        assert "30% of the tokens" in html
+    assert tested.edited.after.row("this key")["n_tokens"] == 19
+    assert tested.editing.note.value == tested.editing.message.value == ""
+    monkeypatch.setattr(models, "load", lambda name: tested.session.lm)
+    exec(code_of(tested.editing.output.value), editing := {})
+    assert editing["scores"]["psi"][0] == pytest.approx(tested.edited.after.row("this key")["psi"], abs=1e-4)
+
+
+def test_an_edit_needs_a_test(panel: Panel):
+    panel.share.value = 0.2
+    assert "press Test first" in panel.editing.message.value
+    panel.text.value = "abcdefgh"
+    panel.test.click()
+    panel.wait()
+    assert panel.editing.message.value == ""
+    panel.new_key.click()
+    panel.edit.click()
+    assert "press Test first" in panel.editing.message.value
+    assert panel.edited is None
+
+
+def test_an_edited_text_of_earlier_settings_says_so(tested: Panel):
+    tested.edit.click()
+    tested.wait()
+    fresh = tested.editing.output.value
+    tested.editing.doing.observe(lambda change: tested.editing.stop.click() if change["new"] else None, "value")
+    tested.share.value = 0.4  # begins, and is stopped
+    tested.wait()
+    assert "Stopped" in tested.editing.message.value
+    assert tested.edited.share == 0.1
+    assert tested.editing.output.value == render.dimmed(fresh)
+    assert "Changed since: share edited." in tested.editing.note.value
+    tested.psi.value = 7
+    assert "Changed since: wanted ψ, share edited." in tested.editing.note.value
+    tested.text.value = "other"
+    assert tested.edited is None
+    assert tested.editing.output.value == tested.editing.note.value == tested.editing.message.value == ""
+
+
+def test_a_text_that_changes_while_it_is_edited_is_not_shown(tested: Panel, monkeypatch: pytest.MonkeyPatch):
+    work, real = Blocked(), tested.session.edited
+    monkeypatch.setattr(tested.session, "edited", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
+    tested.edit.click()
+    work.begun.wait(60)
+    assert (tested.editing.doing.value, tested.testing.doing.value) == ("working", "")
+    tested.text.value = "Other words"
+    work.go.set()
+    tested.wait()
+    assert "text has changed" in tested.editing.message.value
+    assert tested.editing.output.value == ""
+
+
 def test_says_what_is_new_after_the_texts_before(panel: Panel):
     def said(text: str) -> str:
         panel.text.value = text
