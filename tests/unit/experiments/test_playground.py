@@ -181,17 +181,23 @@ def test_a_stopped_test_is_not_counted(session: Session):
     assert session.ask("some words", ASKED, Key.from_seed(1)).given.n_before == 0
 
 
-def test_memories_are_bounded(session: Session):
-    """Of keys as of texts: beyond its room a text is not remembered, and that is told."""
+def test_a_memory_is_bounded(session: Session):
+    """Beyond its room a text is not remembered, and that is told."""
     d = theta(session).numel()
     session._asked = asked.Asked(budget=asked.MOST * 4 * d)  # of one text
     found = answers(session, Key.from_seed(1), texts=[("one", ""), ("other words", ""), ("a third", "")])
     assert [(given.n_before, given.n_known) for given in found] == [(0, 0), (1, 1), (2, 1)]
-    for seed in range(2, 2 + asked.MOST):
-        answers(session, Key.from_seed(seed), texts=[("one", "")])
+
+
+def test_the_key_used_longest_ago_is_forgotten(session: Session):
+    def n_before(seed: int) -> int:
+        [given] = answers(session, Key.from_seed(seed), texts=[("one", "")])
+        return given.n_before
+
+    assert [n_before(seed) for seed in range(asked.MOST)] == [0] * asked.MOST
+    assert [n_before(0), n_before(asked.MOST)] == [1, 0]
+    assert [n_before(0), n_before(1)] == [2, 0]
     assert len(session._asked._states) == asked.MOST
-    assert answers(session, Key.from_seed(2 + asked.MOST - 1), texts=[("one", "")])[0].n_before == 1
-    assert answers(session, Key.from_seed(1), texts=[("one", "")])[0].n_before == 0, "used longest ago"
 
 
 @pytest.mark.parametrize("how", EDITS)
