@@ -16,11 +16,11 @@ from gaussmark_lib.cli.answers import LAST, Row
 from gaussmark_lib.cli.inputs import Item
 from gaussmark_lib.cli.keys import codebook
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, GaussMarkWarning
+from gaussmark_lib.experiments.played import ENOUGH
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tracing.windows import windows
 
 Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses of one text, a pair a window of the context
-ENOUGH = 0.5  # power below which a text that is not detected is called too short to tell
 CONTROL = 2**64  # seed of a key that nobody writes with: beside each answer, what the test says of a wrong key
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
 VERDICT = ["verdict", "level", "power", "control_p_value", "warnings"]

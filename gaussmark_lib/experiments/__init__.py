@@ -13,7 +13,8 @@
 ``kgw_baseline``           08: how schemes change the text
 ``token_level_keys``       09: token-level keys beside one key
 ``speed``                  10: fair timings
-``playground``             11: the playground without its widgets; ``played``: its questions and answers; ``drafts``: writing that is watched
+``playground``             11: the playground without its widgets; ``played``: its questions and answers; ``drafts``: writing that is watched;
+                           ``asked``: texts tested one after another with one key
 ``one_key_in_production``  12: one key over many texts, and what an asker gains
 ``calibration_card``       12: what the owner of a key should know before using it
 ``written_and_scored``     what they share: write under each key, score under each key, labelled

@@ -10,6 +10,9 @@ from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 
 THIS_KEY, WRONG_KEY = "this key", "wrong key"
 PLAIN, WATERMARKED = "plain", "watermarked"
+EDITS = ("substitute at random", "delete at random", "insert at random", "substitute own tokens", "insert own tokens", "truncate")
+EDIT_SEED = 0  # of their random numbers
+ENOUGH = 0.5  # power below which a text that is not detected is called too short to tell
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,31 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a text says that the texts tested before it with one key and weight had not.
+
+    Args:
+        n_before, n_known: how many those are, and how many of them the memory had room for.
+        p_value, innovation: ``p_given`` and r of ``joint.sequence``.
+        repeats: the place, from 0, of the earlier text that this one repeats, whose p-value it inherits; −1 if there is none.
+    """
+
+    n_before: int
+    n_known: int
+    p_value: float
+    innovation: float
+    repeats: int
+
+
+@dataclass(frozen=True)
 class Verdict:
     """A text tested: ``scores`` has a row a key (this key, wrong key), ``pieces`` the text with its evidence for this key.
 
     Args:
         n_windows: into how many windows the text was cut to fit the context; tested as one by their summed gradient.
+        question, sigma: the settings that the text is asked about with, of which ``weight, psi, n_tokens`` count, and their σ; none where only p
+            was asked for, in which σ cancels.
+        given: what the text says beyond those that were asked about before; none where only p was asked for.
     """
 
     text: str
@@ -102,3 +125,26 @@ class Verdict:
     n_windows: int
     scores: pd.DataFrame
     pieces: pd.DataFrame
+    question: Question | None = None
+    sigma: float | None = None
+    given: Given | None = None
+
+    def row(self, key: str) -> pd.Series:
+        """The scores of one key."""
+        return self.scores.query("key == @key").iloc[0]
+
+    def power(self, level: float) -> float:
+        """Φ(σ‖G‖ − τ_α): how likely a text like this one is detected if it is written under the key with this σ."""
+        if self.sigma is None:
+            raise InvalidWatermarkError("expected a verdict with its σ, got one of a test alone; ask with Session.ask")
+        return stats.predicted_power([self.row(THIS_KEY)["grad_norm"]], self.sigma, level)
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A tested text, and the same ``after`` an edit of a share of its tokens: ``how`` is the edit's name in ``corrupt.named``."""
+
+    before: Verdict
+    how: str
+    share: float
+    after: Verdict

@@ -6,17 +6,18 @@ affect every user of the model.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from weakref import WeakKeyDictionary
 
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import evidence, generate, models, perturb, score, stats, texts, tokens, tracing
+from gaussmark_lib import corrupt, evidence, generate, models, perturb, score, stats, texts, tokens, tracing
 from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.experiments.asked import Asked
 from gaussmark_lib.experiments.drafts import Watch, Writer
-from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Question, Verdict
+from gaussmark_lib.experiments.played import EDIT_SEED, PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Edited, Question, Verdict
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.tracing.windows import windows
 
@@ -66,6 +67,7 @@ class Session:
     n_reference: int = 8
     _references: dict[int, tuple[list, list]] = field(default_factory=dict, init=False, repr=False)
     _grad_norms: dict[tuple[str, int], list[float]] = field(default_factory=dict, init=False, repr=False)
+    _asked: Asked = field(default_factory=Asked, init=False, repr=False)
 
     def __post_init__(self):
         if not self.prompts or not all(prompt.strip() for prompt in self.prompts):
@@ -122,12 +124,31 @@ class Session:
         Raises InvalidTextError for an empty text, or a prompt that fills the context.
         """
         with self.alone:
-            if not text.strip():
-                raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
-            before = self._prompt(prompt) if prompt.strip() else []
-            prompts, responses = windows(self.lm.model, before, self.lm.encode(text))
-            wm = perturb.Watermark(weight, sigma=1.0)  # σ cancels in ψ
-            return Verdict(text, prompt, weight, key.key_id, len(prompts), *self._test_as_one(prompts, responses, wm, key, report))
+            return self._tested(text, self._ids(text), weight, key, prompt, report)[0]
+
+    def ask(self, text: str, question: Question, key: perturb.Key, prompt: str = "", report: Report = silent) -> Verdict:
+        """As :meth:`test` at the question's weight, with what to expect of such a text at the question's σ, and what it says beyond the texts that
+        were asked about before with this key and weight. A text whose test fails or is stopped is not one of them.
+        """
+        with self.alone:
+            end = 1.0 if self.knows(question.weight, question.n_tokens) else 0.5
+            ids = self._ids(text)
+            verdict, whole = self._tested(text, ids, question.weight, key, prompt, portion(report, 0.0, end))
+            sigma = self.sigma(question.weight, question.n_tokens, question.psi, portion(report, end, 1.0))
+            wm = perturb.Watermark(question.weight, sigma=1.0).on(self.lm.model)
+            given = self._asked.given(wm, key, whole, verdict.row(THIS_KEY)["psi"], ids)
+            return replace(verdict, question=question, sigma=sigma, given=given)
+
+    def edited(self, verdict: Verdict, how: str, share: float, key: perturb.Key, report: Report = silent) -> Edited:
+        """A tested text after an edit, tested as it was, with the same random numbers each time. It is not one of the texts that were asked about.
+
+        Raises CorruptionError for an unknown edit or a share outside [0, 1].
+        """
+        with self.alone:
+            report("editing", 0.0)
+            _, [ids] = corrupt.named(self.lm, [how])[how]([[]], [self._ids(verdict.text)], share, EDIT_SEED)
+            after, _ = self._tested(self.lm.decode(ids), ids, verdict.weight, key, verdict.prompt, report)
+            return Edited(verdict, how, share, after)
 
     def bound(self, question: Question, key: perturb.Key, report: Report = silent) -> perturb.Key:
         """The key for a key file, bound to this question's weight and σ: what ``gaussmark generate`` and ``gaussmark detect`` take."""
@@ -174,10 +195,22 @@ class Session:
         parts = [evidence.pieces(table, self.lm.decode).assign(**label) for table, label in zip(tables, labels, strict=True)]
         return scores, pd.concat(parts, ignore_index=True)
 
+    def _ids(self, text: str) -> list[int]:
+        if not text.strip():
+            raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
+        return self.lm.encode(text)
+
+    def _tested(self, text: str, ids: list[int], weight: str, key: perturb.Key, prompt: str, report: Report) -> tuple[Verdict, TextGradient]:
+        before = self._prompt(prompt) if prompt.strip() else []
+        prompts, responses = windows(self.lm.model, before, ids)
+        wm = perturb.Watermark(weight, sigma=1.0)  # σ cancels in ψ
+        scores, pieces, whole = self._test_as_one(prompts, responses, wm, key, report)
+        return Verdict(text, prompt, weight, key.key_id, len(prompts), scores, pieces), whole
+
     def _test_as_one(
         self, prompts: list[list[int]], responses: list[list[int]], wm: perturb.Watermark, key: perturb.Key, report: Report
-    ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Scores and pieces of one text in windows."""
+    ) -> tuple[pd.DataFrame, pd.DataFrame, TextGradient]:
+        """Scores, pieces and the summed gradient of one text in windows."""
         report("testing", 0.0)
         model, keys, norms = self.lm.model, self._keys(key), {}
 
@@ -193,7 +226,7 @@ class Session:
         scores.insert(0, "key", list(keys))
         tables = list(self._per_token(prompts, responses, wm, key, portion(report, 0.5, 1.0)))
         scaled = [table.assign(evidence=table["evidence"] * norms[i] / whole.norm) for i, table in enumerate(tables)]
-        return scores, evidence.pieces(pd.concat(scaled, ignore_index=True), self.lm.decode)
+        return scores, evidence.pieces(pd.concat(scaled, ignore_index=True), self.lm.decode), whole
 
     def _per_token(
         self, prompts: list[list[int]], responses: list[list[int]], wm: perturb.Watermark, key: perturb.Key, report: Report

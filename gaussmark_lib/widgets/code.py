@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import yaml
 
-from gaussmark_lib.experiments.played import Comparison, Question, Verdict
+from gaussmark_lib.experiments.played import EDIT_SEED, Comparison, Edited, Question, Verdict
 
 KEY_FILE = "playground_key.json"
 
@@ -38,8 +38,18 @@ print(scores[["text", "psi", "p_value", "n_tokens"]])
 
 def testing(verdict: Verdict, model: str, key: str) -> str:
     """The lines behind a verdict; ``key`` is how code gets the key."""
+    return _lines(verdict, model, key)
+
+
+def editing(result: Edited, model: str, key: str) -> str:
+    """The lines behind the test of an edited text."""
+    change = f"_, [text] = corrupt.named(lm, [{result.how!r}])[{result.how!r}]([[]], [text], {result.share!r}, {EDIT_SEED})\n"
+    return _lines(result.before, model, key, "corrupt, ", change)
+
+
+def _lines(verdict: Verdict, model: str, key: str, needed: str = "", change: str = "") -> str:
     prompt = f"lm.prompt({verdict.prompt!r})" if verdict.prompt.strip() else "[]  # unknown"
-    return f"""from gaussmark_lib import models, tracing
+    return f"""from gaussmark_lib import {needed}models, tracing
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tracing.windows import windows
 
@@ -48,7 +58,7 @@ key = {key}
 wm = Watermark({verdict.weight!r}, 1.0)  # σ cancels in ψ
 prompt = {prompt}
 text = lm.encode({verdict.text!r})
-scores = tracing.author(lm.model, *windows(lm.model, prompt, text), wm, [key])
+{change}scores = tracing.author(lm.model, *windows(lm.model, prompt, text), wm, [key])
 print(scores[["psi", "p_value", "n_tokens"]])
 """
 

@@ -3,7 +3,7 @@
 import ipywidgets as w
 
 from gaussmark_lib import models
-from gaussmark_lib.experiments.played import Question
+from gaussmark_lib.experiments.played import EDITS, Question
 from gaussmark_lib.experiments.playground import Session, mlp_weights
 from gaussmark_lib.widgets import code, keyboard, render
 from gaussmark_lib.widgets.area import WIDE, Area, button
@@ -11,6 +11,7 @@ from gaussmark_lib.widgets.area import WIDE, Area, button
 LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
 MOST = 1_000_000  # the largest seed
 _FIELD = {"layout": WIDE, "style": {"description_width": render.LABEL}}
+_HEADING = "style='margin:.8em 0 .2em 0'"
 NAMES = {  # of a question's parts, in words
     "prompt": "prompt",
     "weight": "weight",
@@ -19,6 +20,8 @@ NAMES = {  # of a question's parts, in words
     "n_samples": "number of texts",
     "seed": "sampler's seed",
 }
+OF_AN_EDIT = {"how": "edit", "share": "share edited"}
+OF_A_TEST = ["weight", "psi", "n_tokens"]  # of these: what a text is tested at, and what σ is solved for
 
 
 class Form:
@@ -29,9 +32,10 @@ class Form:
         self._make_buttons()
         self.writing = Area(self.generate, "writing and testing")
         self.testing = Area(self.test, "testing the text")
+        self.editing = Area(self.edit, "editing the text and testing it again")
         self.filing = Area(self.save_key, "saving the key")
         self.asking = [getattr(self, name) for name in NAMES]
-        self.pressed = [self.another, self.seed_key, self.new_key, self.generate, self.take, self.test]
+        self.pressed = [self.another, self.seed_key, self.new_key, self.generate, self.take, self.test, self.edit]
         self.pressed += [self.save_key, self.load_key, self.save_parameters]
         self.view = self._lay_out(session.lm.name)
 
@@ -56,6 +60,9 @@ class Form:
         self.text = field(w.Textarea, "Text to test", "Any text, of any length", placeholder="Any text, of any length", rows=4)
         what = "What it continues, if known"
         self.before = field(w.Textarea, "Its prompt", f"{what}; without it the test is as exact, and has less power", placeholder=what, rows=2)
+        what = "How much of the tested text is edited; when you let it go, the edited text is tested"
+        self.share = field(w.FloatSlider, "Share edited", what, 0.1, min=0, max=0.5, step=0.05, readout_format=".0%", continuous_update=False)
+        self.how = field(w.Dropdown, "Edit", "What is done to these tokens, with the same random numbers each time", options=EDITS)
         self.key_file = field(w.Text, "Key file", "Where the key is saved, and loaded from", code.KEY_FILE)
         self.parameters_file = field(w.Text, "Parameters", "Where the settings are saved: a preset of this notebook", "playground.yaml")
 
@@ -66,6 +73,7 @@ class Form:
         self.generate = button("Generate", "play", "Write plain and watermarked text with the same random numbers, and test both", "primary")
         self.take = button("Take the watermarked text", "arrow-down", "Copy the first watermarked text and its prompt here, to edit and test again")
         self.test = button("Test", "search", "Test the text against the key", "primary")
+        self.edit = button("Edit and test", "scissors", "Edit the tested text, and test what comes of it")
         self.save_key = button("Save the key", "save", "Write this key, bound to this weight and σ, to the key file, which only you can read")
         self.load_key = button("Load a key", "folder-open", "Use the key of the key file from now on")
         self.save_parameters = button("Save as parameters", "save", "Write these settings as a preset for gaussmark run and for papermill")
@@ -80,10 +88,13 @@ class Form:
         files = w.VBox([self.key_file, self.filing.bar(self.load_key), self.parameters_file, self.save_parameters, self.filing.message])
         drawer = w.Accordion([files], titles=("Save and load: key file, parameters",))
         knows = [w.HTML(render.aside(render.DOCLM))] if model == "doclm" else []
-        heading = w.HTML("<h4 style='margin:.8em 0 .2em 0'>Test any text against this key</h4>")
-        writing, testing = self.writing, self.testing
+        heading = w.HTML(f"<h4 {_HEADING}>Test any text against this key</h4>")
+        edits = w.HBox([w.VBox([self.how], layout=half), w.VBox([self.share], layout=half)], layout=columns.layout)
+        writing, testing, editing = self.writing, self.testing, self.editing
         parts = [self.prompt, *knows, columns, writing.bar(self.another), writing.message, writing.note, writing.output, heading, self.text]
-        parts += [self.before, testing.bar(self.take), testing.message, testing.note, testing.output, drawer, w.HTML(keyboard.KEYBOARD)]
+        parts += [self.before, testing.bar(self.take), testing.message, testing.note, testing.output]
+        parts += [w.HTML(f"<h4 {_HEADING}>Edit the tested text</h4>"), edits, editing.bar(), editing.message, editing.note, editing.output]
+        parts += [drawer, w.HTML(keyboard.KEYBOARD)]
         view = w.VBox(parts, layout=w.Layout(max_width="76em"))
         view.add_class(keyboard.PANEL)
         return view

@@ -7,13 +7,13 @@ from typing import Any
 
 from gaussmark_lib import models
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.experiments.played import WATERMARKED, Comparison, Draft, Question, Verdict
+from gaussmark_lib.experiments.played import WATERMARKED, Comparison, Draft, Edited, Question, Verdict
 from gaussmark_lib.experiments.playground import Session, mlp_weights
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.widgets import code, render
 from gaussmark_lib.widgets.area import Area
-from gaussmark_lib.widgets.form import NAMES, Form
+from gaussmark_lib.widgets.form import NAMES, OF_A_TEST, OF_AN_EDIT, Form
 from gaussmark_lib.widgets.worker import Worker
 
 _DEMONSTRATION, _SECRET, _GIVEN = "anyone can guess it", "secret, in this kernel's memory", "given to the panel"
@@ -31,6 +31,7 @@ class Panel(Form):
         self.result: Comparison | None = None
         self.draft: Draft | None = None  # of the result that is being made
         self.verdict: Verdict | None = None
+        self.edited: Edited | None = None  # of this verdict
         self._prompts = cycle(session.prompts)
         self._tried: tuple[str, int] | None = None  # the weight and length of the last attempt to measure ‖G‖
         first, weights = next(self._prompts), mlp_weights(session.lm.model)
@@ -71,17 +72,20 @@ class Panel(Form):
             control.observe(lambda _: self._show_sigma(), "value")
         for control in (self.text, self.before):
             control.observe(lambda _: self._forget_verdict(), "value")
+        for control in (self.share, self.how):
+            control.observe(lambda _: self._edit(), "value")
         actions = {
             self.generate: self._generate,
             self.test: self._test,
             self.take: self._take,
+            self.edit: self._edit,
             self.save_key: self._save_key,
             self.load_key: partial(self._in_words, self._load_key),
             self.save_parameters: partial(self._in_words, self._save_parameters),
         }
         for pressed, action in actions.items():
             pressed.on_click(lambda _, action=action: action())
-        for area in (self.writing, self.testing, self.filing):
+        for area in (self.writing, self.testing, self.editing, self.filing):
             area.stop.on_click(lambda _: self._worker.stop())
 
     def _use(self, key: Key, kind: str, written: str) -> None:
@@ -99,16 +103,22 @@ class Panel(Form):
             self.writing.compare(self._changed_since(written))
         if verdict := self.verdict:
             self.testing.compare(self._changed_since(verdict))
+        if edited := self.edited:
+            self.editing.compare(self._changed_since(edited))
 
-    def _changed_since(self, made: Draft | Comparison | Verdict) -> str:
+    def _changed_since(self, made: Draft | Comparison | Verdict | Edited) -> str:
         """The settings that are others now than those that this was made with, in words."""
-        settings = {"weight": made.weight} if isinstance(made, Verdict) else vars(made.question)
-        changed = [NAMES[name] for name, value in settings.items() if value != getattr(self, name).value]
+        if isinstance(made, Edited):
+            changed = [word for name, word in OF_AN_EDIT.items() if getattr(made, name) != getattr(self, name).value]
+            return ", ".join(filter(None, [self._changed_since(made.before), *changed]))
+        settings = OF_A_TEST if isinstance(made, Verdict) else NAMES
+        changed = [NAMES[name] for name in settings if getattr(made.question, name) != getattr(self, name).value]
         return ", ".join(changed + ["key"] * (made.key_id != self.key.key_id))
 
     def _forget_verdict(self) -> None:
-        self.verdict = None
+        self.verdict = self.edited = None
         self.testing.clear()
+        self.editing.clear()
 
     def _show_sigma(self) -> None:
         """σ for the current inputs: at once where ‖G‖ is known, else after measuring it."""
@@ -133,9 +143,19 @@ class Panel(Form):
         self._worker.start(lambda report: self.session.compare(question, key, report, self._show_draft), show, self.writing)
 
     def _test(self) -> None:
-        text, weight, key, before = self.text.value, self.weight.value, self.key, self.before.value
+        text, question, key, before = self.text.value, self.question(), self.key, self.before.value
         show = partial(self._show_verdict, self._key_written)
-        self._worker.start(lambda report: self.session.test(text, weight, key, before, report), show, self.testing)
+        self._worker.start(lambda report: self.session.ask(text, question, key, before, report), show, self.testing)
+
+    def _edit(self) -> None:
+        self._compare()
+        verdict, how, share, key = self.verdict, self.how.value, self.share.value, self.key
+        if not verdict or self._changed_since(verdict):
+            self.editing.say("There is no test with these settings yet: press Test first.", is_error=True)
+        else:
+            show = partial(self._show_edited, self._key_written)
+            if not self._worker.start(lambda report: self.session.edited(verdict, how, share, key, report), show, self.editing):
+                self.editing.say("Other work is going on: press Edit and test when it has ended.")
 
     def _take(self) -> None:
         if self.result:
@@ -191,9 +211,17 @@ class Panel(Form):
         if (verdict.text, verdict.prompt) != (self.text.value, self.before.value):
             raise GaussMarkError("the text has changed while it was tested; press Test again")
         html = render.verdict(verdict, code=code.testing(verdict, self.session.lm.name, key))
-        self.verdict = verdict
+        self.verdict, self.edited = verdict, None
+        self.editing.clear()
         self.testing.show(html, self._changed_since(verdict))
         self._compare()
+
+    def _show_edited(self, key: str, edited: Edited) -> None:
+        if edited.before is not self.verdict:
+            raise GaussMarkError("the text has changed while it was edited; press Test again")
+        self.edited = edited
+        html = render.edited(edited, code=code.editing(edited, self.session.lm.name, key))
+        self.editing.show(html, self._changed_since(edited))
 
     def _show_saved(self, key: Key, path: Path) -> None:
         if key == self.key and self._key_written == code.SAVED_KEY:

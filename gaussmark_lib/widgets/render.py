@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Draft, Question, Verdict
+from gaussmark_lib.experiments.played import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Comparison, Draft, Edited, Question, Verdict
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
-from gaussmark_lib.widgets.curve import growth, power_of_ten
+from gaussmark_lib.widgets.curve import growth
+from gaussmark_lib.widgets.words import LEVEL, after_edit, earlier, expectation, plural, probability, signed, verdict_sentence
 
-LEVEL = 0.05
 MOST_PIECES = 5000  # that are shown: the browser is slow with more
 FULL_COLOUR = 3.0  # evidence of 3/√T has the full colour: three standard deviations of a token's equal share of ψ ~ N(0, 1)
 LABEL = "8.5em"  # width of the inputs' labels
@@ -48,28 +48,6 @@ def dimmed(html: str) -> str:
 def aside(sentence: str) -> str:
     """A quiet line below an input."""
     return f'<div style="margin-left:{INDENT};line-height:1.5"><span style="{_QUIET}">{escape(sentence)}</span></div>'
-
-
-def probability(p: float, log10_p: float) -> str:
-    """A p-value with two digits, also where a float64 underflows."""
-    if p >= 1e-3:
-        return f"{p:.2g}"
-    exponent = int(np.floor(log10_p))
-    return f"{10 ** (log10_p - exponent):.1f}·{power_of_ten(exponent)}"
-
-
-def verdict_sentence(row: pd.Series, level: float = LEVEL, n_windows: int = 1) -> str:
-    """What a p-value says, in words, and nothing more."""
-    once_in = float(f"{10 ** min(-row['log10_p'], 9):.2g}")  # more than two digits would mean nothing
-    often = f", about once in {once_in:,.0f}" if 10 < once_in < 1e9 else ""
-    outcome = f"Detected at level {level}." if row["p_value"] <= level else f"Not detected at level {level}: that is no proof of absence."
-    caution = " One token: the p-value is exact, but there is almost no evidence." if row["n_tokens"] == 1 else ""
-    n, p = int(row["n_tokens"]), probability(row["p_value"], row["log10_p"])
-    in_windows = f" in {n_windows} windows" if n_windows > 1 else ""
-    return (
-        f"p = {p} (ψ = {_signed(row['psi'])}, {n} {_plural('token', n)}{in_windows}). If the text had nothing to do with the key,"
-        f" a key drawn at random would lean this much to it with that probability{often}. {outcome}{caution}"
-    )
 
 
 def draft(result: Draft, level: float = LEVEL) -> str:
@@ -110,13 +88,28 @@ def comparison(result: Comparison, picture: Figure | None = None, level: float =
 
 
 def verdict(result: Verdict, level: float = LEVEL, code: str = "") -> str:
-    """Everything about a text that was tested: sentence, control, evidence, and the code if there is any."""
+    """Everything about a text that was tested: sentence, what is new in it, what to expect, control, evidence, and the code if there is any."""
     this, wrong = (result.scores.set_index("key").loc[key] for key in (THIS_KEY, WRONG_KEY))
     control = f"Negative control, a wrong key: p = {probability(wrong['p_value'], wrong['log10_p'])}. {result.weight}, key {result.key_id}."
     return _block(
         _paragraph(f"<b>This key:</b> {escape(verdict_sentence(this, level, result.n_windows))}"),
+        _paragraph(escape(earlier(result.given, level))) if result.given and result.given.n_before else "",
+        _paragraph(escape(expectation(result, level))) if result.sigma else "",
         _paragraph(escape(control), _QUIET),
         f'<div style="{_CARD}">{tokens(result.pieces, this["psi"])}</div>',
+        legend(int(this["n_tokens"])),
+        _folded(code),
+    )
+
+
+def edited(result: Edited, level: float = LEVEL, code: str = "") -> str:
+    """Everything about a tested text after an edit."""
+    this, wrong = (result.after.row(key) for key in (THIS_KEY, WRONG_KEY))
+    control = f"Negative control, a wrong key: p = {probability(wrong['p_value'], wrong['log10_p'])}."
+    return _block(
+        _paragraph(f"<b>After the edit, this key:</b> {escape(after_edit(result, level))}"),
+        _paragraph(f"{control} An edited text is tested alone, and does not count as one that you tested before.", _QUIET),
+        f'<div style="{_CARD}">{tokens(result.after.pieces, this["psi"])}</div>',
         legend(int(this["n_tokens"])),
         _folded(code),
     )
@@ -172,18 +165,10 @@ def _side_by_side(*parts: str) -> str:
     return f'<div style="display:flex;flex-wrap:wrap;gap:1em;align-items:stretch;margin-top:.8em">{"".join(parts)}</div>'
 
 
-def _signed(number: float) -> str:
-    return f"{number:.2f}".replace("-", "−")
-
-
-def _plural(word: str, n: int) -> str:
-    return word if n == 1 else f"{word}s"
-
-
 def _circumstances(asked: Question, wm: Watermark, key_id: str, predicted: str = "") -> str:
     return (
         f"{wm.weight}, σ = {wm.sigma:.3g} for a wanted ψ of {asked.psi:g}{predicted}, key {key_id},"
-        f" {asked.n_samples} × {asked.n_tokens} {_plural('token', asked.n_tokens)}, sampler's seed {asked.seed}."
+        f" {asked.n_samples} × {asked.n_tokens} {plural('token', asked.n_tokens)}, sampler's seed {asked.seed}."
     )
 
 
@@ -206,7 +191,7 @@ def _card(title: str, html: str) -> str:
 def _text_card(result: Comparison, kind: str, sample: int) -> str:
     this = result.score(kind, THIS_KEY, sample)
     pieces = result.pieces.query("kind == @kind and sample == @sample")
-    said = f"ψ = {_signed(this['psi'])}, p = {probability(this['p_value'], this['log10_p'])}"
+    said = f"ψ = {signed(this['psi'])}, p = {probability(this['p_value'], this['log10_p'])}"
     title = f'{_title(result.question, kind, sample)} <span style="font-weight:400;{_QUIET}">{said}</span>'
     return _card(title, tokens(pieces, this["psi"]))
 
@@ -218,7 +203,7 @@ def _score_table(scores: pd.DataFrame, level: float) -> str:
     for _, row in scores.sort_values(["kind", "key", "sample"], ascending=[False, True, True]).iterrows():
         number = f" {row['sample'] + 1}" if several else ""
         detected = "detected" if row["p_value"] <= level else "–"
-        cells = (row["kind"] + number, row["key"], _signed(row["psi"]), probability(row["p_value"], row["log10_p"]), detected)
+        cells = (row["kind"] + number, row["key"], signed(row["psi"]), probability(row["p_value"], row["log10_p"]), detected)
         weight = "600" if (row["kind"], row["key"]) == (WATERMARKED, THIS_KEY) else "400"
         body += "<tr>" + "".join(f'<td style="{_CELL};font-weight:{weight}">{escape(cell)}</td>' for cell in cells) + "</tr>"
     return f'<table style="border-collapse:collapse;background:none;font-size:inherit"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'

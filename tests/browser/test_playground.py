@@ -38,6 +38,10 @@ assert panel.testing.output.value == "" and panel.verdict is None
 panel.test.click()
 panel.wait()
 assert panel.testing.message.value == "" and panel.verdict.n_windows > 1, panel.testing.message.value
+assert "What to expect" in panel.testing.output.value and "Given the 1 text you tested before" in panel.testing.output.value
+panel.share.value = 0.3
+panel.wait()
+assert panel.edited.share == 0.3 and "30% of the tokens" in panel.editing.output.value, panel.editing.message.value
 
 shown = panel.writing.output.value
 panel.prompt.value = "  "
@@ -136,8 +140,14 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     panel.get_by_role("button", name=re.compile("Test$")).click()
     expect(panel.get_by_text("Negative control, a wrong key: p =")).to_be_visible(timeout=PATIENCE)
     panel.screenshot(path=tmp_path / "tested.png")
+    share = panel.locator(".widget-slider").filter(has_text="Share edited").locator(".noUi-handle")
+    share.focus()
+    expect(share).to_have_attribute("aria-label", "Share edited")
+    page.keyboard.press("ArrowRight")
+    expect(panel.get_by_text("substitute at random, 15% of the tokens: p =")).to_be_visible(timeout=PATIENCE)
+    panel.screenshot(path=tmp_path / "edited.png")
     panel.get_by_role("button", name="New secret key").click()
-    expect(panel.get_by_text("From earlier settings. Changed since: key.")).to_have_count(2)
+    expect(panel.get_by_text("From earlier settings. Changed since: key.")).to_have_count(3)
 
 
 @pytest.mark.browser

@@ -1,15 +1,19 @@
 """The playground's session: what it computes is what the library computes, and the model is the base model after whatever happens."""
 
 import threading
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 import torch
+from scipy.stats import norm
 
-from gaussmark_lib import errors, generate, models, perturb, score, stats
-from gaussmark_lib.experiments import playground
+from gaussmark_lib import corrupt, errors, generate, joint, models, perturb, score, stats
+from gaussmark_lib.experiments import asked, playground
+from gaussmark_lib.experiments.played import EDIT_SEED, EDITS
 from gaussmark_lib.experiments.playground import PLAIN, THIS_KEY, WATERMARKED, WRONG_KEY, Question, Session, StoppedError
 from gaussmark_lib.perturb import Key, Watermark
 
@@ -120,6 +124,105 @@ def test_any_text_is_tested_with_and_without_its_prompt(session: Session):
         assert verdict.scores["key"].tolist() == [THIS_KEY, WRONG_KEY]
         assert "".join(verdict.pieces["text"]) == text
     assert known.scores["psi"][0] != unknown.scores["psi"][0]
+
+
+def test_a_question_s_verdict_knows_the_power_at_its_sigma(session: Session):
+    """Φ(σ‖G‖ − τ) by hand, and as ``gaussmark detect`` says it; p is that of the test alone."""
+    key, text, shares = Key.from_seed(1), " returns a value.", []
+    verdict = session.ask(text, ASKED, key, "The function", lambda what, share: shares.append(share))
+    [found] = score.gradients(session.lm.model, [session.lm.prompt("The function")], [session.lm.encode(text)], Watermark(WEIGHT, 1.0))
+    assert verdict.sigma == session.sigma(WEIGHT, ASKED.n_tokens, ASKED.psi)
+    assert verdict.power(0.05) == pytest.approx(norm.cdf(verdict.sigma * found.norm - norm.isf(0.05)), rel=1e-4)
+    assert verdict.power(0.5) > verdict.power(0.05)
+    pd.testing.assert_frame_equal(verdict.scores, session.test(text, WEIGHT, key, "The function").scores)
+    assert shares == sorted(shares)
+    with pytest.raises(errors.InvalidWatermarkError, match="with its σ"):
+        session.test(text, WEIGHT, key).power(0.05)
+
+
+TEXTS = [
+    (" returns a value.", "The function"),
+    (" returns a list.", ""),
+    (" returns a value.", "A list of"),
+    (" values", "The"),
+    (" returns a list.", ""),
+]
+
+
+def answers(session: Session, key: Key, weight: str = WEIGHT, texts=TEXTS) -> list:
+    """What is given after each text, at a σ that changes from text to text."""
+    return [session.ask(text, replace(ASKED, weight=weight, psi=1.0 + i), key, before).given for i, (text, before) in enumerate(texts)]
+
+
+def test_texts_tested_one_after_another_are_a_sequence(session: Session):
+    """The same as ``joint.sequence`` by hand, another key or weight in between or not."""
+    key, other = Key.from_seed(1), WEIGHT.replace("down", "up")
+    found = answers(session, key, texts=TEXTS[:2])
+    assert answers(session, Key.from_seed(7))[0].n_before == answers(session, key, other)[0].n_before == 0
+    found += answers(session, key, texts=TEXTS[2:])
+    lm = session.lm
+    prompts, responses = [lm.prompt(before) if before else [] for _, before in TEXTS], [lm.encode(text) for text, _ in TEXTS]
+    wanted = joint.sequence(lm.model, prompts, responses, Watermark(WEIGHT, 0.37), [key])
+    assert [given.repeats for given in found] == wanted["repeats"].tolist() == [-1, -1, 0, -1, 1]
+    np.testing.assert_allclose([given.p_value for given in found], wanted["p_given"], rtol=1e-3)
+    np.testing.assert_allclose([given.innovation for given in found], wanted["innovation"], atol=1e-3)
+    assert [given.n_before for given in found] == [given.n_known for given in found] == [0, 1, 2, 3, 4]
+    alone = session.test(*TEXTS[3][:1], WEIGHT, key, "The").scores["p_value"][0]
+    assert found[3].p_value != pytest.approx(alone, rel=0.01), "what was known is taken off"
+
+
+def test_a_stopped_test_is_not_counted(session: Session):
+    def stop(what: str, share: float) -> None:
+        if what == "looking at each token":
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        session.ask("some words", ASKED, Key.from_seed(1), "", stop)
+    assert session.ask("some words", ASKED, Key.from_seed(1)).given.n_before == 0
+
+
+def test_a_memory_is_bounded(session: Session):
+    """Beyond its room a text is not remembered, and that is told."""
+    d = theta(session).numel()
+    session._asked = asked.Asked(budget=asked.MOST * 4 * d)  # of one text
+    found = answers(session, Key.from_seed(1), texts=[("one", ""), ("other words", ""), ("a third", "")])
+    assert [(given.n_before, given.n_known) for given in found] == [(0, 0), (1, 1), (2, 1)]
+
+
+def test_the_key_used_longest_ago_is_forgotten(session: Session):
+    def n_before(seed: int) -> int:
+        [given] = answers(session, Key.from_seed(seed), texts=[("one", "")])
+        return given.n_before
+
+    assert [n_before(seed) for seed in range(asked.MOST)] == [0] * asked.MOST
+    assert [n_before(0), n_before(asked.MOST)] == [1, 0]
+    assert [n_before(0), n_before(1)] == [2, 0]
+    assert len(session._asked._states) == asked.MOST
+
+
+@pytest.mark.parametrize("how", EDITS)
+def test_an_edited_text_is_corrupted_and_tested_by_the_library(session: Session, how: str):
+    key, text, before = Key.from_seed(1), " returns a value and a list.", "The function"
+    verdict = session.ask(text, ASKED, key, before)
+    edited = session.edited(verdict, how, 0.3, key)
+    prompts, responses = [session.lm.prompt(before)], [session.lm.encode(text)]
+    _, changed = corrupt.named(session.lm)[how](prompts, responses, 0.3, EDIT_SEED)
+    assert changed != responses
+    wanted = score.score(session.lm.model, prompts, changed, Watermark(WEIGHT, 1.0), [key, session.wrong_key])
+    np.testing.assert_allclose(edited.after.scores["psi"], wanted["psi"], rtol=1e-4, atol=1e-5)
+    assert edited.after.text == session.lm.decode(changed[0])
+    assert (edited.before, edited.how, edited.share) == (verdict, how, 0.3)
+    assert session.ask("other", ASKED, key).given.n_before == 1, "an edited text is not one that was asked about"
+
+
+def test_no_edit_changes_nothing_and_bad_ones_are_refused(session: Session):
+    key = Key.from_seed(1)
+    verdict = session.test("some words " * 8, WEIGHT, key)  # in windows
+    same = session.edited(verdict, EDITS[0], 0.0, key).after
+    pd.testing.assert_frame_equal(same.scores, verdict.scores)
+    for how, share in (("turn", 0.1), (EDITS[0], 1.5)):
+        with pytest.raises(errors.CorruptionError, match="expected"):
+            session.edited(verdict, how, share, key)
 
 
 def test_one_token_is_tested(session: Session):

@@ -17,11 +17,13 @@ from matplotlib.figure import Figure
 from gaussmark_lib import models, paths, perturb
 from gaussmark_lib.errors import DegenerateScoreError, UnknownWeightError
 from gaussmark_lib.experiments import drafts
+from gaussmark_lib.experiments.played import Given, Verdict
 from gaussmark_lib.experiments.playground import Question, Session
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import playground as plots
 from gaussmark_lib.runs import parameters, presets
 from gaussmark_lib.widgets import Panel, keyboard, render
+from gaussmark_lib.widgets.words import earlier, expectation
 from gaussmark_lib.widgets.worker import Worker
 
 ASKED = Question("The function", tiny_lm.WEIGHT, psi=2.0, n_tokens=10)
@@ -351,8 +353,8 @@ def test_a_verdict_goes_with_its_text(panel: Panel, name: str):
 
 
 def test_a_text_that_changes_while_it_is_tested_has_no_verdict(panel: Panel, monkeypatch: pytest.MonkeyPatch):
-    work, real = Blocked(), panel.session.test
-    monkeypatch.setattr(panel.session, "test", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
+    work, real = Blocked(), panel.session.ask
+    monkeypatch.setattr(panel.session, "ask", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
     panel.text.value = "Some words"
     panel.test.click()
     work.begun.wait(60)
@@ -377,7 +379,7 @@ def test_inputs_that_change_during_work_make_its_result_old(panel: Panel, monkey
 
 def test_testing_has_its_own_progress_and_stop(panel: Panel, monkeypatch: pytest.MonkeyPatch):
     work = Blocked()
-    monkeypatch.setattr(panel.session, "test", lambda *given: work(given[-1]))
+    monkeypatch.setattr(panel.session, "ask", lambda *given: work(given[-1]))
     panel.text.value = "Some words"
     panel.test.click()
     work.begun.wait(60)
@@ -396,6 +398,143 @@ def test_a_long_text_is_tested(panel: Panel):
     panel.wait()
     assert panel.testing.message.value == ""
     assert "180 tokens in 4 windows" in panel.testing.output.value
+
+
+def test_says_the_power_to_expect(panel: Panel):
+    for psi, text, said in ((8, "abcdefgh " * 6, "detected at level 0.05 with probability"), (0.5, "xy", "too short to tell")):
+        panel.psi.value, panel.text.value = psi, text
+        panel.test.click()
+        panel.wait()
+        assert said in panel.testing.output.value
+        assert "What to expect" in panel.testing.output.value
+    assert f"σ = {panel.verdict.sigma:.3g}" in panel.testing.output.value
+    assert panel.testing.note.value == ""
+    panel.psi.value = 3
+    assert "Changed since: wanted ψ." in panel.testing.note.value, "its power is of another σ"
+
+
+@pytest.fixture
+def tested(panel: Panel) -> Panel:
+    panel.text.value = "abcdefgh " * 3
+    panel.test.click()
+    panel.wait()
+    return panel
+
+
+def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.MonkeyPatch):
+    assert not tested.share.continuous_update
+    for control, value in ((tested.share, 0.3), (tested.how, "delete at random")):
+        control.value = value
+        tested.wait()
+        assert tested.error is None
+        assert (tested.edited.share, tested.edited.how) == (tested.share.value, tested.how.value)
+        html = unescape(tested.editing.output.value)
+        for row in (tested.verdict.row("this key"), tested.edited.after.row("this key")):
+            assert f"p = {row['p_value']:.2g} (ψ = {row['psi']:.2f}, {row['n_tokens']} tokens)".replace("-", "−") in html
+        assert "30% of the tokens" in html
+    assert tested.edited.after.row("this key")["n_tokens"] == 19
+    assert tested.editing.note.value == tested.editing.message.value == ""
+    monkeypatch.setattr(models, "load", lambda name: tested.session.lm)
+    exec(code_of(tested.editing.output.value), editing := {})
+    assert editing["scores"]["psi"][0] == pytest.approx(tested.edited.after.row("this key")["psi"], abs=1e-4)
+
+
+def test_an_edit_needs_a_test(panel: Panel):
+    panel.share.value = 0.2
+    assert "press Test first" in panel.editing.message.value
+    panel.text.value = "abcdefgh"
+    panel.test.click()
+    panel.wait()
+    assert panel.editing.message.value == ""
+    panel.new_key.click()
+    panel.edit.click()
+    assert "press Test first" in panel.editing.message.value
+    assert panel.edited is None
+
+
+def test_an_edited_text_of_earlier_settings_says_so(tested: Panel):
+    tested.edit.click()
+    tested.wait()
+    fresh = tested.editing.output.value
+    tested.editing.doing.observe(lambda change: tested.editing.stop.click() if change["new"] else None, "value")
+    tested.share.value = 0.4  # begins, and is stopped
+    tested.wait()
+    assert "Stopped" in tested.editing.message.value
+    assert tested.edited.share == 0.1
+    assert tested.editing.output.value == render.dimmed(fresh)
+    assert "Changed since: share edited." in tested.editing.note.value
+    tested.psi.value = 7
+    assert "Changed since: wanted ψ, share edited." in tested.editing.note.value
+    tested.text.value = "other"
+    assert tested.edited is None
+    assert tested.editing.output.value == tested.editing.note.value == tested.editing.message.value == ""
+
+
+def test_a_text_that_changes_while_it_is_edited_is_not_shown(tested: Panel, monkeypatch: pytest.MonkeyPatch):
+    work, real = Blocked(), tested.session.edited
+    monkeypatch.setattr(tested.session, "edited", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
+    tested.edit.click()
+    work.begun.wait(60)
+    assert (tested.editing.doing.value, tested.testing.doing.value) == ("working", "")
+    tested.text.value = "Other words"
+    work.go.set()
+    tested.wait()
+    assert "text has changed" in tested.editing.message.value
+    assert tested.editing.output.value == ""
+
+
+def test_says_what_is_new_after_the_texts_before(panel: Panel):
+    def said(text: str) -> str:
+        panel.text.value = text
+        panel.test.click()
+        panel.wait()
+        return unescape(panel.testing.output.value)
+
+    assert "tested before" not in said("abcdefgh")
+    second = said("Some other words")
+    assert "Given the 1 text you tested before with this key and weight: p = " in second
+    assert second.index("This key:") < second.index("Given the 1 text") < second.index("What to expect")
+    again = said("abcdefgh")
+    assert "it is text 1 of the 2 texts you tested before" in again
+    assert f"p = {panel.verdict.given.p_value:.2g}." in again
+    panel.new_key.click()
+    assert "you tested before" not in said("abcdefgh "), "a new key begins anew"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Given(0, 0, 0.5, 0.0, -1), ""),
+        (Given(2, 2, 0.01, 2.3, -1), "Detected at level 0.05 by what is new"),
+        (Given(2, 2, 0.5, 0.0, -1), "Not detected at level 0.05 by what is new"),
+        (Given(9, 4, 0.5, 0.0, -1), "There was room to remember 4 of them"),
+        (Given(2, 2, 1.0, float("nan"), -1), "nothing in it is new"),
+        (Given(2, 2, 0.0, 40.0, 1), "text 2 of the 2 texts"),
+    ],
+)
+def test_earlier_texts_in_words(given: Given, said: str):
+    assert said in earlier(given)
+    assert bool(earlier(given)) == bool(given.n_before)
+
+
+def verdict(p_value: float, grad_norm: float) -> Verdict:
+    this = {"key": "this key", "psi": 0.0, "p_value": p_value, "log10_p": np.log10(p_value), "grad_norm": grad_norm, "n_tokens": 9}
+    return Verdict("x", "", tiny_lm.WEIGHT, "0", 1, pd.DataFrame([this]), pd.DataFrame(), ASKED, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("p_value", "grad_norm", "said"),
+    [
+        (0.3, 100.0, "above 0.99"),
+        (0.3, 10.0, "about 0.26 (σ = 0.1). At this σ, this text is too short to tell."),
+        (0.01, 10.0, "about 0.26 (σ = 0.1). At this σ, such a text is mostly too short to tell."),
+        (0.3, 20.0, "about 0.64 (σ = 0.1)."),
+    ],
+)
+def test_power_in_words(p_value: float, grad_norm: float, said: str):
+    sentence = expectation(verdict(p_value, grad_norm))
+    assert said in sentence
+    assert ("too short" in sentence) == ("too short" in said)
 
 
 def code_of(html: str) -> str:
