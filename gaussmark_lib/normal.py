@@ -69,8 +69,8 @@ def standard_normal(seed: int, n: int, scale: float = 1.0, dtype: type[np.floati
     if checks.whole(n, "n", StatisticsError, least=0) > MOST:
         raise StatisticsError(f"n: expected at most {MOST:,} numbers, got {checks.shown(n)}")
     checks.positive(scale, "scale")
-    if n >= LARGE and torch.cuda.is_available():
-        return _on_gpu(seed, n, scale, dtype, torch.device("cuda"))
+    if n >= LARGE and torch.cuda.is_available() and (found := _on_gpu(seed, n, scale, dtype, torch.device("cuda"))) is not None:
+        return found
     bits = np.random.Philox(key=seed)
     del seed  # a secret, which no traceback shows
     out, starts = np.empty(n, dtype), range(0, n, SPAN)
@@ -98,13 +98,17 @@ def _fill(span: Float[np.ndarray, " n"], bits: np.random.Philox, start: int, sca
         part[:] = z
 
 
-def _on_gpu(seed: int, n: int, scale: float, dtype: type[np.floating], device: torch.device) -> Float[np.ndarray, " n"]:
-    out = np.empty(n, dtype)
-    for start in range(0, n, GPU_CHUNK):
-        part = torch.from_numpy(out[start : start + GPU_CHUNK])
-        k = (philox(seed, start // 4, len(part), device) >> 12) & ((1 << 52) - 1)
-        part.copy_(_quantile(_uniform(k.double())).mul_(scale))
-    return out
+def _on_gpu(seed: int, n: int, scale: float, dtype: type[np.floating], device: torch.device) -> Float[np.ndarray, " n"] | None:
+    """None where the GPU has no room: the processor makes them then, and no error shows what depends on the secret."""
+    try:
+        out = np.empty(n, dtype)
+        for start in range(0, n, GPU_CHUNK):
+            part = torch.from_numpy(out[start : start + GPU_CHUNK])
+            k = (philox(seed, start // 4, len(part), device) >> 12) & ((1 << 52) - 1)
+            part.copy_(_quantile(_uniform(k.double())).mul_(scale))
+        return out
+    except (RuntimeError, MemoryError):  # torch.OutOfMemoryError is a RuntimeError
+        return None
 
 
 def _uniform(k: Numbers) -> Numbers:

@@ -333,6 +333,7 @@ def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int], w
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_shell_may_have_closed_the_standard_streams(tmp_path):
     """No file gets their numbers, and what is said is said to nobody."""
     Key.from_seed(1).save(tmp_path / "key.json")

@@ -48,6 +48,19 @@ def test_numbers_of_tensors_are_those_of_numpy(monkeypatch, chunk):
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
+def test_a_gpu_without_room_leaves_the_work_to_the_processor(monkeypatch):
+    """An error there would hold what the key is made of."""
+
+    def full(*_):
+        raise torch.OutOfMemoryError("of a GPU")
+
+    expected = normal.standard_normal(7, 1000)
+    monkeypatch.setattr(normal, "philox", full)
+    monkeypatch.setattr(normal, "LARGE", 10)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    np.testing.assert_array_equal(normal.standard_normal(7, 1000), expected)
+
+
 def test_scale_and_dtype_round_once():
     z = normal.standard_normal(7, 5000)
     scaled = normal.standard_normal(7, 5000, 0.3, np.float32)
