@@ -84,12 +84,11 @@ def checked(model: PreTrainedModel, prompts: tokens.Texts, n_tokens: int, top_p:
     return prompts
 
 
-def uniform(seed: int, n_rows: int, n_tokens: int) -> Float[np.ndarray, "rows tokens"]:
-    """The uniform numbers that rows are sampled with: each row's are a function of (seed, row) alone."""
-    checks.whole(seed, "seed", least=0)
-    checks.whole(n_rows, "n_rows")
-    checks.whole(n_tokens, "n_tokens")
-    return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(n_rows)])
+def uniform(seed: int, n_rows: int, n_tokens: int, *, first: int = 0) -> Float[np.ndarray, "rows tokens"]:
+    """The uniform numbers that rows are sampled with, from row ``first`` on: each row's are a function of (seed, row) alone."""
+    for value, name, least in ((seed, "seed", 0), (n_rows, "n_rows", 1), (n_tokens, "n_tokens", 1), (first, "first", 0)):
+        checks.whole(value, name, least=least)
+    return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in range(first, first + n_rows)])
 
 
 def continued(

@@ -237,7 +237,11 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"model": MODEL, "prompts": X, "n_tokens": 2, "top_p": 1.0, "temperature": 1.0, "batch_size": 1},
                 {"model": "model", "prompts": "texts", "n_tokens": "count", "top_p": "positive", "temperature": "numbers", "batch_size": "count"},
             ),
-            door(generate.uniform, {"seed": 0, "n_rows": 2, "n_tokens": 3}, {"seed": "seed", "n_rows": "count", "n_tokens": "count"}),
+            door(
+                generate.uniform,
+                {"seed": 0, "n_rows": 2, "n_tokens": 3, "first": 1},
+                {"seed": "seed", "n_rows": "count", "n_tokens": "count", "first": "seed"},
+            ),
             door(
                 generate_many.sample,
                 {"model": MODEL, "prompts": X, "cells": [(WM, KEY), None], "n_tokens": 2},

@@ -166,7 +166,8 @@ def _writing(arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
         ready = {row: ids for row, ids in prompts.items() if not isinstance(ids, str)}
         texts: list[list[int]] = []
         if ready:
-            uniforms = generate.uniform(arguments.seed, batch[-1].row + 1, n)[list(ready)]
+            first, last = min(ready), max(ready)
+            uniforms = generate.uniform(arguments.seed, last - first + 1, n, first=first)[[row - first for row in ready]]
             texts = generate.continued(model, list(ready.values()), uniforms, *options, on_step=lambda *_: advance(len(ready)))
         found = dict(zip(ready, generate.cut(model, texts) if arguments.until_end else texts, strict=True))
         rows = []

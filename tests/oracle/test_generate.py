@@ -99,6 +99,10 @@ def test_every_step_draws_from_the_model_itself(architecture):
             assert response[t] == 0 or cumulative[response[t] - 1] < luck[t] + 1e-5
 
 
+def test_rows_that_begin_later_have_the_same_uniform_numbers():
+    assert (generate.uniform(3, 4, 6, first=5) == generate.uniform(3, 9, 6)[5:]).all()
+
+
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_under_a_watermark_the_text_is_that_of_the_model_with_the_sum_in_place(architecture):
     model, weight, key = tiny_models.build(architecture), tiny_models.ONE_WEIGHT[architecture], Key.from_seed(1)
