@@ -15,6 +15,7 @@ from gaussmark_lib.errors import GaussMarkError
 REFUSED, FAILED, PARTLY, INTERRUPTED = 2, 1, 3, 130  # exit codes; 0 is success
 COMMAND, ACTION = "COMMAND", "ACTION"  # how usage calls them
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # what moves a terminal's cursor, or turns a line's direction
+LONGEST_TEXT = 1 << 26  # characters, and bytes of a line of JSON: what never ends is not read until the memory is full
 LONGEST, START = 1000, 200  # letters of a word in a message, and how many are left of a longer one
 MODEL = {"default": "doclm", "help": "base model: doclm, a folder or a hub id"}
 KEY = {"metavar": "KEY", "required": True, "help": "key file"}
@@ -95,9 +96,12 @@ def read(name: str) -> str:
     """A file's text, or standard input's, whatever encoding the terminal has."""
     try:
         with open(0 if name == "-" else name, encoding="utf-8-sig", closefd=name != "-", opener=files.opener) as file:
-            return file.read()
+            text = file.read(LONGEST_TEXT + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise GaussMarkError(f"cannot read {name!r}: {getattr(error, 'strerror', error)}; expected UTF-8 text") from None
+    if len(text) > LONGEST_TEXT:
+        raise GaussMarkError(f"cannot read {name!r}: expected a text of at most {LONGEST_TEXT:,} characters; split it")
+    return text
 
 
 def read_prompt(name: str) -> str:

@@ -9,12 +9,13 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from gaussmark_lib import checks, files
-from gaussmark_lib.cli.arguments import read, read_prompt, visible
+from gaussmark_lib.cli.arguments import LONGEST_TEXT, read, read_prompt, visible
 from gaussmark_lib.errors import GaussMarkError
 
 LINES = (".jsonl", ".jsonl.gz")
@@ -111,11 +112,20 @@ def _of_lines(name: str, field: str) -> Iterator[Item]:
     try:
         with open(0 if name == "-" else name, "rb", closefd=name != "-", opener=files.opener) as file:
             lines = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
-            for number, line in enumerate(lines, 1):
-                if line.strip():
+            for number, line in enumerate(iter(lambda: lines.readline(LONGEST_TEXT + 1), b""), 1):
+                if len(line) > LONGEST_TEXT and not line.endswith(b"\n"):
+                    yield Item(f"{name}:{number}", error=f"expected a line of at most {LONGEST_TEXT:,} bytes; split its text")
+                    _pass_over(lines)
+                elif line.strip():
                     yield _of_line(f"{name}:{number}", line, field)
     except (OSError, EOFError, zlib.error) as error:
         yield Item(f"{name}:{number + 1}", error=f"expected a whole file, but it ends here: {error}")
+
+
+def _pass_over(lines: BufferedIOBase) -> None:
+    """Reads on to the end of a line, and holds a part of it at a time."""
+    while (part := lines.readline(LONGEST_TEXT)) and not part.endswith(b"\n"):
+        pass
 
 
 def _of_line(name: str, line: bytes, field: str) -> Item:

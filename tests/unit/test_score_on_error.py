@@ -48,7 +48,7 @@ def test_good_texts_are_unaffected(model, wm, table):
     alone = score.score(model, [x for x, _ in GOOD.values()], [y for _, y in GOOD.values()], wm, KEYS)
     good = table[table["text"].isin(GOOD)]
     assert good["error"].isna().all()
-    np.testing.assert_allclose(good[VALUES], alone[VALUES], rtol=1e-4)
+    np.testing.assert_allclose(good[VALUES], alone[VALUES], rtol=1e-4, atol=2e-5)
     assert good["n_tokens"].tolist() == alone["n_tokens"].tolist()
 
 

@@ -15,7 +15,7 @@ from command_lines import Terminal, lines
 from tqdm import tqdm
 
 from gaussmark_lib import cli, joint, models, perturb, score, stats, tracing
-from gaussmark_lib.cli import answers, inputs, scoring
+from gaussmark_lib.cli import answers, arguments, inputs, scoring
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tracing.windows import windows
@@ -55,7 +55,7 @@ def test_a_long_text_is_tested_in_windows(lm, keys, capsys, tmp_path):
     code, rows, _ = detect(capsys, "--key", keys[0], "--key", keys[1], "--text", long, "--json")
     assert code == 0
     assert [row["windows"] for row in rows] == [len(prompts)] * 2 == [4] * 2
-    np.testing.assert_allclose([row["psi"] for row in rows], wanted["psi"], rtol=1e-4)
+    np.testing.assert_allclose([row["psi"] for row in rows], wanted["psi"], rtol=0, atol=2e-5)
     assert rows[0]["n_tokens"] == len(lm.encode(long))
     assert 0 < rows[0]["control_p_value"] < 1
 
@@ -93,6 +93,22 @@ def test_broken_lines_are_told_by_number_and_the_others_are_scored(lm, keys, tmp
     for number in BROKEN:
         assert f"gaussmark: {file}:{number}: expected" in err
     assert "3 texts scored, 6 could not be" in err
+
+
+def test_a_text_or_a_line_without_an_end_is_not_read_until_the_memory_is_full(tmp_path, monkeypatch):
+    for module in (arguments, inputs):
+        monkeypatch.setattr(module, "LONGEST_TEXT", 40)
+    rows = ['{"text": "a"}', '{"text": "%s"}' % ("b" * 28), '{"text": "%s"}' % ("c" * 29), '{"text": "%s"}' % ("d" * 200), '{"text": "e"}']
+    with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
+        file.write("\n".join(rows))
+    found = list(inputs.items([str(tmp_path / "rows.jsonl.gz")]))
+    assert [len(row) for row in rows[1:3]] == [40, 41]
+    assert [item.text[:1] for item in found] == ["a", "b", "", "", "e"]
+    assert [item.name.rpartition(":")[2] for item in found] == ["1", "2", "3", "4", "5"]
+    assert [item.error for item in found] == [None, None, *["expected a line of at most 40 bytes; split its text"] * 2, None]
+    (tmp_path / "one.txt").write_text("x" * 41)
+    with pytest.raises(GaussMarkError, match="expected a text of at most 40 characters"):
+        list(inputs.items([str(tmp_path / "one.txt")]))
 
 
 def test_files_folders_zipped_lines_and_prompts(lm, keys, tmp_path, capsys):
