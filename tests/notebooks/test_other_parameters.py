@@ -128,7 +128,7 @@ OTHER = {
         "n_generated": 8,
         "column": [0.5, 1.0],
     },
-    "11_playground": {"seed": 1, "n_tokens": 40, "n_samples": 1},
+    "11_playground": {"seed": 1, "model_dtype": "bfloat16", "n_tokens": 40, "n_samples": 1},
     "12_one_key_in_production": {
         "seed": 1,
         "weight": "model.layers.4.self_attn.o_proj.weight",
