@@ -21,6 +21,7 @@ LOCAL = [
     ("phi3", "model.layers.1.mlp.gate_up_proj.weight"),
     ("gpt2", "transformer.h.1.mlp.c_fc.weight"),
     ("gemma", "model.layers.1.mlp.gate_proj.weight"),
+    ("qwen2_moe", "model.layers.1.mlp.experts.down_proj[2]"),
 ]
 ELSEWHERE = [
     ("llama", "model.layers.2.self_attn.k_proj.weight"),
@@ -29,6 +30,7 @@ ELSEWHERE = [
     ("mistral", "model.layers.0.self_attn.v_proj.weight"),
     ("phi3", "model.layers.1.self_attn.qkv_proj.weight"),
     ("gpt2", "transformer.h.1.attn.c_attn.weight"),
+    ("qwen2_moe", "model.layers.0.mlp.experts.gate_up_proj[1]"),
 ]
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 2, 7)  # over a single token, attention does not depend on its query
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 6, 9, 3)
@@ -36,10 +38,10 @@ RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 6, 9, 3)
 
 def gradient_by_autograd(model, weight: str, prompt: list[int], response: list[int], k: int) -> torch.Tensor:
     """Of one token, by differentiating the parameter itself over a text that ends with the token."""
-    parameter = dict(model.named_parameters())[weight]
+    parameter = tiny_models.parameter(model, weight)
     logits = model(input_ids=torch.tensor([prompt + response[:k]])).logits[0, -1]
     [gradient] = torch.autograd.grad(logits.log_softmax(-1)[response[k]], parameter)
-    return models.linear(model, weight).oriented(gradient)
+    return models.linear(model, weight).oriented(tiny_models.part(gradient, weight))
 
 
 @pytest.mark.parametrize(("architecture", "weight"), LOCAL)
