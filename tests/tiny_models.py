@@ -61,7 +61,7 @@ WEIGHTS = {  # of each: attention and MLP, first and last block
     "qwen2_moe": [
         "model.layers.0.self_attn.o_proj.weight",
         "model.layers.0.mlp.shared_expert.up_proj.weight",
-        "model.layers.0.mlp.experts.gate_up_proj[1]",
+        "model.layers.0.mlp.experts.gate_up_proj[2]",
         "model.layers.1.mlp.experts.down_proj[2]",
         "model.layers.1.mlp.shared_expert.gate_proj.weight",
         "model.layers.1.mlp.shared_expert.down_proj.weight",
