@@ -82,6 +82,7 @@ MUTANTS = [
     Mutant("weights.py", "expert not restored", "self.part(self.stored.data).copy_(theta)", "pass"),
     Mutant("weights.py", "every position routed to the expert", "here = chosen == self.number", "here = chosen >= 0"),
     Mutant("weights.py", "routing weights forgotten", "down(self.gate(up(h))) * w", "down(self.gate(up(h))) * (w != 0)"),
+    Mutant("weights.py", "an expert computed everywhere", "h.detach().masked_fill(~here.any(-1, keepdim=True), 0)", "h.detach()"),
     Mutant("weights.py", "an expert counted twice", "(self.block(h, w) - unhooked)", "self.block(h, w)"),
     Mutant(
         "weights.py",
