@@ -4,8 +4,9 @@ The scheme, flat:
 
 ====================  ================================================================================
 ``errors``            what the library refuses, by name; ``checks``: the refusals that many functions share
-``paths`` ``files``   where the repository's folders are; files that somebody names; ``hub``: on what terms models are loaded
-``models``            language models, and the weight matrices that can carry a watermark
+``paths`` ``files``   where the repository's folders are; files that somebody names
+``weights``           the matrices that can carry a watermark: linear layers', and single experts'
+``models``            language models: on what terms they are loaded, and in what they compute
 ``tokens``            prompts and responses as checked, padded token ids
 ``texts`` ``docs``    where prompts and human texts come from; the embedded corpus
 ``normal`` ``keys``   128 secret bits → the same normal numbers on every machine; key files

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, perturb, score, tokens
+from gaussmark_lib import models, perturb, score, tokens, weights
 from gaussmark_lib.likelihood import log_softmax
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
@@ -75,13 +75,13 @@ def _whole_characters(ids: list[int], decode: Callable[[list[int]], str]) -> Ite
 
 
 def _along(
-    model: PreTrainedModel, linear: models.Linear, xi: Float[Tensor, "d_out d_in"], ids: list[int], n: int
+    model: PreTrainedModel, linear: weights.Linear, xi: Float[Tensor, "d_out d_in"], ids: list[int], n: int
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """log p of the last n tokens given what is before each, nats, and its derivative along ξ: d/dε log p_{θ+εξ} at ε = 0."""
     row = torch.tensor([ids], device=model.device)
 
     def log_p(theta: Tensor) -> Tensor:
-        logits = torch.func.functional_call(model, {linear.name: theta}, kwargs={"input_ids": row, "use_cache": False}).logits[0, -n - 1 : -1]
+        logits = torch.func.functional_call(model, linear.replaced(theta), kwargs={"input_ids": row, "use_cache": False}).logits[0, -n - 1 : -1]
         return log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
 
     theta = linear.parameter.detach()

@@ -139,10 +139,5 @@ def watermarked_rows(model: PreTrainedModel, noises: Noises, owner: Sequence[int
         moved = torch.addcmul(output.view(*x.shape[:-1], -1), sigma, torch.cat(extra))
         return moved.view(output.shape)
 
-    with perturb.marked(model, f"{len(set(owner))} keys"):
-        handles = [model.get_input_embeddings().register_forward_hook(measure), noises.linear.module.register_forward_hook(add)]
-        try:
-            yield model
-        finally:
-            for handle in handles:
-                handle.remove()
+    with perturb.marked(model, f"{len(set(owner))} keys"), model.get_input_embeddings().register_forward_hook(measure), noises.linear.hooked(add):
+        yield model

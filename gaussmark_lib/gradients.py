@@ -18,9 +18,9 @@ sums are formed, even for bfloat16); elsewhere it is more than 1e-3 times the ri
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from gaussmark_lib import checks, likelihood, models, perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.weights import Linear
 
 ROUNDING = 64  # ε: sums of a few hundred terms, and their square root
 
@@ -57,7 +58,8 @@ class TextGradient:
         if not math.isfinite(self.norm) or not math.isfinite(self.log_lik) or self.norm == 0:
             raise DegenerateScoreError(
                 f"text {self.text}: expected a finite, non-zero gradient, got ‖G‖ = {self.norm} and log-likelihood {self.log_lik};"
-                " a weight that the text does not depend on, or an overflow in this dtype (try float32)"
+                " a weight that the text does not depend on (such as an expert that none of its tokens is routed to), or an overflow in this dtype"
+                " (try float32)"
             )
         return self.G.flatten() / self.norm
 
@@ -113,7 +115,7 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def traced(linears: Sequence[models.Linear], shape: tuple[int, int]) -> Iterator[list[Call]]:
+def traced(linears: Sequence[Linear], shape: tuple[int, int]) -> Iterator[list[Call]]:
     """Inside the ``with``, each use of these layers in a pass over (texts, positions) is kept, in its order; their outputs require a gradient."""
     calls: list[Call] = []
 
@@ -134,13 +136,10 @@ def traced(linears: Sequence[models.Linear], shape: tuple[int, int]) -> Iterator
             output = output if rows is u else rows.flatten(0, 1)
         return output
 
-    handles = [linear.module.register_forward_hook(partial(keep, layer)) for layer, linear in enumerate(linears)]
-    handles += [linear.block.register_forward_hook(partial(keep_block, layer)) for layer, linear in enumerate(linears)]
-    try:
+    with ExitStack() as hooks:
+        for layer, linear in enumerate(linears):
+            hooks.enter_context(linear.hooked(partial(keep, layer), partial(keep_block, layer)))
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class Slope(NamedTuple):
@@ -154,8 +153,9 @@ def backward(log_p: Tensor, calls: Sequence[Call], *, retain_graph: bool = False
     """The slope of Σ log p for each call."""
     outputs = [call.y for call in calls] + [call.y if call.u is None else call.u for call in calls]
     found = torch.autograd.grad(log_p, outputs, torch.ones_like(log_p), retain_graph=retain_graph, materialize_grads=True)
-    n, norm = len(calls), partial(torch.linalg.vector_norm, dim=-1, dtype=log_p.dtype)
-    felt = [norm(slope) * norm(output.detach()) for slope, output in zip(found, outputs, strict=True)]
+    wide, n = reduce(torch.promote_types, [output.dtype for output in outputs], log_p.dtype), len(calls)  # some models round float64 to log p's
+    norm = partial(torch.linalg.vector_norm, dim=-1, dtype=wide)
+    felt = [(norm(slope) * norm(output.detach())).to(log_p.dtype) for slope, output in zip(found, outputs, strict=True)]
     return [Slope(g, torch.stack(both)) for g, *both in zip(found[:n], felt[:n], felt[n:], strict=True)]
 
 
@@ -195,7 +195,7 @@ class _Reading:
     """How texts are read: in batches of like length, with one forward pass per batch and one backward pass per length."""
 
     model: PreTrainedModel
-    linears: Sequence[models.Linear]
+    linears: Sequence[Linear]
     lengths: Sequence[int] | None = None
     dtype: str | torch.dtype | None = None
     batch_size: int = 8

@@ -1,11 +1,9 @@
-"""Language models and the weight matrices in them that can carry a watermark.
+"""Language models: how they are loaded, and in which arithmetic they compute.
 
-Every architecture stores a linear layer's matrix W so that y = W·x, with W of shape (d_out, d_in), except GPT-2's ``Conv1D``,
-which stores Wᵀ. :func:`linear` hides the difference: noise and gradients are (d_out, d_in) everywhere in this library.
+Files of models are loaded without code of theirs, and from the model hub only if it answers within seconds: the hub's own client tries every file
+six times and sleeps in between, which takes most of a minute without a network. What in a model can carry a watermark is said in ``weights``.
 """
 
-import difflib
-import hashlib
 import math
 import os
 import re
@@ -16,15 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from huggingface_hub import constants
+from huggingface_hub.utils import get_session
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging
 
-from gaussmark_lib import checks, hub, tokens
+from gaussmark_lib import checks, tokens
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
 from gaussmark_lib.paths import DATA
+from gaussmark_lib.weights import linear, watermarkable
 
+PATIENCE = 5  # seconds that the hub has to answer
 EMBEDDED = "doclm"
 _IN_BLOCK = re.compile(r"(.+?)\.(\d+)\.")  # a stack of blocks, and a block's number in it
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -55,37 +55,6 @@ class LM:
         return self.tokenizer.encode(text)
 
 
-@dataclass(frozen=True)
-class Linear:
-    """One linear layer's matrix. ``parameter`` may be stored transposed; ``oriented`` turns (d_out, d_in) into its layout and back.
-
-    ``block`` is the module that the layer is a part of: an attention, an MLP, or the model itself.
-    """
-
-    name: str
-    module: nn.Module
-    parameter: nn.Parameter
-    transposed: bool
-    block: nn.Module
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.parameter.shape
-        return (columns, rows) if self.transposed else (rows, columns)
-
-    def oriented(self, matrix: Tensor) -> Tensor:
-        return matrix.T if self.transposed else matrix
-
-    def value(self) -> Float[Tensor, "d_out d_in"]:
-        """θ itself, detached; shares memory with the model."""
-        return self.oriented(self.parameter.detach())
-
-    def sha256(self) -> str:
-        """Of the values rounded to bfloat16, so that a model is the same base in every precision that it is loaded in."""
-        rounded = self.value().to(torch.bfloat16).cpu().contiguous()
-        return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
-
-
 def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", device: str | None = None, revision: str | None = None) -> LM:
     """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id, ready to generate and score. No code of a model is ever run.
 
@@ -109,19 +78,19 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
             f"no model at {local}: expected a folder with config.json and *.safetensors. models.load('{EMBEDDED}') needs no download"
         )
     source = local if is_local else source
-    terms = {"revision": revision, **hub.terms(local=is_local)}
+    terms = {"revision": revision, **hub_terms(local=is_local)}
     strict = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **terms)
-        with hub.quiet() if is_local else nullcontext():
+        with _quiet() if is_local else nullcontext():
             model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **strict, dtype=dtype)
     except Exception as error:  # a broken checkpoint fails in as many ways as there are libraries below
-        raise InvalidModelError(hub.why_not_loaded(str(name), is_local, error)) from error
+        raise InvalidModelError(_why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
             first = sorted(map(str, info[kind]))[:5]
             raise InvalidModelError(f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}: {first}")
-    hub.check_finite(model, str(name))
+    _check_finite(model, str(name))
     return LM(model.to(device).eval(), tokenizer, str(name))
 
 
@@ -189,21 +158,6 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
             p.data = data
 
 
-def watermarkable(model: PreTrainedModel) -> list[str]:
-    """Full names of the weights that can carry a watermark: matrices of linear layers, not shared with another layer."""
-    return list(_linears(model))
-
-
-def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
-    tokens.check_model(model)
-    uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
-    return {
-        f"{name}.weight": module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module.weight.ndim == 2 and min(module.weight.shape) > 1 and uses[id(module.weight)] == 1
-    }
-
-
 def default_weight(model: PreTrainedModel, *, block: int | None = None, small: bool = False) -> str:
     """The weight that an experiment takes where none is named.
 
@@ -216,7 +170,7 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     Raises:
         UnknownWeightError: no such block, or no matrix that could carry a watermark.
     """
-    places = {name: match for name in _linears(model) if (match := _IN_BLOCK.match(name))}
+    places = {name: match for name in watermarkable(model) if (match := _IN_BLOCK.match(name))}
     stack = next(iter(Counter(match[1] for match in places.values()).most_common(1)), ("", 0))[0]
     blocks = sorted({int(match[2]) for match in places.values() if match[1] == stack})
     number = len(blocks) * 2 // 3 if block is None else block
@@ -229,21 +183,56 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     return max(inside, key=lambda layer: (layer.shape[0] == hidden, layer.shape[1])).name
 
 
-def linear(model: PreTrainedModel, weight: str) -> Linear:
-    """The layer that owns a weight, by the weight's full name; UnknownWeightError if none does, or the weight cannot carry a watermark."""
-    linears = _linears(model)
-    if not isinstance(weight, str):
-        raise UnknownWeightError(f"weight: expected the name of a weight, such as {next(iter(linears), None)!r}, got {checks.shown(weight)}")
-    if weight in linears:
-        module = linears[weight]
-        block = model.get_submodule(weight.removesuffix(".weight").rpartition(".")[0])
-        return Linear(weight, module, module.weight, isinstance(module, Conv1D), block)
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    near = ", ".join(difflib.get_close_matches(weight, list(linears), n=3, cutoff=0.4)) or ", ".join(list(linears)[:3])
-    if weight not in parameters:
-        raise UnknownWeightError(
-            f"no weight {weight!r} in this model; the nearest names are: {near}. models.watermarkable(model) lists all {len(linears)}"
-        )
-    shape = tuple(parameters[weight].shape)
-    reason = "it is not 2-D" if len(shape) != 2 else "it is shared with another layer, a single row, or not the matrix of a linear layer"
-    raise UnknownWeightError(f"{weight} of shape {shape} cannot carry the watermark: expected a linear layer's own matrix, but {reason}. Try: {near}")
+def hub_reachable() -> bool:
+    """True if the hub (or the mirror named by ``HF_ENDPOINT``) answers at all; False with ``HF_HUB_OFFLINE=1``."""
+    try:
+        get_session().head(constants.ENDPOINT, timeout=PATIENCE)
+    except Exception:  # its kind depends on the HTTP library below, and on the proxy
+        return False
+    return True
+
+
+def hub_terms(*, local: bool = False) -> dict[str, bool]:
+    """What every ``from_pretrained`` of this library is told. A model's own Python is never run, whatever its files or the terminal say."""
+    return {"local_files_only": local or not hub_reachable(), "trust_remote_code": False}
+
+
+def reason(error: Exception) -> str:
+    """Why a model's files could not be loaded, in one line."""
+    if "trust_remote_code" in str(error):
+        return "it needs Python code of its own (auto_map in its json files), which is never run; expected an architecture that transformers has"
+    return first_line(error)
+
+
+def _why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
+    if is_local:
+        expected = "Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
+        return f"cannot read the model in {name}: {reason(error)}. {expected}"
+    return (
+        f"cannot get {name!r} from the model hub: {reason(error)}. Check the name and the network"
+        " (a gated model also needs your hub token); models.load('doclm') needs no network"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar of transformers while a local file is read."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the error's kind where it has none: clients of the hub write pages."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _check_finite(model: PreTrainedModel, name: str) -> None:
+    """InvalidModelError for a checkpoint with a weight that is not finite."""
+    for weight, parameter in model.named_parameters():
+        if bad := int((~torch.isfinite(parameter)).sum()):
+            raise InvalidModelError(f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight}; the checkpoint is damaged")

@@ -126,15 +126,13 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 def moved(model: PreTrainedModel, wm: Watermark, xi: Float[Tensor, "d_out d_in"], *, by: str = "a given noise") -> Iterator[PreTrainedModel]:
     """Inside the ``with``, the weight is θ + ξ for any ξ, :func:`rounded`, and the model is :func:`marked`. Only here is a weight exchanged."""
     wm = placed(model, wm)
-    linear = wm.linear
     with marked(model, by):
-        theta, (sum_, sigma_carried) = linear.parameter.data, rounded(wm, xi)
+        sum_, sigma_carried = rounded(wm, xi)
         setattr(model.config, _MARK, {"key_id": by, "weight": wm.weight, "sigma_carried": sigma_carried})  # what save_pretrained writes
         try:
-            linear.parameter.data = sum_
-            yield model
+            with wm.linear.holding(sum_):
+                yield model
         finally:
-            linear.parameter.data = theta
             delattr(model.config, _MARK)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from datasets import Dataset
 
-from gaussmark_lib import checks, docs, hub, tokens
+from gaussmark_lib import checks, docs, models, tokens
 from gaussmark_lib.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -146,11 +146,11 @@ def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
     if n is None:
         raise CorpusError("c4 has 14 million texts: say how many (n=…)")
     try:
-        if not hub.reachable():
+        if not models.hub_reachable():
             raise ConnectionError("the hub cannot be reached")
         stream = load_dataset("allenai/c4", "realnewslike", split="validation" if split == "heldout" else split, streaming=True)
         long_enough = ({"text": row["text"], "source": row["url"]} for row in stream if len(row["text"]) >= min_chars)
         yield from islice(long_enough, n)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = hub.first_line(error)
+        reason = models.first_line(error)
         raise CorpusError(f"cannot read allenai/c4: {reason}. Without a network, texts.load('docs') or a .jsonl file works") from error

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, models, rank_reduce
+from gaussmark_lib import checks, rank_reduce, weights
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError, UnknownWeightError
 
 
@@ -20,7 +20,8 @@ class Watermark:
     """Where the noise goes and how strong it is; public, unlike the key.
 
     Args:
-        weight: full name of a linear layer's matrix, e.g. ``"model.layers.4.mlp.down_proj.weight"``.
+        weight: full name of a linear layer's matrix, e.g. ``"model.layers.4.mlp.down_proj.weight"``, or one expert's in a mixture, by its number:
+            ``"model.layers.4.mlp.experts.down_proj[2]"``.
         sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights (the paper's tables give σ²).
         rank_dropped: k ≥ 0, how many top singular directions of θ the noise avoids; 0 is the vanilla scheme.
         side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``. With ``rank_dropped=0`` the side is ignored.
@@ -53,7 +54,7 @@ class Watermark:
             InvalidModelError: the matrix has NaN or infinite entries.
             InvalidWatermarkError: ``rank_dropped`` leaves nothing of the matrix.
         """
-        linear = models.linear(model, self.weight)
+        linear = weights.linear(model, self.weight)
         if not torch.isfinite(linear.parameter).all():
             raise InvalidModelError(f"expected finite weights, got NaN or infinite numbers in {self.weight}; load the model again")
         if self.rank_dropped >= min(linear.shape):
@@ -68,7 +69,7 @@ class PlacedWatermark(Watermark):
     """A watermark whose matrix has been found in ``model`` and checked; made by :meth:`Watermark.on`."""
 
     model: PreTrainedModel = field(kw_only=True, repr=False)
-    linear: models.Linear = field(kw_only=True, repr=False)
+    linear: weights.Linear = field(kw_only=True, repr=False)
 
     def on(self, model: PreTrainedModel) -> "PlacedWatermark":
         """Itself; on another model, the same watermark there."""

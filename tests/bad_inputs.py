@@ -504,7 +504,7 @@ _REASONS: dict[str, dict[str, str]] = {
     },
     "they take nothing, or any text": {
         "docs": "build fingerprint load source_files versions",
-        "hub": "first_line quiet reachable reason terms why_not_loaded",
+        "models": "first_line hub_reachable hub_terms reason",
         "corrupt.by_model": "sentences",
         "quality.judge": "parse",
     },
@@ -525,7 +525,6 @@ _REASONS: dict[str, dict[str, str]] = {
         "perturb": "in_parts isotropic one_by_one rounded",
         "rank_reduce": "project_out",
         "score": "checked_noises failure finite fitting in_blocks rows table",
-        "hub": "check_finite",
         "tokens": "by_text check_fits pad",
         "token_level.gradients": "each factors is_local",
         "token_level.keys": "noise per_token_by_owner",

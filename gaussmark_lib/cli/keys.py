@@ -16,7 +16,11 @@ def add(commands: Any) -> None:
     actions = key.add_subparsers(title="actions", metavar=ACTION, required=True)
     new = command(actions, "new", _new, "make a key for one weight of one model")
     new.add_argument("path", metavar="PATH", help="key file to write; never overwritten, readable by you only")
-    new.add_argument("--weight", required=True, help="full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight")
+    new.add_argument(
+        "--weight",
+        required=True,
+        help="full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight, or of an expert's: '….experts.down_proj[2]'",
+    )
     new.add_argument("--sigma", required=True, type=float, help="standard deviation of the noise")
     new.add_argument("--model", **MODEL)
     new.add_argument("--rank-dropped", type=int, default=0, metavar="K", help="top singular directions that the noise avoids (0)")

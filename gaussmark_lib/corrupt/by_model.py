@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import checks, generate, hub, models, tokens
+from gaussmark_lib import checks, generate, models, tokens
 from gaussmark_lib.corrupt import edits
 from gaussmark_lib.errors import CorruptionError, InvalidModelError
 from gaussmark_lib.tokens import Texts
@@ -132,12 +132,12 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
         raise InvalidModelError(f"translator: expected one of {known}, got {checks.shown(source)} → {checks.shown(target)}; add a model to PAIRS")
     name, device = PAIRS[source, target], models.device_of(device)
     try:
-        terms = hub.terms()
+        terms = models.hub_terms()
         tokenizer = AutoTokenizer.from_pretrained(name, **terms)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **terms)
     except (OSError, ValueError, ImportError) as error:
         raise InvalidModelError(
-            f"cannot get {name}: {hub.reason(error)}. Check the network; its tokenizer needs sentencepiece and sacremoses"
+            f"cannot get {name}: {models.reason(error)}. Check the network; its tokenizer needs sentencepiece and sacremoses"
             " (pip install 'gaussmark[translation]'). Without them, corrupt.resample paraphrases with the language model itself"
         ) from error
     return Translator(model.to(device).eval(), tokenizer, name)

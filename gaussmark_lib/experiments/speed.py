@@ -97,8 +97,8 @@ def exponent(times: pd.DataFrame, x: str) -> stats.Estimate:
 def share_of_blocks(model: PreTrainedModel, weight: str) -> float:
     """Which share of the model's blocks stands at or above a weight, so that a backward pass goes through it; 1 for a weight in no block."""
     numbers = {name: int(found[1]) for name in models.watermarkable(model) if (found := re.search(r"\.(\d+)\.", name))}
-    blocks = set(numbers.values())
-    return sum(block >= numbers[weight] for block in blocks) / len(blocks) if weight in numbers else 1.0
+    blocks, own = set(numbers.values()), re.search(r"\.(\d+)\.", weight)
+    return sum(block >= int(own[1]) for block in blocks) / len(blocks) if own else 1.0
 
 
 def plain_loop(
@@ -111,8 +111,8 @@ def plain_loop(
         ids = torch.tensor([[*x, *y]], device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[0, len(x) - 1 : -1]
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
-        [gradient] = torch.autograd.grad(log_p, linear.parameter)
-        gradient = linear.oriented(gradient).float()
+        [gradient] = torch.autograd.grad(log_p, linear.stored)
+        gradient = linear.oriented(linear.part(gradient)).float()
         psi.append(((xi.to(gradient) * gradient).sum() / (wm.sigma * gradient.norm())).item())
     return np.array(psi)
 

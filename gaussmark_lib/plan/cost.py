@@ -43,7 +43,7 @@ class Write(Step):
 
     def flops(self, setting: Setting) -> float:
         pairs, tokens = self.prompt**2 + sum(range(self.prompt + 1, self.length)), self.texts * (self.length - 1)
-        added = 2 * self.size(setting) * tokens if self.keys else 0
+        added = 2 * (self.size(setting) + setting.shape.beside(self.of(setting)[0])) * tokens if self.keys else 0
         return forward(setting.shape, tokens, self.texts * pairs, self.texts * self.tokens) + added
 
     def phases(self, setting: Setting) -> list[Bytes]:
@@ -123,9 +123,10 @@ class Score(Step):
         matrices, blocks = shape.after(lowest)
         head = shape.head_size * (self.tokens + 1) if lowest.block < shape.layers else 0
         back = 2 * (matrices * length + head) + 10 * shape.q_width * blocks * length**2
+        beside = 2 * length * sum(shape.beside(one) for one in self.of(setting))
         formed = sum(self._formed(one, length if one.block < shape.layers else self.tokens + 1) for one in self.of(setting))
         tested = 2 * self.size(setting) * self.keys
-        return self.again * self.texts * (forward(shape, length, length**2, self.tokens + 1) + self.parts * (back + formed + tested))
+        return self.again * self.texts * (forward(shape, length, length**2, self.tokens + 1) + beside + self.parts * (back + formed + tested))
 
     def _formed(self, weight: Weight, n: int) -> float:
         """G of n terms, or, where no key asks for more, its norm from them."""

@@ -61,6 +61,10 @@ class Weight:
     block: int
     matrix: Matrix
 
+    @property
+    def of_expert(self) -> bool:
+        return self.matrix.held > 1
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -100,8 +104,10 @@ class Shape:
         """The weight of this full name; without one, that of ``models.default_weight``. A name that is not known counts as the default one."""
         if name == "lm_head.weight":
             return Weight(name, self.layers, Matrix(self.vocabulary, self.hidden, 0))
-        if name and (found := re.search(r"\.(\d+)\.(.+)\.weight$", name)) and found[2] in self.matrices and int(found[1]) < self.layers:
-            return Weight(name, int(found[1]), self.matrices[found[2]])
+        if name and (found := re.search(r"\.(\d+)\.(.+?)(?:\.weight|\[(\d+)\])$", name)) and int(found[1]) < self.layers:
+            matrix = self.matrices.get(found[2])
+            if matrix and (int(found[3]) < matrix.held if found[3] else matrix.held == 1):
+                return Weight(name, int(found[1]), matrix)
         number = range(self.layers)[self.layers * 2 // 3 if block is None else block]
         own = {name: matrix for name, matrix in self.matrices.items() if matrix.held == 1}
         if small:
@@ -114,9 +120,14 @@ class Shape:
         """What is differentiated: numbers in the matrices after a weight, without the head, and the number of blocks whose attention is."""
         if weight.block == self.layers:
             return 0, 0
-        above = self.layers - 1 - weight.block
-        later = sum(matrix.used * matrix.size for matrix in self.matrices.values() if matrix.stage > weight.matrix.stage)
+        above, last = self.layers - 1 - weight.block, [matrix for matrix in self.matrices.values() if matrix.stage > weight.matrix.stage]
+        own = [matrix.size for matrix in last if matrix.held > 1]  # the rest of one expert
+        later = sum(own) if weight.of_expert else sum(matrix.used * matrix.size for matrix in last)
         return above * self.block_size + later, above + (weight.matrix.stage == 0)
+
+    def beside(self, weight: Weight) -> int:
+        """Numbers in the matrices that are computed once more because the weight is one expert's: with a hook and without."""
+        return 2 * sum(matrix.size for matrix in self.matrices.values() if matrix.held > 1) if weight.of_expert else 0
 
 
 def of(model: str) -> Shape:

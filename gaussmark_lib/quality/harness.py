@@ -22,7 +22,7 @@ import datasets
 import huggingface_hub
 import pandas as pd
 
-from gaussmark_lib import checks, hub, models, tokens
+from gaussmark_lib import checks, models, tokens
 from gaussmark_lib.errors import HarnessError
 
 Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names of tasks and groups that the harness knows
@@ -113,7 +113,7 @@ def _load(tasks: Tasks) -> dict[str, Any]:
         if name not in manager.all_tasks:
             near = ", ".join(difflib.get_close_matches(name, manager.all_tasks, n=5, cutoff=0.5)) or "none that is close"
             raise HarnessError(f"the harness has no task {name!r}; near names: {near}. tasks.build makes three that need no network")
-    online = hub.reachable()
+    online = models.hub_reachable()
     try:
         with contextlib.ExitStack() as cache_only:  # without a network the hub's client would try each file for a minute
             for module in () if online else (huggingface_hub.constants, datasets.config):

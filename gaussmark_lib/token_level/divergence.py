@@ -61,13 +61,13 @@ def _predicting(pairs: Sequence[Pair], k: int) -> tuple[list[int], list[int]]:
 def _in_one_pass(model: PreTrainedModel, wm: PlacedWatermark, key: Key, batch: _Batch) -> LogP:
     """The layer's input at a position does not depend on any noise, and its output moves that position alone: add ξ_k·a_k there."""
     seen: list[Float[Tensor, "texts positions d_in"]] = []
-    with wm.linear.module.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0])):
+    with wm.linear.hooked(lambda _, inputs, output: seen.append(inputs[0])):
         model(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False)
     [a] = [tokens.by_text(one, batch.ids.shape, wm.weight) for one in seen]
     extra = a.new_zeros(*a.shape[:-1], wm.linear.shape[0])
     for k, where in enumerate(batch.predicting):
         extra[where] = a[where] @ wm.project(keys.noise(wm, key, k)).to(a).T
-    with perturb.marked(model, key.key_id), wm.linear.module.register_forward_hook(lambda _, inputs, output: output + extra.view(output.shape)):
+    with perturb.marked(model, key.key_id), wm.linear.hooked(lambda _, inputs, output: output + extra.view(output.shape)):
         return divergence.log_p(model, batch.ids, batch.mask)
 
 

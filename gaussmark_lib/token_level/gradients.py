@@ -12,23 +12,24 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, likelihood, models
+from gaussmark_lib import gradients, likelihood
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
+from gaussmark_lib.weights import Linear
 
 
-def is_local(model: PreTrainedModel, linear: models.Linear) -> bool:
+def is_local(model: PreTrainedModel, linear: Linear) -> bool:
     """Whether a prediction depends on the layer's output at its own position alone, by the derivative on a few tokens.
 
     Then nothing that a cache holds of earlier positions depends on the layer either.
     """
     *prompt, token = (v % model.config.vocab_size for v in (1, 2, 3, 4))
-    log_p, call = _traced(model, linear, prompt, [token])
+    log_p, call = _traced(model, linear.place, prompt, [token])
     [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     return not g[0, :-2].any()  # the last position predicts nothing, the one before it the token
 
 
 def factors(
-    model: PreTrainedModel, linear: models.Linear, prompt: Sequence[int], response: Sequence[int]
+    model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
 ) -> tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]:
     """a_k and g_k of each response token, for a local weight: G_k = g_k a_kᵀ; float32 at least. g_k is 0 where it is no more than rounding."""
     log_p, call = _traced(model, linear, prompt, response)
@@ -38,7 +39,7 @@ def factors(
     return call.a[0, predicting], g[0, predicting].to(call.a)
 
 
-def each(model: PreTrainedModel, linear: models.Linear, prompt: Sequence[int], response: Sequence[int]) -> Iterator[Float[Tensor, "d_out d_in"]]:
+def each(model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]) -> Iterator[Float[Tensor, "d_out d_in"]]:
     """G_k of each response token in turn, 0 where it is rounding, for any weight: one forward pass, and a backward pass a token."""
     log_p, call = _traced(model, linear, prompt, response)
     for of_token in log_p:
@@ -47,9 +48,7 @@ def each(model: PreTrainedModel, linear: models.Linear, prompt: Sequence[int], r
         yield torch.zeros_like(G) if gradients.is_rounding(slope.felt.sum(-1)) else G
 
 
-def _traced(
-    model: PreTrainedModel, linear: models.Linear, prompt: Sequence[int], response: Sequence[int]
-) -> tuple[Float[Tensor, " k"], gradients.Call]:
+def _traced(model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]) -> tuple[Float[Tensor, " k"], gradients.Call]:
     """One text's forward pass: log p of each response token, and the layer's call, with its input in float32 at least.
 
     Count positions from the end: the head may not see positions that predict nothing of interest.

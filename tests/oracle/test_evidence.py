@@ -26,7 +26,7 @@ def by_backward_passes(model, wm: Watermark, key: Key) -> np.ndarray:
     """⟨ξ, ∇ log p(v_t)⟩/(σ‖Σ_t ∇ log p(v_t)‖), a gradient a token."""
     linear = wm.on(model).linear
     log_p = log_probabilities(model, PROMPT, RESPONSE)
-    gradients = [linear.oriented(torch.autograd.grad(one, linear.parameter, retain_graph=True)[0]) for one in log_p]
+    gradients = [linear.oriented(linear.part(torch.autograd.grad(one, linear.stored, retain_graph=True)[0])) for one in log_p]
     xi = perturb.noise(model, wm, key).to(gradients[0])
     norm = wm.sigma * torch.stack(gradients).sum(0).norm()
     return np.array([((xi * g).sum() / norm).item() for g in gradients])

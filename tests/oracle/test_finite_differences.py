@@ -22,16 +22,17 @@ def test_the_slope_along_the_noise_is_the_inner_product(architecture, weight, ra
     prompt, response = tiny_models.random_ids(np.random.default_rng(3), 4, 12)
     [row] = score.score(model, [prompt], [response], wm, [key]).itertuples()
     expected = row.psi * row.grad_norm  # σ = 1
-    parameter, theta = dict(model.named_parameters())[weight], dict(model.state_dict())[weight].clone()
+    stored = tiny_models.part(tiny_models.parameter(model, weight).data, weight)
+    theta = stored.clone()
     xi = perturb.noise(model, wm, key).double()
     xi = xi.T if architecture == "gpt2" else xi
 
     def slope(h: float) -> float:
         ends = []
         for sign in (1, -1):
-            parameter.data = theta + sign * h * xi
+            stored.copy_(theta + sign * h * xi)
             ends.append(log_p(model, prompt, response))
-        parameter.data = theta
+        stored.copy_(theta)
         return (ends[0] - ends[1]) / (2 * h)
 
     coarse, fine = (abs(slope(h) - expected) for h in (1e-3, 1e-4))

@@ -57,7 +57,7 @@ def test_noise_is_the_explicit_projection_of_the_vanilla_noise(architecture, wei
     model, key, k = tiny_models.build(architecture), Key.from_seed(0), 3
     vanilla = perturb.noise(model, Watermark(weight, 0.05), key)
     reduced = perturb.noise(model, Watermark(weight, 0.05, k), key)
-    stored = dict(model.named_parameters())[weight].detach()
+    stored = tiny_models.part(tiny_models.parameter(model, weight).detach(), weight)
     theta = stored.T if architecture == "gpt2" else stored
     u, s, _ = torch.linalg.svd(theta.double(), full_matrices=False)
     u, angle = u[:, :k], 8 * torch.finfo(torch.float32).eps * s[0] / (s[k - 1] - s[k])  # Wedin: by how much a float32 SVD may turn U

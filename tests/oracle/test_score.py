@@ -41,7 +41,7 @@ def slower(model, prompt: list[int], response: list[int], weight: str) -> tuple[
 
 def taken(model, weight: str) -> torch.Tensor:
     """The weight's gradient as (d_out, d_in), and no gradient left behind."""
-    gradient = dict(model.named_parameters())[weight].grad.double()
+    gradient = tiny_models.part(tiny_models.parameter(model, weight).grad, weight).double()
     model.zero_grad()
     return gradient.T if "gpt2" in type(model).__name__.lower() else gradient
 
@@ -123,7 +123,7 @@ def test_with_directions_dropped_noise_and_gradient_are_projected_explicitly(arc
     model, wm = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.05, rank_dropped=5)
     vanilla = Watermark(weight, 0.05)
     prompts, responses = (rows[3:5] for rows in texts())
-    stored = dict(model.named_parameters())[weight].detach()
+    stored = tiny_models.part(tiny_models.parameter(model, weight).detach(), weight)
     theta = stored.T if architecture == "gpt2" else stored
     u = torch.linalg.svd(theta, full_matrices=False).U[:, :5]
     projector = torch.eye(len(theta), dtype=torch.float64) - u @ u.T

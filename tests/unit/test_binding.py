@@ -4,7 +4,7 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import binding, models, perturb, score, tracing
+from gaussmark_lib import binding, perturb, score, tracing, weights
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.schemes import cache
 from gaussmark_lib.token_level import keys as token_keys
@@ -103,7 +103,7 @@ UNBOUND = [Key.from_seed(seed) for seed in range(5)]
 def test_many_bound_keys_read_the_weights_once(model, wm, monkeypatch, door):
     bound = [perturb.bind(model, wm, key) for key in UNBOUND]
     read = {"the matrix": 0, "the model": 0}
-    sha256, digests = models.Linear.sha256, binding.digests
+    sha256, digests = weights.Linear.sha256, binding.digests
 
     def counted(what: str, function):
         def call(*arguments):
@@ -112,7 +112,7 @@ def test_many_bound_keys_read_the_weights_once(model, wm, monkeypatch, door):
 
         return call
 
-    monkeypatch.setattr(models.Linear, "sha256", counted("the matrix", sha256))
+    monkeypatch.setattr(weights.Linear, "sha256", counted("the matrix", sha256))
     monkeypatch.setattr(binding, "digests", counted("the model", digests))
     DOORS[door](model, wm, UNBOUND)
     assert read == {"the matrix": 0, "the model": 0}, "unbound keys need none of it"

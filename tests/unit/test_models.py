@@ -13,7 +13,7 @@ import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
 
-from gaussmark_lib import hub, models
+from gaussmark_lib import models
 from gaussmark_lib.doclm import train
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
 from gaussmark_lib.paths import ROOT
@@ -129,7 +129,7 @@ def test_a_hub_id_without_a_network(name, offline, no_network, monkeypatch, tmp_
 
 
 def test_the_hub_is_not_reachable_without_a_network(no_network):
-    assert not hub.reachable()
+    assert not models.hub_reachable()
 
 
 def test_the_hub_is_reachable_if_it_answers_anything(monkeypatch):
@@ -138,8 +138,8 @@ def test_the_hub_is_reachable_if_it_answers_anything(monkeypatch):
             assert url.startswith("http")
             assert timeout <= 10
 
-    monkeypatch.setattr(hub, "get_session", Client)
-    assert hub.reachable()
+    monkeypatch.setattr(models, "get_session", Client)
+    assert models.hub_reachable()
 
 
 BROKEN = {
@@ -245,8 +245,8 @@ def test_every_load_in_the_library_is_on_these_terms():
     ]
     assert len(loads) >= 4
     for file, call in loads:
-        assert "**terms" in call, f"{file}: {call} does not say hub.terms()"
-    assert hub.terms(local=True) == {"local_files_only": True, "trust_remote_code": False}
+        assert "**terms" in call, f"{file}: {call} does not say models.hub_terms()"
+    assert models.hub_terms(local=True) == {"local_files_only": True, "trust_remote_code": False}
 
 
 def test_weights_that_can_run_code_are_not_loaded(copy):

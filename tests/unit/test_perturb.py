@@ -102,21 +102,22 @@ def test_inside_it_is_theta_plus_xi_and_outside_theta_to_the_last_bit(architectu
     wm = Watermark(weight, 0.05)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     where = {name: p.data_ptr() for name, p in model.named_parameters()}
-    parameter = dict(model.named_parameters())[weight]
+    parameter, stored = tiny_models.parameter(model, weight), weight.partition("[")[0]
     xi = perturb.noise(model, wm, key).double()
     xi = xi.T if architecture == "gpt2" else xi  # Conv1D stores its matrix transposed
     with perturb.watermarked(model, wm, key) as inside:
         assert inside is model
-        assert dict(model.named_parameters())[weight] is parameter
-        exact = before[weight].double() + xi
+        assert tiny_models.parameter(model, weight) is parameter
+        exact = before[stored].double().clone()
+        tiny_models.part(exact, weight).add_(xi)  # and the other experts as they are
         torch.testing.assert_close(parameter.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-7 if dtype != torch.float64 else 0)
         for name, p in model.named_parameters():
             assert p.dtype == dtype
-            assert torch.equal(p, before[name]) == (name != weight)
+            assert torch.equal(p, before[name]) == (name != stored)
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name])
         assert p.data_ptr() == where[name]
-    assert dict(model.named_parameters())[weight] is parameter
+    assert tiny_models.parameter(model, weight) is parameter
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

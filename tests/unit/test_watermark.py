@@ -107,7 +107,7 @@ def test_watermarkable_weights_are_the_linear_layers_own_matrices(architecture):
     per_block = {"phi3": 4, "gpt2": 4}.get(architecture, 7)
     blocks, head = model.config.num_hidden_layers, not model.config.tie_word_embeddings
     assert len(names) == len(set(names)) == per_block * blocks + head
-    assert set(tiny_models.WEIGHTS[architecture]) <= set(names) <= set(parameters)
+    assert {name for name in tiny_models.WEIGHTS[architecture] if "[" not in name} <= set(names) <= set(parameters)
     assert not any("norm" in name or "embed" in name or "wte" in name or "wpe" in name for name in names)
     for name in names:
         assert models.linear(model, name).parameter is parameters[name]

@@ -122,6 +122,16 @@ def test_operations_on_every_architecture(architecture):
     assert Write("", 3, 8, 24).flops(setting(model, weight)) == pytest.approx(counted(lambda: generate.sample(model, x, 24)), rel=CLOSE)
 
 
+@pytest.mark.parametrize("weight", [weight for weight in tiny_models.WEIGHTS["qwen2_moe"] if "[" in weight])
+def test_operations_for_one_expert(weight):
+    model, (x, y) = tiny_models.build("qwen2_moe"), texts(3, 8, 24)
+    model.set_experts_implementation("eager")
+    wm, at = perturb.Watermark(weight, 0.1), setting(model, weight)
+    assert Score("", 3, 8, 24, keys=3).flops(at) == pytest.approx(counted(lambda: score.score(model, x, y, wm, KEYS)), rel=0.03)
+    measured = counted(lambda: generate_many.sample(model, x, [(wm, key) for key in KEYS], 24))
+    assert Write("", 9, 8, 24, keys=3).flops(at) == pytest.approx(measured, rel=0.03)
+
+
 @pytest.fixture(scope="module")
 def memory() -> dict[str, tuple[float, float]]:
     """Predicted and measured bytes, by what was done: in a fresh process, whose memory comes from the system and goes back tensor by tensor."""

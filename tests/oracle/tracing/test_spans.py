@@ -22,7 +22,7 @@ def gradient_of(model, prompt: list[int], response: list[int], start: int, end: 
     model.zero_grad()
     log_p = model(input_ids=torch.tensor([prompt + response])).logits[0].log_softmax(-1)
     sum(log_p[len(prompt) - 1 + t, response[t]] for t in range(start, end)).backward()
-    gradient = dict(model.named_parameters())[weight].grad.double()
+    gradient = tiny_models.part(tiny_models.parameter(model, weight).grad, weight).double()
     model.zero_grad()
     return gradient
 

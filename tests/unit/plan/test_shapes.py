@@ -35,7 +35,7 @@ def test_a_shape_is_that_of_the_model(architecture):
     assert shape.parameters == model.num_parameters()
     for block, small in ((None, False), (None, True), (-1, False), (-1, True)):
         assert shape.weight(None, block=block, small=small).name == models.default_weight(model, block=block, small=small)
-    for name in models.watermarkable(model):
+    for name in {*models.watermarkable(model), *tiny_models.WEIGHTS[architecture]}:
         weight = shape.weight(name)
         assert (weight.name, (weight.matrix.d_out, weight.matrix.d_in)) == (name, models.linear(model, name).shape)
 
@@ -50,6 +50,12 @@ def test_a_mixture_of_experts(config):
     shape = shapes.read(config.to_dict())
     assert shape.parameters == pytest.approx(model.num_parameters(), rel=0.01)
     assert shape.block_size < sum(matrix.held * matrix.size for matrix in shape.matrices.values()), "a token passes some of the experts"
+
+
+@pytest.mark.parametrize("name", ["[8]", "[-1]", "[x]", "", ".weight"])
+def test_a_name_that_no_expert_has_counts_as_the_default_one(name):
+    shape = shapes.read(Qwen2MoeConfig(**SIZES, num_experts=8, moe_intermediate_size=24).to_dict())
+    assert shape.weight(f"model.layers.0.mlp.experts.down_proj{name}") == shape.weight(None)
 
 
 def test_doclm_and_a_folder_are_the_same(tmp_path):
