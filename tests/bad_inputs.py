@@ -511,7 +511,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "generate_many": "watermarked_rows",
         "binding": "digests of purpose state whole",
         "joint.batch": "greatest",
-        "joint.law": "inner unit",
+        "joint.directions": "add device inner inner_of_terms inner_with kept least n_bytes smaller square unit",
         "joint.repeats": "runs",
         "joint.stream": "log_bets",
         "gradients": "backward is_rounding of_pairs traced",
