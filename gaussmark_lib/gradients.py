@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, likelihood, models, perturb, tokens
+from gaussmark_lib import checks, likelihood, models, perturb, rank_reduce, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
 from gaussmark_lib.rank_reduce import Factors
 from gaussmark_lib.tokens import Pair, Texts
@@ -59,7 +59,7 @@ class TextGradient:
     @cached_property
     def norm(self) -> float:
         """‖G‖ (Frobenius), nats per unit of weight."""
-        return float(self.given.norm())
+        return self.given.norm() if isinstance(self.given, Factors) else rank_reduce.norm(self.given)
 
     def unit(self) -> Float[Tensor, " d"]:
         """G/‖G‖ in row order, d = d_out·d_in: its inner product with ξ/σ is ψ. DegenerateScoreError if G is zero or not finite."""

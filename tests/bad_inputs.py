@@ -519,7 +519,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "models": "computing_in evaluating native_bfloat16",
         "normal": "philox",
         "perturb": "in_parts isotropic one_by_one rounded",
-        "rank_reduce": "project_out",
+        "rank_reduce": "norm project_out",
         "score": "checked_noises failure finite fitting in_blocks rows table",
         "hub": "check_finite",
         "tokens": "by_text check_fits pad",

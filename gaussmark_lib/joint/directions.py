@@ -35,8 +35,8 @@ def smaller(terms: Factors) -> Float[Tensor, "d_out d_in"] | Factors:
     if d_out * d_in <= SMALL:
         return terms.matrix()
     nonzero = terms.g.any(1)
-    terms = Factors(terms.g[nonzero], terms.a[nonzero])
-    return terms if SAVING * len(terms.g) * (d_out + d_in) <= d_out * d_in else terms.matrix()
+    few = Factors(*(_where_float64_is(part[nonzero]) for part in terms))
+    return few if SAVING * len(few.g) * (d_out + d_in) <= d_out * d_in else terms.matrix()
 
 
 def least(d: int) -> int:
@@ -54,7 +54,7 @@ def kept(found: TextGradient) -> Direction:
     if not isinstance(found.given, Factors):
         return unit(found)
     found.check()
-    return Factors(_where_float64_is((found.given.g / found.norm).float()), _where_float64_is(found.given.a.float()))
+    return Factors((found.given.g / found.norm).float(), found.given.a.float())
 
 
 def _where_float64_is(numbers: Tensor) -> Tensor:
