@@ -17,7 +17,7 @@ sums are formed, even for bfloat16); elsewhere it is more than 1e-3 times the ri
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
@@ -30,38 +30,51 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, likelihood, models, perturb, tokens
+from gaussmark_lib import checks, likelihood, models, perturb, rank_reduce, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
+from gaussmark_lib.rank_reduce import Factors
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import Watermark
 from gaussmark_lib.weights import Linear
 
 ROUNDING = 64  # ε: sums of a few hundred terms, and their square root
+Form = Callable[[Factors], Tensor | Factors]
 
 
 @dataclass(frozen=True, eq=False)
 class TextGradient:
-    """One text's gradient ``G`` for one weight, and ``log_lik`` = log p_θ(y | x) in nats, summed over its ``n_tokens``."""
+    """One text's gradient ``G`` for one weight, and ``log_lik`` = log p_θ(y | x) in nats, summed over its ``n_tokens``.
+
+    ``given`` is G as it was given: itself, or its terms.
+    """
 
     text: int
-    G: Float[Tensor, "d_out d_in"]
+    given: Float[Tensor, "d_out d_in"] | Factors
     log_lik: float
     n_tokens: int
 
     @cached_property
+    def G(self) -> Float[Tensor, "d_out d_in"]:
+        return self.given.matrix() if isinstance(self.given, Factors) else self.given
+
+    @cached_property
     def norm(self) -> float:
         """‖G‖ (Frobenius), nats per unit of weight."""
-        return self.G.norm().item()
+        return self.given.norm() if isinstance(self.given, Factors) else rank_reduce.norm(self.given)
 
     def unit(self) -> Float[Tensor, " d"]:
         """G/‖G‖ in row order, d = d_out·d_in: its inner product with ξ/σ is ψ. DegenerateScoreError if G is zero or not finite."""
+        self.check()
+        return self.G.flatten() / self.norm
+
+    def check(self) -> None:
+        """DegenerateScoreError if G is zero or not finite."""
         if not math.isfinite(self.norm) or not math.isfinite(self.log_lik) or self.norm == 0:
             raise DegenerateScoreError(
                 f"text {self.text}: expected a finite, non-zero gradient, got ‖G‖ = {self.norm} and log-likelihood {self.log_lik};"
                 " a weight that the text does not depend on (such as an expert that none of its tokens is routed to), or an overflow in this dtype"
                 " (try float32)"
             )
-        return self.G.flatten() / self.norm
 
 
 def gradients(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, **settings) -> Iterator[TextGradient]:
@@ -77,16 +90,17 @@ def gradients(model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Wate
     return of_pairs(model, tokens.checked_pairs(model, prompts, responses), wm, **settings)
 
 
-def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, **settings) -> Iterator[TextGradient]:
-    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their numbers.
+def of_pairs(model: PreTrainedModel, pairs: Mapping[int, Pair], wm: Watermark, *, form: Form = Factors.matrix, **settings) -> Iterator[TextGradient]:
+    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their numbers; ``form`` says what to make of the terms of G.
 
     With ``perturbed=True`` the model may be a watermarked one: only to show what then goes wrong, since ψ is N(0, 1) at the base θ alone.
     """
     wm = perturb.placed(model, wm)
     for prefix in _Reading(model, [wm.linear], **settings).prefixes(pairs):
-        PG = wm.project(G := prefix.factors[0].matrix())
-        nothing_left = is_rounding(torch.stack([PG.norm(), G.norm()]))
-        yield TextGradient(prefix.text, torch.zeros_like(G) if nothing_left else PG, prefix.log_lik, prefix.n_tokens)
+        PG = wm.project(G := form(prefix.factors[0]))
+        if is_rounding(torch.tensor([float(PG.norm()), float(G.norm())], dtype=G.dtype)):  # nothing is left
+            PG = torch.zeros(wm.linear.shape, dtype=G.dtype, device=wm.linear.parameter.device)
+        yield TextGradient(prefix.text, PG, prefix.log_lik, prefix.n_tokens)
 
 
 def norms(model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Sequence[str], **settings) -> pd.DataFrame:
@@ -162,25 +176,6 @@ def backward(log_p: Tensor, calls: Sequence[Call], *, retain_graph: bool = False
 def is_rounding(felt: Float[Tensor, "2 *rest"]) -> Bool[Tensor, "*rest"]:
     """Whether a slope is zero but for rounding, from its ``felt``, at one position or summed over several."""
     return torch.isfinite(felt[1]) & (felt[0] <= ROUNDING * torch.finfo(felt.dtype).eps * felt[1])
-
-
-class Factors(NamedTuple):
-    """G = Σ_s g_s a_sᵀ by its terms; sums are formed in float32 at least, since G has many more terms than bfloat16 has digits."""
-
-    g: Float[Tensor, "n d_out"]
-    a: Float[Tensor, "n d_in"]
-
-    def matrix(self) -> Float[Tensor, "d_out d_in"]:
-        dtype = torch.promote_types(self.g.dtype, torch.float32)
-        return self.g.to(dtype).T @ self.a.to(dtype)
-
-    def norm(self) -> float:
-        """‖G‖ = √(Σ_st ⟨g_s, g_t⟩⟨a_s, a_t⟩), in float64 where its terms cancel; by G itself where that is less work."""
-        (n, d_out), (_, d_in) = self.g.shape, self.a.shape
-        if n * (d_out + d_in) >= d_out * d_in:
-            return self.matrix().norm().item()
-        g, a = self.g.double(), self.a.double()
-        return ((g @ g.T) * (a @ a.T)).sum().clamp(min=0).sqrt().item()
 
 
 class _Prefix(NamedTuple):  # the first ``n_tokens`` of one text: their log-likelihood, and G for each layer

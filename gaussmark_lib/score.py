@@ -80,10 +80,10 @@ def score(
         raise next(iter(failed.values()))
     each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size)
     most = noises.n_texts if lengths is not None else min(noises.n_texts, len(pairs))
-    of_texts, psi = [], [np.empty((0, len(keys)))]
-    for some, units in in_blocks(each, max(1, most), failed if on_error == "record" else None):
+    of_texts, psi, units = [], [np.empty((0, len(keys)))], _Rows(max(1, most))
+    for some in in_blocks(each, units.most, failed if on_error == "record" else None, units.put):
         of_texts += some
-        psi.append(np.hstack([_inner(units, part, wm.sigma) for part in noises.parts()]))
+        psi.append(np.hstack([_inner(units.matrix[: len(some)], part, wm.sigma) for part in noises.parts()]))
     tables = [rows(of_texts, np.concatenate(psi), [key.key_id for key in keys]), *(failure(text, responses[text], keys) for text in failed)]
     scores = pd.concat(tables).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
     if on_error == "raise":
@@ -120,29 +120,39 @@ def fitting(wm: perturb.PlacedWatermark, least: int = FEW_KEYS) -> int:
     return max(least, HELD // (4 * math.prod(wm.linear.shape)))
 
 
+class _Rows:
+    """Unit gradients of a block of texts, each block written over the one before."""
+
+    def __init__(self, most: int):
+        self.most, self.matrix = most, None
+
+    def put(self, place: int, found: TextGradient) -> None:
+        u = found.unit()
+        self.matrix = u.new_empty(self.most, len(u)) if self.matrix is None else self.matrix
+        self.matrix[place] = u
+
+
 def in_blocks(
-    each: Iterable[TextGradient], most: int, failed: dict[int, Exception] | None, unit: Callable[[TextGradient], Tensor] = TextGradient.unit
-) -> Iterator[tuple[list[dict[str, int | float]], Float[Tensor, "texts d"]]]:
-    """What a table says of the texts, and their unit gradients, ``most`` texts at a time; each block is written over the one before.
+    each: Iterable[TextGradient], most: int, failed: dict[int, Exception] | None, put: Callable[[int, TextGradient], None]
+) -> Iterator[list[dict[str, int | float]]]:
+    """What a table says of the texts, ``most`` at a time. ``put`` keeps a text's direction, given its place among those of its block.
 
     A text without a direction goes to ``failed`` with its error; without ``failed``, DegenerateScoreError.
     """
-    facts, room = [], None
+    facts = []
     for seen, found in enumerate(each, 1):
         try:
-            u = unit(found)
-            room = u.new_empty(most, len(u)) if room is None else room
-            room[len(facts)] = u
+            put(len(facts), found)
             facts.append(_facts(found))
         except DegenerateScoreError as error:
             if failed is None:
                 raise
             failed[found.text] = error
         if facts and seen % most == 0:
-            yield facts, room[: len(facts)]
+            yield facts
             facts = []
     if facts:
-        yield facts, room[: len(facts)]
+        yield facts
 
 
 def checked_noises(wm: perturb.PlacedWatermark, keys: Sequence[perturb.Key], xis: Tensor | None = None) -> Float[Tensor, "k d_out d_in"]:

@@ -5,8 +5,9 @@ u_i = G_i/‖G_i‖, so that ψ_i = ⟨z, u_i⟩. For texts fixed before the key
 
     (ψ_1, …, ψ_n) ~ N(0, K),   K_ij = ⟨u_i, u_j⟩
 
-``law``: K, and the innovations that it gives; ``memory``: what is kept of a stream; ``repeats``: texts that were tested before; ``state``: the
-memory as a file; ``stream``: a stream of texts under one key; ``batch``: family-wise error and false discoveries in a batch.
+``directions``: the u_i as they are kept, and their inner products; ``law``: K, and the innovations that it gives; ``memory``: what is kept of a
+stream; ``repeats``: texts that were tested before; ``state``: the memory as a file; ``stream``: a stream of texts under one key; ``batch``:
+family-wise error and false discoveries in a batch.
 """
 
 from gaussmark_lib.joint.batch import discoveries, family

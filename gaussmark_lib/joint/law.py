@@ -20,22 +20,25 @@ It needs *every* number ever answered with the key to be a function of the r_j i
 asker holds no marked text. So a text with a residual that counts as none is answered with l_iᵀr, which the memory knows, and not with its ψ: the
 difference of two answers, divided by a small residual, would give ⟨z, v⟩ in a direction v that nobody remembers.
 
-Inner products are sums in float64 of the same stored float32 vectors, for K and for ψ: their rounding changes the test's power, and not its law.
+Inner products are sums in float64 over the same stored float32 numbers (``directions``), for K and for ψ: their rounding changes the test's power,
+and not its law.
 """
 
+import math
+
 import numpy as np
-import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, perturb, tokens
-from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.joint import directions
+from gaussmark_lib.joint.directions import inner, unit
+
+__all__ = ["NOTHING_NEW", "Factor", "gram", "inner", "unit"]
 
 NOTHING_NEW = 1e-3  # a residual up to here is none: float32 vectors know their direction to about 1e-6
-_ON_CPU, _ON_GPU = 1 << 13, 1 << 18  # columns at a time, in float64: what a cache holds, and what keeps a GPU busy
 
 
 def gram(model: PreTrainedModel, prompts: tokens.Texts, responses: tokens.Texts, wm: perturb.Watermark, **settings) -> Float[np.ndarray, "n n"]:
@@ -47,25 +50,12 @@ def gram(model: PreTrainedModel, prompts: tokens.Texts, responses: tokens.Texts,
     Raises:
         the errors of ``gradients.gradients``; DegenerateScoreError for a text without a gradient.
     """
-    found = sorted(gradients.gradients(model, prompts, responses, wm, **settings), key=lambda each: each.text)
-    units = torch.stack([unit(each) for each in found])
-    return inner(units, units)
-
-
-def unit(found: TextGradient) -> Float[Tensor, " d"]:
-    """u = G/‖G‖ as it is stored: float32, on the model's device where that has float64."""
-    direction = found.unit().float()
-    return direction.cpu() if direction.device.type == "mps" else direction
-
-
-def inner(rows: Float[Tensor, "n d"], others: Float[Tensor, "b d"]) -> Float[np.ndarray, "n b"]:
-    """⟨row, other⟩ of all pairs, in float64."""
-    total = torch.zeros(len(rows), len(others), dtype=torch.float64, device=rows.device)
-    others, width = others.to(rows.device), _ON_CPU if rows.device.type == "cpu" else _ON_GPU
-    for start in range(0, rows.shape[1], width):
-        part = slice(start, start + width)
-        total += rows[:, part].double() @ others[:, part].double().T
-    return total.cpu().numpy()
+    each = gradients.gradients(model, prompts, responses, wm, form=directions.smaller, **settings)
+    units = {found.text: directions.kept(found) for found in each}
+    of_texts = directions.Directions(math.prod(wm.on(model).linear.shape), rows=len(units))
+    for text in sorted(units):
+        of_texts.add(units.pop(text))
+    return of_texts.gram()
 
 
 class Factor:
@@ -83,10 +73,6 @@ class Factor:
     def coordinates(self, k: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """L⁻¹k: a direction in the orthonormal system of the earlier ones, from its inner products with them."""
         return solve_triangular(self.rows, k, lower=True, check_finite=False) if self.n else k
-
-    def weights(self, coordinates: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """L⁻ᵀl = K⁻¹k: the combination of the earlier directions that is nearest to one."""
-        return solve_triangular(self.rows, coordinates, lower=True, trans="T", check_finite=False) if self.n else coordinates
 
     def append(self, coordinates: Float[np.ndarray, " n"], residual: float) -> None:
         """One row more: L gets (l, s)."""

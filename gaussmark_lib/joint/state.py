@@ -27,9 +27,9 @@ from gaussmark_lib.joint.memory import GIVEN, Memory
 from gaussmark_lib.keys import listed
 from gaussmark_lib.watermark import PlacedWatermark
 
-FORMAT = "gaussmark joint state 1"
-BUDGET = 2 << 30  # bytes: 2,700 answers about the embedded model's default weight, all of which are remembered
-DTYPES = {"factor": torch.float64, "innovations": torch.float64, "p_given": torch.float64}  # of the tensors in a file
+FORMAT, BEFORE = "gaussmark joint state 2", "gaussmark joint state 1"  # which has whole directions alone
+BUDGET = 2 << 30  # bytes: 2,700 answers about the embedded model's default weight; about one of 8 billion parameters', 145 of 200 tokens
+DTYPES = dict.fromkeys(("factor", "innovations", "p_given", "along"), torch.float64)  # of the tensors in a file
 DTYPES |= dict.fromkeys(("places", "runs", "n_runs", "n_beyond"), torch.int64)  # all others are float32
 
 
@@ -55,7 +55,7 @@ class State:
     """What was asked and answered under some keys. The first use ties it to a weight, a model and a set of keys.
 
     Args:
-        budget: bytes for the gradients that are kept, 4 for each number of the weight and text. Beyond it, see ``memory``.
+        budget: bytes for the gradients that are kept, at most 4 for each number of the weight and text (``directions``). Beyond it, see ``memory``.
 
     Attributes:
         notes: the caller's own, saved with it; JSON, without secrets.
@@ -80,7 +80,7 @@ class State:
     @property
     def frozen(self) -> bool:
         """Whether the budget is used up, so that further texts are no longer kept."""
-        return self.memory is not None and self.memory.n >= self.memory.most
+        return self.memory is not None and self.memory.full
 
     @property
     def correlation(self) -> float:
@@ -139,7 +139,7 @@ class State:
             raise StateError(f"cannot read the state {path}: {error.strerror or error}; expected a file that State.save wrote") from None
         except SafetensorError as error:
             raise StateError(f"{path}: expected a whole state file, got one that is damaged ({error}); restore it from a copy") from None
-        if metadata.get("format") != FORMAT:
+        if metadata.get("format") not in (FORMAT, BEFORE):
             raise StateError(f"{path}: expected format {FORMAT!r}, got {checks.shown(metadata.get('format'))}")
         if metadata.get("sha256", "") not in ("", _sha256(metadata.get("head", ""), tensors)):  # files of earlier versions have none
             raise StateError(f"{path}: expected a whole state file, got one that is damaged: its checksum does not fit; restore it from a copy")
@@ -152,7 +152,9 @@ class State:
                 setattr(state, name, value)
             if state.purpose is not None:
                 use = _Purpose(**state.purpose)
-                state.memory = _memory(tensors, math.prod(use.shape), len(use.keys), state.budget, state.n_texts)
+                if metadata["format"] == BEFORE:  # whose sum beyond the room has no part in the span of the directions
+                    tensors["along"] = torch.zeros(len(tensors["places"]), dtype=torch.float64)
+                state.memory = _memory(tensors, use, state.budget, state.n_texts)
         except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:  # of JSON, of pydantic, of parts that do not fit together
             raise StateError(
                 f"{path}: expected a whole state file, got one that is damaged or was edited ({type(error).__name__}); restore it from a copy"
@@ -183,27 +185,31 @@ def _tensors(memory: Memory | None) -> dict[str, torch.Tensor]:
         return {}
     runs = [memory.said.texts.get(i, np.zeros(0, np.uint64)) for i in range(memory.n)]
     arrays = {"factor": memory.factor.rows, "innovations": memory.innovations, "p_given": memory.p_given, "places": np.array(memory.places, int)}
+    arrays["along"] = memory.along
     arrays |= {"runs": np.concatenate([np.zeros(0, np.uint64), *runs]).view(np.int64), "n_runs": np.array([len(each) for each in runs], int)}
     arrays["n_beyond"] = np.array([memory.n_beyond])
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-    blocks = {f"directions {i}": block.contiguous() for i, block in enumerate(memory.kept())}
-    return tensors | blocks | {"beyond": memory.beyond}
+    return tensors | memory.directions.tensors() | {"beyond": memory.beyond}
 
 
-def _memory(tensors: dict[str, torch.Tensor], d: int, n_keys: int, budget: int, n_texts: int) -> Memory:
+def _memory(tensors: dict[str, torch.Tensor], use: _Purpose, budget: int, n_texts: int) -> Memory:
     """The memory of a file's tensors; ValueError where no text can have left them so."""
     if any(tensor.dtype != DTYPES.get(name, torch.float32) or not tensor.isfinite().all() for name, tensor in tensors.items()):
         raise StateError("parts that no text left")
-    memory, array = Memory(d, n_keys, budget), {name: tensor.numpy() for name, tensor in tensors.items()}
+    d, n_keys = math.prod(use.shape), len(use.keys)
+    memory, array = Memory(d, n_keys, budget), {name: tensors[name].numpy() for name in DTYPES}
     memory.factor = type(memory.factor)(array["factor"])
     memory.innovations, memory.p_given, memory.places = array["innovations"], array["p_given"], array["places"].tolist()
-    memory.n_beyond, memory.beyond = int(array["n_beyond"][0]), tensors["beyond"]
-    memory.refill([tensors[f"directions {i}"] for i in range(sum(name.startswith("directions") for name in tensors))])
+    memory.n_beyond, memory.beyond, memory.along = int(array["n_beyond"][0]), tensors["beyond"], array["along"]
     n, p, L = len(memory.places), memory.p_given, memory.factor.rows
-    whole = L.shape == (n, n) and (L.diagonal() > 0).all() and (p >= 0).all() and (p <= 1).all() and (array["n_runs"] >= 0).all()
+    kept = {name: tensor for name, tensor in tensors.items() if name not in DTYPES and name != "beyond"}
+    fitting = memory.directions.refill(n, use.shape, kept) and memory.directions.n_bytes <= budget
+    fitting = fitting and L.shape == (n, n) and p.shape == memory.innovations.shape == (n, n_keys)
+    whole = fitting and (L.diagonal() > 0).all() and (p >= 0).all() and (p <= 1).all() and (array["n_runs"] >= 0).all()
     if not whole or memory.n_beyond < 0 or not all(GIVEN <= place < n_texts for place in memory.places):
         raise StateError("parts that no text left")
-    if (memory.n_beyond and memory.beyond.shape != (d,)) or array["n_runs"].sum() != len(array["runs"]):
+    beyond = not memory.n_beyond or (memory.beyond.shape, memory.along.shape) == ((d,), (n,))
+    if not beyond or array["n_runs"].sum() != len(array["runs"]):
         raise StateError("parts that no text left")
     ends = np.cumsum(array["n_runs"])
     for number, (place, end, n) in enumerate(zip(memory.places, ends, array["n_runs"], strict=True)):

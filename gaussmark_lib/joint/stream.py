@@ -15,6 +15,7 @@ Beyond the memory's room (``memory``) r_i depends on earlier ones, so nothing is
 In a stream that holds marked texts, the innovations of the unmarked ones are N(0, 1) to first order only, since marked gradients depend on z.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -29,7 +30,8 @@ from transformers import PreTrainedModel
 from gaussmark_lib import checks, gradients, perturb, score, tokens
 from gaussmark_lib.errors import InvalidTextError, StateError
 from gaussmark_lib.gradients import TextGradient
-from gaussmark_lib.joint import law, repeats
+from gaussmark_lib.joint import directions, repeats
+from gaussmark_lib.joint.directions import Direction, Directions
 from gaussmark_lib.joint.memory import GIVEN, Answer
 from gaussmark_lib.joint.state import State
 from gaussmark_lib.keys import listed
@@ -96,7 +98,7 @@ def sequence(
         )
         state.n_texts += 1
     rows += [score.failure(text, responses[text], keys) for text in failed]
-    table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)[COLUMNS]
+    table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True).reindex(columns=COLUMNS)
     table["repeats"] = table["repeats"].fillna(GIVEN).astype(int)
     return table if on_error == "raise" else table.assign(error=table["text"].map({text: str(error) for text, error in failed.items()}))
 
@@ -128,7 +130,7 @@ def _references(model: PreTrainedModel, given: tuple[Texts, Texts] | None) -> Ma
 
 class _Text(NamedTuple):
     facts: dict[str, int | float]
-    direction: Float[Tensor, " d"]
+    direction: Direction
     psi: NDArray[np.float64]
     runs: NDArray[np.uint64]
 
@@ -144,7 +146,16 @@ class _Reader:
     def texts(self, pairs: Mapping[int, Pair], failed: dict | None = None) -> Iterator[_Text]:
         """The texts that can be scored; the others raise, or go to ``failed`` with their error."""
         each = (found for batch in self._batches(list(pairs)) for found in self._gradients(pairs, batch))
-        for facts, units in score.in_blocks(each, max(1, min(self.at_a_time, len(pairs))), failed, law.unit):
+        most = max(1, min(self.at_a_time, len(pairs)))
+        units = Directions(math.prod(self.wm.linear.shape), most)
+
+        def put(place: int, found: TextGradient) -> None:
+            u = directions.kept(found)
+            if place == 0:
+                units.clear()
+            units.add(u)
+
+        for facts in score.in_blocks(each, most, failed, put):
             for of_text, u, psi in zip(facts, units, self._psi(units), strict=True):
                 yield _Text(of_text, u, psi, repeats.runs(pairs[of_text["text"]][1]))
 
@@ -153,9 +164,9 @@ class _Reader:
         return (numbers[i : i + size] for i in range(0, len(numbers), size))
 
     def _gradients(self, pairs: Mapping[int, Pair], batch: Sequence[int]) -> list[TextGradient]:
-        found = gradients.of_pairs(self.wm.model, {i: pairs[i] for i in batch}, self.wm, **self.settings)
+        found = gradients.of_pairs(self.wm.model, {i: pairs[i] for i in batch}, self.wm, form=directions.smaller, **self.settings)
         return sorted(found, key=lambda one: one.text)
 
-    def _psi(self, units: Float[Tensor, "texts d"]) -> Float[np.ndarray, "texts k"]:
-        found = [law.inner(units, part.flatten(1)) for part in self.noises.parts()]
+    def _psi(self, units: Directions) -> Float[np.ndarray, "texts k"]:
+        found = [units.along(part.flatten(1)) for part in self.noises.parts()]
         return score.finite(np.hstack(found) / self.wm.sigma)

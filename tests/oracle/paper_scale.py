@@ -1,6 +1,7 @@
 """Prints, as JSON, what scoring takes on two blocks with the widths of an 8-billion-parameter Llama. Run by test_paper_scale.py.
 
 python tests/oracle/paper_scale.py --keys 64 --texts 8 --tokens 180 --times
+python tests/oracle/paper_scale.py --keys 2 --texts 16 --stream
 """
 
 import argparse
@@ -10,7 +11,7 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gaussmark_lib import perturb, score
+from gaussmark_lib import joint, perturb, score
 from gaussmark_lib.experiments import peak_memory, speed
 
 SIZES = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 2}
@@ -40,13 +41,25 @@ if __name__ == "__main__":
     for name, default in (("keys", 16), ("texts", 8), ("tokens", 40)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--stream", action="store_true", help="by joint.sequence")
     asked = parser.parse_args()
     model = build()
     ids = torch.randint(3, VOCABULARY, (asked.texts, PROMPT + asked.tokens), generator=torch.Generator().manual_seed(0))
     x, y, keys = ids[:, :PROMPT].tolist(), ids[:, PROMPT:].tolist(), [perturb.Key.from_seed(i) for i in range(asked.keys)]
     own = sum(parameter.nbytes for parameter in model.parameters())
-    table, mebibytes = peak_memory.measured(lambda: score.score(model, x, y, WM, keys))
-    found = {"psi": table["psi"].tolist(), "GiB of the model": own / 2**30, "GiB at the peak": own / 2**30 + mebibytes / 2**10}
+    state, test = joint.State(), joint.sequence if asked.stream else score.score
+    start = time.perf_counter()
+    table, mebibytes = peak_memory.measured(lambda: test(model, x, y, WM, keys, **{"state": state} if asked.stream else {}))
+    found = {
+        "s": time.perf_counter() - start,
+        "kept": state.n_kept,
+        "psi": table["psi"].tolist(),
+        "GiB of the model": own / 2**30,
+        "GiB at the peak": own / 2**30 + mebibytes / 2**10,
+    }
+    if asked.stream:
+        plain = score.score(model, x, y, WM, keys, batch_size=1)
+        found |= {"innovation": table["innovation"].tolist(), "|Δψ|": float((plain["psi"] - table["psi"]).abs().max())}
     if asked.times:
         placed = WM.on(model)
         found |= {

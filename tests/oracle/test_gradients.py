@@ -55,6 +55,13 @@ def test_a_norm_is_that_of_the_matrix(n, d_out, d_in):
     assert terms.norm() == pytest.approx(expected.norm().item(), rel=1e-6)
 
 
+def test_a_norm_of_many_numbers_keeps_its_digits():
+    G = torch.rand(1 << 11, 1 << 12, generator=torch.Generator().manual_seed(0)) + 1
+    expected = torch.linalg.vector_norm(G, dtype=torch.float64).item()
+    assert gradients.TextGradient(0, G, -1.0, 1).norm == pytest.approx(expected, rel=1e-6)
+    assert G.norm().item() != pytest.approx(expected, rel=1e-5), "otherwise there is nothing to mend"
+
+
 def test_a_norm_of_terms_that_cancel():
     """Large activations that all texts share: G is a thousandth of its terms. In float32 its square would be rounding."""
     rng = torch.Generator().manual_seed(0)

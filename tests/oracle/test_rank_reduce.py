@@ -191,3 +191,12 @@ def test_a_projection_never_lengthens_a_gradient():
     norms = [next(iter(score.gradients(model, [[1, 2]], [[5, 6, 7]], Watermark(weight, 1.0, k)))).norm for k in range(0, 32, 5)]
     assert norms == sorted(norms, reverse=True)
     assert norms[-1] < 0.5 * norms[0]
+
+
+@given(shape=SHAPES, n=st.integers(0, 5), seed=st.integers(0, 1000), data=st.data(), side=st.sampled_from(rank_reduce.SIDES))
+def test_a_matrix_by_its_terms_is_projected_term_by_term(shape, n, seed, data, side):
+    k = data.draw(st.integers(0, min(shape) - 1))
+    rng = torch.Generator().manual_seed(seed)
+    theta, g, a = (torch.randn(*size, generator=rng, dtype=torch.float64) for size in (shape, (n, shape[0]), (n, shape[1])))
+    project, terms = projector(theta, k, side), rank_reduce.Factors(g, a)
+    torch.testing.assert_close(project(terms).matrix(), project(terms.matrix()), rtol=0, atol=1e-10)

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from gaussmark_lib import joint, perturb, score
 from gaussmark_lib.errors import KeyMismatchError
-from gaussmark_lib.joint import law
+from gaussmark_lib.joint import directions
 from gaussmark_lib.perturb import Key, Watermark
 
 D_OUT, D_IN = 64, 256
@@ -49,7 +49,7 @@ def test_memory_does_not_grow_with_keys_or_texts(monkeypatch, wide, test):
     whole = peak(lambda: called(2))
     assert whole > len(KEYS)  # the control: within the budget all noises are held
     monkeypatch.setattr(score, "HELD", 10 * ONE)
-    monkeypatch.setattr(law, "_ON_CPU", 256)  # columns in float64 at a time: few, as they are beside a large matrix
+    monkeypatch.setattr(directions, "_ON_CPU", 256)  # columns in float64 at a time: few, as they are beside a large matrix
     assert 10 + 2 < peak(lambda: called(2)) < 10 + 2 + WORK
     assert 10 + 10 < peak(lambda: called(30)) < 10 + 10 + WORK
 
