@@ -1,7 +1,8 @@
 """What is kept of a stream: the directions asked about, and what the answers said of the key along them.
 
 As long as there is room, every text's direction is kept, and innovations are independent whoever chose the texts (``law``). From the first text on
-that finds no room, the m directions stay as they are: a shorter text that would fit is not kept either, since texts beyond the room are one set.
+that finds no room, the m directions stay as they are: a shorter text that would fit is not kept either, since texts beyond the room are one set
+(a reference text without room is left out, and nothing more).
 Each of their r_i = ⟨z, R_i⟩/‖R_i‖, R_i being u_i less its part in the span of the m, is still exactly N(0, 1) for a text that does not depend on z;
 but two of them have the correlation ⟨R_i, R_j⟩/(‖R_i‖‖R_j‖), and a text chosen by looking at answers beyond the room is no longer covered.
 With l_i the coordinates of u_i in the span (``law``) and s_i = ‖R_i‖,
