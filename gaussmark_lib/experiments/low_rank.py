@@ -165,7 +165,7 @@ def misuses(
         for key in keys[found.text]:
             xi = perturb.isotropic(key, wm.sigma, wm.linear.shape).to(found.G)
             inner, whole = ((xi * matrix).sum().item() / wm.sigma for matrix in (projected, found.G))
-            values = inner / projected.norm().item(), inner / found.norm, whole / found.norm
+            values = inner / rank_reduce.norm(projected), inner / found.norm, whole / found.norm
             rows += [(found.text, key.key_id, statistic, psi) for statistic, psi in zip(STATISTICS, values, strict=True)]
     return pd.DataFrame(rows, columns=["text", "key_id", "statistic", "psi"])
 

@@ -113,7 +113,7 @@ def plain_loop(
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
         [gradient] = torch.autograd.grad(log_p, linear.stored)
         gradient = linear.oriented(linear.part(gradient)).float()
-        psi.append(((xi.to(gradient) * gradient).sum() / (wm.sigma * gradient.norm())).item())
+        psi.append(((xi.to(gradient) * gradient).sum() / (wm.sigma * gradient.square().sum().sqrt())).item())  # torch's norm of many is inexact
     return np.array(psi)
 
 

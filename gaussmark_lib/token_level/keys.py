@@ -178,7 +178,9 @@ def _norms_and_slopes(
     columns = []
     for k, gradient in enumerate(gradients.each(model, wm.linear, prompt, response)):
         gradient = wm.project(gradient)
-        columns.append(torch.stack([gradient.norm(), *((noise(wm, key, k).to(gradient) * gradient).sum() for key in keys)]))
+        columns.append(
+            torch.stack([gradient.new_tensor(rank_reduce.norm(gradient)), *((noise(wm, key, k).to(gradient) * gradient).sum() for key in keys)])
+        )
     return torch.stack(columns, dim=-1)
 
 
