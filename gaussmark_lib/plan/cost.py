@@ -87,15 +87,16 @@ class Read(Step):
         shape, width, size = setting.shape, BYTES[setting.held], self.size(setting)
         always = {"copies": self.copied(setting), "gradients": self.kept(setting)}
         positions, stream = self.rows * self.length, RESIDUAL * shape.hidden * width
+        logits, noises = shape.vocabulary * self.rows * self._predicted() * width, size * (FLOAT + width) * bool(self.drawn)
         if self.whole:  # two models' log-probabilities, their difference and its mean
-            logits = 5 * FLOAT * positions * shape.vocabulary
-        else:  # and a text's log-probabilities at a time
-            logits = shape.vocabulary * (self.rows * self._predicted() * width + 2 * FLOAT * self.tokens)
-        noises = size * (FLOAT + width) * bool(self.drawn)
+            read = {"activations": positions * stream, "logits": 5 * FLOAT * positions * shape.vocabulary}
+        else:  # a text's log-probabilities at a time, when the activations are gone
+            read = {"logits": logits + 2 * FLOAT * shape.vocabulary * self.tokens}
         return [
             Bytes(**always, noises=size * PUT * bool(self.drawn)),
             Bytes(**always, noises=noises, activations=positions * at_once(shape, width)),
             Bytes(**always, noises=noises, activations=positions * stream, logits=logits),
+            Bytes(**always, noises=noises, **read),
         ]
 
 
