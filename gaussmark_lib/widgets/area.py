@@ -36,6 +36,7 @@ class Area:
         self._put(html, changed)
 
     def drop_sketch(self) -> None:
+        """The last whole result again, if a sketch stands in its place."""
         if self._shown != self._result:
             self._put(self._result, "")
 
