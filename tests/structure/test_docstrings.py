@@ -49,7 +49,7 @@ def test_docstrings_link_to_what_is_documented():
     assert dangling({name: ast.parse(file.read_text(encoding="utf-8")) for name, file in files.items()}) == []
 
 
-@pytest.mark.parametrize("link, expected", [("helper", 0), ("A.run", 0), ("run", 0), ("m.A", 0), ("bare", 1), ("_private", 1), ("gone", 1)])
+@pytest.mark.parametrize(("link", "expected"), [("helper", 0), ("A.run", 0), ("run", 0), ("m.A", 0), ("bare", 1), ("_private", 1), ("gone", 1)])
 def test_a_link_to_nothing_is_noticed(link, expected):
     source = f"""
 def helper(): "Documented."
