@@ -113,11 +113,11 @@ def _p_values(p: ArrayLike) -> np.ndarray:
 
 
 def mean(x: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """Mean with Student's interval."""
+    """Mean with Student's interval, NaN where all values are equal: its width would be 0."""
     x, confidence = checks.numbers(x, "x", finite=True, empty=True).ravel(), checks.share(confidence, "confidence")
     if x.size < 2:
         raise StatisticsError(f"an interval for a mean needs at least two values, got {x.size}")
-    half = stats.sem(x) * stats.t.isf((1 - confidence) / 2, x.size - 1)
+    half = stats.sem(x) * stats.t.isf((1 - confidence) / 2, x.size - 1) if np.ptp(x) > 0 else np.nan
     return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), x.size)
 
 
@@ -125,7 +125,8 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
     """The mean of other − base over items that both were measured on, without assuming a distribution.
 
     The interval is SciPy's percentile bootstrap over items. The p-value is two-sided, from flipping the signs of the differences at random
-    (``permutation_test``): exact where swapping the two within an item changes nothing under the null.
+    (``permutation_test``): exact where swapping the two within an item changes nothing under the null. Where every item changes by as much,
+    all resamples agree: their interval would have no width, and is NaN, for nothing is known of it.
     """
     checks.share(confidence, "confidence")
     checks.whole(n_resamples, "n_resamples", StatisticsError)
@@ -135,8 +136,8 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
         raise StatisticsError(f"expected two rows of the same length, at least 2, one number an item; got shapes {base.shape} and {other.shape}")
     change = other - base
     options = {"n_resamples": n_resamples, "batch": BATCH // change.size + 1, "rng": seed}
-    low = high = change[0]
-    if np.ptp(change) > 0:  # SciPy's bootstrap refuses a constant
+    low = high = np.nan
+    if np.ptp(change) > 0:
         low, high = stats.bootstrap((change,), np.mean, confidence_level=confidence, method="percentile", **options).confidence_interval
     test = stats.permutation_test((change,), np.mean, permutation_type="samples", vectorized=True, **options)
     return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), int((change == 0).sum()))

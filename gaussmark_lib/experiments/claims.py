@@ -5,7 +5,8 @@ A claim is a range that was chosen before the measurement. With the estimate's i
     held              the whole interval lies in the range
     not held          no part of it does
     too little data   otherwise; the interval shrinks like 1/√n, so about n·(half-width/distance to the range's end)² observations decide,
-                      if the estimate stays where it is; for a share of 0 or 1, whose exact interval shrinks like 1/n, fewer
+                      if the estimate stays where it is; for a share of 0 or 1, whose exact interval shrinks like 1/n, fewer;
+                      where it stays closer to the range's end than a fiftieth of the half-width, no n is named
 
 A notebook's default run is small. Its claims rest on a record in git (``papermill_runs/reference``), which :func:`beside` puts next to it.
 """
@@ -24,6 +25,8 @@ from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.stats import Estimate
 
 HELD, NOT_HELD, OPEN = "held", "not held", "too little data"
+FEWEST_KEYS = 5  # for an interval that resamples keys
+NEAREST = 1 / 50  # of the half-width: an estimate that is closer to the end of its range is at the end, for all that can be known
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Verdict:
 
     def __str__(self) -> str:
         more = f" About {self.needed:,} would decide." if self.needed else ""
+        if self.outcome == OPEN and not self.needed and not math.isnan(self.estimate.low):
+            more = " It is at the end of that range, so no n is sure to decide."
         return f"{self.outcome.capitalize()}: {self.claim} is {self.estimate}; expected {self.expected}.{more}"
 
     def row(self) -> dict[str, str | float | int | None]:
@@ -80,8 +85,8 @@ def verdict(claim: str, estimate: Estimate, *, least: float = -math.inf, most: f
     if value == low == 0 and 0 < most < high < 1:
         return Verdict(claim, OPEN, estimate, least, most, math.ceil(n * math.log1p(-high) / math.log1p(-most)))
     ends = ((value - low, value - least), (high - value, most - value)) if least <= value <= most else _missed(estimate, least, most)
-    if any(distance == 0 for _, distance in ends):
-        return Verdict(claim, OPEN, estimate, least, most, None)  # exactly at the end: no n decides
+    if any(distance <= NEAREST * width for width, distance in ends):
+        return Verdict(claim, OPEN, estimate, least, most, None)
     needed = math.ceil(round(n * max(width / distance for width, distance in ends) ** 2, 6))
     return Verdict(claim, OPEN, estimate, least, most, max(n + 1, needed))
 
@@ -109,14 +114,20 @@ def beside(verdicts: Sequence[Verdict], notebook: str) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("claim")
 
 
-def about_reference(notebook: str) -> str:
-    """One sentence on the notebook's reference record: its model and date, and whether today's code would compute it anew."""
+def about_reference(notebook: str, n_keys: int | None = None) -> str:
+    """On the notebook's reference record: its model and date, and whether today's code would compute it anew.
+
+    With ``n_keys``, those of this run: a warning where they are too few for an interval that resamples them.
+    """
+    few = ""
+    if n_keys is not None and n_keys < FEWEST_KEYS:
+        few = f" This run has {n_keys} {'key' if n_keys == 1 else 'keys'}: intervals over so few are rough and may be too narrow."
     run = ask.reference(notebook)
     if run is None:
-        return "There is no reference record of this notebook: what its own run cannot decide stays open."
+        return "There is no reference record of this notebook: what its own run cannot decide stays open." + few
     older = run.status.get("code") != notebooks.load(notebook).code
     age = " It was made by an older version of this library; a new run may differ." if older else ""
-    return f"The reference record was made on {run.status['finished'][:10]} with the model {run.params.get('model', 'doclm')}.{age}"
+    return f"The reference record was made on {run.status['finished'][:10]} with the model {run.params.get('model', 'doclm')}.{age}{few}"
 
 
 def _claims(run: Run | None) -> list[dict]:

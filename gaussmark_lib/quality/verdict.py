@@ -1,7 +1,7 @@
 """What a comparison may say, in a sentence: worse by how much, indistinguishable, or nothing because n is too small.
 
 A difference that is not significant is called indistinguishable only if its whole interval lies within a margin that was stated beforehand.
-Otherwise the sentence says that n is too small, and about how many items are enough.
+Otherwise the sentence says that n is too small, and about how many items are enough if the change stays as it is.
 """
 
 import math
@@ -45,6 +45,8 @@ def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
     'worse by 0.12 (95% interval −0.15 to −0.09, n = 300, p = 1e-06)'
     >>> sentence(accuracy, Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))
     'n = 20 is too small for a claim: the interval −0.2 to +0.2 reaches beyond ±0.05; about 320 would do'
+    >>> sentence(accuracy, Paired(Estimate(-0.06, -0.13, 0.01, 20), 0.1, 0))
+    'n = 20 is too small for a claim: the interval −0.13 to +0.01 reaches beyond ±0.05, and the change itself, −0.06, lies beyond it'
     """
     checks.share(level, "level")
     (value, low, high, n), p_value = astuple(test.change), test.p_value
@@ -63,9 +65,11 @@ def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
         return f"not told apart at n = {n} (p = {p_value:.2g})" if n >= FEWEST else f"n = {n} is too small for a claim: expected at least {FEWEST}"
     if -metric.margin <= low and high <= metric.margin:
         return f"indistinguishable at this n = {n}: the interval {interval}{unit} lies within ±{metric.margin:g}"
-    needed = math.ceil(n * ((high - low) / 2 / metric.margin) ** 2)
-    more = f"about {needed:,} would do" if needed > n else "a few more would do"
-    return f"n = {n} is too small for a claim: the interval {interval}{unit} reaches beyond ±{metric.margin:g}; {more}"
+    left = metric.margin - abs(value)  # the half-width at which the interval lies within the margin, if the change stays where it is
+    more = f", and the change itself, {value:+.2g}, lies beyond it".replace("-", "−")
+    if left > 0:
+        more = f"; about {max(n + 1, math.ceil(round(n * ((high - low) / 2 / left) ** 2, 6))):,} would do"
+    return f"n = {n} is too small for a claim: the interval {interval}{unit} reaches beyond ±{metric.margin:g}{more}"
 
 
 def outcome(metric: Metric, test: Paired, level: float = 0.05) -> str:

@@ -71,6 +71,11 @@ def test_rates_and_means_of_nothing():
         stats.mean([1.0])
 
 
+def test_equal_values_have_no_interval():
+    assert np.isnan([(found := stats.mean([2.0, 2.0, 2.0])).low, found.high]).all()
+    assert (found.value, found.n) == (2.0, 3)
+
+
 @pytest.mark.parametrize(("norms", "psi"), [([], 3), ([0.0, 0.0], 3), ([np.nan], 3), ([np.inf], 3), ([1.0], 0), ([1.0], -1), ([1.0], np.nan)])
 def test_sigma_cannot_be_solved_for_from_nothing(norms, psi):
     with pytest.raises(ValueError, match=r"(grad_norm|psi): expected|expected positive gradient norms"):

@@ -22,6 +22,8 @@ from gaussmark_lib.stats import Estimate
         (1.3, 1.1, 1.5, "too little data", 400),  # outside, and 0.2 wide where 0.1 decides
         (0.6, 0.2, 0.9, "too little data", 225),
         (1.2, 1.1, 1.3, "too little data", None),  # at the very end of the range
+        (1.2 + 1e-16, 1.1, 1.3, "too little data", None),  # or as near to it as rounding makes it
+        (1.201, 1.1, 1.3, "too little data", None),  # so near that ten thousand times the data may not decide
         (1.0, math.nan, 1.1, "too little data", None),
     ],
 )
@@ -37,6 +39,11 @@ def test_the_n_that_would_decide_decides():
         shrunk = half * math.sqrt(50 / (found.needed + 1))
         again = claims.verdict("x", Estimate(value, value - shrunk, value + shrunk, found.needed), least=0.8, most=1.2)
         assert found.outcome == "too little data" != again.outcome
+
+
+def test_at_the_end_of_the_range_the_sentence_says_so():
+    assert str(claims.verdict("x", Estimate(1.2, 1.1, 1.3, 9), most=1.2)).endswith("at the end of that range, so no n is sure to decide.")
+    assert str(claims.verdict("x", Estimate(1.2, math.nan, math.nan, 9), most=1.2)).endswith("expected at most 1.2.")
 
 
 def test_one_sided_claims():
@@ -82,6 +89,8 @@ def test_it_says_when_the_reference_is_older(reference):
     said = claims.about_reference("06_robustness")
     assert "2026-01-02 with the model doclm" in said
     assert "older version" in said
+    assert "2 keys: intervals over so few are rough" in claims.about_reference("06_robustness", n_keys=2)
+    assert claims.about_reference("06_robustness", n_keys=5) == said
 
 
 def test_no_reference(tmp_path, monkeypatch):

@@ -31,7 +31,8 @@ def test_no_significance_is_no_claim_unless_the_interval_is_narrow():
     assert sentence(LOSS, found(0.005, 0.01, 0.3)).startswith("indistinguishable at this n = 100")
     assert "too small for a claim" in sentence(LOSS, found(0.005, 0.06, 0.3))
     assert "about 400 would do" in sentence(LOSS, found(0.0, 0.06, 0.3))
-    assert "a few more would do" in sentence(LOSS, found(0.02, 0.02, 0.06))
+    assert "about 400 would do" in sentence(LOSS, found(0.02, 0.02, 0.06)), "twice as narrow, where the change leaves a third of the margin"
+    assert sentence(LOSS, found(0.04, 0.05, 0.06)).endswith("reaches beyond ±0.03, and the change itself, +0.04, lies beyond it")
 
 
 def test_a_metric_without_a_margin_needs_a_number_of_items():
@@ -92,7 +93,9 @@ class TestPaired:
         assert level.low <= 0.05 <= level.high
 
     def test_equal_is_equal(self):
-        assert stats.paired([1.0, 2.0], [1.0, 2.0]) == (Estimate(0, 0, 0, 2), 1.0, 2)
+        change, p_value, n_equal = stats.paired([1.0, 2.0], [1.0, 2.0])
+        assert (change.value, change.n, p_value, n_equal) == (0, 2, 1.0, 2)
+        assert np.isnan([change.low, change.high]).all(), "two equal pairs do not say that all pairs are equal"
 
     @pytest.mark.parametrize(("base", "other"), [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([1.0, np.nan], [1.0, 2.0])])
     def test_what_cannot_be_paired_is_refused(self, base, other):
