@@ -75,7 +75,7 @@ def detection(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     figure, panels = plt.subplots(1, 2, figsize=_size(cells, 2))
     floor = cells.assign(median_p=cells["median_p"].clip(lower=1e-12))
     norm = LogNorm(min(0.01, max(1e-6, floor["median_p"].min())), 0.5, clip=True)
-    _heat(panels[0], floor, "median_p", "median p-value", norm=norm, cmap="rocket", fmt=".0e")
+    _heat(panels[0], floor, "median_p", "median p-value", norm=norm, cmap="rocket", fmt=".0e", annot=_grid(cells, "median_p"))
     _heat(panels[1], cells, "tpr", f"share detected at level {level}", vmin=0, vmax=1, cmap="viridis", fmt=".2f")
     return style.caption(figure, caption, "Where is the watermark detected?")
 
@@ -97,14 +97,15 @@ def too_much(cells: pd.DataFrame, level: float, caption: str) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.0))
     for number, (weight, rows) in enumerate(cells.groupby("weight", sort=False)):
         rows = rows.sort_values("sigma")
-        at = rows["predicted_psi"] * 1.08**number  # side by side
+        at = rows["predicted_psi"] * 1.03**number  # side by side
         look = {"color": style.OTHERS[number], "linestyle": "-", "marker": MARKERS[number], "markersize": 4, "capsize": 2}
         intervals.bars(left, at, rows, "psi", label=short(weight), **look)
         intervals.bars(right, at, rows, "tpr", **look)
     grid = np.geomspace(cells["predicted_psi"].min(), cells["predicted_psi"].max(), 100)
-    left.plot(grid, grid, **style.THIN, label="measured = predicted")
     right.axhline(level, **style.DOTTED)
     bottom, top = min(0.0, cells["psi_low"].min()), 1.5 * cells["psi_high"].max()
+    if grid[0] < top:
+        left.plot(grid, grid, **style.THIN, label="measured = predicted")
     left.set(xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="measured mean ψ", ylim=(bottom, top), title="How far does ψ rise with σ?")
     right.set(
         xscale="log", xlabel="predicted ψ = σ · mean ‖G‖", ylabel="share detected", ylim=(-0.02, 1.02), title=f"And the share detected at {level}?"

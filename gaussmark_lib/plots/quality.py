@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gaussmark_lib.experiments import layer_sigma_sweep
 from gaussmark_lib.plots import intervals, style
 
 CONTROLS = {  # what is no scheme of ``style.SCHEMES``, and the positive controls
@@ -120,7 +119,10 @@ def win_rates(table: pd.DataFrame, reference: str, caption: str) -> Figure:
 
 
 def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
-    """Δ cross-entropy against mean ψ, a line a weight, with 95% intervals (rows of ``exchange.rates``), beside ψ²/(2T); a panel a kind of text."""
+    """Δ cross-entropy against mean ψ, a line a weight, with 95% intervals (rows of ``exchange.rates``), beside ψ²/(2T); a panel a kind of text.
+
+    The weights are named as the table names them.
+    """
     figure, panels = plt.subplots(1, 2, figsize=(10.2, 4.4), sharey=True)
     grid = np.linspace(0, 1.08 * rates["psi_high"].max(), 100)
     law = grid**2 / (2 * n_tokens)
@@ -130,7 +132,7 @@ def exchange(rates: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
         of_text = rates[rates["text"] == text].groupby("weight", sort=False)
         for (weight, rows), marker, colour in zip(of_text, cycle("osD^vP*X"), cycle(style.OTHERS), strict=False):
             rows = rows.sort_values("psi")
-            look = {"linestyle": "-", "linewidth": 1, "capsize": 2, "marker": marker, "color": colour, "label": layer_sigma_sweep.short(weight)}
+            look = {"linestyle": "-", "linewidth": 1, "capsize": 2, "marker": marker, "color": colour, "label": weight}
             intervals.bars(axes, rows["psi"], rows, "delta", xerr=intervals.sides(rows, "psi"), **look)
         axes.set(xlabel=f"mean ψ of {n_tokens} tokens", title=title)
     panels[0].set_ylabel("Δ cross-entropy, nats a token")

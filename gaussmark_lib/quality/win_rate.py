@@ -7,7 +7,7 @@ Judges favour a place (first or second), whatever its text. Asked in both orders
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -77,13 +77,18 @@ def _row(item: int, answers: Sequence[Answer]) -> dict:
 def summary(table: pd.DataFrame, confidence: float = 0.95) -> Paired:
     """Win rate − ½ of :func:`compare`'s table, with the paired bootstrap's interval over the prompts answered in both orders.
 
+    Where one side wins every one of them, resampling says nothing, and the interval is the exact binomial one.
     ``n_equal`` counts identical answers. With fewer than two answered prompts, all numbers except n are nan.
     """
     answered = table.dropna(subset=["score"])
     n, n_equal = len(answered), int((answered["asked"] == 0).sum())
     if n < 2:
         return Paired(Estimate(np.nan, np.nan, np.nan, n), np.nan, n_equal)
-    return stats.paired(np.full(n, 0.5), answered["score"], confidence=confidence)._replace(n_equal=n_equal)
+    change, p_value, _ = stats.paired(np.full(n, 0.5), answered["score"], confidence=confidence)
+    if abs(change.value) == 0.5:
+        exact = stats.rate(answered["score"], confidence)
+        change = replace(change, low=exact.low - 0.5, high=exact.high - 0.5)
+    return Paired(change, p_value, n_equal)
 
 
 def position_bias(table: pd.DataFrame) -> float:

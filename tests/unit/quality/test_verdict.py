@@ -146,7 +146,9 @@ class TestWinRate:
 
     def test_the_better_wins_in_both_orders(self):
         assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.long, self.short)).change.value == 0.5
-        assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.short, self.long)).change.value == -0.5
+        change = win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.short, self.long)).change
+        assert change.value == change.low == -0.5
+        assert change.high == pytest.approx(0.5 - 0.025 ** (1 / 20)), "twenty losses of twenty: exact, as resampling would give no width"
 
     def test_one_order_alone_would_be_biased(self):
         table = win_rate.compare(_Favours(100), self.prompts, self.short, self.long)
