@@ -88,21 +88,15 @@ def entropy(tokens: pd.DataFrame, texts: pd.DataFrame, caption: str) -> Figure:
     bins = tokens.assign(bin=pd.qcut(tokens["entropy"], 6, labels=False, duplicates="drop")).groupby("bin")
     rms = bins["grad_norm"].agg(lambda norm: np.sqrt(np.mean(norm**2)))
     left.plot(bins["entropy"].mean(), rms, "o-", color="black", label="root mean square of each sixth of the tokens")
-    left.set(
-        xlabel="entropy before the token, temperature 1  [nats]",
-        ylabel="‖∇ log p‖ of the token",
-        title="Has a token of low entropy a small gradient?",
-    )
+    left.set(xlabel="entropy before the token, at temperature 1  [nats]", ylabel="‖∇ log p‖ of the token")
+    left.set_title("Has a token of low entropy a small gradient?")
     left.set_ylim(top=1.3 * tokens["grad_norm"].max())
     left.legend(loc="upper left")
     sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", s=26, ax=right)
     means = texts.groupby("temperature")[["entropy", "psi"]].mean()
     right.plot(means["entropy"], means["psi"], "D-", color="black", markersize=7, label="mean")
-    right.set(
-        xlabel="mean entropy along the text, base model at temperature 1  [nats]",
-        ylabel="ψ under its own key",
-        title="Has a text of low entropy a small ψ?",
-    )
+    right.set(xlabel="mean entropy along the text, base model at temperature 1  [nats]", ylabel="ψ under its own key")
+    right.set_title("Has a text of low entropy a small ψ?")
     right.set_ylim(top=texts["psi"].max() + 0.4 * np.ptp(texts["psi"]))
     right.legend(title="temperature", loc="upper left", ncols=2)
     return style.caption(figure, caption)

@@ -140,3 +140,20 @@ def test_the_memory_of_a_call_is_what_it_holds_at_most():
     assert large[0] == 400 << 18
     assert 350 < large[1] < 500
     assert small[1] < 100
+
+
+def test_another_users_expected_psi_is_the_share_of_the_own_that_both_keys_have_in_common(lm, work):
+    book, names, noises, prompts, texts, human = work
+    table = whose_text.authors(lm, prompts, texts, human, WM, noises, [3]).set_index("kind")
+    cosine = float(book.code(names[0]) @ book.code(names[1]))
+    expected = cosine * table.loc["own key", "psi"].to_numpy()
+    assert table.loc["another user's key", "predicted"].to_numpy() == pytest.approx(expected, rel=0.1), "but for so few weights"
+    assert np.abs(expected).max() > 0.2, "which is not 0"
+    assert (table.loc["human texts", "predicted"] == 0).all()
+
+
+def test_what_is_expected_of_names_is_theorys():
+    assert whose_text.expected_right(6.8, 100_000, 256) == 0.95, "of the default parameters"
+    hard = whose_text.expected_right(5.0, 5000, 16)
+    assert 0 < hard <= tracing.share_right(4.5, 5000, 16) < 0.6
+    assert whose_text.expected_right(0.3, 5000, 16) == 0
