@@ -28,15 +28,10 @@ def detection(own: np.ndarray, plain: np.ndarray, median_p: Callable[[np.ndarray
 
     The figures are ``median p``, ``AUC``, and at each α of ``LEVELS`` ``TPR at α`` and ``false positives at α`` (of plain text).
     """
-    figures: dict[str, tuple[Callable, tuple[np.ndarray, ...]]] = {"median p": (median_p, (own,))}
+    found = {"median p": stats.crossed_interval(median_p, own, **options), "AUC": _area(plain, own, **options)}
     for level in LEVELS:
-        share = partial(_share, level=level)
-        figures |= {f"TPR at {level}": (share, (own,)), f"false positives at {level}": (share, (plain,))}
-    found = {
-        figure: stats.crossed_interval(statistic, *matrices, share=figure != "median p", **options)
-        for figure, (statistic, matrices) in figures.items()
-    }
-    found = {"median p": found.pop("median p"), "AUC": _area(plain, own, **options)} | found
+        for figure, texts in ((f"TPR at {level}", own), (f"false positives at {level}", plain)):
+            found[figure] = stats.crossed_interval(partial(_share, level=level), texts, share=True, **options)
     return [{"figure": figure} | estimate.row() for figure, estimate in found.items()]
 
 
