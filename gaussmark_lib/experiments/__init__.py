@@ -16,7 +16,8 @@
 ``playground``             11: the playground without its widgets; ``played``: its questions and answers; ``drafts``: writing that is watched;
                            ``asked``: texts tested one after another with one key
 ``one_key_in_production``  12: one key over many texts, and what an asker gains
-``calibration_card``       12: what the owner of a key should know before using it
+``calibration_card``       12: what the owner of a key should know before using it; ``law_of_spread``: the spread over keys beside its prediction
+``scanned_spans``          13: the marked span of a longer text
 ``written_and_scored``     what they share: write under each key, score under each key, labelled
 ``crossed``                figures of prompts × keys, with intervals over both
 ``lengths``                how long texts can be on this model

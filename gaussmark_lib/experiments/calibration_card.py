@@ -37,7 +37,7 @@ def card(wm: perturb.Watermark, key_id: str, audit: pd.DataFrame, norms: dict[in
     """The calibration card of a key as data: its predicted power by length, and false alarms by kind of text.
 
     ``audit`` has a row a kind. The columns of :func:`of_key` are of this key; those of ``one_key_in_production.audited`` are of other keys, and say
-    what a key drawn at random does. ``columns`` of the card says what each is.
+    what a key drawn at random does. ``columns`` of the card says what each is. ``power by tokens`` is predicted from the norms of human text.
     """
     columns = {name: COLUMNS[name] for name in audit if name in COLUMNS}
     power = {str(n): stats.predicted_power(values, wm.sigma, level) for n, values in norms.items()}

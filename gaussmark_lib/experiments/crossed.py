@@ -28,18 +28,22 @@ def detection(own: np.ndarray, plain: np.ndarray, median_p: Callable[[np.ndarray
 
     The figures are ``median p``, ``AUC``, and at each α of ``LEVELS`` ``TPR at α`` and ``false positives at α`` (of plain text).
     """
-    figures = {"median p": (median_p, (own,)), "AUC": (_auc, (plain, own))}
+    found = {"median p": stats.crossed_interval(median_p, own, **options), "AUC": _area(plain, own, **options)}
     for level in LEVELS:
-        share = partial(_share, level=level)
-        figures |= {f"TPR at {level}": (share, (own,)), f"false positives at {level}": (share, (plain,))}
-    return [
-        {"figure": figure} | stats.crossed_interval(statistic, *matrices, share=figure != "median p", **options).row()
-        for figure, (statistic, matrices) in figures.items()
-    ]
+        for figure, texts in ((f"TPR at {level}", own), (f"false positives at {level}", plain)):
+            found[figure] = stats.crossed_interval(partial(_share, level=level), texts, share=True, **options)
+    return [{"figure": figure} | estimate.row() for figure, estimate in found.items()]
 
 
-def _auc(plain: np.ndarray, own: np.ndarray) -> float:
-    return stats.auc(-plain, -own)
+def _area(plain: np.ndarray, own: np.ndarray, *, confidence: float = 0.95, **options) -> stats.Estimate:
+    """AUC. It compares a plain text of one prompt with a marked one of another, so at 0 or 1 the trials of its exact binomial interval are pairs of
+    prompts, no prompt in two of them: half as many as a share has.
+    """
+    area = stats.auc(-plain, -own)
+    if area in (0.0, 1.0):
+        pairs = stats.rate(np.full(len(own) // 2, area), confidence)
+        return stats.Estimate(area, pairs.low, pairs.high, own.size)
+    return stats.crossed_interval(lambda plain, own: stats.auc(-plain, -own), plain, own, confidence=confidence, **options)
 
 
 def _share(log10_p: np.ndarray, level: float) -> float:

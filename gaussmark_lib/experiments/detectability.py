@@ -4,6 +4,7 @@ Each prompt is continued by the base model and under each key, and every text is
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,12 +13,14 @@ from scipy import stats as distributions
 
 from gaussmark_lib import generate_many, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.errors import StatisticsError
-from gaussmark_lib.experiments import crossed, written_and_scored
+from gaussmark_lib.experiments import claims, crossed, written_and_scored
 from gaussmark_lib.experiments.crossed import LEVELS
 from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, WRONG
 from gaussmark_lib.tokens import Texts
 
 __all__ = ["OWN", "PLAIN", "WRONG"]
+
+LEAST_SPREAD = 0.05  # nats
 
 
 def measure(
@@ -124,6 +127,26 @@ def between_keys(psi: Float[np.ndarray, "prompts keys"], confidence: float = 0.9
     tail = (1 - confidence) / 2
     value, low, high = (np.sqrt(max(0.0, F / quantile - 1) / n) for quantile in (1.0, *distributions.f(*freedom).isf([tail, 1 - tail])))
     return stats.Estimate(float(value), float(low), float(high), k)
+
+
+def of_keys(verdict: claims.Verdict) -> claims.Verdict:
+    """A verdict whose n counts keys, without the n that would decide it where it has fewer than ``claims.FEWEST_KEYS``: the interval of a variance of
+    so few degrees of freedom does not shrink like 1/√n.
+    """
+    return replace(verdict, needed=None) if verdict.estimate.n < claims.FEWEST_KEYS else verdict
+
+
+def keys_said(verdict: claims.Verdict) -> str:
+    """A verdict of :func:`of_keys` as a sentence."""
+    if verdict.outcome != claims.OPEN or verdict.estimate.n >= claims.FEWEST_KEYS:
+        return str(verdict)
+    found = f"{verdict.claim} is {verdict.estimate}; expected {verdict.expected}"
+    return f"{verdict.outcome.capitalize()}: {found}. So few keys do not tell how many would decide."
+
+
+def varies(entropies: pd.Series) -> bool:
+    """Whether entropies have a standard deviation of ``LEAST_SPREAD`` nats or more: with less, their ranks are chance."""
+    return bool(entropies.std() >= LEAST_SPREAD)
 
 
 def by_temperature(

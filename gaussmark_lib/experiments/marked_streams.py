@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
+from scipy.stats import chi2
 
 from gaussmark_lib import generate_many, models, perturb, stats
 from gaussmark_lib.corrupt import Pairs
@@ -89,6 +91,16 @@ def lost(streams: pd.DataFrame) -> stats.Estimate:
     """The share of the marked texts' mean ψ that innovations lose, with Student's interval over keys."""
     means = streams[streams["marked"]].groupby("key_id")[["psi", "innovation"]].mean()
     return stats.mean(1 - means["innovation"] / means["psi"])
+
+
+def deviation(values: Float[np.ndarray, " n"], confidence: float = 0.95) -> stats.Estimate:
+    """The standard deviation s of normal values with its exact interval: (n − 1)s²/σ² is χ² of n − 1 degrees. No interval of fewer than two."""
+    n, tail = len(values), (1 - confidence) / 2
+    if n < 2:
+        return stats.Estimate(np.nan, np.nan, np.nan, n)
+    s = float(values.std(ddof=1))
+    low, high = (s * float(np.sqrt((n - 1) / chi2(n - 1).isf(q))) for q in (tail, 1 - tail))
+    return stats.Estimate(s, low, high, n)
 
 
 def kept_by_place(streams: pd.DataFrame, ends: Sequence[int]) -> pd.DataFrame:

@@ -43,6 +43,15 @@ def compared(lm: models.LM, pairs: Pairs, wm: perturb.Watermark, psi: float, *, 
     return pd.DataFrame(rows).assign(binomial=binomial)
 
 
+def said(rows: pd.DataFrame) -> str:
+    """What :func:`compared`'s table of one kind says of each cure: its spread over that of plain ψ."""
+    spread = rows.set_index("cure")["spread"]
+    times = spread.drop("ψ") / spread["ψ"]
+    listed = ", ".join(f"{cure} {factor:.2f}" for cure, factor in times.items())
+    helps = [cure for cure, factor in times.items() if factor <= 0.9]
+    return f"spread over that of plain ψ: {listed}. At least a tenth less partial: {', '.join(helps) if helps else 'none'}."
+
+
 def _weighted(lm: models.LM, pairs: Pairs, wm: perturb.PlacedWatermark, dtype: str | None) -> Iterator[dict[str, Float[Tensor, " d"]]]:
     """The unit gradients of each text by cure. A pair of tokens counts where it is first seen in any of the texts."""
     seen: set[tuple[int, int]] = set()

@@ -1,26 +1,22 @@
-"""Experiments on whose text it is: users of a codebook, several texts of one author, the marked span of a longer text.
+"""Experiments on whose text it is: users of a codebook, several texts of one author (the marked span of a longer text: ``scanned_spans``).
 
 Everything is measured on texts that a model writes under a known key, beside human texts that no key has touched.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import norm
 
-from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens, tracing
+from gaussmark_lib import generate, models, perturb, score, stats, texts, tracing
 from gaussmark_lib.corrupt import Pairs
 from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.tracing import attribution, blocks, spans
+from gaussmark_lib.tracing import attribution
 from gaussmark_lib.watermark import Watermark
-
-LEVEL = 0.05
-SCAN, BOUND, WINDOW, WHOLE = "scan, exact", "scan, Bonferroni", "fixed window", "whole text"
 
 
 def human(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]:
@@ -110,6 +106,16 @@ def right_between(table: pd.DataFrame, low: float, high: float) -> stats.Estimat
     return stats.rate(near["right"]) if len(near) else stats.Estimate(np.nan, np.nan, np.nan, 0)
 
 
+def expected_right(psi: float, n_users: int, n_base: int) -> float:
+    """What share of texts should be named rightly at least, where ψ is wanted: theory's at ψ − 1/2, rounded down to a multiple of 0.05.
+
+    For texts whose own ψ lies within 1/2 of it, and for all together, whose own ψ is about N(ψ, 1).
+    """
+    below = psi - 0.5
+    theory = min(share_given(below, n_users, n_base), tracing.share_right(below, n_users, n_base)) if below > 0 else 0.0
+    return int(20 * theory) / 20
+
+
 def share_given(own_psi: float, n_users: int, n_base: int) -> float:
     """The chance that a text with this ψ under its own key is named rightly: that no other user's ψ is larger, given it."""
     rest = np.sqrt(np.random.default_rng(0).chisquare(n_base - 1, 2000) + own_psi**2)
@@ -168,7 +174,8 @@ def authors(
 ) -> pd.DataFrame:
     """ψ of the first n texts of each user together, under the own key, under the next user's, and of as many human texts under the own one.
 
-    Returns ``n_texts, kind, psi, predicted``: one row a user, n and kind; ``predicted`` is σ‖Σ G_i‖.
+    Returns ``n_texts, kind, psi, predicted``: one row a user, n and kind; ``predicted`` is what ψ should be, σ‖Σ G_i‖ under the own key, the cosine
+    of both users' noises times the own ψ under the other's, which shares base noises with it, and 0 for human texts.
     """
     wm, rows = wm.on(lm.model), []
 
@@ -177,72 +184,13 @@ def authors(
 
     plain = gradients(human)
     for number, own in enumerate(texts):
-        marked = gradients((prompts, own))
+        marked, both = gradients((prompts, own)), noises[[number, (number + 1) % len(noises)]]
+        z, other = both.flatten(1)
+        cosine = float(torch.dot(z, other) / (z.norm() * other.norm()))
         for n in counts:
-            for kind, found, at in (("own key", marked, number), ("another user's key", marked, number + 1), ("human texts", plain, number)):
-                whole = tracing.summed(found[:n])
-                [psi] = score.statistic(whole, noises[[at % len(noises)]].to(whole.G.device), wm.sigma)
-                rows.append({"n_texts": n, "kind": kind, "psi": psi, "predicted": wm.sigma * whole.norm})
+            whole, untouched = tracing.summed(marked[:n]), tracing.summed(plain[:n])
+            psi, others = score.statistic(whole, both.to(whole.G.device), wm.sigma)
+            [of_human] = score.statistic(untouched, both[:1].to(untouched.G.device), wm.sigma)
+            kinds = {"own key": (psi, wm.sigma * whole.norm), "another user's key": (others, cosine * psi), "human texts": (of_human, 0.0)}
+            rows += [{"n_texts": n, "kind": kind, "psi": value, "predicted": predicted} for kind, (value, predicted) in kinds.items()]
     return pd.DataFrame(rows)
-
-
-def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
-    """Start and end of a marked span of at least a block, about the middle of a text, that begins half a block off the scan's grid.
-
-    On the grid the scan could find it to the token, which no real span promises.
-    """
-    n_marked = min(n_tokens, max(block, round(share * n_tokens)))
-    start = min((n_tokens - n_marked) // 2 // block * block + block // 2, n_tokens - n_marked)
-    return start, start + n_marked
-
-
-def spliced(
-    lm: models.LM, human: Pairs, wm: Watermark, keys: Sequence[perturb.Key], start: int, n_marked: int, *, seed: int = 0, **sampling
-) -> Texts:
-    """Each human text with the tokens from ``start`` on replaced by ``n_marked`` that the model writes under this text's own key."""
-    texts = []
-    for number, (prompt, response, key) in enumerate(zip(*human, keys, strict=True)):
-        with perturb.watermarked(lm.model, wm, key):
-            [own] = generate.sample(lm.model, [[*prompt, *response[:start]]], n_marked, seed=seed + number, **sampling)
-        texts.append([*response[:start], *own, *response[start + n_marked :]])
-    return texts
-
-
-def scanned(
-    lm: models.LM,
-    pairs: Pairs,
-    wm: Watermark,
-    keys: Sequence[Sequence[perturb.Key]],
-    *,
-    block: int,
-    window: int,
-    seed: int = 0,
-    dtype: str | None = None,
-) -> pd.DataFrame:
-    """Each text under its own keys by four tests that share its gradients: a row a pair with ``text, start, end`` (of the exact scan), ``psi``, and a
-    column of p-values for each of ``SCAN, BOUND, WINDOW, WHOLE``. ``window``: tokens of the fixed window, rounded up to whole blocks.
-    """
-    wm, rows = wm.on(lm.model), []
-    for text, pair in tokens.checked_pairs(lm.model, *pairs).items():
-        ends = [*range(block, len(pair[1]), block), len(pair[1])]
-        G = blocks.gradients(pair, wm, ends, dtype=dtype)
-        K, size = (G @ G.T).double().cpu().numpy(), min(-(-window // block), len(ends))
-        free, fixed = (spans.loadings(K, spans.intervals(len(ends), *sizes)) for sizes in ((1, None), (size, size)))
-        for key in keys[text]:
-            rng, inner = np.random.default_rng([seed, text]), spans.inner_products(G, wm, key)
-            first, last, psi, p, bound = spans.strongest(inner, K, *free, rng)
-            found = {SCAN: p, BOUND: bound, WINDOW: spans.strongest(inner, K, *fixed, rng)[3], WHOLE: norm.sf(inner.sum() / np.sqrt(K.sum()))}
-            rows.append({"text": text, "start": ends[first - 1] if first else 0, "end": ends[last - 1], "psi": psi} | found)
-    return pd.DataFrame(rows)
-
-
-def rates(tables: Mapping[str, pd.DataFrame], level: float = LEVEL) -> pd.DataFrame:
-    """The share of pairs whose p is at most the level, by kind of text and test: ``kind, test, value, low, high, n``."""
-    found = [(kind, test, stats.rate(table[test] <= level)) for kind, table in tables.items() for test in (SCAN, BOUND, WINDOW, WHOLE)]
-    return pd.DataFrame([{"kind": kind, "test": test} | estimate.row() for kind, test, estimate in found])
-
-
-def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
-    """Of each span that was found and the true one: the tokens in both over those in either."""
-    both = (np.minimum(table["end"], end) - np.maximum(table["start"], start)).clip(lower=0)
-    return (both / (np.maximum(table["end"], end) - np.minimum(table["start"], start))).to_numpy()

@@ -11,12 +11,15 @@ from scipy.stats import norm
 
 from gaussmark_lib.plots import intervals, style
 
+LABELS = {"training": "docs (doclm's training)"}  # of kinds whose name does not say what they are
+
 
 def per_key(rates: pd.DataFrame, level: float, caption: str) -> Figure:
     """Each key's rate of false alarms by kind, of ψ and of r (columns ``kind, statistic, rate``)."""
     figure, axes = plt.subplots(figsize=(7.0, 4.4))
     axes.axvline(level, **style.THIN, label=f"level {level}")
     palette = {"ψ": style.WRONG_KEY, "innovation": style.PLAIN}
+    rates = rates.replace({"kind": LABELS})
     sns.stripplot(rates, x="rate", y="kind", hue="statistic", dodge=True, alpha=0.3, size=3, jitter=0.3, palette=palette, legend=False, ax=axes)
     for name, colour in palette.items():
         axes.plot([], [], "o", color=colour, markersize=7, label=name)  # the dots themselves are too faint for a legend
@@ -24,14 +27,16 @@ def per_key(rates: pd.DataFrame, level: float, caption: str) -> Figure:
     return style.caption(figure, caption, "How far does one key's rate of false alarms lie from the level?")
 
 
-def law(audit: pd.DataFrame, caption: str) -> Figure:
-    """The measured spread over keys against the predicted one (columns ``sd, sd predicted``, index kind)."""
+def law(spreads: pd.DataFrame, caption: str) -> Figure:
+    """The measured spread over keys with its interval against the predicted one (columns ``value, low, high, predicted``, index kind)."""
     figure, axes = plt.subplots(figsize=(5.0, 4.4))
-    top = 1.1 * max(audit["sd"].max(), audit["sd predicted"].max())
+    top = 1.1 * spreads[["value", "high", "predicted"]].max(axis=None)
     axes.plot([0, top], [0, top], **style.THIN, label="measured = predicted")
-    for (kind, row), marker in zip(audit.iterrows(), cycle("os^DvP*X"), strict=False):
-        axes.plot(row["sd predicted"], row["sd"], marker, markerfacecolor="none", markersize=9, markeredgewidth=1.6, label=kind)  # some coincide
+    open_ = {"markerfacecolor": "none", "markersize": 9, "markeredgewidth": 1.6}  # some coincide
+    for kind, marker in zip(spreads.index, cycle("os^DvP*X"), strict=False):
+        intervals.bars(axes, spreads.loc[[kind], "predicted"], spreads.loc[[kind]], marker=marker, label=LABELS.get(kind, kind), **open_)
     axes.set(xlabel="predicted from the gradients' cosines", ylabel="measured over keys")
+    style.legend_beside(axes)
     return style.caption(figure, caption, "Spread of one key's rate of false alarms (standard deviation)")
 
 
@@ -53,8 +58,8 @@ def kept(by_place: pd.DataFrame, caption: str) -> Figure:
     """Innovation over ψ of marked texts by place in a stream of which all are marked (``first, last, value, low, high, theory, one_factor``)."""
     figure, axes = plt.subplots()
     middle = (by_place["first"] + by_place["last"]) / 2
-    axes.plot(middle, by_place["theory"], color=style.THEORY, label="theory: L⁻¹σ‖G‖ over σ‖G‖")
-    axes.plot(middle, by_place["one_factor"], **style.DOTTED, label="1/(1 + nc), c: the marked gradients' mean cosine")
+    axes.plot(middle, by_place["theory"], "x-", color=style.THEORY, label="theory: L⁻¹σ‖G‖ over σ‖G‖")  # a line through one point is not seen
+    axes.plot(middle, by_place["one_factor"], marker="+", **style.DOTTED, label="1/(1 + nc), c: the marked gradients' mean cosine")
     intervals.bars(axes, middle, by_place, color=style.WATERMARKED, label="measured")
     axes.set(xlabel="place in the stream", ylabel="mean innovation over mean ψ")
     axes.set_ylim(min(0.7, float(by_place["low"].min()) - 0.05), 1.08)
@@ -86,6 +91,7 @@ def attack(forged: pd.DataFrame, climbs: np.ndarray, n_tried: int, caption: str)
 def family(rates: pd.DataFrame, level: float, caption: str) -> Figure:
     """The rate of any alarm in a batch, by kind and method (columns ``kind, method, value, low, high``)."""
     figure, axes = plt.subplots()
+    rates = rates.replace({"kind": LABELS})
     looks = dict(zip(rates["method"].unique(), ({"color": colour} for colour in style.COLOURS), strict=False))
     intervals.dodged(axes, rates, "kind", "method", looks, step=0.15, horizontal=True)
     axes.axvline(level, **style.THIN)

@@ -1,10 +1,11 @@
 """A notebook's measured numbers beside those that the paper printed."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,8 +32,16 @@ def figure(panels: Mapping[str, Panel], here: str, caption: str) -> Figure:
     if len(panels) == 1:  # with several, their common title comes first
         drawn.tight_layout()
     tables = ", ".join(dict.fromkeys(place for _, rows in panels.values() for place in rows["where"]))
-    source = f"Paper: {tables} of Block, Rakhlin and Sekhari (2025); 95% intervals from its standard errors (of a difference: unpaired)."
+    source = f"Paper: {tables} of Block, Rakhlin and Sekhari (2025){_intervals([rows for _, rows in panels.values()])}."
     return style.caption(drawn, f"{caption} {source}", "What was measured here, and what the paper reports")
+
+
+def _intervals(panels: Sequence[pd.DataFrame]) -> str:
+    """What the caption says of the paper's intervals, if any is drawn."""
+    drawn = [rows for rows in panels if np.isfinite(rows[["low", "high"]].to_numpy(float)).all(axis=1).any()]
+    if not drawn:
+        return ""
+    return "; 95% intervals from its standard errors" + " (of a difference: unpaired)" * any(rows["less"].notna().any() for rows in drawn)
 
 
 def _panel(axes: Axes, measured: Estimate, rows: pd.DataFrame, here: str) -> None:

@@ -44,7 +44,7 @@ def comparable(model: str, quantity: str, scheme: str = "GaussMark", *, less: st
 
     Returns:
         One row a model: ``model`` (its name without the owner), ``value, low, high`` (95%, NaN where the paper gives no error), ``most`` for a
-        bound, ``where``.
+        bound, ``where``, ``less`` (what was subtracted, or None).
     """
     import pandas as pd
 
@@ -58,8 +58,10 @@ def comparable(model: str, quantity: str, scheme: str = "GaussMark", *, less: st
         half = Z_95 * math.hypot(row["error"], from_it["error"] if less else 0.0)
         low, high = (row["low"], row["high"]) if math.isnan(value) else (value - half, value + half)
         value = (low + high) / 2 if math.isnan(value) else value
-        rows.append({"model": name.split("/")[-1], "value": value, "low": low, "high": high, "most": row["most"], "where": row["where"]})
-    return pd.DataFrame(rows, columns=["model", "value", "low", "high", "most", "where"])
+        rows.append(
+            {"model": name.split("/")[-1], "value": value, "low": low, "high": high, "most": row["most"], "where": row["where"], "less": less}
+        )
+    return pd.DataFrame(rows, columns=["model", "value", "low", "high", "most", "where", "less"])
 
 
 def setting(model: str, scheme: str = "GaussMark") -> dict[str, Any] | None:

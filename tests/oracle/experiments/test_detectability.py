@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
 from gaussmark_lib.errors import StatisticsError
-from gaussmark_lib.experiments import detectability
+from gaussmark_lib.experiments import claims, detectability
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.4)
@@ -160,3 +160,20 @@ def test_a_rank_correlation_resamples_groups_and_not_rows():
     assert found.high - found.low > 0.5, "eight groups, not 320 rows"
     assert found.n == 8
     assert np.isnan(detectability.rank_correlation(table.assign(b=1.0), "a", "b", "group", n_resamples=5).value)
+
+
+def test_two_keys_name_no_n_that_would_decide():
+    few, many = (claims.verdict("a ratio", stats.Estimate(0.05, 0.0, 20.0, n), most=0.5) for n in (2, 9))
+    assert few.needed
+    assert many.needed
+    assert detectability.of_keys(few).needed is None
+    assert detectability.of_keys(many) == many
+    said = "Too little data: a ratio is 0.05 (0 to 20), n = 2; expected at most 0.5. So few keys do not tell how many would decide."
+    assert detectability.keys_said(detectability.of_keys(few)) == said
+    assert detectability.keys_said(many) == str(many)
+
+
+def test_an_entropy_that_does_not_vary():
+    assert not detectability.varies(pd.Series([6.50, 6.51, 6.50]))
+    assert detectability.varies(pd.Series([2.0, 2.4, 3.1]))
+    assert not detectability.varies(pd.Series([2.0])), "one text says nothing"

@@ -77,3 +77,13 @@ def test_a_text_that_says_nothing_new_is_not_bet_on():
     rows = pd.DataFrame({"key_id": "a", "every": 1, "place": [0, 1], "innovation": [2.0, np.nan], "promised": [3.0, 0.0]})
     log_e = marked_streams.watched(rows)["log_e"]
     assert log_e.tolist() == pytest.approx([production.evidence(np.array([[2.0]]), np.array([3.0]))[0, 0]] * 2)
+
+
+def test_the_interval_of_a_standard_deviation_is_exact_for_few_values():
+    rows = np.random.default_rng(0).normal(size=(600, 5))
+    found = [marked_streams.deviation(row) for row in rows]
+    assert 0.92 <= np.mean([one.low <= 1 <= one.high for one in found]) <= 0.98
+    assert found[0].value == pytest.approx(rows[0].std(ddof=1))
+    alone = marked_streams.deviation(np.array([1.0]))
+    assert alone.n == 1
+    assert np.isnan(alone.value)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 import torch
@@ -55,3 +56,10 @@ def test_power_is_the_mean_over_texts_of_each_texts_power():
     powers = norm.sf(stats.threshold(0.05) - 4 * cosines)
     assert table.loc["each pair once", "power"] == pytest.approx(powers.mean(), rel=1e-5)
     assert powers.mean() != pytest.approx(norm.sf(stats.threshold(0.05) - 4 * cosines.mean()), rel=1e-3), "the texts differ"
+
+
+def test_what_is_said_of_the_cures_is_what_the_table_says():
+    rows = pd.DataFrame({"cure": ["ψ", "each pair once", "tokens clipped"], "spread": [0.2, 0.1, 0.202]})
+    said = "spread over that of plain ψ: each pair once 0.50, tokens clipped 1.01. At least a tenth less partial: each pair once."
+    assert reweighted.said(rows) == said
+    assert reweighted.said(rows.assign(spread=0.2)).endswith("less partial: none.")

@@ -100,19 +100,6 @@ def test_near_a_psi_each_text_counts_once_at_its_whole_length():
     assert np.isnan(nobody.value)
 
 
-@pytest.mark.parametrize(("n_tokens", "share", "block"), [(180, 0.33, 20), (300, 0.33, 20), (120, 0.33, 20), (30, 0.1, 2), (900, 0.9, 50)])
-def test_a_marked_span_begins_off_the_grid(n_tokens, share, block):
-    start, end = whose_text.marked_span(n_tokens, share, block)
-    assert start % block == block // 2
-    assert end - start == max(block, round(share * n_tokens))
-    assert 0 <= start < end <= n_tokens
-    assert abs((start + end) / 2 - n_tokens / 2) <= block
-
-
-def test_a_marked_span_is_no_longer_than_its_text():
-    assert whose_text.marked_span(30, 0.9, 200) == (0, 30)
-
-
 def test_texts_together(lm, work):
     book, names, noises, prompts, texts, human = work
     table = whose_text.authors(lm, prompts, texts, human, WM, noises, [1, 3])
@@ -123,37 +110,6 @@ def test_texts_together(lm, work):
     expected = [tracing.author(lm.model, prompts, of_user, WM, keys)["psi"].tolist() for of_user in texts]
     assert own == pytest.approx([expected[0][0], expected[1][1]], rel=1e-4)
     assert other == pytest.approx([expected[0][1], expected[1][0]], rel=1e-4)
-
-
-def test_a_span_is_replaced_by_marked_tokens(lm, work):
-    *_, human = work
-    keys = [Key.from_seed(i) for i in range(3)]
-    mixed = whose_text.spliced(lm, human, WM, keys, 8, 6, seed=1)
-    for before, after in zip(human[1], mixed, strict=True):
-        assert (after[:8], after[14:]) == (before[:8], before[14:])
-        assert after != before
-
-
-def test_all_tests_of_a_scan_are_the_librarys(lm, work):
-    *_, human = work
-    keys = [[Key.from_seed(2 * i), Key.from_seed(2 * i + 1)] for i in range(3)]
-    table = whose_text.scanned(lm, human, WM, keys, block=4, window=8)
-    expected = pd.concat(tracing.scan(lm.model, [x], [y], WM, of_text, block=4) for x, y, of_text in zip(*human, keys, strict=True)).reset_index(
-        drop=True
-    )
-    assert table[["start", "end"]].equals(expected[["start", "end"]])
-    assert table["psi"].tolist() == pytest.approx(expected["psi"].tolist(), rel=1e-4)
-    assert table[whose_text.BOUND].tolist() == pytest.approx(expected["bonferroni"].tolist(), rel=1e-4)
-    assert table[whose_text.WHOLE].tolist() == pytest.approx(expected["whole_p"].tolist(), rel=1e-4)
-    assert table[whose_text.SCAN].tolist() == pytest.approx(expected["p_value"].tolist(), rel=0.15)
-    rates = whose_text.rates({"marked": table, "human": table})
-    assert rates["n"].tolist() == [6] * 8
-    assert rates["value"].iloc[0] == (table[whose_text.SCAN] <= whose_text.LEVEL).mean()
-
-
-def test_overlap():
-    found = pd.DataFrame({"start": [0, 10, 4, 20], "end": [10, 20, 6, 30]})
-    assert whose_text.overlap(found, 5, 15).tolist() == pytest.approx([5 / 15, 5 / 15, 1 / 11, 0])
 
 
 def test_the_weights_are_as_before(lm, work):
@@ -184,3 +140,20 @@ def test_the_memory_of_a_call_is_what_it_holds_at_most():
     assert large[0] == 400 << 18
     assert 350 < large[1] < 500
     assert small[1] < 100
+
+
+def test_another_users_expected_psi_is_the_share_of_the_own_that_both_keys_have_in_common(lm, work):
+    book, names, noises, prompts, texts, human = work
+    table = whose_text.authors(lm, prompts, texts, human, WM, noises, [3]).set_index("kind")
+    cosine = float(book.code(names[0]) @ book.code(names[1]))
+    expected = cosine * table.loc["own key", "psi"].to_numpy()
+    assert table.loc["another user's key", "predicted"].to_numpy() == pytest.approx(expected, rel=0.1), "but for so few weights"
+    assert np.abs(expected).max() > 0.2, "which is not 0"
+    assert (table.loc["human texts", "predicted"] == 0).all()
+
+
+def test_what_is_expected_of_names_is_theorys():
+    assert whose_text.expected_right(6.8, 100_000, 256) == 0.95, "of the default parameters"
+    hard = whose_text.expected_right(5.0, 5000, 16)
+    assert 0 < hard <= tracing.share_right(4.5, 5000, 16) < 0.6
+    assert whose_text.expected_right(0.3, 5000, 16) == 0

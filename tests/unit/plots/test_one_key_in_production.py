@@ -18,6 +18,10 @@ def per_key():
     return figures.per_key(rows.assign(rate=0.05), 0.05, CAPTION)
 
 
+def spreads(kinds):
+    return pd.DataFrame({"value": 0.1, "low": 0.08, "high": 0.13, "n": 50, "predicted": 0.12}, index=kinds)
+
+
 def kept():
     rows = pd.DataFrame({"first": [1, 51], "last": [50, 150], **ESTIMATE, "theory": [0.98, 0.9], "one_factor": [0.97, 0.91]})
     return figures.kept(rows, CAPTION)
@@ -40,7 +44,7 @@ def family():
 
 FIGURES = {
     "per_key": (per_key, 0),
-    "law": (lambda: figures.law(pd.DataFrame({"sd": [0.1], "sd predicted": [0.12]}, index=["docs"]), CAPTION), 0),
+    "law": (lambda: figures.law(spreads(["docs"]), CAPTION), 1),
     "kept": (kept, 2),
     "evidence": (evidence, 0),
     "attack, a few": (lambda: attack(3), 0),
@@ -71,8 +75,24 @@ def test_the_legends_dots_can_be_seen():
 
 
 def test_kinds_that_coincide_can_be_told_apart():
-    audit = pd.DataFrame({"sd": 0.1, "sd predicted": 0.12}, index=list("abcdefg"))
-    points = figures.law(audit, CAPTION).axes[0].lines[1:]
+    axes = figures.law(spreads(list("abcdefg")), CAPTION).axes[0]
+    points = [container[0] for container in axes.containers]
     assert len({point.get_marker() for point in points}) == 7
     assert {point.get_markerfacecolor() for point in points} == {"none"}
+    plt.close("all")
+
+
+def test_a_legend_covers_no_point_and_says_whose_training_text_it_is():
+    axes = figures.law(spreads(["docs", "training"]), CAPTION).axes[0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["measured = predicted", "docs", "docs (doclm's training)"]
+    axes.figure.canvas.draw()
+    assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1
+    plt.close("all")
+
+
+def test_theory_is_seen_where_the_stream_is_one_bin():
+    rows = pd.DataFrame({"first": [1], "last": [20], **ESTIMATE, "theory": [0.98], "one_factor": [0.97]})
+    axes = figures.kept(rows, CAPTION).axes[0]
+    assert all(line.get_marker() not in ("", "None", None) for line in axes.lines[:2])
     plt.close("all")

@@ -44,3 +44,18 @@ def test_the_caption_names_the_tables(drawn):
     assert "Here: 90 texts." in below
     assert "Table 3" in below
     assert "Figure 9" in below
+
+
+@pytest.mark.parametrize(
+    ("quantity", "scheme", "less", "said"),
+    [
+        ("max/min of ‖G‖", "base", None, "(2025)."),
+        ("cross-entropy", "base", None, "; 95% intervals from its standard errors."),
+        ("cross-entropy", "GaussMark", "base", "; 95% intervals from its standard errors (of a difference: unpaired)."),
+    ],
+)
+def test_the_caption_speaks_of_intervals_that_are_drawn(quantity, scheme, less, said):
+    rows = runs.comparable("doclm", quantity, scheme, less=less)
+    figure = published.figure({"a number": (Estimate(1.0, 0.9, 1.1, 9), rows)}, "doclm", "Here: 9 texts.")
+    assert any(" ".join(text.get_text().split()).endswith(said) for text in figure.texts)
+    plt.close(figure)

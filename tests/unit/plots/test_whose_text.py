@@ -6,7 +6,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.container import ErrorbarContainer
 
-from gaussmark_lib.experiments import whose_text as experiment
+from gaussmark_lib.experiments import scanned_spans as experiment
 from gaussmark_lib.plots import style, whose_text
 
 N = np.random.default_rng(0)
