@@ -125,8 +125,7 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
     """The mean of other − base over items that both were measured on, without assuming a distribution.
 
     The interval is SciPy's percentile bootstrap over items. The p-value is two-sided, from flipping the signs of the differences at random
-    (``permutation_test``): exact where swapping the two within an item changes nothing under the null. Where every item changes by as much,
-    all resamples agree: their interval would have no width, and is NaN, for nothing is known of it.
+    (``permutation_test``): exact where swapping the two within an item changes nothing under the null. NaN where all change alike.
     """
     checks.share(confidence, "confidence")
     checks.whole(n_resamples, "n_resamples", StatisticsError)
@@ -137,7 +136,7 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
     change = other - base
     options = {"n_resamples": n_resamples, "batch": BATCH // change.size + 1, "rng": seed}
     low = high = np.nan
-    if np.ptp(change) > 0:
+    if np.ptp(change) > 0:  # resamples of a constant say nothing
         low, high = stats.bootstrap((change,), np.mean, confidence_level=confidence, method="percentile", **options).confidence_interval
     test = stats.permutation_test((change,), np.mean, permutation_type="samples", vectorized=True, **options)
     return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), int((change == 0).sum()))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from gaussmark_lib import generate, models, perturb, stats, tokens
@@ -80,20 +79,3 @@ def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
     """Of each span that was found and the true one: the tokens in both over those in either."""
     both = (np.minimum(table["end"], end) - np.maximum(table["start"], start)).clip(lower=0)
     return (both / (np.maximum(table["end"], end) - np.minimum(table["start"], start))).to_numpy()
-
-
-def more_found(one: ArrayLike, other: ArrayLike, confidence: float = 0.95) -> stats.Estimate:
-    """The share of texts found by one test less that found by another, of the same texts, with an exact interval; n counts texts.
-
-    The two differ on a share δ of all texts, of which the first finds θ: the difference is (2θ − 1)δ. θ and δ have exact (Clopper–Pearson) intervals
-    of 1 − α/2 each, that of θ given the number of texts on which the tests differ, so both hold together with 1 − α (Bonferroni).
-    """
-    one, other = np.asarray(one, bool), np.asarray(other, bool)
-    differ, each = one != other, (1 + confidence) / 2
-    some = stats.rate(differ, each)
-    theta = stats.rate(one[differ], each) if differ.any() else stats.Estimate(0.5, 0.0, 1.0, 0)
-    low, high = (
-        min((2 * theta.low - 1) * some.low, (2 * theta.low - 1) * some.high),
-        max((2 * theta.high - 1) * some.low, (2 * theta.high - 1) * some.high),
-    )
-    return stats.Estimate(float(one.mean() - other.mean()), low, high, len(one))
