@@ -29,8 +29,8 @@ def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int
     """The same for the difference of the means.
 
     Of hits, a difference is the share p₊ of the pairs that are hits of ours only, less the share p₋ that are theirs only. Where no pair of the one
-    kind was seen, no resample has one. Its share may still be up to u = 1 − (α/2)^(1/n), the exact upper end for none of n prompts, and the interval's
-    half-width h on that side becomes √(h² + u²), as Newcombe (Stat. Med. 1998) adds the two shares' half-widths.
+    kind was seen, no resample has one. Its share may still be up to u = 1 − (α/2)^(1/n), the exact upper end for none of n prompts, and the
+    interval's half-width h on that side becomes √(h² + u²), as Newcombe (Stat. Med. 1998) adds the two shares' half-widths.
     """
     found = _paired(table, column, base, lambda ours, theirs: ours.mean() - theirs.mean(), n_resamples)
     if not table[column].isin([0, 1]).all():

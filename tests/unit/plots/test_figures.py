@@ -195,7 +195,7 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     "seconds": lambda: (kgw_baseline.seconds(cross(of=["generation", "detection"], task=TWO, repeat=range(3)).assign(seconds=1.0), "n"), 0),
     "spectrum": lambda: (
         low_rank.spectrum(
-            np.arange(5, 0, -1.0), {"left": cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5)}, "n"
+            np.arange(5, 0, -1.0), {"left": cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5)}, (5, 9), "n"
         ),
         0,
     ),
@@ -324,4 +324,23 @@ def test_a_narrow_logarithmic_axis_has_ticks_between_the_powers_of_ten(low, high
 def test_a_bar_of_ratios_says_which_task_it_is_compared_with():
     figure, _ = FIGURES["ratios"]()
     assert "as fast as: a" in figure.axes[0].get_xlabel()
+    plt.close("all")
+
+
+def test_each_sides_directions_are_drawn_against_their_own_number():
+    """The weight has five of the nine right directions: k = 5 is 5/9 of them, and all of the left ones."""
+    tables = {side: cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5) for side in ("left", "right")}
+    right = low_rank.spectrum(np.arange(5, 0, -1.0), tables, (5, 9), "n").axes[1]
+    ends = {line.get_label(): line.get_xdata()[-1] for line in right.lines}
+    assert ends["of ‖G‖², 5 left directions"] == 1
+    assert ends["of ‖G‖², 9 right directions"] == pytest.approx(5 / 9)
+    plt.close("all")
+
+
+@pytest.mark.parametrize(("low", "scale"), [(0.01, "log"), (-0.03, "linear"), (np.nan, "log")])
+def test_a_cost_that_is_not_told_from_zero_keeps_its_lower_end(low, scale):
+    curve = cross(scheme=TWO, sigma=[0.1, 0.2]).assign(law=0.1, rank_dropped=0, delta=0.02, delta_low=low, delta_high=0.04)
+    figure = low_rank.cost(curve, "n")
+    assert {axes.get_yscale() for axes in figure.axes} == {scale}
+    assert not any("own text" in words for axes in figure.axes for words in (axes.get_xlabel(), axes.get_title("left")))
     plt.close("all")
