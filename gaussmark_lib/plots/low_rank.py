@@ -128,8 +128,8 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
         rows = curve[curve["scheme"] == name]
         for axes, x in ((left, rows["variance"]), (right, shift * rows["law"])):
             intervals.bars(axes, x, rows, "delta", linestyle="-", markersize=4, capsize=2, linewidth=1, **look)
-    ends = np.array([curve["law"].min() * 0.8, curve["law"].max() * 1.2])
-    right.plot(ends, ends, **style.DASHED, label="as much as the law's price")
+    along = np.geomspace(curve["law"].min() * 0.8, curve["law"].max() * 1.2)  # no straight line where only one axis is logarithmic
+    right.plot(along, along, **style.DASHED, label="as much as the law's price")
     positive = (curve["delta_low"].fillna(curve["delta"]) > 0).all()
     left.set(xscale="log", yscale="log" if positive else "linear", xlabel="σ²", ylabel="Δ cross-entropy of human text, nats a token")
     left.set_title("At the same σ²")
@@ -144,9 +144,13 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
 
 
 def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
-    """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity; not all have all schemes."""
+    """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity.
+
+    Not all quantities have all schemes, and one without a ratio is left out.
+    """
+    tables = {quantity: known for quantity, table in tables.items() if len(known := table.dropna(subset="value"))} or tables
     rows = pd.concat([table.assign(quantity=quantity) for quantity, table in tables.items()], ignore_index=True)
-    names = max(tables.values(), key=len)["scheme"]
+    names = list(max(tables.values(), key=len)["scheme"])
     rows = rows.sort_values("scheme", key=lambda column: column.map({name: place for place, name in enumerate(names)}), kind="stable")
     figure, axes = plt.subplots(figsize=(7.6, 0.75 * len(names) + 1.4))
     looks = {quantity: {"marker": marker, "color": colour} for quantity, marker, colour in zip(tables, "osD^v", style.OTHERS, strict=False)}

@@ -344,3 +344,38 @@ def test_a_cost_that_is_not_told_from_zero_keeps_its_lower_end(low, scale):
     assert {axes.get_yscale() for axes in figure.axes} == {scale}
     assert not any("own text" in words for axes in figure.axes for words in (axes.get_xlabel(), axes.get_title("left")))
     plt.close("all")
+
+
+def test_a_quantity_without_a_ratio_leaves_no_empty_row():
+    known = pd.DataFrame({"scheme": ["k = 4"]}).assign(**ESTIMATE)
+    unknown = pd.DataFrame({"scheme": ["k = 4", "k = 9"]}).assign(value=np.nan, low=np.nan, high=np.nan)
+    [axes] = low_rank.equal_price({"price": known, "cost": unknown}, "n").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["k = 4"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["price"]
+    plt.close("all")
+
+
+def test_tokens_needed_with_an_unknown_end_is_a_point_without_an_arrow():
+    known = {"low": 20.0, "high": 40.0}
+    rows = pd.DataFrame({"scheme": TWO, "level": 0.01, "value": 30.0, "low": [np.nan, 20.0], "high": [np.nan, 40.0]})
+    never = pd.DataFrame({"scheme": TWO, "level": 0.01, "value": [np.inf, 30.0]}).assign(**known).replace({40.0: np.nan, 20.0: np.nan})
+    for table, arrows in ((rows, 0), (never, 1)):
+        [axes] = kgw_baseline.tokens_needed(table, LENGTHS, "n").axes
+        assert len([text for text in axes.texts if getattr(text, "arrow_patch", None)]) == arrows
+    plt.close("all")
+
+
+def test_the_line_of_equal_parts_is_drawn_though_an_end_is_unknown():
+    table = named(pd.DataFrame({"scheme": TWO}), "evidence", "nats").assign(evidence_low=[np.nan, 0.3], evidence_high=[np.nan, 0.6])
+    [axes] = kgw_baseline.pareto(table, "n").axes
+    [line] = [line for line in axes.lines if line.get_label().startswith("a nat")]
+    assert np.isfinite(line.get_xydata()).all()
+    plt.close("all")
+
+
+def test_an_edit_that_is_all_or_nothing_has_no_share_of_tokens():
+    table = cross(scheme=TWO, corruption=["no prompt", "delete at random"], figure=["TPR at 0.01"], fraction=[0.0, 0.4]).assign(**ESTIMATE)
+    labels = {axes.get_title("left"): axes.get_xlabel() for axes in kgw_baseline.after_edits(table, "TPR at 0.01", "n").axes if axes.axison}
+    assert "share of tokens" in labels["delete at random"]
+    assert "share of tokens" not in labels["no prompt (all or nothing)"]
+    plt.close("all")
