@@ -30,18 +30,25 @@ def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int
 
     Of hits, a difference is the share p₊ of the pairs that are hits of ours only, less the share p₋ that are theirs only. Where no pair of the one
     kind was seen, no resample has one. Its share may still be up to u = 1 − (α/2)^(1/n), the exact upper end for none of n prompts, and the
-    interval's half-width h on that side becomes √(h² + u²), as Newcombe (Stat. Med. 1998) adds the two shares' half-widths.
+    interval's half-width h on that side becomes √(h² + u²), as Newcombe (Stat. Med. 1998) adds the two shares' half-widths. Nor is a pair that was
+    seen better evidence than none: each end lies at least as far out as it would if the pairs of that kind were ties.
     """
     found = _paired(table, column, base, lambda ours, theirs: ours.mean() - theirs.mean(), n_resamples)
     if not table[column].isin([0, 1]).all():
         return found
     hits = {scheme: stats.matrix(rows, column) for scheme, rows in table.groupby("scheme", sort=False)}
-    unseen = 1 - 0.025 ** (1 / table["prompt"].nunique())
-    more, less = (np.array([not (sign * (hits[name] - hits[base]) > 0).any() for name in found["scheme"]]) * unseen for sign in (1, -1))
-    known = found["low"].notna() | (more + less > 0)
-    low = found["value"] - np.hypot((found["value"] - found["low"]).fillna(0), less)
-    high = found["value"] + np.hypot((found["high"] - found["value"]).fillna(0), more)
-    return found.assign(low=low.clip(lower=-1).where(known), high=high.clip(upper=1).where(known))
+    pairs = [hits[name] - hits[base] for name in found["scheme"]]
+    high = [_upper(np.minimum(pair, 0), n_resamples) for pair in pairs]
+    low = [-_upper(np.minimum(-pair, 0), n_resamples) for pair in pairs]
+    ends = {"low": np.fmin(found["low"].fillna(found["value"]), low), "high": np.fmax(found["high"].fillna(found["value"]), high)}
+    return found.assign(**{name: end.clip(-1, 1) for name, end in ends.items()})
+
+
+def _upper(pairs: np.ndarray, n_resamples: int) -> float:
+    """The upper end of the mean of paired differences, prompts × keys, that are −1 or 0, allowing for pairs of 1 that were not seen."""
+    found = stats.crossed_interval(np.mean, pairs, n_resamples=n_resamples)
+    unseen = 1 - 0.025 ** (1 / len(pairs))
+    return found.value + float(np.hypot(0 if np.isnan(found.high) else found.high - found.value, unseen))
 
 
 def _paired(

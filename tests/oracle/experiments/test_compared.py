@@ -66,6 +66,18 @@ def test_pairs_that_were_not_seen_widen_a_difference_where_neither_scheme_has_al
     assert found["low"] == -0.5, "that end is the resamples'"
 
 
+def test_a_pair_that_was_seen_is_no_better_evidence_than_none():
+    """Four prompts, three keys: ours misses six texts that theirs detects. That ours detects one that theirs misses does not lower the upper end."""
+    theirs, ours = np.ones((4, 3)), np.ones((4, 3))
+    ours[:2], theirs[3, 0] = 0, 0
+    ends = []
+    for seen in (0, 1):
+        ours[3, 0] = seen
+        [found] = compared.differences(pd.concat([crossed(theirs, scheme="a"), crossed(ours, scheme="b")]), "x", "a").to_dict("records")
+        ends.append(found["high"])
+    assert 0 < ends[0] <= ends[1]
+
+
 def test_many_pairs_of_one_kind_and_none_of_the_other_decide():
     theirs = np.ones((30, 2))
     ours = theirs * (np.arange(30)[:, None] >= 12)
