@@ -379,3 +379,11 @@ def test_an_edit_that_is_all_or_nothing_has_no_share_of_tokens():
     assert "share of tokens" in labels["delete at random"]
     assert "share of tokens" not in labels["no prompt (all or nothing)"]
     plt.close("all")
+
+
+def test_a_task_keeps_its_colour_in_another_precision():
+    table = cross(task=["score, float32", "plain loop, bfloat16"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1)
+    axes = speed.against(table, "batch", "texts a pass", "t", "n").axes[0]
+    colours = dict(zip(axes.get_legend_handles_labels()[1], (bars.lines[0].get_color() for bars in axes.containers), strict=True))
+    assert colours == {task: speed.LOOKS[task.split(",")[0]][0] for task in colours}
+    plt.close("all")
