@@ -26,6 +26,8 @@ Pairs = tuple[list[list[int]], list[list[int]]]  # prompts as the detector belie
 Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
 Corruption = Callable[[LM, Texts, Texts, float, int], Pairs]  # the same, with the model before it
 
+ALL_OR_NOTHING = ("no prompt", "wrong prompt", "retokenise")  # done in full at every fraction above 0
+
 _corruptions: dict[str, Corruption] = {}
 
 

@@ -5,32 +5,50 @@ resampled together for both (``stats.crossed_interval``).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from scipy.stats import beta
 
 from gaussmark_lib import stats
 from gaussmark_lib.experiments import crossed
 
 
 def ratios(table: pd.DataFrame, column: str, base: str) -> pd.DataFrame:
-    """Each scheme's mean over the base scheme's, paired over prompts and keys: ``scheme, value, low, high, n``, and the scheme's own ``mean``."""
-    return _paired(table, column, base, lambda ours, theirs: ours.mean() / theirs.mean())
+    """Each scheme's mean over the base scheme's, paired over prompts and keys: ``scheme, value, low, high, n``, and the scheme's own ``mean``.
+
+    Where the interval of the base scheme's own mean contains 0, nothing bounds a ratio over it (Fieller): ``value, low, high`` are NaN.
+    """
+    found = _paired(table, column, base, lambda ours, theirs: ours.mean() / theirs.mean())
+    known = crossed.mean(table[table["scheme"] == base], column)
+    return found.assign(value=np.nan, low=np.nan, high=np.nan) if known.low <= 0 <= known.high else found
 
 
 def differences(table: pd.DataFrame, column: str, base: str, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
-    """The same for the difference of the means. Where all texts of a scheme are hits, or none, resamples cannot say how far its share is from that:
-    the interval then reaches as much further as the exact one of the prompts, (α/2)^(1/n).
+    """The same for the difference of the means.
+
+    Of hits, a difference is the share p₊ of the pairs that are hits of ours only, less the share p₋ that are theirs only. Where no pair of the one
+    kind was seen, no resample has one. Its share may still be up to u = 1 − (α/2)^(1/n), the exact upper end for none of n prompts, and the
+    interval's half-width h on that side becomes √(h² + u²), as Newcombe (Stat. Med. 1998) adds the two shares' half-widths. Nor is a pair that was
+    seen better evidence than none: each end lies at least as far out as it would if the pairs of that kind were ties.
     """
     found = _paired(table, column, base, lambda ours, theirs: ours.mean() - theirs.mean(), n_resamples)
     if not table[column].isin([0, 1]).all():
         return found
-    of = table.groupby("scheme")[column].mean()
-    unseen = 1 - 0.025 ** (1 / table["prompt"].nunique())
-    more = ((found["scheme"].map(of) == 0) | (of[base] == 1)) * unseen  # by which the difference may be larger
-    less = ((found["scheme"].map(of) == 1) | (of[base] == 0)) * unseen
-    ends = {"low": np.fmin(found["low"], found["value"] - less), "high": np.fmax(found["high"], found["value"] + more)}
-    return found.assign(**{name: end.where(found["low"].notna() | (more + less > 0)) for name, end in ends.items()})
+    hits = {scheme: stats.matrix(rows, column) for scheme, rows in table.groupby("scheme", sort=False)}
+    pairs = [hits[name] - hits[base] for name in found["scheme"]]
+    high = [_upper(np.minimum(pair, 0), n_resamples) for pair in pairs]
+    low = [-_upper(np.minimum(-pair, 0), n_resamples) for pair in pairs]
+    ends = {"low": np.fmin(found["low"].fillna(found["value"]), low), "high": np.fmax(found["high"].fillna(found["value"]), high)}
+    return found.assign(**{name: end.clip(-1, 1) for name, end in ends.items()})
+
+
+def _upper(pairs: np.ndarray, n_resamples: int) -> float:
+    """The upper end of the mean of paired differences, prompts × keys, that are −1 or 0, allowing for pairs of 1 that were not seen."""
+    found = stats.crossed_interval(np.mean, pairs, n_resamples=n_resamples)
+    unseen = 1 - 0.025 ** (1 / len(pairs))
+    return found.value + float(np.hypot(0 if np.isnan(found.high) else found.high - found.value, unseen))
 
 
 def _paired(
@@ -55,6 +73,15 @@ def false_alarms(table: pd.DataFrame, level: float, column: str = "p_value", *, 
     """The share of all rows at or below the level, with an interval over prompts and keys.
 
     Rows of one prompt and key are averaged first. They differ in the scheme or in what was done to the text, and are no trials of their own.
+    A resample holds no alarm that was not seen, and of one or two it bounds less than the exact interval does of none. So the upper end is at least
+    that of Clopper and Pearson for a share x of as many trials as there are prompts, also where x·n is no whole number (Korn and Graubard, Surv.
+    Methodol. 1998): it rises with x, from 1 − (α/2)^(1/n) for none. Where all resamples agree, both ends are theirs.
     """
     hits = table.assign(hit=table[column] <= level).groupby(["prompt", "key_id"], sort=False)["hit"].mean().reset_index()
-    return crossed.mean(hits, "hit", share=True, confidence=confidence, n_resamples=5_000)
+    found = crossed.mean(hits, "hit", share=True, confidence=confidence, n_resamples=5_000)
+    if found.value in (0, 1):  # exact already
+        return found
+    n, tail = hits["prompt"].nunique(), (1 - confidence) / 2
+    seen = found.value * n
+    low, high = beta.ppf(tail, seen, n - seen + 1), beta.isf(tail, seen + 1, n - seen)
+    return replace(found, low=float(low if np.isnan(found.low) else found.low), high=float(np.fmax(found.high, high)))

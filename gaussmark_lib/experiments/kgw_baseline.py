@@ -17,6 +17,7 @@ The cross-entropy of sampled text is no divergence. With q_t the distributions t
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.special import ndtri_exp
 
-from gaussmark_lib import checks, likelihood, models, perturb, stats
+from gaussmark_lib import checks, corrupt, likelihood, models, perturb, stats
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.experiments.written_and_scored import labelled
 from gaussmark_lib.quality import diversity
@@ -34,6 +35,7 @@ from gaussmark_lib.tokens import Texts
 MEASURES = ("cross-entropy", "distinct-2", "seq-rep-4")
 LEVELS = (1e-2, 1e-4, 1e-6)
 PARTS = ("price", "change of entropy", "Δ cross-entropy")
+AT_RANDOM = ("substitute at random", "substitute own tokens", "delete at random")  # edits that spare or take each token alike
 
 
 def long_enough(texts: Sequence[Texts], least: int) -> list[int]:
@@ -71,7 +73,7 @@ def tokens_needed(table: pd.DataFrame, levels: Sequence[float] = LEVELS, *, n_re
 
     Returns:
         ``scheme, level, value, low, high, n``, the interval over prompts and keys; infinity stands for "not within the longest length", the
-        shortest length for that or fewer.
+        shortest length for that or fewer, NaN for an end that is not known, since all resamples agree.
     """
     rows = []
     for scheme, own in table.groupby("scheme", sort=False):
@@ -79,7 +81,7 @@ def tokens_needed(table: pd.DataFrame, levels: Sequence[float] = LEVELS, *, n_re
         matrices = [stats.matrix(own[own["n_tokens"] == n], "log10_p") for n in lengths]
         for level in levels:
             found = stats.crossed_interval(lambda *at: first_below([*map(np.median, at)], lengths, level), *matrices, n_resamples=n_resamples)  # noqa: B023 - used at once
-            bounds = {name: number if number <= lengths[-1] else np.inf for name, number in found.row().items() if name != "n"}
+            bounds = {name: np.inf if number > lengths[-1] else number for name, number in found.row().items() if name != "n"}
             rows.append({"scheme": scheme, "level": level} | bounds | {"n": found.n})
     return pd.DataFrame(rows)
 
@@ -111,6 +113,36 @@ def in_words(needed: float, lengths: Sequence[int]) -> str:
     return f"{needed:.0f}" if needed > lengths[0] else f"at most {lengths[0]}"
 
 
+def left_whole(edit: str, fraction: float, n: int) -> float:
+    """The share of the runs of n tokens that are still there, side by side, after a share f of the tokens is edited: (1 − f)ⁿ at random, else NaN.
+
+    Each token of a run has to be spared. NaN for edits that put tokens between others, or that choose their places otherwise.
+
+    >>> round(left_whole("substitute at random", 0.3, 2), 2), left_whole("no prompt", 0.3, 2)
+    (0.49, nan)
+    """
+    return (1 - fraction) ** n if edit in AT_RANDOM else float("nan")
+
+
+def edit_in_words(edit: str, fraction: float) -> str:
+    """An edit of ``corrupt.named`` with its strength, where it has one.
+
+    >>> edit_in_words("delete at random", 0.3), edit_in_words("no prompt", 0.3)
+    ('delete at random, f = 0.3', 'no prompt (all or nothing)')
+    """
+    return f"{edit} (all or nothing)" if edit in corrupt.ALL_OR_NOTHING else f"{edit}, f = {fraction:g}"
+
+
+def signed(estimate: stats.Estimate) -> str:
+    """A change with its sign.
+
+    >>> signed(stats.Estimate(0.25, 0.125, 0.5, 9)), signed(stats.Estimate(0.0, np.nan, np.nan, 9))
+    ('+0.2500 (+0.1250 to +0.5000)', '+0.0000 (no interval)')
+    """
+    interval = "no interval" if np.isnan(estimate.low) else f"{estimate.low:+.4f} to {estimate.high:+.4f}"
+    return f"{estimate.value:+.4f} ({interval})"
+
+
 def evidence(log10_p: float) -> float:
     """ψ²/2 of the ψ that would have this p-value, nats; 0 for p ≥ ½. Without the factor of −ln p that grows like ln ψ and flatters a weak test.
 
@@ -122,6 +154,8 @@ def evidence(log10_p: float) -> float:
 
 def evidence_per_nat(table: pd.DataFrame, prices: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
     """The median text's :func:`evidence` over the mean price of a text: ``scheme, value, low, high, n``, with ``evidence`` and ``nats`` of a text.
+
+    Where one of the two has no interval, neither has their ratio: resamples would vary by the other alone.
 
     Args:
         table: of whole texts: ``scheme, key_id, prompt, log10_p``. prices: from ``written_and_scored.prices``; its prompts and keys are taken.
@@ -139,6 +173,8 @@ def evidence_per_nat(table: pd.DataFrame, prices: pd.DataFrame, *, n_resamples: 
                 "nats": lambda log10_p, nats: nats.mean(),
             }.items()
         }
+        if any(np.isnan(parts[name].low) for name in ("evidence", "nats")):
+            parts[""] = replace(parts[""], low=np.nan, high=np.nan)
         rows.append({"scheme": scheme} | {k: v for name, estimate in parts.items() for k, v in estimate.row(name).items()})
     return pd.DataFrame(rows)
 

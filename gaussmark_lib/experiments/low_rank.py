@@ -68,6 +68,22 @@ def _dropped(G: Float[Tensor, "d_out d_in"], u: Float[Tensor, "d_out r"], v: Flo
     return np.concatenate([[0.0], (gone / G.double().square().sum()).clamp(0, 1).cpu().numpy()])
 
 
+def top(shape: Sequence[int], side: str, share: float = 1 / 8) -> tuple[int, int]:
+    """How many directions this share of the left (d_out) or right (d_in) ones is, and their number d: at most as many as the weight has, min(shape).
+
+    >>> top((96, 256), "left"), top((96, 256), "right"), top((16, 256), "right")
+    ((12, 96), (32, 256), (16, 256))
+    """
+    d = shape[0] if side == "left" else shape[1]
+    return max(1, min(int(share * d), *shape)), d
+
+
+def favoured(norms: pd.DataFrame, shape: Sequence[int], side: str) -> stats.Estimate:
+    """Mean share of ‖G‖² in the :func:`top` k of a side's d directions, over k/d: 1 where it is spread evenly. Of :func:`gradient_norms`."""
+    k, d = top(shape, side)
+    return stats.mean(norms.loc[norms["rank_dropped"] == k, "share"] * d / k)
+
+
 def equal_price(wm: perturb.Watermark, norms: pd.DataFrame, rank: int, side: str = "left") -> perturb.Watermark:
     """The watermark with ``rank`` directions dropped whose price is, to second order, that of the vanilla ``wm``: σ_k = σ·rms‖G‖ / rms‖PG‖.
 

@@ -7,6 +7,7 @@ in several ways; all versions under one key are tested together, so that a noise
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -187,6 +188,27 @@ def levels(
     return pd.DataFrame(rows)
 
 
+def mean_gamma(means: pd.DataFrame, column: str = "gamma", size: str = "n_gammas") -> stats.Estimate:
+    """The mean of texts' mean Γ_k (one row a ``key_id`` and ``prompt``, ``size`` the number of the text's Γ_k), with a 95% interval.
+
+    Each Γ_k is N(0, 1) without a watermark, and varies by about as much with one. So the mean of N texts of m_i tokens has the standard error
+    √(Σ 1/m_i)/N at least. Resamples of a handful of prompts and keys may show less than that; the wider of the two is taken, on each side.
+    """
+    found = crossed.mean(means, column)
+    least = stats.threshold(0.025) * float((1 / means[size]).sum()) ** 0.5 / len(means)
+    return replace(found, low=float(np.fmin(found.low, found.value - least)), high=float(np.fmax(found.high, found.value + least)))
+
+
+def behind(gammas: pd.DataFrame, position: int) -> stats.Estimate:
+    """:func:`mean_gamma` of the tokens from a position on, of the Γ_k given."""
+    return mean_gamma(_of_texts(gammas[gammas["position"] >= position], ["key_id", "prompt"]))
+
+
+def _of_texts(gammas: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Mean and number (``gamma``, ``n_gammas``) of the Γ_k with the same values in these columns."""
+    return gammas.groupby(list(columns), sort=False)["gamma"].agg(gamma="mean", n_gammas="size").reset_index()
+
+
 def kept_tokens(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[str, float]) -> pd.DataFrame:
     """Mean Γ_k of the tokens that are the same at the same place in two versions of the texts.
 
@@ -194,7 +216,7 @@ def kept_tokens(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[st
         One row a version: ``version, share`` (of the tokens), ``value, low, high, n`` (95% over prompts and keys).
     """
     both, share = _in_both(gammas, before, after)
-    return pd.DataFrame({"version": version, "share": share} | crossed.mean(both, version).row() for version in ("before", "after"))
+    return pd.DataFrame({"version": version, "share": share} | mean_gamma(both, version).row() for version in ("before", "after"))
 
 
 def kept_ratio(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[str, float], *, n_resamples: int = 500) -> stats.Estimate:
@@ -208,16 +230,17 @@ def _in_both(gammas: pd.DataFrame, before: tuple[str, float], after: tuple[str, 
     """Each text's mean Γ_k of those tokens, ``before`` and ``after``, and the share that they are of all its tokens."""
     own = gammas[gammas["kind"] == OWN].set_index(CELL)
     both = own.loc[before].merge(own.loc[after], on=["key_id", "prompt", "position", "token_id"], suffixes=("_before", "_after"))
-    means = both.groupby(["key_id", "prompt"], sort=False)[["gamma_before", "gamma_after"]].mean().reset_index()
-    return means.rename(columns={"gamma_before": "before", "gamma_after": "after"}), len(both) / len(own.loc[before])
+    texts = both.groupby(["key_id", "prompt"], sort=False)
+    means = texts.agg(before=("gamma_before", "mean"), after=("gamma_after", "mean"), n_gammas=("gamma_after", "size"))
+    return means.reset_index(), len(both) / len(own.loc[before])
 
 
 def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:
     """Mean Γ_k of watermarked texts along the text, in stretches of ``width`` tokens: ``CELL``, ``position`` (middle), ``value, low, high``."""
     own = gammas[gammas["kind"] == OWN]
     own = own.assign(stretch=own["position"] // width)
-    means = own.groupby([*CELL, "stretch", "key_id", "prompt"], sort=False)["gamma"].mean().reset_index()
+    means = _of_texts(own, [*CELL, "stretch", "key_id", "prompt"])
     means["position"] = (means.pop("stretch") + 0.5) * width
     cells = means.groupby([*CELL, "position"], sort=False)
     whole = cells.filter(lambda cell: np.isfinite(stats.matrix(cell, "gamma")).all())  # not the end that only some texts have
-    return crossed.by_cell(whole, [*CELL, "position"], lambda cell: crossed.mean(cell, "gamma").row())
+    return crossed.by_cell(whole, [*CELL, "position"], lambda cell: mean_gamma(cell).row())

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from gaussmark_lib.corrupt import ALL_OR_NOTHING
 from gaussmark_lib.experiments.kgw_baseline import LEVELS, PARTS
 from gaussmark_lib.plots import intervals, style
 
@@ -27,7 +28,10 @@ def against_tokens(medians: pd.DataFrame, caption: str) -> Figure:
 
 
 def tokens_needed(needed: pd.DataFrame, lengths: Sequence[int], caption: str) -> Figure:
-    """Tokens for a true positive rate of one half, a row a level, a colour a scheme; an arrow where the longest texts are too short."""
+    """Tokens for a true positive rate of one half, a row a level, a colour a scheme; an arrow where the longest texts are too short.
+
+    An end that is not known (NaN) has neither bar nor arrow.
+    """
     longest = lengths[-1]
     table = needed.assign(row=needed["level"].map("{:g}".format))
     within = table.assign(high=table["high"].clip(upper=longest), value=table["value"].where(table["value"] <= longest))
@@ -36,8 +40,8 @@ def tokens_needed(needed: pd.DataFrame, lengths: Sequence[int], caption: str) ->
     intervals.dodged(axes, within, "row", "scheme", looks, step=0.7 / len(looks), horizontal=True, markersize=6)
     places = {name: place for place, name in enumerate(table["row"].unique())}
     for scheme, shift in zip(looks, intervals.offsets(len(looks), 0.7 / len(looks)), strict=True):
-        for row in table[(table["scheme"] == scheme) & np.isinf(table["high"])].itertuples():
-            start = longest if row.value <= longest else min(row.low, longest)
+        for row in table[(table["scheme"] == scheme) & np.isinf(table[["value", "high"]]).any(axis=1)].itertuples():
+            start = longest if row.value <= longest else np.fmin(row.low, longest)
             arrow = {"arrowstyle": "->", "color": looks[scheme]["color"]}
             axes.annotate("", (1.25 * longest, places[row.row] + shift), (start, places[row.row] + shift), arrowprops=arrow)
     style.categories(axes, list(places))
@@ -61,7 +65,9 @@ def after_edits(summary: pd.DataFrame, figure_name: str, caption: str) -> Figure
             rows = rows.sort_values("fraction")
             look = {"linestyle": "-", "markersize": 5, "capsize": 2, "label": scheme} | style.scheme(scheme)
             intervals.bars(axes, rows["fraction"] + shift, rows, **look)
-        axes.set(title=name, xlabel="share of tokens edited", ylim=(-0.04, 1.04))
+        whole = name in ALL_OR_NOTHING
+        axes.set(title=f"{name} (all or nothing)" if whole else name, ylim=(-0.04, 1.04))
+        axes.set_xlabel("0: as written; above 0: in full" if whole else "share of tokens edited")
     for axes in panels.flat[len(names) :]:
         axes.set_axis_off()
     for row in panels:
@@ -96,7 +102,7 @@ def pareto(table: pd.DataFrame, caption: str) -> Figure:
         look = {"markersize": 8, "label": name} | style.scheme(name)
         intervals.bars(axes, rows["nats"], rows, "evidence", xerr=intervals.sides(rows, "nats"), **look)
     both = shown[[*parts, "nats_low", "nats_high"]].to_numpy()
-    ends = np.array([both.min(), both.max()])
+    ends = np.array([np.nanmin(both), np.nanmax(both)])
     axes.plot(ends, ends, **style.DASHED, label="a nat of evidence\nfor each nat paid")
     axes.set(xscale="log", yscale="log", xlabel="price: nats of distance from the base model, a text", ylabel="evidence of the median text, nats")
     style.legend_beside(axes)

@@ -1,6 +1,6 @@
 """Figures of 07_low_rank."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
@@ -10,6 +10,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
+from gaussmark_lib.experiments.low_rank import top
 from gaussmark_lib.plots import intervals, style
 from gaussmark_lib.plots.robustness import survival
 
@@ -24,19 +25,23 @@ def _looks(names: Iterable[str]) -> dict[str, dict]:
     return {name: {"color": colours[name], "marker": markers[name], "label": name} for name in names}
 
 
-def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], caption: str) -> Figure:
-    """Left: the weight's singular values. Right: share of ‖G‖² in the top-k directions against k/d, mean and range over texts, a line a side."""
+def spectrum(singular_values: np.ndarray, norms: Mapping[str, pd.DataFrame], shape: Sequence[int], caption: str) -> Figure:
+    """Left: the weight's singular values. Right: share of ‖G‖² in the top-k directions against k/d, mean and range over texts, a line a side.
+
+    Each side is drawn against its own d (of the weight's ``shape``, d_out × d_in), of which the weight has min(shape) directions; dotted: of ‖θ‖².
+    """
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9))
     d = len(singular_values)
     energy = (singular_values**2).cumsum() / (singular_values**2).sum()
     left.plot(np.arange(1, d + 1), singular_values, color=style.THEORY)
     left.set(xlabel="number of the direction", ylabel="singular value of the weight", title="Does the weight have strong directions?", ylim=(0, None))
-    right.plot(np.arange(1, d + 1) / d, energy, color=style.THEORY, linestyle=":", label="of the weight's own ‖θ‖²")
     for (side, table), colour in zip(norms.items(), style.OTHERS, strict=False):
+        of_side = top(shape, side)[1]
         shares = table.groupby("rank_dropped")["share"].agg(value="mean", low="min", high="max")
-        intervals.band(right, shares.index / d, shares, marker="", color=colour, label=f"of ‖G‖², {side} directions")
+        intervals.band(right, shares.index / of_side, shares, marker="", color=colour, label=f"of ‖G‖², {of_side} {side} directions")
+        right.plot(np.arange(1, d + 1) / of_side, energy, color=colour, linestyle=":", label=f"of the weight's ‖θ‖², {side}")
     right.plot([0, 1], [0, 1], color=style.THEORY, linewidth=0.8)
-    right.set(xlabel=f"k/{d}: share of the directions", ylabel="share in the top k", title="Does the gradient favour them?", ylim=(0, 1.02))
+    right.set(xlabel="k/d: share of the side's directions", ylabel="share in the top k", title="Does the gradient favour them?", ylim=(0, 1.02))
     return style.caption(figure, caption)
 
 
@@ -112,7 +117,10 @@ def against_sigma(median_p: pd.DataFrame, tasks: pd.DataFrame, level: float, cap
 
 
 def cost(curve: pd.DataFrame, caption: str) -> Figure:
-    """Δ cross-entropy of human text against σ², and against the law's price on the model's own text (``low_rank.cost_curve``), a line a rank."""
+    """Δ cross-entropy of human text against σ², and against the law's price on the model's own text (``low_rank.cost_curve``), a line a rank.
+
+    Costs on a logarithmic axis only where all their intervals lie above 0: it would cut the others off.
+    """
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.1), sharey=True)
     curve = curve.sort_values("sigma", kind="stable").assign(variance=lambda t: t["sigma"] ** 2)
     looks = _looks(curve.sort_values("rank_dropped", kind="stable")["scheme"].unique())
@@ -120,21 +128,29 @@ def cost(curve: pd.DataFrame, caption: str) -> Figure:
         rows = curve[curve["scheme"] == name]
         for axes, x in ((left, rows["variance"]), (right, shift * rows["law"])):
             intervals.bars(axes, x, rows, "delta", linestyle="-", markersize=4, capsize=2, linewidth=1, **look)
-    ends = np.array([curve["law"].min() * 0.8, curve["law"].max() * 1.2])
-    right.plot(ends, ends, **style.DASHED, label="the price on own text")
-    left.set(xscale="log", yscale="log", xlabel="σ²", ylabel="Δ cross-entropy of human text, nats a token")
+    along = np.geomspace(curve["law"].min() * 0.8, curve["law"].max() * 1.2)  # no straight line where only one axis is logarithmic
+    right.plot(along, along, **style.DASHED, label="as much as the law's price")
+    positive = (curve["delta_low"].fillna(curve["delta"]) > 0).all()
+    left.set(xscale="log", yscale="log" if positive else "linear", xlabel="σ²", ylabel="Δ cross-entropy of human text, nats a token")
     left.set_title("At the same σ²")
-    right.set(xscale="log", xlabel="½σ²‖PG‖²/T: the price on own text, nats a token", title="At the same price on own text")
-    for axis in (left.xaxis, left.yaxis, right.xaxis):
+    right.set(xscale="log", xlabel="½σ²‖PG‖²/T: price by the law, nats a token", title="At the same price by the law")
+    for axis in (left.xaxis, right.xaxis, *([left.yaxis] if positive else [])):
         style.few_log_ticks(axis)
+    if not positive:
+        for axes in (left, right):
+            axes.axhline(0, **style.THIN)
     style.legend_beside(right)
     return style.caption(figure, f"{caption}; points on the right are shifted sideways", "What does the watermark cost on human text?")
 
 
 def equal_price(tables: Mapping[str, pd.DataFrame], caption: str) -> Figure:
-    """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity; not all have all schemes."""
+    """Each scheme's mean over vanilla's with its 95% interval (rows of ``compared.ratios``), a colour a quantity.
+
+    Not all quantities have all schemes, and one without a ratio is left out.
+    """
+    tables = {quantity: known for quantity, table in tables.items() if len(known := table.dropna(subset="value"))} or tables
     rows = pd.concat([table.assign(quantity=quantity) for quantity, table in tables.items()], ignore_index=True)
-    names = max(tables.values(), key=len)["scheme"]
+    names = list(max(tables.values(), key=len)["scheme"])
     rows = rows.sort_values("scheme", key=lambda column: column.map({name: place for place, name in enumerate(names)}), kind="stable")
     figure, axes = plt.subplots(figsize=(7.6, 0.75 * len(names) + 1.4))
     looks = {quantity: {"marker": marker, "color": colour} for quantity, marker, colour in zip(tables, "osD^v", style.OTHERS, strict=False)}

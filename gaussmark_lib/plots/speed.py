@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from gaussmark_lib.plots import intervals, style
 
-LOOKS = {  # a colour and a marker a task, the same in every figure; of other tasks, those that are left
+LOOKS = {  # a colour and a marker a task, whatever its precision, the same in every figure; of other tasks, those that are left
     "plain": (style.PLAIN, "o"),
     "watermarked": (style.WATERMARKED, "s"),
     "score": (style.OTHERS[0], "s"),
@@ -19,7 +19,7 @@ def against(table: pd.DataFrame, x: str, xlabel: str, title: str, caption: str, 
     """Median seconds against a size, both axes from 0, a line a ``task``, with the fastest and slowest repeat (columns ``task``, x, ``seconds``)."""
     figure, axes = plt.subplots()
     for (task, rows), *other in zip(table.groupby("task", sort=False), style.OTHERS, "osD^v", strict=False):
-        colour, marker = LOOKS.get(task, other)
+        colour, marker = LOOKS.get(task.split(",")[0], other)
         seconds = rows.groupby(x)["seconds"].agg(value="median", low="min", high="max")
         intervals.bars(axes, seconds.index, seconds, linestyle="-", color=colour, marker=marker, label=task)
     axes.set(xlabel=xlabel, ylabel=unit, xlim=(0, 1.05 * table[x].max()), ylim=(0, 1.05 * table["seconds"].max()))

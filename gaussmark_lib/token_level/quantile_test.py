@@ -20,6 +20,7 @@ K            ``n_tokens``
 """
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,6 +115,20 @@ def quantile_for(n_tokens: int, level: float, alpha_0: float) -> float:
     if needed > n_tokens:
         raise BoundError(f"no quantile test of {n_tokens} tokens has level {level}: even all hits have probability α₀^K = {alpha_0**n_tokens:.3g}")
     return (n_tokens - needed + 1) / n_tokens
+
+
+def quantiles_near(n_tokens: int, best: float, steps: Iterable[float] = (0.015, 0.03, 0.06, 0.09, 0.12)) -> list[float]:
+    """λ' of some tests about the best one: of whole numbers of hits, K − ⌊λ'K⌋ + 1, the best one among them.
+
+    A rounded λ' may be another test: ⌊0.333·24⌋ is 7, and 8/24 is only nearly 0.333.
+
+    >>> [round(24 * q) for q in quantiles_near(24, 8 / 24)]
+    [5, 6, 7, 8, 9, 10, 11]
+    """
+    m = _rank(n_tokens, best)
+    shifts = {round(step * n_tokens) for step in steps}
+    near = {m} | {m + shift for shift in shifts} | {m - shift for shift in shifts}
+    return [some / n_tokens for some in sorted(near) if 1 <= some < n_tokens]
 
 
 def p_value(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:

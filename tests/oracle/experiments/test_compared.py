@@ -44,14 +44,52 @@ def test_all_hits_or_none_bound_a_difference_by_the_exact_interval(ours, theirs)
 
 
 def test_a_difference_is_not_bounded_by_a_share_that_none_was_seen_of():
-    """The base has no hit: with more texts it would have some, and the difference would be smaller. The other end is the resamples'."""
+    """The base has no hit: with more texts it would have some, and the difference would be smaller. The other end is the resamples'.
+
+    The half-widths add as squares: of the share that was seen, by resamples, and of the one that was not, exactly."""
     ours = np.zeros((8, 3))
     ours[:3] = 1
     cells = pd.concat([crossed(np.zeros((8, 3)), scheme="a"), crossed(ours, scheme="b")])
     [found] = compared.differences(cells, "x", "a").to_dict("records")
     plain = compared._paired(cells, "x", "a", lambda ours, theirs: ours.mean() - theirs.mean()).to_dict("records")[0]
-    assert found["low"] == pytest.approx(min(plain["low"], 0.375 - 0.3694), abs=1e-3)
+    assert found["low"] == pytest.approx(0.375 - ((0.375 - plain["low"]) ** 2 + 0.3694**2) ** 0.5, abs=1e-3)
     assert found["high"] == plain["high"]
+
+
+def test_pairs_that_were_not_seen_widen_a_difference_where_neither_scheme_has_all_hits_or_none():
+    """Ours is a subset of theirs: no resample is above 0. Two pairs of 16 that differ are no proof that ours detects no more (sign test: p = 1/4)."""
+    theirs, ours = np.tile([[1.0], [0.0]], (4, 2)), np.tile([[1.0], [0.0]], (4, 2))
+    ours[[0, 2], 0] = 0
+    [found] = compared.differences(pd.concat([crossed(theirs, scheme="a"), crossed(ours, scheme="b")]), "x", "a").to_dict("records")
+    assert found["value"] == -2 / 16
+    assert found["high"] > 0.2
+    assert found["low"] == -0.5, "that end is the resamples'"
+
+
+def test_a_pair_that_was_seen_is_no_better_evidence_than_none():
+    """Four prompts, three keys: ours misses six texts that theirs detects. That ours detects one that theirs misses does not lower the upper end."""
+    theirs, ours = np.ones((4, 3)), np.ones((4, 3))
+    ours[:2], theirs[3, 0] = 0, 0
+    ends = []
+    for seen in (0, 1):
+        ours[3, 0] = seen
+        [found] = compared.differences(pd.concat([crossed(theirs, scheme="a"), crossed(ours, scheme="b")]), "x", "a").to_dict("records")
+        ends.append(found["high"])
+    assert 0 < ends[0] <= ends[1]
+
+
+def test_many_pairs_of_one_kind_and_none_of_the_other_decide():
+    theirs = np.ones((30, 2))
+    ours = theirs * (np.arange(30)[:, None] >= 12)
+    [found] = compared.differences(pd.concat([crossed(theirs, scheme="a"), crossed(ours, scheme="b")]), "x", "a").to_dict("records")
+    assert found["high"] < 0, "twelve of thirty prompts"
+
+
+def test_there_is_no_ratio_over_a_mean_that_is_not_told_from_zero():
+    base = np.random.default_rng(0).normal(0.1, 1.0, size=(4, 2)) - 0.5
+    [found] = compared.ratios(pd.concat([crossed(base, scheme="a"), crossed(base + 1, scheme="b")]), "x", "a").to_dict("records")
+    assert np.isnan([found["value"], found["low"], found["high"]]).all()
+    assert found["mean"] == pytest.approx(base.mean() + 1)
 
 
 def test_a_ratio_is_of_the_means():
@@ -78,3 +116,25 @@ def test_copies_of_a_text_are_no_further_trials():
     once, often = compared.false_alarms(alarms, 0.05), compared.false_alarms(pd.concat([alarms] * 5), 0.05)
     assert once == often
     assert once.value == pytest.approx(4 / 24)
+
+
+def alarms(n_prompts: int, n_keys: int, seen: int) -> pd.DataFrame:
+    p = np.full(n_prompts * n_keys, 0.5)
+    p[:seen] = 0.01
+    return crossed(p.reshape(n_prompts, n_keys), scheme="a").rename(columns={"x": "p_value"})
+
+
+@pytest.mark.parametrize(("n_prompts", "n_keys"), [(2, 2), (4, 10), (40, 2)])
+def test_an_alarm_is_no_better_evidence_than_none(n_prompts, n_keys):
+    upper = [compared.false_alarms(alarms(n_prompts, n_keys, seen), 0.05).high for seen in (0, 1, 2, 3)]
+    assert upper == sorted(upper)
+    assert upper[0] == pytest.approx(1 - 0.0005 ** (1 / n_prompts))
+
+
+def test_alarms_that_resamples_know_nothing_of_are_bounded_all_the_same():
+    once = alarms(4, 2, 0)
+    found = compared.false_alarms(pd.concat([once, once.assign(p_value=0.01)]), 0.05)
+    assert found.value == 0.5, "one of two in every cell"
+    assert 0 < found.low < 0.05 < 0.95 < found.high < 1
+    many = compared.false_alarms(alarms(40, 2, 40), 0.05)
+    assert many.low > 0.05, "and a level that is not kept is seen"

@@ -46,6 +46,16 @@ def test_all_directions_of_the_smaller_side_hold_all_of_the_gradient():
     assert (table.groupby("text")["share"].diff().dropna() >= -1e-12).all()
 
 
+@pytest.mark.parametrize(("shape", "side", "k"), [((96, 256), "left", 12), ((96, 256), "right", 32), ((16, 256), "right", 16), ((4, 4), "left", 1)])
+def test_a_gradient_that_is_spread_evenly_favours_no_direction_of_either_side(shape, side, k):
+    """Each of d directions holds 1/d of it: the top eighth of 256 right directions are 32, though the weight has 96."""
+    d = dict(zip(("left", "right"), shape, strict=True))[side]
+    shares = [(rank, rank / d * off) for rank in range(min(shape) + 1) for off in (0.9, 1.1)]
+    norms = pd.DataFrame(shares, columns=["rank_dropped", "share"])
+    assert low_rank.top(shape, side) == (k, d)
+    assert low_rank.favoured(norms, shape, side).value == pytest.approx(1)
+
+
 @pytest.mark.slow
 def test_at_equal_price_all_ranks_cost_the_same_and_at_equal_sigma_they_do_not():
     """A small σ, so that the second order is all there is; a mean over keys, since the law is."""

@@ -115,6 +115,17 @@ def test_kept_tokens_are_the_same_tokens_at_the_same_places():
     assert list(by_position["value"]) == [1.0, 1.0, 0.5, 0.5]
 
 
+def test_the_mean_of_a_few_gammas_is_known_no_better_than_their_number_allows():
+    """Two prompts × three keys of eleven N(0, 1): 66 of them, whose mean is known to ±1.96/√66. Over many such samples the interval covers 0."""
+    cells = pd.MultiIndex.from_product([range(3), range(2), range(11)], names=["key_id", "prompt", "position"])
+    rng = np.random.default_rng(0)
+    found = [token_level_keys.behind(pd.DataFrame({"gamma": rng.standard_normal(66)}, index=cells).reset_index(), 0) for _ in range(100)]
+    assert min(one.high - one.low for one in found) >= 2 * 1.959 / 66**0.5
+    assert sum(one.low <= 0 <= one.high for one in found) >= 89, "95 of 100 are expected; fewer than 89 have probability 0.004"
+    uneven = pd.DataFrame({"key_id": 0, "prompt": [0, 1], "gamma": [0.3, 0.3], "n_gammas": [1, 4]})
+    assert token_level_keys.mean_gamma(uneven).high == pytest.approx(0.3 + 1.959964 * 1.25**0.5 / 2)
+
+
 def test_a_wrong_key_and_plain_text_are_not_detected(measured):
     table, _ = measured
     plain = table[(table["kind"] == PLAIN_TEXT)]

@@ -128,3 +128,12 @@ def test_outside_the_propositions_range_the_inequality_is_named(case):
     call, message = REFUSED[case]
     with pytest.raises(BoundError, match=message):
         call()
+
+
+@pytest.mark.parametrize("n_tokens", [8, 24, 31, 64, 100])
+def test_each_quantile_near_the_best_is_a_test_of_its_own_and_the_best_is_among_them(n_tokens):
+    best = q.quantile_for(n_tokens, 0.05, 0.5)
+    near = q.quantiles_near(n_tokens, best)
+    needed = [q.hits_needed(n_tokens, quantile) for quantile in near]
+    assert q.hits_needed(n_tokens, best) in needed
+    assert needed == sorted(set(needed), reverse=True)

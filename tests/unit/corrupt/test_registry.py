@@ -51,6 +51,12 @@ def test_a_strength_outside_0_to_1_is_refused(name, fraction):
         CHANGES[name](PROMPTS, RESPONSES, fraction, 1)
 
 
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_all_or_nothing_does_the_same_at_every_strength_above_0(name):
+    same = CHANGES[name](PROMPTS, RESPONSES, 0.2, 1) == CHANGES[name](PROMPTS, RESPONSES, 0.8, 1)
+    assert same == (name in corrupt.ALL_OR_NOTHING)
+
+
 def test_names_choose_and_order(model):
     assert list(corrupt.named(LM, ["truncate", "no prompt"])) == ["truncate", "no prompt"]
     assert corrupt.named(LM, []) == {}

@@ -1,5 +1,7 @@
 """Schemes side by side: tokens needed against a loop, changes of text against measuring each by itself, and the cross-entropy in parts."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,7 @@ import tiny_lm
 import tiny_models
 from scipy.stats import norm
 
-from gaussmark_lib import likelihood, schemes
+from gaussmark_lib import corrupt, likelihood, schemes
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.experiments import kgw_baseline, written_and_scored
 from gaussmark_lib.kgw import KGW
@@ -65,11 +67,22 @@ def test_tokens_are_needed_until_half_of_the_texts_are_detected():
     assert found.loc[1e-6, "value"] == pytest.approx(np.interp(6, -medians, [10, 20, 40]))
     assert (found.loc[[1e-2, 1e-6], "low"] < found.loc[[1e-2, 1e-6], "value"]).all()
     assert np.isfinite(found.loc[[1e-2, 1e-6], "high"]).all()
-    assert found.loc[1e-12, ["value", "low", "high"]].tolist() == [np.inf] * 3
+    never = found.loc[1e-12]
+    assert (never["value"], np.isnan(never["low"]), np.isnan(never["high"])) == (np.inf, True, True), (
+        "all resamples agree: not within 40, and no interval"
+    )
     assert (found["n"] == 27).all()
     within = log10_p[:, :, 1] <= -2
     assert within.mean() >= 0.5, "at 20 tokens more than half are detected at 0.01: fewer than 20 are needed"
     assert found.loc[1e-2, "value"] < 20
+
+
+def test_an_end_that_is_not_known_is_not_infinite():
+    """All texts alike: resamples agree, and know nothing. That is no reason to say that the ends lie beyond the longest text."""
+    log10_p = np.broadcast_to([-1.0, -3.0, -7.0], (4, 2, 3))
+    [row] = kgw_baseline.tokens_needed(prefixes(log10_p), levels=(1e-2,), n_resamples=20).to_dict("records")
+    assert row["value"] == 15
+    assert np.isnan([row["low"], row["high"]]).all()
 
 
 def test_the_shortest_length_stands_for_that_or_fewer():
@@ -101,6 +114,30 @@ def test_evidence_per_nat_of_a_normal_psi_is_1_where_the_price_is_the_law():
     [row] = kgw_baseline.evidence_per_nat(table, prices[prices["prompt"] < 4], n_resamples=20).to_dict("records")
     assert (row["value"], row["evidence"], row["nats"]) == pytest.approx((1, 4.5, 4.5), rel=1e-4)
     assert row["n"] == 4 * 2
+
+
+@pytest.mark.parametrize("same", ["log10_p", "price"])
+def test_a_ratio_of_a_part_without_an_interval_has_none(same):
+    cells = [("a", f"k{j}", i) for i in range(4) for j in range(2)]
+    table = pd.DataFrame(cells, columns=["scheme", "key_id", "prompt"])
+    varied = np.random.default_rng(0).uniform(1, 2, len(table))
+    table["log10_p"], table["price"] = (-3.0, varied) if same == "log10_p" else (-varied, 0.1)
+    [row] = kgw_baseline.evidence_per_nat(table.drop(columns="price"), table.drop(columns="log10_p").assign(n_tokens=9), n_resamples=50).to_dict(
+        "records"
+    )
+    assert np.isfinite(row["value"])
+    assert np.isnan([row["low"], row["high"]]).all()
+
+
+@pytest.mark.parametrize("edit", ["substitute at random", "delete at random"])
+def test_the_share_of_runs_that_an_edit_leaves_whole(edit):
+    """Of 400 different tokens: neighbours after the edit that were neighbours before."""
+    text = list(range(100, 500))
+    tokens_left = corrupt.named(LM, [edit])[edit]([[1]] * 50, [text] * 50, 0.3, 0)[1]
+    pairs = set(pairwise(text))
+    kept = np.mean([len(pairs & set(pairwise(ids))) / len(pairs) for ids in tokens_left])
+    assert kept == pytest.approx(kgw_baseline.left_whole(edit, 0.3, 2), abs=0.02)
+    assert np.isnan(kgw_baseline.left_whole("no prompt", 0.3, 2))
 
 
 def test_cross_entropy_is_price_plus_entropy_on_texts_of_a_watermarked_model():

@@ -195,7 +195,7 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     "seconds": lambda: (kgw_baseline.seconds(cross(of=["generation", "detection"], task=TWO, repeat=range(3)).assign(seconds=1.0), "n"), 0),
     "spectrum": lambda: (
         low_rank.spectrum(
-            np.arange(5, 0, -1.0), {"left": cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5)}, "n"
+            np.arange(5, 0, -1.0), {"left": cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5)}, (5, 9), "n"
         ),
         0,
     ),
@@ -324,4 +324,66 @@ def test_a_narrow_logarithmic_axis_has_ticks_between_the_powers_of_ten(low, high
 def test_a_bar_of_ratios_says_which_task_it_is_compared_with():
     figure, _ = FIGURES["ratios"]()
     assert "as fast as: a" in figure.axes[0].get_xlabel()
+    plt.close("all")
+
+
+def test_each_sides_directions_are_drawn_against_their_own_number():
+    """The weight has five of the nine right directions: k = 5 is 5/9 of them, and all of the left ones."""
+    tables = {side: cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5) for side in ("left", "right")}
+    right = low_rank.spectrum(np.arange(5, 0, -1.0), tables, (5, 9), "n").axes[1]
+    ends = {line.get_label(): line.get_xdata()[-1] for line in right.lines}
+    assert ends["of ‖G‖², 5 left directions"] == 1
+    assert ends["of ‖G‖², 9 right directions"] == pytest.approx(5 / 9)
+    plt.close("all")
+
+
+@pytest.mark.parametrize(("low", "scale"), [(0.01, "log"), (-0.03, "linear"), (np.nan, "log")])
+def test_a_cost_that_is_not_told_from_zero_keeps_its_lower_end(low, scale):
+    curve = cross(scheme=TWO, sigma=[0.1, 0.2]).assign(law=0.1, rank_dropped=0, delta=0.02, delta_low=low, delta_high=0.04)
+    figure = low_rank.cost(curve, "n")
+    assert {axes.get_yscale() for axes in figure.axes} == {scale}
+    assert not any("own text" in words for axes in figure.axes for words in (axes.get_xlabel(), axes.get_title("left")))
+    plt.close("all")
+
+
+def test_a_quantity_without_a_ratio_leaves_no_empty_row():
+    known = pd.DataFrame({"scheme": ["k = 4"]}).assign(**ESTIMATE)
+    unknown = pd.DataFrame({"scheme": ["k = 4", "k = 9"]}).assign(value=np.nan, low=np.nan, high=np.nan)
+    [axes] = low_rank.equal_price({"price": known, "cost": unknown}, "n").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["k = 4"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["price"]
+    plt.close("all")
+
+
+def test_tokens_needed_with_an_unknown_end_is_a_point_without_an_arrow():
+    known = {"low": 20.0, "high": 40.0}
+    rows = pd.DataFrame({"scheme": TWO, "level": 0.01, "value": 30.0, "low": [np.nan, 20.0], "high": [np.nan, 40.0]})
+    never = pd.DataFrame({"scheme": TWO, "level": 0.01, "value": [np.inf, 30.0]}).assign(**known).replace({40.0: np.nan, 20.0: np.nan})
+    for table, arrows in ((rows, 0), (never, 1)):
+        [axes] = kgw_baseline.tokens_needed(table, LENGTHS, "n").axes
+        assert len([text for text in axes.texts if getattr(text, "arrow_patch", None)]) == arrows
+    plt.close("all")
+
+
+def test_the_line_of_equal_parts_is_drawn_though_an_end_is_unknown():
+    table = named(pd.DataFrame({"scheme": TWO}), "evidence", "nats").assign(evidence_low=[np.nan, 0.3], evidence_high=[np.nan, 0.6])
+    [axes] = kgw_baseline.pareto(table, "n").axes
+    [line] = [line for line in axes.lines if line.get_label().startswith("a nat")]
+    assert np.isfinite(line.get_xydata()).all()
+    plt.close("all")
+
+
+def test_an_edit_that_is_all_or_nothing_has_no_share_of_tokens():
+    table = cross(scheme=TWO, corruption=["no prompt", "delete at random"], figure=["TPR at 0.01"], fraction=[0.0, 0.4]).assign(**ESTIMATE)
+    labels = {axes.get_title("left"): axes.get_xlabel() for axes in kgw_baseline.after_edits(table, "TPR at 0.01", "n").axes if axes.axison}
+    assert "share of tokens" in labels["delete at random"]
+    assert "share of tokens" not in labels["no prompt (all or nothing)"]
+    plt.close("all")
+
+
+def test_a_task_keeps_its_colour_in_another_precision():
+    table = cross(task=["score, float32", "plain loop, bfloat16"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1)
+    axes = speed.against(table, "batch", "texts a pass", "t", "n").axes[0]
+    colours = dict(zip(axes.get_legend_handles_labels()[1], (bars.lines[0].get_color() for bars in axes.containers), strict=True))
+    assert colours == {task: speed.LOOKS[task.split(",")[0]][0] for task in colours}
     plt.close("all")
