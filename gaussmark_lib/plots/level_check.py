@@ -24,18 +24,19 @@ def qq(table: pd.DataFrame, caption: str) -> Figure:
         points = stats.qq(p)
         right.plot(points["expected"], points["observed"], linewidth=1.2, label=kind)
     start, least = 0.5 / len(table), min(table["p_value"].min(), 1 / len(table)) / 3
-    for axes, title in ((left, "All pairs of a key and a text"), (right, "Each kind of text")):
+    each = min(map(len, by_kind.values()))
+    for axes, title in ((left, f"All pairs of a key and a text, n = {len(table):,}"), (right, f"Each kind of text, n = {each:,}")):
         axes.plot([least, 1], [least, 1], **style.THIN, label="observed = expected")
         axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p", title=title, xlim=(start, 1.2), ylim=(least, 1.2))
     left.set_ylabel("observed p")
-    left.legend(loc="lower right")
+    left.legend(loc="upper left", fontsize="x-small")  # errors of the tail show at the lower left
     style.legend_beside(right)
     return style.caption(figure, caption, "Is p uniform over keys?")
 
 
 def _band(axes: Axes, n: int) -> None:
     band = stats.qq((np.arange(n) + 0.5) / n)
-    axes.fill_between(band["expected"], band["low"], band["high"], color="0.88", label=f"95% of uniform p, pointwise, n = {n:,}")
+    axes.fill_between(band["expected"], band["low"], band["high"], color="0.88", label="95% of uniform p, pointwise")
 
 
 def realised_levels(table: pd.DataFrame, caption: str) -> Figure:
