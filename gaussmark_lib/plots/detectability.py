@@ -68,7 +68,7 @@ def norms(table: pd.DataFrame, slope: float, caption: str) -> Figure:
         means = values.groupby(table["n_tokens"]).mean()
         axes.plot(means.index, means, "o-", color=style.PLAIN, label="mean")
         axes.plot(grid, (slope * grid) ** (power_of / 2), color=style.THEORY, linestyle="--", label=f"‖G‖² = {slope:.3g} · tokens")
-        axes.set(xlabel=style.TOKENS, ylabel=f"{name}  [nats per unit of weight{', squared' * (power_of == 2)}]", title=title)
+        axes.set(xlabel=style.TOKENS, ylabel=name, title=title)
     return style.caption(figure, caption)
 
 
@@ -77,7 +77,7 @@ def spread(table: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots()
     points = {"size": 4, "alpha": 0.6, "jitter": 0.25, "color": style.PLAIN}
     sns.stripplot(table, x="grad_norm", y="prompt", orient="y", ax=axes, **points)
-    axes.set(xlabel="‖G‖  [nats per unit of weight]", ylabel="prompt", xlim=(0, None))
+    axes.set(xlabel="‖G‖", ylabel="prompt", xlim=(0, None))
     return style.caption(figure, caption, "‖G‖ of many responses to the same prompt")
 
 

@@ -14,13 +14,13 @@ KINDS = {OWN: ("watermarked with this key", style.WATERMARKED), PLAIN: ("plain t
 
 
 def log_ratio(table: pd.DataFrame, caption: str) -> Figure:
-    """The log likelihood ratio of each text against its first-order form (columns ``kind, first_order, log_ratio``), nats a text."""
+    """The log likelihood ratio of each text against its gradient form (columns ``kind, first_order, log_ratio``), nats a text."""
     figure, axes = plt.subplots(figsize=(6.4, 4.2))
     for kind, (label, colour) in KINDS.items():
         rows = table[table["kind"] == kind]
         axes.scatter(rows["first_order"], rows["log_ratio"], s=18, alpha=0.6, color=colour, label=label)
     axes.axline((0, 0), slope=1, **style.THIN, label="equal")
-    axes.set(xlabel="first order: ⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel="log p_{θ+ξ}(y) − log p_θ(y), nats")
+    axes.set(xlabel="gradient form: ⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel="log p_{θ+ξ}(y) − log p_θ(y), nats")
     style.legend_beside(axes)
     return style.caption(figure, caption, "Does the gradient know the likelihood ratio?")
 
