@@ -55,8 +55,8 @@ gpu-report: $(STAMP) ## time and memory of an 8-billion-parameter model on a GPU
 mutants: $(STAMP) ## put faults into copies of the library and see that tests fail (ARGS="kgw score" for some files)
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-lab: $(STAMP) ## open the notebooks in JupyterLab
-	$(BIN)/jupyter lab notebooks/
+lab: $(STAMP) ## open the repository in JupyterLab, notebook 00 in front
+	$(BIN)/jupyter lab --ServerApp.root_dir='$(CURDIR)' notebooks/00_first_watermark.ipynb
 
 playground: .venv/.extra-app ## open the playground alone in the browser, as an app (ARGS="--port 9000")
 	$(BIN)/gaussmark playground $(ARGS)

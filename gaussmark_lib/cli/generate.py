@@ -8,6 +8,7 @@ the same command again goes on behind the last of them. What is written does not
 import argparse
 import hashlib
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -62,6 +63,9 @@ def _generate(arguments: argparse.Namespace) -> int:
         raise GaussMarkError("-: expected standard input to be named once, since it is read once")
     if arguments.jsonl and "-" not in [*arguments.prompts, *arguments.file]:
         raise GaussMarkError("--jsonl: expected standard input (-) among the prompts; a file of JSON lines is known by its name, .jsonl")
+    for prompt in arguments.prompts:
+        if os.path.exists(prompt) and ("." in prompt[1:] or os.sep in prompt):
+            raise GaussMarkError(f"expected a prompt, got the name of a file, {visible(prompt)}; to continue what is in it, say --file")
     for option, most in (("batch", MOST_AT_ONCE), ("tokens", MOST_TOKENS)):
         if not 1 <= (got := getattr(arguments, option)) <= most:
             raise GaussMarkError(f"--{option}: expected a whole number from 1 to {most:,}, got {got}")

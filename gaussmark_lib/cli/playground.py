@@ -14,6 +14,11 @@ from gaussmark_lib.errors import GaussMarkError
 NOTEBOOK = paths.NOTEBOOKS / "11_playground.ipynb"
 APP = paths.CACHE / "playground.ipynb"
 OPTIONS = ["--Voila.ip=127.0.0.1", "--Voila.auto_token=True", "--KernelManager.transport=ipc", "--VoilaConfiguration.show_tracebacks=True"]
+OPTIONS += ["--VoilaConfiguration.template=gaussmark"]
+# Voila's own page, without the two style sheets of icons that it asks of the network and the panel has no use for.
+PAGE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
+{%- block notebook_css -%}{{ super() | replace('https://cdn.jsdelivr.net/', 'data:text/css,') }}{%- endblock notebook_css -%}
+"""
 HEADING = (
     "# Playground\n\nWrite text with a watermark, and test any text for it. Notebook 11 explains each part; Ctrl-C in the terminal ends the app."
 )
@@ -34,6 +39,11 @@ def _playground(arguments: argparse.Namespace) -> None:
         raise GaussMarkError("expected the package voila, which serves the playground, found none; install it, as `make playground` does")
     APP.parent.mkdir(parents=True, exist_ok=True)
     APP.write_text(json.dumps(app(json.loads(NOTEBOOK.read_text(encoding="utf-8")))), encoding="utf-8")
+    template = APP.parent / "voila" / "templates" / "gaussmark"
+    template.mkdir(parents=True, exist_ok=True)
+    (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")
+    (template / "index.html.j2").write_text(PAGE, encoding="utf-8")
+    os.environ["JUPYTER_PATH"] = os.pathsep.join([str(APP.parent), *filter(None, [os.environ.get("JUPYTER_PATH")])])
     words = ["voila", str(APP), *OPTIONS, f"--port={arguments.port}", f"--VoilaConfiguration.theme={arguments.theme}"]
     words += ["--no-browser"] * arguments.no_browser
     os.execv(sys.executable, [sys.executable, "-m", *words])  # so that whoever ends this command ends the server and its kernels

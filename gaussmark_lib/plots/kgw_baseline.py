@@ -24,7 +24,7 @@ def against_tokens(medians: pd.DataFrame, caption: str) -> Figure:
     axes.set(yscale="log", ylim=(max(1e-30, medians["low"].min() / 10), 2), xlabel=style.TOKENS, ylabel="median p-value")
     style.log_ticks(axes, medians["n_tokens"])
     style.legend_beside(axes)
-    return style.caption(figure, caption, f"Median p against tokens, down to 1e-30; dotted: {', '.join(f'{level:g}' for level in LEVELS)}")
+    return style.caption(figure, caption, "How fast does the median p fall with the tokens?")
 
 
 def tokens_needed(needed: pd.DataFrame, lengths: Sequence[int], caption: str) -> Figure:

@@ -26,7 +26,7 @@ def detection(summary: pd.DataFrame, caption: str, *, by: str = "corruption", x:
         _lines(axes, summary[summary["figure"] == name], by, x, looks)
         _scale(axes, name)
         axes.set(ylabel=name, xlabel=label if axes in panels[1] else "")
-    return style.caption(figure, caption, "How much detection is left? Dotted: the level, or guessing")
+    return style.caption(figure, caption, "How much detection is left?")
 
 
 def against_fraction(summary: pd.DataFrame, caption: str, *, title: str = "", figures: Sequence[str] = ("TPR at 0.05", "median p")) -> Figure:

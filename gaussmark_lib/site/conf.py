@@ -32,6 +32,7 @@ html_theme = "furo"
 html_title = project
 html_math_renderer = "mathml"
 html_copy_source = html_show_copyright = False
+html_show_search_summary = False  # fetched from each page, which a browser refuses for local files
 html_static_path = [str(Path(__file__).parent / "templates" / "site.css")]
 html_css_files = ["site.css"]
 highlight_language = "none"  # formulas and shells; notebooks and fences name theirs

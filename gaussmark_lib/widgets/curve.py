@@ -13,8 +13,8 @@ from scipy.stats import norm
 from gaussmark_lib.experiments.played import Comparison, Draft
 from gaussmark_lib.plots.playground import GROUPS
 
-WIDTH, HEIGHT = 600, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 16, 12, HEIGHT - 44  # where the axes lie
+WIDTH, HEIGHT = 600, 344
+LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 16, 12, HEIGHT - 88  # where the axes lie; below them their words, and the lines' names in two columns
 FONT, LEAST = 13, 510  # px in a picture of WIDTH, which is shown at least LEAST wide: there, words are 11 px
 DASHES = ("", "7 3", "2 3", "7 3 2 3")  # of the groups, beside their colours
 LOWEST = -4.0  # log10 p, where the axis ends at the earliest
@@ -46,10 +46,10 @@ def curve(points: pd.DataFrame, n_tokens: int, psi: float, level: float) -> str:
     for i, (group, (colour, _)) in enumerate(GROUPS.items()):
         of_group = points[(points["kind"] == group[0]) & (points["key"] == group[1])]
         path = [at(n, log10_p) for n, log10_p in zip(of_group["n_tokens"], of_group["log10_p"], strict=True)]
-        named = BOTTOM - 14 - 18 * (len(GROUPS) - 1 - i)
+        begins, named = LEFT + (RIGHT - LEFT) // 2 * (i % 2), BOTTOM + 58 + 18 * (i // 2)
         look = f'stroke-dasharray="{DASHES[i]}" stroke="{mpl.colors.to_hex(colour)}" stroke-width="2"'
         lines += [_line([at(0, 0), *path] if path else [], look), *(_dot(*spot, mpl.colors.to_hex(colour)) for spot in path)]
-        lines += [_line([(LEFT + 10, named), (LEFT + 44, named)], look), _text(LEFT + 52, named + 4, ", ".join(group), "start")]
+        lines += [_line([(begins, named), (begins + 34, named)], look), _text(begins + 42, named + 4, ", ".join(group), "start")]
         if path:
             words.append(f"{', '.join(group)}: log10 p = {of_group['log10_p'].iloc[-1]:.1f} at {of_group['n_tokens'].iloc[-1]} tokens")
     name = escape("p against tokens. " + ("; ".join(words) or "Nothing is scored yet"))
@@ -66,7 +66,7 @@ def _axes(at, low: float, n_tokens: int, level: float) -> list[str]:
         parts.append(_text(at(n, 0)[0], BOTTOM + 18, str(n), "middle"))
     _, edge = at(0, np.log10(level))
     parts += [_line([(LEFT, edge), (RIGHT, edge)], threshold), _text(RIGHT, edge + 15, f"below: detected at level {level}", "end")]
-    return [*parts, _text((LEFT + RIGHT) / 2, HEIGHT - 8, "tokens of the text", "middle"), _text(12, TOP + 22, "p", "middle")]
+    return [*parts, _text((LEFT + RIGHT) / 2, BOTTOM + 36, "tokens of the text", "middle"), _text(12, TOP + 22, "p", "middle")]
 
 
 def _round(step: float) -> int:

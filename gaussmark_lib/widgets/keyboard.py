@@ -1,5 +1,6 @@
 """What ipywidgets has no attribute for: a page's shortcuts leave a key alone that is pressed inside the panel (JupyterLab's X would cut the cell),
-a slider's handle has its label as a name, and the title of a closed drawer is as dark as other words.
+also behind a click on what takes no focus, such as a slider's track; a slider's handle has its label as a name; the title of a drawer is reached by
+Tab, opened by Enter or Space, and as dark as other words.
 """
 
 PANEL = "gaussmark-panel"  # the class of the panel's outermost element
@@ -10,6 +11,26 @@ const image = this;
 const reach = tries => {
   const panel = image.closest('.gaussmark-panel');
   if (!panel) { if (tries) setTimeout(() => reach(tries - 1), 100); return; }
+  const drawers = [...panel.querySelectorAll('.jupyter-widget-Collapse-header')];
+  if (!drawers.length && tries) { setTimeout(() => reach(tries - 1), 100); return; }
+  const place = document.createElement('span');  // of the focus, where the click was on words
+  place.tabIndex = -1;
+  panel.append(place);
+  panel.addEventListener('click', event => {
+    const slider = event.target.closest('.widget-slider');
+    if (panel.contains(document.activeElement)) return;
+    (slider && slider.querySelector('.noUi-handle') || place).focus({preventScroll: true});
+  });
+  for (const drawer of drawers) {
+    const tell = () => drawer.setAttribute('aria-expanded', String(drawer.parentElement.classList.contains('jupyter-widget-Collapse-open')));
+    drawer.tabIndex = 0;
+    drawer.setAttribute('role', 'button');
+    drawer.addEventListener('click', () => setTimeout(tell));
+    drawer.addEventListener('keydown', event => {
+      if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); drawer.click(); }
+    });
+    tell();
+  }
   panel.addEventListener('focusin', event => {
     const focused = event.target, slider = focused.closest('.widget-slider');
     if (!focused.matches('textarea, input')) focused.setAttribute('data-lm-suppress-shortcuts', 'true');

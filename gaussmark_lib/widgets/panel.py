@@ -181,7 +181,7 @@ class Panel(Form):
 
     def _save_parameters(self) -> str:
         key_seed = self.key_seed.value if self.key == Key.from_seed(self.key_seed.value) else None
-        path = Path(self.parameters_file.value).expanduser()
+        path = Path(self.parameters_file.value).expanduser().resolve()
         path.write_text(code.preset(self.question(), self.session.lm.name, key_seed), encoding="utf-8")
         left_out = "" if key_seed is not None else " The key is secret and is not in it."
         return f"Saved. The same again: gaussmark run 11 -f {path}.{left_out}"
@@ -226,7 +226,7 @@ class Panel(Form):
     def _show_saved(self, key: Key, path: Path) -> None:
         if key == self.key and self._key_written == code.SAVED_KEY:
             self._key_written = code.loaded(str(path))
-        self.key_shown.value = render.aside(f"key_id {key.key_id}: saved as {path}, with this weight and σ")
+        self.key_shown.value = render.aside(f"key_id {key.key_id}: saved as {path.resolve()}, with this weight and σ")
 
     def _started(self, area: Area) -> None:
         for pressed in self.pressed:

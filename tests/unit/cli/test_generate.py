@@ -166,6 +166,7 @@ def test_what_the_library_warns_of_is_one_sentence(lm, key, capsys, monkeypatch)
     ("words", "complaint"),
     [
         ([], "expected a prompt to continue"),
+        ([__file__], "expected a prompt, got the name of a file"),
         (["-", "--file", "-"], "named once"),
         (["a", "--jsonl"], "expected standard input"),
         (["a", "--batch", "0"], "--batch: expected"),
