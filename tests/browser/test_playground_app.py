@@ -20,6 +20,7 @@ def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, 
     assert page.goto(app.partition("?")[0]).url.partition("?")[0].endswith("/login"), "without its secret, the address opens nothing"
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda asked: problems.append(asked.url) if not re.match(r"data:|blob:|(http|ws)s?://127\.0\.0\.1", asked.url) else None)
     page.goto(app, timeout=PATIENCE)
     generate = page.get_by_role("button", name="Generate")
     expect(generate).to_be_enabled(timeout=PATIENCE)
@@ -32,5 +33,13 @@ def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, 
     page.screenshot(path=tmp_path / "generated.png")
     assert legibility.faint(page) == {}
     assert legibility.small(page) == legibility.clipped(page) == []
+    page.locator(".widget-slider .noUi-base").first.click()
+    assert page.evaluate("document.activeElement.className").startswith("noUi-handle"), "a click on a slider's track focuses its handle"
+    drawer = page.locator(".jupyter-widget-Collapse-header")
+    expect(drawer).to_have_attribute("aria-expanded", "false")
+    drawer.focus()
+    page.keyboard.press("Enter")
+    expect(drawer).to_have_attribute("aria-expanded", "true")
+    expect(page.get_by_role("button", name="Save the key")).to_be_visible()
     assert not problems
     page.close()
