@@ -18,8 +18,10 @@ const reach = tries => {
   panel.append(place);
   panel.addEventListener('click', event => {
     const slider = event.target.closest('.widget-slider');
-    if (panel.contains(document.activeElement)) return;
-    (slider && slider.querySelector('.noUi-handle') || place).focus({preventScroll: true});
+    setTimeout(() => {  // behind JupyterLab, which gives the focus to the cell
+      if (panel.contains(document.activeElement)) return;
+      (slider && slider.querySelector('.noUi-handle') || place).focus({preventScroll: true});
+    });
   });
   for (const drawer of drawers) {
     const tell = () => drawer.setAttribute('aria-expanded', String(drawer.parentElement.classList.contains('jupyter-widget-Collapse-open')));
