@@ -18,10 +18,11 @@ const reach = tries => {
   panel.append(place);
   panel.addEventListener('click', event => {
     const slider = event.target.closest('.widget-slider');
-    setTimeout(() => {  // behind JupyterLab, which gives the focus to the cell
+    const take = () => {
       if (panel.contains(document.activeElement)) return;
       (slider && slider.querySelector('.noUi-handle') || place).focus({preventScroll: true});
-    });
+    };
+    for (const later of [0, 30, 100]) setTimeout(take, later);  // behind JupyterLab, which gives the focus to the cell
   });
   for (const drawer of drawers) {
     const tell = () => drawer.setAttribute('aria-expanded', String(drawer.parentElement.classList.contains('jupyter-widget-Collapse-open')));

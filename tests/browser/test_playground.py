@@ -119,6 +119,11 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     expect(slider).to_have_attribute("aria-label", "Wanted ψ")
     page.keyboard.press("x")  # in command mode, JupyterLab's shortcut would cut the cell
     expect(slider).to_be_focused()
+    panels = page.locator(".gaussmark-panel").count()
+    panel.locator(".widget-label").filter(has_text="Tokens a text").click()  # what takes no focus by itself, as a slider's track does not
+    page.wait_for_timeout(300)
+    page.keyboard.press("x")
+    expect(page.locator(".gaussmark-panel")).to_have_count(panels)
 
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
     panel.get_by_role("button", name="Generate").click()
