@@ -528,6 +528,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "tokens": "by_text check_fits pad",
         "token_level.gradients": "each factors is_local",
         "token_level.keys": "noise per_token_by_owner",
+        "token_level.quantile_test": "quantiles_near",
         "tracing.attribution": "base_inner best cosine_tail",
         "tracing.blocks": "gradients",
         "tracing.spans": "inner_products loadings maximum_p strongest",
