@@ -19,7 +19,8 @@ const reach = tries => {
   panel.addEventListener('click', event => {
     const slider = event.target.closest('.widget-slider');
     const take = () => {
-      if (panel.contains(document.activeElement)) return;
+      const focused = document.activeElement;  // the body, when a pressed button is disabled: Tab goes on from it to Stop
+      if (focused === document.body || panel.contains(focused)) return;
       (slider && slider.querySelector('.noUi-handle') || place).focus({preventScroll: true});
     };
     for (const later of [0, 30, 100]) setTimeout(take, later);  // behind JupyterLab, which gives the focus to the cell

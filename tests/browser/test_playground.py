@@ -184,21 +184,30 @@ def test_by_keyboard_alone(page: Page):
             page.keyboard.press(key)
         raise AssertionError("it cannot be reached by Tab")
 
-    panel.get_by_label("Prompt", exact=True).focus()
-    tab_to(panel.locator(".widget-slider").filter(has_text="Tokens").locator(".noUi-handle"))
     sigma = panel.get_by_text(re.compile(r"^σ = "))
-    before = sigma.inner_text()
-    page.keyboard.press("PageUp")
-    expect(sigma).not_to_have_text(before, timeout=PATIENCE)  # ‖G‖ is measured for the new length
-    expect(generate).to_be_enabled(timeout=PATIENCE)
+    length = panel.locator(".widget-slider").filter(has_text="Tokens").locator(".widget-readout")
+
+    def write_as_many_tokens_as(n: int, key: str) -> None:
+        """The slider's number can be typed. ‖G‖ is measured for the new length, so σ changes."""
+        before = sigma.inner_text()
+        tab_to(length, key)
+        for key in ("ControlOrMeta+a", *str(n), "Enter"):
+            page.keyboard.press(key)
+        expect(sigma).not_to_have_text(before, timeout=PATIENCE)
+        expect(generate).to_be_enabled(timeout=PATIENCE)
+
+    panel.get_by_label("Prompt", exact=True).focus()
+    write_as_many_tokens_as(200, "Tab")  # long texts: the work lasts while Stop is looked for
     tab_to(generate)
     page.keyboard.press("Enter")
-    expect(panel.get_by_text("Being written.")).to_be_visible(timeout=PATIENCE)
+    expect(stop).to_be_enabled(timeout=PATIENCE)
     tab_to(stop)
+    expect(panel.get_by_text("Being written.")).to_be_visible(timeout=PATIENCE)
     page.keyboard.press("Enter")
     expect(panel.get_by_role("status").filter(has_text="Stopped.")).to_be_visible(timeout=PATIENCE)
     expect(panel.get_by_text("Being written.")).to_have_count(0)
-    tab_to(generate, "Shift+Tab")
+    write_as_many_tokens_as(SMALL["n_tokens"], "Shift+Tab")
+    tab_to(generate)
     page.keyboard.press("Enter")
     expect(panel.get_by_role("img", name=re.compile("^p against tokens. plain, this key: .* at 25 tokens"))).to_be_visible(timeout=PATIENCE)
     expect(panel.get_by_role("img", name=re.compile("^p against tokens. watermarked, this key: "))).to_be_visible(timeout=PATIENCE)
