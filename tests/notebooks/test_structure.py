@@ -55,6 +55,16 @@ def test_it_defines_nothing_that_belongs_in_the_library(numbered):
             assert not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef), node.name
 
 
+def test_its_code_is_read_without_scrolling(any_notebook):
+    assert [
+        line
+        for cell in nbformat.read(any_notebook, as_version=4).cells
+        if cell.cell_type == "code"
+        for line in cell.source.split("\n")
+        if len(line) > 95
+    ] == []
+
+
 def test_it_was_executed_from_top_to_bottom_without_errors(any_notebook):
     cells = [cell for cell in _code(any_notebook) if cell.source.strip()]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
