@@ -1,11 +1,17 @@
 """What ipywidgets has no attribute for: a page's shortcuts leave a key alone that is pressed inside the panel (JupyterLab's X would cut the cell),
 also behind a click on what takes no focus, such as a slider's track; a slider's handle has its label as a name; the title of a drawer is reached by
-Tab, opened by Enter or Space, and as dark as other words.
+Tab, opened by Enter or Space, and as dark as other words; a dropdown's arrow is seen on a dark page.
 """
 
 PANEL = "gaussmark-panel"  # the class of the panel's outermost element
 # The image does not exist, so its error handler runs when the panel is shown.
-KEYBOARD = """<style>.gaussmark-panel .jupyter-widget-Collapse-header { color: var(--jp-ui-font-color1); }</style>
+KEYBOARD = """<style>
+.gaussmark-panel .jupyter-widget-Collapse-header { color: var(--jp-ui-font-color1); }
+[data-jp-theme-light='false'] .gaussmark-panel {
+  --jp-widgets-dropdown-arrow: url("data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E%3C\
+path fill='%23bdbdbd' d='M5 7l4 4 4-4z'/%3E%3C/svg%3E");
+}
+</style>
 <img alt="" hidden src="data:," onerror="
 const image = this;
 const reach = tries => {
