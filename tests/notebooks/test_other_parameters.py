@@ -5,11 +5,16 @@ The defaults are run once by nbval; sizes are small here, so that both together 
 
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from gaussmark_lib import runs, texts
 from gaussmark_lib.runs import folder
 from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs.kernel import SKIP_TAG
+
+EXERCISE = "exercise"  # the tag of one that is executed here
+UNSOLVED = ("not yet", "Not yet", "there is nothing to choose from")
 
 OTHER = {
     "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 4, "n_tokens": 40, "text": "licences", "until_end": True},
@@ -182,15 +187,33 @@ def test_every_notebook_has_a_second_set_of_parameters():
     assert set(OTHER) == {path.stem for path in notebooks.numbered()}
 
 
+def _with_exercises(path: Path, folder: Path) -> Path:
+    """A copy of the notebook whose exercises are executed as they stand; a run leaves them out."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if SKIP_TAG in cell.metadata.get("tags", []):
+            cell.metadata.tags = [EXERCISE]
+    nbformat.write(notebook, folder / path.name)
+    return folder / path.name
+
+
+def _said(cell: nbformat.NotebookNode) -> str:
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
 @pytest.mark.spread
 def test_it_runs_with_other_parameters(numbered, tmp_path):
+    """To its record; and no exercise that nobody has solved is right, or stops what stands below it."""
     params = OTHER.get(numbered.stem, {})
     if numbered.stem == "20_train_doclm":
         params = params | {"folder": str(_own_text(tmp_path / "own"))}
-    run = runs.run(numbered, params, progress=False, root=tmp_path)
+    run = runs.run(_with_exercises(numbered, tmp_path), params, progress=False, root=tmp_path / "runs")
     assert run.params.items() >= OTHER[numbered.stem].items()
     assert run.results, "it records its numbers"
     assert folder.figures(run.dir), "and its figures"
+    exercises = [cell for cell in nbformat.read(run.dir / "notebook.ipynb", as_version=4).cells if EXERCISE in cell.metadata.get("tags", [])]
+    assert exercises
+    assert [said for said in map(_said, exercises) if not said.startswith(UNSOLVED)] == []
 
 
 @pytest.mark.parametrize("stem", OTHER)
