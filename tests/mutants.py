@@ -41,7 +41,7 @@ TESTS = {
     "token_level/gradients.py": "oracle/token_level/test_keys.py unit/token_level/test_keys.py",
     "token_level/quantile_test.py": "oracle/token_level/test_quantile_test.py",
     "token_level/divergence.py": "oracle/token_level/test_divergence.py",
-    "likelihood.py": "oracle/test_likelihood.py oracle/test_gradients.py oracle/test_batch_invariance.py",
+    "likelihood.py": "oracle/test_likelihood.py unit/test_score_leaves_no_trace.py oracle/test_gradients.py oracle/test_batch_invariance.py",
     "generate_many.py": "oracle/test_generate_many.py",
     "watermark.py": "unit/test_watermark.py unit/test_perturb.py",
     "weights.py": "oracle/test_experts.py unit/test_perturb.py",
