@@ -37,6 +37,15 @@ def test_rank_dropped_must_leave_something(model, rank):
         Watermark(W, 0.05, rank).on(model)
 
 
+def test_placed_on_a_model_it_is_itself_there_and_placed_anew_on_another(model):
+    other = tiny_models.build(seed=1)
+    wm = Watermark(W, 0.05, rank_dropped=2).on(model)
+    assert wm.on(model) is wm
+    assert wm.on(other).model is other
+    assert wm.on(other).linear.parameter is other.get_parameter(W)
+    assert not torch.allclose(wm.on(other).project(torch.ones(32, 48)), wm.project(torch.ones(32, 48)))
+
+
 def test_one_direction_left_is_enough(model, key):
     xi = perturb.noise(model, Watermark(W, 0.05, rank_dropped=31), key)
     assert torch.linalg.matrix_rank(xi, rtol=1e-4) == 1
