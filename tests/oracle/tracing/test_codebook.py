@@ -106,6 +106,15 @@ def test_the_predicted_share_of_right_names(psi, n, m):
     assert low <= tracing.share_right(psi, n, m) <= high
 
 
+def test_the_best_two_users_are_those_of_all_groups():
+    book = tracing.Codebook(Key.from_seed(5), 700, 32)  # of 256 users a group
+    inner = np.random.default_rng(0).standard_normal((60, 32))
+    psi = inner @ np.stack([book.code(user) for user in range(book.n_users)]).T
+    user, first, second = attribution.best(inner, book)
+    assert user.tolist() == psi.argmax(1).tolist()
+    np.testing.assert_allclose(np.stack([second, first], axis=1), np.sort(psi, axis=1)[:, -2:], rtol=1e-12)
+
+
 def test_marked_texts_are_named_and_others_are_not(book):
     """The whole law on vectors: w = ψc_u + N(0, I), as a marked text has it."""
     rng, n = np.random.default_rng(0), 300
