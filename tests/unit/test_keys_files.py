@@ -1,5 +1,6 @@
 """Key files: whole or not at all, the owner's only, never overwritten, and any damage is an error that does not leak the secret."""
 
+import hmac
 import json
 import multiprocessing
 import os
@@ -146,6 +147,14 @@ def test_nobody_can_seal_an_edit_without_the_secret(tmp_path, bound, how):
     del content["seal"]
     path.write_text(json.dumps(content | {how: keys._checksum(content)}))
     assert_refused(path, bound, "edited or damaged: its seal does not fit its content")
+
+
+def test_the_seal_is_an_hmac_under_the_secret(tmp_path, bound):
+    """So whoever writes a file without the secret, such as one with the binding of another key, cannot seal it."""
+    content = json.loads(bound.save(tmp_path / "key.json").read_text())
+    seal = content.pop("seal")
+    under = hmac.new(bound.secret, b"gaussmark key file seal", "sha256").digest()
+    assert seal == hmac.new(under, json.dumps(content, sort_keys=True).encode(), "sha256").hexdigest()
 
 
 def test_a_field_that_does_not_belong_is_named(tmp_path, bound):
