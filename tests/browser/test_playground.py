@@ -127,7 +127,10 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
 
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
     panel.get_by_role("button", name="Generate").click()
+    page.wait_for_timeout(300)
+    page.keyboard.press("x")  # the pressed button was disabled, and has lost the focus
     expect(panel.get_by_text("Watermarked text, this key: p =")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".gaussmark-panel")).to_have_count(panels)
     expect(panel.get_by_text("for a wanted ψ of 4.5").first).to_be_visible()
     figure = panel.locator("img[src^='data:image/png']")
     expect(figure).to_have_attribute("src", re.compile("^data:image/png;base64,"))
