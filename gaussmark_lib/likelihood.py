@@ -1,16 +1,23 @@
 """log p_θ(y_t | x, y_<t) of every response token, the cross-entropy of passages, and the entropy of what the model could have said instead.
 
 Padding is on the right, where a causal model cannot see it. The arithmetic after the logits is in float32 at least, sums in float64.
+
+The logits of a batch are most of its memory: texts × positions × vocabulary numbers, and as many again for their gradient. A token's log-probability
+depends on the head's input h at its own position alone. So the head is applied to ``ROWS`` positions at a time, and where a gradient is wanted,
+∂ log p/∂h is found with it and the logits are gone. For a model that changes its logits after the head (as by a soft cap), and for a watermark in the
+head itself, h are the logits, and the head is the identity.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
@@ -18,15 +25,23 @@ from gaussmark_lib import checks, models, tokens
 from gaussmark_lib.errors import InvalidTextError, StatisticsError
 from gaussmark_lib.tokens import Pair, Texts
 
+ROWS = 512  # positions whose logits are held at a time
+Head = Callable[[Tensor], Tensor]
+_ends_in_its_head: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+
 
 @contextmanager
 def frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode, and no parameter requires a gradient, so that the graph begins at the traced layer; restored afterwards."""
+    """Evaluation mode, and no parameter requires a gradient, so that the graph begins at the traced layer; restored afterwards.
+
+    What the head does is tried out before, since hooks on the layers would see that pass.
+    """
     wanted = [p for p in model.parameters() if p.requires_grad]
     for p in wanted:
         p.requires_grad_(False)
     try:
         with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():  # in any mode of the caller
+            ends_in_its_head(model)
             yield
     finally:
         for p in wanted:
@@ -49,7 +64,7 @@ def cross_entropy(model: PreTrainedModel, passages: Texts, *, prompts: Texts | N
     before, passages = tokens.as_many(tokens.checked_prompts(model, [[]] * len(passages) if prompts is None else prompts), passages)
     texts = enumerate(zip(before, passages, strict=True))
     pairs = [(prompt, tokens.checked_response(model, prompt, passage, f"passage {i}")) for i, (prompt, passage) in texts]
-    log_p = _per_text(model, pairs, _LogLikelihood.apply, batch_size)
+    log_p = _per_text(model, pairs, _of_targets, batch_size)
     return -np.array([values.mean() for values in log_p])
 
 
@@ -92,9 +107,10 @@ def _per_text(
     with models.evaluating(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
-            logits, targets, number = _predictions(model, [pairs[i] for i in batch])
-            for i, values, where in zip(batch, measure(logits, targets).double().cpu().numpy(), (number > 0).cpu().numpy(), strict=True):
-                found[i] = values[where]
+            read = states(model, [pairs[i] for i in batch])
+            rows = zip(read.of_tokens().split(ROWS), read.targets().split(ROWS), strict=True)
+            values = torch.cat([measure(read.head(h), to) for h, to in rows]).double().cpu().numpy()
+            found |= zip(batch, np.split(values, np.cumsum([len(pairs[i][1]) for i in batch])[:-1]), strict=True)
     return [found[i] for i in range(len(pairs))]
 
 
@@ -103,55 +119,98 @@ def token_log_p(model: PreTrainedModel, pairs: Sequence[Pair]) -> tuple[Float[Te
 
     Differentiable; all pairs (prompt, response) are one batch.
     """
-    logits, targets, number = _predictions(model, pairs)
-    return _LogLikelihood.apply(logits, targets).masked_fill(number == 0, 0.0), number
+    read = states(model, pairs)
+    return read.log_p(), read.number
 
 
-def _predictions(model: PreTrainedModel, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, Tensor]:
-    """The logits that predict a response token of some row, (texts, n, vocabulary); the tokens there; their numbers."""
+class States(NamedTuple):
+    """A pass over a batch: h, from which ``head`` makes the logits that predict the tokens ``ids``, and the tokens' numbers, 0 where there is none."""
+
+    h: Float[Tensor, "texts n d"]
+    head: Head
+    ids: Int[Tensor, "texts n"]
+    number: Int[Tensor, "texts n"]
+
+    def of_tokens(self) -> Float[Tensor, "tokens d"]:
+        """h where it predicts a response token, texts in their order."""
+        return self.h[self.number > 0]
+
+    def targets(self) -> Int[Tensor, " tokens"]:
+        return self.ids[self.number > 0]
+
+    def log_p(self) -> Float[Tensor, "texts n"]:
+        """log p_θ of each token, nats, 0 where there is none; differentiable in h."""
+        found = _LogLikelihood.apply(self.of_tokens(), self.targets(), self.head)
+        return found.new_zeros(self.number.shape).masked_scatter(self.number > 0, found)
+
+
+def states(model: PreTrainedModel, pairs: Sequence[Pair]) -> States:
+    """One pass of the model over a batch of pairs (prompt, response), from the first position that predicts a response token of some text."""
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
-    first = min(len(x) for x, _ in pairs) - 1  # the earliest position that predicts a response token
-    kept = {"logits_to_keep": ids.shape[1] - first} if model._supports_logits_to_keep() else {}
-    with _contiguous_head(model):
-        logits = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
-    logits = logits[:, logits.shape[1] - (ids.shape[1] - first) : -1]  # the last position predicts nothing that we have
+    first = min(len(x) for x, _ in pairs) - 1
+    n = ids.shape[1] - first
     number = torch.stack([torch.arange(first + 1, ids.shape[1]) - len(x) + 1 for x, _ in pairs])
     beyond = number > torch.tensor([[len(y)] for _, y in pairs])
-    return logits, ids[:, first + 1 :], number.clamp_min(0).masked_fill(beyond, 0).to(ids.device)
+    kept = {"logits_to_keep": n} if model._supports_logits_to_keep() else {}
+    head, given = model.get_output_embeddings() if ends_in_its_head(model) else None, []
+    if head is None or head._forward_hooks:  # of one who wants to see what the head makes of this pass
+        h, head = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits, _same
+    else:
+        with head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]) or (inputs[0][:, -1:],)):
+            model(input_ids=ids, attention_mask=mask, use_cache=False, **kept)
+        [h] = given
+    return States(h[:, -n:-1], head, ids[:, first + 1 :], number.clamp_min(0).masked_fill(beyond, 0).to(ids.device))  # the last predicts nothing
 
 
-@contextmanager
-def _contiguous_head(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the ``with``, the positions that are kept are copied before their product with the vocabulary, which takes half as long again else."""
-    head = model.get_output_embeddings()
+def ends_in_its_head(model: PreTrainedModel) -> bool:
+    """Whether the model's logits are what its head (``get_output_embeddings``) gives, unchanged. Tried out once for each model, on two tokens."""
+    if model not in _ends_in_its_head:
+        _ends_in_its_head[model] = _tried(model, model.get_output_embeddings())
+    return _ends_in_its_head[model]
+
+
+@torch.no_grad()
+def _tried(model: PreTrainedModel, head: nn.Module | None) -> bool:
     if head is None:
-        yield
-        return
-    with head.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(), *inputs[1:])):
-        yield
+        return False
+    calls: list[tuple[tuple, Tensor]] = []
+    with head.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output))):
+        logits = model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device), use_cache=False).logits
+    return [(len(inputs), inputs[0].shape[:2], made.dtype) for inputs, made in calls] == [(1, (1, 2), logits.dtype)] and torch.equal(calls[0][1], logits)
+
+
+def _same(h: Tensor) -> Tensor:
+    return h
+
+
+def _of_targets(logits: Float[Tensor, "tokens vocabulary"], targets: Int[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
+    return log_softmax(logits).gather(-1, targets[:, None])[:, 0]
 
 
 class _LogLikelihood(torch.autograd.Function):
-    """log softmax(logits)[target], with its gradient onehot − softmax in closed form; a text at a time, so that the vocabulary stays in the cache.
+    """log softmax(head(h))[target] of each row, with its gradient (onehot − softmax)·∂head/∂h, found in the forward pass.
 
-    logits (texts, n, vocabulary), targets (texts, n) → (texts, n), in float32 at least.
+    h (tokens, d), targets (tokens,), head → (tokens,), in float32 at least.
     """
 
     @staticmethod
-    def forward(ctx, logits: Tensor, targets: Tensor) -> Tensor:
-        log_p = torch.stack([log_softmax(row).gather(-1, to[:, None])[:, 0] for row, to in zip(logits, targets, strict=True)])
-        ctx.save_for_backward(logits, targets, logits.gather(-1, targets[..., None])[..., 0].to(log_p) - log_p)
-        return log_p
+    def forward(ctx, h: Tensor, targets: Tensor, head: Head) -> Tensor:
+        found, slopes = [], []
+        for rows, to in zip(h.split(ROWS), targets.split(ROWS), strict=True):
+            with torch.set_grad_enabled(ctx.needs_input_grad[0]):
+                rows = rows.detach().requires_grad_(ctx.needs_input_grad[0])
+                logits = head(rows)
+            log_p = log_softmax(logits.detach())
+            found.append(log_p.gather(-1, to[:, None])[:, 0])
+            if ctx.needs_input_grad[0]:
+                slope = log_p.exp_().neg_().scatter_add_(-1, to[:, None], torch.ones_like(found[-1])[:, None])
+                slopes.append(*torch.autograd.grad(logits, rows, slope.to(logits.dtype)))
+        if slopes:
+            ctx.save_for_backward(torch.cat(slopes))
+        return torch.cat(found)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        logits, targets, normaliser = ctx.saved_tensors
-        out = torch.empty_like(logits)
-        for row, into in enumerate(out):
-            same = into.dtype == normaliser.dtype
-            p = torch.sub(logits[row].to(normaliser.dtype), normaliser[row, :, None], out=into if same else None).exp_()
-            p.mul_(-grad[row, :, None]).scatter_add_(-1, targets[row, :, None], grad[row, :, None])
-            if not same:
-                into.copy_(p)
-        return out, None
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        [slope] = ctx.saved_tensors
+        return (grad[:, None] * slope).to(slope.dtype), None, None

@@ -5,15 +5,14 @@ tokens, and each block needs one more from there down to the weight's layer, wit
 """
 
 from collections.abc import Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from gaussmark_lib import likelihood, models
-from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
+from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.gradients import Call, Factors, backward, is_rounding, traced
 from gaussmark_lib.tokens import Pair
 from gaussmark_lib.watermark import PlacedWatermark
@@ -23,39 +22,21 @@ def gradients(pair: Pair, wm: PlacedWatermark, ends: Sequence[int], *, dtype: st
     """G_b (or PG_b where rank_dropped > 0) of the blocks of one response that end after these tokens, each in row order.
 
     Raises:
-        DegenerateScoreError: the text does not depend on the weight. InvalidModelError: a model without a head.
+        DegenerateScoreError: the text does not depend on the weight.
     """
     model = wm.model
     with models.computing_in(model, models.arithmetic(model, dtype)), likelihood.frozen(model):
-        with traced([wm.linear], (1, sum(map(len, pair)))) as calls, _inputs(model.get_output_embeddings()) as heads:
-            log_p, _ = likelihood.token_log_p(model, [pair])
+        with traced([wm.linear], (1, sum(map(len, pair)))) as calls:
+            read = likelihood.states(model, [pair])
+        log_p, h, found = read.log_p(), read.h, []
         if not log_p.requires_grad:
             raise DegenerateScoreError(f"expected a text that depends on {wm.weight}, but the model computes it without it; choose another weight")
-        [h], found = heads, []
-        if h.requires_grad:
-            *slopes, at_head = backward(log_p, [*calls, Call(-1, h, h)], retain_graph=True)
-            root, slope, first = h, at_head.g, h.shape[1] - 1 - log_p.shape[1]  # the head's last row predicts nothing that we have
-        else:  # the weight is the head's own
-            slopes = backward(log_p, calls, retain_graph=True)
-            root, slope, first = log_p, torch.ones_like(log_p), 0
+        *slopes, of_tokens = backward(log_p, [*calls, Call(-1, h, h)], retain_graph=True)
         if is_rounding(sum(each.felt[:, 0].sum(-1) for each in slopes)):
             raise DegenerateScoreError(f"expected a gradient that is not zero, but the text does not depend on {wm.weight}; choose another weight")
         for start, end in pairwise([0, *ends]):
-            of_block = torch.zeros_like(root)
-            of_block[:, first + start : first + end] = slope[:, first + start : first + end]
-            gs = torch.autograd.grad(root, [call.y for call in calls], of_block, retain_graph=True, materialize_grads=True)
+            of_block = torch.zeros_like(h)
+            of_block[:, start:end] = of_tokens.g[:, start:end]
+            gs = torch.autograd.grad(h, [call.y for call in calls], of_block, retain_graph=True, materialize_grads=True)
             found.append(wm.project(sum(Factors(g[0], call.a[0]).matrix() for g, call in zip(gs, calls, strict=True))).flatten())
     return torch.stack(found)
-
-
-@contextmanager
-def _inputs(head: nn.Module | None):
-    """Inside the ``with``, what the head is given is kept."""
-    if head is None:
-        raise InvalidModelError("expected a language model with a head (get_output_embeddings), got one without")
-    kept: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
-    try:
-        yield kept
-    finally:
-        handle.remove()

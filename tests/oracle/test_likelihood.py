@@ -13,24 +13,40 @@ PROMPTS = tiny_models.random_ids(RNG, 4, 11, 1, 7)
 RESPONSES = tiny_models.random_ids(RNG, 20, 6, 33, 12)
 
 
-def test_the_closed_form_gradient_is_autograds():
+@pytest.mark.parametrize("head", [likelihood._same, torch.nn.Linear(7, 11, dtype=torch.float64).requires_grad_(False)])
+def test_the_closed_form_gradient_is_autograds(head, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(likelihood, "ROWS", 4)  # of nine
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 3, 7, dtype=torch.float64, generator=generator, requires_grad=True)
-    targets = torch.randint(7, (2, 3), generator=generator)
-    assert torch.autograd.gradcheck(lambda x: likelihood._LogLikelihood.apply(x, targets), logits)
-    found = likelihood._LogLikelihood.apply(logits, targets)
-    torch.testing.assert_close(found, logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0])
+    h = torch.randn(9, 7, dtype=torch.float64, generator=generator, requires_grad=True)
+    targets = torch.randint(7, (9,), generator=generator)
+    assert torch.autograd.gradcheck(lambda x: likelihood._LogLikelihood.apply(x, targets, head), h)
+    found = likelihood._LogLikelihood.apply(h, targets, head)
+    torch.testing.assert_close(found, head(h).log_softmax(-1).gather(-1, targets[:, None])[:, 0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_gradient_arrives_in_the_logits_dtype(dtype):
-    logits = (4 * torch.randn(2, 5, 50, generator=torch.Generator().manual_seed(1))).to(dtype).requires_grad_()
-    targets = torch.arange(10).view(2, 5)
-    likelihood._LogLikelihood.apply(logits, targets).sum().backward()
+def test_the_gradient_arrives_in_the_states_dtype(dtype):
+    logits = (4 * torch.randn(10, 50, generator=torch.Generator().manual_seed(1))).to(dtype).requires_grad_()
+    targets = torch.arange(10)
+    likelihood._LogLikelihood.apply(logits, targets, likelihood._same).sum().backward()
     wide = logits.detach().double().requires_grad_()
-    wide.log_softmax(-1).gather(-1, targets[..., None]).sum().backward()
+    wide.log_softmax(-1).gather(-1, targets[:, None]).sum().backward()
     assert logits.grad.dtype == dtype
     torch.testing.assert_close(logits.grad.double(), wide.grad, rtol=1e-2, atol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_the_head_is_applied_a_few_positions_at_a_time(architecture, monkeypatch: pytest.MonkeyPatch):
+    """Whatever becomes of its logits: nothing, a soft cap, a scale."""
+    model = tiny_models.build(architecture, torch.float64)
+    pairs = list(zip(PROMPTS, RESPONSES, strict=True))
+    found, number = likelihood.token_log_p(model, pairs)
+    monkeypatch.setattr(likelihood, "ROWS", 3)
+    torch.testing.assert_close(likelihood.token_log_p(model, pairs)[0], found)
+    for (x, y), row, of_row in zip(pairs, found, number, strict=True):
+        expected = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1).gather(-1, torch.tensor(y)[:, None])[:, 0]
+        torch.testing.assert_close(row[of_row > 0], expected)
+        assert of_row[of_row > 0].tolist() == list(range(1, len(y) + 1)) and row[of_row == 0].eq(0).all()
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
