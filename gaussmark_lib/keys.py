@@ -104,9 +104,14 @@ class Key:
         """32 bytes for one purpose, from which neither the secret nor those for another purpose can be computed."""
         return hmac.digest(self.secret, f"gaussmark {purpose}".encode(), "sha256")
 
-    def normals(self, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64) -> Float[np.ndarray, " n"]:
-        """The first n numbers of the noise that the key stands for, for σ = scale: independent N(0, scale²), the same bits on every machine."""
-        return normal.standard_normal(self.seed, n, scale, dtype)
+    def normals(
+        self, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64, out: Float[np.ndarray, " n"] | None = None
+    ) -> Float[np.ndarray, " n"]:
+        """The first n numbers of the noise that the key stands for, for σ = scale: independent N(0, scale²), the same bits on every machine.
+
+        ``out`` is as that of ``normal.standard_normal``.
+        """
+        return normal.standard_normal(self.seed, n, scale, dtype, out)
 
     def __repr__(self) -> str:
         return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"

@@ -124,7 +124,7 @@ def token_log_p(model: PreTrainedModel, pairs: Sequence[Pair]) -> tuple[Float[Te
 
 
 class States(NamedTuple):
-    """A pass over a batch: h, from which ``head`` makes the logits that predict the tokens ``ids``, and the tokens' numbers, 0 where there is none."""
+    """A pass over a batch: ``h``, of which ``head`` makes the logits that predict the tokens ``ids``; ``number`` is 0 where no response token is."""
 
     h: Float[Tensor, "texts n d"]
     head: Head
@@ -176,7 +176,10 @@ def _tried(model: PreTrainedModel, head: nn.Module | None) -> bool:
     calls: list[tuple[tuple, Tensor]] = []
     with head.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output))):
         logits = model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device), use_cache=False).logits
-    return [(len(inputs), inputs[0].shape[:2], made.dtype) for inputs, made in calls] == [(1, (1, 2), logits.dtype)] and torch.equal(calls[0][1], logits)
+    if len(calls) != 1:
+        return False
+    [(inputs, made)] = calls
+    return len(inputs) == 1 and inputs[0].shape[:2] == (1, 2) and made.dtype == logits.dtype and torch.equal(made, logits)
 
 
 def _same(h: Tensor) -> Tensor:
@@ -195,22 +198,25 @@ class _LogLikelihood(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, h: Tensor, targets: Tensor, head: Head) -> Tensor:
-        found, slopes = [], []
-        for rows, to in zip(h.split(ROWS), targets.split(ROWS), strict=True):
-            with torch.set_grad_enabled(ctx.needs_input_grad[0]):
-                rows = rows.detach().requires_grad_(ctx.needs_input_grad[0])
-                logits = head(rows)
-            log_p = log_softmax(logits.detach())
-            found.append(log_p.gather(-1, to[:, None])[:, 0])
-            if ctx.needs_input_grad[0]:
-                slope = log_p.exp_().neg_().scatter_add_(-1, to[:, None], torch.ones_like(found[-1])[:, None])
-                slopes.append(*torch.autograd.grad(logits, rows, slope.to(logits.dtype)))
-        if slopes:
-            ctx.save_for_backward(torch.cat(slopes))
-        return torch.cat(found)
+        each = [_log_p_of(*rows, head, ctx.needs_input_grad[0]) for rows in zip(h.split(ROWS), targets.split(ROWS), strict=True)]
+        log_p, slope = map(torch.cat, zip(*each, strict=True))
+        ctx.save_for_backward(slope)
+        return log_p
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
         [slope] = ctx.saved_tensors
         return (grad[:, None] * slope).to(slope.dtype), None, None
+
+
+def _log_p_of(h: Tensor, targets: Tensor, head: Head, is_wanted: bool) -> tuple[Tensor, Tensor]:
+    """log p of some rows, and its gradient by h, where it is wanted."""
+    with torch.set_grad_enabled(is_wanted):
+        logits = head(h := h.detach().requires_grad_(is_wanted))
+    log_p = log_softmax(logits.detach())
+    found = log_p.gather(-1, targets[:, None])
+    if not is_wanted:
+        return found[:, 0], h
+    slope = log_p.exp_().neg_().scatter_add_(-1, targets[:, None], torch.ones_like(found))
+    return found[:, 0], *torch.autograd.grad(logits, h, slope.to(logits.dtype))

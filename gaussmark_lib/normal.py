@@ -9,13 +9,19 @@ with Φ⁻¹ as the rational functions of Wichura's algorithm AS 241 (Applied St
 computed by additions, multiplications, divisions and square roots alone, which IEEE 754 rounds in one way only. The
 logarithm that the tails need is built from the same four operations.
 
-A counter can start anywhere, so several threads make one stream, each a span at a time; NumPy lets them compute side by side. A GPU makes the same
-bits by the same operations on tensors, of which it rounds each by itself. (On a processor, torch's square roots are not those of IEEE 754.)
+On a processor they are compiled (numba), a chunk at a time; without ``fastmath``, none of them is fused or reordered. A counter can start anywhere,
+so several threads make one stream, each a span at a time. A GPU makes the same bits by the same operations on tensors, of which it rounds each by
+itself. (On a processor, torch's square roots are not those of IEEE 754.)
 """
 
+import inspect
+import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import deepcopy
 
+import numba
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -25,12 +31,10 @@ from torch import Tensor
 from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
 
-CHUNK = 1 << 16  # numbers at a time: the temporaries stay in the processor's cache
+CHUNK = 1 << 13  # numbers at a time: the temporaries stay in the processor's cache
 SPAN = 1 << 19  # numbers that a thread makes with one counter, which takes as long to set up as some thousand numbers
 LARGE, GPU_CHUNK = 1 << 20, 1 << 23  # from so many numbers on, a GPU makes them, where there is one, and so many at a time
 MOST = 1 << 40  # numbers, beyond any memory
-
-Numbers = NDArray[np.float64] | Tensor  # float64, one row
 
 # AS 241, highest power first: |u − ½| ≤ 0.425, then √(−log r) ≤ 5, then beyond; r is the distance of u to the nearer end.
 _CENTRE = (
@@ -51,6 +55,7 @@ _FAR_TAIL = (
     (2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5, 7.86869131145613259100e-4,
      1.48753612908506148525e-2, 1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0),
 )  # fmt: skip
+_ARTANH = tuple(1.0 / k for k in range(23, 0, -2))  # of artanh t = t·Σ (t²)ʲ/(2j + 1)
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
 _MULTIPLIERS = 0xD2E7470EE14C6C93, 0xCA5A826395121157  # of Philox4x64 (Salmon and others, SC 2011), and what a round adds to its key
@@ -58,8 +63,13 @@ _WEYL = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
 _LOW = (1 << 32) - 1
 
 
-def standard_normal(seed: int, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64) -> Float[np.ndarray, " n"]:
+def standard_normal(
+    seed: int, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64, out: Float[np.ndarray, " n"] | None = None
+) -> Float[np.ndarray, " n"]:
     """The first n ≥ 0 numbers of the stream of a seed, 0 ≤ seed < 2¹²⁸, times ``scale``; they do not depend on n.
+
+    Args:
+        out: where given, of n numbers: they are written there, in its dtype.
 
     Returns:
         shape (n,), computed in float64 and rounded once to ``dtype``: independent N(0, scale²); |z| ≤ 8.3 before the scale.
@@ -69,11 +79,11 @@ def standard_normal(seed: int, n: int, scale: float = 1.0, dtype: type[np.floati
     if checks.whole(n, "n", StatisticsError, least=0) > MOST:
         raise StatisticsError(f"n: expected at most {MOST:,} numbers, got {checks.shown(n)}")
     checks.positive(scale, "scale")
-    if n >= LARGE and torch.cuda.is_available() and (found := _on_gpu(seed, n, scale, dtype, torch.device("cuda"))) is not None:
-        return found
-    bits = np.random.Philox(key=seed)
+    out = np.empty(n, dtype) if out is None else out
+    if n >= LARGE and torch.cuda.is_available() and _on_gpu(seed, out, scale, torch.device("cuda")):
+        return out
+    bits, starts = np.random.Philox(key=seed), range(0, n, SPAN)
     del seed  # a secret, which no traceback shows
-    out, starts = np.empty(n, dtype), range(0, n, SPAN)
 
     def fill(start: int) -> None:
         _fill(out[start : start + SPAN], deepcopy(bits), start, scale)
@@ -91,31 +101,19 @@ def _fill(span: Float[np.ndarray, " n"], bits: np.random.Philox, start: int, sca
     bits.advance(start // 4)  # its counter gives four numbers at a time
     bits.random_raw(start % 4)
     for part in np.split(span, range(CHUNK, len(span), CHUNK)):
-        raw = bits.random_raw(len(part))
-        raw >>= np.uint64(12)
-        z = _quantile(_uniform(raw.astype(np.float64)))
-        z *= scale
-        part[:] = z
+        _write(part, bits.random_raw(len(part)), scale)
 
 
-def _on_gpu(seed: int, n: int, scale: float, dtype: type[np.floating], device: torch.device) -> Float[np.ndarray, " n"] | None:
-    """None where the GPU has no room: the processor makes them then, and no error shows what depends on the secret."""
+def _on_gpu(seed: int, out: Float[np.ndarray, " n"], scale: float, device: torch.device) -> bool:
+    """False where the GPU has no room: the processor makes them then, and no error shows what depends on the secret."""
     try:
-        out = np.empty(n, dtype)
-        for start in range(0, n, GPU_CHUNK):
+        for start in range(0, len(out), GPU_CHUNK):
             part = torch.from_numpy(out[start : start + GPU_CHUNK])
             k = (philox(seed, start // 4, len(part), device) >> 12) & ((1 << 52) - 1)
-            part.copy_(_quantile(_uniform(k.double())).mul_(scale))
-        return out
+            part.copy_(_of_tensor(k.double().add_(0.5).mul_(2.0**-52)).mul_(scale))
+        return True
     except (RuntimeError, MemoryError):  # torch.OutOfMemoryError is a RuntimeError
-        return None
-
-
-def _uniform(k: Numbers) -> Numbers:
-    """u = (k + ½)·2⁻⁵², written over k."""
-    k += 0.5
-    k *= 2.0**-52
-    return k
+        return False
 
 
 def philox(seed: int, first: int, n: int, device: torch.device) -> Int[Tensor, " n"]:
@@ -154,36 +152,23 @@ def quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> quantile(np.array([0.5, 0.975]))
     array([0.        , 1.95996398])
     """
-    if not ((u > 0) & (u < 1)).all():
-        raise StatisticsError(f"u: expected 0 < u < 1, got {checks.shown(u[~((u > 0) & (u < 1))][:3].tolist())}")
-    return _quantile(u)
-
-
-def _quantile(u: Numbers) -> Numbers:
-    xp = torch if isinstance(u, Tensor) else np
-    q = u - 0.5
-    x = q * q
-    x *= -1.0
-    x += 0.180625
-    z = _ratio(_CENTRE, x)
-    z *= q
-    [tail] = xp.where(abs(q) > 0.425)
-    q, u = q[tail], u[tail]
-    r = xp.sqrt(-_log(xp.where(q < 0, u, 1.0 - u), xp))
-    size = _ratio(_TAIL, r - 1.6)
-    [far] = xp.where(r > 5.0)  # about one number in 10¹¹
-    size[far] = _ratio(_FAR_TAIL, r[far] - 5.0)
-    z[tail] = xp.copysign(size, q)
+    if not (right := (u >= 2.0**-1022) & (u < 1)).all():  # below, numbers have fewer digits
+        raise StatisticsError(f"u: expected 0 < u < 1, and 2⁻¹⁰²² at least, got {checks.shown(u[~right][:3].tolist())}")
+    z = np.empty(len(u))
+    _quantiles(z, u, 1.0)
     return z
 
 
-def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Numbers) -> Numbers:
-    above, below = (_horner(c, x) for c in coefficients)
-    above /= below
-    return above
+def _compiled(function: Callable) -> Callable:
+    """By numba when it is first called, and kept beside this file (or in the user's cache) for the next process; other threads run meanwhile."""
+    made = numba.njit(inspect.unwrap(function), nogil=True, error_model="numpy")  # without what checks shapes in the tests
+    with suppress(RuntimeError):  # of a machine that has no folder to keep it in
+        made.enable_caching()
+    return made
 
 
-def _horner(coefficients: tuple[float, ...], x: Numbers) -> Numbers:
+def _horner(coefficients, x):
+    """The polynomial in x, a number or a tensor."""
     value = coefficients[0] * x
     for c in coefficients[1:-1]:
         value += c
@@ -192,11 +177,71 @@ def _horner(coefficients: tuple[float, ...], x: Numbers) -> Numbers:
     return value
 
 
-def _log(x: Numbers, xp=np) -> Numbers:
-    """log x = e·log 2 + 2·artanh((m − 1)/(m + 1)) with x = m·2ᵉ and √½ ≤ m < √2; the series of artanh to the 23rd power."""
-    m, e = xp.frexp(x)
+def _of_tensor(u: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Φ⁻¹(u), as ``_quantiles`` computes it."""
+    q = u - 0.5
+    x = 0.180625 - q * q
+    z = _horner(_CENTRE[0], x).div_(_horner(_CENTRE[1], x)).mul_(q)
+    [tail] = torch.where(q.abs() > 0.425)
+    q, u = q[tail], u[tail]
+    m, e = torch.frexp(torch.where(q < 0, u, 1.0 - u))
     low = m < _SQRT_HALF
-    m = xp.where(low, 2 * m, m)
+    m = torch.where(low, 2 * m, m)
     t = (m - 1) / (m + 1)
-    series = _horner(tuple(1.0 / k for k in range(23, 0, -2)), t * t)
-    return xp.asarray(e - 1 * low, dtype=xp.float64) * _LN2 + 2 * t * series
+    r = torch.sqrt(-((e - 1 * low).double() * _LN2 + 2 * t * _horner(_ARTANH, t * t)))
+    size = _horner(_TAIL[0], r - 1.6).div_(_horner(_TAIL[1], r - 1.6))
+    [far] = torch.where(r > 5.0)  # about one number in 10¹¹
+    size[far] = _horner(_FAR_TAIL[0], r[far] - 5.0) / _horner(_FAR_TAIL[1], r[far] - 5.0)
+    z[tail] = torch.copysign(size, q)
+    return z
+
+
+_polynomial = _compiled(_horner)
+
+
+@_compiled
+def _write(out, raw, scale):
+    """The numbers of these bits, times ``scale``, into ``out``."""
+    u = np.empty(len(raw))
+    for i in range(len(raw)):
+        u[i] = (np.float64(np.int64(raw[i] >> np.uint64(12))) + 0.5) * 2.0**-52
+    _quantiles(out, u, scale)
+
+
+@_compiled
+def _quantiles(out, u, scale):
+    """Φ⁻¹(u)·scale into ``out``: the centre's polynomials for all, then the tails where they are due, so that the processor does several at once."""
+    where, n = np.empty(len(u), np.int32), 0
+    for i in range(len(u)):
+        q = u[i] - 0.5
+        x = 0.180625 - q * q
+        out[i] = _polynomial(_CENTRE[0], x) / _polynomial(_CENTRE[1], x) * q * scale
+    for i in range(len(u)):
+        where[n] = i
+        n += abs(u[i] - 0.5) > 0.425
+    x, r = np.empty(n), np.empty(n)
+    for i in range(n):
+        x[i] = min(u[where[i]], 1.0 - u[where[i]])
+    _logs(x, r)
+    for i in range(n):
+        r[i] = math.sqrt(-r[i])
+        x[i] = _polynomial(_TAIL[0], r[i] - 1.6) / _polynomial(_TAIL[1], r[i] - 1.6)
+    for i in range(n):
+        if r[i] > 5.0:  # about one number in 10¹¹
+            x[i] = _polynomial(_FAR_TAIL[0], r[i] - 5.0) / _polynomial(_FAR_TAIL[1], r[i] - 5.0)
+        out[where[i]] = math.copysign(x[i], u[where[i]] - 0.5) * scale
+
+
+@_compiled
+def _logs(x, out):
+    """log x of positive numbers, from x = m·2ᵉ with √½ ≤ m < √2."""
+    for i, bits in enumerate(x.view(np.int64)):
+        out[i] = (bits >> 52) - 1022
+    half = np.empty(len(x))  # ½ ≤ x·2⁻ᵉ < 1
+    for i, bits in enumerate(x.view(np.int64)):
+        half.view(np.int64)[i] = bits & 0xFFFFFFFFFFFFF | 0x3FE0000000000000
+    for i in range(len(x)):
+        low = half[i] < _SQRT_HALF
+        m = 2 * half[i] if low else half[i]
+        t = (m - 1) / (m + 1)
+        out[i] = (out[i] - low) * _LN2 + 2 * t * _polynomial(_ARTANH, t * t)

@@ -9,8 +9,9 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle, repeat
 from pathlib import Path
 
 import numpy as np
@@ -50,26 +51,28 @@ def noises(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Float[
 
 def in_parts(wm: PlacedWatermark, keys: Sequence[Key], at_a_time: int) -> Iterator[Float[Tensor, "k d_out d_in"]]:
     """:func:`noises` of at most ``at_a_time`` keys after those of others, all written to the same memory: a part is gone when the next one comes."""
-    room, drawn = torch.empty(min(at_a_time, len(keys)), *wm.linear.shape), one_by_one(wm, keys)
+    room = torch.empty(min(at_a_time, len(keys)), *wm.linear.shape)
+    drawn = one_by_one(wm, keys, into=cycle(room))
     for start in range(0, len(keys), at_a_time):
         part = room[: len(keys) - start]
-        for into in part:
-            into.copy_(next(drawn))
+        for row in part:
+            row.copy_(next(drawn))  # which is that row already, where nothing was projected
         yield part
 
 
-def one_by_one(wm: PlacedWatermark, keys: Sequence[Key]) -> Iterator[Float[Tensor, "d_out d_in"]]:
+def one_by_one(wm: PlacedWatermark, keys: Sequence[Key], into: Iterable[Tensor | None] = repeat(None)) -> Iterator[Float[Tensor, "d_out d_in"]]:
     """:func:`noises`, each drawn when it is asked for; the weights that bound keys are for are hashed once for all of them."""
     use = binding.Use(wm)
-    for key in keys:
-        xi = isotropic(key, wm.sigma, wm.linear.shape)
+    for key, room in zip(keys, into, strict=False):
+        xi = isotropic(key, wm.sigma, wm.linear.shape, room)
         key.check(use, xi)
         yield wm.project(xi) if wm.rank_dropped else xi
 
 
-def isotropic(key: Key, sigma: float, shape: tuple[int, int]) -> Float[Tensor, "d_out d_in"]:
-    """ξ before any projection, for a matrix of this shape; float32 on the CPU."""
-    return torch.from_numpy(checked(key).normals(math.prod(shape), sigma, np.float32)).view(shape)
+def isotropic(key: Key, sigma: float, shape: tuple[int, int], into: Float[Tensor, "d_out d_in"] | None = None) -> Float[Tensor, "d_out d_in"]:
+    """ξ before any projection, for a matrix of this shape; float32 on the CPU, in the memory of ``into`` where it is given."""
+    out = None if into is None else into.view(-1).numpy()
+    return torch.from_numpy(checked(key).normals(math.prod(shape), sigma, np.float32, out)).view(shape)
 
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:

@@ -18,6 +18,7 @@ PICK, PICK_TOP_P = 28, 52  # bytes a row and word of the vocabulary while a toke
 PUT = 24  # while it is put into a weight: as float32 and float64, θ + ξ, and what was added to θ
 RESIDUAL = 3  # copies of the residual stream that live between a block's operations
 UNITS = 32  # texts whose unit gradients score.score holds together, at most, where it holds all noises
+AT_A_TIME = 512  # positions whose logits are held together (likelihood.ROWS)
 HELD, FEW_KEYS, FEW_TEXTS = 1 << 30, 4, 8  # as in score: bytes of noises, and of gradients, and how many of them whatever their size
 
 
@@ -29,6 +30,11 @@ def forward(shape: Shape, tokens: float, pairs: float, predicted: float) -> floa
 def at_once(shape: Shape, width: int) -> float:
     """Bytes a position of what a block computes at once: the MLP's inner layers, or queries, keys and values; and the residual stream."""
     return width * (max(3 * shape.intermediate, 2 * shape.q_width + 2 * shape.kv_width) + RESIDUAL * shape.hidden)
+
+
+def at_head(shape: Shape, positions: int, width: int) -> float:
+    """Bytes of the logits of a part of the positions, and of their log-probabilities, which become their gradient."""
+    return min(positions, AT_A_TIME) * shape.vocabulary * (width + FLOAT if width >= FLOAT else 2 * (width + FLOAT))
 
 
 @dataclass(frozen=True)
@@ -87,11 +93,13 @@ class Read(Step):
         shape, width, size = setting.shape, BYTES[setting.held], self.size(setting)
         always = {"copies": self.copied(setting), "gradients": self.kept(setting)}
         positions, stream = self.rows * self.length, RESIDUAL * shape.hidden * width
-        logits, noises = shape.vocabulary * self.rows * self._predicted() * width, size * (FLOAT + width) * bool(self.drawn)
+        noises = size * (FLOAT + width) * bool(self.drawn)
         if self.whole:  # two models' log-probabilities, their difference and its mean
+            logits = positions * shape.vocabulary * width
             read = {"activations": positions * stream, "logits": 5 * FLOAT * positions * shape.vocabulary}
-        else:  # a text's log-probabilities at a time, when the activations are gone
-            read = {"logits": logits + 2 * FLOAT * shape.vocabulary * self.tokens}
+        else:  # the logits of some positions at a time, when the activations are gone
+            logits = at_head(shape, self.rows * self.tokens, width)
+            read = {"logits": logits}
         return [
             Bytes(**always, noises=size * PUT * bool(self.drawn)),
             Bytes(**always, noises=noises, activations=positions * at_once(shape, width)),
@@ -151,7 +159,7 @@ class Score(Step):
         inner = width * shape.intermediate * (lowest.matrix.stage == 2)
         factors = positions * width * sum(one.matrix.d_in + one.matrix.d_out for one in self.of(setting))
         graph = positions * (blocks * a_block + inner) + factors
-        logits = shape.vocabulary * (2 * width * self.rows * (self.tokens + 1) + 2 * FLOAT * self.tokens)  # with their gradient; a text's in float32
+        logits = at_head(shape, self.rows * self.tokens, width)
         before, after = self.kept(setting) + FLOAT * size * earlier, self.kept(setting) + FLOAT * (2 * formed + size * (held + 1))
         return [
             Bytes(copies=self.copied(setting), noises=drawing, gradients=self.kept(setting)),

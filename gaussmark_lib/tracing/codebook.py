@@ -146,11 +146,14 @@ class UserKey(Key):
     user: int = field(kw_only=True)
     book: Codebook = field(kw_only=True, repr=False, compare=False)
 
-    def normals(self, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64) -> Float[np.ndarray, " n"]:
+    def normals(
+        self, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64, out: Float[np.ndarray, " n"] | None = None
+    ) -> Float[np.ndarray, " n"]:
         """The first n numbers of scale·z_u, as ``Codebook.normals``."""
         [z] = self.book.normals([self.user], n)
-        z *= scale
-        return z.astype(dtype, copy=False)
+        out = np.empty(n, dtype) if out is None else out
+        np.multiply(z, scale, out=out, casting="same_kind")
+        return out
 
     def save(self, path: str | Path) -> Path:
         """Refused: the file would hold the master secret, from which every user's key can be made."""

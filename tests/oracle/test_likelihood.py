@@ -46,7 +46,8 @@ def test_the_head_is_applied_a_few_positions_at_a_time(architecture, monkeypatch
     for (x, y), row, of_row in zip(pairs, found, number, strict=True):
         expected = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1).gather(-1, torch.tensor(y)[:, None])[:, 0]
         torch.testing.assert_close(row[of_row > 0], expected)
-        assert of_row[of_row > 0].tolist() == list(range(1, len(y) + 1)) and row[of_row == 0].eq(0).all()
+        assert of_row[of_row > 0].tolist() == list(range(1, len(y) + 1))
+        assert row[of_row == 0].eq(0).all()
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)

@@ -44,7 +44,8 @@ def test_numbers_of_tensors_are_those_of_numpy(monkeypatch, chunk):
     """Here up to the last bit, since torch's square roots on a processor are not those of IEEE 754; on a GPU to the bit (tests/gpu)."""
     expected = normal.standard_normal(2**100 + 3, 10_001, 0.3)
     monkeypatch.setattr(normal, "GPU_CHUNK", chunk)
-    found = normal._on_gpu(2**100 + 3, 10_001, 0.3, np.float64, torch.device("cpu"))
+    found = np.empty(10_001)
+    assert normal._on_gpu(2**100 + 3, found, 0.3, torch.device("cpu"))
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 

@@ -126,7 +126,7 @@ def test_the_command_exists_and_every_file_of_the_library_is_packaged():
     assert all((package / "__init__.py").exists() for package in packages), "a folder without __init__.py is no package"
     assert setuptools["packages"]["find"]["include"] == ["gaussmark_lib*"]
     data = [f"{package.replace('.', '/')}/{pattern}" for package, patterns in setuptools["package-data"].items() for pattern in patterns]
-    others = [path for path in (ROOT / "gaussmark_lib").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    others = [path for path in (ROOT / "gaussmark_lib").rglob("*") if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__"]
     assert [path for path in others if not any(path.match(pattern) for pattern in data)] == []
 
 
