@@ -31,7 +31,7 @@ from torch import Tensor
 from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
 
-CHUNK = 1 << 13  # numbers at a time: the temporaries stay in the processor's cache
+CHUNK = 1 << 14  # numbers at a time: the temporaries stay in the processor's cache
 SPAN = 1 << 19  # numbers that a thread makes with one counter, which takes as long to set up as some thousand numbers
 LARGE, GPU_CHUNK = 1 << 20, 1 << 23  # from so many numbers on, a GPU makes them, where there is one, and so many at a time
 MOST = 1 << 40  # numbers, beyond any memory

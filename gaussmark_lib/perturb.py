@@ -9,9 +9,9 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import cycle, repeat
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +21,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import binding, files, tokens
+from gaussmark_lib import binding, files, normal, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError, PerturbedModelError, RoundingWarning
 from gaussmark_lib.keys import Key, checked, listed
 from gaussmark_lib.watermark import PlacedWatermark, Watermark, placed
 
+LEAST_A_THREAD = 1 << 14  # numbers, below which starting a thread takes longer than they do
 LEAST_CHANGED = 0.99  # of the numbers of a weight; below it, rounding took a part of the watermark
 _MARK = "gaussmark"  # on the model object while it is perturbed, and in the config of an exported checkpoint
 
@@ -51,20 +52,30 @@ def noises(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Float[
 
 def in_parts(wm: PlacedWatermark, keys: Sequence[Key], at_a_time: int) -> Iterator[Float[Tensor, "k d_out d_in"]]:
     """:func:`noises` of at most ``at_a_time`` keys after those of others, all written to the same memory: a part is gone when the next one comes."""
-    room = torch.empty(min(at_a_time, len(keys)), *wm.linear.shape)
-    drawn = one_by_one(wm, keys, into=cycle(room))
+    room, use = torch.empty(min(at_a_time, len(keys)), *wm.linear.shape), binding.Use(wm)
+
+    def draw(key: Key, into: Tensor) -> None:
+        isotropic(key, wm.sigma, wm.linear.shape, into)
+
     for start in range(0, len(keys), at_a_time):
-        part = room[: len(keys) - start]
-        for row in part:
-            row.copy_(next(drawn))  # which is that row already, where nothing was projected
+        part, its = room[: len(keys) - start], keys[start : start + at_a_time]
+        if (at_once := torch.get_num_threads()) > 1 and LEAST_A_THREAD <= part[0].numel() <= normal.SPAN:
+            with ThreadPoolExecutor(at_once) as threads:
+                list(threads.map(draw, its, part))
+        else:  # each is too small for a thread of its own, or uses several itself
+            list(map(draw, its, part))
+        for key, xi in zip(its, part, strict=True):
+            key.check(use, xi)
+            if wm.rank_dropped:
+                xi.copy_(wm.project(xi))
         yield part
 
 
-def one_by_one(wm: PlacedWatermark, keys: Sequence[Key], into: Iterable[Tensor | None] = repeat(None)) -> Iterator[Float[Tensor, "d_out d_in"]]:
+def one_by_one(wm: PlacedWatermark, keys: Sequence[Key]) -> Iterator[Float[Tensor, "d_out d_in"]]:
     """:func:`noises`, each drawn when it is asked for; the weights that bound keys are for are hashed once for all of them."""
     use = binding.Use(wm)
-    for key, room in zip(keys, into, strict=False):
-        xi = isotropic(key, wm.sigma, wm.linear.shape, room)
+    for key in keys:
+        xi = isotropic(key, wm.sigma, wm.linear.shape)
         key.check(use, xi)
         yield wm.project(xi) if wm.rank_dropped else xi
 

@@ -519,7 +519,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "joint.repeats": "runs",
         "joint.stream": "log_bets",
         "gradients": "backward is_rounding of_pairs traced",
-        "likelihood": "frozen log_softmax token_log_p",
+        "likelihood": "ends_in_its_head frozen log_softmax states token_log_p",
         "models": "computing_in evaluating native_bfloat16",
         "normal": "philox",
         "perturb": "in_parts isotropic one_by_one rounded",
