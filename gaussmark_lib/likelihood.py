@@ -26,6 +26,7 @@ from gaussmark_lib.errors import InvalidTextError, StatisticsError
 from gaussmark_lib.tokens import Pair, Texts
 
 ROWS = 512  # positions whose logits are held at a time
+TRIED = 8  # tokens
 Head = Callable[[Tensor], Tensor]
 _ends_in_its_head: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 
@@ -163,7 +164,7 @@ def states(model: PreTrainedModel, pairs: Sequence[Pair]) -> States:
 
 
 def ends_in_its_head(model: PreTrainedModel) -> bool:
-    """Whether the model's logits are what its head (``get_output_embeddings``) gives, unchanged. Tried out once for each model, on two tokens."""
+    """Whether the model's logits are what its head (``get_output_embeddings``) gives, unchanged. Tried out once for each model, on a few tokens."""
     if model not in _ends_in_its_head:
         _ends_in_its_head[model] = _tried(model, model.get_output_embeddings())
     return _ends_in_its_head[model]
@@ -173,13 +174,15 @@ def ends_in_its_head(model: PreTrainedModel) -> bool:
 def _tried(model: PreTrainedModel, head: nn.Module | None) -> bool:
     if head is None:
         return False
-    calls: list[tuple[tuple, Tensor]] = []
+    vocabulary, calls = model.get_input_embeddings().num_embeddings, []
+    ids = torch.linspace(0, vocabulary - 1, TRIED, device=model.device).long()[None]
     with head.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output))):
-        logits = model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device), use_cache=False).logits
+        logits = model(input_ids=ids, use_cache=False).logits
     if len(calls) != 1:
         return False
     [(inputs, made)] = calls
-    return len(inputs) == 1 and inputs[0].shape[:2] == (1, 2) and made.dtype == logits.dtype and torch.equal(made, logits)
+    is_whole = len(inputs) == 1 and inputs[0].shape[:2] == ids.shape and made.dtype == logits.dtype
+    return is_whole and bool(made.any()) and torch.equal(made, logits)  # what a soft cap or a scale leaves of 0 tells nothing
 
 
 def _same(h: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def noise(model: PreTrainedModel, wm: Watermark, key: Key) -> Float[Tensor, "d_o
     Raises:
         KeyMismatchError: the key is bound to another weight, sigma, rank or base model; further errors as ``Watermark.on``.
     """
-    [xi] = one_by_one(placed(model, wm), [checked(key)])
+    [xi] = noises(model, wm, [checked(key)])
     return xi
 
 
@@ -51,7 +51,10 @@ def noises(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Float[
 
 
 def in_parts(wm: PlacedWatermark, keys: Sequence[Key], at_a_time: int) -> Iterator[Float[Tensor, "k d_out d_in"]]:
-    """:func:`noises` of at most ``at_a_time`` keys after those of others, all written to the same memory: a part is gone when the next one comes."""
+    """:func:`noises` of at most ``at_a_time`` keys after those of others, all written to the same memory: a part is gone when the next one comes.
+
+    The weights that bound keys are for are hashed once for all of them.
+    """
     room, use = torch.empty(min(at_a_time, len(keys)), *wm.linear.shape), binding.Use(wm)
 
     def draw(key: Key, into: Tensor) -> None:
@@ -69,15 +72,6 @@ def in_parts(wm: PlacedWatermark, keys: Sequence[Key], at_a_time: int) -> Iterat
             if wm.rank_dropped:
                 xi.copy_(wm.project(xi))
         yield part
-
-
-def one_by_one(wm: PlacedWatermark, keys: Sequence[Key]) -> Iterator[Float[Tensor, "d_out d_in"]]:
-    """:func:`noises`, each drawn when it is asked for; the weights that bound keys are for are hashed once for all of them."""
-    use = binding.Use(wm)
-    for key in keys:
-        xi = isotropic(key, wm.sigma, wm.linear.shape)
-        key.check(use, xi)
-        yield wm.project(xi) if wm.rank_dropped else xi
 
 
 def isotropic(key: Key, sigma: float, shape: tuple[int, int], into: Float[Tensor, "d_out d_in"] | None = None) -> Float[Tensor, "d_out d_in"]:

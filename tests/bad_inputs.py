@@ -522,7 +522,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "likelihood": "ends_in_its_head frozen log_softmax states token_log_p",
         "models": "computing_in evaluating native_bfloat16",
         "normal": "philox",
-        "perturb": "in_parts isotropic one_by_one rounded",
+        "perturb": "in_parts isotropic rounded",
         "rank_reduce": "norm project_out",
         "score": "checked_noises failure finite fitting in_blocks rows table",
         "tokens": "by_text check_fits pad",

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import perturb, score
+from gaussmark_lib import score
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.keys import Key, listed
@@ -32,7 +32,7 @@ def author(
     keys, wm = listed(keys), placed(model, wm)
     prompts, responses = as_many(prompts, responses)
     whole = summed(score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size))
-    psi = [score.statistic(whole, xi[None].to(whole.G.device), wm.sigma) for xi in perturb.one_by_one(wm, keys)]
+    psi = [score.statistic(whole, part.to(whole.G.device), wm.sigma) for part in score.Noises(wm, keys).parts()]
     rows = score.table(whole, np.concatenate(psi), [key.key_id for key in keys]).drop(columns="text")
     rows.insert(0, "n_texts", len(responses))
     return rows

@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from gaussmark_lib import likelihood, perturb
 from gaussmark_lib.errors import InvalidTextError
 
 RNG = np.random.default_rng(8)
+SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+CHANGED = {  # models that do something to their logits after the head
+    "a soft cap": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=0.5)),
+    "a scale": lambda: GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=8.0)),
+}
 PROMPTS = tiny_models.random_ids(RNG, 4, 11, 1, 7)
 RESPONSES = tiny_models.random_ids(RNG, 20, 6, 33, 12)
 
@@ -35,19 +41,26 @@ def test_the_gradient_arrives_in_the_states_dtype(dtype):
     torch.testing.assert_close(logits.grad.double(), wide.grad, rtol=1e-2, atol=torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-def test_the_head_is_applied_a_few_positions_at_a_time(architecture, monkeypatch: pytest.MonkeyPatch):
-    """Whatever becomes of its logits: nothing, a soft cap, a scale."""
-    model = tiny_models.build(architecture, torch.float64)
-    pairs = list(zip(PROMPTS, RESPONSES, strict=True))
-    found, number = likelihood.token_log_p(model, pairs)
+@pytest.mark.parametrize("name", [*tiny_models.ARCHITECTURES, *CHANGED])
+def test_the_head_is_applied_a_few_positions_at_a_time(name, monkeypatch: pytest.MonkeyPatch):
+    """Whatever becomes of its logits: nothing, a soft cap, a scale. The gradient is that of the plain pass, for every parameter but the head's."""
+    model = CHANGED[name]().double().eval() if name in CHANGED else tiny_models.build(name, torch.float64)
+    assert likelihood.ends_in_its_head(model) == (name not in CHANGED)
+    pairs, head = list(zip(PROMPTS, RESPONSES, strict=True)), {id(p) for p in model.get_output_embeddings().parameters()}
+    model.requires_grad_(True)
+    others = [p for p in model.parameters() if id(p) not in head]
     monkeypatch.setattr(likelihood, "ROWS", 3)
-    torch.testing.assert_close(likelihood.token_log_p(model, pairs)[0], found)
+    found, number = likelihood.token_log_p(model, pairs)
+    gradients = torch.autograd.grad(found.sum(), others, allow_unused=True)
+    expected = []
     for (x, y), row, of_row in zip(pairs, found, number, strict=True):
-        expected = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1).gather(-1, torch.tensor(y)[:, None])[:, 0]
-        torch.testing.assert_close(row[of_row > 0], expected)
+        log_p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1)
+        expected.append(log_p.gather(-1, torch.tensor(y)[:, None])[:, 0])
+        torch.testing.assert_close(row[of_row > 0], expected[-1])
         assert of_row[of_row > 0].tolist() == list(range(1, len(y) + 1))
         assert row[of_row == 0].eq(0).all()
+    for one, other in zip(gradients, torch.autograd.grad(torch.cat(expected).sum(), others, allow_unused=True), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
