@@ -126,6 +126,7 @@ def test_operations_on_every_architecture(architecture):
 def test_operations_for_one_expert(weight):
     model, (x, y) = tiny_models.build("qwen2_moe"), texts(3, 8, 24)
     model.set_experts_implementation("eager")
+    likelihood.ends_in_its_head(model)  # which is tried out once a model
     wm, at = perturb.Watermark(weight, 0.1), setting(model, weight)
     assert Score("", 3, 8, 24, keys=3).flops(at) == pytest.approx(counted(lambda: score.score(model, x, y, wm, KEYS)), rel=0.03)
     measured = counted(lambda: generate_many.sample(model, x, [(wm, key) for key in KEYS], 24))
