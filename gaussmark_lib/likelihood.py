@@ -160,7 +160,8 @@ def states(model: PreTrainedModel, pairs: Sequence[Pair]) -> States:
         with head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]) or (inputs[0][:, -1:],)):
             model(input_ids=ids, attention_mask=mask, use_cache=False, **kept)
         [h] = given
-    return States(h[:, -n:-1], head, ids[:, first + 1 :], number.clamp_min(0).masked_fill(beyond, 0).to(ids.device))  # the last predicts nothing
+    h = h[:, -n:-1].to(ids.device)  # the last predicts nothing
+    return States(h, head, ids[:, first + 1 :], number.clamp_min(0).masked_fill(beyond, 0).to(ids.device))
 
 
 def ends_in_its_head(model: PreTrainedModel) -> bool:
@@ -175,13 +176,14 @@ def _tried(model: PreTrainedModel, head: nn.Module | None) -> bool:
     if head is None:
         return False
     vocabulary, calls = model.get_input_embeddings().num_embeddings, []
-    ids = torch.linspace(0, vocabulary - 1, TRIED, device=model.device).long()[None]
+    ids = torch.linspace(0, vocabulary - 1, TRIED).long()[:, None].to(model.device)
     with head.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output))):
         logits = model(input_ids=ids, use_cache=False).logits
     if len(calls) != 1:
         return False
     [(inputs, made)] = calls
     is_whole = len(inputs) == 1 and inputs[0].shape[:2] == ids.shape and made.dtype == logits.dtype
+    made = made.to(logits.device)  # the head may be on another one
     return is_whole and bool(made.any()) and torch.equal(made, logits)  # what a soft cap or a scale leaves of 0 tells nothing
 
 
@@ -190,7 +192,7 @@ def _same(h: Tensor) -> Tensor:
 
 
 def _of_targets(logits: Float[Tensor, "tokens vocabulary"], targets: Int[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
-    return log_softmax(logits).gather(-1, targets[:, None])[:, 0]
+    return log_softmax(logits).gather(-1, targets[:, None].to(logits.device))[:, 0]
 
 
 class _LogLikelihood(torch.autograd.Function):
@@ -217,9 +219,9 @@ def _log_p_of(h: Tensor, targets: Tensor, head: Head, is_wanted: bool) -> tuple[
     """log p of some rows, and its gradient by h, where it is wanted."""
     with torch.set_grad_enabled(is_wanted):
         logits = head(h := h.detach().requires_grad_(is_wanted))
-    log_p = log_softmax(logits.detach())
-    found = log_p.gather(-1, targets[:, None])
+    log_p, targets = log_softmax(logits.detach()), targets[:, None].to(logits.device)
+    found = log_p.gather(-1, targets)
     if not is_wanted:
-        return found[:, 0], h
-    slope = log_p.exp_().neg_().scatter_add_(-1, targets[:, None], torch.ones_like(found))
-    return found[:, 0], *torch.autograd.grad(logits, h, slope.to(logits.dtype))
+        return found[:, 0].to(h.device), h
+    slope = log_p.exp_().neg_().scatter_add_(-1, targets, torch.ones_like(found))
+    return found[:, 0].to(h.device), *torch.autograd.grad(logits, h, slope.to(logits.dtype))

@@ -6,7 +6,7 @@ import torch
 from second_device import SECOND, Elsewhere, moved, second_device
 from torch import nn
 
-from gaussmark_lib import gradients, perturb, score
+from gaussmark_lib import gradients, likelihood, perturb, score
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +19,7 @@ def there():
     return moved(on_devices.build())
 
 
+DOORS = ["score", "score, prefixes and dropped directions", "norms", "sequence", "entropies", "scan", "the scheme token keys"]  # to likelihood.states
 FORWARD_MODE = ["evidence"]  # its zero tangents are made below Python, where no device can be pretended
 
 
@@ -38,6 +39,18 @@ def test_keys_that_stream_past_go_to_the_second_device_too(monkeypatch, here, th
     with second_device():
         assert score.Noises(on_devices.WM.on(there), on_devices.KEYS).held is None
         on_devices.same(score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS), expected, 1e-6, 1e-9)
+
+
+def test_a_head_on_another_device_than_the_rest():
+    """As a model that is spread over several: what is given to the head is moved to it, and the model's logits to where its input was."""
+    expected = {name: call(on_devices.build()) for name, call in on_devices.COMPUTATIONS.items() if name in DOORS}
+    model = on_devices.build()
+    moved(model.lm_head).register_forward_pre_hook(lambda _, inputs: (inputs[0].to(SECOND),))
+    model.register_forward_hook(lambda _, inputs, output: output.__setitem__("logits", output.logits.cpu()))
+    with second_device():
+        assert likelihood.ends_in_its_head(model)
+        for name, before in expected.items():
+            on_devices.same(on_devices.COMPUTATIONS[name](model), before, rtol=1e-6, atol=1e-9)
 
 
 def test_the_model_is_left_as_it_was(there):
