@@ -3,16 +3,14 @@
     e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),   G = Σ_t ∇_θ log p_θ(v_t | x, v_<t),   Σ_t e_t = ψ exactly
 
 The inner product is the derivative of one token's log-probability along ξ: how fast the token would become likelier if the watermark were
-turned up from zero. So *one* forward-mode pass, which carries the derivative along ξ beside every activation, gives all T of them,
-where reverse mode would need one backward pass per token.
+turned up from zero. With J the derivatives of all T log-probabilities by θ, these are Jξ, and a backward pass gives vJ for any v. So *two* give all
+of them, the second of vJ·ξ by v, where one after the other would need a backward pass per token.
 
 A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is a test: the terms themselves are not N(0, 1).
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -22,8 +20,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, perturb, score, tokens, weights
-from gaussmark_lib.likelihood import log_softmax
+from gaussmark_lib import perturb, score, tokens, weights
+from gaussmark_lib.likelihood import frozen, log_softmax
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
@@ -84,15 +82,18 @@ def _along(
         logits = torch.func.functional_call(model, linear.replaced(theta), kwargs={"input_ids": row, "use_cache": False}).logits[0, -n - 1 : -1]
         return log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
 
-    theta = linear.parameter.detach()
-    _load_forward_mode()
-    with models.evaluating(model), _derivable(model), torch.no_grad():
-        return torch.func.jvp(log_p, (theta,), (linear.oriented(xi).to(theta),))
+    theta = linear.parameter.detach().requires_grad_()
+    with frozen(model), _derivable(model):
+        found = log_p(theta)
+        v = torch.zeros_like(found, requires_grad=True)
+        [pulled] = torch.autograd.grad(found, theta, v, create_graph=True, materialize_grads=True)
+        [slope] = torch.autograd.grad((pulled * linear.oriented(xi).to(theta)).sum(), v, materialize_grads=True)
+    return found.detach(), slope
 
 
 @contextmanager
 def _derivable(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the ``with``, without fused attention and without products of groups of experts, which have no forward-mode derivative."""
+    """Inside the ``with``, without fused attention and without products of groups of experts, which have no second derivative."""
     experts = model.get_experts_implementation()
     if model._can_set_experts_implementation():
         model.set_experts_implementation("eager")
@@ -102,11 +103,3 @@ def _derivable(model: PreTrainedModel) -> Iterator[None]:
     finally:
         if experts != model.get_experts_implementation():
             model.set_experts_implementation(experts)
-
-
-@cache
-def _load_forward_mode() -> None:
-    """torch's first forward-mode derivative loads its rules by torch's own deprecated ``torch.jit.script``, and warns of it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.func.jvp(torch.sin, (torch.zeros(1),), (torch.ones(1),))

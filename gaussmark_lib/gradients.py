@@ -138,7 +138,7 @@ def traced(linears: Sequence[Linear], shape: tuple[int, int]) -> Iterator[list[C
         if not y.requires_grad:
             y = y.detach().requires_grad_()
         calls.append(Call(layer, a, y))
-        return y.view(output.shape)
+        return y.view(output.shape).clone()  # which the model may write to, as Falcon does
 
     def keep_block(layer: int, _, inputs, output):
         u = output[0] if isinstance(output, tuple) else output

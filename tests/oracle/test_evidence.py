@@ -7,6 +7,7 @@ import tiny_models
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import BloomConfig, BloomForCausalLM
 
 from gaussmark_lib import errors, evidence, perturb, score
 from gaussmark_lib.perturb import Key, Watermark
@@ -41,6 +42,14 @@ def test_is_one_backward_pass_a_token(architecture: str, weight: str):
     assert table["position"].tolist() == list(range(len(RESPONSE)))
     np.testing.assert_allclose(table["evidence"], by_backward_passes(model, wm, key), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(table["log_p"], log_probabilities(model, PROMPT, RESPONSE).detach(), rtol=1e-12)
+
+
+def test_a_model_with_a_derivative_of_its_own_making():
+    """Bloom's activation, of which torch knows no forward-mode derivative."""
+    model = BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)).double().train()
+    wm, key = Watermark("transformer.h.0.mlp.dense_4h_to_h.weight", 0.1), Key.from_seed(3)
+    found = evidence.per_token(model, PROMPT, RESPONSE, wm, key)["evidence"]
+    np.testing.assert_allclose(found, by_backward_passes(model.eval(), wm, key), rtol=1e-9, atol=1e-12)
 
 
 @ON_EVERY_ARCHITECTURE

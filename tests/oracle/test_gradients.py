@@ -8,6 +8,7 @@ import pytest
 import tiny_models
 import torch
 from scipy import stats
+from transformers import FalconConfig, FalconForCausalLM
 
 from gaussmark_lib import gradients, models, perturb, score
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError, UnknownWeightError
@@ -33,6 +34,16 @@ def test_a_prefix_of_a_shared_pass_is_scored_as_if_it_were_the_whole_text(archit
     expected = pd.concat(expected).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
     pd.testing.assert_frame_equal(found, expected, rtol=1e-9)
     assert found.groupby("text")["n_tokens"].unique().map(list).tolist() == [[1, 6, 12, 20], [1, 6], [1, 6, 12, 20], [1, 6, 12]]
+
+
+def test_a_model_may_write_into_what_its_layer_gave():
+    config = FalconConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+    model, weight = FalconForCausalLM(config).double().eval(), "transformer.h.0.mlp.dense_4h_to_h.weight"
+    for found in gradients.gradients(model, PROMPTS, RESPONSES, Watermark(weight, 0.05)):
+        x, y = PROMPTS[found.text], RESPONSES[found.text]
+        log_p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1).gather(-1, torch.tensor(y)[:, None]).sum()
+        [G] = torch.autograd.grad(log_p, model.get_parameter(weight))
+        torch.testing.assert_close(found.G, G)
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)

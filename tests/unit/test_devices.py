@@ -20,10 +20,9 @@ def there():
 
 
 DOORS = ["score", "score, prefixes and dropped directions", "norms", "sequence", "entropies", "scan", "the scheme token keys"]  # to likelihood.states
-FORWARD_MODE = ["evidence"]  # its zero tangents are made below Python, where no device can be pretended
 
 
-@pytest.mark.parametrize("name", [name for name in on_devices.COMPUTATIONS if name not in FORWARD_MODE])
+@pytest.mark.parametrize("name", on_devices.COMPUTATIONS)
 def test_on_a_second_device_it_is_the_same(here, there, name, no_table_of_selfhash):
     call = on_devices.COMPUTATIONS[name]
     expected = call(here)
