@@ -101,7 +101,7 @@ def _fill(span: Float[np.ndarray, " n"], bits: np.random.Philox, start: int, sca
     bits.advance(start // 4)  # its counter gives four numbers at a time
     bits.random_raw(start % 4)
     for part in np.split(span, range(CHUNK, len(span), CHUNK)):
-        _write(part, bits.random_raw(len(part)), scale)
+        part[:] = _of_bits(bits.random_raw(len(part)), float(scale))
 
 
 def _on_gpu(seed: int, out: Float[np.ndarray, " n"], scale: float, device: torch.device) -> bool:
@@ -154,16 +154,18 @@ def quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     if not (right := (u >= 2.0**-1022) & (u < 1)).all():  # below, numbers have fewer digits
         raise StatisticsError(f"u: expected 0 < u < 1, and 2⁻¹⁰²² at least, got {checks.shown(u[~right][:3].tolist())}")
-    z = np.empty(len(u))
-    _quantiles(z, u, 1.0)
-    return z
+    return _quantiles(np.array(u, float), 1.0)
 
 
-def _compiled(function: Callable) -> Callable:
-    """By numba when it is first called, and kept beside this file (or in the user's cache) for the next process; other threads run meanwhile."""
+def _compiled(function: Callable, is_kept: bool = True) -> Callable:
+    """By numba when it is first called, and kept beside this file (or in the user's cache) for the next process; other threads run meanwhile.
+
+    All calls have arguments of the same types: two processes that keep two versions of a function at the same time can mix them up.
+    """
     made = numba.njit(inspect.unwrap(function), nogil=True, error_model="numpy")  # without what checks shapes in the tests
-    with suppress(RuntimeError):  # of a machine that has no folder to keep it in
-        made.enable_caching()
+    if is_kept:
+        with suppress(RuntimeError):  # of a machine that has no folder to keep it in
+            made.enable_caching()
     return made
 
 
@@ -196,52 +198,53 @@ def _of_tensor(u: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return z
 
 
-_polynomial = _compiled(_horner)
+_polynomial = _compiled(_horner, is_kept=False)  # but as a part of those below
 
 
 @_compiled
-def _write(out, raw, scale):
-    """The numbers of these bits, times ``scale``, into ``out``."""
+def _of_bits(raw, scale):
+    """The numbers of these bits, times ``scale``."""
     u = np.empty(len(raw))
     for i in range(len(raw)):
         u[i] = (np.float64(np.int64(raw[i] >> np.uint64(12))) + 0.5) * 2.0**-52
-    _quantiles(out, u, scale)
+    return _quantiles(u, scale)
 
 
 @_compiled
-def _quantiles(out, u, scale):
-    """Φ⁻¹(u)·scale into ``out``: the centre's polynomials for all, then the tails where they are due, so that the processor does several at once."""
-    where, n = np.empty(len(u), np.int32), 0
+def _quantiles(u, scale):
+    """Φ⁻¹(u)·scale: the centre's polynomials for all, then the tails where they are due, so that the processor does several at once."""
+    z, where, n = np.empty(len(u)), np.empty(len(u), np.int32), 0
     for i in range(len(u)):
         q = u[i] - 0.5
         x = 0.180625 - q * q
-        out[i] = _polynomial(_CENTRE[0], x) / _polynomial(_CENTRE[1], x) * q * scale
+        z[i] = _polynomial(_CENTRE[0], x) / _polynomial(_CENTRE[1], x) * q * scale
     for i in range(len(u)):
         where[n] = i
         n += abs(u[i] - 0.5) > 0.425
-    x, r = np.empty(n), np.empty(n)
+    nearer = np.empty(n)
     for i in range(n):
-        x[i] = min(u[where[i]], 1.0 - u[where[i]])
-    _logs(x, r)
+        nearer[i] = min(u[where[i]], 1.0 - u[where[i]])
+    r, size = _logs(nearer), np.empty(n)
     for i in range(n):
         r[i] = math.sqrt(-r[i])
-        x[i] = _polynomial(_TAIL[0], r[i] - 1.6) / _polynomial(_TAIL[1], r[i] - 1.6)
+        size[i] = _polynomial(_TAIL[0], r[i] - 1.6) / _polynomial(_TAIL[1], r[i] - 1.6)
     for i in range(n):
         if r[i] > 5.0:  # about one number in 10¹¹
-            x[i] = _polynomial(_FAR_TAIL[0], r[i] - 5.0) / _polynomial(_FAR_TAIL[1], r[i] - 5.0)
-        out[where[i]] = math.copysign(x[i], u[where[i]] - 0.5) * scale
+            size[i] = _polynomial(_FAR_TAIL[0], r[i] - 5.0) / _polynomial(_FAR_TAIL[1], r[i] - 5.0)
+        z[where[i]] = math.copysign(size[i], u[where[i]] - 0.5) * scale
+    return z
 
 
 @_compiled
-def _logs(x, out):
+def _logs(x):
     """log x of positive numbers, from x = m·2ᵉ with √½ ≤ m < √2."""
+    e, half = np.empty(len(x)), np.empty(len(x))  # ½ ≤ half = x·2⁻ᵉ < 1
     for i, bits in enumerate(x.view(np.int64)):
-        out[i] = (bits >> 52) - 1022
-    half = np.empty(len(x))  # ½ ≤ x·2⁻ᵉ < 1
-    for i, bits in enumerate(x.view(np.int64)):
+        e[i] = (bits >> 52) - 1022
         half.view(np.int64)[i] = bits & 0xFFFFFFFFFFFFF | 0x3FE0000000000000
     for i in range(len(x)):
         low = half[i] < _SQRT_HALF
         m = 2 * half[i] if low else half[i]
         t = (m - 1) / (m + 1)
-        out[i] = (out[i] - low) * _LN2 + 2 * t * _polynomial(_ARTANH, t * t)
+        e[i] = (e[i] - low) * _LN2 + 2 * t * _polynomial(_ARTANH, t * t)
+    return e

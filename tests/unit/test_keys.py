@@ -140,7 +140,7 @@ def test_every_door_that_takes_a_key_checks_what_it_is_for(model, key, door):
 
 
 def test_no_traceback_shows_the_secret_where_the_memory_ends(model, wm, key, monkeypatch):
-    monkeypatch.setattr("gaussmark_lib.normal._write", lambda *_: np.zeros(1 << 55))
+    monkeypatch.setattr("gaussmark_lib.normal._of_bits", lambda *_: np.zeros(1 << 55))
     with pytest.raises(MemoryError) as error:
         perturb.noise(model, wm, key)
     assert_not_shown(error.value, key)

@@ -69,6 +69,14 @@ def test_scale_and_dtype_round_once():
     np.testing.assert_array_equal(scaled, (z * 0.3).astype(np.float32))
 
 
+def test_each_compiled_function_knows_one_kind_of_arguments():
+    """Two processes that keep two versions of one at the same time could take one for the other."""
+    for scale, dtype in ((1, np.float64), (0.3, np.float32), (np.float32(2), np.float32)):
+        normal.standard_normal(7, 10, scale, dtype, out=np.empty(20, dtype)[::2])
+    normal.quantile(np.linspace(0.1, 0.9, 11)[::-2])
+    assert {len(made.signatures) for made in (normal._of_bits, normal._quantiles, normal._logs)} == {1}
+
+
 def test_different_seeds_give_different_numbers():
     firsts = {normal.standard_normal(seed, 1)[0] for seed in (0, 1, 2, 2**64, 2**64 + 1, 2**127, 2**128 - 1)}
     assert len(firsts) == 7
