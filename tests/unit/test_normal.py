@@ -74,7 +74,7 @@ def test_each_compiled_function_knows_one_kind_of_arguments():
     for scale, dtype in ((1.0, np.float64), (0.3, np.float32), (np.float64(2), np.float32)):
         normal.standard_normal(7, 10, scale, dtype, out=np.empty(20, dtype)[::2])
     normal.quantile(np.linspace(0.1, 0.9, 11)[::-2])
-    assert {len(made.signatures) for made in (normal._of_bits, normal._quantiles, normal._logs)} == {1}
+    assert max(len(made.signatures) for made in (normal._of_bits, normal._quantiles, normal._logs)) == 1
 
 
 def test_different_seeds_give_different_numbers():
