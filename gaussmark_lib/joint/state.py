@@ -105,8 +105,11 @@ class State:
         return self.memory
 
     def save(self, path: str | Path) -> None:
-        """Writes it whole or not at all, mode 0600, over an earlier one and over no other file. StateError where it cannot be written."""
-        path = files.named(path, "cannot write the state", StateError)
+        """Writes it whole or not at all, mode 0600, over an earlier one and over no other file; a link stays, and what it names is written.
+
+        StateError where it cannot be written.
+        """
+        path = Path(os.path.realpath(files.named(path, "cannot write the state", StateError)))
         try:
             head = json.dumps({name: getattr(self, name) for name in _Head.model_fields})
         except (TypeError, ValueError, RecursionError) as error:

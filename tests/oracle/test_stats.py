@@ -159,6 +159,17 @@ def test_the_crossed_interval_knows_that_texts_of_a_key_are_alike():
     assert naive < 50
 
 
+@pytest.mark.parametrize(("n_keys", "covered"), [(2, 0.79), (10, 0.95)])
+def test_the_crossed_interval_of_few_keys_covers_as_often_as_it_says(n_keys, covered):
+    rng, cosine, n, found = np.random.default_rng(0), 0.1, 200, 0
+    for _ in range(n):
+        of_keys, rest = rng.normal(size=(1, n_keys)), rng.normal(size=(100, n_keys))
+        psi = 3 + rng.normal(size=(100, 1)) + cosine**0.5 * of_keys + (1 - cosine) ** 0.5 * rest
+        interval = stats.crossed_interval(np.mean, psi, n_resamples=200)
+        found += interval.low <= 3 <= interval.high
+    assert abs(found / n - covered) < 4 * (covered * (1 - covered) / n) ** 0.5
+
+
 def test_crossed_matrices_are_resampled_together():
     matrix = np.arange(12.0).reshape(4, 3)
     found = stats.crossed_interval(lambda a, b: np.abs(a - b).max(), matrix, matrix, n_resamples=20)

@@ -190,6 +190,16 @@ def test_a_damaged_state_is_refused(saved, damage):
         joint.State.load(saved)
 
 
+def test_a_link_to_a_state_stays_a_link(saved, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(saved)
+    state = joint.State.load(link)
+    saved.unlink()
+    state.save(link)
+    assert link.is_symlink()
+    assert joint.State.load(saved).log_e == state.log_e
+
+
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.999])
 def test_one_wrong_bit_is_noticed(saved, place):
     content = bytearray(saved.read_bytes())
