@@ -125,7 +125,7 @@ def watermarked_rows(model: PreTrainedModel, noises: Noises, owner: Sequence[int
         PerturbedModelError: if the model carries a watermark already.
         InvalidModelError: in the forward pass, if the layer does not see the batch row by row.
     """
-    sigma = torch.tensor([noises.sigma[i] for i in owner]).to(noises.unit[0])[:, None, None]
+    sigma = torch.tensor([noises.sigma[i] for i in owner], dtype=torch.float64).to(noises.unit[0])[:, None, None]
     shape = [len(owner), 0]
     spans = [(number, len(list(rows))) for number, rows in groupby(noises.number[i] for i in owner)]
 

@@ -223,7 +223,7 @@ class _Reading:
             log_p, number = likelihood.token_log_p(self.model, pairs)
         used = {call.layer for call in calls} if log_p.requires_grad else set()
         if unused := [linear.name for layer, linear in enumerate(self.linears) if layer not in used]:
-            raise DegenerateScoreError(f"expected texts that depend on {unused[0]}, but the model computes them without it; choose another weight")
+            raise DegenerateScoreError(f"expected texts that depend on {unused[0]}, which was not used; choose another weight, and no compiled model")
         ends = sorted(set(self.lengths or [max(len(y) for _, y in pairs)]))
         parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
         slopes = [backward(log_p * part, calls, retain_graph=part is not parts[-1]) for part in parts]

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from gaussmark_lib import checks, models, tokens
-from gaussmark_lib.errors import InvalidTextError, StatisticsError
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError, StatisticsError
 from gaussmark_lib.tokens import Pair, Texts
 
 ROWS = 512  # positions whose logits are held at a time
@@ -89,7 +89,7 @@ def entropies(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch
 
 def _entropy(logits: Tensor, _: Tensor) -> Tensor:
     log_p = log_softmax(logits)
-    return -(log_p.exp() * log_p).sum(-1)
+    return torch.special.entr(log_p.exp()).sum(-1)  # 0 where p is 0
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -154,12 +154,14 @@ def states(model: PreTrainedModel, pairs: Sequence[Pair]) -> States:
     beyond = number > torch.tensor([[len(y)] for _, y in pairs])
     kept = {"logits_to_keep": n} if model._supports_logits_to_keep() else {}
     head, given = model.get_output_embeddings() if ends_in_its_head(model) else None, []
-    if head is None or head._forward_hooks:  # of one who wants to see what the head makes of this pass
+    if head is None or head._forward_hooks or head._forward_pre_hooks:  # of one who wants to see, or to change, what the head makes of this pass
         h, head = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits, _same
     else:
-        with head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]) or (inputs[0][:, -1:],)):
-            model(input_ids=ids, attention_mask=mask, use_cache=False, **kept)
-        [h] = given
+        narrowed = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]) or (inputs[0][:, -1:],))
+        with narrowed, head.register_forward_hook(lambda _, __, output: given.append(output.detach().clone())):
+            last = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits[:, -1:]
+        [h, made] = given
+        _check_still(model, made.to(last.device), last)
     h = h[:, -n:-1].to(ids.device)  # the last predicts nothing
     return States(h, head, ids[:, first + 1 :], number.clamp_min(0).masked_fill(beyond, 0).to(ids.device))
 
@@ -171,13 +173,20 @@ def ends_in_its_head(model: PreTrainedModel) -> bool:
     return _ends_in_its_head[model]
 
 
+def _check_still(model: PreTrainedModel, made: Tensor, logits: Tensor) -> None:
+    """InvalidModelError where the model changes what its head made, as it did not when it was tried: its hooks or its config are others now."""
+    if not bool(((made == logits) | (made.isnan() & logits.isnan())).all()):
+        _ends_in_its_head[model] = False
+        raise InvalidModelError("the model's logits are no longer those of its head, as they were when it was first read; read the texts again")
+
+
 @torch.no_grad()
 def _tried(model: PreTrainedModel, head: nn.Module | None) -> bool:
     if head is None:
         return False
     vocabulary, calls = model.get_input_embeddings().num_embeddings, []
-    ids = torch.linspace(0, vocabulary - 1, TRIED).long()[:, None].to(model.device)
-    with head.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output))):
+    ids = torch.linspace(0, vocabulary - 1, TRIED, dtype=torch.float64).long()[:, None].to(model.device)
+    with head.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output.clone()))):
         logits = model(input_ids=ids, use_cache=False).logits
     if len(calls) != 1:
         return False
@@ -219,6 +228,8 @@ def _log_p_of(h: Tensor, targets: Tensor, head: Head, is_wanted: bool) -> tuple[
     """log p of some rows, and its gradient by h, where it is wanted."""
     with torch.set_grad_enabled(is_wanted):
         logits = head(h := h.detach().requires_grad_(is_wanted))
+    if is_wanted and not logits.requires_grad:
+        raise InvalidModelError("expected a head (get_output_embeddings) that has a derivative; one that is quantised to whole numbers may have none")
     log_p, targets = log_softmax(logits.detach()), targets[:, None].to(logits.device)
     found = log_p.gather(-1, targets)
     if not is_wanted:

@@ -137,13 +137,15 @@ def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch
 def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
     """Inside the ``with``, the model computes in a dtype; after it, its weights are the same tensors as before.
 
-    A wider dtype widens the weights. A narrower one means autocast, which rounds only the factors of matrix products: half the error of rounding all.
+    A wider dtype widens the weights that are narrower, but not those of 8 bits, which mean nothing without their scale. A narrower one means
+    autocast, which rounds only the factors of matrix products: half the error of rounding all.
     """
     if torch.finfo(dtype).bits < torch.finfo(model.dtype).bits:
         with torch.autocast(model.device.type, dtype):
             yield
         return
-    kept = {p: p.data for p in model.parameters() if p.is_floating_point() and p.dtype != dtype}
+    widened = range(16, torch.finfo(dtype).bits + 1)
+    kept = {p: p.data for p in model.parameters() if p.is_floating_point() and p.dtype != dtype and torch.finfo(p.dtype).bits in widened}
     experts = model.get_experts_implementation()
     if dtype == torch.float64 and model._can_set_experts_implementation():
         model.set_experts_implementation("eager")  # torch multiplies groups of matrices up to float32 only

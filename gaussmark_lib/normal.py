@@ -18,7 +18,7 @@ import inspect
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ContextDecorator, suppress
 from copy import deepcopy
 
 import numba
@@ -66,27 +66,28 @@ _LOW = (1 << 32) - 1
 def standard_normal(
     seed: int, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64, out: Float[np.ndarray, " n"] | None = None
 ) -> Float[np.ndarray, " n"]:
-    """The first n ≥ 0 numbers of the stream of a seed, 0 ≤ seed < 2¹²⁸, times ``scale``; they do not depend on n.
-
-    Args:
-        out: where given, of n numbers: they are written there, in its dtype.
+    """The first n ≥ 0 numbers of the stream of a seed, 0 ≤ seed < 2¹²⁸, times ``scale``; they do not depend on n. Into ``out``, where it is given.
 
     Returns:
-        shape (n,), computed in float64 and rounded once to ``dtype``: independent N(0, scale²); |z| ≤ 8.3 before the scale.
+        shape (n,), computed in float64 and rounded once to ``dtype`` (or ``out``'s): independent N(0, scale²); |z| ≤ 8.3 before the scale.
     """
     if not checks.is_whole(seed) or not 0 <= seed < 1 << 128:
         raise StatisticsError("seed: expected a whole number from 0 to 2¹²⁸ − 1, got another")  # which may be a secret
+    bits = np.random.Philox(key=seed)
+    del seed  # which no traceback of what follows shows
     if checks.whole(n, "n", StatisticsError, least=0) > MOST:
         raise StatisticsError(f"n: expected at most {MOST:,} numbers, got {checks.shown(n)}")
-    checks.positive(scale, "scale")
-    out = np.empty(n, dtype) if out is None else out
-    if n >= LARGE and torch.cuda.is_available() and _on_gpu(seed, out, scale, torch.device("cuda")):
+    scale, out, starts = checks.positive(scale, "scale"), np.empty(n, dtype) if out is None else out, range(0, n, SPAN)
+    if out.shape != (n,) or out.dtype.kind != "f" or not out.flags.writeable:
+        raise StatisticsError(f"out: expected room for {n:,} floating-point numbers that can be written to, got {out.dtype} of shape {out.shape}")
+    if n >= LARGE and torch.cuda.is_available() and _on_gpu(bits, out, scale, torch.device("cuda")):
         return out
-    bits, starts = np.random.Philox(key=seed), range(0, n, SPAN)
-    del seed  # a secret, which no traceback shows
 
     def fill(start: int) -> None:
-        _fill(out[start : start + SPAN], deepcopy(bits), start, scale)
+        span, stream = out[start : start + SPAN], deepcopy(bits).advance(start // 4)  # its counter gives four numbers at a time
+        stream.random_raw(start % 4)
+        for part in np.split(span, range(CHUNK, len(span), CHUNK)):
+            part[:] = _of_bits(stream.random_raw(len(part)), scale)
 
     if (at_once := min(torch.get_num_threads(), len(starts))) > 1:
         with ThreadPoolExecutor(at_once) as threads:
@@ -96,31 +97,21 @@ def standard_normal(
     return out
 
 
-def _fill(span: Float[np.ndarray, " n"], bits: np.random.Philox, start: int, scale: float) -> None:
-    """Writes the numbers of the stream from ``start`` on into ``span``."""
-    bits.advance(start // 4)  # its counter gives four numbers at a time
-    bits.random_raw(start % 4)
-    for part in np.split(span, range(CHUNK, len(span), CHUNK)):
-        part[:] = _of_bits(bits.random_raw(len(part)), float(scale))
-
-
-def _on_gpu(seed: int, out: Float[np.ndarray, " n"], scale: float, device: torch.device) -> bool:
-    """False where the GPU has no room: the processor makes them then, and no error shows what depends on the secret."""
+def _on_gpu(bits: np.random.Philox, out: Float[np.ndarray, " n"], scale: float, device: torch.device) -> bool:
+    """False where the GPU cannot: the processor makes them then, and no error shows what depends on the secret."""
     try:
+        low, high = bits.state["state"]["key"].tolist()
         for start in range(0, len(out), GPU_CHUNK):
             part = torch.from_numpy(out[start : start + GPU_CHUNK])
-            k = (philox(seed, start // 4, len(part), device) >> 12) & ((1 << 52) - 1)
+            k = (philox(high << 64 | low, start // 4, len(part), device) >> 12) & ((1 << 52) - 1)
             part.copy_(_of_tensor(k.double().add_(0.5).mul_(2.0**-52)).mul_(scale))
         return True
-    except (RuntimeError, MemoryError):  # torch.OutOfMemoryError is a RuntimeError
+    except Exception:
         return False
 
 
 def philox(seed: int, first: int, n: int, device: torch.device) -> Int[Tensor, " n"]:
-    """n numbers of 64 bits from block ``first`` on, four a block: ``numpy.random.Philox``'s by tensor operations, read with a sign.
-
-    Ten rounds of Philox4x64 (Salmon and others, SC 2011) for the counters first + 1, first + 2, …
-    """
+    """n numbers of 64 bits from block ``first`` on, four a block, read with a sign: ``numpy.random.Philox``'s ten rounds by tensor operations."""
     counter = torch.arange(first + 1, first + 1 + -(-n // 4), device=device)
     c, k = [counter, *(torch.zeros_like(counter) for _ in range(3))], [_signed(seed), _signed(seed >> 64)]
     for _ in range(10):
@@ -152,9 +143,10 @@ def quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> quantile(np.array([0.5, 0.975]))
     array([0.        , 1.95996398])
     """
-    if not (right := (u >= 2.0**-1022) & (u < 1)).all():  # below, numbers have fewer digits
-        raise StatisticsError(f"u: expected 0 < u < 1, and 2⁻¹⁰²² at least, got {checks.shown(u[~right][:3].tolist())}")
-    return _quantiles(np.array(u, float), 1.0)
+    u = np.array(u, float)
+    if u.ndim != 1 or not (right := (u >= 2.0**-1022) & (u < 1)).all():  # below, numbers have fewer digits
+        raise StatisticsError(f"u: expected 0 < u < 1, and 2⁻¹⁰²² at least, got {checks.shown(u[~right][:3].tolist() if u.ndim == 1 else u.shape)}")
+    return _quantiles(u, 1.0)
 
 
 def _compiled(function: Callable, is_kept: bool = True) -> Callable:
@@ -164,9 +156,15 @@ def _compiled(function: Callable, is_kept: bool = True) -> Callable:
     """
     made = numba.njit(inspect.unwrap(function), nogil=True, error_model="numpy")  # without what checks shapes in the tests
     if is_kept:
-        with suppress(RuntimeError):  # of a machine that has no folder to keep it in
+        with suppress(RuntimeError, AttributeError):  # of a machine that has no folder to keep it in, and with NUMBA_DISABLE_JIT
             made.enable_caching()
+            for name in ("load_overload", "save_overload"):
+                setattr(made._cache, name, _OrNone(Exception)(getattr(made._cache, name)))
     return made
+
+
+class _OrNone(suppress, ContextDecorator):
+    """What it decorates gives None where it fails, as where a kept file is damaged or another user's: then the function is compiled again."""
 
 
 def _horner(coefficients, x):

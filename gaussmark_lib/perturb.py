@@ -55,7 +55,7 @@ def in_parts(wm: PlacedWatermark, keys: Sequence[Key], at_a_time: int) -> Iterat
 
     The weights that bound keys are for are hashed once for all of them.
     """
-    room, use = torch.empty(min(at_a_time, len(keys)), *wm.linear.shape), binding.Use(wm)
+    room, use = torch.empty(min(at_a_time, len(keys)), *wm.linear.shape, dtype=torch.float32, device="cpu"), binding.Use(wm)
 
     def draw(key: Key, into: Tensor) -> None:
         isotropic(key, wm.sigma, wm.linear.shape, into)
@@ -75,7 +75,7 @@ def in_parts(wm: PlacedWatermark, keys: Sequence[Key], at_a_time: int) -> Iterat
 
 
 def isotropic(key: Key, sigma: float, shape: tuple[int, int], into: Float[Tensor, "d_out d_in"] | None = None) -> Float[Tensor, "d_out d_in"]:
-    """ξ before any projection, for a matrix of this shape; float32 on the CPU, in the memory of ``into`` where it is given."""
+    """ξ before any projection, for a matrix of this shape; float32 on the CPU, or written to ``into`` in its dtype."""
     out = None if into is None else into.view(-1).numpy()
     return torch.from_numpy(checked(key).normals(math.prod(shape), sigma, np.float32, out)).view(shape)
 

@@ -168,11 +168,11 @@ def by_text(x: Tensor, shape: tuple[int, int], name: str) -> Float[Tensor, "text
         shape: (texts, positions) of the forward pass.
 
     Raises:
-        InvalidModelError: the layer is shown another number of positions, as an expert that works on some of them only.
+        InvalidModelError: the layer is shown another number of positions: an expert works on some only, and prompt tuning adds some.
     """
     if x.ndim == 2 and len(x) == math.prod(shape):
         return x.unflatten(0, shape)
-    if x.ndim != 3 or len(x) != shape[0]:
+    if x.ndim != 3 or len(x) != shape[0] or x.shape[1] > shape[1]:
         raise InvalidModelError(
             f"expected {name} to be applied to {shape[0]} texts × {shape[1]} positions, got a shape {tuple(x.shape)}; choose another weight"
         )

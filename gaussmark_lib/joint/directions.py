@@ -145,7 +145,7 @@ class Directions:
         else:
             block, row = divmod(self.n - len(self.terms), self.rows)
             if block == len(self._blocks):
-                self._blocks.append(torch.empty(self.rows, self.d, device=u.device))
+                self._blocks.append(torch.empty(self.rows, self.d, dtype=torch.float32, device=u.device))
             self._blocks[block][row] = u
         self.n += 1
 
@@ -194,7 +194,7 @@ class Directions:
         self.terms = {i: Factors(tensors[f"g {i}"], tensors[f"a {i}"]) for i in range(n) if f"g {i}" in tensors}
         blocks = [tensors[f"directions {i}"] for i in range(sum(name.startswith("directions") for name in tensors))]
         for block in blocks:
-            self._blocks.append(torch.empty(self.rows, self.d))
+            self._blocks.append(torch.empty(self.rows, self.d, dtype=torch.float32, device="cpu"))
             self._blocks[-1][: len(block)] = block
         sizes = [min(self.rows, n - len(self.terms) - start) for start in range(0, n - len(self.terms), self.rows)]
         fitting = all(len(u.g) and [tuple(part.shape) for part in u] == [(len(u.g), width) for width in shape] for u in self.terms.values())

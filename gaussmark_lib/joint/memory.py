@@ -56,7 +56,8 @@ class Memory:
         self.innovations = np.zeros((0, n_keys))
         self.p_given = np.zeros((0, n_keys))
         self.places: list[int] = []
-        self.n_beyond, self.beyond, self.along = 0, torch.zeros(0), np.zeros(0)  # texts without room, and the sums of their u/s and l/s
+        self.n_beyond, self.along = 0, np.zeros(0)  # of texts without room: their number, and the sums of their l/s and u/s
+        self.beyond = torch.zeros(0, dtype=torch.float32, device="cpu")
 
     @property
     def n(self) -> int:
@@ -109,7 +110,7 @@ class Memory:
     def _count(self, u: Direction, coordinates: np.ndarray, residual: float) -> float:
         """The mean correlation of this text's innovation with those before it that found no room; then it is one of them."""
         if not self.n_beyond:
-            self.beyond, self.along = torch.zeros(self.d, device=directions.device(u)), np.zeros(self.n)
+            self.beyond, self.along = torch.zeros(self.d, dtype=torch.float32, device=directions.device(u)), np.zeros(self.n)
         both = directions.inner_with(u, self.beyond[None])[0] - coordinates @ self.along
         mean = float(both) / residual / max(self.n_beyond, 1)
         directions.add(self.beyond, u, 1 / residual)

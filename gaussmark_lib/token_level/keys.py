@@ -152,7 +152,7 @@ def _factors(model: PreTrainedModel, wm: PlacedWatermark, prompt: Sequence[int],
 
 def _along(wm: PlacedWatermark, key: Key, factors: Sequence[Factors]) -> list[Float[Tensor, " _"]]:
     """g_kᵀ ξ_k a_k of all texts; each noise is drawn once."""
-    slopes = [torch.zeros(len(a)) for a, _ in factors]
+    slopes = [torch.zeros(len(a), dtype=torch.float32) for a, _ in factors]
     for k in range(max(len(a) for a, _ in factors)):
         there = [i for i, (a, _) in enumerate(factors) if k < len(a)]
         a, g = (torch.stack([factors[i][part][k] for i in there]) for part in (0, 1))

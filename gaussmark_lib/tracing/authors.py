@@ -31,8 +31,9 @@ def author(
     """
     keys, wm = listed(keys), placed(model, wm)
     prompts, responses = as_many(prompts, responses)
+    noises = score.Noises(wm, keys)  # which refuses a wrong key before the work on the texts
     whole = summed(score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size))
-    psi = [score.statistic(whole, part.to(whole.G.device), wm.sigma) for part in score.Noises(wm, keys).parts()]
+    psi = [score.statistic(whole, part.to(whole.G.device), wm.sigma) for part in noises.parts()]
     rows = score.table(whole, np.concatenate(psi), [key.key_id for key in keys]).drop(columns="text")
     rows.insert(0, "n_texts", len(responses))
     return rows

@@ -6,8 +6,9 @@ import tiny_models
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
-from gaussmark_lib import likelihood, perturb
-from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib import likelihood, models, perturb, score, tokens
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError
+from gaussmark_lib.perturb import Watermark
 
 RNG = np.random.default_rng(8)
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -61,6 +62,80 @@ def test_the_head_is_applied_a_few_positions_at_a_time(name, monkeypatch: pytest
         assert row[of_row == 0].eq(0).all()
     for one, other in zip(gradients, torch.autograd.grad(torch.cat(expected).sum(), others, allow_unused=True), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def of_plain_pass(model) -> list[float]:
+    rows = [model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1) for x, y in zip(PROMPTS, RESPONSES, strict=True)]
+    return [-row.gather(-1, torch.tensor(y)[:, None]).mean().item() for row, y in zip(rows, RESPONSES, strict=True)]
+
+
+def halved(_, __, output):
+    output.logits.mul_(0.5)
+
+
+def in_place(model) -> None:
+    model.register_forward_hook(halved)
+
+
+def before_the_head(model) -> None:
+    model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0] * 0.5,))
+
+
+@pytest.mark.parametrize("change", [in_place, before_the_head])
+def test_a_model_whose_logits_are_changed_is_read_as_it_is(change):
+    model = tiny_models.build("llama", torch.float64)
+    change(model)
+    np.testing.assert_allclose(likelihood.cross_entropy(model, RESPONSES, prompts=PROMPTS), of_plain_pass(model), rtol=1e-10)
+
+
+def test_a_model_that_was_changed_after_it_was_tried_is_noticed():
+    model = tiny_models.build("llama", torch.float64)
+    likelihood.cross_entropy(model, RESPONSES)
+    in_place(model)
+    with pytest.raises(InvalidModelError, match="no longer those of its head"):
+        likelihood.cross_entropy(model, RESPONSES)
+    np.testing.assert_allclose(likelihood.cross_entropy(model, RESPONSES, prompts=PROMPTS), of_plain_pass(model), rtol=1e-10)
+
+
+def test_a_head_without_a_derivative_is_refused():
+    model = tiny_models.build("llama")
+    model.get_output_embeddings().forward = lambda h: (h.detach() @ model.get_input_embeddings().weight.detach().T).detach()
+    with pytest.raises(InvalidModelError, match="derivative"):
+        list(score.gradients(model, PROMPTS, RESPONSES, Watermark("model.layers.2.mlp.down_proj.weight", 0.1)))
+
+
+def test_a_token_that_cannot_come_adds_nothing_to_the_entropy():
+    model = tiny_models.build("llama", torch.float64)
+
+    def masked(_, __, output):
+        output.logits = output.logits.index_fill(-1, torch.arange(6), -torch.inf)
+
+    model.register_forward_hook(masked)
+    found = likelihood.entropies(model, PROMPTS, RESPONSES)
+    for x, y, entropy in zip(PROMPTS, RESPONSES, found, strict=True):
+        log_p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1, 6:].log_softmax(-1)
+        np.testing.assert_allclose(entropy, -(log_p.exp() * log_p).sum(-1).detach().numpy(), rtol=1e-10)
+
+
+def test_what_the_model_keeps_in_float32_is_not_rounded():
+    """As the router of many a mixture of experts; nor is a weight of 8 bits, which means nothing without its scale, widened."""
+    model = tiny_models.build("llama", torch.bfloat16)
+    norm, mlp = model.model.norm, model.model.layers[0].mlp
+    norm.weight.data = norm.weight.data.float() + 1e-4
+    mlp.extra = torch.nn.Parameter(torch.ones(2, 2).to(torch.float8_e4m3fn), requires_grad=False)
+    for dtype, others in ((torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32), (torch.float64, torch.float64)):
+        with models.computing_in(model, dtype):
+            assert mlp.down_proj.weight.dtype == others
+            assert norm.weight.dtype == torch.promote_types(others, torch.float32)
+            assert mlp.extra.dtype == torch.float8_e4m3fn
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16, torch.float32, torch.float8_e4m3fn}
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_a_layer_that_sees_more_positions_than_the_text_has_is_refused():
+    """As under prompt tuning, whose virtual tokens stand before the text."""
+    with pytest.raises(InvalidModelError, match=r"2 texts × 5 positions, got a shape \(2, 8, 3\)"):
+        tokens.by_text(torch.zeros(2, 8, 3), (2, 5), "a layer")
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)

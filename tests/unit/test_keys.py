@@ -146,6 +146,18 @@ def test_no_traceback_shows_the_secret_where_the_memory_ends(model, wm, key, mon
     assert_not_shown(error.value, key)
 
 
+@pytest.mark.parametrize("scale", [-1.0, 1.0])
+def test_no_traceback_shows_the_secret_where_nothing_is_drawn(key, monkeypatch, scale):
+    def full(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", full)
+    with pytest.raises(MemoryError if scale > 0 else ValueError) as error:
+        key.normals(10, scale)
+    monkeypatch.undo()
+    assert_not_shown(error.value, key)
+
+
 def test_one_secret_bound_in_one_group_and_not_in_another(model, key):
     """The tables of both; what names a key in between is no secret, which a KeyError would show."""
     wm = Watermark(LOCAL, 0.05)

@@ -1,6 +1,10 @@
 """What a key's stream of numbers promises: the same bits for ever, whatever is asked of it."""
 
 import hashlib
+import importlib
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmark_lib import normal
+from gaussmark_lib.errors import StatisticsError
 
 
 def test_golden_hash_of_the_stream():
@@ -45,7 +50,7 @@ def test_numbers_of_tensors_are_those_of_numpy(monkeypatch, chunk):
     expected = normal.standard_normal(2**100 + 3, 10_001, 0.3)
     monkeypatch.setattr(normal, "GPU_CHUNK", chunk)
     found = np.empty(10_001)
-    assert normal._on_gpu(2**100 + 3, found, 0.3, torch.device("cpu"))
+    assert normal._on_gpu(np.random.Philox(key=2**100 + 3), found, 0.3, torch.device("cpu"))
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
@@ -75,6 +80,42 @@ def test_each_compiled_function_knows_one_kind_of_arguments():
         normal.standard_normal(7, 10, scale, dtype, out=np.empty(20, dtype)[::2])
     normal.quantile(np.linspace(0.1, 0.9, 11)[::-2])
     assert max(len(made.signatures) for made in (normal._of_bits, normal._quantiles, normal._logs)) == 1
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("out", [np.empty(8), np.empty(10), np.empty((3, 3)), np.empty(9, int), np.broadcast_to(0.0, 9)])
+def test_memory_that_is_not_for_so_many_numbers_is_refused(out):
+    with pytest.raises(StatisticsError, match="room for 9 floating-point numbers"):
+        normal.standard_normal(7, 9, out=out)
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("u", [np.array([0.0], np.float32), np.array([np.longdouble(1) - np.longdouble(2) ** -62]), np.array([[0.5]]), np.array(0.5)])
+def test_quantiles_of_what_is_no_row_of_probabilities_are_refused(u):
+    with pytest.raises(StatisticsError, match="0 < u < 1"):
+        normal.quantile(u)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no pickle"])
+def test_a_damaged_file_of_a_compiled_function_stops_nothing(tmp_path, damage):
+    (tmp_path / "kept.py").write_text("def doubled(x):\n    return 2 * x\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        function = importlib.import_module("kept").doubled
+        assert normal._compiled(function)(2.0) == 4.0
+        for index in tmp_path.rglob("*.nbi"):
+            index.write_bytes(damage)
+        assert list(tmp_path.rglob("*.nbi"))
+        assert normal._compiled(function)(3.0) == 6.0
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("kept", None)
+
+
+def test_the_numbers_are_the_same_without_compiling():
+    code = "from gaussmark_lib import normal; print(normal.standard_normal(7, 3000, out=None).tobytes().hex())"
+    plain = subprocess.run([sys.executable, "-c", code], env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=True)
+    assert plain.stdout.strip() == normal.standard_normal(7, 3000).tobytes().hex()
 
 
 def test_different_seeds_give_different_numbers():

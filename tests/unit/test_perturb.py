@@ -86,6 +86,32 @@ def test_many_noises_at_once_are_the_single_ones(rank):
         assert torch.equal(xi, perturb.noise(MODEL, wm, key))
 
 
+def test_small_noises_side_by_side_are_the_single_ones(monkeypatch):
+    wm, keys, before = Watermark("model.layers.2.mlp.down_proj.weight", 0.05), [Key.from_seed(i) for i in range(5)], torch.get_num_threads()
+    expected = [perturb.noise(MODEL, wm, key) for key in keys]
+    monkeypatch.setattr(perturb, "LEAST_A_THREAD", 1)
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(perturb.noises(MODEL, wm, keys), torch.stack(expected))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_noise_does_not_depend_on_torchs_defaults(default):
+    wm, key = Watermark("model.layers.2.mlp.down_proj.weight", 0.05), Key.from_seed(3)
+    expected = perturb.noise(MODEL, wm, key)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        with torch.device("meta"):
+            found = perturb.noise(MODEL, wm, key)
+    finally:
+        torch.set_default_dtype(before)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
 def test_standard_deviation_is_sigma():
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.3)
     n = 40 * 32 * 48
