@@ -161,7 +161,7 @@ def states(model: PreTrainedModel, pairs: Sequence[Pair]) -> States:
         with narrowed, head.register_forward_hook(lambda _, __, output: given.append(output.detach().clone())):
             last = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits[:, -1:]
         [h, made] = given
-        _check_still(model, made.to(last.device), last)
+        _check_still(model, made.to(last), last)  # some models round their logits
     h = h[:, -n:-1].to(ids.device)  # the last predicts nothing
     return States(h, head, ids[:, first + 1 :], number.clamp_min(0).masked_fill(beyond, 0).to(ids.device))
 

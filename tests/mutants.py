@@ -198,7 +198,7 @@ MUTANTS = [
     Mutant("likelihood.py", "a soft cap forgotten", "and torch.equal(made, logits)  #", "#"),
     Mutant("likelihood.py", "the token itself forgotten", ".scatter_add_(-1, targets, torch.ones_like(found))", ""),
     Mutant("likelihood.py", "states of the token itself", "h[:, -n:-1].to(", "h[:, -n + 1 :].to("),
-    Mutant("normal.py", "a thread begins elsewhere", "bits.advance(start // 4)", "bits.advance(start // 8)"),
+    Mutant("normal.py", "a thread begins elsewhere", ".advance(start // 4)", ".advance(start // 8)"),
     Mutant("normal.py", "both tails on one side", "math.copysign(size[i], u[where[i]] - 0.5)", "size[i]"),
     Mutant("normal.py", "a logarithm's exponent off by one", "(e[i] - low) * _LN2", "e[i] * _LN2"),
     Mutant("normal.py", "the far tail by the near one's polynomial", "if r[i] > 5.0:", "if r[i] > 9.0:"),
