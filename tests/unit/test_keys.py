@@ -150,10 +150,10 @@ def test_no_traceback_shows_the_secret_where_the_memory_ends(model, wm, key, mon
 def test_no_traceback_shows_the_secret_where_nothing_is_drawn(key, monkeypatch, scale):
     empty = np.empty
 
-    def full(shape, *dtype):
-        if shape == 10:
+    def full(shape, *its, **options):
+        if shape == 10 and its:
             raise MemoryError
-        return empty(shape, *dtype)
+        return empty(shape, *its, **options)
 
     monkeypatch.setattr(np, "empty", full)
     with pytest.raises(MemoryError if scale > 0 else ValueError) as error:
