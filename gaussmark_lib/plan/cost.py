@@ -19,6 +19,7 @@ PUT = 24  # while it is put into a weight: as float32 and float64, θ + ξ, and 
 RESIDUAL = 3  # copies of the residual stream that live between a block's operations
 UNITS = 32  # texts whose unit gradients score.score holds together, at most, where it holds all noises
 AT_A_TIME = 512  # positions whose logits are held together (likelihood.ROWS)
+WHOLE, CHANGED = 3, 2  # logits of all positions that live together, where they are not made in parts, and what a change leaves for its gradient
 HELD, FEW_KEYS, FEW_TEXTS = 1 << 30, 4, 8  # as in score: bytes of noises, and of gradients, and how many of them whatever their size
 
 
@@ -32,8 +33,13 @@ def at_once(shape: Shape, width: int) -> float:
     return width * (max(3 * shape.intermediate, 2 * shape.q_width + 2 * shape.kv_width) + RESIDUAL * shape.hidden)
 
 
-def at_head(shape: Shape, positions: int, width: int) -> float:
-    """Bytes of the logits of a part of the positions, and of their log-probabilities, which become their gradient."""
+def at_head(shape: Shape, positions: int, width: int, weight: Weight | None = None) -> float:
+    """Bytes of the logits of a part of the positions, and of their log-probabilities, which become their gradient.
+
+    Of all positions, several times, where something is done to the logits after the head, and where the weight that is scored is the head itself.
+    """
+    if not shape.ends_in_its_head or (weight and weight.block == shape.layers):
+        return positions * shape.vocabulary * width * (WHOLE if shape.ends_in_its_head or weight is None else WHOLE + CHANGED)
     return min(positions, AT_A_TIME) * shape.vocabulary * (width + FLOAT if width >= FLOAT else 2 * (width + FLOAT))
 
 
@@ -159,7 +165,7 @@ class Score(Step):
         inner = width * shape.intermediate * (lowest.matrix.stage == 2)
         factors = positions * width * sum(one.matrix.d_in + one.matrix.d_out for one in self.of(setting))
         graph = positions * (blocks * a_block + inner) + factors
-        logits = at_head(shape, self.rows * self.tokens, width)
+        logits = at_head(shape, self.rows * self.tokens, width, lowest)
         before, after = self.kept(setting) + FLOAT * size * earlier, self.kept(setting) + FLOAT * (2 * formed + size * (held + 1))
         return [
             Bytes(copies=self.copied(setting), noises=drawing, gradients=self.kept(setting)),

@@ -36,6 +36,7 @@ ALIASES = {  # our name → what configurations call it
 }
 NEEDED = ("hidden", "layers", "heads", "vocabulary")
 MOST = 10**9  # of a width
+AFTER_HEAD = "final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier"  # what is done to logits, where it is not None or 1
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Shape:
     matrices: Mapping[str, Matrix]
     window: int | None = None
     others: int = 0  # embeddings of positions, norms and biases, all blocks together
+    ends_in_its_head: bool = True  # likelihood.ends_in_its_head
 
     @property
     def block_size(self) -> int:
@@ -185,7 +187,9 @@ def read(config: Mapping[str, Any], name: str = "model") -> Shape:
         matrices, prefix = _llama(H, q, kv, inner, kind, experts, known["active"] or 1, shared), "model.layers"
         others = n * (2 * H + (q + 2 * kv) * (kind in ("qwen2", "qwen2_moe")) + (experts + (shared > 0)) * H) + H  # norms, biases, routers
     dtype = str(known["dtype"] or "float32").removeprefix("torch.")
-    return Shape(name, **widths, intermediate=inner, dtype=dtype, tied=tied, prefix=prefix, matrices=matrices, window=known["window"], others=others)
+    more = {"intermediate": inner, "dtype": dtype, "tied": tied, "window": known["window"], "others": others}
+    more["ends_in_its_head"] = all(config.get(one) in (None, 1) for one in AFTER_HEAD)
+    return Shape(name, **widths, **more, prefix=prefix, matrices=matrices)
 
 
 def _llama(H: int, q: int, kv: int, inner: int, kind: str | None, experts: int, active: int, shared: int) -> dict[str, Matrix]:

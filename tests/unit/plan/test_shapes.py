@@ -5,9 +5,9 @@ import json
 import pytest
 import tiny_models
 import torch
-from transformers import AutoModelForCausalLM, MixtralConfig, Qwen2MoeConfig
+from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, MixtralConfig, Qwen2MoeConfig
 
-from gaussmark_lib import models
+from gaussmark_lib import likelihood, models
 from gaussmark_lib.errors import InvalidModelError
 from gaussmark_lib.plan import shapes
 
@@ -84,6 +84,15 @@ def test_an_unknown_model_says_what_is_known(monkeypatch, tmp_path):
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(SIZES))
     assert shapes.of("nobody/nothing").hidden == 32, "as it was downloaded before"
+
+
+CHANGED = [Gemma2Config(**SIZES, head_dim=8), GraniteConfig(**SIZES, logits_scaling=8.0), CohereConfig(**SIZES)]
+
+
+@pytest.mark.parametrize("config", [*CHANGED, GraniteConfig(**SIZES), Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=None)])
+def test_what_is_done_to_logits_after_the_head_is_known(config):
+    model = AutoModelForCausalLM.from_config(config)
+    assert shapes.read(config.to_dict()).ends_in_its_head == likelihood.ends_in_its_head(model)
 
 
 def test_what_comes_after_a_weight():
