@@ -4,8 +4,9 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ LAST = "digest"  # the field that says of which text a line is
 class Kept:
     """A file of JSON lines, in the order of the texts: ``per_text`` lines each, or one with an ``error``. One process at a time writes it."""
 
-    def __init__(self, path: str, per_text: int, what: str = "results of these texts"):
+    def __init__(self, path: str, per_text: int, what: str = "results of these texts with these keys, this prompt and level"):
         self.path, self.per_text, self.what = Path(path), per_text, what
         try:
             self.is_new = not os.path.lexists(self.path)
@@ -33,13 +34,13 @@ class Kept:
             self.file.close()
             raise GaussMarkError(f"{path}: another process is writing it; expected a file for this run alone, name another")
 
-    def skipped(self, items: Iterator[Item]) -> tuple[int, int]:
-        """Takes from ``items`` those that have their lines already: how many, and how many of them with an error.
+    def skipped(self, items: Iterator[Item], digest: Callable[[Item], str] = attrgetter("digest")) -> tuple[int, int]:
+        """Takes from ``items`` those that have their lines already, by their ``digest``: how many, and how many of them with an error.
 
         What a killed process left of a line is cut off; a file that begins otherwise is somebody's own, and stays as it is.
 
         Raises:
-            GaussMarkError: the lines are those of other texts, or of another number of keys.
+            GaussMarkError: the lines are those of other texts, other keys or other options.
         """
         self.file.seek(0)
         n = failed = 0
@@ -49,7 +50,7 @@ class Kept:
                 self.file.truncate(start)
                 return n, failed
             item = next(items, None)
-            if item is None or any(row.get(LAST) != item.digest for row in rows):
+            if item is None or any(row.get(LAST) != digest(item) for row in rows):
                 where = item.name if item else "no further text"
                 raise GaussMarkError(f"{self.path}: expected {self.what}, got {shown(rows[0].get('text'))} for {where}; name another file")
             n, failed = n + 1, failed + ("error" in rows[0])

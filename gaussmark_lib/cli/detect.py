@@ -96,7 +96,7 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
 
     failed = n = 0
     with answers.Kept(arguments.out, scoring.per_text) if arguments.out is not None else nullcontext() as kept:
-        before, failed_before = kept.skipped(items) if kept else (0, 0)
+        before, failed_before = kept.skipped(items, scoring.digest) if kept else (0, 0)
         with tqdm(desc="testing", unit=" texts", initial=before, file=sys.stderr, disable=None if many else True) as progress:
             for batch in iter(lambda: list(islice(items, arguments.batch)), []):
                 found = scoring(batch)

@@ -6,7 +6,6 @@ the same command again goes on behind the last of them. What is written does not
 """
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -85,7 +84,7 @@ def _generate(arguments: argparse.Namespace) -> int:
     key = Key.load(arguments.key)
     key.watermark  # noqa: B018 - refuses an unbound key before the model is loaded
     options = [arguments.tokens, arguments.temperature, arguments.top_p, arguments.seed, arguments.until_end, key.fingerprint]
-    asked = [Asked(item.name, item.text, item.error, i, _digest([item.digest, i, *options])) for i, item in enumerate(items)]
+    asked = [Asked(item.name, item.text, item.error, i, inputs.digest([item.digest, i, *options])) for i, item in enumerate(items)]
     with stoppable(), _writing(arguments, key) as write:
         kept = answers.Kept(arguments.out, 1, "texts of these prompts, with this key and these options") if arguments.out is not None else None
         with kept or nullcontext():
@@ -102,10 +101,6 @@ def _items(arguments: argparse.Namespace) -> Iterator[Any]:
         else:
             yield inputs.Item(f"prompt {number}", prompt)
     yield from files
-
-
-def _digest(facts: list) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, kept: Any, many: bool) -> int:

@@ -34,8 +34,11 @@ class Item(NamedTuple):
     @property
     def digest(self) -> str:
         """What tells whether a result is of this text: sixteen hexadecimal digits."""
-        whole = json.dumps([self.text, self.prompt, self.error]).encode()
-        return hashlib.sha256(whole).hexdigest()[:16]
+        return digest([self.text, self.prompt, self.error])
+
+
+def digest(facts: list) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def spoken(name: str) -> str:

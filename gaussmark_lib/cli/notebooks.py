@@ -99,7 +99,8 @@ def _run(arguments: argparse.Namespace) -> int:
     preset, typed = _values(arguments, notebook)
     if arguments.plan:
         return _plan(notebook, preset | typed, as_json=arguments.json)
-    if not arguments.anyway and (why := plan.refusal(notebook, preset | typed)):
+    has_answer = not arguments.force and runs.find(notebook, preset | typed, root=arguments.records) is not None
+    if not arguments.anyway and not has_answer and (why := plan.refusal(notebook, preset | typed)):
         raise GaussMarkError(why)
     try:
         with stoppable():
@@ -125,7 +126,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     notebook, values = notebooks.load(arguments.notebook), presets.read(arguments.grid, "grid")
     preset, typed = _values(arguments, notebook)
-    if twice := typed.keys() & values.keys():
+    if twice := typed.keys() & _set_by(values):
         raise GaussMarkError(f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; give it once")
     place = {name: getattr(arguments, name) for name in ("workers", "scheduler", "cluster", "gpus_per_run")}
     with stoppable():
@@ -141,6 +142,12 @@ def _sweep(arguments: argparse.Namespace) -> int:
     print("\n".join(listing.columns(done.summary.to_dict("records"))))
     print(done.dir)
     return FAILED if done.failed else 0
+
+
+def _set_by(grid: dict[str, Any]) -> set[str]:
+    """The parameters that a grid sets, for all its runs or for some."""
+    some = [run for name in ("runs", "cells") for run in grid.get(name) or () if isinstance(run, dict)]
+    return {*grid, *(name for run in some for name in run)}
 
 
 def _tour(arguments: argparse.Namespace) -> int:

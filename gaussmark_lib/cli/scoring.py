@@ -74,11 +74,16 @@ class Scoring:
         self._said.update(noted)
         for i, rows in zip(ready, scored, strict=True):
             found[i] = [{"text": items[i].name} | row for row in rows]
-        answers = [[row | {LAST: items[i].digest} for row in found[i]] for i in range(len(items))]
+        answers = [[row | {LAST: self.digest(items[i])} for row in found[i]] for i in range(len(items))]
         if self.state_file:  # on the disk before anybody sees an answer
             self.state.notes[PENDING] = [[_name(item), rows] for item, rows in zip(items, answers, strict=True)]
             self.state.save(self.state_file)
         return answers
+
+    def digest(self, item: Item) -> str:
+        """What tells whether a result is of this text, tested as here: sixteen hexadecimal digits."""
+        users = [self.book.n_users, self.book.n_base] if self.book else None
+        return inputs.digest([item.digest, [key.fingerprint for key in self.keys], self.prompt, self.level, users])
 
     def new_warnings(self) -> Iterator[str]:
         """What the library warned of, each once."""

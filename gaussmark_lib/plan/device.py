@@ -66,9 +66,15 @@ def _host() -> tuple[float, float]:
     memory = psutil.virtual_memory()
     try:
         limit = float(CGROUP.read_text())
+        free = limit - float(CGROUP.with_name("memory.current").read_text()) + _cached(CGROUP.with_name("memory.stat").read_text())
     except (OSError, ValueError):  # none, or "max"
-        limit = float("inf")
-    return min(memory.total, limit), min(memory.available, limit)
+        limit = free = float("inf")
+    return min(memory.total, limit), max(0.0, min(memory.available, free))
+
+
+def _cached(stat: str) -> float:
+    """What a group holds of files and gives back when memory is short."""
+    return sum(float(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file "))
 
 
 @cache

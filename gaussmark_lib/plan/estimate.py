@@ -118,7 +118,10 @@ def of(notebook: "Notebook", given: Mapping[str, Any], *, calibrate: bool = True
 def _plan(notebook: "Notebook", values: Mapping[str, Any], there: Device, rates: Rates | None = None) -> Plan:
     """The plan of complete values, without what to change."""
     setting = _setting(values, there, notebook.path.parent)
-    steps, note = work.steps(notebook.name[:2], values, setting), _note(values)
+    try:
+        steps, note = work.steps(notebook.name[:2], values, setting), _note(values)
+    except (AttributeError, TypeError):  # somebody's own notebook of this number, with other parameters
+        steps, note = None, ""
     if steps is None:
         steps, note = [], "What this notebook does is not known to the plan: the model's weights alone are counted."
     rows = tuple(_row(step, setting, rates) for step in steps)

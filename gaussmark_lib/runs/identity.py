@@ -23,6 +23,7 @@ from gaussmark_lib.errors import ParameterError
 PACKAGE = paths.ROOT / "gaussmark_lib"
 MODEL = paths.DATA / "doclm"
 OUTSIDE = ("plots", "widgets", "cli", "runs", "sweeps")  # they show, call or keep an answer, and compute nothing of it
+JUDGE = "GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL"  # of quality.judge; its key is a secret
 WRITTEN = "save_"  # begins the names of parameters that say where a notebook writes
 MOST_FILES = 10_000  # in a folder that a parameter names
 
@@ -49,6 +50,24 @@ def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
         raise ParameterError(
             f"{error.filename}: expected a file that can be read, because its content is part of the run's id: {error.strerror}"
         ) from None
+
+
+def elsewhere(sources: Iterable[str], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What else an answer comes from, where it does: modules that lie beside the notebook, and the judge that the environment names."""
+    beside, waiting = {}, set().union(*map(_top, sources))
+    while waiting:
+        name = waiting.pop()
+        files = sorted((folder / name).rglob("*.py")) if (folder / name).is_dir() else [folder / f"{name}.py"]
+        for file in (file for file in files if file.is_file() and str(file) not in beside):
+            beside[str(file)] = _digest(*_state(file))
+            waiting |= _top(file.read_text(encoding="utf-8", errors="replace"))
+    found = {"beside": sorted(beside.values())} if beside else {}
+    return found | ({"judge": [os.environ.get(name) for name in JUDGE]} if values.get("judge") == "endpoint" else {})
+
+
+def _top(source: str) -> set[str]:
+    """The packages that a piece of Python imports, but the library."""
+    return {name.split(".")[0] for name in _names(source) or ()} - {PACKAGE.name}
 
 
 def _named(value: Any, folder: Path) -> list[Path]:
@@ -104,20 +123,27 @@ def _imported(source: str) -> set[str]:
 
     A cell that is not plain Python, for instance because of IPython's ``!``, counts as importing the whole library.
     """
+    if (found := _names(source)) is None:
+        return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in PACKAGE.rglob("*.py")}
+    parts = [name.split(".") for name in found if name.split(".")[0] == PACKAGE.name]
+    with_packages = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
+    return {name for name in with_packages if _file(name).exists()}
+
+
+def _names(source: str) -> set[str] | None:
+    """All that a piece of Python imports, by its full name; None where it is not plain Python."""
     lines = ("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
     try:
         tree = ast.parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last three: zero bytes, and expressions that are nested too deeply
-        return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in PACKAGE.rglob("*.py")}
+        return None
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    parts = [name.split(".") for name in found if name.split(".")[0] == PACKAGE.name]
-    with_packages = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
-    return {name for name in with_packages if _file(name).exists()}
+    return found
 
 
 def _file(name: str) -> Path:

@@ -39,7 +39,7 @@ def record(results: dict[str, Any]) -> None:
     if (folder := _folder()) is None:
         return
     path = folder / "results.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if again := known.keys() & plain.keys():
         raise GaussMarkError(f"recorded already: {', '.join(sorted(again))}; give each result one name of its own")
     write_json(path, known | plain)

@@ -19,6 +19,8 @@ from gaussmark_lib.errors import GaussMarkError, ParameterError, shown
 from gaussmark_lib.runs import identity, parameters, words
 from gaussmark_lib.runs.parameters import Parameter
 
+INJECTED = "injected-parameters"  # papermill's tag of what it puts into the notebook that it runs
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -70,6 +72,7 @@ class Notebook:
             "code": code or self.code,
             "inputs": identity.of_inputs(values, self.path.parent),
         }
+        question |= identity.elsewhere([cell.source for cell in self.cells if cell.kind == "code"], values, self.path.parent)
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -90,6 +93,10 @@ def load(name: str | Path | Notebook) -> Notebook:
         if content["nbformat"] != 4:
             raise GaussMarkError(f"its format is {content['nbformat']}, expected 4")
         cells = tuple(Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ()))) for c in content["cells"])
+        if any(INJECTED in cell.tags for cell in cells):
+            raise GaussMarkError(
+                f"it is the record of a run, whose cell {INJECTED!r} sets parameters; run the notebook that it was made from, or take that cell out"
+            )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise GaussMarkError(f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab") from None
     return Notebook(path.resolve(), text, cells)

@@ -5,6 +5,7 @@ the page. ``write_single`` puts the page into one file.
 """
 
 import base64
+import os
 import platform
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -108,8 +109,8 @@ def write_single(stops: "list[Stop]", folder: Path, file: Path) -> None:
 
 def writable(file: Path) -> Path:
     """The file, if one can be written there; GaussMarkError before there is any work to lose."""
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        raise GaussMarkError(f"expected the name of a file, in a folder that exists, for the page; got {str(file)!r}")
+    if file.is_dir() or not file.absolute().parent.is_dir() or not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise GaussMarkError(f"expected the name of a file, in a folder that exists and can be written to, for the page; got {str(file)!r}")
     return file
 
 

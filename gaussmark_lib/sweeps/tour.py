@@ -90,7 +90,9 @@ def tour(
         try:
             _run(stops, force, workers, bar, root)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command goes on from there") from None
+            raise KeyboardInterrupt(
+                f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command without --force goes on from there"
+            ) from None
     with records.written(target, replace=False) as partial:
         page.write(stops, partial)
     if file:
