@@ -93,12 +93,11 @@ def load(name: str | Path | Notebook) -> Notebook:
         if content["nbformat"] != 4:
             raise GaussMarkError(f"its format is {content['nbformat']}, expected 4")
         cells = tuple(Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ()))) for c in content["cells"])
-        if any(INJECTED in cell.tags for cell in cells):
-            raise GaussMarkError(
-                f"it is the record of a run, whose cell {INJECTED!r} sets parameters; run the notebook that it was made from, or take that cell out"
-            )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise GaussMarkError(f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab") from None
+    if any(INJECTED in cell.tags for cell in cells):
+        why = f"is the record of a run: its cell tagged {INJECTED!r} would set parameters once more"
+        raise GaussMarkError(f"{path} {why}; run the notebook that it was made from, or take that cell out")
     return Notebook(path.resolve(), text, cells)
 
 

@@ -221,6 +221,18 @@ def test_results_of_other_texts_are_not_gone_on_with(keys, tmp_path, capsys):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.parametrize("other", [["--prompt", "Once"], ["--level", "0.01"], "key"])
+def test_results_of_another_question_are_not_gone_on_with(keys, tmp_path, capsys, other):
+    """Of another key above all, whose verdicts would be taken for this one's."""
+    out, file = str(tmp_path / "out.jsonl"), lines(tmp_path / "a.jsonl", TEXTS)
+    detect(capsys, "--key", keys[0], file, "--out", out)
+    before = (tmp_path / "out.jsonl").read_bytes()
+    words = ["--key", keys[1]] if other == "key" else ["--key", keys[0], *other]
+    code, _, err = detect(capsys, *words, file, "--out", out)
+    assert (code, "with these keys, this prompt and level" in err) == (cli.REFUSED, True)
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
 def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, capsys):
     n = 120
     rng = np.random.default_rng(0)

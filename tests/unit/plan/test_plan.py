@@ -6,8 +6,9 @@ import sys
 from functools import cache
 
 import pytest
+from small_notebooks import parameters, write
 
-from gaussmark_lib import cli, paths, plan
+from gaussmark_lib import cli, paths, plan, runs
 from gaussmark_lib.errors import InvalidModelError, ParameterError
 from gaussmark_lib.plan import device, work
 from gaussmark_lib.plan.device import Device
@@ -113,6 +114,31 @@ def test_run_refuses_what_cannot_fit_and_only_that(monkeypatch, capsys):
     assert "-p n_texts" in why
     assert cli.main(["run", "12", "-p", "n_texts", "2000"]) == cli.REFUSED
     assert "--anyway" in capsys.readouterr().err
+
+
+def test_an_answer_on_record_needs_no_memory(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(plan, "refusal", lambda *_: "too large")
+    assert cli.main(["run", "12"]) == cli.REFUSED
+    monkeypatch.setattr(runs, "find", lambda *_, **__: "a record")
+    answered = runs.Run(tmp_path, "id", {}, {}, {"finished": "then"}, cached=True)
+    monkeypatch.setattr(runs, "run", lambda *_, **__: answered)
+    assert cli.main(["run", "12"]) == 0
+    assert "answered from its record" in capsys.readouterr().out
+    assert cli.main(["run", "12", "--force"]) == cli.REFUSED
+
+
+def test_somebody_s_own_notebook_of_a_known_number_has_a_plan(tmp_path):
+    own = notebook.load(write(tmp_path / "03_mine.ipynb", parameters("model: str = 'doclm'")))
+    assert plan.refusal(own, {}) is None
+    assert "not known to the plan" in str(plan.of(own, {}, on=LAPTOP))
+
+
+@pytest.mark.parametrize(("stat", "free"), [("anon 5\ninactive_file 0\n", 0.5), (f"inactive_file {2**30}\n", 1.5)])
+def test_memory_that_the_group_uses_already_is_not_free(monkeypatch, tmp_path, stat, free):
+    for name, content in (("memory.max", f"{2 * 2**30}\n"), ("memory.current", f"{1.5 * 2**30:.0f}\n"), ("memory.stat", stat)):
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(device, "CGROUP", tmp_path / "memory.max")
+    assert [size / 2**30 for size in device._host()] == [2.0, free]
 
 
 def test_on_the_command_line(capsys, monkeypatch):

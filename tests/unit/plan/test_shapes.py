@@ -95,6 +95,18 @@ def test_what_is_done_to_logits_after_the_head_is_known(config):
     assert shapes.read(config.to_dict()).ends_in_its_head == likelihood.ends_in_its_head(model)
 
 
+def test_all_experts_that_a_token_passes_are_at_work_at_once():
+    shape = shapes.read(Qwen2MoeConfig(**SIZES, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24).to_dict())
+    assert shape.intermediate == 3 * 24 + Qwen2MoeConfig().shared_expert_intermediate_size
+
+
+def test_a_kind_that_no_plan_knows_is_refused():
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    for more in ({"kv_lora_rank": 512}, {"n_routed_experts": 64}):
+        with pytest.raises(InvalidModelError, match="knows no models of this kind, deepseek"):
+            shapes.read(sizes | more | {"model_type": "deepseek_v2"})
+
+
 def test_what_comes_after_a_weight():
     shape = shapes.of("meta-llama/Llama-3.1-8B")
     down, up, query = (shape.weight(f"model.layers.30.{name}.weight") for name in ("mlp.down_proj", "mlp.up_proj", "self_attn.q_proj"))

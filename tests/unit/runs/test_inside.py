@@ -1,7 +1,10 @@
 """What a notebook hands on, with a run around it and without one."""
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -89,6 +92,13 @@ def test_recording_twice_adds_and_never_replaces(run_dir):
     with pytest.raises(GaussMarkError, match="recorded already: a"):
         inside.record({"a": 3, "c": 4})
     assert json.loads((run_dir / "results.json").read_text()) == {"a": 1, "b": 2}
+
+
+def test_results_are_utf_8_whatever_the_locale_is(run_dir):
+    program = "from gaussmark_lib.runs import record; record({'σ': 0.1}); record({'x': 1})"
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", program], env=plain, check=True)
+    assert json.loads((run_dir / "results.json").read_text(encoding="utf-8")) == {"σ": 0.1, "x": 1}
 
 
 def test_tables_come_back_as_they_were(run_dir):

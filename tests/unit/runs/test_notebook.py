@@ -77,6 +77,40 @@ def test_a_notebook_has_exactly_one_parameters_cell(tmp_path, cells):
         _ = notebooks.load(write(tmp_path / "a.ipynb", *cells)).parameters
 
 
+def test_a_record_s_notebook_is_not_run_with_what_was_injected_into_it(tmp_path):
+    path = write(tmp_path / "a.ipynb", parameters("n: int = 1"), code("n = 7", "injected-parameters"), code("n"))
+    with pytest.raises(GaussMarkError, match=r"is the record of a run.*run the notebook that it was made from"):
+        notebooks.load(path)
+
+
+def test_the_id_follows_the_modules_beside_the_notebook(tmp_path):
+    path = write(tmp_path / "a.ipynb", parameters(), code("import helper, json"))
+    ids = [_id(path)]
+    for name, text in [
+        ("helper.py", "from inner import deep"),
+        ("helper.py", "from inner.deep import x"),
+        ("inner/deep.py", "x = 1"),
+        ("inner/deep.py", ""),
+    ]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        ids.append(_id(path))
+    assert len(set(ids)) == len(ids)
+    (tmp_path / "nobodys.py").write_text("x = 1")
+    assert _id(path) == ids[-1]
+
+
+def test_the_id_follows_the_judge_that_the_environment_names_and_not_its_secret(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.ipynb", parameters("judge: str = 'itself'"))
+    ids = {}
+    for name, value in [("URL", "https://a"), ("MODEL", "a"), ("MODEL", "b"), ("KEY", "secret")]:
+        monkeypatch.setenv(f"GAUSSMARK_JUDGE_{name}", value)
+        ids[name, value] = _id(path, judge="endpoint"), _id(path)
+    assert len({judged for judged, _ in ids.values()}) == 3
+    assert ids["KEY", "secret"] == ids["MODEL", "b"]
+    assert len({other for _, other in ids.values()}) == 1
+
+
 def test_the_numbered_notebooks_are_in_order(folder):
     write(folder / "solution.ipynb", parameters())
     assert [path.stem for path in notebooks.numbered()] == ["00_first", "01_second", "02_third_a", "02_third_b"]

@@ -3,7 +3,7 @@
 import pytest
 from small_notebooks import parameters, write
 
-from gaussmark_lib import paths
+from gaussmark_lib import cli, paths
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import presets
@@ -130,3 +130,9 @@ def test_the_presets_fit_their_notebooks(notebook, preset):
 @pytest.mark.parametrize(("notebook", "example", "n"), [("02", "level_check_grid", 6), ("04", "layer_sigma_sweep_grid", 6)])
 def test_the_example_grids_fit_their_notebooks(notebook, example, n):
     assert len(grid.runs(notebooks.load(notebook), presets.read(example, "grid"))) == n
+
+
+def test_a_parameter_that_the_grid_sets_for_some_runs_is_not_given_twice(tmp_path, capsys):
+    (tmp_path / "grid.yaml").write_text("runs:\n- {n_texts: 64}\n- {n_texts: 128}\n")
+    assert cli.main(["sweep", "02", "--grid", str(tmp_path / "grid.yaml"), "-p", "n_texts", "20"]) == cli.REFUSED
+    assert "n_texts: given by -p and by the grid" in capsys.readouterr().err
