@@ -95,7 +95,7 @@ def test_recording_twice_adds_and_never_replaces(run_dir):
 
 
 def test_results_are_utf_8_whatever_the_locale_is(run_dir):
-    program = "from gaussmark_lib.runs import record; record({'σ': 0.1}); record({'x': 1})"
+    program = "from gaussmark_lib.runs import record; record({chr(963): 0.1}); record({'x': 1})"
     plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", program], env=plain, check=True)
     assert json.loads((run_dir / "results.json").read_text(encoding="utf-8")) == {"σ": 0.1, "x": 1}
