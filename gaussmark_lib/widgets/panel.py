@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from gaussmark_lib import models
@@ -33,6 +34,7 @@ class Panel(Form):
         self.verdict: Verdict | None = None
         self.edited: Edited | None = None  # of this verdict
         self._prompts = cycle(session.prompts)
+        self._of_sigma = RLock()
         self._tried: tuple[str, int] | None = None  # the weight and length of the last attempt to measure ‖G‖
         first, weights = next(self._prompts), mlp_weights(session.lm.model)
         super().__init__(session, question or Question(first, weights[2 * len(weights) // 3]), key_seed)
@@ -122,14 +124,15 @@ class Panel(Form):
 
     def _show_sigma(self) -> None:
         """σ for the current inputs: at once where ‖G‖ is known, else after measuring it."""
-        weight, n_tokens, psi = self.weight.value, self.n_tokens.value, self.psi.value
+        with self._of_sigma:  # work that ends soon says so after this, not before
+            self.sigma_shown.value = render.aside(self._sigma_in_words(self.weight.value, self.n_tokens.value, self.psi.value))
+
+    def _sigma_in_words(self, weight: str, n_tokens: int, psi: float) -> str:
         if self.session.knows(weight, n_tokens):
-            words = f"σ = {self.session.sigma(weight, n_tokens, psi):.3g}, so that σ · median‖G‖ = {psi:g}"
-        elif self._worker.busy or self._measure(weight, n_tokens):
-            words = "σ: waiting for ‖G‖ of unwatermarked text …"
-        else:
-            words = "σ: will be solved for when you press Generate"
-        self.sigma_shown.value = render.aside(words)
+            return f"σ = {self.session.sigma(weight, n_tokens, psi):.3g}, so that σ · median‖G‖ = {psi:g}"
+        if self._worker.busy or self._measure(weight, n_tokens):
+            return "σ: waiting for ‖G‖ of unwatermarked text …"
+        return "σ: will be solved for when you press Generate"
 
     def _measure(self, weight: str, n_tokens: int) -> bool:
         """Starts measuring ‖G‖, unless the same measurement failed or was stopped: Generate will say why."""

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from dataclasses import asdict
 from html import unescape
 from pathlib import Path
@@ -214,6 +215,22 @@ def test_nothing_starts_by_itself_after_a_stop(panel: Panel):
     panel.wait()
     assert not panel.session.knows(tiny_lm.WEIGHT, 30)
     assert "Stopped" in panel.writing.message.value
+    assert "when you press Generate" in panel.sigma_shown.value
+
+
+def test_work_that_ends_at_once_has_the_last_word(panel: Panel, monkeypatch):
+    """The work's thread may be done before the one that began it has said that it waits."""
+    start = panel._worker.start
+
+    def ended_before_it_returns(*its):
+        began = start(*its)
+        time.sleep(0.3)
+        return began
+
+    monkeypatch.setattr(panel._worker, "start", ended_before_it_returns)
+    panel.writing.doing.observe(lambda change: panel.writing.stop.click(), "value")
+    panel.n_tokens.value = 30
+    panel.wait()
     assert "when you press Generate" in panel.sigma_shown.value
 
 
