@@ -137,7 +137,7 @@ _read: "WeakKeyDictionary[PreTrainedModel, dict[str, _Read]]" = WeakKeyDictionar
 
 
 def digests(model: PreTrainedModel) -> dict[str, str]:
-    """Weight → SHA-256 of its values, of floats those rounded to bfloat16: a model is the same in every precision that it is loaded in.
+    """Weight → SHA-256 of its values, of floats those rounded to bfloat16: a model is the same in bfloat16, float32 and float64, but not in float16.
 
     A weight is read in full once a process, and again after a change.
     """
@@ -163,7 +163,7 @@ def _digest(weight: Tensor, before: _Read | None) -> _Read:
 def state(weight: Tensor) -> tuple:
     """Equal as long as nobody wrote to a tensor, and found as fast as memory is read: its place, its version, and the sum of each row's bits.
 
-    A write through ``.data`` counts as no version, so the sums are what sees it.
+    A write through ``.data`` counts as no version, so the sums are what sees it, unless it only exchanges words within rows.
     """
     value = weight.detach().contiguous()
     rows = value if value.ndim else value[None]

@@ -41,7 +41,7 @@ def chosen(value: Any, what: str, options: Collection[str], error: Refusal) -> s
     return value
 
 
-def numbers(values: ArrayLike, what: str, *, finite: bool = False, empty: bool = False) -> np.ndarray:
+def numbers(values: ArrayLike, what: str, *, finite: bool = False, empty: bool = False, least: float = -np.inf) -> np.ndarray:
     """Numbers as float64, in their shape: no text that looks like numbers, no NaN; with ``finite`` no infinity; with ``empty`` perhaps none."""
     try:
         found = np.asarray(values)
@@ -55,6 +55,8 @@ def numbers(values: ArrayLike, what: str, *, finite: bool = False, empty: bool =
     if n := int((~np.isfinite(found) if finite else np.isnan(found)).sum()):
         kind = "NaN or infinite" if finite else "NaN"
         raise StatisticsError(f"{what}: expected numbers, got {n} of {found.size} that are {kind}; leave them out, and say so")
+    if found.size and found.min() < least:
+        raise StatisticsError(f"{what}: expected numbers ≥ {least:g}, got {found.min():g}")
     return found
 
 

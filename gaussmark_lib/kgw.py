@@ -12,10 +12,11 @@ and that share is what the exact tail uses.
 Fair to the baseline: the response alone is scored, without its first token, each pair of neighbouring tokens once (``ignore_repeated_ngrams``, else
 repetition counts as evidence), and a text at a time, since the detector has no mask and would score padding. Green lists come from the random
 numbers of the model's device: what was written on a GPU must be tested on one. A list's seed is the key times the token, so that after token 0 it
-is the same under every key: those pairs are no secret, and no evidence.
+is the same under every key: those pairs are no secret, and are not counted. At a temperature T ≠ 1 the bias comes after it, as in transformers.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -73,39 +74,48 @@ class KGW(SamplerScheme):
 
     def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:
         self._realised_share(model)  # raises where there is none
-        return WatermarkLogitsProcessor(vocab_size=model.config.vocab_size, device=str(model.device), **self.config.to_dict())
+        return WatermarkLogitsProcessor(vocab_size=tokens.config(model).vocab_size, device=str(model.device), **self.config.to_dict())
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         """One row per text, as ``COLUMNS``; the prompts are ignored.
 
-        ``n_scored`` counts distinct pairs, ``statistic`` is z, ``p_value`` the exact tail, or with ``test="z"`` the normal one, ``p_normal``.
+        ``n_scored`` counts distinct pairs that do not begin with token 0, ``statistic`` is z, ``p_value`` the exact tail, or with ``test="z"`` the
+        normal one, ``p_normal``.
 
         Raises:
             InvalidModelError: a model without a start token, which transformers' detector cannot do without.
-            InvalidTextError: ids outside the vocabulary, or fewer than two tokens (a leading start token does not count).
+            InvalidTextError: ids outside the vocabulary, or no pair to count (a leading start token does not).
         """
         tokens.check_model(model)
-        bos = model.config.bos_token_id
+        config = tokens.config(model)
+        bos = config.bos_token_id
         if bos is None:
             raise InvalidModelError(
                 "expected a model with a start token, which transformers' KGW detector looks for, but its config's bos_token_id is None;"
                 " set model.config.bos_token_id to the token that its texts would start with"
             )
-        detector = WatermarkDetector(model.config, str(model.device), self.config, ignore_repeated_ngrams=True)
+        detector = WatermarkDetector(config, str(model.device), self.config, ignore_repeated_ngrams=True)
+        after_0 = set(detector.processor._get_greenlist_ids(torch.zeros(1, dtype=torch.long, device=model.device)).tolist())
         found = []
         for i, response in enumerate(tokens.listed(responses, "responses: expected lists of token ids")):
             ids = tokens.checked(model, response, f"response {i}")
             if len(ids) - (ids[:1] == [bos]) < 2:
                 raise InvalidTextError(f"response {i}: expected at least 2 tokens, since KGW scores pairs of neighbours, got {len(ids)}")
             out = detector(torch.tensor([ids], device=model.device), return_dict=True)
-            found.append((i, len(ids), int(out.num_tokens_scored[0]), int(out.num_green_tokens[0]), out.z_score[0], out.p_value[0]))
-        table = pd.DataFrame(found, columns=COLUMNS[:6])
+            public = {after for before, after in pairwise(ids[ids[0] == bos :]) if before == 0}
+            n, n_green = int(out.num_tokens_scored[0]) - len(public), int(out.num_green_tokens[0]) - len(public & after_0)
+            if n == 0:
+                raise InvalidTextError(f"response {i}: expected a token after another one than 0, after which every key has the same green tokens")
+            found.append((i, len(ids), n, n_green))
+        table = pd.DataFrame(found, columns=COLUMNS[:4])
+        z = (table["n_green"] - self.green_share * table["n_scored"]) / np.sqrt(table["n_scored"] * self.green_share * (1 - self.green_share))
+        table = table.assign(statistic=z, p_normal=stats.norm.sf(z))
         if self.test == "z":
             return table.assign(p_value=table["p_normal"], log10_p=stats.norm.logsf(table["statistic"]) / np.log(10))[COLUMNS]
         return table.assign(**exact_tail(table["n_green"], table["n_scored"], self._realised_share(model)))[COLUMNS]
 
     def _realised_share(self, model: PreTrainedModel) -> float:
-        vocabulary = model.config.vocab_size
+        vocabulary = tokens.config(model).vocab_size
         if int(vocabulary * self.green_share) == 0:
             raise InvalidWatermarkError(f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a larger one")
         return int(vocabulary * self.green_share) / vocabulary

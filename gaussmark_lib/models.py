@@ -39,9 +39,9 @@ class LM:
     name: str
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without special tokens."""
+        """Token ids of a text, without special tokens, also where the text spells one."""
         tokens.check_text(text)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -52,7 +52,7 @@ class LM:
         if self.tokenizer.chat_template:
             turn = [{"role": "user", "content": f"Complete the following prompt: {text}"}]
             return list(self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode(text, split_special_tokens=True)
 
 
 def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", device: str | None = None, revision: str | None = None) -> LM:

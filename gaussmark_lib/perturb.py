@@ -100,6 +100,8 @@ def rounded(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> tuple[Tenso
     numbers of θ as they were, a RoundingWarning says so; InvalidWatermarkError where it leaves all.
     """
     theta = wm.linear.parameter.data
+    if tuple(xi.shape) != wm.linear.shape:
+        raise InvalidWatermarkError(f"xi: expected a noise of {wm.weight}'s shape, {wm.linear.shape}, got {tuple(xi.shape)}")
     xi = wm.linear.oriented(xi).to(theta.device)
     moved = (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
     added = moved.to(torch.promote_types(theta.dtype, torch.float32)) - theta

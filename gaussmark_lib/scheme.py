@@ -80,10 +80,20 @@ class SamplerScheme(Scheme, Protocol):
         """A fresh logits processor for one batch of texts."""
 
     def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model), **sampling)
+        """The scheme changes what ``temperature`` and ``top_p`` leave, as in transformers. At temperature 0 it changes the logits themselves."""
+        shape = {name: sampling.pop(name, 1.0) for name in ("top_p", "temperature")}
+        prompts = generate.checked(model, prompts, n_tokens, *shape.values(), 1)
+        if shape["temperature"] == 0 or set(shape.values()) == {1.0}:
+            return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model), **shape, **sampling)
+
+        def shaped(rows: slice) -> generate.Processor:
+            process = self.processor(model)
+            return lambda ids, logits: process(ids, generate.probabilities(logits, **shape).log())
+
+        return generate.sample(model, prompts, n_tokens, seed=seed, processor=shaped, **sampling)
 
     def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
-        """Under *this* key: a scheme that keeps the model's distribution on average over keys has a divergence too."""
+        """Under *this* key, at temperature 1: a scheme that keeps the model's distribution on average over keys has a divergence too."""
         return divergence.per_text_of_processor(model, prompts, responses, lambda rows: self.processor(model))
 
 

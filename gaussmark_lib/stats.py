@@ -82,7 +82,7 @@ def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
 
 def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confidence: float = 0.95) -> pd.DataFrame:
     """Realised level at each nominal level: one row each with ``level, value, low, high, n`` and ``holds`` (nominal inside the interval)."""
-    realised = pd.DataFrame([{"level": level} | tpr(psi, level, confidence).row() for level in at])
+    realised = pd.DataFrame([{"level": level} | tpr(psi, level, confidence).row() for level in checks.numbers(at, "at").ravel()])
     return realised.assign(holds=realised["level"].between(realised["low"], realised["high"]))
 
 
@@ -117,15 +117,15 @@ def mean(x: ArrayLike, confidence: float = 0.95) -> Estimate:
     x, confidence = checks.numbers(x, "x", finite=True, empty=True).ravel(), checks.share(confidence, "confidence")
     if x.size < 2:
         raise StatisticsError(f"an interval for a mean needs at least two values, got {x.size}")
-    half = stats.sem(x) * stats.t.isf((1 - confidence) / 2, x.size - 1) if np.ptp(x) > 0 else np.nan
+    half = stats.sem(x) * stats.t.isf((1 - confidence) / 2, x.size - 1) if np.ptp(x) > 1e-12 * np.abs(x).max() else np.nan
     return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), x.size)
 
 
 def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_resamples: int = 9_999, seed: int = 0) -> Paired:
     """The mean of other − base over items that both were measured on, without assuming a distribution.
 
-    The interval is SciPy's percentile bootstrap over items. The p-value is two-sided, from flipping the signs of the differences at random
-    (``permutation_test``): exact where swapping the two within an item changes nothing under the null. NaN where all change alike.
+    The interval is SciPy's percentile bootstrap (NaN where all change alike), too narrow for few items: of 3, 5, 10, 20 it covered .78, .82, .88, .93
+    (400 simulations). The p-value is two-sided, by signs flipped at random: exact where swapping the two in an item changes nothing under the null.
     """
     checks.share(confidence, "confidence")
     checks.whole(n_resamples, "n_resamples", StatisticsError)
@@ -136,7 +136,7 @@ def paired(base: ArrayLike, other: ArrayLike, *, confidence: float = 0.95, n_res
     change = other - base
     options = {"n_resamples": n_resamples, "batch": BATCH // change.size + 1, "rng": seed}
     low = high = np.nan
-    if np.ptp(change) > 0:  # resamples of a constant say nothing
+    if np.ptp(change) > 1e-12 * np.abs(change).max():  # resamples of a constant say nothing
         low, high = stats.bootstrap((change,), np.mean, confidence_level=confidence, method="percentile", **options).confidence_interval
     test = stats.permutation_test((change,), np.mean, permutation_type="samples", vectorized=True, **options)
     return Paired(Estimate(float(change.mean()), float(low), float(high), change.size), float(test.pvalue), int((change == 0).sum()))
@@ -157,9 +157,9 @@ def crossed_interval(
     """A statistic of texts that are prompts × keys, with an interval over both; n counts texts.
 
     Texts of one prompt are alike, and so are those of one key. So both are resampled, independently and alike in all matrices (Owen, "The pigeonhole
-    bootstrap", Ann. Appl. Stat. 2007). Of few keys it is a rough guide: of ψ's mean over 100 prompts whose gradients have cosine .1, 95% intervals
-    covered .79, .87, .92 and .95 of the time with 2, 3, 5 and 10 keys (2,000 simulations). Where all resamples agree, the interval is NaN: nothing is
-    known of its width. With ``share``, the statistic is one of hits (a rate, an AUC); at 0 or 1 it has the exact binomial interval of the prompts.
+    bootstrap", Ann. Appl. Stat. 2007). Of few keys it is a rough guide: of ψ's mean over 100 prompts with a spread of 1 and gradients of cosine .1,
+    95% intervals covered .79, .87, .92 and .95 of the time with 2, 3, 5 and 10 keys (2,000 simulations), far less with one. NaN where all resamples
+    agree, or one has no value. With ``share``, the statistic is one of hits (a rate, an AUC); at 0 or 1 it has the prompts' exact binomial interval.
     """
     checks.share(confidence, "confidence")
     checks.whole(n_resamples, "n_resamples", StatisticsError)
@@ -180,7 +180,7 @@ def crossed_interval(
 
 def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
     """ROC of ψ: ``fpr``, ``tpr``, ``threshold``; scikit-learn's, higher ψ meaning watermarked."""
-    null, watermarked = _two_samples(null, watermarked)
+    null, watermarked = (checks.numbers(values, "psi", finite=True) for values in _two_samples(null, watermarked))
     points = roc_curve(np.repeat([0, 1], [null.size, watermarked.size]), np.append(null, watermarked))
     return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), points, strict=True)))
 
@@ -201,7 +201,7 @@ def _two_samples(null: ArrayLike, watermarked: ArrayLike) -> tuple[np.ndarray, n
 
 def predicted_psi(grad_norm: ArrayLike, sigma: float) -> np.ndarray:
     """σ‖G‖ of each unwatermarked text: the mean of ψ that it promises in the linear regime."""
-    return checks.positive(sigma, "sigma", or_zero=True) * checks.numbers(grad_norm, "grad_norm")
+    return checks.positive(sigma, "sigma", or_zero=True) * checks.numbers(grad_norm, "grad_norm", finite=True, least=0)
 
 
 def predicted_power(grad_norm: ArrayLike, sigma: float, level: float) -> float:
@@ -215,7 +215,7 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
     >>> sigma_for_psi([10.0, 20.0, 90.0], psi=3.0)
     0.15
     """
-    norms = checks.numbers(grad_norm, "grad_norm", finite=True)
+    norms = predicted_psi(grad_norm, 1.0)
     if (median := float(np.median(norms))) <= 0:
         raise StatisticsError(f"expected positive gradient norms, got median ‖G‖ = {median}")
     return checks.positive(psi, "psi") / median
@@ -246,5 +246,5 @@ def predicted_price(psi: float, n_tokens: int) -> float:
     >>> predicted_price(3.0, 200)
     0.0225
     """
-    checks.numbers(psi, "psi")
+    [psi] = checks.numbers([psi], "psi")
     return psi**2 / (2 * checks.positive(n_tokens, "n_tokens"))

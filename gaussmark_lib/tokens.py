@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from gaussmark_lib import checks
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError
@@ -113,10 +113,20 @@ def as_many(prompts: Texts, responses: Texts) -> tuple[list[Ids], list[Ids]]:
 
 def _start_token(model: PreTrainedModel) -> int:
     for name in ("bos_token_id", "eos_token_id"):
-        value = getattr(model.config, name, None)
+        value = getattr(config(model), name, None)
         if value is not None:
             return value[0] if isinstance(value, list) else value
     raise InvalidTextError("an empty prompt needs a start token, and this config names none (bos_token_id); give a prompt of at least one token")
+
+
+def config(model: PreTrainedModel) -> PreTrainedConfig:
+    """The configuration of a model's language part, which lies inside that of a model that sees or hears, too."""
+    return model.config.get_text_config(decoder=True)
+
+
+def context(model: PreTrainedModel) -> int | None:
+    """How many tokens the model reads at most; None where its config names no bound."""
+    return getattr(config(model), "max_position_embeddings", None)
 
 
 def check_model(model: Any) -> None:
@@ -145,10 +155,10 @@ def check_text(text: Any, what: str = "text") -> None:
 
 def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
     """InvalidTextError if prompt and response together exceed the model's context."""
-    context = getattr(model.config, "max_position_embeddings", None)
-    if context is not None and n_prompt + n_response > context:
+    longest = context(model)
+    if longest is not None and n_prompt + n_response > longest:
         raise InvalidTextError(
-            f"{what}: expected at most {context} tokens (the model's context), got {n_prompt} of prompt + {n_response} of response"
+            f"{what}: expected at most {longest} tokens (the model's context), got {n_prompt} of prompt + {n_response} of response"
             f" = {n_prompt + n_response}; shorten one of them"
         )
 

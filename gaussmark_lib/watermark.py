@@ -38,7 +38,8 @@ class Watermark:
     def __post_init__(self):
         if not isinstance(self.weight, str):
             raise UnknownWeightError(f"weight: expected the name of a weight, got {checks.kind(self.weight)}")
-        checks.positive(self.sigma, "sigma, the standard deviation of the noise", InvalidWatermarkError)
+        sigma = checks.positive(self.sigma, "sigma, the standard deviation of the noise", InvalidWatermarkError)
+        object.__setattr__(self, "sigma", sigma)  # a float, also where a fraction came
         if not 1e-30 <= self.sigma <= 1e30:
             raise InvalidWatermarkError(f"sigma = {self.sigma!r} is out of the range of float32, the noise's dtype: expected 1e-30 to 1e30")
         k = checks.whole(self.rank_dropped, "rank_dropped, the number of singular directions", InvalidWatermarkError, least=0)
@@ -72,8 +73,9 @@ class PlacedWatermark(Watermark):
     linear: weights.Linear = field(kw_only=True, repr=False)
 
     def on(self, model: PreTrainedModel) -> "PlacedWatermark":
-        """Itself; on another model, the same watermark there."""
-        return self if model is self.model else super().on(model)
+        """Itself; on another model, or where this one has another parameter by now (``load_state_dict(assign=True)``), the same watermark there."""
+        still = model is self.model and any(parameter is self.linear.stored for parameter in model.parameters())
+        return self if still else super().on(model)
 
     @cached_property
     def project(self) -> rank_reduce.Projector:

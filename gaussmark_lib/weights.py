@@ -74,7 +74,7 @@ class Linear:
         return self.oriented(self.parameter.detach())
 
     def sha256(self) -> str:
-        """Of the values rounded to bfloat16, so that a model is the same base in every precision that it is loaded in."""
+        """Of the values rounded to bfloat16, so that a model is the same base in bfloat16, float32 and float64. float16 rounds in another way."""
         rounded = self.value().to(torch.bfloat16).cpu().contiguous()
         return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
 

@@ -82,7 +82,7 @@ BAD: dict[str, list] = {
     "word": ["none of them", "", None, 5, True],
     "weight": ["model.layers.9.mlp.down_proj.weight", "", None, 5],
     "text": [None, 5, b"text", ["text"], "half \ud83d", "\udcff"],
-    "book": [None, KEY, 5, "book"],
+    "book": [None, KEY, 5, "book", SECRET, SECRET.hex()],
     "wm": [None, tiny_lm.WEIGHT, 0.05, KEY, (tiny_lm.WEIGHT, 0.05), {"weight": tiny_lm.WEIGHT}, Watermark],
     "key": [None, 7, SECRET, SECRET.hex(), WM, [KEY], Key],
     "keys": [[], KEY, [None], [KEY, None], [7], [SECRET], [SECRET.hex()], SECRET, SECRET.hex(), [WM], [[KEY]], {KEY}, {KEY: 1}, 3, None],

@@ -44,6 +44,13 @@ def _audit(arguments: argparse.Namespace) -> None:
         except OSError as error:
             raise GaussMarkError(f"cannot write {file}: {error.strerror}; expected a name in a folder that can be written to") from None
 
+    from gaussmark_lib.runs.stopping import stoppable
+
+    with stoppable():
+        _write(arguments, files)
+
+
+def _write(arguments: argparse.Namespace, files: list[Path]) -> None:
     import pandas as pd
     from tqdm import tqdm
 

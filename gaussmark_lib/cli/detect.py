@@ -15,6 +15,7 @@ from gaussmark_lib import files
 from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, read_prompt, visible
 from gaussmark_lib.errors import GaussMarkError
 
+LEVEL, SHARE = 0.05, 0.1  # where nothing is said
 MOST_AT_ONCE = 1_000_000  # texts of a batch, which are all held in memory
 EXIT = (
     "Exit codes: 0 all texts were scored, whatever their p; 1 failed, as on a full disk; 2 refused: arguments, key or model, or the one text;"
@@ -37,14 +38,12 @@ def add(commands: Any) -> None:
     detect.add_argument("--model", **MODEL)
     detect.add_argument("--prompt", default="", help="the texts' prompt; without it the test stays exact and has less power")
     detect.add_argument("--prompt-file", help="the same from a file")
-    detect.add_argument(
-        "--level", metavar="α", type=float, default=0.05, help="of the verdict: how often a text without the key may be detected (.05)"
-    )
+    detect.add_argument("--level", metavar="α", type=float, help="of the verdict: how often a text without the key may be detected (.05)")
     detect.add_argument("--codebook", metavar="FILE|N", help="name the user: a codebook of the key (`gaussmark key users`), or its number of users")
     what = "answer strangers: the file STATE remembers all answers, so that what they gave away counts no more; it is kept like a key"
     detect.add_argument("--stream", metavar="STATE", help=what)
     detect.add_argument("--given", metavar="FILE", action="append", default=[], help="texts of the kind to expect, known to be unmarked")
-    detect.add_argument("--share", type=float, default=0.1, help="of a stream's texts, how many are expected to be marked (.1)")
+    detect.add_argument("--share", type=float, help="of a stream's texts, how many are expected to be marked (.1)")
     detect.add_argument("--out", metavar="RESULTS", help="write JSON lines there; where they are there already, go on behind the last")
     detect.add_argument("--batch", metavar="N", type=int, default=64, help="texts that are answered together (64); 1 answers each as it comes")
     detect.add_argument("--json", action="store_true", help="print JSON, a line a text and key")
@@ -65,12 +64,18 @@ def _detect(arguments: argparse.Namespace) -> int:
         raise GaussMarkError("--codebook: expected one --key, the codebook's own, and neither --stream nor --given")
     if arguments.given and arguments.out is not None and arguments.stream is None:
         raise GaussMarkError("--given with --out: expected --stream STATE too, so that an interrupted run goes on with what it remembers")
-    if not 0 < arguments.level < 1:
+    if arguments.level is not None and not 0 < arguments.level < 1:
         raise GaussMarkError(f"--level: expected a number between 0 and 1, got {arguments.level}")
     if not 1 <= arguments.batch <= MOST_AT_ONCE:
         raise GaussMarkError(f"--batch: expected a whole number from 1 to {MOST_AT_ONCE:,}, got {arguments.batch}")
-    if not 0 < arguments.share < 1:
+    if arguments.share is not None and not 0 < arguments.share < 1:
         raise GaussMarkError(f"--share: expected 0 < share < 1, got {arguments.share}")
+    if arguments.codebook is not None and arguments.level is not None:
+        raise GaussMarkError("--level: expected it without --codebook, which gives a user and a p-value, and no verdict")
+    if arguments.share is not None and arguments.stream is None and not arguments.given:
+        raise GaussMarkError("--share: expected --stream or --given too: only a stream of texts has a share of marked ones")
+    arguments.level = LEVEL if arguments.level is None else arguments.level
+    arguments.share = SHARE if arguments.share is None else arguments.share
     if arguments.out is not None:
         inputs.refuse_among(arguments.out, [*arguments.texts, *arguments.given])
     many = arguments.text is None and inputs.are_many(arguments.texts, lines=arguments.jsonl)

@@ -8,6 +8,7 @@ French and back, opus-mt-tc-big). Translators read single sentences, so a text i
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Int
@@ -21,7 +22,9 @@ from gaussmark_lib.tokens import Texts
 
 # Languages, from and to → hub id or folder
 PAIRS = {("en", "fr"): "Helsinki-NLP/opus-mt-tc-big-en-fr", ("fr", "en"): "Helsinki-NLP/opus-mt-tc-big-fr-en"}
-_FRESH = 1 << 40  # added to the seed: the random numbers that wrote the text would often draw the same token again
+_FRESH = 1 << 96  # added to the seed: the random numbers that wrote a text would often draw the same token again. 96 bits, since NumPy pads
+# (seed, row) with zeros to four words of 32, so that a smaller number is the row of some other text
+BATCH = 64  # texts at a time
 _SENTENCE = re.compile(r".+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|\n|\Z)", re.DOTALL)
 
 
@@ -34,6 +37,7 @@ def resample(model: PreTrainedModel, prompts: Texts, responses: Texts, fraction:
     Raises CorruptionError for a fraction outside [0, 1] or a span below 1.
     """
     prompts, responses = tokens.as_many(prompts, responses)
+    prompts = tokens.checked_prompts(model, prompts)
     originals = [tokens.checked(model, response, f"response {i}") for i, response in enumerate(responses)]
     redrawn = [spans(len(ids), fraction, span, edits.generator(seed, i)) for i, ids in enumerate(originals)]
     if not any(redrawn):
@@ -42,8 +46,23 @@ def resample(model: PreTrainedModel, prompts: Texts, responses: Texts, fraction:
     kept = mask.bool()
     for row, places in zip(kept, redrawn, strict=True):
         row[list(places)] = False
-    drawn = generate.sample(model, prompts, ids.shape[1], seed=seed + _FRESH, processor=lambda rows: _keeping(ids[rows], kept[rows]))
-    return [ids[: len(original)] for ids, original in zip(drawn, originals, strict=True)]
+    found: dict[int, list[int]] = {}
+    for rows, n_tokens in _together(model, prompts, originals):
+        of_rows = [prompts[i] for i in rows], generate.uniform(seed + _FRESH, len(prompts), n_tokens)[rows]
+        only = partial(_of_batch, ids[rows], kept[rows])
+        drawn = generate.continued(model, *of_rows, 1.0, 1.0, BATCH, processor=only)
+        found |= {i: text[: len(originals[i])] for i, text in zip(rows, drawn, strict=True)}
+    return [found.get(i, []) for i in range(len(originals))]
+
+
+def _together(model: PreTrainedModel, prompts: Texts, responses: Texts) -> list[tuple[list[int], int]]:
+    """Texts that are continued together, and by how many tokens: all of them where the context has room for it, else those of one length."""
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        tokens.check_fits(model, len(prompt), len(response), f"text {i}")
+    longest, context = max(map(len, responses)), tokens.context(model)
+    if context is None or max(map(len, prompts)) + longest <= context:
+        return [(list(range(len(responses))), longest)]
+    return [([i for i, ids in enumerate(responses) if len(ids) == n], n) for n in sorted({*map(len, responses)} - {0})]
 
 
 def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> set[int]:
@@ -53,6 +72,10 @@ def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> se
     starts = torch.randperm(-(-n_tokens // span), generator=rng) * span
     places = [place for start in starts.tolist() for place in range(start, min(start + span, n_tokens))]
     return set(places[:n])
+
+
+def _of_batch(ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"], batch: slice) -> generate.Processor:
+    return _keeping(ids[batch], kept[batch])
 
 
 def _keeping(ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"]) -> generate.Processor:

@@ -92,7 +92,7 @@ def of_whole(prompt: Ids, response: Ids, edit: Edit, rng: torch.Generator) -> tu
     An edit at the start is the paper's ignorance of the prompt. The last T tokens are the new response, T being the length of the old one;
     a deletion beyond the prompt shortens it.
     """
-    prompt, response = _checked(prompt), _checked(response)
+    prompt, response = _checked(prompt, at_least=0), _checked(response)
     whole = edit(prompt + response, rng)
     cut = max(0, len(whole) - len(response))
     return whole[:cut], whole[cut:]
@@ -128,7 +128,7 @@ def retokenise(lm: models.LM, ids: Ids) -> list[int]:
     Raises CorruptionError if the ids spell nothing, for example special tokens only.
     """
     tokens.check_lm(lm)
-    text = lm.decode(_checked(ids))
+    text = lm.decode(tokens.checked(lm.model, _checked(ids), "ids"))
     if not text or not (again := lm.encode(text)):
         raise CorruptionError("expected ids that spell a text, got an empty one; nothing is left to score")
     return again

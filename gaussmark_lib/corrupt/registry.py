@@ -79,7 +79,7 @@ def _all_or_nothing(change: Callable, lm: LM, prompts: Texts, responses: Texts, 
 
 
 def _vocabulary(lm: LM) -> range:
-    return range(lm.model.config.vocab_size)
+    return range(tokens.config(lm.model).vocab_size)
 
 
 def _register(how: Callable, name: str, what: Callable) -> None:

@@ -137,14 +137,14 @@ def bits_per_character(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFa
     """
     stream = token_stream(tokenizer, texts).long()
     context = model.config.max_position_embeddings
-    half = context // 2
+    half, before = context // 2, context - context // 2  # an odd context scores one token less than it passes on
     nats = 0.0
-    starts = range(0, max(len(stream) - 1 - half, 1), half)
+    starts = range(0, max(len(stream) - 1 - before, 1), half)
     for first in range(0, len(starts), rows):
         windows = [stream[start : start + context + 1] for start in starts[first : first + rows]]
         ids = torch.nn.utils.rnn.pad_sequence([w[:-1] for w in windows], batch_first=True)
         targets = torch.nn.utils.rnn.pad_sequence([w[1:] for w in windows], batch_first=True, padding_value=-100)
-        targets[0 if first else 1 :, :half] = -100  # scored by the window before
+        targets[0 if first else 1 :, :before] = -100  # scored by the window before
         logits = model(input_ids=ids.to(model.device)).logits.float()
         nats += cross_entropy(logits.flatten(0, 1), targets.to(model.device).flatten(), ignore_index=-100, reduction="sum").item()
     tokens, characters = len(stream) - 1, sum(map(len, texts))

@@ -1,6 +1,6 @@
 """How long prompts and texts can be on a model of short context, or with a file of short lines: what is wanted, or the most that there is."""
 
-from gaussmark_lib import models, texts
+from gaussmark_lib import models, texts, tokens
 from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.tokens import Texts
 
@@ -11,7 +11,7 @@ def available(lm: models.LM, text: str, n: int, n_tokens: int) -> int:
     Raises:
         CorpusError: fewer than n texts.
     """
-    longest = min(n_tokens, context(lm) or n_tokens)
+    longest = min(n_tokens, tokens.context(lm.model) or n_tokens)
     if text in texts.KINDS:
         return longest
     lengths = sorted((len(lm.encode(row)) for row in texts.load(text)["text"]), reverse=True)
@@ -22,13 +22,8 @@ def available(lm: models.LM, text: str, n: int, n_tokens: int) -> int:
 
 def room(lm: models.LM, prompts: Texts, n_tokens: int) -> int:
     """``n_tokens``, or as many as the model's context has room for after the longest of these prompts."""
-    longest = context(lm)
+    longest = tokens.context(lm.model)
     return n_tokens if longest is None else min(n_tokens, max(1, longest - max(map(len, prompts))))
-
-
-def context(lm: models.LM) -> int | None:
-    """How many tokens the model reads at most; None where its config names no bound."""
-    return getattr(lm.model.config, "max_position_embeddings", None)
 
 
 def said(wanted: int, got: int) -> str:

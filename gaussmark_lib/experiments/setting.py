@@ -5,7 +5,7 @@
 
 from datasets import Dataset
 
-from gaussmark_lib import checks, generate, models, score, stats, texts
+from gaussmark_lib import checks, generate, models, score, stats, texts, tokens
 from gaussmark_lib.errors import CorpusError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.watermark import Watermark
@@ -83,7 +83,7 @@ def fitting(lm: models.LM, prompts: Texts, n_tokens: int, *, growth: float = 1.0
     Raises:
         InvalidTextError: no room for at least 8 tokens.
     """
-    context = getattr(lm.model.config, "max_position_embeddings", None)
+    context = tokens.context(lm.model)
     if context is None:
         return n_tokens
     room = int(context / growth) - max(map(len, prompts)) - 1

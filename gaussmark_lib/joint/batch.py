@@ -12,6 +12,8 @@ from scipy.stats import norm
 from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
 
+UNIT = 1e-3  # how far a correlation may be from what it can be
+
 AT_A_TIME = 1 << 22  # simulated numbers
 
 
@@ -81,9 +83,9 @@ def _first(order: np.ndarray, enough: np.ndarray) -> Bool[np.ndarray, " texts"]:
 
 
 def covariance(K: ArrayLike, n: int) -> Float[np.ndarray, "n n"]:
-    """A symmetric n × n matrix of finite numbers with a positive diagonal; StatisticsError otherwise."""
+    """A symmetric n × n matrix of correlations, with 1 on its diagonal; StatisticsError otherwise."""
     K = checks.numbers(K, "K", finite=True)
-    if K.shape != (n, n) or not np.allclose(K, K.T, atol=1e-6) or (np.diag(K) <= 0).any():
+    if K.shape != (n, n) or not np.allclose(K, K.T, atol=1e-6) or not np.allclose(np.diag(K), 1, atol=UNIT) or (abs(K) > 1 + UNIT).any():
         raise StatisticsError(f"K: expected the {n} × {n} matrix that joint.gram gives for these texts, got {checks.shown(K.tolist())}")
     return K
 

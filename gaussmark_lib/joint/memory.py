@@ -89,7 +89,7 @@ class Memory:
         correlation, kept = 0.0, bool(residual) and not self.n_beyond and self.directions.n_bytes + directions.n_bytes(u) <= self.budget
         if kept:
             self._keep(u, coordinates, residual, innovation, p_given, place)
-            if place != GIVEN:
+            if place != GIVEN and earlier is None:
                 self.said.add(self.n - 1, runs)
         elif residual and place != GIVEN:
             correlation = self._count(u, coordinates, residual)

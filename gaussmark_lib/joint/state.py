@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -90,6 +90,8 @@ class State:
     def use(self, wm: PlacedWatermark, keys: Sequence[perturb.Key]) -> Memory:
         """Its memory, for this watermark and these keys; StateError if it is of others."""
         keys = listed(keys)
+        if len({key.key_id for key in keys}) < len(keys):
+            raise StateError(f"keys: expected keys of different ids, each of which has its own evidence, got {', '.join(key.key_id for key in keys)}")
         used_for = json.loads(json.dumps(binding.purpose(wm) | {"model_sha256": binding.whole(wm.model)}))
         used_for["keys"] = [key.fingerprint for key in keys]
         if self.memory is None:
@@ -111,9 +113,14 @@ class State:
         """
         path = Path(os.path.realpath(files.named(path, "cannot write the state", StateError)))
         try:
-            head = json.dumps({name: getattr(self, name) for name in _Head.model_fields})
+            parts = {name: getattr(self, name) for name in _Head.model_fields}
+            head = json.dumps(parts)
+            _Head(**json.loads(head))  # what would not be read is not written over what was
+            if json.loads(head)["notes"] != self.notes:
+                raise StateError("JSON would give back something else, such as a text for a number that is a name, or a list for a tuple")
         except (TypeError, ValueError, RecursionError) as error:
-            raise StateError(f"notes: expected what JSON can hold, got {checks.shown(self.notes)} ({error})") from None
+            wrong = ", ".join(str(one["loc"][0]) for one in error.errors()) if isinstance(error, ValidationError) else "notes"
+            raise StateError(f"{wrong}: expected what JSON can hold and a state has, got {checks.shown(parts.get(wrong))} ({error})") from None
         try:
             if path.is_file() and not _is_state(path):
                 raise StateError(f"{path}: expected a new name or an earlier state, got another file, which was left as it is; choose another name")

@@ -74,7 +74,8 @@ def sequence(
         repeats, or −1), ``correlation`` (with the innovations before: 0 within the state's budget, beyond it the mean).
 
     Raises:
-        StateError: a state of another weight, model or set of keys; StatisticsError: a share outside (0, 1); and the errors of ``score.score``.
+        StateError: a state of another weight, model or set of keys, or a key twice; StatisticsError: a share outside (0, 1); and the errors of
+            ``score.score``.
     """
     share, keys = checks.share(share, "share"), listed(keys)
     checks.chosen(on_error, "on_error", ("raise", "record"), InvalidTextError)
@@ -86,7 +87,7 @@ def sequence(
     reader = _Reader(placed(model, wm), keys, xis, dtype, checks.whole(batch_size, "batch_size"))
     state = State() if state is None else state
     if not isinstance(state, State):
-        raise StateError(f"state: expected a joint.State, got {checks.shown(state)}")
+        raise StateError(f"state: expected a joint.State, got {checks.kind(state)}")
     memory = state.use(reader.wm, keys)
     for text in reader.texts(_references(model, given)):
         memory.ask(text.direction, text.psi, text.runs, GIVEN)

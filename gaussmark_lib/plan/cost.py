@@ -20,6 +20,7 @@ RESIDUAL = 3  # copies of the residual stream that live between a block's operat
 UNITS = 32  # texts whose unit gradients score.score holds together, at most, where it holds all noises
 AT_A_TIME = 512  # positions whose logits are held together (likelihood.ROWS)
 WHOLE, CHANGED = 3, 2  # logits of all positions that live together, where they are not made in parts, and what a change leaves for its gradient
+SCORES = 2  # attention scores of a pair of positions and head that live together: in a block that attends, and kept of one that is differentiated
 HELD, FEW_KEYS, FEW_TEXTS = 1 << 30, 4, 8  # as in score: bytes of noises, and of gradients, and how many of them whatever their size
 
 
@@ -28,9 +29,15 @@ def forward(shape: Shape, tokens: float, pairs: float, predicted: float) -> floa
     return 2 * shape.layers * (shape.block_size * tokens + 2 * shape.q_width * pairs) + 2 * shape.head_size * predicted
 
 
-def at_once(shape: Shape, width: int) -> float:
-    """Bytes a position of what a block computes at once: the MLP's inner layers, or queries, keys and values; and the residual stream."""
-    return width * (max(3 * shape.intermediate, 2 * shape.q_width + 2 * shape.kv_width) + RESIDUAL * shape.hidden)
+def at_once(shape: Shape, rows: int, length: int, width: int) -> float:
+    """Bytes of what a block computes at once: the MLP's inner layers, or queries, keys and values; the residual stream; and scores."""
+    widest = max(3 * shape.intermediate, 2 * shape.q_width + 2 * shape.kv_width)
+    return width * rows * length * (widest + RESIDUAL * shape.hidden) + scores(shape, rows, length)
+
+
+def scores(shape: Shape, rows: int, length: int, blocks: int = 1) -> float:
+    """Bytes of these blocks' attention scores in float32: 0 with a fused kernel, which holds none."""
+    return SCORES * FLOAT * rows * length**2 * shape.pair * blocks
 
 
 def at_head(shape: Shape, positions: int, width: int, weight: Weight | None = None) -> float:
@@ -39,7 +46,9 @@ def at_head(shape: Shape, positions: int, width: int, weight: Weight | None = No
     Of all positions, several times, where something is done to the logits after the head, and where the weight that is scored is the head itself.
     """
     if not shape.ends_in_its_head or (weight and weight.block == shape.layers):
-        return positions * shape.vocabulary * width * (WHOLE if shape.ends_in_its_head or weight is None else WHOLE + CHANGED)
+        if weight is None:  # the last of them is made in parts
+            return ((WHOLE - 1) * positions + min(positions, AT_A_TIME)) * shape.vocabulary * width
+        return positions * shape.vocabulary * width * (WHOLE if shape.ends_in_its_head else WHOLE + CHANGED)
     return min(positions, AT_A_TIME) * shape.vocabulary * (width + FLOAT if width >= FLOAT else 2 * (width + FLOAT))
 
 
@@ -62,7 +71,7 @@ class Write(Step):
         shape, width, weight = setting.shape, BYTES[setting.held], self.of(setting)[0]
         always = {"copies": self.copied(setting), "gradients": self.kept(setting)}
         cache = 2 * self.rows * self.length * shape.layers * shape.kv_width * width
-        read = self.rows * self.prompt * (at_once(shape, width) + 2 * width * weight.matrix.d_out * bool(self.keys))
+        read = at_once(shape, self.rows, self.prompt, width) + self.rows * self.prompt * 2 * width * weight.matrix.d_out * bool(self.keys)
         logits = self.rows * shape.vocabulary * (width + (PICK if setting.top_p == 1 else PICK_TOP_P))
         put = FLOAT + width if self.drawn and not self.keys else 0  # ξ, and θ as it was
         noises = weight.matrix.size * (width * self.keys + put)
@@ -108,7 +117,7 @@ class Read(Step):
             read = {"logits": logits}
         return [
             Bytes(**always, noises=size * PUT * bool(self.drawn)),
-            Bytes(**always, noises=noises, activations=positions * at_once(shape, width)),
+            Bytes(**always, noises=noises, activations=at_once(shape, self.rows, self.length, width)),
             Bytes(**always, noises=noises, activations=positions * stream, logits=logits),
             Bytes(**always, noises=noises, **read),
         ]
@@ -164,12 +173,12 @@ class Score(Step):
         blocks = max(0, shape.layers - 1 - lowest.block) + (lowest.matrix.stage < 2)
         inner = width * shape.intermediate * (lowest.matrix.stage == 2)
         factors = positions * width * sum(one.matrix.d_in + one.matrix.d_out for one in self.of(setting))
-        graph = positions * (blocks * a_block + inner) + factors
+        graph = positions * (blocks * a_block + inner) + factors + scores(shape, self.rows, self.length, shape.after(lowest)[1])
         logits = at_head(shape, self.rows * self.tokens, width, lowest)
         before, after = self.kept(setting) + FLOAT * size * earlier, self.kept(setting) + FLOAT * (2 * formed + size * (held + 1))
         return [
             Bytes(copies=self.copied(setting), noises=drawing, gradients=self.kept(setting)),
-            Bytes(**always, noises=noises, gradients=before, activations=graph + positions * at_once(shape, width)),
+            Bytes(**always, noises=noises, gradients=before, activations=graph + at_once(shape, self.rows, self.length, width)),
             Bytes(**always, noises=noises, gradients=before, activations=graph, logits=logits),
             Bytes(**always, noises=noises, gradients=after, activations=factors * self.parts),  # of the slopes, one a part
         ]

@@ -32,9 +32,10 @@ ALIASES = {  # our name → what configurations call it
     "active": ("num_experts_per_tok",),
     "shared": ("shared_expert_intermediate_size",),
     "dtype": ("dtype", "torch_dtype"),
-    "window": ("sliding_window",),
 }
 TIED = {"gpt2", "opt", "bloom", "falcon", "starcoder2", "gpt_bigcode", "cohere", "cohere2", "gemma", "gemma2", "gemma3", "gemma3_text"}  # by default
+LLAMA = {"llama", "mistral", "phi3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe"}  # its names
+EAGER = {"gemma2", "gpt_oss", "bloom", "codegen"}  # attention without a fused kernel, which holds the scores of all pairs of positions
 NEEDED = ("hidden", "layers", "heads", "vocabulary")
 MOST = 10**9  # of a width
 AFTER_HEAD = "final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier"  # what is done to logits, where it is not None or 1
@@ -87,7 +88,8 @@ class Shape:
     tied: bool
     prefix: str
     matrices: Mapping[str, Matrix]
-    window: int | None = None
+    named: bool = True  # whether the names of its matrices are known; else they are Llama's
+    pair: int = 0  # attention scores that a block holds for a pair of positions; none where its kernel is fused
     others: int = 0  # embeddings of positions, norms and biases, all blocks together
     ends_in_its_head: bool = True  # likelihood.ends_in_its_head
 
@@ -194,8 +196,9 @@ def read(config: Mapping[str, Any], name: str = "model") -> Shape:
         others = n * (2 * H + (q + 2 * kv) * (kind in ("qwen2", "qwen2_moe")) + (experts + (shared > 0)) * H) + H  # norms, biases, routers
     dtype = str(known["dtype"] or "float32").removeprefix("torch.")
     at_once = inner * (known["active"] or 1) + (known["shared"] or 0) if known["experts"] else inner
-    more = {"intermediate": at_once, "dtype": dtype, "tied": tied, "window": known["window"], "others": others}
+    more = {"intermediate": at_once, "dtype": dtype, "tied": tied, "others": others}
     more["ends_in_its_head"] = all(config.get(one) in (None, 1) for one in AFTER_HEAD)
+    more |= {"named": kind == "gpt2" or kind in LLAMA or kind is None, "pair": heads if kind in EAGER else 0}
     return Shape(name, **widths, **more, prefix=prefix, matrices=matrices)
 
 

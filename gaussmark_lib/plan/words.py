@@ -30,8 +30,9 @@ def _model(plan: "Plan") -> list[str]:
         return [there]
     shape, weight = plan.setting.shape, plan.setting.weight
     widths = f"{weight.matrix.d_out} × {weight.matrix.d_in}"
+    named = "" if shape.named else " (Llama's name of it: the plan does not know this model's own)"
     about = f"{amount(shape.parameters)} parameters in {plan.setting.held}, scored in {plan.setting.scoring}"
-    return [f"model: {shape.name}, {about}; noise on {weight.name}, {widths}", there]
+    return [f"model: {shape.name}, {about}; noise on {weight.name}, {widths}{named}", there]
 
 
 def _table(plan: "Plan") -> list[str]:

@@ -41,8 +41,8 @@ class _Reply(BaseModel):
     """What we read of a chat completion; servers differ in the rest."""
 
     text: str = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
-    tokens_in: int = Field(0, validation_alias=AliasPath("usage", "prompt_tokens"))
-    tokens_out: int = Field(0, validation_alias=AliasPath("usage", "completion_tokens"))
+    tokens_in: float | None = Field(0, validation_alias=AliasPath("usage", "prompt_tokens"))
+    tokens_out: float | None = Field(0, validation_alias=AliasPath("usage", "completion_tokens"))
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,13 @@ class EndpointJudge:
     def __post_init__(self):
         if not isinstance(self.url, str) or not isinstance(self.key, str):
             raise JudgeError(f"expected the judge's address and its key as text, got {type(self.url).__name__} and {type(self.key).__name__}")
-        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname:
+        if not _is_address(self.url):
             raise JudgeError(f"expected the judge's address as http(s)://host/…, got {self._clean(self.url)!r}")
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise JudgeError("expected the judge's key to be printable ASCII, since a header holds it, got other characters (it is not shown)")
+        checks.positive(self.timeout, "timeout", JudgeError)
+        for name, least in (("retries", 0), ("concurrent", 1), ("give_up", 1)):
+            checks.whole(getattr(self, name), name, JudgeError, least=least)
 
     @property
     def name(self) -> str:
@@ -91,7 +96,7 @@ class EndpointJudge:
         names = [self._digest(question) for question in questions]
         with closing(_cache(self.cache)) as cache:
             known = {name: cache.execute("SELECT preference FROM answers WHERE digest = ?", [name]).fetchone() for name in names}
-            answers = {name: Answer(row[0], cached=True) for name, row in known.items() if row}
+            answers = {name: Answer(row[0], cached=True) for name, row in known.items() if row and row[0] in PREFERENCE.values()}
             missing = {name: question for name, question in zip(names, questions, strict=True) if name not in answers}
             with tqdm(total=len(missing), desc=self.name, unit="question", disable=not progress) as bar:
                 for name, answer in self._fresh(missing) if missing else ():
@@ -133,13 +138,14 @@ class EndpointJudge:
         try:
             raw = client.chat.completions.with_raw_response.create(model=self.model, messages=self._messages(question), temperature=0, max_tokens=4)
             reply = _Reply.model_validate_json(raw.text)
-        except OpenAIError as error:  # after its retries
+        except (OpenAIError, UnicodeError) as error:  # after its retries; half a character in a question cannot be sent
             return Answer(math.nan, self._clean(f"{type(error).__name__}: {error}"), retries=self.retries)
         except ValidationError:
-            return Answer(math.nan, self._clean(f"expected a chat completion as JSON, got {raw.text[:80]!r}"), retries=raw.retries_taken)
+            return Answer(math.nan, f"expected a chat completion as JSON, got {self._clean(raw.text)[:80]!r}", retries=raw.retries_taken)
         preference = parse(reply.text)
-        error = None if preference is not None else self._clean(f"expected the answer A, B or T, got {reply.text[:60]!r}")
-        return Answer(math.nan if error else preference, error, False, reply.tokens_in, reply.tokens_out, raw.retries_taken)
+        error = None if preference is not None else f"expected the answer A, B or T, got {self._clean(reply.text)[:60]!r}"
+        n_tokens = [int(number or 0) for number in (reply.tokens_in, reply.tokens_out)]
+        return Answer(math.nan if error else preference, error, False, *n_tokens, raw.retries_taken)
 
     def _messages(self, question: Question) -> list[dict[str, str]]:
         parts = {"Beginning": question.prompt, "Continuation A": question.first, "Continuation B": question.second, "Your answer (A, B or T)": ""}
@@ -152,7 +158,15 @@ class EndpointJudge:
 
     def _clean(self, text: str) -> str:
         """An error's text on one line, without the key, which a server may have sent back."""
-        return " ".join(text.replace(self.key, "•••").split())[:300] if self.key else text
+        return " ".join((text.replace(self.key, "•••") if self.key else text).split())[:300]
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # brackets without an address in them, a port that is no number
+        return False
 
 
 def parse(text: str) -> float | None:
@@ -183,6 +197,7 @@ def _cache(path: Path | None) -> sqlite3.Connection:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(path or ":memory:", timeout=30)
         db.execute("CREATE TABLE IF NOT EXISTS answers (digest TEXT PRIMARY KEY, preference REAL, tokens_in INTEGER, tokens_out INTEGER)")
+        db.execute("SELECT digest, preference, tokens_in, tokens_out FROM answers LIMIT 1")  # another program's table of this name
     except (sqlite3.DatabaseError, OSError) as error:
         raise JudgeError(f"cannot use the judge's cache {path}: {error}; expected an SQLite file of its own, name another or remove it") from None
     return db

@@ -40,7 +40,7 @@ def embed(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_siz
     """
     perturb.refuse_perturbed(model)
     pairs = tokens.checked_pairs(model, prompts, responses)
-    means = np.empty((len(pairs), model.config.hidden_size))
+    means = np.empty((len(pairs), tokens.config(model).hidden_size))
     order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
     with models.evaluating(model):
         for start in range(0, len(order), batch_size):

@@ -65,6 +65,8 @@ def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
         return f"not told apart at n = {n} (p = {p_value:.2g})" if n >= FEWEST else f"n = {n} is too small for a claim: expected at least {FEWEST}"
     if -metric.margin <= low and high <= metric.margin:
         return f"indistinguishable at this n = {n}: the interval {interval}{unit} lies within ±{metric.margin:g}"
+    if math.isnan(low):
+        return f"n = {n} is too small for a claim: all items changed alike, which leaves no interval"
     left = metric.margin - abs(value)  # the half-width at which the interval lies within the margin, if the change stays where it is
     more = f", and the change itself, {value:+.2g}, lies beyond it".replace("-", "−")
     if left > 0:

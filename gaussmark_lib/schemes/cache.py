@@ -36,15 +36,17 @@ def responses(
     Args:
         sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
 
-    PerturbedModelError for a watermarked model, whose texts are not kept.
+    PerturbedModelError for a watermarked model, whose texts are not kept. Nor are those of a scheme outside this library, whose code has no version.
     """
     perturb.refuse_perturbed(model)
-    generate.checked(model, prompts, n_tokens, sampling.get("top_p", 1.0), sampling.get("temperature", 1.0), 1)
+    prompts = generate.checked(model, prompts, n_tokens, sampling.get("top_p", 1.0), sampling.get("temperature", 1.0), 1)
+    write = scheme.generate if scheme else generate.sample
+    if scheme and not type(scheme).__module__.startswith("gaussmark_lib."):
+        return write(model, prompts, n_tokens, seed=seed, **sampling)
     folder = paths.TEXTS if folder is None else files.named(folder, "folder", CorpusError)
-    path = folder / f"{_name(model, scheme, prompts, n_tokens, seed, sampling)}.json"
+    path = folder / f"{_name(model, scheme, prompts, int(n_tokens), int(seed), sampling)}.json"
     if (kept := _read(path)) is not None:
         return kept
-    write = scheme.generate if scheme else generate.sample
     texts = write(model, prompts, n_tokens, seed=seed, **sampling)
     _keep(path, texts)
     return texts
@@ -84,7 +86,9 @@ def _sha256(texts: list[list[int]]) -> str:
 def _name(model: PreTrainedModel, scheme: Scheme | None, prompts: Texts, n_tokens: int, seed: int, sampling: dict) -> str:
     versions = [_code(type(scheme).__module__ if scheme else generate.__name__), torch.__version__, transformers.__version__, str(model.device)]
     who = [type(scheme).__qualname__, repr(scheme), scheme.key.fingerprint, repr(scheme.key.binding)] if scheme else []
-    question = [versions, sha256(model), who, [list(map(int, prompt)) for prompt in prompts], n_tokens, seed, sorted(sampling.items())]
+    options = sorted((name, value if isinstance(value, str) else float(value)) for name, value in sampling.items())
+    ends = sorted(map(str, generate.end_tokens(model))) if sampling.get("until_end") else []
+    question = [versions, sha256(model), who, prompts, n_tokens, seed, options, ends]
     return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:24]
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, likelihood
+from gaussmark_lib import gradients, likelihood, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 from gaussmark_lib.weights import Linear
 
@@ -22,7 +22,7 @@ def is_local(model: PreTrainedModel, linear: Linear) -> bool:
 
     Then nothing that a cache holds of earlier positions depends on the layer either.
     """
-    *prompt, token = (v % model.config.vocab_size for v in (1, 2, 3, 4))
+    *prompt, token = (v % tokens.config(model).vocab_size for v in (1, 2, 3, 4))
     log_p, call = _traced(model, linear.place, prompt, [token])
     [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     return not g[0, :-2].any()  # the last position predicts nothing, the one before it the token

@@ -199,7 +199,8 @@ def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
     rows = []
     for text, of_text in gammas.groupby("text"):
         gamma, length = of_text["gamma"].to_numpy(), of_text["grad_norm"].to_numpy()
-        psi = gamma[length > 0] @ length[length > 0] / np.linalg.norm(length)
+        norm_g = np.linalg.norm(length)  # 0 where all tokens are certain, which says nothing of any key
+        psi = gamma[length > 0] @ length[length > 0] / norm_g if norm_g else -np.inf
         rows.append((text, len(of_text), int((gamma >= threshold).sum()), psi))
     table = pd.DataFrame(rows, columns=["text", "n_tokens", "hits", "psi"])
     counted = table["hits"], table["n_tokens"], alpha_0

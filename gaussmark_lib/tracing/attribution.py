@@ -37,6 +37,7 @@ from gaussmark_lib.watermark import Watermark, placed
 COLUMNS = ["text", "user", "psi", "p_family", "runner_up", "n_tokens", "grad_norm"]
 HELD = 256 << 20  # bytes of gradients that are held while the base noises pass by
 AT_ONCE = 8  # base noises
+FAR = 1e3  # a ψ from which on no float64 tells its tail from 0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(120)  # of the integral over r; 60 agree with them to 1e-7
 
 
@@ -59,7 +60,7 @@ def attribute(
         CodebookError: no codebook; errors as ``score.score``.
     """
     if not isinstance(book, Codebook):
-        raise CodebookError(f"book: expected a Codebook, got {checks.shown(book)}")
+        raise CodebookError(f"book: expected a Codebook, got {checks.kind(book)}")
     perturb.refuse_perturbed(model)
     wm = placed(model, wm)
     if book.master.binding:
@@ -116,6 +117,8 @@ def family_p(psi: float, n_users: int, n_base: int) -> float:
     """
     [psi] = checks.numbers([psi], "psi")
     n_users, n_base = _sizes(n_users, n_base)
+    if abs(psi) > FAR:
+        return float(psi < 0)
     r, weights = _radii(abs(psi), n_base)
     tail = cosine_tail(abs(psi) / r, n_base)
     somebody = 1 - weights @ tail**n_users  # where ψ < 0: all users are below it with probability F̄ᴺ, by symmetry
@@ -145,9 +148,9 @@ def capacity(psi: float, n_base: int) -> float:
     >>> round(capacity(6.8, 256), 1), round(capacity(6.8, 10**6), 1)
     (21.3, 23.1)
     """
-    checks.numbers(psi, "psi", finite=True)
+    [psi] = checks.numbers([psi], "psi", finite=True)
     _, m = _sizes(1, n_base)
-    return float(m / 2 * np.log1p(psi**2 / m))
+    return float(m * np.log(np.hypot(1, psi / np.sqrt(m))))
 
 
 def cosine_tail(x: np.ndarray, m: int) -> np.ndarray:

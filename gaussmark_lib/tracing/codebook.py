@@ -135,7 +135,8 @@ class Codebook:
 
     def _checked(self, user: int) -> int:
         if not checks.is_whole(user) or not 0 <= user < self.n_users:
-            raise CodebookError(f"user: expected a whole number from 0 to {self.n_users - 1}, got {checks.shown(user)}")
+            got = user if checks.is_whole(user) else checks.kind(user)  # which may be a secret
+            raise CodebookError(f"user: expected a whole number from 0 to {self.n_users - 1}, got {got}")
         return int(user)
 
 

@@ -25,7 +25,7 @@ def windows(model: PreTrainedModel, prompt: Ids, response: Ids) -> tuple[list[li
     if not rest:
         raise InvalidTextError("the text: expected at least one token to score, got none")
     tokens.check_fits(model, len(before), 1, "the prompt and a token of the text")
-    context = getattr(model.config, "max_position_embeddings", None) or len(before) + len(rest)
+    context = tokens.context(model) or len(before) + len(rest)
     prompts, responses = [], []
     while rest:
         n = context - len(before)

@@ -2,7 +2,7 @@
 
 import ipywidgets as w
 
-from gaussmark_lib import models
+from gaussmark_lib import models, tokens
 from gaussmark_lib.experiments.played import EDITS, Question
 from gaussmark_lib.experiments.playground import Session, mlp_weights
 from gaussmark_lib.widgets import code, keyboard, render
@@ -43,7 +43,7 @@ class Form:
         return Question(**{name: getattr(self, name).value for name in NAMES})
 
     def _make_inputs(self, session: Session, start: Question, key_seed: int) -> None:
-        longest = min(LONGEST, getattr(session.lm.model.config, "max_position_embeddings", 2 * LONGEST) // 2)
+        longest = min(LONGEST, (tokens.context(session.lm.model) or 2 * LONGEST) // 2)
         weights = list(dict.fromkeys([*mlp_weights(session.lm.model), models.linear(session.lm.model, start.weight).name]))
 
         def field(kind: type, name: str, tooltip: str, *value: object, **options: object) -> w.Widget:

@@ -125,6 +125,8 @@ REFUSED = [
     (["detect", "--key", KEY, "--text", TEXT, "--level", "0"], "--level: expected a number between 0 and 1"),
     (["detect", "--key", KEY, "--text", TEXT, "--level", "nan"], "--level: expected a number between 0 and 1"),
     (["detect", "--key", KEY, "--text", TEXT, "--share", "nan"], "--share: expected 0 < share < 1"),
+    (["detect", "--key", KEY, "--text", TEXT, "--share", "0.2"], "--share: expected --stream or --given too"),
+    (["detect", "--key", KEY, "--text", TEXT, "--codebook", "9", "--level", "0.01"], "--level: expected it without --codebook"),
     (["detect", "--key", KEY, "--text", TEXT, "--level=--"], "--level: expected a value"),
     (["detect", "--key", KEY, "--text", TEXT, "--codebook=--"], "--codebook: expected a value"),
     (["detect", "--key", KEY, "--text", TEXT, "--codebook", "9" * 5000], "a number of 5,000 digits"),

@@ -1,5 +1,7 @@
 """Which watermarks there are, and what is said of those that cannot be."""
 
+from fractions import Fraction
+
 import pytest
 import tiny_models
 import torch
@@ -35,6 +37,32 @@ def test_rank_dropped_must_be_a_whole_number(rank):
 def test_rank_dropped_must_leave_something(model, rank):
     with pytest.raises(InvalidWatermarkError, match=rf"rank_dropped = {rank} leaves nothing of {W}: expected less than min\(32, 48\) = 32"):
         Watermark(W, 0.05, rank).on(model)
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_a_fraction_is_a_number_too(model, key):
+    wm = Watermark(W, Fraction(1, 10))
+    assert wm == Watermark(W, 0.1)
+    with perturb.watermarked(model, wm, key):
+        pass
+
+
+def test_where_a_parameter_was_exchanged_the_watermark_is_placed_anew(model, key):
+    """As by load_state_dict(assign=True). Else the noise would go into a matrix that the model has no longer, and nothing would be marked."""
+    placed, ids = Watermark(W, 0.1).on(model), torch.tensor([[3, 4, 5]])
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    before = model(ids).logits
+    with perturb.watermarked(model, placed, key):
+        assert not torch.equal(model(ids).logits, before)
+    assert torch.equal(model(ids).logits, before)
+
+
+@pytest.mark.parametrize("xi", [torch.tensor(0.1), torch.ones(1, 1), torch.ones(3, 2)])
+@pytest.mark.usefixtures("wrong_types")
+def test_a_noise_of_another_shape_is_refused(model, xi):
+    complaint = r"xi: expected a noise of .*'s shape, \(32, 48\), got"
+    with pytest.raises(InvalidWatermarkError, match=complaint), perturb.moved(model, Watermark(W, 0.1), xi):
+        pass
 
 
 def test_placed_on_a_model_it_is_itself_there_and_placed_anew_on_another(model):

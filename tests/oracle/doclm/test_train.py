@@ -1,6 +1,7 @@
 """Bits per character against a loop over single tokens, and Muon against the singular value decomposition."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,14 @@ def test_a_uniform_model_pays_the_logarithm_of_its_vocabulary():
     model = train.new_model(RECIPE, TOKENIZER.eos_token_id)
     torch.nn.init.zeros_(model.model.embed_tokens.weight)
     assert train.bits_per_character(model, TOKENIZER, [sentence(0, 50)])["nats_per_token"] == pytest.approx(math.log(len(TOKENIZER)), rel=1e-5)
+
+
+@pytest.mark.parametrize("context", [2, 3, 9, 15, 16])
+def test_every_token_counts_once_whatever_the_context(context):
+    model = train.new_model(replace(RECIPE, context=context), TOKENIZER.eos_token_id)
+    torch.nn.init.zeros_(model.model.embed_tokens.weight)
+    found = train.bits_per_character(model, TOKENIZER, [sentence(0, 50)])
+    assert found["nats_per_token"] == pytest.approx(math.log(len(TOKENIZER)), rel=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 8), (3, 6, 20), (2, 20, 6), (1, 1, 5)])

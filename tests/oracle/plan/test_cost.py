@@ -20,6 +20,7 @@ from gaussmark_lib.plan.steps import Setting
 
 CLOSE = 0.25
 WHAT = ["scored, last block", "scored, first block", "scored, 6 keys", "written", "drawn, top-p", "6 cells", "read", "compared"]
+WHAT += ["scored, head", "scored, soft cap", "read, soft cap", "scored, eager", "scored, eager, first", "read, eager", "written, eager"]
 KEYS = [perturb.Key.from_seed(i) for i in range(3)]
 WEIGHTS = ["model.layers.1.mlp.down_proj.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"]
 
@@ -145,7 +146,7 @@ def memory() -> dict[str, tuple[float, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [*WHAT, "scored, head", "scored, soft cap", "read, soft cap"])
+@pytest.mark.parametrize("what", WHAT)
 def test_memory(memory, what):
     predicted, measured = memory[what]
     assert predicted == pytest.approx(measured, rel=CLOSE)

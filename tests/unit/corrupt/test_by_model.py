@@ -24,6 +24,25 @@ RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 20, 31, 7)
 TEXT = "The first sentence. Is this the second one?  Yes!\n\nAnother paragraph (in 3.5 words). And its end"
 
 
+def test_texts_that_fit_alone_fit_together(model):
+    """A long prompt with a short text, beside a short prompt with a long one: neither may be as long as both longest ones."""
+    context = model.config.max_position_embeddings
+    prompts = tiny_models.random_ids(np.random.default_rng(3), context - 10, 10, 10)
+    texts = tiny_models.random_ids(np.random.default_rng(4), 10, context - 20, 10)
+    together = corrupt.resample(model, prompts, texts, 0.5, seed=1)
+    assert list(map(len, together)) == list(map(len, texts))
+    assert together[0] == corrupt.resample(model, prompts[:1], texts[:1], 0.5, seed=1)[0]
+    with pytest.raises(InvalidTextError, match="text 1: expected at most"):
+        corrupt.resample(model, [[], prompts[0]], [[5], texts[0] + [5]], 0.5)
+
+
+def test_its_random_numbers_wrote_no_text():
+    from gaussmark_lib.generate import uniform
+
+    own = uniform(3 + by_model._FRESH, 1, 5)
+    assert not any(np.array_equal(own, uniform(3, 1, 5, first=row)) for row in range(300))
+
+
 @given(n=st.integers(1, 60), fraction=st.floats(0, 1), span=st.integers(1, 12), seed=st.integers(0, 999))
 def test_spans_cover_exactly_the_fraction(n, fraction, span, seed):
     places = by_model.spans(n, fraction, span, corrupt.generator(seed))

@@ -155,6 +155,11 @@ def test_truncating_and_splicing():
     assert corrupt.splice([5], [], corrupt.generator(0)) == [5]
 
 
+def test_without_a_prompt_an_edit_at_the_start_is_one_of_the_response():
+    rng = corrupt.generator(0)
+    assert corrupt.of_whole([], [5, 6, 7], lambda ids, rng: corrupt.delete(ids, 1 / 3, rng, at="start"), rng) == ([], [6, 7])
+
+
 def test_wrong_prompts_are_the_other_texts():
     prompts = [[1], [2], [3]]
     assert corrupt.wrong_prompts(prompts) == [[2], [3], [1]]

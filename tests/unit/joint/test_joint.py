@@ -10,6 +10,7 @@ import tiny_models
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from scipy.stats import norm
 
 from gaussmark_lib import joint, score
 from gaussmark_lib.errors import InvalidTextError, PerturbedModelError, StateError, StatisticsError
@@ -40,7 +41,7 @@ def test_the_same_text_twice_is_one_text(model, wm):
 def test_a_light_edit_inherits_the_verdict_and_another_text_does_not(model, wm):
     first, light, lighter = Y[0], edited(Y[0], 20), edited(edited(Y[0], 20), 13)
     table = joint.sequence(model, [X[0]] * 4, [first, light, lighter, Y[1]], wm, KEYS[:1])
-    assert table["repeats"].tolist() == [-1, 0, 1, -1], "a chain of light edits is one cluster"
+    assert table["repeats"].tolist() == [-1, 0, 0, -1], "what repeats a text is none that others repeat"
     assert table["p_given"].nunique() == 2
     assert (table["residual"] > 0.01).all()
     assert table["innovation"].nunique() == 4, "what is new in them stays to be seen"
@@ -66,11 +67,41 @@ def test_a_reference_text_sent_in_is_nothing_new_and_has_no_verdict_to_give(mode
     assert table[["residual", "p_given", "repeats", "log_e"]].to_numpy().tolist() == [[0.0, 1.0, -1.0, 0.0]]
 
 
+def test_a_longer_text_that_ends_in_another_one_is_a_new_text(model, wm):
+    """A human draft with as much again of a machine's: and no chain of such texts gives the machine's own the verdict of the draft."""
+    human, machine = Y[0][:20], Y[1]
+    texts = [human, human + machine[:20], human[12:] + machine, machine]
+    table = joint.sequence(model, [X[0]] * 4, texts, wm, KEYS[:1])
+    assert table["repeats"].tolist()[:2] == [-1, -1]
+    assert table["repeats"][3] != 0
+    assert (table["p_given"] == norm.sf(table["innovation"]))[table["repeats"] == -1].all()
+
+
+def test_a_key_twice_is_refused(model, wm):
+    """Its evidence would be counted twice, and two keys of one id share it."""
+    with pytest.raises(StateError, match="keys of different ids"):
+        joint.sequence(model, X[:1], Y[:1], wm, [KEYS[0], KEYS[0]])
+
+
+@pytest.mark.parametrize("part", [{"notes": ["a"]}, {"notes": {1: "x"}}, {"notes": {"a": (1, 2)}}, {"budget": 1e9}, {"log_e": {"k": float("inf")}}])
+def test_what_could_not_be_read_again_is_not_written_over_what_can(model, wm, tmp_path, part):
+    state = joint.State()
+    joint.sequence(model, X[:1], Y[:1], wm, KEYS, state=state)
+    state.save(tmp_path / "state")
+    for name, value in part.items():
+        setattr(state, name, value)
+    with pytest.raises(StateError, match=f"^{next(iter(part))}: expected"):
+        state.save(tmp_path / "state")
+    assert joint.State.load(tmp_path / "state").n_texts == 1
+
+
 @pytest.mark.parametrize(("every", "near"), [(30, True), (12, True), (4, False)])
-def test_near_is_half_of_the_runs(every, near):
-    said = repeats.Said()
-    said.add(7, repeats.runs(Y[0] * 4))
-    assert (said.nearest(repeats.runs(edited(Y[0] * 4, every))) == 7) == near
+def test_near_is_two_thirds_of_the_runs_of_the_longer_text(every, near):
+    said, [text] = repeats.Said(), tiny_models.random_ids(np.random.default_rng(5), 120)
+    said.add(7, repeats.runs(text))
+    assert (said.nearest(repeats.runs(edited(text, every))) == 7) == near
+    more = text + tiny_models.random_ids(np.random.default_rng(6), 480 // every)[0]
+    assert (said.nearest(repeats.runs(more)) == 7) == near
 
 
 def test_short_texts_have_runs_too():
@@ -305,5 +336,10 @@ def test_negative_covariances_are_for_e_values_alone():
 
 def test_a_matrix_that_is_no_covariance_is_refused():
     with pytest.raises(StatisticsError, match="eigenvalue"):
-        joint.family([1.0, 2.0], [[1.0, 2.0], [2.0, 1.0]])
+        joint.family([1.0, 2.0, 3.0], [[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
+    for K in ([[1.0, 2.0], [2.0, 1.0]], [[0.01, 0.0], [0.0, 0.01]]):
+        with pytest.raises(StatisticsError, match=r"K: expected the 2 × 2 matrix that joint\.gram gives"):
+            joint.family([1.0, 2.0], K)
+        with pytest.raises(StatisticsError, match=r"K: expected the 2 × 2 matrix that joint\.gram gives"):
+            joint.discoveries([1.0, 2.0], [1.0, 1.0], 1.0, K=K)
     assert joint.family([9.0, -9.0], [[1.0, 1.0], [1.0, 1.0]], n=99).tolist() == [0.01, 1.0]

@@ -5,11 +5,25 @@ import json
 import pytest
 import tiny_models
 import torch
-from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, MixtralConfig, Qwen2MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    CohereConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MixtralConfig,
+    OPTConfig,
+    Qwen2MoeConfig,
+)
 
 from gaussmark_lib import likelihood, models
 from gaussmark_lib.errors import InvalidModelError
-from gaussmark_lib.plan import shapes
+from gaussmark_lib.plan import device, shapes, words
+from gaussmark_lib.plan.estimate import Plan
+from gaussmark_lib.plan.steps import Setting
 
 PUBLISHED = {  # hub id → parameters
     "meta-llama/Llama-3.1-8B": 8_030_261_248,
@@ -93,6 +107,28 @@ CHANGED = [Gemma2Config(**SIZES, head_dim=8), GraniteConfig(**SIZES, logits_scal
 def test_what_is_done_to_logits_after_the_head_is_known(config):
     model = AutoModelForCausalLM.from_config(config)
     assert shapes.read(config.to_dict()).ends_in_its_head == likelihood.ends_in_its_head(model)
+
+
+FUSED = [LlamaConfig(**SIZES), Gemma3TextConfig(**SIZES, head_dim=8)]
+EAGER = [Gemma2Config(**SIZES, head_dim=8), GptOssConfig(**SIZES, head_dim=8, num_local_experts=4), BloomConfig(32, 32, n_layer=2, n_head=4)]
+
+
+@pytest.mark.parametrize("config", [*FUSED, *EAGER], ids=lambda config: config.model_type)
+def test_attention_without_a_fused_kernel_holds_its_scores(config):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert shapes.read(config.to_dict()).pair == (4 if model.config._attn_implementation == "eager" else 0)
+
+
+def test_a_kind_whose_names_are_not_known_says_so():
+    config = OPTConfig(97, 32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    shape = shapes.read(config.to_dict())
+    assert not shape.named
+    assert shape.weight(None).name not in dict(model.named_parameters())
+    assert "the plan does not know this model's own" in words._model(Plan("", Setting(shape, shape.weight(None)), device.of("cpu"), (), (), ()))[0]
+    assert all(shapes.of(name).named for name in ["doclm", *PUBLISHED])
 
 
 def test_all_experts_that_a_token_passes_are_at_work_at_once():

@@ -181,7 +181,59 @@ def test_the_environment_describes_it(monkeypatch):
     assert (made.name, made.timeout, made.key) == ("m at judge.example", 3.0, KEY)
 
 
-@pytest.mark.parametrize("url", ["judge.example/v1", "ftp://judge.example", "http://"])
+@pytest.mark.parametrize("key", ["sk-äöü", "sk-a\nb"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key):
+    with pytest.raises(JudgeError, match="printable ASCII") as refused:
+        judge.EndpointJudge("http://judge.example", "m", key)
+    assert key not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("timeout", -1), ("timeout", "a"), ("retries", None), ("retries", -1), ("concurrent", 0), ("give_up", 0)]
+)
+@pytest.mark.usefixtures("wrong_types")
+def test_settings_out_of_range_are_named(name, value):
+    with pytest.raises(JudgeError, match=f"^{name}: expected"):
+        judge.EndpointJudge("http://judge.example", "m", KEY, **{name: value})
+
+
+def test_the_key_is_taken_out_before_an_answer_is_cut_or_quoted():
+    """So that no half of it is left, and nothing that quoting changes."""
+    for key in (KEY, "sk-a'b\\c"):
+        for reply in ((200, {}, "x" * 60 + key), "x" * 40 + key):
+            with ChatServer(lambda *_, reply=reply: reply).running() as server:
+                [answer] = judge.EndpointJudge(server.url, "m", key, retries=0).ask(QUESTIONS[:1])
+            assert not any(key[:n] in answer.error or repr(key[:n])[1:-1] in answer.error for n in range(5, len(key) + 1))
+
+
+def test_half_a_character_in_a_question_is_its_own_failure():
+    answers, _ = ask(good_wins, [Question("p", "good \ud800", "bad"), QUESTIONS[0]], retries=0)
+    assert "UnicodeEncodeError" in answers[0].error
+    assert answers[1].preference == 1.0
+
+
+def test_an_answer_without_its_number_of_tokens_counts():
+    usage = '{"choices": [{"message": {"content": "A"}}], "usage": {"prompt_tokens": null, "completion_tokens": 1.0}}'
+    answers, _ = ask(lambda *_: (200, {}, usage), QUESTIONS[:1])
+    assert (answers[0].preference, answers[0].tokens_in, answers[0].tokens_out) == (1.0, 0, 1)
+
+
+def test_a_damaged_answer_in_the_cache_is_asked_again_and_another_table_is_refused(tmp_path):
+    ask(good_wins, cache=tmp_path / "c.sqlite")
+    for change in ("UPDATE answers SET preference = 'junk'", "DROP TABLE answers; CREATE TABLE answers (digest TEXT)"):
+        with sqlite3.connect(tmp_path / "c.sqlite") as db:
+            db.executescript(change)
+        db.close()
+        if "junk" in change:
+            answers, server = ask(good_wins, cache=tmp_path / "c.sqlite")
+            assert [answer.preference for answer in answers] == [1.0] * 3
+            assert len(server.requests) == 3
+        else:
+            with pytest.raises(JudgeError, match="expected an SQLite file of its own"):
+                ask(good_wins, cache=tmp_path / "c.sqlite")
+
+
+@pytest.mark.parametrize("url", ["judge.example/v1", "ftp://judge.example", "http://", "http://[bad/v1", "http://judge.example:abc"])
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(JudgeError, match="http"):
         judge.EndpointJudge(url, "m", KEY)

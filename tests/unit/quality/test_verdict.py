@@ -42,6 +42,13 @@ def test_a_metric_without_a_margin_needs_a_number_of_items():
     assert sentence(mmd, found(0.1, math.nan, 0.001, n=256)).startswith("told apart")
 
 
+def test_items_that_all_change_alike_leave_no_interval():
+    changed = stats.paired([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
+    assert math.isnan(changed.change.low)
+    assert sentence(LOSS, changed) == "n = 3 is too small for a claim: all items changed alike, which leaves no interval"
+    assert outcome(LOSS, changed) == OPEN
+
+
 def test_equal_items_are_called_equal_and_none_are_no_claim():
     assert sentence(LOSS, found(0.0, 0.0, 1.0, n_equal=100)) == "equal on every one of 100 items"
     assert sentence(LOSS, found(0.0, 0.0, 1.0, n_equal=99)).startswith("indistinguishable")

@@ -2,7 +2,9 @@
 
 import errno
 import json
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import tiny_lm
 import torch
@@ -77,6 +79,28 @@ def test_whatever_a_text_depends_on_is_part_of_its_name(ask, tmp_path, model, mo
     cache._code.cache_clear()
     ask()
     assert kept(tmp_path) == 13
+
+
+def test_the_tokens_that_end_a_text_are_part_of_its_name(ask, model, tmp_path):
+    whole = ask(until_end=True)
+    model.generation_config.eos_token_id = [whole[0][2]]
+    assert ask(until_end=True) == MARKED.generate(model, PROMPTS, 6, until_end=True) != whole
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_numbers_of_numpy_and_texts_from_an_iterator_are_asked_as_any_other(ask, tmp_path):
+    expected = ask(temperature=0.5)
+    assert ask(prompts=iter(PROMPTS), n_tokens=np.int64(6), seed=np.int64(0), temperature=np.float32(0.5)) == expected
+    assert kept(tmp_path) == 1
+
+
+def test_texts_of_a_scheme_outside_the_library_are_written_each_time(ask, tmp_path):
+    @dataclass(frozen=True)
+    class Own(GaussMark):
+        pass
+
+    assert ask(Own(WM, KEY)) == MARKED.generate(tiny_lm.build().model, PROMPTS, 6)
+    assert not (tmp_path / "written").exists()
 
 
 def test_nothing_is_kept_of_what_fails_and_no_secret_of_what_does_not(ask, model, tmp_path):

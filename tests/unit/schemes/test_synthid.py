@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tiny_models
+import torch
 from scipy import stats
 
 from gaussmark_lib import generate
@@ -36,6 +37,59 @@ def test_p_is_the_exact_tail_and_repetition_counts_once(model):
     expected = stats.binomtest(int(once["ones"][0]), int(once["n_bits"][0]), 0.5, alternative="greater").pvalue
     assert once["p_value"][0] == pytest.approx(expected)
     assert repeated["n_bits"][0] == SCHEME.depth  # one context
+
+
+def places_by_hand(scheme: SynthID, model, response: list[int]) -> dict[int, int]:
+    """The place in the table of each bit that counts, and the bit: the hash in Python's integers, and each context at its first time."""
+    processor, found, seen = scheme.processor(model), {}, set()
+    for t in range(4, len(response)):
+        if tuple(response[t - 4 : t]) in seen:
+            continue
+        seen.add(tuple(response[t - 4 : t]))
+        for key in processor.keys.tolist():
+            state = 1
+            for token in [*response[t - 4 : t + 1], key]:
+                state = ((state + token) * 6364136223846793005 + 1) % 2**64
+            found[state % 2**20] = int(processor.sampling_table[state % 2**20])
+    return found
+
+
+def test_bits_in_one_place_are_one_bit(model):
+    """In a text of repeated contexts, and in one with five tokens that share a hash with five others, which anybody can find without the key."""
+    rng, by_hash = np.random.default_rng(2), {}
+    while not isinstance(by_hash.get("twins"), list):
+        gram = rng.integers(97, size=5).tolist()
+        state = 1
+        for token in gram:
+            state = (state + token) * 6364136223846793005 + 1
+        other = by_hash.setdefault(state % 2**20, gram)
+        if other[:4] != gram[:4]:
+            by_hash["twins"] = other + gram
+    for response in (rng.integers(97, size=1100).tolist() * 2, by_hash["twins"]):
+        places = places_by_hand(SCHEME, model, response)
+        table = SCHEME.score(model, [[]], [response])
+        assert (table["n_bits"][0], table["ones"][0]) == (len(places), sum(places.values()))
+    assert len(places) == (6 - 1) * SCHEME.depth
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.5}, {"top_p": 0.5}, {"temperature": 2.0, "top_p": 0.9}], ids=str)
+def test_over_keys_a_text_has_the_distribution_that_is_sampled_from(model, sampling):
+    """Temperature and top-p come first, as in transformers: whatever they leave is what the tournament keeps, over keys."""
+    prompt = [3, 4, 5]
+    p = generate.probabilities(model(torch.tensor([prompt])).logits[:, -1].detach() * 3, sampling.get("top_p", 1.0), sampling.get("temperature", 1.0))
+    with torch.no_grad():
+        model.lm_head.weight.mul_(3)  # far from uniform
+    p = (p / p.sum()).numpy()[0]
+    drawn = np.array([SynthID(Key.from_seed(seed), depth=8).generate(model, [prompt] * 4, 1, seed=seed, **sampling) for seed in range(400)])[..., 0]
+    assert (p[drawn] > 0).all(), "nothing outside the nucleus"
+    assert (p == 0).any() == bool(sampling.get("top_p", 1) < 1)
+    for token in np.argsort(-p)[:3]:
+        share = (drawn == token).mean(1)  # of a key, whose four texts are alike
+        assert abs(share.mean() - p[token]) < 4 * max(share.std(), 0.02) / 20
+
+
+def test_at_temperature_0_it_changes_nothing(model):
+    assert SCHEME.generate(model, PROMPTS[:1], 8, temperature=0) == generate.sample(model, PROMPTS[:1], 8, temperature=0)
 
 
 def test_the_level_over_keys(model):

@@ -99,6 +99,12 @@ def test_the_tests_of_part_of_a_text_are_those_of_the_shorter_text(model, wm, ke
     pd.testing.assert_frame_equal(part, short, rtol=1e-4)
 
 
+def test_tokens_that_are_all_certain_say_nothing():
+    certain = pd.DataFrame({"text": 0, "position": range(3), "gamma": -np.inf, "grad_norm": 0.0})
+    row = token_keys.from_gammas(certain).iloc[0]
+    assert (row["psi"], row["p_psi"], row["log10_p_psi"], row["hits"], row["p_hits"]) == (-np.inf, 1.0, 0.0, 0, 1.0)
+
+
 def test_as_a_scheme(model, key):
     tests = [schemes.TokenKeys(Watermark(W, 0.3), key, test=test) for test in ("hits", "sum")]
     responses = tests[0].generate(model, [[1, 2]], 6)

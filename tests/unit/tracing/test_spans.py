@@ -7,7 +7,7 @@ import torch
 
 from gaussmark_lib import tracing
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, PerturbedModelError
-from gaussmark_lib.perturb import watermarked
+from gaussmark_lib.perturb import Key, watermarked
 from gaussmark_lib.tracing import spans as scan
 
 PROMPTS, RESPONSES = ([*tiny_models.random_ids(np.random.default_rng(0), *lengths)] for lengths in ((3, 1), (12, 20)))
@@ -48,6 +48,28 @@ def test_what_cannot_be_scanned(model, wm, key, options, complaint):
         tracing.scan(model, PROMPTS, RESPONSES, wm, **{"keys": [key]} | options)
 
 
+def test_a_gradient_that_is_not_finite_is_named(model, wm, key):
+    with torch.no_grad():
+        model.model.embed_tokens.weight[7] = float("nan")
+    with pytest.raises(DegenerateScoreError, match="text 0: expected a gradient that is finite"):
+        tracing.scan(model, [[1, 2]], [[7] * 20], wm, [key], block=5)
+
+
+def test_a_keys_p_does_not_depend_on_the_keys_beside_it(model, wm, key):
+    other = Key.from_seed(8)
+    both, alone = (tracing.scan(model, [[1, 2]], [list(range(3, 33))], wm, keys, block=5) for keys in ([key, other], [other]))
+    assert both.iloc[1].drop("text").tolist() == alone.iloc[0].drop("text").tolist()
+
+
+def test_far_beyond_float64_p_is_0():
+    assert scan.maximum_p(50.0, np.eye(2), np.random.default_rng(0), 10) == 0
+
+
+def test_sums_over_many_numbers_are_in_float64():
+    G = torch.full((2, 1 << 24), 1e-3) * torch.tensor([[1.0], [2.0]])
+    np.testing.assert_allclose(scan.inner(G, G), (1 << 24) * 1e-6 * np.array([[1, 2], [2, 4]]), rtol=1e-6)
+
+
 def test_a_watermarked_model_is_refused(model, wm, key):
     with watermarked(model, wm, key), pytest.raises(PerturbedModelError):
         tracing.scan(model, PROMPTS, RESPONSES, wm, [key], block=4)
@@ -61,4 +83,4 @@ def test_blocks_without_a_gradient_have_no_psi(model, wm, key):
     assert len(kept) == 5
     assert np.linalg.norm(A, axis=1) == pytest.approx(1)
     with pytest.raises(DegenerateScoreError, match="not zero in some span"):
-        list(scan._rows(0, torch.zeros(2, 3), scan.intervals(2), [1, 2], wm.on(model), [key], np.random.default_rng(0), 1))
+        list(scan._rows(0, torch.zeros(2, 3), scan.intervals(2), [1, 2], wm.on(model), [key], 0, 1))
