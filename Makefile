@@ -77,7 +77,10 @@ lint: $(STAMP) ## check format and style of .py and .ipynb files
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
+# A hidden folder's name ends in the process that writes it and six digits: what a running one writes stays.
 clean: ## remove caches and what interrupted or failed runs left; records, data and .venv stay
-	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info papermill_runs/.tour-* papermill_runs/.sweep-* papermill_runs/*/.*.partial-* papermill_runs/*/.*.old-* papermill_runs/*/*.failed
+	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info papermill_runs/*/*.failed
+	@for left in papermill_runs/.*.partial-* papermill_runs/.*.old-* papermill_runs/*/.*.partial-* papermill_runs/*/.*.old-*; do \
+		process=$${left%-*}; kill -0 "$${process##*-}" 2>/dev/null || rm -rf "$$left"; done
 	@test -z '$(PYTHON)' || $(PYTHON) gaussmark_lib/runs/sockets.py
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

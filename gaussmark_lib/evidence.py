@@ -1,6 +1,6 @@
 """Which tokens are evidence for a key: ψ as a sum of one number per token.
 
-    e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),   G = Σ_t ∇_θ log p_θ(v_t | x, v_<t),   Σ_t e_t = ψ exactly
+    e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),   G = Σ_t ∇_θ log p_θ(v_t | x, v_<t),   Σ_t e_t = ψ
 
 The inner product is the derivative of one token's log-probability along ξ: how fast the token would become likelier if the watermark were
 turned up from zero. With J the derivatives of all T log-probabilities by θ, these are Jξ, and a backward pass gives vJ for any v. So *two* give all
@@ -27,7 +27,8 @@ COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
 
 def per_token(model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, wm: perturb.Watermark, key: perturb.Key) -> pd.DataFrame:
-    """The evidence of each response token for a key; its sum is the ψ of :func:`score.score`, whose arguments and errors these are.
+    """The evidence of each response token for a key; its sum is the ψ of :func:`score.score`, whose arguments and errors these are, but for
+    rounding in the model's dtype: 5e-6 in float32, up to .03 in bfloat16.
 
     Returns:
         One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units of ψ), ``log_p`` (nats).

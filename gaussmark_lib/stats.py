@@ -82,7 +82,7 @@ def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
 
 def levels(psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confidence: float = 0.95) -> pd.DataFrame:
     """Realised level at each nominal level: one row each with ``level, value, low, high, n`` and ``holds`` (nominal inside the interval)."""
-    realised = pd.DataFrame([{"level": level} | tpr(psi, level, confidence).row() for level in checks.numbers(at, "at").ravel()])
+    realised = pd.DataFrame([{"level": level} | tpr(psi, level, confidence).row() for level in checks.numbers(np.atleast_1d(at), "at")])
     return realised.assign(holds=realised["level"].between(realised["low"], realised["high"]))
 
 
@@ -247,4 +247,4 @@ def predicted_price(psi: float, n_tokens: int) -> float:
     0.0225
     """
     [psi] = checks.numbers([psi], "psi")
-    return psi**2 / (2 * checks.positive(n_tokens, "n_tokens"))
+    return float(psi**2 / (2 * checks.positive(n_tokens, "n_tokens")))

@@ -63,8 +63,8 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
 
 
 def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """:func:`beginnings` as the model wants to be asked: with its start token, in its chat template."""
-    return [lm.prompt(lm.decode(ids)) for ids in beginnings(lm, kind, n, n_tokens)]
+    """:func:`beginnings` as the model wants to be asked: with its start token, in its chat template. A character that the cut broke is left out."""
+    return [lm.prompt(lm.decode(ids).rstrip("\ufffd")) for ids in beginnings(lm, kind, n, n_tokens)]
 
 
 def beginnings(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:

@@ -525,7 +525,7 @@ _REASONS: dict[str, dict[str, str]] = {
         "perturb": "in_parts isotropic rounded",
         "rank_reduce": "norm project_out",
         "score": "checked_noises failure finite fitting in_blocks rows table",
-        "tokens": "by_text check_fits pad",
+        "tokens": "by_text check_fits config context pad",
         "token_level.gradients": "each factors is_local",
         "token_level.keys": "noise per_token_by_owner",
         "token_level.quantile_test": "quantiles_near",

@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except GaussMarkError as error:
         _say(in_a_shell(error, getattr(arguments, "model", None)))
-        return REFUSED
+        return FAILED if getattr(arguments, "begun", False) else REFUSED
     except OSError as error:
         _say(in_a_shell(error))
         if sys.stdout is sys.__stdout__:

@@ -116,7 +116,7 @@ def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: 
                 else:
                     progress.clear()  # the answers are not to stand behind the bar
                     answers.printed(found, as_json=arguments.json, alone=not many)
-                failed, n = failed + len(bad), n + len(found)
+                failed, n, arguments.begun = failed + len(bad), n + len(found), True
                 progress.update(len(found))
     if not n + before:
         raise GaussMarkError(f"expected at least one text to test, got none in {', '.join(map(inputs.spoken, arguments.texts))}")

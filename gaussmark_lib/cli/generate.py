@@ -125,7 +125,7 @@ def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, ke
             else:
                 bar.clear()  # the texts are not to stand behind the bar
                 _print(rows, as_json=arguments.json, alone=not many)
-            failed, n = failed + len(bad), n + len(rows)
+            failed, n, arguments.begun = failed + len(bad), n + len(rows), True
     if many or failed_before:
         earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
         print(f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} written, {failed:,} could not be{earlier}", file=sys.stderr)

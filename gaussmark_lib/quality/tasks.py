@@ -99,13 +99,13 @@ def minimal_pairs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
 
 
 def _end(text: str, n: int) -> str:
-    """At most the last n characters, from the start of a word."""
-    return text if len(text) <= n else text[-n:].partition(" ")[2]
+    """At most the last n characters, from the start of a word where one starts there."""
+    return text if len(text) <= n else text[-n:].partition(" ")[2] or text[-n:]
 
 
 def _opening(text: str, n: int) -> str:
-    """At most the first n characters, to the end of a word."""
-    return text if len(text) <= n else text[: n + 1].rpartition(" ")[0]
+    """At most the first n characters, to the end of a word where one ends there."""
+    return text if len(text) <= n else text[: n + 1].rpartition(" ")[0] or text[:n]
 
 
 def _task(name: str, items: list[dict], n: int, kind: str, metric: str, **texts: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def write_single(stops: "list[Stop]", folder: Path, file: Path) -> None:
     try:
         file.write_text(_page(stops, sources, single=True), encoding="utf-8")
     except OSError as error:
-        raise GaussMarkError(f"{file} could not be written: {error.strerror}") from None
+        raise GaussMarkError(f"{file} could not be written: {error.strerror}; the page is in {folder / 'index.html'}") from None
 
 
 def writable(file: Path) -> Path:

@@ -100,7 +100,7 @@ def _rows(
     seed: int,
     n_draws: int,
 ) -> Iterator[dict]:
-    K = inner(G, G)
+    K = _inner(G, G)
     if not np.isfinite(K).all():
         raise DegenerateScoreError(f"text {text}: expected a gradient that is finite, got NaN or infinite numbers; score it in a wider dtype")
     A, spans = loadings(K, spans)
@@ -117,10 +117,10 @@ def _rows(
 def inner_products(G: Float[Tensor, "blocks d"], wm: PlacedWatermark, key: Key) -> Float[np.ndarray, " blocks"]:
     """⟨ξ, G_b⟩/σ of each block, float64."""
     [xi] = perturb.noises(wm.model, wm, [key])
-    return inner(G, xi.flatten()[None])[:, 0] / wm.sigma
+    return _inner(G, xi.flatten()[None])[:, 0] / wm.sigma
 
 
-def inner(G: Float[Tensor, "blocks d"], others: Float[Tensor, "n d"]) -> Float[np.ndarray, "blocks n"]:
+def _inner(G: Float[Tensor, "blocks d"], others: Float[Tensor, "n d"]) -> Float[np.ndarray, "blocks n"]:
     """All inner products, in float64, some columns at a time: a float32 sum over 58.7 million numbers is 0.9% too small."""
     parts = (part.double() @ other.to(part).double().T for part, other in zip(G.split(WIDTH, 1), others.split(WIDTH, 1), strict=True))
     return sum(parts).cpu().numpy()

@@ -198,3 +198,15 @@ def test_prompts_are_beginnings_of_the_wanted_length_as_the_model_wants_to_be_as
     assert [lm.tokenizer.decode(ids) for ids in texts.beginnings(lm, path, 2, 5)] == ["Retur", "A lis"], "people wrote no template"
     with pytest.raises(CorpusError, match="expected 3 texts of at least 5 tokens, found 2"):
         texts.prompts(lm, path, 3, 5)
+
+
+def test_a_prompt_ends_in_a_whole_character(tmp_path):
+    """Tokens of bytes: the cut may fall into a letter."""
+    from gaussmark_lib import models
+
+    lm, path = models.load(), tmp_path / "texts.jsonl"
+    path.write_text(json.dumps({"text": "Größe, Länge, Weite und Höhe. 東京は日本の首都です。" * 3}))
+    for n in range(4, 40):
+        [prompt] = texts.prompts(lm, path, 1, n)
+        assert "\ufffd" not in lm.decode(prompt)
+        assert len(prompt) <= n + 1

@@ -24,7 +24,7 @@ class Words:
     __class__ = PreTrainedTokenizerBase
 
     @staticmethod
-    def encode(text: str, add_special_tokens: bool = False) -> list[int]:
+    def encode(text: str, add_special_tokens: bool = False, split_special_tokens: bool = False) -> list[int]:
         return [ord(c) % tiny_models.VOCAB for c in text]
 
 

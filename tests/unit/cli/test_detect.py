@@ -262,6 +262,22 @@ def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, caps
     assert Key.load(keys[0]).secret.hex() not in out.read_text()
 
 
+def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(keys, tmp_path, capsys, monkeypatch):
+    calls, whole, at = [], scoring.Scoring.__call__, []
+
+    def fails_later(self, batch):
+        calls.append(batch)
+        if len(calls) == at[-1]:
+            raise GaussMarkError("no more")
+        return whole(self, batch)
+
+    monkeypatch.setattr(scoring.Scoring, "__call__", fails_later)
+    for place, code in ((1, cli.REFUSED), (2, cli.FAILED)):
+        at.append(place)
+        calls.clear()
+        assert detect(capsys, "--key", keys[0], lines(tmp_path / "texts.jsonl", TEXTS), "--batch", "2")[0] == code
+
+
 def test_a_full_memory_is_said_once(keys, tmp_path, capsys):
     joint.State(budget=0).save(tmp_path / "state")
     words = ["--key", keys[0], *(word for text in TEXTS[:2] for word in ("--text", text)), "--batch", "1"]

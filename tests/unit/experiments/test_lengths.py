@@ -33,5 +33,5 @@ def test_no_text_is_longer_than_the_context(lm, monkeypatch):
     assert lengths.available(lm, "docs", 4, 200) == 50
     assert lengths.room(lm, [[1] * 20, [1] * 8], 200) == 30
     assert lengths.room(lm, [[1] * 20], 10) == 10
-    monkeypatch.setattr(lengths, "context", lambda lm: None)
+    monkeypatch.setattr(lengths.tokens, "context", lambda model: None)
     assert lengths.room(lm, [[1] * 20], 200) == 200

@@ -110,7 +110,11 @@ def test_what_is_done_to_logits_after_the_head_is_known(config):
 
 
 FUSED = [LlamaConfig(**SIZES), Gemma3TextConfig(**SIZES, head_dim=8)]
-EAGER = [Gemma2Config(**SIZES, head_dim=8), GptOssConfig(**SIZES, head_dim=8, num_local_experts=4), BloomConfig(32, 32, n_layer=2, n_head=4)]
+EAGER = [
+    Gemma2Config(**SIZES, head_dim=8),
+    GptOssConfig(**SIZES, head_dim=8, num_local_experts=4),
+    BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4),
+]
 
 
 @pytest.mark.parametrize("config", [*FUSED, *EAGER], ids=lambda config: config.model_type)
@@ -121,7 +125,7 @@ def test_attention_without_a_fused_kernel_holds_its_scores(config):
 
 
 def test_a_kind_whose_names_are_not_known_says_so():
-    config = OPTConfig(97, 32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64)
+    config = OPTConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     shape = shapes.read(config.to_dict())

@@ -24,6 +24,15 @@ def test_the_right_paragraph_follows_and_the_others_come_from_other_sources():
             assert (row["source"] in choice) == (i == item["answer"])
 
 
+def test_text_without_spaces_is_cut_anywhere():
+    """Else a choice, even the right one, is empty."""
+    text = "東京は日本の首都です" * 30
+    rows = [{"text": f"{name}{text}\n\n{text}{name}{text}", "source": name} for name in "abcde"]
+    items = tasks.next_paragraphs([row | {"text": row["text"].replace("\n\n", f"\n\n{row['source']}")} for row in rows], seed=0)
+    assert len(items) == 5
+    assert all(choice for item in items for choice in [item["context"], *item["choices"]])
+
+
 def test_the_right_answer_has_no_favourite_place():
     many = [{"text": row["text"].replace("objects", f"objects {i}"), "source": f"{row['source']}"} for i in range(100) for row in ROWS[:5]]
     places = [item["answer"] for item in tasks.next_paragraphs(many, seed=1)]

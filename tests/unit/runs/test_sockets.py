@@ -1,5 +1,7 @@
 """Folders of sockets: those of killed processes are removed, those of living ones are not."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -64,6 +66,25 @@ def test_what_a_killed_run_left_is_removed_and_what_a_living_one_uses_is_not(tem
     assert owner.folder.exists()
     clean()
     assert sorted(temporary.iterdir()) == sorted(others)
+
+
+def test_make_clean_leaves_what_a_running_process_writes(tmp_path):
+    """A run, a tour and what was replaced, of this process and of one that has ended."""
+    (tmp_path / "gaussmark_lib" / "runs").mkdir(parents=True)
+    shutil.copy(paths.ROOT / "Makefile", tmp_path)
+    shutil.copy(FILE, tmp_path / "gaussmark_lib" / "runs")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    places = [("00_x", ".ab12.partial"), ("00_x", ".ab12.old"), (".", ".tour-1.partial")]
+    mine, left = (
+        [tmp_path / "papermill_runs" / where / f"{name}-0123abcd-{pid}-f00ba4" for where, name in places] for pid in (os.getpid(), ended.pid)
+    )
+    kept = [tmp_path / "papermill_runs" / "00_x" / "cd34", *mine]
+    for folder in [*kept, *left, tmp_path / "papermill_runs" / "00_x" / "ef56.failed"]:
+        folder.mkdir(parents=True)
+    subprocess.run(["make", "clean"], cwd=tmp_path, check=True, capture_output=True)
+    there = {path for path in (tmp_path / "papermill_runs").rglob("*") if path.name != "00_x"}
+    assert there == set(kept)
 
 
 def test_make_clean_says_so():

@@ -67,7 +67,7 @@ def test_far_beyond_float64_p_is_0():
 
 def test_sums_over_many_numbers_are_in_float64():
     G = torch.full((2, 1 << 24), 1e-3) * torch.tensor([[1.0], [2.0]])
-    np.testing.assert_allclose(scan.inner(G, G), (1 << 24) * 1e-6 * np.array([[1, 2], [2, 4]]), rtol=1e-6)
+    np.testing.assert_allclose(scan._inner(G, G), (1 << 24) * 1e-6 * np.array([[1, 2], [2, 4]]), rtol=1e-6)
 
 
 def test_a_watermarked_model_is_refused(model, wm, key):
