@@ -1,8 +1,9 @@
 """What a key was made for, and whether a use of it is that.
 
-A binding holds the watermark, a hash of the marked matrix θ, a hash of the noise ξ, and a short hash of every other weight of the model. Another
-θ is an error, since ψ would be a number without a meaning. Other weights elsewhere, as in a quantised or a fine-tuned model, are a warning: the
-test stays exact, and has less power.
+A binding holds the watermark, a hash of the marked matrix θ, a hash of the noise ξ, and a short
+hash of every other weight of the model. Another θ is an error, since ψ would be a number without a
+meaning. Other weights elsewhere, as in a quantised or a fine-tuned model, are a warning: the test
+stays exact, and has less power.
 """
 
 import hashlib
@@ -26,10 +27,13 @@ NAMED = 5  # weights that a warning names
 
 
 class Binding(BaseModel):
-    """What a key was made for. ``base_sha256`` is of θ, ``noise_sha256`` of ξ before any projection; files of earlier versions lack the last three.
+    """What a key was made for. ``base_sha256`` is of θ, ``noise_sha256`` of ξ before any
+    projection; files of earlier versions lack the last three.
 
-    ``noise_sha256`` is None where nobody drew the noise: in the key of a codebook's user. ``sigma_carried`` is the σ that θ + ξ has after rounding to
-    the weights' dtype. ``model_sha256`` is of all weights; ``weights`` holds the name of each one and the first 16 digits of its own SHA-256.
+    ``noise_sha256`` is None where nobody drew the noise: in the key of a codebook's user.
+    ``sigma_carried`` is the σ that θ + ξ has after rounding to the weights' dtype. ``model_sha256``
+    is of all weights; ``weights`` holds the name of each one and the first 16 digits of its own
+    SHA-256.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -50,7 +54,9 @@ class Binding(BaseModel):
 
 
 class Use:
-    """A use of keys: a watermark on its model. The weights are hashed once for however many bound keys are checked, and never for unbound ones."""
+    """A use of keys: a watermark on its model. The weights are hashed once for however many bound
+    keys are checked, and never for unbound ones.
+    """
 
     def __init__(self, wm: PlacedWatermark):
         self.wm = wm
@@ -65,37 +71,64 @@ class Use:
         return set(_short(self.wm.model))
 
 
-def of(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float | None = None) -> Binding:
-    """The binding to this watermark on its model; ``xi`` is the key's noise before any projection."""
-    return Binding(**purpose(wm), **_noise(xi), sigma_carried=sigma_carried, model_sha256=whole(wm.model), weights=_short(wm.model))
+def of(
+    wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float | None = None
+) -> Binding:
+    """The binding to this watermark on its model; ``xi`` is the key's noise before any
+    projection.
+    """
+    return Binding(
+        **purpose(wm),
+        **_noise(xi),
+        sigma_carried=sigma_carried,
+        model_sha256=whole(wm.model),
+        weights=_short(wm.model),
+    )
 
 
-def check(binding: Binding, key_id: str, use: Use, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
-    """KeyMismatchError, which names each difference, where a bound key's purpose is not its use; BaseModelWarning for other weights elsewhere.
+def check(
+    binding: Binding, key_id: str, use: Use, xi: Float[Tensor, "d_out d_in"] | None = None
+) -> None:
+    """KeyMismatchError, which names each difference, where a bound key's purpose is not its use;
+    BaseModelWarning for other weights elsewhere.
 
     ``xi`` is the key's noise before any projection, where the caller has it.
     """
     used_for = use.purpose
     drawn = xi is not None and binding.noise_sha256 is not None
-    if drawn and (binding.sigma, binding.shape) == (used_for["sigma"], used_for["shape"]):  # otherwise ξ differs for that reason alone
+    if drawn and (binding.sigma, binding.shape) == (
+        used_for["sigma"],
+        used_for["shape"],
+    ):  # otherwise ξ differs for that reason alone
         used_for = used_for | _noise(xi)
     made_for = binding.model_dump()
-    wrong = [f"{name}: the key was made for {made_for[name]!r}, got {value!r}" for name, value in used_for.items() if made_for[name] != value]
+    wrong = [
+        f"{name}: the key was made for {made_for[name]!r}, got {value!r}"
+        for name, value in used_for.items()
+        if made_for[name] != value
+    ]
     if wrong:
         what = "; ".join(wrong)
-        raise KeyMismatchError(f"key {key_id} does not fit this use; {what}. Use the watermark and the base model it was made with")
+        raise KeyMismatchError(
+            f"key {key_id} does not fit this use; {what}. Use the watermark and the base model it"
+            " was made with"
+        )
     if other := sorted(_other_weights(binding, use)):
         more = f" and {len(other) - NAMED} more" if len(other) > NAMED else ""
         warnings.warn(
-            f"key {key_id}: the model has the matrix that the key was made for, but {len(other)} other weights are not those of the key's model:"
-            f" {', '.join(other[:NAMED])}{more}. The test stays exact, with less power; load the model that the key was made with, if you have it",
+            f"key {key_id}: the model has the matrix that the key was made for, but {len(other)}"
+            f" other weights are not those of the key's model: {', '.join(other[:NAMED])}{more}."
+            " The test stays exact, with less power; load the model that the key was made with, if"
+            " you have it",
             BaseModelWarning,
             stacklevel=2,
         )
 
 
 def purpose(wm: PlacedWatermark) -> dict:
-    """What a key, or what is kept of its use, is for: the watermark, and a hash of the marked matrix."""
+    """What a key, or what is kept of its use, is for: the watermark, and a hash of the marked
+    matrix.
+    """
     return {
         "weight": wm.weight,
         "shape": wm.linear.shape,
@@ -111,7 +144,9 @@ def _noise(xi: Tensor) -> dict:
 
 
 def _other_weights(binding: Binding, use: Use) -> set[str]:
-    """Names of the weights, without the marked one, that differ, are missing, or are there only now."""
+    """Names of the weights, without the marked one, that differ, are missing, or are there only
+    now.
+    """
     if binding.weights is None:
         return set()
     return {name for name, _ in use.weights ^ set(binding.weights)} - {use.wm.weight}
@@ -123,7 +158,9 @@ def _short(model: PreTrainedModel) -> tuple[tuple[str, str], ...]:
 
 def whole(model: PreTrainedModel) -> str:
     """A SHA-256 of all weights with their names."""
-    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in digests(model).items()).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{name} {digest}\n" for name, digest in digests(model).items()).encode()
+    ).hexdigest()
 
 
 class _Read(NamedTuple):
@@ -137,13 +174,16 @@ _read: "WeakKeyDictionary[PreTrainedModel, dict[str, _Read]]" = WeakKeyDictionar
 
 
 def digests(model: PreTrainedModel) -> dict[str, str]:
-    """Weight → SHA-256 of its values, of floats those rounded to bfloat16: a model is the same in bfloat16, float32 and float64, but not in float16.
+    """Weight → SHA-256 of its values, of floats those rounded to bfloat16: a model is the same in
+    bfloat16, float32 and float64, but not in float16.
 
     A weight is read in full once a process, and again after a change.
     """
     before, named = _read.setdefault(model, {}), sorted(model.named_parameters())
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda name, weight: _digest(weight, before.get(name)), *zip(*named, strict=True))
+        found = pool.map(
+            lambda name, weight: _digest(weight, before.get(name)), *zip(*named, strict=True)
+        )
         now = dict(zip((name for name, _ in named), found, strict=True))
     before.update(now)  # here alone, not in the threads
     return {name: read.sha256 for name, read in now.items()}
@@ -161,13 +201,25 @@ def _digest(weight: Tensor, before: _Read | None) -> _Read:
 
 @torch.no_grad()
 def state(weight: Tensor) -> tuple:
-    """Equal as long as nobody wrote to a tensor, and found as fast as memory is read: its place, its version, and the sum of each row's bits.
+    """Equal as long as nobody wrote to a tensor, and found as fast as memory is read: its place,
+    its version, and the sum of each row's bits.
 
-    A write through ``.data`` counts as no version, so the sums are what sees it, unless it only exchanges words within rows.
+    A write through ``.data`` counts as no version, so the sums are what sees it, unless it only
+    exchanges words within rows.
     """
     value = weight.detach().contiguous()
     rows = value if value.ndim else value[None]
     whole_words = rows.numel() and rows.shape[-1] * rows.element_size() % 8 == 0
-    sums = rows.view(torch.int64).sum(-1) if whole_words else rows.view(torch.uint8).sum(-1, dtype=torch.int64)
+    sums = (
+        rows.view(torch.int64).sum(-1)
+        if whole_words
+        else rows.view(torch.uint8).sum(-1, dtype=torch.int64)
+    )
     version = 0 if weight.is_inference() else weight._version
-    return weight.data_ptr(), version, value.dtype, tuple(value.shape), hashlib.sha256(sums.cpu().numpy()).digest()
+    return (
+        weight.data_ptr(),
+        version,
+        value.dtype,
+        tuple(value.shape),
+        hashlib.sha256(sums.cpu().numpy()).digest(),
+    )

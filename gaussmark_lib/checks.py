@@ -1,4 +1,6 @@
-"""Checks that many functions share: each refuses a value by the error it is given, and says what was expected and what came."""
+"""Checks that many functions share: each refuses a value by the error it is given, and says what
+was expected and what came.
+"""
 
 from collections.abc import Collection
 from numbers import Real
@@ -20,10 +22,14 @@ def whole(value: Any, what: str, error: Refusal = InvalidTextError, *, least: in
     return index(value)
 
 
-def positive(value: Any, what: str, error: Refusal = StatisticsError, *, or_zero: bool = False) -> float:
+def positive(
+    value: Any, what: str, error: Refusal = StatisticsError, *, or_zero: bool = False
+) -> float:
     """A finite number above 0; with ``or_zero`` at least 0."""
     if not is_number(value) or not 0 <= value < np.inf or (value == 0 and not or_zero):
-        raise error(f"{what}: expected a finite number {'≥' if or_zero else '>'} 0, got {shown(value)}")
+        raise error(
+            f"{what}: expected a finite number {'≥' if or_zero else '>'} 0, got {shown(value)}"
+        )
     return float(value)
 
 
@@ -41,20 +47,38 @@ def chosen(value: Any, what: str, options: Collection[str], error: Refusal) -> s
     return value
 
 
-def numbers(values: ArrayLike, what: str, *, finite: bool = False, empty: bool = False, least: float = -np.inf) -> np.ndarray:
-    """Numbers as float64, in their shape: no text that looks like numbers, no NaN; with ``finite`` no infinity; with ``empty`` perhaps none."""
+def numbers(
+    values: ArrayLike,
+    what: str,
+    *,
+    finite: bool = False,
+    empty: bool = False,
+    least: float = -np.inf,
+) -> np.ndarray:
+    """Numbers as float64, in their shape: no text that looks like numbers, no NaN; with ``finite``
+    no infinity; with ``empty`` perhaps none.
+    """
     try:
         found = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):  # rows of several lengths, a tensor that requires a gradient
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # rows of several lengths, a tensor that requires a gradient
         found = np.array(None)
-    if found.dtype.kind not in "biuf" and not (found.dtype == object and all(map(is_number, found.flat))):
+    if found.dtype.kind not in "biuf" and not (
+        found.dtype == object and all(map(is_number, found.flat))
+    ):
         raise StatisticsError(f"{what}: expected numbers, got {shown(values)}")
     found = found.astype(float)
     if not found.size and not empty:
         raise StatisticsError(f"{what}: expected at least one number, got none")
     if n := int((~np.isfinite(found) if finite else np.isnan(found)).sum()):
         kind = "NaN or infinite" if finite else "NaN"
-        raise StatisticsError(f"{what}: expected numbers, got {n} of {found.size} that are {kind}; leave them out, and say so")
+        raise StatisticsError(
+            f"{what}: expected numbers, got {n} of {found.size} that are {kind}; leave them out,"
+            " and say so"
+        )
     if found.size and found.min() < least:
         raise StatisticsError(f"{what}: expected numbers ≥ {least:g}, got {found.min():g}")
     return found
@@ -64,11 +88,15 @@ def counts(hits: ArrayLike, n: ArrayLike) -> None:
     """StatisticsError unless 0 ≤ hits ≤ n everywhere."""
     hits, n = numbers(hits, "hits"), numbers(n, "n")
     if (hits < 0).any() or (hits > n).any():
-        raise StatisticsError(f"expected 0 ≤ hits ≤ n, got {shown(hits.tolist())} hits of {shown(n.tolist())}")
+        raise StatisticsError(
+            f"expected 0 ≤ hits ≤ n, got {shown(hits.tolist())} hits of {shown(n.tolist())}"
+        )
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it counts something: Python's, NumPy's and torch's integers do, True and 3.0 do not."""
+    """Whether it counts something: Python's, NumPy's and torch's integers do, True and 3.0
+    do not.
+    """
     try:
         index(value)
     except TypeError:
@@ -86,4 +114,8 @@ def is_number(value: Any) -> bool:
 
 def kind(value: Any) -> str:
     """What a value is that may be a secret, without a look into it."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a value of type {type(value).__name__}"
+    return (
+        f"the class {value.__name__}"
+        if isinstance(value, type)
+        else f"a value of type {type(value).__name__}"
+    )

@@ -1,9 +1,12 @@
-"""Documentation prose of a fixed list of packages: real English that every machine has after set-up.
+"""Documentation prose of a fixed list of packages: real English that every machine has after
+set-up.
 
-``PACKAGES`` and the versions in ``requirements.lock`` decide the corpus: two machines that installed from the lock file have the same texts,
-whatever else is installed. Every string constant of every ``.py`` file of these packages but their tests is cut into paragraphs (docstrings, and
-also the strings that torch and numpy attach to compiled functions). A paragraph stays if it reads like prose; duplicates are removed. Its own
-SHA-256 decides its split, so an upgrade of a package never moves training text into the held-out split. Git ignores this text (``data/cache``).
+``PACKAGES`` and the versions in ``requirements.lock`` decide the corpus: two machines that
+installed from the lock file have the same texts, whatever else is installed. Every string constant
+of every ``.py`` file of these packages but their tests is cut into paragraphs (docstrings, and also
+the strings that torch and numpy attach to compiled functions). A paragraph stays if it reads like
+prose; duplicates are removed. Its own SHA-256 decides its split, so an upgrade of a package never
+moves training text into the held-out split. Git ignores this text (``data/cache``).
 """
 
 import ast
@@ -27,10 +30,30 @@ import pandas as pd
 from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.paths import CACHE
 
-PACKAGES = (  # distributions that every environment has; the main sources of the embedded model's training text come first
-    "torch", "transformers", "scipy", "sympy", "scikit-learn", "pandas", "networkx", "numpy", "matplotlib", "huggingface_hub",
-    "nltk", "peft", "dask", "openai", "ipython", "distributed", "accelerate", "tornado", "datasets", "pydantic",
-)  # fmt: skip
+# distributions that every environment has; the main sources of the embedded model's training text
+# come first
+PACKAGES = (
+    "torch",
+    "transformers",
+    "scipy",
+    "sympy",
+    "scikit-learn",
+    "pandas",
+    "networkx",
+    "numpy",
+    "matplotlib",
+    "huggingface_hub",
+    "nltk",
+    "peft",
+    "dask",
+    "openai",
+    "ipython",
+    "distributed",
+    "accelerate",
+    "tornado",
+    "datasets",
+    "pydantic",
+)
 VERSION = 2  # raise it when a rule below changes: the name of the cache depends on it
 HELDOUT_SHARE = 0.05
 MIN_CHARS = 80
@@ -43,13 +66,17 @@ _RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of he
 
 
 def split_of(paragraph: str) -> str:
-    """``"heldout"`` for a fixed 5% of all possible paragraphs, ``"train"`` for the rest, by SHA-256."""
+    """``"heldout"`` for a fixed 5% of all possible paragraphs, ``"train"`` for the rest, by
+    SHA-256.
+    """
     fraction = int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") / 2**64
     return "heldout" if fraction < HELDOUT_SHARE else "train"
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether a reflowed paragraph reads like sentences rather than code, a table or a parameter list."""
+    """Whether a reflowed paragraph reads like sentences rather than code, a table or a parameter
+    list.
+    """
     if len(paragraph) < MIN_CHARS or paragraph[-1] not in ".!?" or not paragraph[0].isupper():
         return False
     if ">>>" in paragraph or "\ufffd" in paragraph or SURROGATE.search(paragraph):
@@ -59,9 +86,15 @@ def is_prose(paragraph: str) -> bool:
 
 
 def paragraphs(text: str) -> list[str]:
-    """The prose paragraphs of one string: cut at blank lines, heading rules and changes of indentation, each on one line."""
+    """The prose paragraphs of one string: cut at blank lines, heading rules and changes of
+    indentation, each on one line.
+    """
     blocks = groupby(inspect.cleandoc(text).expandtabs().splitlines(), key=_indentation)
-    joined = (" ".join(" ".join(lines).split()) for indentation, lines in blocks if indentation is not None)
+    joined = (
+        " ".join(" ".join(lines).split())
+        for indentation, lines in blocks
+        if indentation is not None
+    )
     return [paragraph for paragraph in joined if is_prose(paragraph)]
 
 
@@ -70,7 +103,9 @@ def _indentation(line: str) -> int | None:
 
 
 def paragraphs_of_file(path: Path) -> list[str]:
-    """The prose paragraphs of all string constants of one Python file, in the order of the file; [] if it does not parse."""
+    """The prose paragraphs of all string constants of one Python file, in the order of the file; []
+    if it does not parse.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escape sequences in other people's code
         try:
@@ -81,7 +116,9 @@ def paragraphs_of_file(path: Path) -> list[str]:
 
 
 def _long_strings(tree: ast.AST) -> Iterator[tuple[int, int, str]]:
-    """(line, column, text) of the string constants of at least ``MIN_CHARS``, in less than half of the time of ``ast.walk``."""
+    """(line, column, text) of the string constants of at least ``MIN_CHARS``, in less than half of
+    the time of ``ast.walk``.
+    """
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -91,46 +128,78 @@ def _long_strings(tree: ast.AST) -> Iterator[tuple[int, int, str]]:
         elif type(node) is not ast.Name:
             for name in node._fields:
                 value = getattr(node, name)
-                todo += [child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST)]
+                todo += [
+                    child
+                    for child in (value if isinstance(value, list) else [value])
+                    if isinstance(child, ast.AST)
+                ]
 
 
 def versions() -> dict[str, str]:
-    """Name → version of each of ``PACKAGES``, without the suffix of a build: torch 2.13.0 and 2.13.0+cpu have the same documentation."""
+    """Name → version of each of ``PACKAGES``, without the suffix of a build: torch 2.13.0 and
+    2.13.0+cpu have the same documentation.
+    """
     return {name: _distribution(name).version.partition("+")[0] for name in PACKAGES}
 
 
 def fingerprint() -> str:
-    """A short hash of everything the corpus depends on: packages, versions, and the rules of this file."""
+    """A short hash of everything the corpus depends on: packages, versions, and the rules of this
+    file.
+    """
     return hashlib.sha256(repr((VERSION, HELDOUT_SHARE, versions())).encode()).hexdigest()[:12]
 
 
 def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
-    """(name, path) of every file of an installed package with this ending, sorted by name; names start at the package's folder.
+    """(name, path) of every file of an installed package with this ending, sorted by name; names
+    start at the package's folder.
 
     CorpusError if the package is not installed, or its installer left no list of its files.
     """
     files = _distribution(package).files
     if files is None:
-        raise CorpusError(f"{package}: expected a list of its installed files (RECORD), found none; install it again with pip")
-    return sorted((file.as_posix(), Path(file.locate())) for file in files if file.name.endswith(suffix) and ".." not in file.parts)
+        raise CorpusError(
+            f"{package}: expected a list of its installed files (RECORD), found none; install it"
+            " again with pip"
+        )
+    return sorted(
+        (file.as_posix(), Path(file.locate()))
+        for file in files
+        if file.name.endswith(suffix) and ".." not in file.parts
+    )
 
 
-def _distribution(package: str) -> Any:  # a metadata.Distribution; the package importlib_metadata, once imported, answers with a class of its own
+def _distribution(
+    package: str,
+    # a metadata.Distribution; the package importlib_metadata, once imported, answers with a class
+    # of
+    # its own
+) -> Any:
     try:
         return metadata.distribution(package)
     except metadata.PackageNotFoundError:
-        raise CorpusError(f"the documentation corpus needs the package {package}, which is not installed; run `make setup`") from None
+        raise CorpusError(
+            f"the documentation corpus needs the package {package}, which is not installed; run"
+            " `make setup`"
+        ) from None
 
 
 def source_files(*packages: str) -> list[tuple[str, Path]]:
-    """(name, path) of every ``.py`` file of these packages (``PACKAGES`` by default) except their tests, package by package."""
-    return [file for package in packages or PACKAGES for file in files_of(package) if "/tests/" not in file[0]]
+    """(name, path) of every ``.py`` file of these packages (``PACKAGES`` by default) except their
+    tests, package by package.
+    """
+    return [
+        file
+        for package in packages or PACKAGES
+        for file in files_of(package)
+        if "/tests/" not in file[0]
+    ]
 
 
 def load() -> pd.DataFrame:
     """The whole corpus as columns ``source`` (file), ``text`` (one paragraph), ``split``.
 
-    It is built once per set of package versions, from some 12,000 files in less than a minute on two cores, and kept in ``data/cache``.
+    It is built once per set of package versions, from some 12,000 files in less than a minute on
+    two cores, and kept in ``data/cache``.
     """
     path = CACHE / f"docs-{fingerprint()}.parquet"
     if path.exists():
@@ -147,7 +216,10 @@ def load() -> pd.DataFrame:
     except OSError as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise CorpusError(f"the documentation corpus cannot be kept in {path.parent}: {error.strerror or error}; make room there") from None
+        raise CorpusError(
+            f"the documentation corpus cannot be kept in {path.parent}: {error.strerror or error};"
+            " make room there"
+        ) from None
     return pd.read_parquet(path)
 
 
@@ -155,10 +227,14 @@ def build() -> pd.DataFrame:
     from tqdm.auto import tqdm
 
     files = source_files()
-    with ProcessPoolExecutor(initializer=gc.disable) as pool:  # a syntax tree is many objects without a cycle
+    with ProcessPoolExecutor(
+        initializer=gc.disable
+    ) as pool:  # a syntax tree is many objects without a cycle
         found = pool.map(paragraphs_of_file, [path for _, path in files], chunksize=64)
         found = list(tqdm(found, total=len(files), desc="reading documentation", unit="file"))
     rows = [(name, text) for (name, _), texts in zip(files, found, strict=True) for text in texts]
-    corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates("text", ignore_index=True)
+    corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates(
+        "text", ignore_index=True
+    )
     corpus["split"] = corpus["text"].map(split_of)
     return corpus

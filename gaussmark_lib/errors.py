@@ -1,4 +1,6 @@
-"""The named errors and warnings of the library. Each message says what was expected, what came (:func:`shown`), and what to do."""
+"""The named errors and warnings of the library. Each message says what was expected, what came
+(:func:`shown`), and what to do.
+"""
 
 import reprlib
 from typing import Any
@@ -11,7 +13,10 @@ def shown(value: Any) -> str:
     """A value in an error: on one line, and short."""
     try:
         return " ".join(_short.repr(value).split())
-    except (ValueError, RecursionError):  # a number of thousands of digits, a list that holds itself deeply
+    except (
+        ValueError,
+        RecursionError,
+    ):  # a number of thousands of digits, a list that holds itself deeply
         return f"{type(value).__name__} of a length that cannot be shown"
 
 
@@ -40,7 +45,9 @@ class KeyFileError(GaussMarkError):
 
 
 class KeyMismatchError(GaussMarkError):
-    """A key that was made for another weight, sigma, rank or base model, or something that is no key."""
+    """A key that was made for another weight, sigma, rank or base model, or something that is no
+    key.
+    """
 
 
 class CodebookError(GaussMarkError):
@@ -48,11 +55,15 @@ class CodebookError(GaussMarkError):
 
 
 class StateError(GaussMarkError):
-    """The state of a stream of texts that is damaged, of another version, open to others, or of another weight, model or set of keys."""
+    """The state of a stream of texts that is damaged, of another version, open to others, or of
+    another weight, model or set of keys.
+    """
 
 
 class InvalidTextError(GaussMarkError):
-    """Token ids that cannot be scored: none at all, outside the vocabulary, or longer than the context."""
+    """Token ids that cannot be scored: none at all, outside the vocabulary, or longer than the
+    context.
+    """
 
 
 class DegenerateScoreError(GaussMarkError):
@@ -76,7 +87,9 @@ class ClusterError(GaussMarkError):
 
 
 class HarnessError(GaussMarkError):
-    """A task of lm-evaluation-harness that does not exist, cannot be had, or does not fit the model."""
+    """A task of lm-evaluation-harness that does not exist, cannot be had, or does not fit the
+    model.
+    """
 
 
 class JudgeError(GaussMarkError):
@@ -92,7 +105,9 @@ class BoundError(GaussMarkError):
 
 
 class StatisticsError(GaussMarkError):
-    """Numbers that no estimate can be made of: none at all, NaN, of other shapes than each other, or outside their range."""
+    """Numbers that no estimate can be made of: none at all, NaN, of other shapes than each other,
+    or outside their range.
+    """
 
 
 class GaussMarkWarning(UserWarning):
@@ -104,7 +119,9 @@ class KeyFileWarning(GaussMarkWarning):
 
 
 class BaseModelWarning(GaussMarkWarning):
-    """A model that has the key's marked matrix, and other weights elsewhere than the model that the key was made with."""
+    """A model that has the key's marked matrix, and other weights elsewhere than the model that the
+    key was made with.
+    """
 
 
 class RoundingWarning(GaussMarkWarning):

@@ -1,12 +1,15 @@
 """Which tokens are evidence for a key: ψ as a sum of one number per token.
 
-    e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),   G = Σ_t ∇_θ log p_θ(v_t | x, v_<t),   Σ_t e_t = ψ
+    e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),   G = Σ_t ∇_θ log p_θ(v_t | x, v_<t),   Σ_t e_t
+    = ψ
 
-The inner product is the derivative of one token's log-probability along ξ: how fast the token would become likelier if the watermark were
-turned up from zero. With J the derivatives of all T log-probabilities by θ, these are Jξ, and a backward pass gives vJ for any v. So *two* give all
-of them, the second of vJ·ξ by v, where one after the other would need a backward pass per token.
+The inner product is the derivative of one token's log-probability along ξ: how fast the token would
+become likelier if the watermark were turned up from zero. With J the derivatives of all T
+log-probabilities by θ, these are Jξ, and a backward pass gives vJ for any v. So *two* give all of
+them, the second of vJ·ξ by v, where one after the other would need a backward pass per token.
 
-A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is a test: the terms themselves are not N(0, 1).
+A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is a test: the terms
+themselves are not N(0, 1).
 """
 
 from collections.abc import Callable, Iterator
@@ -26,18 +29,29 @@ from gaussmark_lib.likelihood import frozen, log_softmax
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
 
-def per_token(model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, wm: perturb.Watermark, key: perturb.Key) -> pd.DataFrame:
-    """The evidence of each response token for a key; its sum is the ψ of :func:`score.score`, whose arguments and errors these are, but for
-    rounding in the model's dtype: 5e-6 in float32, up to .03 in bfloat16.
+def per_token(
+    model: PreTrainedModel,
+    prompt: tokens.Ids,
+    response: tokens.Ids,
+    wm: perturb.Watermark,
+    key: perturb.Key,
+) -> pd.DataFrame:
+    """The evidence of each response token for a key; its sum is the ψ of :func:`score.score`, whose
+    arguments and errors these are, but for rounding in the model's dtype: 5e-6 in float32, up to
+    .03 in bfloat16.
 
     Returns:
-        One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units of ψ), ``log_p`` (nats).
+        One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in
+            units of ψ), ``log_p`` (nats).
     """
     wm = perturb.placed(model, wm)
     [found] = score.gradients(model, [prompt], [response], wm)  # checks everything, and gives ‖G‖
     xi = perturb.noise(model, wm, key).to(found.G.device)
     score.statistic(found, xi[None], wm.sigma)  # raises where ψ does not exist
-    prompt, response = tokens.checked_prompt(model, prompt, "prompt"), tokens.checked(model, response, "response")
+    prompt, response = (
+        tokens.checked_prompt(model, prompt, "prompt"),
+        tokens.checked(model, response, "response"),
+    )
     log_p, slope = _along(model, wm.linear, xi, prompt + response, len(response))
     evidence = slope.double() / (wm.sigma * found.norm)
     columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
@@ -45,13 +59,15 @@ def per_token(model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, 
 
 
 def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFrame:
-    """The table of :func:`per_token` beside readable text: tokens are joined where only together they are whole characters.
+    """The table of :func:`per_token` beside readable text: tokens are joined where only together
+    they are whole characters.
 
     Args:
         decode: token ids → text, e.g. ``lm.tokenizer.decode``.
 
     Returns:
-        One row per piece, in order: ``text``, ``evidence`` and ``log_p`` (sums over its tokens), ``n_tokens``. The texts joined are the whole text.
+        One row per piece, in order: ``text``, ``evidence`` and ``log_p`` (sums over its tokens),
+            ``n_tokens``. The texts joined are the whole text.
 
     >>> table = pd.DataFrame({"token_id": [104, 195, 169], "evidence": [0.5, 0.25, 0.25], "log_p": -1.0})
     >>> pieces(table, lambda ids: bytes(ids).decode(errors="replace"))[["text", "evidence", "n_tokens"]].values.tolist()
@@ -62,8 +78,12 @@ def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFr
     return pd.DataFrame({"text": texts, **sums, "n_tokens": np.diff([*starts, len(table)])})
 
 
-def _whole_characters(ids: list[int], decode: Callable[[list[int]], str]) -> Iterator[tuple[str, int]]:
-    """Pieces of text with their first token. Each is decoded with the piece before it, since some tokenizers drop a leading space."""
+def _whole_characters(
+    ids: list[int], decode: Callable[[list[int]], str]
+) -> Iterator[tuple[str, int]]:
+    """Pieces of text with their first token. Each is decoded with the piece before it, since some
+    tokenizers drop a leading space.
+    """
     start = shown = 0
     for end in range(1, len(ids) + 1):
         before, now = decode(ids[start:shown]), decode(ids[start:end])
@@ -74,13 +94,21 @@ def _whole_characters(ids: list[int], decode: Callable[[list[int]], str]) -> Ite
 
 
 def _along(
-    model: PreTrainedModel, linear: weights.Linear, xi: Float[Tensor, "d_out d_in"], ids: list[int], n: int
+    model: PreTrainedModel,
+    linear: weights.Linear,
+    xi: Float[Tensor, "d_out d_in"],
+    ids: list[int],
+    n: int,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """log p of the last n tokens given what is before each, nats, and its derivative along ξ: d/dε log p_{θ+εξ} at ε = 0."""
+    """log p of the last n tokens given what is before each, nats, and its derivative along ξ: d/dε
+    log p_{θ+εξ} at ε = 0.
+    """
     row = torch.tensor([ids], device=model.device)
 
     def log_p(theta: Tensor) -> Tensor:
-        logits = torch.func.functional_call(model, linear.replaced(theta), kwargs={"input_ids": row, "use_cache": False}).logits[0, -n - 1 : -1]
+        logits = torch.func.functional_call(
+            model, linear.replaced(theta), kwargs={"input_ids": row, "use_cache": False}
+        ).logits[0, -n - 1 : -1]
         return log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
 
     theta = linear.parameter.detach().requires_grad_()
@@ -88,13 +116,17 @@ def _along(
         found = log_p(theta)
         v = torch.zeros_like(found, requires_grad=True)
         [pulled] = torch.autograd.grad(found, theta, v, create_graph=True, materialize_grads=True)
-        [slope] = torch.autograd.grad((pulled * linear.oriented(xi).to(theta)).sum(), v, materialize_grads=True)
+        [slope] = torch.autograd.grad(
+            (pulled * linear.oriented(xi).to(theta)).sum(), v, materialize_grads=True
+        )
     return found.detach(), slope
 
 
 @contextmanager
 def _derivable(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the ``with``, without fused attention and without products of groups of experts, which have no second derivative."""
+    """Inside the ``with``, without fused attention and without products of groups of experts, which
+    have no second derivative.
+    """
     experts = model.get_experts_implementation()
     if model._can_set_experts_implementation():
         model.set_experts_implementation("eager")

@@ -1,6 +1,8 @@
-"""Files that somebody names. A name can be anything, and reading must not wait: not for a pipe that nobody writes to, nor for the end of a device.
+"""Files that somebody names. A name can be anything, and reading must not wait: not for a pipe that
+nobody writes to, nor for the end of a device.
 
-What a shell has opened for the command, ``/dev/stdin`` and ``/dev/fd/…`` as in ``--key <(pass show key)``, is read as it comes.
+What a shell has opened for the command, ``/dev/stdin`` and ``/dev/fd/…`` as in ``--key <(pass show
+key)``, is read as it comes.
 """
 
 import errno
@@ -13,15 +15,26 @@ from typing import Any
 from gaussmark_lib.errors import GaussMarkError, shown
 
 OPENED = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def named(name: Any, what: str, error: type[GaussMarkError]) -> Path:
-    """The name of a file or folder as a path; the error for what is no name, an empty one, and one with a zero byte."""
+    """The name of a file or folder as a path; the error for what is no name, an empty one, and one
+    with a zero byte.
+    """
     try:
         path = Path(name)
     except TypeError:
-        raise error(f"{what}: expected the name of a file or folder, got a value of type {type(name).__name__}") from None
+        raise error(
+            f"{what}: expected the name of a file or folder, got a value of type"
+            f" {type(name).__name__}"
+        ) from None
     if not str(name) or "\0" in str(name):
         raise error(f"{what}: expected the name of a file or folder, got {shown(name)}")
     return path
@@ -31,11 +44,17 @@ def refuse_others(name: str | Path) -> None:
     """OSError for a name of something else than a file, and of nothing."""
     mode = os.stat(name).st_mode
     if not stat.S_ISREG(mode) and not str(name).startswith(OPENED):
-        raise OSError(errno.EINVAL, f"expected a file, found {KINDS.get(stat.S_IFMT(mode), 'something else')}", str(name))
+        raise OSError(
+            errno.EINVAL,
+            f"expected a file, found {KINDS.get(stat.S_IFMT(mode), 'something else')}",
+            str(name),
+        )
 
 
 def opener(name: str | Path, flags: int) -> int:
-    """For ``open``'s argument of this name: :func:`refuse_others` of what is there, before it is opened."""
+    """For ``open``'s argument of this name: :func:`refuse_others` of what is there, before it is
+    opened.
+    """
     with suppress(FileNotFoundError):  # perhaps a new file is to be written
         refuse_others(name)
     return os.open(name, flags, 0o666)

@@ -1,7 +1,8 @@
 """Secret keys and their files. A key is 128 random bits; everything else about it is public.
 
-A secret shows in no message, no ``repr`` and no traceback, not even in one that prints local variables and contexts: what reads and writes files
-returns the reason of a failure, and only then, without the content, an error is raised.
+A secret shows in no message, no ``repr`` and no traceback, not even in one that prints local
+variables and contexts: what reads and writes files returns the reason of a failure, and only then,
+without the content, an error is raised.
 """
 
 import fcntl
@@ -34,7 +35,10 @@ from gaussmark_lib.watermark import PlacedWatermark, Watermark
 
 __all__ = ["Binding", "Key"]
 
-FORMAT, FIRST_FORMAT = "gaussmark key 2", "gaussmark key 1"  # the first one has a checksum in place of the seal
+FORMAT, FIRST_FORMAT = (
+    "gaussmark key 2",
+    "gaussmark key 1",
+)  # the first one has a checksum in place of the seal
 MOST_BYTES = 1 << 24
 PARTIAL = ".partial-key"  # how the names of half-written files end
 
@@ -61,10 +65,17 @@ class Key:
 
     def __post_init__(self):
         if not isinstance(self.secret, bytes) or len(self.secret) != 16:
-            got = len(self.secret) if isinstance(self.secret, bytes) else f"a value of type {type(self.secret).__name__}"
+            got = (
+                len(self.secret)
+                if isinstance(self.secret, bytes)
+                else f"a value of type {type(self.secret).__name__}"
+            )
             raise KeyFileError(f"a key's secret is 16 bytes, got {got}")
         if not isinstance(self.binding, Binding | None):
-            raise KeyFileError(f"binding: expected a Binding or None, got {checks.kind(self.binding)}; perturb.bind makes a bound key")
+            raise KeyFileError(
+                f"binding: expected a Binding or None, got {checks.kind(self.binding)};"
+                " perturb.bind makes a bound key"
+            )
 
     @classmethod
     def new(cls) -> "Key":
@@ -73,10 +84,16 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: SupportsIndex) -> "Key":
-        """A guessable key: for demonstrations and tests only. KeyFileError for a seed that is no whole number."""
+        """A guessable key: for demonstrations and tests only. KeyFileError for a seed that is no
+        whole number.
+        """
         if not checks.is_whole(seed):
             raise KeyFileError(f"seed: expected a whole number, got {checks.kind(seed)}")
-        return cls(hashlib.sha256(f"gaussmark demonstration key {operator.index(seed)}".encode()).digest()[:16])
+        return cls(
+            hashlib.sha256(f"gaussmark demonstration key {operator.index(seed)}".encode()).digest()[
+                :16
+            ]
+        )
 
     @property
     def seed(self) -> int:
@@ -90,24 +107,36 @@ class Key:
 
     @property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits that name the key without giving it away, where ``key_id`` is too short to be unique."""
+        """64 hexadecimal digits that name the key without giving it away, where ``key_id`` is too
+        short to be unique.
+        """
         return hashlib.sha256(b"gaussmark key fingerprint" + self.secret).hexdigest()
 
     @property
     def watermark(self) -> Watermark:
         """The watermark a bound key is for."""
         if self.binding is None:
-            raise KeyMismatchError(f"key {self.key_id} is not bound to a weight; make one with perturb.bind(model, wm, key)")
+            raise KeyMismatchError(
+                f"key {self.key_id} is not bound to a weight; make one with perturb.bind(model, wm,"
+                " key)"
+            )
         return self.binding.watermark
 
     def derived(self, purpose: str) -> bytes:
-        """32 bytes for one purpose, from which neither the secret nor those for another purpose can be computed."""
+        """32 bytes for one purpose, from which neither the secret nor those for another purpose can
+        be computed.
+        """
         return hmac.digest(self.secret, f"gaussmark {purpose}".encode(), "sha256")
 
     def normals(
-        self, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64, out: Float[np.ndarray, " n"] | None = None
+        self,
+        n: int,
+        scale: float = 1.0,
+        dtype: type[np.floating] = np.float64,
+        out: Float[np.ndarray, " n"] | None = None,
     ) -> Float[np.ndarray, " n"]:
-        """The first n numbers of the noise that the key stands for, for σ = scale: independent N(0, scale²), the same bits on every machine.
+        """The first n numbers of the noise that the key stands for, for σ = scale: independent N(0,
+        scale²), the same bits on every machine.
 
         ``out`` is as that of ``normal.standard_normal``.
         """
@@ -116,17 +145,28 @@ class Key:
     def __repr__(self) -> str:
         return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"
 
-    def bound(self, wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"], sigma_carried: float | None = None) -> "Key":
-        """This key with a note that it is for this watermark, on this model; ``xi`` is its noise before any projection."""
+    def bound(
+        self,
+        wm: PlacedWatermark,
+        xi: Float[Tensor, "d_out d_in"],
+        sigma_carried: float | None = None,
+    ) -> "Key":
+        """This key with a note that it is for this watermark, on this model; ``xi`` is its noise
+        before any projection.
+        """
         return replace(self, binding=bindings.of(wm, xi, sigma_carried))
 
     def check(self, use: bindings.Use, xi: Float[Tensor, "d_out d_in"] | None = None) -> None:
-        """``binding.check`` of a bound key: an error where its purpose is not this use. An unbound key is for any use."""
+        """``binding.check`` of a bound key: an error where its purpose is not this use. An unbound
+        key is for any use.
+        """
         if self.binding:
             bindings.check(self.binding, self.key_id, use, xi)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the key file, readable by its owner only; never overwrites. It appears whole or not at all."""
+        """Writes the key file, readable by its owner only; never overwrites. It appears whole or
+        not at all.
+        """
         path = files.named(path, "cannot write a key file", KeyFileError)
         _remove_partial(path.parent)
         if why_not := _write(self, path):
@@ -135,7 +175,9 @@ class Key:
 
     @classmethod
     def load(cls, path: str | Path) -> "Key":
-        """Reads a key file. KeyFileError if it is missing, truncated, edited, no key file, or readable by others than its owner."""
+        """Reads a key file. KeyFileError if it is missing, truncated, edited, no key file, or
+        readable by others than its owner.
+        """
         path = files.named(path, "cannot read the key file", KeyFileError)
         _remove_partial(path.parent)
         found = _read(path)
@@ -145,9 +187,13 @@ class Key:
 
 
 def checked(key: Key, what: str = "key") -> Key:
-    """Itself; KeyMismatchError for anything but a key. What came is not shown: it may be a secret."""
+    """Itself; KeyMismatchError for anything but a key. What came is not shown: it may be a
+    secret.
+    """
     if not isinstance(key, Key):
-        raise KeyMismatchError(f"{what}: expected a Key, got {checks.kind(key)}; Key.load(path) reads one")
+        raise KeyMismatchError(
+            f"{what}: expected a Key, got {checks.kind(key)}; Key.load(path) reads one"
+        )
     return key
 
 
@@ -158,7 +204,9 @@ def listed(keys: Sequence[Key]) -> list[Key]:
     if not isinstance(keys, Iterable) or isinstance(keys, tokens.NOT_LISTS):
         raise InvalidTextError(f"keys: expected a list of keys, got {checks.kind(keys)}")
     if not (found := [checked(key, f"keys, number {i}") for i, key in enumerate(keys)]):
-        raise InvalidTextError("keys: expected at least one key to test for, got none; gradients() needs no key")
+        raise InvalidTextError(
+            "keys: expected at least one key to test for, got none; gradients() needs no key"
+        )
     return found
 
 
@@ -169,17 +217,27 @@ def _write(key: Key, path: Path) -> str | None:
     content["seal"] = _seal(key, content)
     partial = None
     try:
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)  # mode 0600
+        handle, partial = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL
+        )  # mode 0600
         with os.fdopen(handle, "w") as file:
             with suppress(OSError):  # some network folders have no locks
-                fcntl.flock(file, fcntl.LOCK_EX)  # as long as we live, nobody takes it for a leftover
+                fcntl.flock(
+                    file, fcntl.LOCK_EX
+                )  # as long as we live, nobody takes it for a leftover
             json.dump(content, file, indent=1)
             file.flush()
             os.link(partial, path)  # never overwrites, unlike a renaming
     except FileExistsError:
-        return f"{path} exists; a key is never overwritten: text marked with it could not be detected any more. Name another file"
+        return (
+            f"{path} exists; a key is never overwritten: text marked with it could not be detected"
+            " any more. Name another file"
+        )
     except OSError as error:
-        return f"cannot write a key file in {path.parent}: {error.strerror}; make the folder, make room in it, or name another"
+        return (
+            f"cannot write a key file in {path.parent}: {error.strerror}; make the folder, make"
+            " room in it, or name another"
+        )
     finally:
         if partial:
             Path(partial).unlink(missing_ok=True)
@@ -192,25 +250,42 @@ def _read(path: Path) -> Key | str:
         with open(path, "rb", opener=files.opener) as file:
             mode, text = os.fstat(file.fileno()).st_mode, file.read(MOST_BYTES)
         content = json.loads(text)
-        file = _File.model_validate_json(text)  # not of ``content``: strictness would refuse JSON's lists for tuples
+        file = _File.model_validate_json(
+            text
+        )  # not of ``content``: strictness would refuse JSON's lists for tuples
     except OSError as error:
         return f"cannot read the key file {path}: {error.strerror}"
     except ValidationError as error:
-        fields = ", ".join(".".join(map(str, e["loc"])) or "the whole" for e in error.errors(include_input=False))
+        fields = ", ".join(
+            ".".join(map(str, e["loc"])) or "the whole" for e in error.errors(include_input=False)
+        )
         return f"{path} is not a key file: missing or malformed: {fields}; restore it from a copy"
     except (ValueError, RecursionError):  # of JSON, UTF-8, and numbers with thousands of digits
-        return f"{path} is not a whole key file: expected JSON as Key.save writes it; restore it from a copy"
+        return (
+            f"{path} is not a whole key file: expected JSON as Key.save writes it; restore it from"
+            " a copy"
+        )
     if file.format not in (FORMAT, FIRST_FORMAT):
         return f"{path}: expected format {FORMAT!r}, got {file.format!r}"
     key = Key(bytes.fromhex(file.secret), file.binding)
     expected = _seal(key, content) if file.format == FORMAT else _checksum(content)
-    too_new = file.format == FIRST_FORMAT and key.binding and key.binding.weights  # a newer file that passes for an older one
-    if too_new or not hmac.compare_digest(file.seal.encode(), expected.encode()) or file.key_id != key.key_id:
-        return f"{path} was edited or damaged: its seal does not fit its content; restore it from a copy"
+    too_new = (
+        file.format == FIRST_FORMAT and key.binding and key.binding.weights
+    )  # a newer file that passes for an older one
+    if (
+        too_new
+        or not hmac.compare_digest(file.seal.encode(), expected.encode())
+        or file.key_id != key.key_id
+    ):
+        return (
+            f"{path} was edited or damaged: its seal does not fit its content; restore it from a"
+            " copy"
+        )
     if stat.S_ISREG(mode) and mode & 0o077:
         return (
-            f"{path} is open to others (mode {stat.S_IMODE(mode):03o}): expected a key file that only its owner can read;"
-            f" `chmod 600 {shlex.quote(str(path))}` mends it. Whoever may have read it can detect and remove the watermark: then make a new key"
+            f"{path} is open to others (mode {stat.S_IMODE(mode):03o}): expected a key file that"
+            f" only its owner can read; `chmod 600 {shlex.quote(str(path))}` mends it. Whoever may"
+            " have read it can detect and remove the watermark: then make a new key"
         )
     return key
 
@@ -223,11 +298,18 @@ def _remove_partial(folder: Path) -> None:
     for partial in found:
         try:
             with partial.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError if its writer lives
+                fcntl.flock(
+                    file, fcntl.LOCK_EX | fcntl.LOCK_NB
+                )  # BlockingIOError if its writer lives
                 partial.unlink()
         except OSError:
             continue
-        warnings.warn(f"removed {partial}, a half-written key file with its secret: the process that wrote it was killed", KeyFileWarning, 3)
+        warnings.warn(
+            f"removed {partial}, a half-written key file with its secret: the process that wrote it"
+            " was killed",
+            KeyFileWarning,
+            3,
+        )
 
 
 def _seal(key: Key, content: dict) -> str:
@@ -241,4 +323,7 @@ def _checksum(content: dict) -> str:
 
 
 def _canonical(content: dict) -> bytes:
-    return json.dumps({name: value for name, value in content.items() if name not in ("seal", "checksum")}, sort_keys=True).encode()
+    return json.dumps(
+        {name: value for name, value in content.items() if name not in ("seal", "checksum")},
+        sort_keys=True,
+    ).encode()

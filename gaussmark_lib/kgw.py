@@ -1,18 +1,22 @@
-"""The baseline: soft red lists of Kirchenbauer et al. (arXiv:2301.10226), by transformers' own processor and detector.
+"""The baseline: soft red lists of Kirchenbauer et al. (arXiv:2301.10226), by transformers' own
+processor and detector.
 
-The token before seeds a random split of the vocabulary; a share γ of it is *green*, and green tokens' logits are raised by δ. Text that
-knows nothing of the key has a share γ of green tokens, so the number of green ones among n scored is about Binomial(n, γ).
+The token before seeds a random split of the vocabulary; a share γ of it is *green*, and green
+tokens' logits are raised by δ. Text that knows nothing of the key has a share γ of green tokens, so
+the number of green ones among n scored is about Binomial(n, γ).
 
-    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (the detector's)
-    p = P(Binomial(n, γ) ≥ green)                         (ours: exact where the normal tail is too small)
+    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (the detector's) p = P(Binomial(n, γ) ≥
+    green)                         (ours: exact where the normal tail is too small)
 
-The paper (App. KGW) has γ = 0.25, δ = 1 (KGW-1) or 2 (KGW-2), and a context of one token, transformers' "lefthash". Of V tokens ⌊γV⌋ are green,
-and that share is what the exact tail uses.
+The paper (App. KGW) has γ = 0.25, δ = 1 (KGW-1) or 2 (KGW-2), and a context of one token,
+transformers' "lefthash". Of V tokens ⌊γV⌋ are green, and that share is what the exact tail uses.
 
-Fair to the baseline: the response alone is scored, without its first token, each pair of neighbouring tokens once (``ignore_repeated_ngrams``, else
-repetition counts as evidence), and a text at a time, since the detector has no mask and would score padding. Green lists come from the random
-numbers of the model's device: what was written on a GPU must be tested on one. A list's seed is the key times the token, so that after token 0 it
-is the same under every key: those pairs are no secret, and are not counted. At a temperature T ≠ 1 the bias comes after it, as in transformers.
+Fair to the baseline: the response alone is scored, without its first token, each pair of
+neighbouring tokens once (``ignore_repeated_ngrams``, else repetition counts as evidence), and a
+text at a time, since the detector has no mask and would score padding. Green lists come from the
+random numbers of the model's device: what was written on a GPU must be tested on one. A list's seed
+is the key times the token, so that after token 0 it is the same under every key: those pairs are no
+secret, and are not counted. At a temperature T ≠ 1 the bias comes after it, as in transformers.
 """
 
 from dataclasses import dataclass
@@ -26,7 +30,12 @@ from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
 from gaussmark_lib import checks, models, tokens
-from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError, StatisticsError
+from gaussmark_lib.errors import (
+    InvalidModelError,
+    InvalidTextError,
+    InvalidWatermarkError,
+    StatisticsError,
+)
 from gaussmark_lib.keys import Key, checked
 from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
@@ -40,9 +49,11 @@ class KGW(SamplerScheme):
 
     Args:
         bias: δ > 0, added to green tokens' logits, nats.
-        key: a hash of its secret starts the lists, since transformers' config holds that number in the open.
+        key: a hash of its secret starts the lists, since transformers' config holds that number in
+            the open.
         green_share: γ, 0 < γ < 1.
-        test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` for the detector's own normal one, which exceeds its level (``exact`` is False).
+        test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` for the detector's own normal one,
+            which exceeds its level (``exact`` is False).
     """
 
     bias: float
@@ -53,9 +64,13 @@ class KGW(SamplerScheme):
     def __post_init__(self):
         checked(self.key)
         if not checks.is_number(self.bias) or not 0 < self.bias < float("inf"):
-            raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {checks.shown(self.bias)}")
+            raise InvalidWatermarkError(
+                f"bias: expected a finite δ > 0, got {checks.shown(self.bias)}"
+            )
         if not checks.is_number(self.green_share) or not 0 < self.green_share < 1:
-            raise InvalidWatermarkError(f"green_share: expected 0 < γ < 1, got {checks.shown(self.green_share)}")
+            raise InvalidWatermarkError(
+                f"green_share: expected 0 < γ < 1, got {checks.shown(self.green_share)}"
+            )
         checks.chosen(self.test, "test", ("exact", "z"), InvalidWatermarkError)
 
     @property
@@ -68,56 +83,98 @@ class KGW(SamplerScheme):
 
     @property
     def config(self) -> WatermarkingConfig:
-        """transformers' own description of it, as ``model.generate(watermarking_config=…)`` takes it."""
-        hashing_key = int.from_bytes(self.key.derived("KGW")[:8], "big") >> 1  # torch takes seeds below 2⁶³
-        return WatermarkingConfig(greenlist_ratio=self.green_share, bias=self.bias, hashing_key=hashing_key, context_width=1)
+        """transformers' own description of it, as ``model.generate(watermarking_config=…)`` takes
+        it.
+        """
+        hashing_key = (
+            int.from_bytes(self.key.derived("KGW")[:8], "big") >> 1
+        )  # torch takes seeds below 2⁶³
+        return WatermarkingConfig(
+            greenlist_ratio=self.green_share,
+            bias=self.bias,
+            hashing_key=hashing_key,
+            context_width=1,
+        )
 
     def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:
         self._realised_share(model)  # raises where there is none
-        return WatermarkLogitsProcessor(vocab_size=tokens.config(model).vocab_size, device=str(model.device), **self.config.to_dict())
+        return WatermarkLogitsProcessor(
+            vocab_size=tokens.config(model).vocab_size,
+            device=str(model.device),
+            **self.config.to_dict(),
+        )
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
         """One row per text, as ``COLUMNS``; the prompts are ignored.
 
-        ``n_scored`` counts distinct pairs that do not begin with token 0, ``statistic`` is z, ``p_value`` the exact tail, or with ``test="z"`` the
-        normal one, ``p_normal``.
+        ``n_scored`` counts distinct pairs that do not begin with token 0, ``statistic`` is z,
+        ``p_value`` the exact tail, or with ``test="z"`` the normal one, ``p_normal``.
 
         Raises:
-            InvalidModelError: a model without a start token, which transformers' detector cannot do without.
-            InvalidTextError: ids outside the vocabulary, or no pair to count (a leading start token does not).
+            InvalidModelError: a model without a start token, which transformers' detector cannot do
+                without.
+            InvalidTextError: ids outside the vocabulary, or no pair to count (a leading start token
+                does not).
         """
         tokens.check_model(model)
         config = tokens.config(model)
         bos = config.bos_token_id
         if bos is None:
             raise InvalidModelError(
-                "expected a model with a start token, which transformers' KGW detector looks for, but its config's bos_token_id is None;"
-                " set model.config.bos_token_id to the token that its texts would start with"
+                "expected a model with a start token, which transformers' KGW detector looks for,"
+                " but its config's bos_token_id is None; set model.config.bos_token_id to the token"
+                " that its texts would start with"
             )
-        detector = WatermarkDetector(config, str(model.device), self.config, ignore_repeated_ngrams=True)
-        after_0 = set(detector.processor._get_greenlist_ids(torch.zeros(1, dtype=torch.long, device=model.device)).tolist())
+        detector = WatermarkDetector(
+            config, str(model.device), self.config, ignore_repeated_ngrams=True
+        )
+        after_0 = set(
+            detector.processor._get_greenlist_ids(
+                torch.zeros(1, dtype=torch.long, device=model.device)
+            ).tolist()
+        )
         found = []
-        for i, response in enumerate(tokens.listed(responses, "responses: expected lists of token ids")):
+        for i, response in enumerate(
+            tokens.listed(responses, "responses: expected lists of token ids")
+        ):
             ids = tokens.checked(model, response, f"response {i}")
             if len(ids) - (ids[:1] == [bos]) < 2:
-                raise InvalidTextError(f"response {i}: expected at least 2 tokens, since KGW scores pairs of neighbours, got {len(ids)}")
+                raise InvalidTextError(
+                    f"response {i}: expected at least 2 tokens, since KGW scores pairs of"
+                    f" neighbours, got {len(ids)}"
+                )
             out = detector(torch.tensor([ids], device=model.device), return_dict=True)
             public = {after for before, after in pairwise(ids[ids[0] == bos :]) if before == 0}
-            n, n_green = int(out.num_tokens_scored[0]) - len(public), int(out.num_green_tokens[0]) - len(public & after_0)
+            n, n_green = (
+                int(out.num_tokens_scored[0]) - len(public),
+                int(out.num_green_tokens[0]) - len(public & after_0),
+            )
             if n == 0:
-                raise InvalidTextError(f"response {i}: expected a token after another one than 0, after which every key has the same green tokens")
+                raise InvalidTextError(
+                    f"response {i}: expected a token after another one than 0, after which every"
+                    " key has the same green tokens"
+                )
             found.append((i, len(ids), n, n_green))
         table = pd.DataFrame(found, columns=COLUMNS[:4])
-        z = (table["n_green"] - self.green_share * table["n_scored"]) / np.sqrt(table["n_scored"] * self.green_share * (1 - self.green_share))
+        z = (table["n_green"] - self.green_share * table["n_scored"]) / np.sqrt(
+            table["n_scored"] * self.green_share * (1 - self.green_share)
+        )
         table = table.assign(statistic=z, p_normal=stats.norm.sf(z))
         if self.test == "z":
-            return table.assign(p_value=table["p_normal"], log10_p=stats.norm.logsf(table["statistic"]) / np.log(10))[COLUMNS]
-        return table.assign(**exact_tail(table["n_green"], table["n_scored"], self._realised_share(model)))[COLUMNS]
+            return table.assign(
+                p_value=table["p_normal"], log10_p=stats.norm.logsf(table["statistic"]) / np.log(10)
+            )[COLUMNS]
+        return table.assign(
+            **exact_tail(table["n_green"], table["n_scored"], self._realised_share(model))
+        )[COLUMNS]
 
     def _realised_share(self, model: PreTrainedModel) -> float:
         vocabulary = tokens.config(model).vocab_size
         if int(vocabulary * self.green_share) == 0:
-            raise InvalidWatermarkError(f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a larger one")
+            raise InvalidWatermarkError(
+                f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a"
+                " larger one"
+            )
         return int(vocabulary * self.green_share) / vocabulary
 
 
@@ -127,18 +184,38 @@ register("KGW-2 z-test")(lambda wm, key: KGW(2.0, key, test="z"))
 
 
 @torch.no_grad()
-def stock_generate(model: PreTrainedModel, prompts: Texts, n_tokens: int, scheme: KGW | None = None, *, seed: int = 0) -> list[list[int]]:
-    """transformers' own ``generate``, with a soft red list or without one (GaussMark: inside ``watermarked()``): for timings of the schemes alone."""
+def stock_generate(
+    model: PreTrainedModel,
+    prompts: Texts,
+    n_tokens: int,
+    scheme: KGW | None = None,
+    *,
+    seed: int = 0,
+) -> list[list[int]]:
+    """transformers' own ``generate``, with a soft red list or without one (GaussMark: inside
+    ``watermarked()``): for timings of the schemes alone.
+    """
     checks.whole(n_tokens, "n_tokens")
     ids, mask = tokens.pad(tokens.checked_prompts(model, prompts), "left", model.device)
-    options = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens, "eos_token_id": None, "pad_token_id": 0}
+    options = {
+        "do_sample": True,
+        "top_k": 0,
+        "max_new_tokens": n_tokens,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+    }
     options |= {"watermarking_config": scheme.config} if scheme else {}
-    with models.evaluating(model), torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+    with (
+        models.evaluating(model),
+        torch.random.fork_rng([model.device] if model.device.type == "cuda" else []),
+    ):
         torch.manual_seed(seed)
         return model.generate(ids, attention_mask=mask, **options)[:, ids.shape[1] :].tolist()
 
 
-def exact_tail(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: float) -> dict[str, np.ndarray]:
+def exact_tail(
+    hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: float
+) -> dict[str, np.ndarray]:
     """P(Binomial(n, share) ≥ hits) as ``p_value``, and its ``log10_p``, which does not underflow.
 
     >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
@@ -146,11 +223,15 @@ def exact_tail(hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: f
     """
     checks.counts(hits, n)
     checks.share(share, "share")
-    return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10)}
+    return {
+        "p_value": stats.binom.sf(hits - 1, n, share),
+        "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10),
+    }
 
 
 def attained(n: int, share: float, level: float, test: str = "exact") -> float:
-    """P(p-value ≤ level) over n pairs, if the number of green ones is binomial: the level that a test at a nominal one has.
+    """P(p-value ≤ level) over n pairs, if the number of green ones is binomial: the level that a
+    test at a nominal one has.
 
     >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
     (0.0625, 0.0)

@@ -1,7 +1,8 @@
 """Language models: how they are loaded, and in which arithmetic they compute.
 
-Files of models are loaded without code of theirs, and from the model hub only if it answers within seconds: the hub's own client tries every file
-six times and sleeps in between, which takes most of a minute without a network. What in a model can carry a watermark is said in ``weights``.
+Files of models are loaded without code of theirs, and from the model hub only if it answers within
+seconds: the hub's own client tries every file six times and sleeps in between, which takes most of
+a minute without a network. What in a model can carry a watermark is said in ``weights``.
 """
 
 import math
@@ -16,7 +17,12 @@ from pathlib import Path
 import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import get_session
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from gaussmark_lib import checks, tokens
@@ -47,35 +53,57 @@ class LM:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def prompt(self, text: str) -> list[int]:
-        """Token ids of a text to be continued: with the model's start token, and in its chat template where it has one."""
+        """Token ids of a text to be continued: with the model's start token, and in its chat
+        template where it has one.
+        """
         tokens.check_text(text, "prompt")
         if self.tokenizer.chat_template:
             turn = [{"role": "user", "content": f"Complete the following prompt: {text}"}]
-            return list(self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
+            return list(
+                self.tokenizer.apply_chat_template(
+                    turn, add_generation_prompt=True, return_dict=False
+                )
+            )
         return self.tokenizer.encode(text, split_special_tokens=True)
 
 
-def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", device: str | None = None, revision: str | None = None) -> LM:
-    """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id, ready to generate and score. No code of a model is ever run.
+def load(
+    name: str | Path = EMBEDDED,
+    *,
+    dtype: str | torch.dtype = "float32",
+    device: str | None = None,
+    revision: str | None = None,
+) -> LM:
+    """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id, ready to
+    generate and score. No code of a model is ever run.
 
     Args:
-        dtype: of the weights, e.g. ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the checkpoint's own.
+        dtype: of the weights, e.g. ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the
+            checkpoint's own.
         device: by default the GPU if there is one.
         revision: a hub branch, tag or commit.
 
     Raises:
-        InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that needs code of its own, a weight that is not finite.
+        InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that
+            needs code of its own, a weight that is not finite.
     """
     if not isinstance(name, str | Path):
-        raise InvalidModelError(f"name: expected {EMBEDDED!r}, a folder or a hub id, got {checks.shown(name)}")
-    checks.chosen(str(dtype).removeprefix("torch."), "dtype", ("auto", "float16", *DTYPES), InvalidModelError)
+        raise InvalidModelError(
+            f"name: expected {EMBEDDED!r}, a folder or a hub id, got {checks.shown(name)}"
+        )
+    checks.chosen(
+        str(dtype).removeprefix("torch."), "dtype", ("auto", "float16", *DTYPES), InvalidModelError
+    )
     device = device_of(device)
     source = DATA / EMBEDDED if str(name) == EMBEDDED else name
     local = Path(source).expanduser()
     is_local = os.path.isdir(local)
-    if not is_local and (isinstance(source, Path) or source.startswith((".", "/", "~")) or source.count("/") > 1):
+    if not is_local and (
+        isinstance(source, Path) or source.startswith((".", "/", "~")) or source.count("/") > 1
+    ):
         raise InvalidModelError(
-            f"no model at {local}: expected a folder with config.json and *.safetensors. models.load('{EMBEDDED}') needs no download"
+            f"no model at {local}: expected a folder with config.json and *.safetensors."
+            f" models.load('{EMBEDDED}') needs no download"
         )
     source = local if is_local else source
     terms = {"revision": revision, **hub_terms(local=is_local)}
@@ -83,25 +111,38 @@ def load(name: str | Path = EMBEDDED, *, dtype: str | torch.dtype = "float32", d
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **terms)
         with _quiet() if is_local else nullcontext():
-            model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **strict, dtype=dtype)
-    except Exception as error:  # a broken checkpoint fails in as many ways as there are libraries below
+            model, info = AutoModelForCausalLM.from_pretrained(
+                source, **terms, **strict, dtype=dtype
+            )
+    except (
+        Exception
+    ) as error:  # a broken checkpoint fails in as many ways as there are libraries below
         raise InvalidModelError(_why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
             first = sorted(map(str, info[kind]))[:5]
-            raise InvalidModelError(f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}: {first}")
+            raise InvalidModelError(
+                f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}:"
+                f" {first}"
+            )
     _check_finite(model, str(name))
     return LM(model.to(device).eval(), tokenizer, str(name))
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
-    """The device of this name, by default the GPU if there is one. InvalidModelError if this machine has none of that name."""
+    """The device of this name, by default the GPU if there is one. InvalidModelError if this
+    machine has none of that name.
+    """
     try:
         found = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=found).item()  # what the name says need not be there; and "meta" holds no numbers
+        torch.zeros(
+            1, device=found
+        ).item()  # what the name says need not be there; and "meta" holds no numbers
         return found
     except (RuntimeError, AssertionError, TypeError):
-        raise InvalidModelError(f"device: expected 'cpu', 'cuda' or another that this machine has, got {name!r}") from None
+        raise InvalidModelError(
+            f"device: expected 'cpu', 'cuda' or another that this machine has, got {name!r}"
+        ) from None
 
 
 @contextmanager
@@ -120,35 +161,52 @@ def native_bfloat16(device: torch.device) -> bool:
     """Whether the processor multiplies bfloat16 itself; emulation is far slower than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type != "cpu" or bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return device.type != "cpu" or bool(
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )
 
 
 def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch.dtype:
-    """What to compute in, when ``dtype`` (None: the model's own) is the lowest precision that will do: float32 in place of an emulated bfloat16."""
+    """What to compute in, when ``dtype`` (None: the model's own) is the lowest precision that will
+    do: float32 in place of an emulated bfloat16.
+    """
     if dtype is None:
         return model.dtype
     wanted = DTYPES.get(str(dtype).removeprefix("torch."))
     if wanted is None:
-        raise InvalidModelError(f"dtype: expected one of {', '.join(DTYPES)}, or None for the model's own, got {dtype!r}")
-    return torch.float32 if wanted is torch.bfloat16 and not native_bfloat16(model.device) else wanted
+        raise InvalidModelError(
+            f"dtype: expected one of {', '.join(DTYPES)}, or None for the model's own, got"
+            f" {dtype!r}"
+        )
+    return (
+        torch.float32 if wanted is torch.bfloat16 and not native_bfloat16(model.device) else wanted
+    )
 
 
 @contextmanager
 def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
-    """Inside the ``with``, the model computes in a dtype; after it, its weights are the same tensors as before.
+    """Inside the ``with``, the model computes in a dtype; after it, its weights are the same
+    tensors as before.
 
-    A wider dtype widens the weights that are narrower, but not those of 8 bits, which mean nothing without their scale. A narrower one means
-    autocast, which rounds only the factors of matrix products: half the error of rounding all.
+    A wider dtype widens the weights that are narrower, but not those of 8 bits, which mean nothing
+    without their scale. A narrower one means autocast, which rounds only the factors of matrix
+    products: half the error of rounding all.
     """
     if torch.finfo(dtype).bits < torch.finfo(model.dtype).bits:
         with torch.autocast(model.device.type, dtype):
             yield
         return
     widened = range(16, torch.finfo(dtype).bits + 1)
-    kept = {p: p.data for p in model.parameters() if p.is_floating_point() and p.dtype != dtype and torch.finfo(p.dtype).bits in widened}
+    kept = {
+        p: p.data
+        for p in model.parameters()
+        if p.is_floating_point() and p.dtype != dtype and torch.finfo(p.dtype).bits in widened
+    }
     experts = model.get_experts_implementation()
     if dtype == torch.float64 and model._can_set_experts_implementation():
-        model.set_experts_implementation("eager")  # torch multiplies groups of matrices up to float32 only
+        model.set_experts_implementation(
+            "eager"
+        )  # torch multiplies groups of matrices up to float32 only
     for p in kept:
         p.data = p.data.to(dtype)
     try:
@@ -163,11 +221,14 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
 def default_weight(model: PreTrainedModel, *, block: int | None = None, small: bool = False) -> str:
     """The weight that an experiment takes where none is named.
 
-    Of the matrices in one block that write to the residual stream (d_out is the hidden size): the one with the largest d_in, which is the MLP's last.
+    Of the matrices in one block that write to the residual stream (d_out is the hidden size): the
+    one with the largest d_in, which is the MLP's last.
 
     Args:
-        block: its number, negative from the end; by default the one two thirds of the way up, 4 of 0 to 5.
-        small: instead, the block's smallest matrix (of several, the last), for experiments that draw many noises.
+        block: its number, negative from the end; by default the one two thirds of the way up, 4 of
+            0 to 5.
+        small: instead, the block's smallest matrix (of several, the last), for experiments that
+            draw many noises.
 
     Raises:
         UnknownWeightError: no such block, or no matrix that could carry a watermark.
@@ -177,8 +238,15 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     blocks = sorted({int(match[2]) for match in places.values() if match[1] == stack})
     number = len(blocks) * 2 // 3 if block is None else block
     if not checks.is_whole(number) or not -len(blocks) <= number < len(blocks):
-        raise UnknownWeightError(f"block: expected one of {len(blocks)} that can carry a watermark, got {checks.shown(block)}; or name a weight")
-    inside = [linear(model, name) for name, match in places.items() if match[1] == stack and int(match[2]) == blocks[number]]
+        raise UnknownWeightError(
+            f"block: expected one of {len(blocks)} that can carry a watermark, got"
+            f" {checks.shown(block)}; or name a weight"
+        )
+    inside = [
+        linear(model, name)
+        for name, match in places.items()
+        if match[1] == stack and int(match[2]) == blocks[number]
+    ]
     if small:
         return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name
     hidden = model.config.get_text_config().hidden_size
@@ -186,7 +254,9 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
 
 
 def hub_reachable() -> bool:
-    """True if the hub (or the mirror named by ``HF_ENDPOINT``) answers at all; False with ``HF_HUB_OFFLINE=1``."""
+    """True if the hub (or the mirror named by ``HF_ENDPOINT``) answers at all; False with
+    ``HF_HUB_OFFLINE=1``.
+    """
     try:
         get_session().head(constants.ENDPOINT, timeout=PATIENCE)
     except Exception:  # its kind depends on the HTTP library below, and on the proxy
@@ -195,20 +265,28 @@ def hub_reachable() -> bool:
 
 
 def hub_terms(*, local: bool = False) -> dict[str, bool]:
-    """What every ``from_pretrained`` of this library is told. A model's own Python is never run, whatever its files or the terminal say."""
+    """What every ``from_pretrained`` of this library is told. A model's own Python is never run,
+    whatever its files or the terminal say.
+    """
     return {"local_files_only": local or not hub_reachable(), "trust_remote_code": False}
 
 
 def reason(error: Exception) -> str:
     """Why a model's files could not be loaded, in one line."""
     if "trust_remote_code" in str(error):
-        return "it needs Python code of its own (auto_map in its json files), which is never run; expected an architecture that transformers has"
+        return (
+            "it needs Python code of its own (auto_map in its json files), which is never run;"
+            " expected an architecture that transformers has"
+        )
     return first_line(error)
 
 
 def _why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
     if is_local:
-        expected = "Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
+        expected = (
+            "Expected config.json, tokenizer files and whole *.safetensors; copy or download it"
+            " again"
+        )
         return f"cannot read the model in {name}: {reason(error)}. {expected}"
     return (
         f"cannot get {name!r} from the model hub: {reason(error)}. Check the name and the network"
@@ -229,7 +307,9 @@ def _quiet() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or the error's kind where it has none: clients of the hub write pages."""
+    """The first line of an error's message, or the error's kind where it has none: clients of the
+    hub write pages.
+    """
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -237,4 +317,7 @@ def _check_finite(model: PreTrainedModel, name: str) -> None:
     """InvalidModelError for a checkpoint with a weight that is not finite."""
     for weight, parameter in model.named_parameters():
         if bad := int((~torch.isfinite(parameter)).sum()):
-            raise InvalidModelError(f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight}; the checkpoint is damaged")
+            raise InvalidModelError(
+                f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight};"
+                " the checkpoint is damaged"
+            )

@@ -1,16 +1,19 @@
 """Standard normal numbers from a 128-bit seed, bit for bit the same on every machine.
 
-A key must mean the same noise on every computer and in every year. NumPy promises that for the raw bits of its Philox4x64-10
-counter, not for its normal numbers, and ``log`` and ``cos`` differ in the last bit between processors. So the stream is
+A key must mean the same noise on every computer and in every year. NumPy promises that for the raw
+bits of its Philox4x64-10 counter, not for its normal numbers, and ``log`` and ``cos`` differ in the
+last bit between processors. So the stream is
 
     bits  →  u = (k + ½)·2⁻⁵², k the top 52 bits  →  z = Φ⁻¹(u)
 
-with Φ⁻¹ as the rational functions of Wichura's algorithm AS 241 (Applied Statistics 37, 1988; relative error about 1e-16),
-computed by additions, multiplications, divisions and square roots alone, which IEEE 754 rounds in one way only. The
-logarithm that the tails need is built from the same four operations.
+with Φ⁻¹ as the rational functions of Wichura's algorithm AS 241 (Applied Statistics 37, 1988;
+relative error about 1e-16), computed by additions, multiplications, divisions and square roots
+alone, which IEEE 754 rounds in one way only. The logarithm that the tails need is built from the
+same four operations.
 
-On a processor they are compiled (numba), a chunk at a time; without ``fastmath``, none of them is fused or reordered. A counter can start anywhere,
-so several threads make one stream, each a span at a time. A GPU makes the same bits by the same operations on tensors, of which it rounds each by
+On a processor they are compiled (numba), a chunk at a time; without ``fastmath``, none of them is
+fused or reordered. A counter can start anywhere, so several threads make one stream, each a span at
+a time. A GPU makes the same bits by the same operations on tensors, of which it rounds each by
 itself. (On a processor, torch's square roots are not those of IEEE 754.)
 """
 
@@ -32,59 +35,136 @@ from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
 
 CHUNK = 1 << 14  # numbers at a time: the temporaries stay in the processor's cache
-SPAN = 1 << 19  # numbers that a thread makes with one counter, which takes as long to set up as some thousand numbers
-LARGE, GPU_CHUNK = 1 << 20, 1 << 23  # from so many numbers on, a GPU makes them, where there is one, and so many at a time
+SPAN = (
+    1 << 19
+    # numbers that a thread makes with one counter, which takes as long to set up as some thousand
+    # numbers
+)
+LARGE, GPU_CHUNK = (
+    1 << 20,
+    1 << 23,
+)  # from so many numbers on, a GPU makes them, where there is one, and so many at a time
 MOST = 1 << 40  # numbers, beyond any memory
 
-# AS 241, highest power first: |u − ½| ≤ 0.425, then √(−log r) ≤ 5, then beyond; r is the distance of u to the nearer end.
+# AS 241, highest power first: |u − ½| ≤ 0.425, then √(−log r) ≤ 5, then beyond; r is the distance
+# of u to the nearer end.
 _CENTRE = (
-    (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4,
-     1.3731693765509461125e4, 1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080e0),
-    (5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4, 2.1213794301586595867e4,
-     5.3941960214247511077e3, 6.8718700749205790830e2, 4.2313330701600911252e1, 1.0),
-)  # fmt: skip
+    (
+        2.5090809287301226727e3,
+        3.3430575583588128105e4,
+        6.7265770927008700853e4,
+        4.5921953931549871457e4,
+        1.3731693765509461125e4,
+        1.9715909503065514427e3,
+        1.3314166789178437745e2,
+        3.3871328727963666080e0,
+    ),
+    (
+        5.2264952788528545610e3,
+        2.8729085735721942674e4,
+        3.9307895800092710610e4,
+        2.1213794301586595867e4,
+        5.3941960214247511077e3,
+        6.8718700749205790830e2,
+        4.2313330701600911252e1,
+        1.0,
+    ),
+)
 _TAIL = (
-    (7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1, 1.27045825245236838258e0,
-     3.64784832476320460504e0, 5.76949722146069140550e0, 4.63033784615654529590e0, 1.42343711074968357734e0),
-    (1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1,
-     6.89767334985100004550e-1, 1.67638483018380384940e0, 2.05319162663775882187e0, 1.0),
-)  # fmt: skip
+    (
+        7.74545014278341407640e-4,
+        2.27238449892691845833e-2,
+        2.41780725177450611770e-1,
+        1.27045825245236838258e0,
+        3.64784832476320460504e0,
+        5.76949722146069140550e0,
+        4.63033784615654529590e0,
+        1.42343711074968357734e0,
+    ),
+    (
+        1.05075007164441684324e-9,
+        5.47593808499534494600e-4,
+        1.51986665636164571966e-2,
+        1.48103976427480074590e-1,
+        6.89767334985100004550e-1,
+        1.67638483018380384940e0,
+        2.05319162663775882187e0,
+        1.0,
+    ),
+)
 _FAR_TAIL = (
-    (2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3, 2.65321895265761230930e-2,
-     2.96560571828504891230e-1, 1.78482653991729133580e0, 5.46378491116411436990e0, 6.65790464350110377720e0),
-    (2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5, 7.86869131145613259100e-4,
-     1.48753612908506148525e-2, 1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0),
-)  # fmt: skip
+    (
+        2.01033439929228813265e-7,
+        2.71155556874348757815e-5,
+        1.24266094738807843860e-3,
+        2.65321895265761230930e-2,
+        2.96560571828504891230e-1,
+        1.78482653991729133580e0,
+        5.46378491116411436990e0,
+        6.65790464350110377720e0,
+    ),
+    (
+        2.04426310338993978564e-15,
+        1.42151175831644588870e-7,
+        1.84631831751005468180e-5,
+        7.86869131145613259100e-4,
+        1.48753612908506148525e-2,
+        1.36929880922735805310e-1,
+        5.99832206555887937690e-1,
+        1.0,
+    ),
+)
 _ARTANH = tuple(1.0 / k for k in range(23, 0, -2))  # of artanh t = t·Σ (t²)ʲ/(2j + 1)
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
-_MULTIPLIERS = 0xD2E7470EE14C6C93, 0xCA5A826395121157  # of Philox4x64 (Salmon and others, SC 2011), and what a round adds to its key
+_MULTIPLIERS = (
+    0xD2E7470EE14C6C93,
+    0xCA5A826395121157,
+)  # of Philox4x64 (Salmon and others, SC 2011), and what a round adds to its key
 _WEYL = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
 _LOW = (1 << 32) - 1
 
 
 def standard_normal(
-    seed: int, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64, out: Float[np.ndarray, " n"] | None = None
+    seed: int,
+    n: int,
+    scale: float = 1.0,
+    dtype: type[np.floating] = np.float64,
+    out: Float[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, " n"]:
-    """The first n ≥ 0 numbers of the stream of a seed, 0 ≤ seed < 2¹²⁸, times ``scale``; they do not depend on n. Into ``out``, where it is given.
+    """The first n ≥ 0 numbers of the stream of a seed, 0 ≤ seed < 2¹²⁸, times ``scale``; they do
+    not depend on n. Into ``out``, where it is given.
 
     Returns:
-        shape (n,), computed in float64 and rounded once to ``dtype`` (or ``out``'s): independent N(0, scale²); |z| ≤ 8.3 before the scale.
+        shape (n,), computed in float64 and rounded once to ``dtype`` (or ``out``'s): independent
+        N(0, scale²); |z| ≤ 8.3 before the scale.
     """
     if not checks.is_whole(seed) or not 0 <= seed < 1 << 128:
-        raise StatisticsError("seed: expected a whole number from 0 to 2¹²⁸ − 1, got another")  # which may be a secret
+        raise StatisticsError(
+            "seed: expected a whole number from 0 to 2¹²⁸ − 1, got another"
+        )  # which may be a secret
     bits = np.random.Philox(key=seed)
     del seed  # which no traceback of what follows shows
     if checks.whole(n, "n", StatisticsError, least=0) > MOST:
         raise StatisticsError(f"n: expected at most {MOST:,} numbers, got {checks.shown(n)}")
-    scale, out, starts = checks.positive(scale, "scale"), np.empty(n, dtype) if out is None else out, range(0, n, SPAN)
+    scale, out, starts = (
+        checks.positive(scale, "scale"),
+        np.empty(n, dtype) if out is None else out,
+        range(0, n, SPAN),
+    )
     if out.shape != (n,) or out.dtype.kind != "f" or not out.flags.writeable:
-        raise StatisticsError(f"out: expected room for {n:,} floating-point numbers that can be written to, got {out.dtype} of shape {out.shape}")
+        raise StatisticsError(
+            f"out: expected room for {n:,} floating-point numbers that can be written to, got"
+            f" {out.dtype} of shape {out.shape}"
+        )
     if n >= LARGE and torch.cuda.is_available() and _on_gpu(bits, out, scale, torch.device("cuda")):
         return out
 
     def fill(start: int) -> None:
-        span, stream = out[start : start + SPAN], deepcopy(bits).advance(start // 4)  # its counter gives four numbers at a time
+        span, stream = (
+            out[start : start + SPAN],
+            deepcopy(bits).advance(start // 4),
+        )  # its counter gives four numbers at a time
         stream.random_raw(start % 4)
         for part in np.split(span, range(CHUNK, len(span), CHUNK)):
             part[:] = _of_bits(stream.random_raw(len(part)), scale)
@@ -97,8 +177,12 @@ def standard_normal(
     return out
 
 
-def _on_gpu(bits: np.random.Philox, out: Float[np.ndarray, " n"], scale: float, device: torch.device) -> bool:
-    """False where the GPU cannot: the processor makes them then, and no error shows what depends on the secret."""
+def _on_gpu(
+    bits: np.random.Philox, out: Float[np.ndarray, " n"], scale: float, device: torch.device
+) -> bool:
+    """False where the GPU cannot: the processor makes them then, and no error shows what depends on
+    the secret.
+    """
     try:
         low, high = bits.state["state"]["key"].tolist()
         for start in range(0, len(out), GPU_CHUNK):
@@ -111,9 +195,17 @@ def _on_gpu(bits: np.random.Philox, out: Float[np.ndarray, " n"], scale: float, 
 
 
 def philox(seed: int, first: int, n: int, device: torch.device) -> Int[Tensor, " n"]:
-    """n numbers of 64 bits from block ``first`` on, four a block, read with a sign: ``numpy.random.Philox``'s ten rounds by tensor operations."""
+    """n numbers of 64 bits from block ``first`` on, four a block, read with a sign:
+    ``numpy.random.Philox``'s ten rounds by tensor operations.
+    """
     counter = torch.arange(first + 1, first + 1 + -(-n // 4), device=device)
-    c, k = [counter, *(torch.zeros_like(counter) for _ in range(3))], [_signed(seed), _signed(seed >> 64)]
+    c, k = (
+        [counter, *(torch.zeros_like(counter) for _ in range(3))],
+        [
+            _signed(seed),
+            _signed(seed >> 64),
+        ],
+    )
     for _ in range(10):
         (high_0, low_0), (high_2, low_2) = (_product(c[2 * i], _MULTIPLIERS[i]) for i in (0, 1))
         c = [high_2 ^ c[1] ^ k[0], low_2, high_0 ^ c[3] ^ k[1], low_0]
@@ -122,10 +214,14 @@ def philox(seed: int, first: int, n: int, device: torch.device) -> Int[Tensor, "
 
 
 def _product(a: Int[Tensor, " n"], m: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-    """The high and the low 64 bits of a·m, both without a sign: by halves of 32 bits, since tensors have no integers of 128."""
+    """The high and the low 64 bits of a·m, both without a sign: by halves of 32 bits, since tensors
+    have no integers of 128.
+    """
     a_high, a_low, m_high, m_low = _upper(a), a & _LOW, m >> 32, m & _LOW
     middle = a_high * m_low + _upper(a_low * m_low)
-    return a_high * m_high + _upper(middle) + _upper(a_low * m_high + (middle & _LOW)), a * _signed(m)
+    return a_high * m_high + _upper(middle) + _upper(a_low * m_high + (middle & _LOW)), a * _signed(
+        m
+    )
 
 
 def _upper(a: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
@@ -144,19 +240,30 @@ def quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
     array([0.        , 1.95996398])
     """
     u = np.array(u, float)
-    if u.ndim != 1 or not (right := (u >= 2.0**-1022) & (u < 1)).all():  # below, numbers have fewer digits
-        raise StatisticsError(f"u: expected 0 < u < 1, and 2⁻¹⁰²² at least, got {checks.shown(u[~right][:3].tolist() if u.ndim == 1 else u.shape)}")
+    if (
+        u.ndim != 1 or not (right := (u >= 2.0**-1022) & (u < 1)).all()
+    ):  # below, numbers have fewer digits
+        raise StatisticsError(
+            "u: expected 0 < u < 1, and 2⁻¹⁰²² at least, got"
+            f" {checks.shown(u[~right][:3].tolist() if u.ndim == 1 else u.shape)}"
+        )
     return _quantiles(u, 1.0)
 
 
 def _compiled(function: Callable, is_kept: bool = True) -> Callable:
-    """By numba when it is first called, and kept beside this file (or in the user's cache) for the next process; other threads run meanwhile.
+    """By numba when it is first called, and kept beside this file (or in the user's cache) for the
+    next process; other threads run meanwhile.
 
-    All calls have arguments of the same types: two processes that keep two versions of a function at the same time can mix them up.
+    All calls have arguments of the same types: two processes that keep two versions of a function
+    at the same time can mix them up.
     """
-    made = numba.njit(inspect.unwrap(function), nogil=True, error_model="numpy")  # without what checks shapes in the tests
+    made = numba.njit(
+        inspect.unwrap(function), nogil=True, error_model="numpy"
+    )  # without what checks shapes in the tests
     if is_kept:
-        with suppress(RuntimeError, AttributeError):  # of a machine that has no folder to keep it in, and with NUMBA_DISABLE_JIT
+        with suppress(
+            RuntimeError, AttributeError
+        ):  # of a machine that has no folder to keep it in, and with NUMBA_DISABLE_JIT
             made.enable_caching()
             for name in ("load_overload", "save_overload"):
                 setattr(made._cache, name, _OrNone(Exception)(getattr(made._cache, name)))
@@ -164,7 +271,9 @@ def _compiled(function: Callable, is_kept: bool = True) -> Callable:
 
 
 class _OrNone(suppress, ContextDecorator):
-    """What it decorates gives None where it fails, as where a kept file is damaged or another user's: then the function is compiled again."""
+    """What it decorates gives None where it fails, as where a kept file is damaged or another
+    user's: then the function is compiled again.
+    """
 
 
 def _horner(coefficients, x):
@@ -210,7 +319,9 @@ def _of_bits(raw, scale):
 
 @_compiled
 def _quantiles(u, scale):
-    """Φ⁻¹(u)·scale: the centre's polynomials for all, then the tails where they are due, so that the processor does several at once."""
+    """Φ⁻¹(u)·scale: the centre's polynomials for all, then the tails where they are due, so that
+    the processor does several at once.
+    """
     z, where, n = np.empty(len(u)), np.empty(len(u), np.int32), 0
     for i in range(len(u)):
         q = u[i] - 0.5

@@ -15,5 +15,11 @@ TEXTS = CACHE / "written"  # texts of schemes, kept by ``schemes.cache``
 
 
 def records(root: str | Path | None) -> Path:
-    """The folder of all records, absolute: ``papermill_runs`` where none is named. RecordError for what is no name."""
-    return RUNS if root is None else files.named(root, "no record can be kept there", RecordError).absolute()
+    """The folder of all records, absolute: ``papermill_runs`` where none is named. RecordError for
+    what is no name.
+    """
+    return (
+        RUNS
+        if root is None
+        else files.named(root, "no record can be kept there", RecordError).absolute()
+    )

@@ -1,4 +1,5 @@
-"""Text to prompt with and to test on, as ``datasets.Dataset`` with the columns ``text`` and ``source``.
+"""Text to prompt with and to test on, as ``datasets.Dataset`` with the columns ``text`` and
+``source``.
 
 =============  ==============================================================================================
 ``"docs"``     documentation prose of a fixed list of packages, as the embedded model was trained on (``docs``)
@@ -30,15 +31,20 @@ if TYPE_CHECKING:
 KINDS = ("docs", "licences", "source", "c4")
 
 
-def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_chars: int | None = None) -> Dataset:
+def load(
+    kind: str | Path, *, split: str = "heldout", n: int | None = None, min_chars: int | None = None
+) -> Dataset:
     """The first n texts of a kind (None: all), in a fixed order that mixes sources.
 
     Args:
-        split: of ``"docs"`` and ``"c4"``: ``"train"`` or ``"heldout"`` (C4's validation split). The other kinds have one.
-        min_chars: shortest text to return, 1000 by default, 1 for a file. Documentation paragraphs of one package are joined until they reach it.
+        split: of ``"docs"`` and ``"c4"``: ``"train"`` or ``"heldout"`` (C4's validation split). The
+            other kinds have one.
+        min_chars: shortest text to return, 1000 by default, 1 for a file. Documentation paragraphs
+            of one package are joined until they reach it.
 
     Raises:
-        CorpusError: an unknown kind or split, a file without usable lines, no network, or fewer than n texts (says how many there are).
+        CorpusError: an unknown kind or split, a file without usable lines, no network, or fewer
+            than n texts (says how many there are).
     """
     if n is not None:
         checks.whole(n, "n", CorpusError)
@@ -48,39 +54,60 @@ def load(kind: str | Path, *, split: str = "heldout", n: int | None = None, min_
     if kind == "docs":
         rows = _in_fixed_order(_docs(split, min_chars))
     elif kind in ("licences", "source"):
-        rows = _in_fixed_order(_pieces(_licences() if kind == "licences" else docs.source_files("dask", "distributed"), min_chars))
+        rows = _in_fixed_order(
+            _pieces(
+                _licences() if kind == "licences" else docs.source_files("dask", "distributed"),
+                min_chars,
+            )
+        )
     elif kind == "c4":
         rows = list(_c4(split, n, min_chars))
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
         rows = [row for row in _jsonl(Path(kind)) if len(row["text"]) >= min_chars]
     else:
-        raise CorpusError(f"expected one of {', '.join(KINDS)} or a path ending in .jsonl, got {str(kind)!r}")
+        raise CorpusError(
+            f"expected one of {', '.join(KINDS)} or a path ending in .jsonl, got {str(kind)!r}"
+        )
     if not rows or (n is not None and len(rows) < n):
         raise CorpusError(
-            f"{kind} ({split}): expected {n or 'some'} texts of at least {min_chars} characters, found {len(rows)}; ask for fewer or shorter ones"
+            f"{kind} ({split}): expected {n or 'some'} texts of at least {min_chars} characters,"
+            f" found {len(rows)}; ask for fewer or shorter ones"
         )
     return Dataset.from_list(rows[:n])
 
 
 def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """:func:`beginnings` as the model wants to be asked: with its start token, in its chat template. A character that the cut broke is left out."""
+    """:func:`beginnings` as the model wants to be asked: with its start token, in its chat
+    template. A character that the cut broke is left out.
+    """
     return [lm.prompt(lm.decode(ids).rstrip("\ufffd")) for ids in beginnings(lm, kind, n, n_tokens)]
 
 
 def beginnings(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """The beginnings of n held-out texts, n_tokens each, as their authors wrote them; errors as :func:`load`."""
+    """The beginnings of n held-out texts, n_tokens each, as their authors wrote them; errors as
+    :func:`load`.
+    """
     tokens.check_lm(lm)
     checks.whole(n, "n", CorpusError)
     checks.whole(n_tokens, "n_tokens", CorpusError)
-    rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens if kind in KINDS else None)["text"]
-    found = list(islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n))
+    rows = load(
+        kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens if kind in KINDS else None
+    )["text"]
+    found = list(
+        islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n)
+    )
     if len(found) < n:
-        raise CorpusError(f"{kind}: expected {n} texts of at least {n_tokens} tokens, found {len(found)}; ask for fewer or shorter ones")
+        raise CorpusError(
+            f"{kind}: expected {n} texts of at least {n_tokens} tokens, found {len(found)}; ask for"
+            " fewer or shorter ones"
+        )
     return found
 
 
 def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:
-    """Sorted by the text's hash: any n of them are a mixture, and the same ones on every machine with the same packages."""
+    """Sorted by the text's hash: any n of them are a mixture, and the same ones on every machine
+    with the same packages.
+    """
     unique = {row["text"]: row for row in rows}.values()
     return sorted(unique, key=lambda row: hashlib.sha256(row["text"].encode()).digest())
 
@@ -89,12 +116,16 @@ def _docs(split: str, min_chars: int) -> Iterator[dict]:
     if split not in ("train", "heldout"):
         raise CorpusError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
     corpus = docs.load().query("split == @split")
-    for package, rows in groupby(zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]):
+    for package, rows in groupby(
+        zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]
+    ):
         yield from _joined((text for _, text in rows), package, min_chars)
 
 
 def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
-    """Consecutive paragraphs with a blank line between, cut as soon as min_chars is reached; a short rest is left out."""
+    """Consecutive paragraphs with a blank line between, cut as soon as min_chars is reached; a
+    short rest is left out.
+    """
     text = ""
     for paragraph in paragraphs:
         text = f"{text}\n\n{paragraph}" if text else paragraph
@@ -113,30 +144,56 @@ def _pieces(files: Iterable[tuple[str, Path]], min_chars: int) -> Iterator[dict]
 def _licences() -> Iterator[tuple[str, Path]]:
     for package in docs.PACKAGES:
         for name, path in docs.files_of(package, suffix=""):
-            if path.name.lower().startswith(("licen", "copying", "notice")) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
+            if path.name.lower().startswith(
+                ("licen", "copying", "notice")
+            ) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
                 yield name, path
 
 
 def _jsonl(path: Path) -> list[dict]:
     if not os.path.isfile(path):
-        raise CorpusError(f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each line")
+        raise CorpusError(
+            f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each"
+            " line"
+        )
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8")
+        ) as file:
             lines = file.read().split("\n")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text{', gzipped and whole' if path.suffix == '.gz' else ''}") from None
-    return [{"text": _text_of(line, f"{path}, line {number}"), "source": path.name} for number, line in enumerate(lines, 1) if line.strip()]
+        raise CorpusError(
+            f"cannot read {path}: {error}; expected UTF-8"
+            f" text{', gzipped and whole' if path.suffix == '.gz' else ''}"
+        ) from None
+    return [
+        {"text": _text_of(line, f"{path}, line {number}"), "source": path.name}
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
 
 
 def _text_of(line: str, where: str) -> str:
     try:
         text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError, RecursionError):  # of JSON, and of numbers and nesting beyond what Python reads
-        raise CorpusError(f"{where}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}") from None
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # of JSON, and of numbers and nesting beyond what Python reads
+        raise CorpusError(
+            f"{where}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}"
+        ) from None
     if not isinstance(text, str):
         raise CorpusError(f"{where}: expected 'text' to be a string, got {type(text).__name__}")
     if half := docs.SURROGATE.search(text):
-        raise CorpusError(f"{where}: expected 'text' of whole characters, got half of one, {half[0]!r}; write the file anew as UTF-8")
+        raise CorpusError(
+            f"{where}: expected 'text' of whole characters, got half of one, {half[0]!r}; write the"
+            " file anew as UTF-8"
+        )
     return text
 
 
@@ -148,9 +205,21 @@ def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
     try:
         if not models.hub_reachable():
             raise ConnectionError("the hub cannot be reached")
-        stream = load_dataset("allenai/c4", "realnewslike", split="validation" if split == "heldout" else split, streaming=True)
-        long_enough = ({"text": row["text"], "source": row["url"]} for row in stream if len(row["text"]) >= min_chars)
+        stream = load_dataset(
+            "allenai/c4",
+            "realnewslike",
+            split="validation" if split == "heldout" else split,
+            streaming=True,
+        )
+        long_enough = (
+            {"text": row["text"], "source": row["url"]}
+            for row in stream
+            if len(row["text"]) >= min_chars
+        )
         yield from islice(long_enough, n)
     except (OSError, ValueError, RuntimeError) as error:
         reason = models.first_line(error)
-        raise CorpusError(f"cannot read allenai/c4: {reason}. Without a network, texts.load('docs') or a .jsonl file works") from error
+        raise CorpusError(
+            f"cannot read allenai/c4: {reason}. Without a network, texts.load('docs') or a .jsonl"
+            " file works"
+        ) from error

@@ -19,21 +19,30 @@ from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextE
 Ids = Sequence[SupportsIndex] | Tensor | np.ndarray  # token ids of one text
 Texts = Sequence[Ids]
 Pair = tuple[Ids, Ids]  # prompt, response
-NOT_LISTS = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)  # their items are other things, or have no order
+NOT_LISTS = (
+    str,
+    bytes,
+    bytearray,
+    memoryview,
+    Mapping,
+    AbstractSet,
+)  # their items are other things, or have no order
 
 
 def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
     """The ids as a plain list of integers inside the model's vocabulary.
 
     Raises:
-        InvalidTextError: text instead of ids, anything but whole numbers, or an id that the model does not have.
+        InvalidTextError: text instead of ids, anything but whole numbers, or an id that the model
+            does not have.
     """
     check_model(model)
     values, vocabulary = whole_numbers(ids, what), model.get_input_embeddings().num_embeddings
     for position, value in enumerate(values):
         if not 0 <= value < vocabulary:
             raise InvalidTextError(
-                f"{what}: expected token ids from 0 to {vocabulary - 1}, got {value} at position {position}; was it made by another tokenizer?"
+                f"{what}: expected token ids from 0 to {vocabulary - 1}, got {value} at position"
+                f" {position}; was it made by another tokenizer?"
             )
     return values
 
@@ -41,25 +50,35 @@ def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
 def whole_numbers(ids: Ids, what: str) -> list[int]:
     """The ids as a plain list of integers, of whatever vocabulary."""
     if isinstance(ids, str):
-        raise InvalidTextError(f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)")
-    values = listed(ids.tolist() if hasattr(ids, "tolist") else ids, f"{what}: expected a list of token ids")
+        raise InvalidTextError(
+            f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)"
+        )
+    values = listed(
+        ids.tolist() if hasattr(ids, "tolist") else ids, f"{what}: expected a list of token ids"
+    )
     if set(map(type, values)) <= {int}:
         return list(values)  # nearly always
     for position, value in enumerate(values):
         if not checks.is_whole(value):
-            raise InvalidTextError(f"{what}: expected whole numbers, got {checks.shown(value)} at position {position}")
+            raise InvalidTextError(
+                f"{what}: expected whole numbers, got {checks.shown(value)} at position {position}"
+            )
     return [index(value) for value in values]
 
 
 def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidTextError) -> list:
-    """A new list of the items. Text, bytes, mappings and sets are refused: their items are other things, or have no order."""
+    """A new list of the items. Text, bytes, mappings and sets are refused: their items are other
+    things, or have no order.
+    """
     if not isinstance(values, Iterable) or isinstance(values, NOT_LISTS):
         raise error(f"{expected}, got {checks.shown(values)}")
     return list(values)
 
 
 def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
-    """Checked ids of each prompt. An empty prompt becomes the model's start (or end) token, since the first token needs something before it."""
+    """Checked ids of each prompt. An empty prompt becomes the model's start (or end) token, since
+    the first token needs something before it.
+    """
     expected = "expected a list of at least one prompt, each a list of token ids"
     if not (prompts := listed(prompts, expected)):
         raise InvalidTextError(f"{expected}, got none")
@@ -70,8 +89,12 @@ def checked_prompt(model: PreTrainedModel, prompt: Ids, what: str) -> list[int]:
     return checked(model, prompt, what) or [_start_token(model)]
 
 
-def checked_response(model: PreTrainedModel, prompt: list[int], response: Ids, what: str) -> list[int]:
-    """Checked ids of a response: at least one, and no more than the context has room for after the prompt."""
+def checked_response(
+    model: PreTrainedModel, prompt: list[int], response: Ids, what: str
+) -> list[int]:
+    """Checked ids of a response: at least one, and no more than the context has room for after the
+    prompt.
+    """
     ids = checked(model, response, what)
     if not ids:
         raise InvalidTextError(f"{what}: expected at least one token to score, got none")
@@ -80,15 +103,21 @@ def checked_response(model: PreTrainedModel, prompt: list[int], response: Ids, w
 
 
 def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> dict[int, Pair]:
-    """(prompt, response) of each text by its number, ready to be scored; the first error of :func:`usable_pairs` is raised."""
+    """(prompt, response) of each text by its number, ready to be scored; the first error of
+    :func:`usable_pairs` is raised.
+    """
     pairs, failed = usable_pairs(model, prompts, responses)
     for error in failed.values():
         raise error
     return pairs
 
 
-def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tuple[dict[int, Pair], dict[int, GaussMarkError]]:
-    """The pairs that can be scored, by number, and the error of each other pair. InvalidTextError for no texts or unequal numbers of them."""
+def usable_pairs(
+    model: PreTrainedModel, prompts: Texts, responses: Texts
+) -> tuple[dict[int, Pair], dict[int, GaussMarkError]]:
+    """The pairs that can be scored, by number, and the error of each other pair. InvalidTextError
+    for no texts or unequal numbers of them.
+    """
     check_model(model)
     prompts, responses = as_many(prompts, responses)
     if not prompts:
@@ -105,9 +134,15 @@ def usable_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> tu
 
 def as_many(prompts: Texts, responses: Texts) -> tuple[list[Ids], list[Ids]]:
     """Both as lists, of one length."""
-    prompts, responses = (listed(texts, "expected one prompt a response, each a list of token ids") for texts in (prompts, responses))
+    prompts, responses = (
+        listed(texts, "expected one prompt a response, each a list of token ids")
+        for texts in (prompts, responses)
+    )
     if len(prompts) != len(responses):
-        raise InvalidTextError(f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)} responses")
+        raise InvalidTextError(
+            f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)}"
+            " responses"
+        )
     return prompts, responses
 
 
@@ -116,11 +151,16 @@ def _start_token(model: PreTrainedModel) -> int:
         value = getattr(config(model), name, None)
         if value is not None:
             return value[0] if isinstance(value, list) else value
-    raise InvalidTextError("an empty prompt needs a start token, and this config names none (bos_token_id); give a prompt of at least one token")
+    raise InvalidTextError(
+        "an empty prompt needs a start token, and this config names none (bos_token_id); give a"
+        " prompt of at least one token"
+    )
 
 
 def config(model: PreTrainedModel) -> PreTrainedConfig:
-    """The configuration of a model's language part, which lies inside that of a model that sees or hears, too."""
+    """The configuration of a model's language part, which lies inside that of a model that sees or
+    hears, too.
+    """
     return model.config.get_text_config(decoder=True)
 
 
@@ -132,25 +172,38 @@ def context(model: PreTrainedModel) -> int | None:
 def check_model(model: Any) -> None:
     """InvalidModelError for anything but a model, such as the ``LM`` that holds it."""
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
-        advice = "; write lm.model" if hasattr(model, "tokenizer") else "; models.load() gives an LM, whose lm.model is one"
-        raise InvalidModelError(f"model: expected a language model of transformers, got {checks.shown(model)}{advice}")
+        advice = (
+            "; write lm.model"
+            if hasattr(model, "tokenizer")
+            else "; models.load() gives an LM, whose lm.model is one"
+        )
+        raise InvalidModelError(
+            f"model: expected a language model of transformers, got {checks.shown(model)}{advice}"
+        )
 
 
 def check_lm(lm: Any) -> None:
     """InvalidModelError for anything but an ``LM``, such as the model that it holds."""
     if not hasattr(lm, "tokenizer") or not hasattr(lm, "model"):
-        raise InvalidModelError(f"lm: expected an LM, a model with its tokenizer, got {checks.shown(lm)}; models.load() gives one")
+        raise InvalidModelError(
+            f"lm: expected an LM, a model with its tokenizer, got {checks.shown(lm)}; models.load()"
+            " gives one"
+        )
 
 
 def check_text(text: Any, what: str = "text") -> None:
-    """InvalidTextError for anything but a string of whole characters, which alone a tokenizer can read."""
+    """InvalidTextError for anything but a string of whole characters, which alone a tokenizer can
+    read.
+    """
     if not isinstance(text, str):
         raise InvalidTextError(f"{what}: expected a string, got {checks.shown(text)}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         found = f"half a character ({text[error.start]!a}) at position {error.start}"
-        raise InvalidTextError(f"{what}: expected whole Unicode characters, got {found}; was it read as UTF-8?") from None
+        raise InvalidTextError(
+            f"{what}: expected whole Unicode characters, got {found}; was it read as UTF-8?"
+        ) from None
 
 
 def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
@@ -158,32 +211,39 @@ def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str
     longest = context(model)
     if longest is not None and n_prompt + n_response > longest:
         raise InvalidTextError(
-            f"{what}: expected at most {longest} tokens (the model's context), got {n_prompt} of prompt + {n_response} of response"
-            f" = {n_prompt + n_response}; shorten one of them"
+            f"{what}: expected at most {longest} tokens (the model's context), got {n_prompt} of"
+            f" prompt + {n_response} of response = {n_prompt + n_response}; shorten one of them"
         )
 
 
 def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(ids, mask), both (rows, longest row), int64: shorter rows are filled with 0 on one side, where mask is 0 too."""
+    """(ids, mask), both (rows, longest row), int64: shorter rows are filled with 0 on one side,
+    where mask is 0 too.
+    """
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
-    ids, mask = (pad_sequence(each, batch_first=True, padding_side=side).to(device) for each in (ids, mask))
+    ids, mask = (
+        pad_sequence(each, batch_first=True, padding_side=side).to(device) for each in (ids, mask)
+    )
     return ids, mask
 
 
 def by_text(x: Tensor, shape: tuple[int, int], name: str) -> Float[Tensor, "texts n d"]:
-    """What a layer sees or says, text by text. A mixture of experts may show a layer all positions of all texts in one row.
+    """What a layer sees or says, text by text. A mixture of experts may show a layer all positions
+    of all texts in one row.
 
     Args:
         shape: (texts, positions) of the forward pass.
 
     Raises:
-        InvalidModelError: the layer is shown another number of positions: an expert works on some only, and prompt tuning adds some.
+        InvalidModelError: the layer is shown another number of positions: an expert works on some
+            only, and prompt tuning adds some.
     """
     if x.ndim == 2 and len(x) == math.prod(shape):
         return x.unflatten(0, shape)
     if x.ndim != 3 or len(x) != shape[0] or x.shape[1] > shape[1]:
         raise InvalidModelError(
-            f"expected {name} to be applied to {shape[0]} texts × {shape[1]} positions, got a shape {tuple(x.shape)}; choose another weight"
+            f"expected {name} to be applied to {shape[0]} texts × {shape[1]} positions, got a shape"
+            f" {tuple(x.shape)}; choose another weight"
         )
     return x

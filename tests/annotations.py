@@ -1,11 +1,15 @@
-"""Checks every call in ``gaussmark_lib`` against its signature, array shapes included, for the whole test run.
+"""Checks every call in ``gaussmark_lib`` against its signature, array shapes included, for the
+whole test run.
 
-pytest's addopts name :func:`checked` as what jaxtyping's import hook puts on each function and dataclass. As in Python's own numeric tower,
-an int is a float, and a NumPy scalar is what it looks like: an int, a float, an array without dimensions. ``Self`` is not looked at, since a
-method alone does not know its class.
+pytest's addopts name :func:`checked` as what jaxtyping's import hook puts on each function and
+dataclass. As in Python's own numeric tower, an int is a float, and a NumPy scalar is what it looks
+like: an int, a float, an array without dimensions. ``Self`` is not looked at, since a method alone
+does not know its class.
 
-jaxtyping's own wrapper looks at the arguments twice, once before the call and once with what it returns, and binds them by name first: a third of
-the suite's time. :func:`once` looks once: beartype's check around the call, within jaxtyping's memory of what each letter of a shape stands for.
+jaxtyping's own wrapper looks at the arguments twice, once before the call and once with what it
+returns, and binds them by name first: a third of the suite's time. :func:`once` looks once:
+beartype's check around the call, within jaxtyping's memory of what each letter of a shape stands
+for.
 """
 
 import functools
@@ -20,7 +24,13 @@ from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
 OVERRIDES = {Self: Any, int: int | np.integer, np.ndarray: np.ndarray | np.generic}
 
-checked = beartype(conf=BeartypeConf(is_pep484_tower=True, hint_overrides=FrozenDict(OVERRIDES), violation_type=jaxtyping.TypeCheckError))
+checked = beartype(
+    conf=BeartypeConf(
+        is_pep484_tower=True,
+        hint_overrides=FrozenDict(OVERRIDES),
+        violation_type=jaxtyping.TypeCheckError,
+    )
+)
 _of_jaxtyping = jaxtyping.jaxtyped
 
 
@@ -49,11 +59,15 @@ def once(fn=None, *, typechecker):
 
 
 def _resolved(fn: FunctionType) -> FunctionType:
-    """A copy, with Any for a hint that has a string in it which names what is not there yet, or is imported for type checkers only."""
+    """A copy, with Any for a hint that has a string in it which names what is not there yet, or is
+    imported for type checkers only.
+    """
     copied = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     functools.update_wrapper(copied, fn)
     copied.__kwdefaults__ = fn.__kwdefaults__
-    copied.__annotations__ = {name: _known(hint, fn.__globals__) for name, hint in fn.__annotations__.items()}
+    copied.__annotations__ = {
+        name: _known(hint, fn.__globals__) for name, hint in fn.__annotations__.items()
+    }
     del copied.__wrapped__
     return copied
 

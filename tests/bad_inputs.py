@@ -1,4 +1,5 @@
-"""The table of tests/robustness/test_bad_inputs.py: a working call of each public function, and which kind of thing each argument is.
+"""The table of tests/robustness/test_bad_inputs.py: a working call of each public function, and
+which kind of thing each argument is.
 
 A new public function needs a row in :func:`doors`, or a reason in ``NO_DOOR``.
 """
@@ -37,7 +38,18 @@ from gaussmark_lib import (
 from gaussmark_lib.corrupt import by_model, edits, registry
 from gaussmark_lib.joint import batch, law, stream
 from gaussmark_lib.keys import Key
-from gaussmark_lib.quality import accuracy, compare, diversity, harness, judge, offline_judge, tasks, two_sample, verdict, win_rate
+from gaussmark_lib.quality import (
+    accuracy,
+    compare,
+    diversity,
+    harness,
+    judge,
+    offline_judge,
+    tasks,
+    two_sample,
+    verdict,
+    win_rate,
+)
 from gaussmark_lib.schemes import cache, gumbel
 from gaussmark_lib.stats import Estimate, Paired
 from gaussmark_lib.token_level import divergence as token_divergence
@@ -54,7 +66,13 @@ BOOK = Codebook(KEY, 9, 3)
 SECRET = bytes.fromhex("0f1e2d3c4b5a69788796a5b4c3d2e1f0")  # one that was given in place of its key
 X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18, 19, 20]]
 CORPUS = [
-    {"text": f"The {i} first words of a long line are here.\n\nAnd that one is the second part of the text {i}, quite long.", "source": str(i)}
+    {
+        "text": (
+            f"The {i} first words of a long line are here.\n\nAnd that one is the second part of"
+            f" the text {i}, quite long."
+        ),
+        "source": str(i),
+    }
     for i in range(9)
 ]
 EMBEDDED = np.random.default_rng(0).normal(size=(12, 3))
@@ -63,49 +81,153 @@ EMBEDDED = np.random.default_rng(0).normal(size=(12, 3))
 BAD: dict[str, list] = {
     "model": [None, "doclm", 5, LM, torch.nn.Linear(2, 2)],
     "lm": [None, "doclm", 5, MODEL],
-    "ids": ["text", b"ab", {3: 4}, {3, 4}, [1.5], [True], ["3"], [None], [NAN], [[3]], torch.tensor([1.5]), [[1, 2], [3]], 5, None],
+    "ids": [
+        "text",
+        b"ab",
+        {3: 4},
+        {3, 4},
+        [1.5],
+        [True],
+        ["3"],
+        [None],
+        [NAN],
+        [[3]],
+        torch.tensor([1.5]),
+        [[1, 2], [3]],
+        5,
+        None,
+    ],
     "known ids": [[-1], [97], [10**30], np.array([97])],  # of another vocabulary
-    "texts": ["text", b"ab", {0: [3]}, {3, 4}, 5, None, [3, 4], ["text"], [b"ab"], [[1.5], [3]], [{3}, {4}]],
+    "texts": [
+        "text",
+        b"ab",
+        {0: [3]},
+        {3, 4},
+        5,
+        None,
+        [3, 4],
+        ["text"],
+        [b"ab"],
+        [[1.5], [3]],
+        [{3}, {4}],
+    ],
     "list": ["text", b"ab", {0: "x"}, {3, 4}, 5, None],
     "count": [0, -1, 2.5, NAN, "3", None, True, [1]],
     "seed": [-1, 2.5, "3", [1], {}],
     "share": [10**5000, 0, 1, -0.1, 1.1, NAN, INF, "0.5", None, True, [0.5]],
     "fraction": [-0.1, 1.1, NAN, INF, "0.5", None, True],
     "positive": [10**5000, 0, -1.0, NAN, INF, "1", None, True, [1.0]],
-    "numbers": [10**5000, [10**5000], ["a", "b"], "abc", ["1", "2"], [None, 1.0], [NAN, 1.0], object(), [[1.0, 2.0], [3.0]], {"a": 1}, None],
+    "numbers": [
+        10**5000,
+        [10**5000],
+        ["a", "b"],
+        "abc",
+        ["1", "2"],
+        [None, 1.0],
+        [NAN, 1.0],
+        object(),
+        [[1.0, 2.0], [3.0]],
+        {"a": 1},
+        None,
+    ],
     "some numbers": [[], np.empty((0, 3))],
     "finite numbers": [[1.0, INF], [-INF, 0.0]],
     "p-values": [[-0.1], [0.5, 1.5], [2]],
     "not negative": [-1, NAN, INF, "1", None],
     "inside": [np.array([0.0]), np.array([0.5, 1.0]), np.array([NAN])],
-    "noises": [5, "xi", [[1.0]], torch.zeros(2, 3), torch.full((1, 32, 48), NAN), torch.full((1, 32, 48), INF)],
+    "noises": [
+        5,
+        "xi",
+        [[1.0]],
+        torch.zeros(2, 3),
+        torch.full((1, 32, 48), NAN),
+        torch.full((1, 32, 48), INF),
+    ],
     "word": ["none of them", "", None, 5, True],
     "weight": ["model.layers.9.mlp.down_proj.weight", "", None, 5],
     "text": [None, 5, b"text", ["text"], "half \ud83d", "\udcff"],
     "book": [None, KEY, 5, "book", SECRET, SECRET.hex()],
-    "wm": [None, tiny_lm.WEIGHT, 0.05, KEY, (tiny_lm.WEIGHT, 0.05), {"weight": tiny_lm.WEIGHT}, Watermark],
+    "wm": [
+        None,
+        tiny_lm.WEIGHT,
+        0.05,
+        KEY,
+        (tiny_lm.WEIGHT, 0.05),
+        {"weight": tiny_lm.WEIGHT},
+        Watermark,
+    ],
     "key": [None, 7, SECRET, SECRET.hex(), WM, [KEY], Key],
-    "keys": [[], KEY, [None], [KEY, None], [7], [SECRET], [SECRET.hex()], SECRET, SECRET.hex(), [WM], [[KEY]], {KEY}, {KEY: 1}, 3, None],
-    "cells": [[], [WM], [KEY], [(WM,)], [(WM, KEY, 1)], [(KEY, WM)], ["ab"], [{}], [5], [(None, KEY)], [(WM, SECRET)]],
+    "keys": [
+        [],
+        KEY,
+        [None],
+        [KEY, None],
+        [7],
+        [SECRET],
+        [SECRET.hex()],
+        SECRET,
+        SECRET.hex(),
+        [WM],
+        [[KEY]],
+        {KEY},
+        {KEY: 1},
+        3,
+        None,
+    ],
+    "cells": [
+        [],
+        [WM],
+        [KEY],
+        [(WM,)],
+        [(WM, KEY, 1)],
+        [(KEY, WM)],
+        ["ab"],
+        [{}],
+        [5],
+        [(None, KEY)],
+        [(WM, SECRET)],
+    ],
     "dtype": ["float3", 5, "int8"],
     "device": ["gpu", "cuda:99", 5.5, "meta", ["cpu"]],
 }
 _NOTHING = st.none() | st.binary() | st.dictionaries(st.integers(), st.integers(), max_size=2)
 # Values of other types, drawn at random.
 WRONG: dict[str, st.SearchStrategy] = {
-    **dict.fromkeys(("model", "lm"), _NOTHING | st.text() | st.integers() | st.lists(st.integers(), max_size=2)),
-    **dict.fromkeys(("ids", "texts", "list"), _NOTHING | st.text() | st.integers() | st.floats() | st.sets(st.integers(), max_size=3)),
-    "count": _NOTHING | st.text() | st.floats() | st.booleans() | st.lists(st.integers(), max_size=2) | st.integers(max_value=0),
+    **dict.fromkeys(
+        ("model", "lm"), _NOTHING | st.text() | st.integers() | st.lists(st.integers(), max_size=2)
+    ),
+    **dict.fromkeys(
+        ("ids", "texts", "list"),
+        _NOTHING | st.text() | st.integers() | st.floats() | st.sets(st.integers(), max_size=3),
+    ),
+    "count": (
+        _NOTHING
+        | st.text()
+        | st.floats()
+        | st.booleans()
+        | st.lists(st.integers(), max_size=2)
+        | st.integers(max_value=0)
+    ),
     "seed": _NOTHING | st.text() | st.floats() | st.integers(max_value=-1),
-    **dict.fromkeys(("share", "fraction", "positive"), _NOTHING | st.text() | st.booleans() | st.lists(st.floats(), max_size=2)),
-    "numbers": _NOTHING | st.text() | st.lists(st.text(max_size=3), min_size=1, max_size=3) | st.just([NAN]),
+    **dict.fromkeys(
+        ("share", "fraction", "positive"),
+        _NOTHING | st.text() | st.booleans() | st.lists(st.floats(), max_size=2),
+    ),
+    "numbers": (
+        _NOTHING
+        | st.text()
+        | st.lists(st.text(max_size=3), min_size=1, max_size=3)
+        | st.just([NAN])
+    ),
     "word": _NOTHING | st.integers() | st.floats() | st.text(max_size=3),
     "text": _NOTHING | st.integers() | st.lists(st.text(), max_size=2),
 }
 
 
 class Door(NamedTuple):
-    """A function, arguments that it takes, and of what kinds some of them are. ``runs`` is False where the working call takes too long here."""
+    """A function, arguments that it takes, and of what kinds some of them are. ``runs`` is False
+    where the working call takes too long here.
+    """
 
     function: Callable
     good: dict[str, Any]
@@ -115,7 +237,11 @@ class Door(NamedTuple):
     @property
     def cases(self) -> list[tuple[str, str]]:
         """(argument, kind); a ? after a kind says that None is fine."""
-        return [(argument, kind) for argument, kinds in self.kinds.items() for kind in kinds.split(" + ")]
+        return [
+            (argument, kind)
+            for argument, kinds in self.kinds.items()
+            for kind in kinds.split(" + ")
+        ]
 
     def call(self, **bad: Any) -> None:
         """Calls it to the end: a context manager is entered and left, an iterator is read."""
@@ -128,9 +254,13 @@ class Door(NamedTuple):
 
 
 def doors(folder: Path) -> dict[str, Door]:
-    """Every public function that checks what it is given, by its module and name. ``folder`` is for files."""
+    """Every public function that checks what it is given, by its module and name. ``folder`` is for
+    files.
+    """
     jsonl = folder / "texts.jsonl"
-    jsonl.write_text('{"text": "one text that is long enough"}\n{"text": "and another one of them"}\n')
+    jsonl.write_text(
+        '{"text": "one text that is long enough"}\n{"text": "and another one of them"}\n'
+    )
     both = {"prompts": X, "responses": Y}
     of_both = {"model": "model", "prompts": "texts", "responses": "texts"}
     ids = {"ids": [5, 6, 7, 8], "fraction": 0.5, "rng": edits.generator(0)}
@@ -141,19 +271,35 @@ def doors(folder: Path) -> dict[str, Door]:
     quantile = {"n_tokens": 20, "quantile": 0.5, "alpha_0": 0.3}
     theta = torch.randn(4, 5)
 
-    def door(function: Callable, good: dict[str, Any], kinds: dict[str, str], runs: bool = True) -> tuple[str, Door]:
-        return f"{function.__module__.removeprefix('gaussmark_lib.')}.{function.__name__}", Door(function, good, kinds, runs)
+    def door(
+        function: Callable, good: dict[str, Any], kinds: dict[str, str], runs: bool = True
+    ) -> tuple[str, Door]:
+        return f"{function.__module__.removeprefix('gaussmark_lib.')}.{function.__name__}", Door(
+            function, good, kinds, runs
+        )
 
     def marked(**more: Any) -> dict[str, Any]:
         return {"model": MODEL, **both, "wm": WM, "key": KEY, **more}
 
     return dict(
         [
-            door(tokens.checked, {"model": MODEL, "ids": [3], "what": "x"}, {"model": "model", "ids": "ids + known ids"}),
+            door(
+                tokens.checked,
+                {"model": MODEL, "ids": [3], "what": "x"},
+                {"model": "model", "ids": "ids + known ids"},
+            ),
             door(tokens.whole_numbers, {"ids": [3], "what": "x"}, {"ids": "ids"}),
             door(tokens.listed, {"values": [3], "expected": "expected a list"}, {"values": "list"}),
-            door(tokens.checked_prompts, {"model": MODEL, "prompts": X}, {"model": "model", "prompts": "texts"}),
-            door(tokens.checked_prompt, {"model": MODEL, "prompt": [3], "what": "x"}, {"model": "model", "prompt": "ids + known ids"}),
+            door(
+                tokens.checked_prompts,
+                {"model": MODEL, "prompts": X},
+                {"model": "model", "prompts": "texts"},
+            ),
+            door(
+                tokens.checked_prompt,
+                {"model": MODEL, "prompt": [3], "what": "x"},
+                {"model": "model", "prompt": "ids + known ids"},
+            ),
             door(
                 windows.windows,
                 {"model": MODEL, "prompt": [3], "response": [5, 6]},
@@ -165,24 +311,50 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"model": "model", "response": "ids + known ids"},
             ),
             door(tokens.checked_pairs, {"model": MODEL, **both}, of_both),
-            door(tokens.usable_pairs, {"model": MODEL, **both}, {"model": "model", "prompts": "list", "responses": "list"}),
+            door(
+                tokens.usable_pairs,
+                {"model": MODEL, **both},
+                {"model": "model", "prompts": "list", "responses": "list"},
+            ),
             door(tokens.as_many, both, {"prompts": "list", "responses": "list"}),
             door(tokens.check_model, {"model": MODEL}, {"model": "model"}),
             door(tokens.check_lm, {"lm": LM}, {"lm": "lm"}),
             door(tokens.check_text, {"text": "é"}, {"text": "text"}),
-            door(models.load, {"device": "cpu"}, {"device": "device", "dtype": "dtype"}, runs=False),
+            door(
+                models.load, {"device": "cpu"}, {"device": "device", "dtype": "dtype"}, runs=False
+            ),
             door(models.device_of, {"name": "cpu"}, {"name": "device"}),
             door(models.arithmetic, {"model": MODEL, "dtype": None}, {"dtype": "dtype"}),
             door(models.watermarkable, {"model": MODEL}, {"model": "model"}),
             door(models.default_weight, {"model": MODEL}, {"model": "model", "block": "word?"}),
-            door(models.linear, {"model": MODEL, "weight": tiny_lm.WEIGHT}, {"model": "model", "weight": "weight"}),
-            door(Codebook, {"key": KEY, "n_users": 9, "n_base": 3}, {"key": "key", "n_users": "count", "n_base": "count"}),
             door(
-                attribution.attribute, {"model": MODEL, **both, "wm": WM, "book": BOOK}, of_both | {"wm": "wm", "book": "book", "batch_size": "count"}
+                models.linear,
+                {"model": MODEL, "weight": tiny_lm.WEIGHT},
+                {"model": "model", "weight": "weight"},
             ),
-            door(attribution.family_p, {"psi": 2.0, "n_users": 9, "n_base": 3}, {"psi": numbers, "n_users": "count", "n_base": "count"}),
-            door(attribution.share_right, {"psi": 2.0, "n_users": 9, "n_base": 3}, {"psi": numbers, "n_users": "count", "n_base": "count"}),
-            door(attribution.capacity, {"psi": 2.0, "n_base": 3}, {"psi": numbers, "n_base": "count"}),
+            door(
+                Codebook,
+                {"key": KEY, "n_users": 9, "n_base": 3},
+                {"key": "key", "n_users": "count", "n_base": "count"},
+            ),
+            door(
+                attribution.attribute,
+                {"model": MODEL, **both, "wm": WM, "book": BOOK},
+                of_both | {"wm": "wm", "book": "book", "batch_size": "count"},
+            ),
+            door(
+                attribution.family_p,
+                {"psi": 2.0, "n_users": 9, "n_base": 3},
+                {"psi": numbers, "n_users": "count", "n_base": "count"},
+            ),
+            door(
+                attribution.share_right,
+                {"psi": 2.0, "n_users": 9, "n_base": 3},
+                {"psi": numbers, "n_users": "count", "n_base": "count"},
+            ),
+            door(
+                attribution.capacity, {"psi": 2.0, "n_base": 3}, {"psi": numbers, "n_base": "count"}
+            ),
             door(
                 authors.author,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
@@ -204,20 +376,60 @@ def doors(folder: Path) -> dict[str, Door]:
                 },
             ),
             door(spans.intervals, {"n_blocks": 3}, {"n_blocks": "count"}),
-            door(texts.load, {"kind": jsonl, "n": 1}, {"n": "count?", "min_chars": "seed?", "kind": "word"}),
-            door(texts.prompts, {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2}, {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"}),
-            door(texts.beginnings, {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2}, {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"}),
-            door(normal.standard_normal, {"seed": 3, "n": 4, "scale": 1.0}, {"seed": "seed", "n": "seed", "scale": "positive"}),
+            door(
+                texts.load,
+                {"kind": jsonl, "n": 1},
+                {"n": "count?", "min_chars": "seed?", "kind": "word"},
+            ),
+            door(
+                texts.prompts,
+                {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2},
+                {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"},
+            ),
+            door(
+                texts.beginnings,
+                {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2},
+                {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"},
+            ),
+            door(
+                normal.standard_normal,
+                {"seed": 3, "n": 4, "scale": 1.0},
+                {"seed": "seed", "n": "seed", "scale": "positive"},
+            ),
             door(normal.quantile, {"u": np.array([0.5])}, {"u": "inside"}),
             door(perturb.refuse_perturbed, {"model": MODEL}, {"model": "model"}),
-            door(perturb.noise, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model", "wm": "wm", "key": "key"}),
-            door(perturb.noises, {"model": MODEL, "wm": WM, "keys": [KEY]}, {"model": "model", "wm": "wm", "keys": "list + keys"}),
-            door(perturb.bind, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model", "wm": "wm", "key": "key"}),
-            door(perturb.watermarked, {"model": MODEL, "wm": WM, "key": KEY}, {"model": "model", "wm": "wm", "key": "key"}),
-            door(perturb.moved, {"model": MODEL, "wm": WM, "xi": xis[0]}, {"model": "model", "wm": "wm"}),
+            door(
+                perturb.noise,
+                {"model": MODEL, "wm": WM, "key": KEY},
+                {"model": "model", "wm": "wm", "key": "key"},
+            ),
+            door(
+                perturb.noises,
+                {"model": MODEL, "wm": WM, "keys": [KEY]},
+                {"model": "model", "wm": "wm", "keys": "list + keys"},
+            ),
+            door(
+                perturb.bind,
+                {"model": MODEL, "wm": WM, "key": KEY},
+                {"model": "model", "wm": "wm", "key": "key"},
+            ),
+            door(
+                perturb.watermarked,
+                {"model": MODEL, "wm": WM, "key": KEY},
+                {"model": "model", "wm": "wm", "key": "key"},
+            ),
+            door(
+                perturb.moved,
+                {"model": MODEL, "wm": WM, "xi": xis[0]},
+                {"model": "model", "wm": "wm"},
+            ),
             door(perturb.marked, {"model": MODEL, "by": "x"}, {"model": "model"}),
             door(rank_reduce.projector, {"theta": theta, "k": 1}, {"k": "seed", "side": "word"}),
-            door(rank_reduce.singular_vectors, {"theta": theta, "k": 1}, {"k": "seed", "side": "word"}),
+            door(
+                rank_reduce.singular_vectors,
+                {"theta": theta, "k": 1},
+                {"k": "seed", "side": "word"},
+            ),
             door(
                 generate.sample,
                 {"model": MODEL, "prompts": X, "n_tokens": 2, "top_p": 1.0, "temperature": 1.0},
@@ -234,8 +446,22 @@ def doors(folder: Path) -> dict[str, Door]:
             ),
             door(
                 generate.checked,
-                {"model": MODEL, "prompts": X, "n_tokens": 2, "top_p": 1.0, "temperature": 1.0, "batch_size": 1},
-                {"model": "model", "prompts": "texts", "n_tokens": "count", "top_p": "positive", "temperature": "numbers", "batch_size": "count"},
+                {
+                    "model": MODEL,
+                    "prompts": X,
+                    "n_tokens": 2,
+                    "top_p": 1.0,
+                    "temperature": 1.0,
+                    "batch_size": 1,
+                },
+                {
+                    "model": "model",
+                    "prompts": "texts",
+                    "n_tokens": "count",
+                    "top_p": "positive",
+                    "temperature": "numbers",
+                    "batch_size": "count",
+                },
             ),
             door(
                 generate.uniform,
@@ -271,7 +497,11 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"model": MODEL, **both, "wm": WM},
                 of_both | {"wm": "wm", "lengths": "list?", "dtype": "dtype", "batch_size": "count"},
             ),
-            door(gradients.norms, {"model": MODEL, **both, "weights": [tiny_lm.WEIGHT]}, of_both | {"weights": "list", "batch_size": "count"}),
+            door(
+                gradients.norms,
+                {"model": MODEL, **both, "weights": [tiny_lm.WEIGHT]},
+                of_both | {"weights": "list", "batch_size": "count"},
+            ),
             door(
                 score.score,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
@@ -286,7 +516,11 @@ def doors(folder: Path) -> dict[str, Door]:
                     "on_error": "word",
                 },
             ),
-            door(law.gram, {"model": MODEL, **both, "wm": WM}, of_both | {"wm": "wm", "dtype": "dtype", "batch_size": "count"}),
+            door(
+                law.gram,
+                {"model": MODEL, **both, "wm": WM},
+                of_both | {"wm": "wm", "dtype": "dtype", "batch_size": "count"},
+            ),
             door(
                 stream.sequence,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
@@ -302,45 +536,109 @@ def doors(folder: Path) -> dict[str, Door]:
                     "on_error": "word",
                 },
             ),
-            door(batch.family, {"psi": [1.0], "K": [[1.0]], "n": 9}, {"psi": some, "K": f"{some} + finite numbers", "n": "count", "seed": "seed"}),
+            door(
+                batch.family,
+                {"psi": [1.0], "K": [[1.0]], "n": 9},
+                {"psi": some, "K": f"{some} + finite numbers", "n": "count", "seed": "seed"},
+            ),
             door(
                 batch.discoveries,
                 {"psi": [1.0], "grad_norm": [9.0], "sigma": 0.1},
-                {"psi": f"{some} + finite numbers", "grad_norm": f"{some} + finite numbers", "sigma": "positive", "fdr": "share"},
+                {
+                    "psi": f"{some} + finite numbers",
+                    "grad_norm": f"{some} + finite numbers",
+                    "sigma": "positive",
+                    "fdr": "share",
+                },
             ),
             door(batch.covariance, {"K": [[1.0]], "n": 1}, {"K": f"{some} + finite numbers"}),
-            door(score.statistic, {"found": gradient, "xis": xis, "sigma": 0.05}, {"sigma": "positive"}),
+            door(
+                score.statistic,
+                {"found": gradient, "xis": xis, "sigma": 0.05},
+                {"sigma": "positive"},
+            ),
             door(
                 evidence.per_token,
                 {"model": MODEL, "prompt": X[0], "response": Y[0], "wm": WM, "key": KEY},
-                {"model": "model", "prompt": "ids + known ids", "response": "ids + known ids", "wm": "wm", "key": "key"},
+                {
+                    "model": "model",
+                    "prompt": "ids + known ids",
+                    "response": "ids + known ids",
+                    "wm": "wm",
+                    "key": "key",
+                },
             ),
-            door(divergence.per_text, marked(), of_both | {"wm": "wm", "key": "key", "batch_size": "count"}),
+            door(
+                divergence.per_text,
+                marked(),
+                of_both | {"wm": "wm", "key": "key", "batch_size": "count"},
+            ),
             door(
                 divergence.per_text_of_processor,
                 {"model": MODEL, **both, "processor": lambda rows: lambda ids, logits: logits},
                 of_both | {"batch_size": "count"},
             ),
-            door(scheme.named, {"wm": WM, "key": KEY, "names": ["KGW-2"]}, {"wm": "wm", "key": "key", "names": "list?"}),
-            door(kgw.KGW, {"bias": 2.0, "key": KEY}, {"bias": "positive", "key": "key", "green_share": "share", "test": "word"}),
-            door(kgw.stock_generate, {"model": MODEL, "prompts": X, "n_tokens": 2}, {"model": "model", "prompts": "texts", "n_tokens": "count"}),
-            door(kgw.exact_tail, {"hits": np.array([2]), "n": np.array([4]), "share": 0.25}, {"hits": some, "n": some, "share": "share"}),
-            door(kgw.attained, {"n": 9, "share": 0.25, "level": 0.05}, {"n": "count", "share": "share", "level": "share", "test": "word"}),
+            door(
+                scheme.named,
+                {"wm": WM, "key": KEY, "names": ["KGW-2"]},
+                {"wm": "wm", "key": "key", "names": "list?"},
+            ),
+            door(
+                kgw.KGW,
+                {"bias": 2.0, "key": KEY},
+                {"bias": "positive", "key": "key", "green_share": "share", "test": "word"},
+            ),
+            door(
+                kgw.stock_generate,
+                {"model": MODEL, "prompts": X, "n_tokens": 2},
+                {"model": "model", "prompts": "texts", "n_tokens": "count"},
+            ),
+            door(
+                kgw.exact_tail,
+                {"hits": np.array([2]), "n": np.array([4]), "share": 0.25},
+                {"hits": some, "n": some, "share": "share"},
+            ),
+            door(
+                kgw.attained,
+                {"n": 9, "share": 0.25, "level": 0.05},
+                {"n": "count", "share": "share", "level": "share", "test": "word"},
+            ),
             door(stats.threshold, {"level": 0.05}, {"level": "share"}),
-            door(stats.rate, {"hits": [True, 0]}, {"hits": f"{some} + p-values", "confidence": "share"}),
-            door(stats.tpr, {"psi": [1.0, INF], "level": 0.05}, {"psi": some, "level": "share", "confidence": "share"}),
+            door(
+                stats.rate,
+                {"hits": [True, 0]},
+                {"hits": f"{some} + p-values", "confidence": "share"},
+            ),
+            door(
+                stats.tpr,
+                {"psi": [1.0, INF], "level": 0.05},
+                {"psi": some, "level": "share", "confidence": "share"},
+            ),
             door(stats.levels, {"psi": [1.0, 2.0]}, {"psi": some, "confidence": "share"}),
             door(stats.uniformity, {"p": [0.5]}, {"p": f"{some} + p-values"}),
             door(stats.qq, {"p": [0.5, 0.1]}, {"p": f"{some} + p-values", "confidence": "share"}),
-            door(stats.mean, {"x": [1.0, 2.0]}, {"x": f"{some} + finite numbers", "confidence": "share"}),
+            door(
+                stats.mean,
+                {"x": [1.0, 2.0]},
+                {"x": f"{some} + finite numbers", "confidence": "share"},
+            ),
             door(
                 stats.paired,
                 {"base": [1.0, 2.0], "other": [2.0, 4.0], "n_resamples": 9},
-                {"base": f"{some} + finite numbers", "other": some, "confidence": "share", "n_resamples": "count", "seed": "seed"},
+                {
+                    "base": f"{some} + finite numbers",
+                    "other": some,
+                    "confidence": "share",
+                    "n_resamples": "count",
+                    "seed": "seed",
+                },
             ),
             door(
                 stats.matrix,
-                {"table": pd.DataFrame({"prompt": [0], "key_id": ["a"], "x": [1.0]}), "column": "x"},
+                {
+                    "table": pd.DataFrame({"prompt": [0], "key_id": ["a"], "x": [1.0]}),
+                    "column": "x",
+                },
                 {"column": "weight", "index": "weight"},
             ),
             door(
@@ -348,39 +646,96 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"matrix": np.eye(3), "n_resamples": 3},
                 {"matrix": some, "confidence": "share", "n_resamples": "count", "seed": "seed"},
             ),
-            door(stats.roc, {"null": [0.0], "watermarked": [1.0]}, {"null": some, "watermarked": some}),
-            door(stats.auc, {"null": [0.0], "watermarked": [1.0]}, {"null": some, "watermarked": some}),
-            door(stats.predicted_psi, {"grad_norm": [1.0], "sigma": 0.1}, {"grad_norm": some, "sigma": "not negative"}),
+            door(
+                stats.roc,
+                {"null": [0.0], "watermarked": [1.0]},
+                {"null": some, "watermarked": some},
+            ),
+            door(
+                stats.auc,
+                {"null": [0.0], "watermarked": [1.0]},
+                {"null": some, "watermarked": some},
+            ),
+            door(
+                stats.predicted_psi,
+                {"grad_norm": [1.0], "sigma": 0.1},
+                {"grad_norm": some, "sigma": "not negative"},
+            ),
             door(
                 stats.predicted_power,
                 {"grad_norm": [1.0], "sigma": 0.1, "level": 0.05},
                 {"grad_norm": some, "sigma": "not negative", "level": "share"},
             ),
-            door(stats.sigma_for_psi, {"grad_norm": [1.0], "psi": 3}, {"grad_norm": f"{some} + finite numbers", "psi": "positive"}),
+            door(
+                stats.sigma_for_psi,
+                {"grad_norm": [1.0], "psi": 3},
+                {"grad_norm": f"{some} + finite numbers", "psi": "positive"},
+            ),
             door(
                 stats.sigma_for_power,
                 {"grad_norm": [1.0], "power": 0.5, "level": 0.05},
                 {"grad_norm": f"{some} + finite numbers", "power": "share", "level": "share"},
             ),
-            door(stats.predicted_price, {"psi": 3.0, "n_tokens": 200}, {"psi": numbers, "n_tokens": "positive"}),
+            door(
+                stats.predicted_price,
+                {"psi": 3.0, "n_tokens": 200},
+                {"psi": numbers, "n_tokens": "positive"},
+            ),
             door(edits.generator, {"seed": 0}, {"seed": "seed", "text": "seed"}),
-            door(edits.count, {"n_tokens": 9, "fraction": 0.5}, {"n_tokens": "seed", "fraction": "fraction"}),
-            door(edits.insert, {**ids, "pool": [1, 2]}, {"ids": "ids", "fraction": "fraction", "pool": "ids", "at": "word"}),
+            door(
+                edits.count,
+                {"n_tokens": 9, "fraction": 0.5},
+                {"n_tokens": "seed", "fraction": "fraction"},
+            ),
+            door(
+                edits.insert,
+                {**ids, "pool": [1, 2]},
+                {"ids": "ids", "fraction": "fraction", "pool": "ids", "at": "word"},
+            ),
             door(edits.delete, ids, {"ids": "ids", "fraction": "fraction", "at": "word"}),
-            door(edits.substitute, {**ids, "pool": [1, 2]}, {"ids": "ids", "fraction": "fraction", "pool": "ids", "at": "word"}),
-            door(edits.each, {"edit": lambda ids, rng: ids, "texts": Y}, {"texts": "list", "seed": "seed"}),
-            door(edits.of_whole, {"prompt": X[0], "response": Y[0], "edit": lambda ids, rng: ids, "rng": None}, {"prompt": "ids", "response": "ids"}),
+            door(
+                edits.substitute,
+                {**ids, "pool": [1, 2]},
+                {"ids": "ids", "fraction": "fraction", "pool": "ids", "at": "word"},
+            ),
+            door(
+                edits.each,
+                {"edit": lambda ids, rng: ids, "texts": Y},
+                {"texts": "list", "seed": "seed"},
+            ),
+            door(
+                edits.of_whole,
+                {"prompt": X[0], "response": Y[0], "edit": lambda ids, rng: ids, "rng": None},
+                {"prompt": "ids", "response": "ids"},
+            ),
             door(edits.wrong_prompts, {"prompts": X}, {"prompts": "list"}),
-            door(edits.truncate, {"ids": [3, 4], "n_tokens": 1}, {"ids": "ids", "n_tokens": "count", "skip": "seed"}),
-            door(edits.splice, {"passage": [3], "host": [4], "rng": edits.generator(0)}, {"passage": "ids", "host": "ids"}),
+            door(
+                edits.truncate,
+                {"ids": [3, 4], "n_tokens": 1},
+                {"ids": "ids", "n_tokens": "count", "skip": "seed"},
+            ),
+            door(
+                edits.splice,
+                {"passage": [3], "host": [4], "rng": edits.generator(0)},
+                {"passage": "ids", "host": "ids"},
+            ),
             door(edits.retokenise, {"lm": LM, "ids": [10, 11]}, {"lm": "lm", "ids": "ids"}),
-            door(by_model.resample, {"model": MODEL, **both, "fraction": 0.5}, of_both | {"fraction": "fraction", "span": "count", "seed": "seed"}),
+            door(
+                by_model.resample,
+                {"model": MODEL, **both, "fraction": 0.5},
+                of_both | {"fraction": "fraction", "span": "count", "seed": "seed"},
+            ),
             door(
                 by_model.spans,
                 {"n_tokens": 9, "fraction": 0.5, "span": 2, "rng": edits.generator(0)},
                 {"n_tokens": "seed", "fraction": "fraction", "span": "count"},
             ),
-            door(by_model.translator, {"source": "en", "target": "fr"}, {"source": "word", "device": "device"}, runs=False),
+            door(
+                by_model.translator,
+                {"source": "en", "target": "fr"},
+                {"source": "word", "device": "device"},
+                runs=False,
+            ),
             door(registry.named, {"lm": LM, "names": ["truncate"]}, {"lm": "lm", "names": "list?"}),
             door(registry.copied, {"texts": Y}, {"texts": "list"}),
             door(
@@ -394,31 +749,76 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"model": "model", "prompts": "texts", "n_tokens": "count"},
             ),
             door(schemes.GaussMark, {"wm": WM, "key": KEY}, {"wm": "wm", "key": "key"}),
-            door(schemes.TokenKeys, {"wm": WM, "key": KEY}, {"wm": "wm", "key": "key", "alpha_0": "share", "test": "word"}),
+            door(
+                schemes.TokenKeys,
+                {"wm": WM, "key": KEY},
+                {"wm": "wm", "key": "key", "alpha_0": "share", "test": "word"},
+            ),
             door(schemes.SynthID, {"key": KEY}, {"key": "key", "depth": "count"}),
             door(schemes.GumbelMax, {"key": KEY}, {"key": "key", "context": "count"}),
-            door(gumbel.exact_tail, {"total": np.array([2.0]), "n": np.array([4])}, {"total": some, "n": some}),
-            door(Watermark, {"weight": "w", "sigma": 0.1}, {"sigma": "positive", "rank_dropped": "seed", "side": "word"}),
+            door(
+                gumbel.exact_tail,
+                {"total": np.array([2.0]), "n": np.array([4])},
+                {"total": some, "n": some},
+            ),
+            door(
+                Watermark,
+                {"weight": "w", "sigma": 0.1},
+                {"sigma": "positive", "rank_dropped": "seed", "side": "word"},
+            ),
             door(token_divergence.per_text, marked(), of_both | {"wm": "wm", "key": "key"}),
             door(token_keys.key_of, {"key": KEY, "k": 0}, {"key": "key", "k": "seed"}),
             door(
                 token_keys.sample,
                 {"model": MODEL, "prompts": X, "n_tokens": 2, "wm": WM, "key": KEY},
-                {"model": "model", "prompts": "texts", "n_tokens": "count", "wm": "wm", "key": "key", "seed": "seed"},
+                {
+                    "model": "model",
+                    "prompts": "texts",
+                    "n_tokens": "count",
+                    "wm": "wm",
+                    "key": "key",
+                    "seed": "seed",
+                },
             ),
             door(token_keys.per_token, marked(), of_both | {"wm": "wm", "key": "key"}),
-            door(token_keys.per_token_of_keys, {"model": MODEL, **both, "wm": WM, "keys": [KEY]}, of_both | {"wm": "wm", "keys": "list + keys"}),
-            door(token_keys.score, marked(), of_both | {"wm": "wm", "key": "key", "alpha_0": "share"}),
-            door(token_keys.from_gammas, {"gammas": token_keys.per_token(MODEL, X, Y, WM, KEY)}, {"alpha_0": "share"}),
-            door(quantile_test.lower_quantile, {"gammas": [0.1, 0.2], "quantile": 0.5}, {"gammas": some, "quantile": "share"}),
+            door(
+                token_keys.per_token_of_keys,
+                {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
+                of_both | {"wm": "wm", "keys": "list + keys"},
+            ),
+            door(
+                token_keys.score, marked(), of_both | {"wm": "wm", "key": "key", "alpha_0": "share"}
+            ),
+            door(
+                token_keys.from_gammas,
+                {"gammas": token_keys.per_token(MODEL, X, Y, WM, KEY)},
+                {"alpha_0": "share"},
+            ),
+            door(
+                quantile_test.lower_quantile,
+                {"gammas": [0.1, 0.2], "quantile": 0.5},
+                {"gammas": some, "quantile": "share"},
+            ),
             door(
                 quantile_test.detected,
                 {"gammas": [0.1, 0.2], "quantile": 0.5, "alpha_0": 0.5},
                 {"gammas": some, "quantile": "share", "alpha_0": "share"},
             ),
-            door(quantile_test.hits_needed, {"n_tokens": 20, "quantile": 0.5}, {"n_tokens": "count", "quantile": "share"}),
-            door(quantile_test.exact_level, quantile, {"n_tokens": "count", "quantile": "share", "alpha_0": "share"}),
-            door(quantile_test.level_bound, quantile, {"n_tokens": "count", "quantile": "share", "alpha_0": "share"}),
+            door(
+                quantile_test.hits_needed,
+                {"n_tokens": 20, "quantile": 0.5},
+                {"n_tokens": "count", "quantile": "share"},
+            ),
+            door(
+                quantile_test.exact_level,
+                quantile,
+                {"n_tokens": "count", "quantile": "share", "alpha_0": "share"},
+            ),
+            door(
+                quantile_test.level_bound,
+                quantile,
+                {"n_tokens": "count", "quantile": "share", "alpha_0": "share"},
+            ),
             door(
                 quantile_test.power_bound,
                 {"n_tokens": 20, "quantile": 0.8, "beta_0": 0.1, "corrupted": 0.1},
@@ -434,48 +834,132 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"n_tokens": 100, "level": 0.05, "alpha_0": 0.5},
                 {"n_tokens": "count", "level": "share", "alpha_0": "share"},
             ),
-            door(quantile_test.p_value, {"hits": 3, "n_tokens": 9, "alpha_0": 0.5}, {"hits": some, "n_tokens": some, "alpha_0": "share"}),
-            door(quantile_test.log10_p, {"hits": 3, "n_tokens": 9, "alpha_0": 0.5}, {"hits": some, "n_tokens": some, "alpha_0": "share"}),
+            door(
+                quantile_test.p_value,
+                {"hits": 3, "n_tokens": 9, "alpha_0": 0.5},
+                {"hits": some, "n_tokens": some, "alpha_0": "share"},
+            ),
+            door(
+                quantile_test.log10_p,
+                {"hits": 3, "n_tokens": 9, "alpha_0": 0.5},
+                {"hits": some, "n_tokens": some, "alpha_0": "share"},
+            ),
             door(quantile_test.efficiency, {"alpha_0": 0.5}, {"alpha_0": "share"}),
-            door(accuracy.changes, {"base": [1, 0], "other": [1, 1]}, {"base": f"{some} + p-values", "other": some}),
-            door(accuracy.paired, {"base": [1, 0], "other": [1, 1]}, {"base": some, "other": some, "confidence": "share"}),
+            door(
+                accuracy.changes,
+                {"base": [1, 0], "other": [1, 1]},
+                {"base": f"{some} + p-values", "other": some},
+            ),
+            door(
+                accuracy.paired,
+                {"base": [1, 0], "other": [1, 1]},
+                {"base": some, "other": some, "confidence": "share"},
+            ),
             door(accuracy.mcnemar, {"lost": 5, "gained": 0}, {"lost": numbers, "gained": numbers}),
-            door(accuracy.power, {"n": 9, "drop": 0.1, "churn": 0.1}, {"n": "count", "drop": "fraction", "churn": "fraction", "level": "share"}),
-            door(accuracy.detectable_drop, {"n": 9, "churn": 0.99}, {"n": "count", "churn": "share", "wanted_power": "share", "level": "share"}),
-            door(compare.under_each, {"lm": LM, "contenders": [], "measurement": len}, {"lm": "lm"}),
-            door(compare.cross_entropies, {"lm": LM, "contenders": [], "passages": Y}, {"lm": "lm"}),
-            door(compare.evaluations, {"lm": LM, "contenders": [], "tasks": ["boolq"]}, {"lm": "lm"}),
-            door(compare.write, {"lm": LM, "contenders": [], "prompts": X, "n_tokens": 2}, {"lm": "lm"}),
-            door(compare.text_rows, {"lm": LM, "prompts": X, "written": {}}, {"lm": "lm"}, runs=False),
-            door(compare.judge_rows, {"lm": LM, "prompts": X, "written": {}, "judge": None}, {"lm": "lm"}, runs=False),
+            door(
+                accuracy.power,
+                {"n": 9, "drop": 0.1, "churn": 0.1},
+                {"n": "count", "drop": "fraction", "churn": "fraction", "level": "share"},
+            ),
+            door(
+                accuracy.detectable_drop,
+                {"n": 9, "churn": 0.99},
+                {"n": "count", "churn": "share", "wanted_power": "share", "level": "share"},
+            ),
+            door(
+                compare.under_each, {"lm": LM, "contenders": [], "measurement": len}, {"lm": "lm"}
+            ),
+            door(
+                compare.cross_entropies, {"lm": LM, "contenders": [], "passages": Y}, {"lm": "lm"}
+            ),
+            door(
+                compare.evaluations, {"lm": LM, "contenders": [], "tasks": ["boolq"]}, {"lm": "lm"}
+            ),
+            door(
+                compare.write,
+                {"lm": LM, "contenders": [], "prompts": X, "n_tokens": 2},
+                {"lm": "lm"},
+            ),
+            door(
+                compare.text_rows, {"lm": LM, "prompts": X, "written": {}}, {"lm": "lm"}, runs=False
+            ),
+            door(
+                compare.judge_rows,
+                {"lm": LM, "prompts": X, "written": {}, "judge": None},
+                {"lm": "lm"},
+                runs=False,
+            ),
             door(compare.table, {"rows": []}, {"level": "share"}),
-            door(diversity.distinct, {"response": [5, 6], "n": 1}, {"response": "ids", "n": "count"}),
+            door(
+                diversity.distinct, {"response": [5, 6], "n": 1}, {"response": "ids", "n": "count"}
+            ),
             door(diversity.until_end, {"response": [5, 6], "ends": {6}}, {"response": "ids"}),
             door(diversity.table, {"responses": Y, "ends": {6}}, {"responses": "list"}),
-            door(harness.evaluate, {"lm": LM, "tasks": ["boolq"]}, {"lm": "lm", "limit": "count?", "batch_size": "count"}, runs=False),
+            door(
+                harness.evaluate,
+                {"lm": LM, "tasks": ["boolq"]},
+                {"lm": "lm", "limit": "count?", "batch_size": "count"},
+                runs=False,
+            ),
             door(
                 judge.cost,
                 {"tokens_in": 1, "tokens_out": 1, "price_in": 1.0, "price_out": 1.0},
                 {"tokens_in": "not negative", "price_in": "not negative"},
             ),
-            door(judge.EndpointJudge, {"url": "https://host/v1", "model": "m", "key": "k"}, {"url": "word"}),
+            door(
+                judge.EndpointJudge,
+                {"url": "https://host/v1", "model": "m", "key": "k"},
+                {"url": "word"},
+            ),
             door(
                 offline_judge.Ngram,
                 {"texts": [[3, 4]], "vocabulary": 97},
                 {"texts": "texts", "vocabulary": "count", "start": "seed", "order": "count"},
             ),
-            door(tasks.build, {"corpus": Dataset.from_list(CORPUS), "n": 1}, {"n": "count"}, runs=False),
+            door(
+                tasks.build,
+                {"corpus": Dataset.from_list(CORPUS), "n": 1},
+                {"n": "count"},
+                runs=False,
+            ),
             door(two_sample.embed, {"model": MODEL, **both}, of_both),
-            door(two_sample.median_bandwidth, {"x": EMBEDDED, "y": -EMBEDDED}, {"x": f"{some} + finite numbers", "y": some}),
+            door(
+                two_sample.median_bandwidth,
+                {"x": EMBEDDED, "y": -EMBEDDED},
+                {"x": f"{some} + finite numbers", "y": some},
+            ),
             door(
                 two_sample.mmd,
                 {"x": EMBEDDED, "y": -EMBEDDED, "n_resamples": 9},
-                {"x": some, "y": some, "n_resamples": "count", "seed": "seed", "bandwidth": "positive?"},
+                {
+                    "x": some,
+                    "y": some,
+                    "n_resamples": "count",
+                    "seed": "seed",
+                    "bandwidth": "positive?",
+                },
             ),
-            door(two_sample.classifier, {"x": EMBEDDED, "y": -EMBEDDED}, {"x": some, "y": some, "seed": "seed"}, runs=False),
-            door(verdict.Metric, {"name": "x", "unit": "", "worse": "higher", "margin": 0.1}, {"worse": "word", "margin": "positive?"}),
-            door(verdict.sentence, {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired}, {"level": "share"}),
-            door(verdict.outcome, {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired}, {"level": "share"}),
+            door(
+                two_sample.classifier,
+                {"x": EMBEDDED, "y": -EMBEDDED},
+                {"x": some, "y": some, "seed": "seed"},
+                runs=False,
+            ),
+            door(
+                verdict.Metric,
+                {"name": "x", "unit": "", "worse": "higher", "margin": 0.1},
+                {"worse": "word", "margin": "positive?"},
+            ),
+            door(
+                verdict.sentence,
+                {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired},
+                {"level": "share"},
+            ),
+            door(
+                verdict.outcome,
+                {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired},
+                {"level": "share"},
+            ),
             door(
                 win_rate.compare,
                 {"judge": None, "prompts": ["a"], "candidates": ["b"], "references": ["b"]},
@@ -508,14 +992,18 @@ _REASONS: dict[str, dict[str, str]] = {
         "corrupt.by_model": "sentences",
         "quality.judge": "parse",
     },
-    "rules of the corpus, for text out of installed files": {"docs": "files_of is_prose paragraphs paragraphs_of_file split_of"},
+    "rules of the corpus, for text out of installed files": {
+        "docs": "files_of is_prose paragraphs paragraphs_of_file split_of"
+    },
     "they take what other functions of the library have checked or made": {
         "divergence": "log_p",
         "generate": "continued cut end_tokens pick probabilities",
         "generate_many": "watermarked_rows",
         "binding": "digests of purpose state whole",
         "joint.batch": "greatest",
-        "joint.directions": "add device inner inner_of_terms inner_with kept least n_bytes smaller square unit",
+        "joint.directions": (
+            "add device inner inner_of_terms inner_with kept least n_bytes smaller square unit"
+        ),
         "joint.repeats": "runs",
         "joint.stream": "log_bets",
         "gradients": "backward is_rounding of_pairs traced",
@@ -551,6 +1039,14 @@ _REASONS: dict[str, dict[str, str]] = {
         "perturb": "export",
         "schemes.gaussmark": "rank_reduced",
     },
-    "they read a notebook's or a user's YAML: tests/unit/runs": {"runs.parameters": "check parse read", "runs.presets": "known load read taken"},
+    "they read a notebook's or a user's YAML: tests/unit/runs": {
+        "runs.parameters": "check parse read",
+        "runs.presets": "known load read taken",
+    },
 }
-NO_DOOR = {f"{module}.{name}": why for why, modules in _REASONS.items() for module, names in modules.items() for name in names.split()}
+NO_DOOR = {
+    f"{module}.{name}": why
+    for why, modules in _REASONS.items()
+    for module, names in modules.items()
+    for name in names.split()
+}

@@ -1,4 +1,6 @@
-"""A local stand-in for an OpenAI-compatible server: it speaks the chat protocol, remembers what it was asked, and misbehaves on demand."""
+"""A local stand-in for an OpenAI-compatible server: it speaks the chat protocol, remembers what it
+was asked, and misbehaves on demand.
+"""
 
 import json
 import threading
@@ -9,7 +11,9 @@ from typing import Any
 
 
 class ChatServer:
-    """``answer(question text, attempt)`` gives what to send: a string to be said by the model, or (status, headers, body)."""
+    """``answer(question text, attempt)`` gives what to send: a string to be said by the model, or
+    (status, headers, body).
+    """
 
     def __init__(self, answer: Callable[[str, int], Any]):
         self.answer = answer
@@ -27,12 +31,20 @@ class ChatServer:
                 text = body["messages"][-1]["content"]
                 with server._lock:
                     server.requests.append(body | {"path": self.path})
-                    server.headers.append({name.lower(): value for name, value in self.headers.items()})
-                    attempt = sum(request["messages"][-1]["content"] == text for request in server.requests)
+                    server.headers.append(
+                        {name.lower(): value for name, value in self.headers.items()}
+                    )
+                    attempt = sum(
+                        request["messages"][-1]["content"] == text for request in server.requests
+                    )
                 status, headers, content = _complete(server.answer(text, attempt))
                 try:
                     self.send_response(status)
-                    for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
+                    for name, value in {
+                        "Content-Type": "application/json",
+                        "Content-Length": str(len(content)),
+                        **headers,
+                    }.items():
                         self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(content)
@@ -46,7 +58,9 @@ class ChatServer:
 
     @contextmanager
     def running(self) -> Iterator["ChatServer"]:
-        thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         try:
             yield self
@@ -65,7 +79,16 @@ def _complete(answer: Any) -> tuple[int, dict[str, str], bytes]:
         return (
             200,
             {},
-            json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "stand-in", "choices": [choice], "usage": usage}).encode(),
+            json.dumps(
+                {
+                    "id": "x",
+                    "object": "chat.completion",
+                    "created": 0,
+                    "model": "stand-in",
+                    "choices": [choice],
+                    "usage": usage,
+                }
+            ).encode(),
         )
     status, headers, body = answer
     return status, headers, body.encode()

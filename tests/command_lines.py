@@ -1,4 +1,6 @@
-"""What the tests of the command line share: call it as a shell would, and write the .jsonl files that it reads."""
+"""What the tests of the command line share: call it as a shell would, and write the .jsonl files
+that it reads.
+"""
 
 import io
 import json
@@ -33,7 +35,9 @@ class Terminal(io.StringIO):
         return shown
 
 
-def lines(path: Path, values: list[str], broken: dict[int, bytes] | None = None, field: str = "text") -> str:
+def lines(
+    path: Path, values: list[str], broken: dict[int, bytes] | None = None, field: str = "text"
+) -> str:
     """A .jsonl file with a row for each value, and broken lines at these numbers."""
     rows = [json.dumps({field: value}).encode() for value in values]
     for number, row in (broken or {}).items():

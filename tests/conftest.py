@@ -1,4 +1,6 @@
-"""For all tests: one thread a worker, what stays together on one, no network, the same examples from hypothesis, a real browser where asked for."""
+"""For all tests: one thread a worker, what stays together on one, no network, the same examples
+from hypothesis, a real browser where asked for.
+"""
 
 import os
 import shutil
@@ -8,27 +10,35 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores; kernels inherit it
-if "torch" in sys.modules:  # by a plugin, before this file: its threads would not live on in a test's forked process
+if (
+    "torch" in sys.modules
+):  # by a plugin, before this file: its threads would not live on in a test's forked process
     sys.modules["torch"].set_num_threads(1)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it warns after a fork otherwise
 os.environ.pop("GAUSSMARK_RUN_DIR", None)
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60, database=None)
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, max_examples=60, database=None
+)
 settings.load_profile("repeatable")
 
 CHROMIUM = shutil.which("chromium")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With ``--dist loadfile`` a file stays on one worker, and so does a notebook of nbval. Cases marked ``spread`` get a file name of their own.
+    """With ``--dist loadfile`` a file stays on one worker, and so does a notebook of nbval. Cases
+    marked ``spread`` get a file name of their own.
 
-    Notebooks begin: a long one that began last would keep one core busy while the other has nothing left to do.
+    Notebooks begin: a long one that began last would keep one core busy while the other has nothing
+    left to do.
     """
     for item in items:
         if item.get_closest_marker("browser"):  # a server and a browser take a minute
             item.add_marker("slow")
-    items.sort(key=lambda item: not (item.path.suffix == ".ipynb" or item.get_closest_marker("spread")))
+    items.sort(
+        key=lambda item: not (item.path.suffix == ".ipynb" or item.get_closest_marker("spread"))
+    )
     for item in items:
         if "PYTEST_XDIST_WORKER" in os.environ and item.get_closest_marker("spread"):
             file, _, rest = item.nodeid.partition("::")
@@ -38,7 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("browser") and not CHROMIUM:
         missing = "needs Debian's package chromium"
-        pytest.fail(missing) if os.environ.get("GAUSSMARK_REQUIRE_BROWSER") else pytest.skip(missing)
+        (
+            pytest.fail(missing)
+            if os.environ.get("GAUSSMARK_REQUIRE_BROWSER")
+            else pytest.skip(missing)
+        )
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +60,18 @@ def browser():
     """A headless Chromium with a profile of its own, as a Playwright browser."""
     from playwright.sync_api import sync_playwright
 
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
+    quiet = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*quiet, "--disable-sync"])
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*quiet, "--disable-sync"]
+        )
         yield chromium
         chromium.close()
 
@@ -85,7 +108,9 @@ def _own_text_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def wrong_types(monkeypatch):
-    """Signatures are not checked: what the library itself answers to a value of another type than its signature has."""
+    """Signatures are not checked: what the library itself answers to a value of another type than
+    its signature has.
+    """
     import jaxtyping
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
@@ -109,10 +134,16 @@ def typed(tmp_path):
 
 @pytest.fixture(scope="module")
 def no_table_of_selfhash():
-    """transformers' KGW processor draws 1,000,003 numbers each time it is made, 20 ms, for a variant that nothing here uses."""
+    """transformers' KGW processor draws 1,000,003 numbers each time it is made, 20 ms, for a
+    variant that nothing here uses.
+    """
     import torch
 
     draw = torch.randperm
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randperm", lambda n, **options: torch.empty(0) if n == 1_000_003 else draw(n, **options))
+        patch.setattr(
+            torch,
+            "randperm",
+            lambda n, **options: torch.empty(0) if n == 1_000_003 else draw(n, **options),
+        )
         yield

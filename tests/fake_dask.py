@@ -1,4 +1,5 @@
-"""A Dask client without processes: what is submitted runs at once, in this process, one after the other.
+"""A Dask client without processes: what is submitted runs at once, in this process, one after the
+other.
 
 ``__class__`` makes them pass for Dask's own classes where signatures are checked.
 """
@@ -43,7 +44,9 @@ class Client:
 
 
 class Finished:
-    """In place of ``as_completed``: hands out one future at a time, in the order in which they were added."""
+    """In place of ``as_completed``: hands out one future at a time, in the order in which they were
+    added.
+    """
 
     def __init__(self, loop=None):
         self.futures: list[Future] = []

@@ -1,4 +1,6 @@
-"""What of the panel in a page of Chromium cannot be read: words too faint, or too small, or cut off."""
+"""What of the panel in a page of Chromium cannot be read: words too faint, or too small, or cut
+off.
+"""
 
 from playwright.sync_api import Page
 
@@ -32,7 +34,11 @@ CLIPPED = """() => [...document.querySelectorAll('.gaussmark-panel, .gaussmark-p
 
 def faint(page: Page) -> dict[str, float]:
     """Words whose contrast with what is behind them is too low; disabled and dimmed ones may be."""
-    return {words: round(contrast, 2) for words, contrast in page.evaluate(CONTRASTS).items() if contrast < CONTRAST}
+    return {
+        words: round(contrast, 2)
+        for words, contrast in page.evaluate(CONTRASTS).items()
+        if contrast < CONTRAST
+    }
 
 
 def small(page: Page) -> list[str]:

@@ -1,10 +1,12 @@
-"""Do the tests notice a fault? Real faults are put into a copy of the library, one at a time, and the tests of that file must fail.
+"""Do the tests notice a fault? Real faults are put into a copy of the library, one at a time, and
+the tests of that file must fail.
 
     make mutants                          all of them, two at a time
     python tests/mutants.py kgw rank      those whose file's name contains one of these words
 
-pytest does not collect this script. A mutant counts as caught if a test is reported as FAILED; one that only breaks an import or runs
-out of time is counted apart, because it says little about the tests. Fewer than 95% caught, or unsound tests, exit with 1.
+pytest does not collect this script. A mutant counts as caught if a test is reported as FAILED; one
+that only breaks an import or runs out of time is counted apart, because it says little about the
+tests. Fewer than 95% caught, or unsound tests, exit with 1.
 """
 
 import ast
@@ -21,16 +23,28 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "gaussmark_lib"
-COPIED, LINKED = ["gaussmark_lib", "tests", "pyproject.toml"], ["data", "notebooks", "papermill_runs", "Makefile"]
+COPIED, LINKED = (
+    ["gaussmark_lib", "tests", "pyproject.toml"],
+    [
+        "data",
+        "notebooks",
+        "papermill_runs",
+        "Makefile",
+    ],
+)
 CAUGHT_SHARE, AT_ONCE, TIMEOUT = 0.95, 2, 240
 
 # The tests of each file of the library: unit and oracle, those that fail soonest first.
 TESTS = {
-    "perturb.py": "unit/test_perturb.py unit/test_keys.py unit/test_perturb_export.py unit/test_watermark.py oracle/test_score.py"
-    " oracle/test_rank_reduce.py",
+    "perturb.py": (
+        "unit/test_perturb.py unit/test_keys.py unit/test_perturb_export.py unit/test_watermark.py"
+        " oracle/test_score.py oracle/test_rank_reduce.py"
+    ),
     "score.py": "oracle/test_score.py unit/test_score.py unit/test_score_on_error.py",
-    "gradients.py": "oracle/test_gradients.py oracle/test_score.py oracle/test_batch_invariance.py"
-    " unit/test_score_leaves_no_trace.py unit/test_score.py",
+    "gradients.py": (
+        "oracle/test_gradients.py oracle/test_score.py oracle/test_batch_invariance.py"
+        " unit/test_score_leaves_no_trace.py unit/test_score.py"
+    ),
     "kgw.py": "unit/test_kgw.py",
     "scheme.py": "unit/schemes/test_synthid.py unit/test_kgw.py",
     "schemes/synthid.py": "unit/schemes/test_synthid.py",
@@ -39,17 +53,25 @@ TESTS = {
     "corrupt/registry.py": "unit/corrupt unit/experiments/test_robustness.py",
     "rank_reduce.py": "oracle/test_rank_reduce.py oracle/test_gradients.py",
     "joint/directions.py": "oracle/joint/test_directions.py unit/joint/test_room.py",
-    "joint/memory.py": "unit/joint/test_room.py oracle/joint/test_directions.py oracle/joint/test_stream.py unit/joint/test_joint.py",
+    "joint/memory.py": (
+        "unit/joint/test_room.py oracle/joint/test_directions.py oracle/joint/test_stream.py"
+        " unit/joint/test_joint.py"
+    ),
     "joint/repeats.py": "unit/joint/test_joint.py",
     "joint/state.py": "unit/joint/test_joint.py",
     "joint/batch.py": "unit/joint/test_joint.py oracle/joint/test_batch.py",
     "corrupt/by_model.py": "unit/corrupt/test_by_model.py",
-    "token_level/keys.py": "unit/token_level/test_keys.py oracle/token_level/test_keys.py unit/test_keys.py",
+    "token_level/keys.py": (
+        "unit/token_level/test_keys.py oracle/token_level/test_keys.py unit/test_keys.py"
+    ),
     "token_level/gradients.py": "oracle/token_level/test_keys.py unit/token_level/test_keys.py",
     "token_level/quantile_test.py": "oracle/token_level/test_quantile_test.py",
     "token_level/divergence.py": "oracle/token_level/test_divergence.py",
     "normal.py": "unit/test_normal.py oracle/test_normal.py unit/test_keys.py",
-    "likelihood.py": "oracle/test_likelihood.py unit/test_score_leaves_no_trace.py oracle/test_gradients.py oracle/test_batch_invariance.py",
+    "likelihood.py": (
+        "oracle/test_likelihood.py unit/test_score_leaves_no_trace.py oracle/test_gradients.py"
+        " oracle/test_batch_invariance.py"
+    ),
     "models.py": "oracle/test_likelihood.py",
     "generate_many.py": "oracle/test_generate_many.py",
     "watermark.py": "unit/test_watermark.py unit/test_perturb.py",
@@ -66,7 +88,9 @@ TESTS = {
 
 
 class Mutant(NamedTuple):
-    """A fault: ``new`` stands where the library has ``old``, which must occur exactly once in the file."""
+    """A fault: ``new`` stands where the library has ``old``, which must occur exactly once in the
+    file.
+    """
 
     file: str
     fault: str
@@ -78,9 +102,14 @@ class Mutant(NamedTuple):
         return [f"tests/{name}" for name in TESTS[self.file].split()]
 
     def applied(self, source: str) -> str:
-        """The file with the fault in it; LookupError where ``old`` is not there exactly once, SyntaxError where the result is no Python."""
+        """The file with the fault in it; LookupError where ``old`` is not there exactly once,
+        SyntaxError where the result is no Python.
+        """
         if (n := source.count(self.old)) != 1:
-            raise LookupError(f"{self.file}, {self.fault}: expected exactly one {self.old!r}, found {n}; adapt tests/mutants.py")
+            raise LookupError(
+                f"{self.file}, {self.fault}: expected exactly one {self.old!r}, found {n}; adapt"
+                " tests/mutants.py"
+            )
         changed = source.replace(self.old, self.new)
         ast.parse(changed)
         return changed
@@ -88,13 +117,40 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant("perturb.py", "σ forgotten", "sigma, np.float32", "1.0, np.float32"),
-    Mutant("perturb.py", "noise not projected", "if wm.rank_dropped:\n                xi.copy_", "if False:\n                xi.copy_"),
-    Mutant("weights.py", "weight not restored", "            self.stored.data = theta\n", "            pass\n"),
+    Mutant(
+        "perturb.py",
+        "noise not projected",
+        "if wm.rank_dropped:\n                xi.copy_",
+        "if False:\n                xi.copy_",
+    ),
+    Mutant(
+        "weights.py",
+        "weight not restored",
+        "            self.stored.data = theta\n",
+        "            pass\n",
+    ),
     Mutant("weights.py", "expert not restored", "self.part(self.stored.data).copy_(theta)", "pass"),
-    Mutant("weights.py", "every position routed to the expert", "here = chosen == self.number", "here = chosen >= 0"),
-    Mutant("weights.py", "routing weights forgotten", "down(self.gate(up(h))) * w", "down(self.gate(up(h))) * (w != 0)"),
-    Mutant("weights.py", "an expert computed everywhere", "h.detach().masked_fill(~here.any(-1, keepdim=True), 0)", "h.detach()"),
-    Mutant("weights.py", "an expert counted twice", "(self.block(h, w) - unhooked)", "self.block(h, w)"),
+    Mutant(
+        "weights.py",
+        "every position routed to the expert",
+        "here = chosen == self.number",
+        "here = chosen >= 0",
+    ),
+    Mutant(
+        "weights.py",
+        "routing weights forgotten",
+        "down(self.gate(up(h))) * w",
+        "down(self.gate(up(h))) * (w != 0)",
+    ),
+    Mutant(
+        "weights.py",
+        "an expert computed everywhere",
+        "h.detach().masked_fill(~here.any(-1, keepdim=True), 0)",
+        "h.detach()",
+    ),
+    Mutant(
+        "weights.py", "an expert counted twice", "(self.block(h, w) - unhooked)", "self.block(h, w)"
+    ),
     Mutant(
         "weights.py",
         "experts that are seen taken for this one",
@@ -105,23 +161,61 @@ MUTANTS = [
     Mutant("perturb.py", "a watermark of nothing", "if changed == 0:", "if False:"),
     Mutant("perturb.py", "config not marked", "setattr(model.config, _MARK, {", "dict({"),
     Mutant("perturb.py", "θ − ξ", "theta.float() + xi)", "theta.float() - xi)"),
-    Mutant("perturb.py", "ξ rounded before it is added", "else theta.float() + xi)", "else theta + xi.to(theta.dtype))"),
-    Mutant("keys.py", "a million possible keys", "standard_normal(self.seed,", "standard_normal(self.seed % 10**6,"),
-    Mutant("tracing/codebook.py", "codes of any length", "return codes / np.sqrt(squares)[:, None]", "return codes / np.sqrt(self.n_base)"),
+    Mutant(
+        "perturb.py",
+        "ξ rounded before it is added",
+        "else theta.float() + xi)",
+        "else theta + xi.to(theta.dtype))",
+    ),
+    Mutant(
+        "keys.py",
+        "a million possible keys",
+        "standard_normal(self.seed,",
+        "standard_normal(self.seed % 10**6,",
+    ),
+    Mutant(
+        "tracing/codebook.py",
+        "codes of any length",
+        "return codes / np.sqrt(squares)[:, None]",
+        "return codes / np.sqrt(self.n_base)",
+    ),
     Mutant("tracing/codebook.py", "one code for all", "[user % GROUP]", "[0]"),
     Mutant(
-        "tracing/codebook.py", "a user's key written", "        raise KeyFileError(", "        return super().save(path)\n        raise KeyFileError("
+        "tracing/codebook.py",
+        "a user's key written",
+        "        raise KeyFileError(",
+        "        return super().save(path)\n        raise KeyFileError(",
     ),
     Mutant("tracing/codebook.py", "one base noise for all", 'f"base noise {j}"', '"base noise"'),
     Mutant("tracing/codebook.py", "users outside", "or not 0 <= user < self.n_users", "or False"),
-    Mutant("tracing/attribution.py", "no price for many users", "np.log1p(-tail))", "np.log1p(-tail) / n_users)"),
+    Mutant(
+        "tracing/attribution.py",
+        "no price for many users",
+        "np.log1p(-tail))",
+        "np.log1p(-tail) / n_users)",
+    ),
     Mutant("tracing/attribution.py", "one dimension too many", "(m - 1) / 2, 0.5", "m / 2, 0.5"),
     Mutant("tracing/attribution.py", "users numbered within their group", "number + here", "here"),
-    Mutant("tracing/attribution.py", "the runner-up forgets the winner before", "np.minimum(first, top), second", "second, second"),
+    Mutant(
+        "tracing/attribution.py",
+        "the runner-up forgets the winner before",
+        "np.minimum(first, top), second",
+        "second, second",
+    ),
     Mutant("tracing/authors.py", "the last text alone", "total.add_(one.G)", "one.G"),
-    Mutant("tracing/spans.py", "one span for all", "float(min(1.0, len(A) * norm.sf(t)", "float(min(1.0, norm.sf(t)"),
+    Mutant(
+        "tracing/spans.py",
+        "one span for all",
+        "float(min(1.0, len(A) * norm.sf(t)",
+        "float(min(1.0, norm.sf(t)",
+    ),
     Mutant("tracing/spans.py", "Bonferroni's bound", "(1 / counts).mean()", "1"),
-    Mutant("tracing/spans.py", "independent spans", "n += chosen * (beyond - (n * chosen).sum(1))[:, None]", "n += chosen * beyond[:, None]"),
+    Mutant(
+        "tracing/spans.py",
+        "independent spans",
+        "n += chosen * (beyond - (n * chosen).sum(1))[:, None]",
+        "n += chosen * beyond[:, None]",
+    ),
     Mutant("tracing/spans.py", "a block short", "ends[last - 1], *found", "ends[last - 2], *found"),
     Mutant(
         "tracing/blocks.py",
@@ -129,50 +223,168 @@ MUTANTS = [
         "of_block[:, start:end] = of_tokens.g[:, start:end]",
         "of_block[:, start + 1 : end] = of_tokens.g[:, start + 1 : end]",
     ),
-    Mutant("tracing/blocks.py", "gradient not projected", "found.append(wm.project(", "found.append(("),
+    Mutant(
+        "tracing/blocks.py", "gradient not projected", "found.append(wm.project(", "found.append(("
+    ),
     Mutant("perturb.py", "gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
-    Mutant("perturb.py", "marked checkpoint allowed", "if hasattr(model.config, _MARK):", "if False:"),
-    Mutant("score.py", "σ forgotten in ψ", ".double().cpu().numpy() / sigma", ".double().cpu().numpy()"),
+    Mutant(
+        "perturb.py", "marked checkpoint allowed", "if hasattr(model.config, _MARK):", "if False:"
+    ),
+    Mutant(
+        "score.py", "σ forgotten in ψ", ".double().cpu().numpy() / sigma", ".double().cpu().numpy()"
+    ),
     Mutant("score.py", "Φ instead of 1 − Φ", "p_value=norm.sf(flat)", "p_value=norm.cdf(flat)"),
     Mutant("score.py", "p-value underflows", "p_value=norm.sf(flat)", "p_value=1 - norm.cdf(flat)"),
     Mutant("score.py", "natural logarithm", "norm.logsf(flat) / np.log(10)", "norm.logsf(flat)"),
-    Mutant("score.py", "keys in the wrong order", "key_id=list(key_ids) * n", "key_id=list(key_ids)[::-1] * n"),
-    Mutant("score.py", "all keys are the first", "perturb.noises(wm.model, wm, keys)\n", "perturb.noises(wm.model, wm, [keys[0]] * len(keys))\n"),
-    Mutant("score.py", "rows in order of length", '.sort_values(["text", "n_tokens"]', '.sort_values(["n_tokens"]'),
-    Mutant("gradients.py", "first token not scored", "(number > start) &", "(number > start + 1) &"),
-    Mutant("gradients.py", "mean instead of sum", "backward(log_p * part, calls", "backward(log_p * part / part.sum(), calls"),
-    Mutant("gradients.py", "inputs off by one", "inputs[i].a[row, :n]", "inputs[i].a[row, :n].roll(1, 0)"),
-    Mutant("gradients.py", "gradient not projected", "wm.project(G := form(prefix.factors[0]))", "(G := form(prefix.factors[0]))"),
+    Mutant(
+        "score.py",
+        "keys in the wrong order",
+        "key_id=list(key_ids) * n",
+        "key_id=list(key_ids)[::-1] * n",
+    ),
+    Mutant(
+        "score.py",
+        "all keys are the first",
+        "perturb.noises(wm.model, wm, keys)\n",
+        "perturb.noises(wm.model, wm, [keys[0]] * len(keys))\n",
+    ),
+    Mutant(
+        "score.py",
+        "rows in order of length",
+        '.sort_values(["text", "n_tokens"]',
+        '.sort_values(["n_tokens"]',
+    ),
+    Mutant(
+        "gradients.py", "first token not scored", "(number > start) &", "(number > start + 1) &"
+    ),
+    Mutant(
+        "gradients.py",
+        "mean instead of sum",
+        "backward(log_p * part, calls",
+        "backward(log_p * part / part.sum(), calls",
+    ),
+    Mutant(
+        "gradients.py",
+        "inputs off by one",
+        "inputs[i].a[row, :n]",
+        "inputs[i].a[row, :n].roll(1, 0)",
+    ),
+    Mutant(
+        "gradients.py",
+        "gradient not projected",
+        "wm.project(G := form(prefix.factors[0]))",
+        "(G := form(prefix.factors[0]))",
+    ),
     Mutant("gradients.py", "rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
     Mutant("gradients.py", "small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
-    Mutant("gradients.py", "G not divided by its norm", "return self.G.flatten() / self.norm", "return self.G.flatten()"),
+    Mutant(
+        "gradients.py",
+        "G not divided by its norm",
+        "return self.G.flatten() / self.norm",
+        "return self.G.flatten()",
+    ),
     Mutant("gradients.py", "a prefix loses its beginning", "so_far + slope.g[row]", "slope.g[row]"),
     Mutant("gradients.py", "likelihood of the last part only", ".cumsum(0).tolist()", ".tolist()"),
     Mutant("likelihood.py", "parameters stay frozen", "p.requires_grad_(True)", "pass"),
-    Mutant("gradients.py", "numbers within the batch", "prefix._replace(text=batch[prefix.text])", "prefix"),
+    Mutant(
+        "gradients.py",
+        "numbers within the batch",
+        "prefix._replace(text=batch[prefix.text])",
+        "prefix",
+    ),
     Mutant("kgw.py", "context off by one", "context_width=1)", "context_width=2)"),
-    Mutant("kgw.py", "repeated pairs count twice", "ignore_repeated_ngrams=True)", "ignore_repeated_ngrams=False)"),
-    Mutant("kgw.py", "P(X > hits)", '"p_value": stats.binom.sf(hits - 1,', '"p_value": stats.binom.sf(hits,'),
-    Mutant("kgw.py", "key not used", 'int.from_bytes(self.key.derived("KGW")[:8], "big")', "15485863"),
-    Mutant("kgw.py", "config tells the secret", 'self.key.derived("KGW")[:8]', "self.key.secret[:8]"),
+    Mutant(
+        "kgw.py",
+        "repeated pairs count twice",
+        "ignore_repeated_ngrams=True)",
+        "ignore_repeated_ngrams=False)",
+    ),
+    Mutant(
+        "kgw.py",
+        "P(X > hits)",
+        '"p_value": stats.binom.sf(hits - 1,',
+        '"p_value": stats.binom.sf(hits,',
+    ),
+    Mutant(
+        "kgw.py", "key not used", 'int.from_bytes(self.key.derived("KGW")[:8], "big")', "15485863"
+    ),
+    Mutant(
+        "kgw.py", "config tells the secret", 'self.key.derived("KGW")[:8]', "self.key.secret[:8]"
+    ),
     Mutant("kgw.py", "prompt scored", "torch.tensor([ids],", "torch.tensor([[*prompts[i], *ids]],"),
-    Mutant("kgw.py", "γ instead of its realised share", "return int(vocabulary * self.green_share) / vocabulary", "return self.green_share"),
+    Mutant(
+        "kgw.py",
+        "γ instead of its realised share",
+        "return int(vocabulary * self.green_share) / vocabulary",
+        "return self.green_share",
+    ),
     Mutant("schemes/gumbel.py", "the smallest r wins", ".argmin(-1)", ".argmax(-1)"),
-    Mutant("schemes/gumbel.py", "a repeated context is used again", ".all(-1).any(-1)", ".all(-1).any(-1) & False"),
-    Mutant("schemes/gumbel.py", "of equal contexts the last counts", "in reversed(range(h, len(ids)))", "in range(h, len(ids))"),
-    Mutant("schemes/gumbel.py", "log r instead of log(1 − r)", "-np.log1p(-r).sum()", "-np.log(r).sum()"),
+    Mutant(
+        "schemes/gumbel.py",
+        "a repeated context is used again",
+        ".all(-1).any(-1)",
+        ".all(-1).any(-1) & False",
+    ),
+    Mutant(
+        "schemes/gumbel.py",
+        "of equal contexts the last counts",
+        "in reversed(range(h, len(ids)))",
+        "in range(h, len(ids))",
+    ),
+    Mutant(
+        "schemes/gumbel.py",
+        "log r instead of log(1 − r)",
+        "-np.log1p(-r).sum()",
+        "-np.log(r).sum()",
+    ),
     Mutant("schemes/gumbel.py", "key not used", 'self.key.derived("Gumbel-max")', 'b"Gumbel-max"'),
     Mutant("kgw.py", "bias doubled", "bias=self.bias,", "bias=2 * self.bias,"),
-    Mutant("corrupt/edits.py", "with replacement", "torch.randperm(n_tokens, generator=rng)[:n]", "torch.randint(n_tokens, (n,), generator=rng)"),
-    Mutant("corrupt/edits.py", "rounded down", "return round(fraction * n_tokens)", "return int(fraction * n_tokens)"),
-    Mutant("corrupt/edits.py", "replaced by itself", "if changed[place] == ids[place]]", "if False]"),
+    Mutant(
+        "corrupt/edits.py",
+        "with replacement",
+        "torch.randperm(n_tokens, generator=rng)[:n]",
+        "torch.randint(n_tokens, (n,), generator=rng)",
+    ),
+    Mutant(
+        "corrupt/edits.py",
+        "rounded down",
+        "return round(fraction * n_tokens)",
+        "return int(fraction * n_tokens)",
+    ),
+    Mutant(
+        "corrupt/edits.py", "replaced by itself", "if changed[place] == ids[place]]", "if False]"
+    ),
     Mutant("corrupt/edits.py", "right prompts", "(*prompts[1:], prompts[0])", "prompts"),
-    Mutant("corrupt/edits.py", "all texts alike", "SeedSequence([seed, text])", "SeedSequence([seed])"),
-    Mutant("corrupt/edits.py", "seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"),
-    Mutant("corrupt/edits.py", "cut at the old prompt", "max(0, len(whole) - len(response))", "len(prompt)"),
-    Mutant("corrupt/registry.py", "seed of resampling not used", "responses, fraction, seed=seed)", "responses, fraction, seed=0)"),
-    Mutant("corrupt/registry.py", "the wrong share stays", "len(ids) - edits.count(len(ids), f)", "edits.count(len(ids), f) or len(ids)"),
-    Mutant("corrupt/registry.py", "the caller's own lists", "return [tokens.whole_numbers(", "return list(texts) or [tokens.whole_numbers("),
+    Mutant(
+        "corrupt/edits.py", "all texts alike", "SeedSequence([seed, text])", "SeedSequence([seed])"
+    ),
+    Mutant(
+        "corrupt/edits.py", "seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"
+    ),
+    Mutant(
+        "corrupt/edits.py",
+        "cut at the old prompt",
+        "max(0, len(whole) - len(response))",
+        "len(prompt)",
+    ),
+    Mutant(
+        "corrupt/registry.py",
+        "seed of resampling not used",
+        "responses, fraction, seed=seed)",
+        "responses, fraction, seed=0)",
+    ),
+    Mutant(
+        "corrupt/registry.py",
+        "the wrong share stays",
+        "len(ids) - edits.count(len(ids), f)",
+        "edits.count(len(ids), f) or len(ids)",
+    ),
+    Mutant(
+        "corrupt/registry.py",
+        "the caller's own lists",
+        "return [tokens.whole_numbers(",
+        "return list(texts) or [tokens.whole_numbers(",
+    ),
     Mutant(
         "joint/directions.py",
         "ψ of a matrix that was rounded",
@@ -180,59 +392,227 @@ MUTANTS = [
         "torch.stack([(g[:, start:end].T @ a).float().double().flatten()",
     ),
     Mutant("joint/directions.py", "terms that save nothing", "SAVING * len(few.g)", "len(few.g)"),
-    Mutant("joint/directions.py", "terms not of length 1", "(found.given.g / found.norm)", "(found.given.g)"),
-    Mutant("joint/directions.py", "terms cost nothing", "+ sum(map(n_bytes, self.terms.values()))", ""),
-    Mutant("joint/memory.py", "a shorter text is kept after one without room", "not self.n_beyond and self.directions", "self.directions"),
+    Mutant(
+        "joint/directions.py",
+        "terms not of length 1",
+        "(found.given.g / found.norm)",
+        "(found.given.g)",
+    ),
+    Mutant(
+        "joint/directions.py", "terms cost nothing", "+ sum(map(n_bytes, self.terms.values()))", ""
+    ),
+    Mutant(
+        "joint/memory.py",
+        "a shorter text is kept after one without room",
+        "not self.n_beyond and self.directions",
+        "self.directions",
+    ),
     Mutant("joint/memory.py", "correlation of whole directions", "- coordinates @ self.along", ""),
-    Mutant("rank_reduce.py", "a wide matrix summed at once", "matrix if matrix.numel() <= WIDE else", "matrix if True else"),
-    Mutant("rank_reduce.py", "norm without what two terms share", "other.a.double().T)).sum()", "other.a.double().T)).trace()"),
-    Mutant("rank_reduce.py", "terms projected on one side only", "_each_projected(matrix.a, self.right)", "matrix.a"),
-    Mutant("rank_reduce.py", "one side only", "return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix", "return matrix"),
+    Mutant(
+        "rank_reduce.py",
+        "a wide matrix summed at once",
+        "matrix if matrix.numel() <= WIDE else",
+        "matrix if True else",
+    ),
+    Mutant(
+        "rank_reduce.py",
+        "norm without what two terms share",
+        "other.a.double().T)).sum()",
+        "other.a.double().T)).trace()",
+    ),
+    Mutant(
+        "rank_reduce.py",
+        "terms projected on one side only",
+        "_each_projected(matrix.a, self.right)",
+        "matrix.a",
+    ),
+    Mutant(
+        "rank_reduce.py",
+        "one side only",
+        "return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix",
+        "return matrix",
+    ),
     Mutant("rank_reduce.py", "rank off by one", "[:, :k].clone(", "[:, 1 : k + 1].clone("),
     Mutant("rank_reduce.py", "the wrong end", "[:, :k].clone(", "[:, -k:].clone("),
-    Mutant("rank_reduce.py", "cache knows no side", "(_sha256(theta), side)", '(_sha256(theta), "")'),
-    Mutant("rank_reduce.py", "reflection", "matrix - directions @ (", "matrix - 2 * directions @ ("),
-    Mutant("token_level/keys.py", "one key for all tokens", 'k.to_bytes(8, "big")', '(0).to_bytes(8, "big")'),
-    Mutant("token_level/keys.py", "bound key not checked", "    checked(key).check(binding.Use(wm))\n    keep_cache", "    keep_cache"),
+    Mutant(
+        "rank_reduce.py", "cache knows no side", "(_sha256(theta), side)", '(_sha256(theta), "")'
+    ),
+    Mutant(
+        "rank_reduce.py", "reflection", "matrix - directions @ (", "matrix - 2 * directions @ ("
+    ),
+    Mutant(
+        "token_level/keys.py",
+        "one key for all tokens",
+        'k.to_bytes(8, "big")',
+        '(0).to_bytes(8, "big")',
+    ),
+    Mutant(
+        "token_level/keys.py",
+        "bound key not checked",
+        "    checked(key).check(binding.Use(wm))\n    keep_cache",
+        "    keep_cache",
+    ),
     Mutant("token_level/keys.py", "σ forgotten in Γ", "slope / (sigma * length)", "slope / length"),
-    Mutant("token_level/keys.py", "sum of norms", "norm_g = np.linalg.norm(length)", "norm_g = length.sum()"),
-    Mutant("token_level/keys.py", "certain tokens are NaN", "if norm_g else -np.inf", "if True else -np.inf"),
-    Mutant("token_level/keys.py", "one side not projected", "rank_reduce.project_out(g.T, wm.project.left).T", "g"),
-    Mutant("token_level/keys.py", "noise not projected", "wm.project(noise(wm, key, k))", "noise(wm, key, k)"),
-    Mutant("token_level/gradients.py", "positions off by one", "slice(-len(response) - 1, -1)", "slice(-len(response), None)"),
-    Mutant("token_level/gradients.py", "every weight is local", "return not g[0, :-2].any()", "return True"),
-    Mutant("token_level/quantile_test.py", "P(X > hits)", "binom.sf(np.asarray(hits) - 1,", "binom.sf(np.asarray(hits),"),
-    Mutant("token_level/quantile_test.py", "one hit too few", "_rank(n_tokens, quantile) + 1", "_rank(n_tokens, quantile)"),
-    Mutant("token_level/divergence.py", "positions off by one", "[len(pairs[i][0]) - 1 + k", "[len(pairs[i][0]) + k"),
+    Mutant(
+        "token_level/keys.py",
+        "sum of norms",
+        "norm_g = np.linalg.norm(length)",
+        "norm_g = length.sum()",
+    ),
+    Mutant(
+        "token_level/keys.py",
+        "certain tokens are NaN",
+        "if norm_g else -np.inf",
+        "if True else -np.inf",
+    ),
+    Mutant(
+        "token_level/keys.py",
+        "one side not projected",
+        "rank_reduce.project_out(g.T, wm.project.left).T",
+        "g",
+    ),
+    Mutant(
+        "token_level/keys.py",
+        "noise not projected",
+        "wm.project(noise(wm, key, k))",
+        "noise(wm, key, k)",
+    ),
+    Mutant(
+        "token_level/gradients.py",
+        "positions off by one",
+        "slice(-len(response) - 1, -1)",
+        "slice(-len(response), None)",
+    ),
+    Mutant(
+        "token_level/gradients.py",
+        "every weight is local",
+        "return not g[0, :-2].any()",
+        "return True",
+    ),
+    Mutant(
+        "token_level/quantile_test.py",
+        "P(X > hits)",
+        "binom.sf(np.asarray(hits) - 1,",
+        "binom.sf(np.asarray(hits),",
+    ),
+    Mutant(
+        "token_level/quantile_test.py",
+        "one hit too few",
+        "_rank(n_tokens, quantile) + 1",
+        "_rank(n_tokens, quantile)",
+    ),
+    Mutant(
+        "token_level/divergence.py",
+        "positions off by one",
+        "[len(pairs[i][0]) - 1 + k",
+        "[len(pairs[i][0]) + k",
+    ),
     Mutant("likelihood.py", "a soft cap forgotten", "and torch.equal(made, logits)  #", "#"),
-    Mutant("likelihood.py", "a change in place not seen", "calls.append((inputs, output.clone()))", "calls.append((inputs, output))"),
+    Mutant(
+        "likelihood.py",
+        "a change in place not seen",
+        "calls.append((inputs, output.clone()))",
+        "calls.append((inputs, output))",
+    ),
     Mutant("likelihood.py", "a change of h twice", " or head._forward_pre_hooks:", ":"),
-    Mutant("likelihood.py", "a change since it was tried", "        _check_still(model, made.to(last), last)", "        pass"),
-    Mutant("models.py", "float32 rounded to the model's dtype", " and torch.finfo(p.dtype).bits in widened}", "}"),
-    Mutant("perturb.py", "torch's default dtype", ', dtype=torch.float32, device="cpu"), binding', "), binding"),
-    Mutant("perturb.py", "threads share their memory", "threads.map(draw, its, part)", "threads.map(draw, its, [part[0]] * len(its))"),
-    Mutant("likelihood.py", "the token itself forgotten", ".scatter_add_(-1, targets, torch.ones_like(found))", ""),
+    Mutant(
+        "likelihood.py",
+        "a change since it was tried",
+        "        _check_still(model, made.to(last), last)",
+        "        pass",
+    ),
+    Mutant(
+        "models.py",
+        "float32 rounded to the model's dtype",
+        " and torch.finfo(p.dtype).bits in widened}",
+        "}",
+    ),
+    Mutant(
+        "perturb.py",
+        "torch's default dtype",
+        ', dtype=torch.float32, device="cpu"), binding',
+        "), binding",
+    ),
+    Mutant(
+        "perturb.py",
+        "threads share their memory",
+        "threads.map(draw, its, part)",
+        "threads.map(draw, its, [part[0]] * len(its))",
+    ),
+    Mutant(
+        "likelihood.py",
+        "the token itself forgotten",
+        ".scatter_add_(-1, targets, torch.ones_like(found))",
+        "",
+    ),
     Mutant("likelihood.py", "states of the token itself", "h[:, -n:-1].to(", "h[:, -n + 1 :].to("),
-    Mutant("normal.py", "a thread begins elsewhere", ".advance(start // 4)", ".advance(start // 8)"),
+    Mutant(
+        "normal.py", "a thread begins elsewhere", ".advance(start // 4)", ".advance(start // 8)"
+    ),
     Mutant("normal.py", "the seed in tracebacks", "del seed  # which", "pass  # which"),
     Mutant("normal.py", "memory of another size", "out.shape != (n,) or ", ""),
-    Mutant("normal.py", "a damaged cache stops it", "_OrNone(Exception)(getattr(made._cache, name))", "getattr(made._cache, name)"),
-    Mutant("normal.py", "both tails on one side", "math.copysign(size[i], u[where[i]] - 0.5)", "size[i]"),
-    Mutant("normal.py", "a logarithm's exponent off by one", "(e[i] - low) * _LN2", "e[i] * _LN2"),
-    Mutant("normal.py", "the far tail by the near one's polynomial", "if r[i] > 5.0:", "if r[i] > 9.0:"),
-    Mutant("likelihood.py", "first token not scored", "- len(x) + 1 for x, _", "- len(x) for x, _"),
-    Mutant("likelihood.py", "padding scored", "[[len(y)] for _, y in pairs]", "[[len(y) + 1] for _, y in pairs]"),
-    Mutant("generate_many.py", "σ twice", "(xi.double() / wm.sigma)", "xi.double()"),
-    Mutant("generate_many.py", "cache knows no rank", "(key.fingerprint, wm.rank_dropped, wm.side)", "(key.fingerprint,)"),
-    Mutant("watermark.py", "rank off by one", "self.rank_dropped >= min(linear.shape)", "self.rank_dropped > min(linear.shape)"),
-    Mutant("watermark.py", "the matrix of another model", "self if still else super().on(model)", "self"),
     Mutant(
-        "watermark.py", "a matrix that the model has no longer", "any(parameter is self.linear.stored for parameter in model.parameters())", "True"
+        "normal.py",
+        "a damaged cache stops it",
+        "_OrNone(Exception)(getattr(made._cache, name))",
+        "getattr(made._cache, name)",
     ),
-    Mutant("perturb.py", "any noise that broadcasts", "if tuple(xi.shape) != wm.linear.shape:", "if False:"),
+    Mutant(
+        "normal.py",
+        "both tails on one side",
+        "math.copysign(size[i], u[where[i]] - 0.5)",
+        "size[i]",
+    ),
+    Mutant("normal.py", "a logarithm's exponent off by one", "(e[i] - low) * _LN2", "e[i] * _LN2"),
+    Mutant(
+        "normal.py", "the far tail by the near one's polynomial", "if r[i] > 5.0:", "if r[i] > 9.0:"
+    ),
+    Mutant("likelihood.py", "first token not scored", "- len(x) + 1 for x, _", "- len(x) for x, _"),
+    Mutant(
+        "likelihood.py",
+        "padding scored",
+        "[[len(y)] for _, y in pairs]",
+        "[[len(y) + 1] for _, y in pairs]",
+    ),
+    Mutant("generate_many.py", "σ twice", "(xi.double() / wm.sigma)", "xi.double()"),
+    Mutant(
+        "generate_many.py",
+        "cache knows no rank",
+        "(key.fingerprint, wm.rank_dropped, wm.side)",
+        "(key.fingerprint,)",
+    ),
+    Mutant(
+        "watermark.py",
+        "rank off by one",
+        "self.rank_dropped >= min(linear.shape)",
+        "self.rank_dropped > min(linear.shape)",
+    ),
+    Mutant(
+        "watermark.py",
+        "the matrix of another model",
+        "self if still else super().on(model)",
+        "self",
+    ),
+    Mutant(
+        "watermark.py",
+        "a matrix that the model has no longer",
+        "any(parameter is self.linear.stored for parameter in model.parameters())",
+        "True",
+    ),
+    Mutant(
+        "perturb.py",
+        "any noise that broadcasts",
+        "if tuple(xi.shape) != wm.linear.shape:",
+        "if False:",
+    ),
     Mutant("scheme.py", "temperature after the scheme", "set(shape.values()) == {1.0}", "True"),
     Mutant("schemes/synthid.py", "a place counts twice", "% TABLE).unique()", "% TABLE).flatten()"),
-    Mutant("schemes/synthid.py", "the last of equal contexts", "in reversed(list(enumerate(grams[0].tolist())))", "in enumerate(grams[0].tolist())"),
+    Mutant(
+        "schemes/synthid.py",
+        "the last of equal contexts",
+        "in reversed(list(enumerate(grams[0].tolist())))",
+        "in enumerate(grams[0].tolist())",
+    ),
     Mutant(
         "schemes/synthid.py",
         "a tournament at temperature 0",
@@ -242,30 +622,89 @@ MUTANTS = [
     Mutant("kgw.py", "public pairs count", "if before == 0}", "if False}"),
     Mutant("kgw.py", "public pairs count as green", "- len(public & after_0)", ""),
     Mutant("joint/repeats.py", "of the shorter text", "n / max(len(text)", "n / min(len(text)"),
-    Mutant("joint/memory.py", "a chain of repeats", "place != GIVEN and earlier is None", "place != GIVEN"),
-    Mutant("joint/state.py", "a key twice", "if len({key.key_id for key in keys}) < len(keys):", "if False:"),
-    Mutant("joint/state.py", "unreadable, and written", "            _Head(**json.loads(head))", "            json.loads(head)"),
+    Mutant(
+        "joint/memory.py",
+        "a chain of repeats",
+        "place != GIVEN and earlier is None",
+        "place != GIVEN",
+    ),
+    Mutant(
+        "joint/state.py",
+        "a key twice",
+        "if len({key.key_id for key in keys}) < len(keys):",
+        "if False:",
+    ),
+    Mutant(
+        "joint/state.py",
+        "unreadable, and written",
+        "            _Head(**json.loads(head))",
+        "            json.loads(head)",
+    ),
     Mutant("joint/batch.py", "any diagonal", "not np.allclose(np.diag(K), 1, atol=UNIT)", "False"),
-    Mutant("tracing/spans.py", "sums in float32", "part.double() @ other.to(part).double().T", "(part @ other.to(part).T).double()"),
-    Mutant("corrupt/by_model.py", "the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"),
-    Mutant("keys.py", "seal not checked", "not hmac.compare_digest(file.seal.encode(), expected.encode()) or", ""),
-    Mutant("keys.py", "a seal that anybody can make", 'hmac.new(key.derived("key file seal"), ', "hmac.new(bytes(32), "),
+    Mutant(
+        "tracing/spans.py",
+        "sums in float32",
+        "part.double() @ other.to(part).double().T",
+        "(part @ other.to(part).T).double()",
+    ),
+    Mutant(
+        "corrupt/by_model.py", "the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"
+    ),
+    Mutant(
+        "keys.py",
+        "seal not checked",
+        "not hmac.compare_digest(file.seal.encode(), expected.encode()) or",
+        "",
+    ),
+    Mutant(
+        "keys.py",
+        "a seal that anybody can make",
+        'hmac.new(key.derived("key file seal"), ',
+        "hmac.new(bytes(32), ",
+    ),
     Mutant("keys.py", "open to others", "mode & 0o077", "mode & 0"),
     Mutant("keys.py", "leftovers stay", "partial.unlink()", "pass"),
-    Mutant("binding.py", "other weights not looked at", "if other := sorted(_other_weights(binding, use)):", "if other := []:"),
-    Mutant("binding.py", "a write through .data not seen", "hashlib.sha256(sums.cpu().numpy()).digest()", "0"),
-    Mutant("divergence.py", "first token not counted", "per_position[i, len(x) - 1 :", "per_position[i, len(x) :"),
-    Mutant("divergence.py", "the other direction", "(log_q.exp() * (log_q - log_p))", "(log_p.exp() * (log_p - log_q))"),
+    Mutant(
+        "binding.py",
+        "other weights not looked at",
+        "if other := sorted(_other_weights(binding, use)):",
+        "if other := []:",
+    ),
+    Mutant(
+        "binding.py",
+        "a write through .data not seen",
+        "hashlib.sha256(sums.cpu().numpy()).digest()",
+        "0",
+    ),
+    Mutant(
+        "divergence.py",
+        "first token not counted",
+        "per_position[i, len(x) - 1 :",
+        "per_position[i, len(x) :",
+    ),
+    Mutant(
+        "divergence.py",
+        "the other direction",
+        "(log_q.exp() * (log_q - log_p))",
+        "(log_p.exp() * (log_p - log_q))",
+    ),
 ]
 
 
 def main(words: Sequence[str]) -> int:
-    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.file for word in words)]
+    chosen = [
+        mutant for mutant in MUTANTS if not words or any(word in mutant.file for word in words)
+    ]
     for mutant in chosen:
         mutant.applied((LIBRARY / mutant.file).read_text(encoding="utf-8"))  # before any test runs
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
         in_copy = partial(_outcome, folder=Path(folder))
-        sound = [outcome for outcome in pool.map(in_copy, _baseline(chosen)) if outcome != "survived"]
+        sound = [
+            outcome for outcome in pool.map(in_copy, _baseline(chosen)) if outcome != "survived"
+        ]
         if sound:
             print(f"without any mutant, the tests should pass: {', '.join(sound)}")
             return 1
@@ -273,18 +712,28 @@ def main(words: Sequence[str]) -> int:
         for mutant, outcome in zip(chosen, pool.map(in_copy, chosen), strict=True):
             print(f"{outcome:9}  {mutant.file:28}  {mutant.fault}", flush=True)
             outcomes.append(outcome)
-    left = [f"{mutant.file}, {mutant.fault} ({outcome})" for mutant, outcome in zip(chosen, outcomes, strict=True) if outcome != "caught"]
-    print(f"{len(chosen) - len(left)} of {len(chosen)} caught; survivors: {'; '.join(left) or 'none'}")
+    left = [
+        f"{mutant.file}, {mutant.fault} ({outcome})"
+        for mutant, outcome in zip(chosen, outcomes, strict=True)
+        if outcome != "caught"
+    ]
+    print(
+        f"{len(chosen) - len(left)} of {len(chosen)} caught; survivors: {'; '.join(left) or 'none'}"
+    )
     return int(len(chosen) - len(left) < CAUGHT_SHARE * len(chosen))
 
 
 def _baseline(mutants: Sequence[Mutant]) -> list[Mutant]:
     """For each file, a mutant that changes nothing: its tests must pass."""
-    return [Mutant(file, "none", "", "") for file in dict.fromkeys(mutant.file for mutant in mutants)]
+    return [
+        Mutant(file, "none", "", "") for file in dict.fromkeys(mutant.file for mutant in mutants)
+    ]
 
 
 def _outcome(mutant: Mutant, folder: Path) -> str:
-    """``caught`` by a failing test, ``survived``, ``broke`` (an error before any test) or ``timed out``."""
+    """``caught`` by a failing test, ``survived``, ``broke`` (an error before any test) or ``timed
+    out``.
+    """
     place = Path(tempfile.mkdtemp(dir=folder))
     for name in COPIED:
         original = ROOT / name
@@ -297,17 +746,36 @@ def _outcome(mutant: Mutant, folder: Path) -> str:
     if mutant.old:
         file = place / "gaussmark_lib" / mutant.file
         file.write_text(mutant.applied(file.read_text(encoding="utf-8")), encoding="utf-8")
-    environment = os.environ | {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rf", "--tb=no", "-p", "no:cacheprovider", *mutant.tests]
+    environment = os.environ | {
+        "PYTHONPATH": str(place),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-rf",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        *mutant.tests,
+    ]
     try:
-        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+        done = subprocess.run(
+            command, cwd=place, env=environment, capture_output=True, text=True, timeout=TIMEOUT
+        )
     except subprocess.TimeoutExpired:
         return "timed out"
     finally:
         shutil.rmtree(place)
     if done.returncode == 0:
         return "survived"
-    failed = done.returncode == 1 and any(line.startswith("FAILED ") for line in done.stdout.splitlines())
+    failed = done.returncode == 1 and any(
+        line.startswith("FAILED ") for line in done.stdout.splitlines()
+    )
     return "caught" if failed else "broke"
 
 

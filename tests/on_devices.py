@@ -1,4 +1,6 @@
-"""What has to give the same on every device: each takes a model and returns numbers or texts. Used with a pretended second device, and with a GPU."""
+"""What has to give the same on every device: each takes a model and returns numbers or texts. Used
+with a pretended second device, and with a GPU.
+"""
 
 from collections.abc import Callable
 
@@ -30,11 +32,16 @@ from gaussmark_lib.joint import directions, law
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
-NOT_LAST = Watermark("model.layers.0.self_attn.k_proj.weight", 0.05)  # which token-level keys treat another way
+NOT_LAST = Watermark(
+    "model.layers.0.self_attn.k_proj.weight", 0.05
+)  # which token-level keys treat another way
 DROPPED = Watermark(WM.weight, 0.05, rank_dropped=3, side="both")
 KEYS = [Key.from_seed(i) for i in range(6)]
 _RNG = np.random.default_rng(0)
-TEXTS = tiny_models.random_ids(_RNG, 3, 1, 2), tiny_models.random_ids(_RNG, 6, 7, 5)  # SynthID needs five tokens
+TEXTS = (
+    tiny_models.random_ids(_RNG, 3, 1, 2),
+    tiny_models.random_ids(_RNG, 6, 7, 5),
+)  # SynthID needs five tokens
 N = 4
 
 
@@ -76,37 +83,61 @@ def _marked(model: PreTrainedModel) -> list:
 
 def _bound(model: PreTrainedModel) -> list:
     key = perturb.bind(model, WM, KEYS[0])
-    return [key.binding.base_sha256, key.binding.model_sha256, score.score(model, *TEXTS, WM, [key])]
+    return [
+        key.binding.base_sha256,
+        key.binding.model_sha256,
+        score.score(model, *TEXTS, WM, [key]),
+    ]
 
 
 COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     "score": lambda model: score.score(model, *TEXTS, WM, KEYS),
-    "score, prefixes and dropped directions": lambda model: score.score(model, *TEXTS, DROPPED, KEYS, lengths=[3, 6], dtype="float64"),
-    "score, given noises": lambda model: score.score(model, *TEXTS, WM, KEYS, xis=perturb.noises(model, WM, KEYS)),
+    "score, prefixes and dropped directions": lambda model: score.score(
+        model, *TEXTS, DROPPED, KEYS, lengths=[3, 6], dtype="float64"
+    ),
+    "score, given noises": lambda model: score.score(
+        model, *TEXTS, WM, KEYS, xis=perturb.noises(model, WM, KEYS)
+    ),
     "norms": lambda model: gradients.norms(model, *TEXTS, [WM.weight, NOT_LAST.weight]),
     "gram": lambda model: law.gram(model, *TEXTS, WM),
-    "sequence": lambda model: joint.sequence(model, *TEXTS, WM, KEYS[:2], given=(TEXTS[0][:1], TEXTS[1][1:2])),
+    "sequence": lambda model: joint.sequence(
+        model, *TEXTS, WM, KEYS[:2], given=(TEXTS[0][:1], TEXTS[1][1:2])
+    ),
     "sequence beyond its room": _stream_beyond_its_room,
     "sequence by terms": _by_terms,
     "sample": lambda model: generate.sample(model, TEXTS[0], N, top_p=0.8, temperature=0.9),
     "a watermarked model": _marked,
-    "generate_many": lambda model: generate_many.sample(model, TEXTS[0], [None, (WM, KEYS[0]), (DROPPED, KEYS[1])], N),
+    "generate_many": lambda model: generate_many.sample(
+        model, TEXTS[0], [None, (WM, KEYS[0]), (DROPPED, KEYS[1])], N
+    ),
     "a bound key": _bound,
     "resample": lambda model: by_model.resample(model, *TEXTS, 0.5, span=2),
     "divergence": lambda model: divergence.per_text(model, *TEXTS, WM, KEYS[0]),
     "entropies": lambda model: likelihood.entropies(model, *TEXTS),
     "evidence": lambda model: evidence.per_token(model, TEXTS[0][0], TEXTS[1][0], WM, KEYS[0]),
-    "attribute": lambda model: tracing.attribute(model, *TEXTS, DROPPED, tracing.Codebook(KEYS[0], 50, 16)),
+    "attribute": lambda model: tracing.attribute(
+        model, *TEXTS, DROPPED, tracing.Codebook(KEYS[0], 50, 16)
+    ),
     "author": lambda model: tracing.author(model, *TEXTS, WM, KEYS[:2]),
     "scan": lambda model: tracing.scan(model, *TEXTS, WM, KEYS[:2], block=3, n_draws=200),
-    "null_level of fresh keys": lambda model: level_check.fresh_keys(_lm(model), TEXTS, WM, keys_per_text=2),
+    "null_level of fresh keys": lambda model: level_check.fresh_keys(
+        _lm(model), TEXTS, WM, keys_per_text=2
+    ),
     "null_level of fixed keys": lambda model: level_check.fixed_keys(_lm(model), TEXTS, WM, KEYS),
     "the trap": lambda model: level_check.trap(_lm(model), TEXTS, WM, KEYS[:2]),
-    "gradient_norms": lambda model: low_rank.gradient_norms(model, *TEXTS, WM.weight, [0, 2, 5], side="both"),
-    "marked streams": lambda model: marked_streams.mixed(_lm(model), TEXTS[0], TEXTS, WM, KEYS[:1], every=(1, 2), n_tokens=N),
+    "gradient_norms": lambda model: low_rank.gradient_norms(
+        model, *TEXTS, WM.weight, [0, 2, 5], side="both"
+    ),
+    "marked streams": lambda model: marked_streams.mixed(
+        _lm(model), TEXTS[0], TEXTS, WM, KEYS[:1], every=(1, 2), n_tokens=N
+    ),
     "motivation": lambda model: motivation.under_fresh_keys(model, *TEXTS, WM, 3),
-    "robustness of one key": lambda model: robustness.one_key(_lm(model), *(2 * texts for texts in TEXTS), {}, 0.1, WM, KEYS[:2]),
-    "over_keys": lambda model: production.over_keys(_lm(model), production.directions(_lm(model), TEXTS, WM)[0], WM, range(3)),
+    "robustness of one key": lambda model: robustness.one_key(
+        _lm(model), *(2 * texts for texts in TEXTS), {}, 0.1, WM, KEYS[:2]
+    ),
+    "over_keys": lambda model: production.over_keys(
+        _lm(model), production.directions(_lm(model), TEXTS, WM)[0], WM, range(3)
+    ),
     "independent pairs": lambda model: production.independent_pairs(
         _lm(model), {"any": production.directions(_lm(model), TEXTS, WM)[0]}, WM, range(5)
     ),
@@ -117,13 +148,21 @@ def _of_scheme(name: str, wm: Watermark, n: int = 2) -> Callable[[PreTrainedMode
     def call(model: PreTrainedModel) -> list:
         one = schemes.named(wm, KEYS[0], [name])[name]
         texts = [rows[:n] for rows in TEXTS]
-        return [one.generate(model, texts[0], N), one.score(model, *texts), one.divergences(model, *texts)]
+        return [
+            one.generate(model, texts[0], N),
+            one.score(model, *texts),
+            one.divergences(model, *texts),
+        ]
 
     return call
 
 
 _LIKE_ANOTHER = ("KGW-1", "KGW-2 z-test", "token keys, sum")  # of the schemes that are checked
-COMPUTATIONS |= {f"the scheme {name}": _of_scheme(name, DROPPED) for name in scheme.named(DROPPED, KEYS[0]) if name not in _LIKE_ANOTHER}
+COMPUTATIONS |= {
+    f"the scheme {name}": _of_scheme(name, DROPPED)
+    for name in scheme.named(DROPPED, KEYS[0])
+    if name not in _LIKE_ANOTHER
+}
 COMPUTATIONS["token keys of another weight"] = _of_scheme("token keys", NOT_LAST, 1)
 
 

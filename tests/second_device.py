@@ -1,8 +1,11 @@
-"""A second device without one: tensors that say they are elsewhere, compute on the processor, and refuse to meet tensors that are not there.
+"""A second device without one: tensors that say they are elsewhere, compute on the processor, and
+refuse to meet tensors that are not there.
 
-A tensor on it is a wrapper around an ordinary tensor. It says that it is on the device ``SECOND``, so that code moves to it what it moves to a GPU.
-An operation on wrappers is done on what they hold, so every number is real. As on a GPU, an operation that meets both kinds is an error, but for
-numbers (0-dimensional tensors of the processor), for indices, and for copies; and ``numpy()`` is one.
+A tensor on it is a wrapper around an ordinary tensor. It says that it is on the device ``SECOND``,
+so that code moves to it what it moves to a GPU. An operation on wrappers is done on what they hold,
+so every number is real. As on a GPU, an operation that meets both kinds is an error, but for
+numbers (0-dimensional tensors of the processor), for indices, and for copies; and ``numpy()`` is
+one.
 """
 
 from collections.abc import Iterator
@@ -15,10 +18,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-SECOND = torch.device("meta")  # a device type that torch has in every build, and that no code has a reason to treat apart
+SECOND = torch.device(
+    "meta"
+)  # a device type that torch has in every build, and that no code has a reason to treat apart
 aten = torch.ops.aten
 _MOVES = (aten._to_copy.default, aten.copy_.default)
-_INDEX = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+_INDEX = (
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+)
 
 
 class Elsewhere(Tensor):
@@ -26,7 +36,12 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, here: Tensor):
-        layout = {"strides": here.stride(), "storage_offset": here.storage_offset(), "dtype": here.dtype, "device": SECOND}
+        layout = {
+            "strides": here.stride(),
+            "storage_offset": here.storage_offset(),
+            "dtype": here.dtype,
+            "device": SECOND,
+        }
         return Tensor._make_wrapper_subclass(cls, here.shape, **layout)
 
     def __init__(self, here: Tensor):
@@ -38,7 +53,9 @@ class Elsewhere(Tensor):
 
     @data.setter
     def data(self, other: Tensor) -> None:
-        assert isinstance(other, Elsewhere), f"the data of a tensor on the second device, and other data on {other.device}"
+        assert isinstance(other, Elsewhere), (
+            f"the data of a tensor on the second device, and other data on {other.device}"
+        )
         self.here = other.here
 
     def data_ptr(self) -> int:
@@ -63,11 +80,16 @@ class _Factories(TorchDispatchMode):
 
 
 class _FromPython(TorchFunctionMode):
-    """``torch.tensor(list, device=…)`` and ``tensor[list]``: torch does not fill tensors of this device type from lists."""
+    """``torch.tensor(list, device=…)`` and ``tensor[list]``: torch does not fill tensors of this
+    device type from lists.
+    """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        if func in (torch.tensor, torch.as_tensor, torch.asarray) and kwargs.get("device") is not None:
+        if (
+            func in (torch.tensor, torch.as_tensor, torch.asarray)
+            and kwargs.get("device") is not None
+        ):
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)
         if func is Tensor.new_tensor and isinstance(args[0], Elsewhere):
@@ -93,7 +115,9 @@ def _computed(func, args, kwargs):
         there = torch.device(device).type == SECOND.type
         kwargs = kwargs | {"device": torch.device("cpu")}
     if func is aten._fused_sdp_choice.default:
-        return 0  # by plain matrix operations: the processor's fused kernel is called for its own tensors alone
+        # by plain matrix operations: the processor's fused kernel is called for its own tensors
+        # alone
+        return 0
     if func is aten.copy_.default:
         there = isinstance(args[0], Elsewhere)
     here_args, here_kwargs = tree_map_only(Elsewhere, lambda tensor: tensor.here, (args, kwargs))
@@ -105,9 +129,16 @@ def _computed(func, args, kwargs):
 
 
 def _refuse_mixed(func, args, kwargs) -> None:
-    plain = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and not isinstance(leaf, Elsewhere) and leaf.ndim]
+    plain = [
+        leaf
+        for leaf in tree_leaves((args, kwargs))
+        if isinstance(leaf, Tensor) and not isinstance(leaf, Elsewhere) and leaf.ndim
+    ]
     if plain:
-        raise RuntimeError(f"expected all tensors to be on the same device, but {func} met one on the second device and one on the processor")
+        raise RuntimeError(
+            f"expected all tensors to be on the same device, but {func} met one on the second"
+            " device and one on the processor"
+        )
 
 
 @contextmanager
@@ -124,7 +155,9 @@ def moved(model: nn.Module) -> nn.Module:
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                module._parameters[name] = nn.Parameter(Elsewhere(parameter.detach()), requires_grad=parameter.requires_grad)
+                module._parameters[name] = nn.Parameter(
+                    Elsewhere(parameter.detach()), requires_grad=parameter.requires_grad
+                )
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = Elsewhere(buffer)

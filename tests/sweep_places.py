@@ -1,6 +1,8 @@
-"""A notebook whose cells wait, fail or kill on demand, for the tests of sweeps with real workers, kernels and signals.
+"""A notebook whose cells wait, fail or kill on demand, for the tests of sweeps with real workers,
+kernels and signals.
 
-It waits in a cell x as long as there is a file ``hold-<x>``, so that a test strikes when it means to.
+It waits in a cell x as long as there is a file ``hold-<x>``, so that a test strikes when it means
+to.
 """
 
 import json
@@ -43,7 +45,9 @@ class Place:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.notebook = write(folder / "demo.ipynb", parameters(PARAMETERS), code(WORK.format(folder=str(folder))))
+        self.notebook = write(
+            folder / "demo.ipynb", parameters(PARAMETERS), code(WORK.format(folder=str(folder)))
+        )
         (folder / "grid.yaml").write_text(json.dumps(GRID))
         self.started: list[subprocess.Popen] = []
 
@@ -63,10 +67,25 @@ class Place:
 
     def start(self, root: Path, *words: str) -> subprocess.Popen:
         """The command in a session of its own, as a terminal would start it."""
-        command = [sys.executable, "-m", "gaussmark_lib.cli", "sweep", str(self.notebook), "--grid", str(self.folder / "grid.yaml")]
+        command = [
+            sys.executable,
+            "-m",
+            "gaussmark_lib.cli",
+            "sweep",
+            str(self.notebook),
+            "--grid",
+            str(self.folder / "grid.yaml"),
+        ]
         environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.started.append(subprocess.Popen([*command, "--records", str(root), *words], env=environment, start_new_session=True, **pipes))
+        self.started.append(
+            subprocess.Popen(
+                [*command, "--records", str(root), *words],
+                env=environment,
+                start_new_session=True,
+                **pipes,
+            )
+        )
         return self.started[-1]
 
 
@@ -84,7 +103,10 @@ def family(process: subprocess.Popen) -> list[psutil.Process]:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    return all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes)
+    return all(
+        not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        for process in processes
+    )
 
 
 def finish(process: subprocess.Popen, code: int) -> tuple[str, str]:

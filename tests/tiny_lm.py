@@ -1,4 +1,6 @@
-"""A random tiny language model that reads and writes characters: 94 printable ones, and the three special tokens of ``tiny_models``."""
+"""A random tiny language model that reads and writes characters: 94 printable ones, and the three
+special tokens of ``tiny_models``.
+"""
 
 import tiny_models
 from tokenizers import Tokenizer, decoders, models
@@ -15,5 +17,7 @@ def build() -> LM:
     vocabulary = {token: i for i, token in enumerate([*special, *map(chr, range(32, 126))])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
     tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
     return LM(tiny_models.build(), fast, "tiny")

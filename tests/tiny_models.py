@@ -1,7 +1,8 @@
-"""Random models of seven architectures, small enough to check by the slow obvious way, and generic: no weight is at its initial 0 or 1.
+"""Random models of seven architectures, small enough to check by the slow obvious way, and generic:
+no weight is at its initial 0 or 1.
 
-All have a non-square MLP, fewer key heads than query heads where the architecture can (so that q, k and down_proj differ in shape),
-and weights large enough that the model is far from uniform.
+All have a non-square MLP, fewer key heads than query heads where the architecture can (so that q, k
+and down_proj differ in shape), and weights large enough that the model is far from uniform.
 """
 
 from collections.abc import Callable
@@ -29,19 +30,53 @@ from transformers import (
 VOCAB = 97
 CONTEXT = 64
 
-_SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
-_IDS = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+_IDS = {
+    "vocab_size": VOCAB,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 
 _MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_IDS, **_SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**_IDS, **_SIZES, sliding_window=12, tie_word_embeddings=False)),
+    "llama": lambda: LlamaForCausalLM(
+        LlamaConfig(**_IDS, **_SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)
+    ),
+    "mistral": lambda: MistralForCausalLM(
+        MistralConfig(**_IDS, **_SIZES, sliding_window=12, tie_word_embeddings=False)
+    ),
     "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **_SIZES, tie_word_embeddings=False)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **_SIZES, tie_word_embeddings=True)),
-    "qwen2_moe": lambda: Qwen2MoeForCausalLM(Qwen2MoeConfig(**_IDS, **_SIZES, **_EXPERTS, tie_word_embeddings=False)),
-    "gemma": lambda: GemmaForCausalLM(GemmaConfig(**_IDS, **_SIZES, head_dim=16, tie_word_embeddings=True)),
+    "qwen2_moe": lambda: Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(**_IDS, **_SIZES, **_EXPERTS, tie_word_embeddings=False)
+    ),
+    "gemma": lambda: GemmaForCausalLM(
+        GemmaConfig(**_IDS, **_SIZES, head_dim=16, tie_word_embeddings=True)
+    ),
     "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=32, n_layer=2, n_head=4, n_inner=48, bos_token_id=1, eos_token_id=2)
+        GPT2Config(
+            vocab_size=VOCAB,
+            n_positions=CONTEXT,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_inner=48,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
     ),
 }
 ARCHITECTURES = list(_MAKERS)
@@ -55,9 +90,21 @@ WEIGHTS = {  # of each: attention and MLP, first and last block
         "model.layers.2.mlp.down_proj.weight",
         "lm_head.weight",
     ],
-    "mistral": ["model.layers.0.self_attn.v_proj.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"],
-    "phi3": ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.mlp.gate_up_proj.weight", "model.layers.1.mlp.down_proj.weight"],
-    "qwen2": ["model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight", "model.layers.1.mlp.up_proj.weight"],
+    "mistral": [
+        "model.layers.0.self_attn.v_proj.weight",
+        "model.layers.0.mlp.up_proj.weight",
+        "model.layers.1.mlp.down_proj.weight",
+    ],
+    "phi3": [
+        "model.layers.0.self_attn.qkv_proj.weight",
+        "model.layers.0.mlp.gate_up_proj.weight",
+        "model.layers.1.mlp.down_proj.weight",
+    ],
+    "qwen2": [
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.1.mlp.up_proj.weight",
+    ],
     "qwen2_moe": [
         "model.layers.0.self_attn.o_proj.weight",
         "model.layers.0.mlp.shared_expert.up_proj.weight",
@@ -66,22 +113,41 @@ WEIGHTS = {  # of each: attention and MLP, first and last block
         "model.layers.1.mlp.shared_expert.gate_proj.weight",
         "model.layers.1.mlp.shared_expert.down_proj.weight",
     ],
-    "gemma": ["model.layers.0.self_attn.o_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.gate_proj.weight"],
-    "gpt2": ["transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"],
+    "gemma": [
+        "model.layers.0.self_attn.o_proj.weight",
+        "model.layers.0.mlp.down_proj.weight",
+        "model.layers.1.mlp.gate_proj.weight",
+    ],
+    "gpt2": [
+        "transformer.h.0.attn.c_attn.weight",
+        "transformer.h.0.mlp.c_fc.weight",
+        "transformer.h.1.mlp.c_proj.weight",
+    ],
 }
-EVERY_WEIGHT = [(architecture, weight) for architecture, weights in WEIGHTS.items() for weight in weights]
+EVERY_WEIGHT = [
+    (architecture, weight) for architecture, weights in WEIGHTS.items() for weight in weights
+]
 
 
 def alternating(*options) -> list[tuple]:
-    """Every (architecture, weight) once, each with one of the options in turn: each option meets each kind of weight and architecture."""
+    """Every (architecture, weight) once, each with one of the options in turn: each option meets
+    each kind of weight and architecture.
+    """
     return [(*pair, options[i % len(options)]) for i, pair in enumerate(EVERY_WEIGHT)]
 
 
-ONE_WEIGHT = {architecture: weights[-1] if architecture != "llama" else weights[-2] for architecture, weights in WEIGHTS.items()}
+ONE_WEIGHT = {
+    architecture: weights[-1] if architecture != "llama" else weights[-2]
+    for architecture, weights in WEIGHTS.items()
+}
 
 
-def build(architecture: str = "llama", dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
-    """A fresh random model in evaluation mode: the same weights each time, and the same (rounded) in each dtype."""
+def build(
+    architecture: str = "llama", dtype: torch.dtype = torch.float32, seed: int = 0
+) -> PreTrainedModel:
+    """A fresh random model in evaluation mode: the same weights each time, and the same (rounded)
+    in each dtype.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _MAKERS[architecture]()
@@ -109,11 +175,18 @@ def part(whole: torch.Tensor, weight: str) -> torch.Tensor:
 
 
 def _norms_in_float64(model: PreTrainedModel) -> None:
-    """transformers' RMSNorm rounds to float32 whatever comes in, which would leave float64 models with float32's errors."""
+    """transformers' RMSNorm rounds to float32 whatever comes in, which would leave float64 models
+    with float32's errors.
+    """
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             eps = getattr(module, "variance_epsilon", None) or module.eps
-            module.forward = partial(_rms_norm, weight=module.weight, eps=eps, offset=1.0 if "Gemma" in type(module).__name__ else 0.0)
+            module.forward = partial(
+                _rms_norm,
+                weight=module.weight,
+                eps=eps,
+                offset=1.0 if "Gemma" in type(module).__name__ else 0.0,
+            )
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:

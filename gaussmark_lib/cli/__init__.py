@@ -1,4 +1,5 @@
-"""The command ``gaussmark``: it reads arguments, calls the library and prints. Slow imports wait until they are needed.
+"""The command ``gaussmark``: it reads arguments, calls the library and prints. Slow imports wait
+until they are needed.
 
 ============== ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``
@@ -13,10 +14,11 @@
 ``arguments``  what the commands have in common
 ============== ==================================================================
 
-It stays with argparse: click, typer or rich would add completion and colour and one more layer, while every check here is the library's own.
+It stays with argparse: click, typer or rich would add completion and colour and one more layer,
+while every check here is the library's own.
 
-Exit codes: 0 done; 1 something failed on the way (a notebook's cell, a full disk); 2 refused, and nothing was done; 3 some texts could not be
-scored or written, and all others were; 130 interrupted.
+Exit codes: 0 done; 1 something failed on the way (a notebook's cell, a full disk); 2 refused, and
+nothing was done; 3 some texts could not be scored or written, and all others were; 130 interrupted.
 """
 
 import argparse
@@ -25,7 +27,16 @@ import sys
 from contextlib import suppress
 
 from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks, playground
-from gaussmark_lib.cli.arguments import COMMAND, FAILED, INTERRUPTED, PARTLY, REFUSED, Parser, Version, in_a_shell
+from gaussmark_lib.cli.arguments import (
+    COMMAND,
+    FAILED,
+    INTERRUPTED,
+    PARTLY,
+    REFUSED,
+    Parser,
+    Version,
+    in_a_shell,
+)
 from gaussmark_lib.errors import GaussMarkError
 
 __all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
@@ -38,9 +49,13 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
     arguments = None
     try:
-        arguments = parser().parse_args(notebooks.joined(words) if words[:1] in (["run"], ["sweep"]) else words)
+        arguments = parser().parse_args(
+            notebooks.joined(words) if words[:1] in (["run"], ["sweep"]) else words
+        )
         code = arguments.do(arguments) or 0
-        print(end="", flush=True)  # a closed pipe or a full disk is noticed here, and not at the interpreter's end
+        print(
+            end="", flush=True
+        )  # a closed pipe or a full disk is noticed here, and not at the interpreter's end
         return code
     except GaussMarkError as error:
         _say(in_a_shell(error, getattr(arguments, "model", None)))
@@ -50,10 +65,15 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is sys.__stdout__:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
         return FAILED
-    except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError, on a processor and on a GPU
+    except (
+        MemoryError,
+        RuntimeError,
+    ) as error:  # torch's own is a RuntimeError, on a processor and on a GPU
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        _say(f"not enough memory: {in_a_shell(error).partition(chr(10))[0]}; ask for less at a time")
+        _say(
+            f"not enough memory: {in_a_shell(error).partition(chr(10))[0]}; ask for less at a time"
+        )
         return FAILED
     except KeyboardInterrupt as error:
         _say(in_a_shell(error) or "interrupted", "\n")
@@ -66,7 +86,9 @@ def _say(message: str, before: str = "") -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Nothing in place of the standard streams that a shell has closed, as by ``2>&-``: the next file would get their number and what they write."""
+    """Nothing in place of the standard streams that a shell has closed, as by ``2>&-``: the next
+    file would get their number and what they write.
+    """
     while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(handle)
@@ -76,10 +98,19 @@ def _open_what_is_closed() -> None:
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="gaussmark",
-        description="Watermark a model's text by Gaussian noise on one weight matrix, and detect it.",
-        epilog="Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130 interrupted.",
+        description=(
+            "Watermark a model's text by Gaussian noise on one weight matrix, and detect it."
+        ),
+        epilog=(
+            "Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written,"
+            " 130 interrupted."
+        ),
     )
-    top.add_argument("--version", action=Version, help="print the versions of this, torch, transformers and numpy")
+    top.add_argument(
+        "--version",
+        action=Version,
+        help="print the versions of this, torch, transformers and numpy",
+    )
     commands = top.add_subparsers(title="commands", metavar=COMMAND, required=True)
     for group in (notebooks, listing, keys, generate, detect, audit, playground):
         group.add(commands)

@@ -1,8 +1,10 @@
 """``gaussmark generate``: text under a key's watermark, for one prompt or for a file of them.
 
-One prompt: its text is printed, and nothing else. Several: each under its name, or with ``--json`` a JSON line each, which ``detect`` takes as it is;
-a prompt that cannot be continued gets its reason, and the others go on. With ``--out`` every batch is on the disk before the next one begins, and
-the same command again goes on behind the last of them. What is written does not depend on the batches: row i draws from a stream of its own.
+One prompt: its text is printed, and nothing else. Several: each under its name, or with ``--json``
+a JSON line each, which ``detect`` takes as it is; a prompt that cannot be continued gets its
+reason, and the others go on. With ``--out`` every batch is on the disk before the next one begins,
+and the same command again goes on behind the last of them. What is written does not depend on the
+batches: row i draws from a stream of its own.
 """
 
 import argparse
@@ -24,7 +26,9 @@ DELAY = 0.5  # seconds before progress is shown
 
 
 class Asked(NamedTuple):
-    """A prompt, or why there is none; ``row`` is its place among all, and ``digest`` tells whether a text is the answer to it."""
+    """A prompt, or why there is none; ``row`` is its place among all, and ``digest`` tells whether
+    a text is the answer to it.
+    """
 
     name: str
     prompt: str
@@ -35,39 +39,97 @@ class Asked(NamedTuple):
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    generate = command(commands, "generate", _generate, "write text that carries a key's watermark", EXIT)
-    generate.add_argument("prompts", metavar="PROMPT", nargs="*", help="a text to be continued; - reads one from standard input")
+    generate = command(
+        commands, "generate", _generate, "write text that carries a key's watermark", EXIT
+    )
+    generate.add_argument(
+        "prompts",
+        metavar="PROMPT",
+        nargs="*",
+        help="a text to be continued; - reads one from standard input",
+    )
     generate.add_argument("--key", **KEY)
     generate.add_argument("--model", **MODEL)
-    what = "prompts: a file is one, a .jsonl file has one a line (`prompt`), a folder has such files; may be repeated"
+    what = (
+        "prompts: a file is one, a .jsonl file has one a line (`prompt`), a folder has such files;"
+        " may be repeated"
+    )
     generate.add_argument("--file", metavar="FILE", action="append", default=[], help=what)
     generate.add_argument("--jsonl", action="store_true", help="standard input holds JSON lines")
-    generate.add_argument("--tokens", metavar="N", type=int, default=200, help="tokens of each text (200)")
-    generate.add_argument("--until-end", action="store_true", help="end a text where the model ends it, if that is earlier")
-    generate.add_argument("--temperature", metavar="T", type=float, default=1.0, help="0 takes the most likely token (1)")
-    generate.add_argument("--top-p", metavar="P", type=float, default=1.0, help="leave out the least likely tokens, beyond this probability (1)")
-    generate.add_argument("--seed", metavar="N", type=int, default=0, help="of the random numbers that choose tokens; not of the key (0)")
-    generate.add_argument("--out", metavar="TEXTS", help="write JSON lines there, for `detect`; where they are there already, go on behind the last")
-    generate.add_argument("--batch", metavar="N", type=int, default=16, help="texts that are written together (16)")
-    generate.add_argument("--json", action="store_true", help="print JSON, a line a text, with its prompt")
+    generate.add_argument(
+        "--tokens", metavar="N", type=int, default=200, help="tokens of each text (200)"
+    )
+    generate.add_argument(
+        "--until-end",
+        action="store_true",
+        help="end a text where the model ends it, if that is earlier",
+    )
+    generate.add_argument(
+        "--temperature",
+        metavar="T",
+        type=float,
+        default=1.0,
+        help="0 takes the most likely token (1)",
+    )
+    generate.add_argument(
+        "--top-p",
+        metavar="P",
+        type=float,
+        default=1.0,
+        help="leave out the least likely tokens, beyond this probability (1)",
+    )
+    generate.add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        default=0,
+        help="of the random numbers that choose tokens; not of the key (0)",
+    )
+    generate.add_argument(
+        "--out",
+        metavar="TEXTS",
+        help=(
+            "write JSON lines there, for `detect`; where they are there already, go on behind the"
+            " last"
+        ),
+    )
+    generate.add_argument(
+        "--batch", metavar="N", type=int, default=16, help="texts that are written together (16)"
+    )
+    generate.add_argument(
+        "--json", action="store_true", help="print JSON, a line a text, with its prompt"
+    )
 
 
-EXIT = "Exit codes: 0 all texts were written; 1 failed; 2 refused; 3 some prompts could not be continued, and all others were; 130 interrupted."
+EXIT = (
+    "Exit codes: 0 all texts were written; 1 failed; 2 refused; 3 some prompts could not be"
+    " continued, and all others were; 130 interrupted."
+)
 
 
 def _generate(arguments: argparse.Namespace) -> int:
     if not arguments.prompts and not arguments.file:
-        raise GaussMarkError("expected a prompt to continue, or more: PROMPTs, - for standard input, or --file")
+        raise GaussMarkError(
+            "expected a prompt to continue, or more: PROMPTs, - for standard input, or --file"
+        )
     if [*arguments.prompts, *arguments.file].count("-") > 1:
         raise GaussMarkError("-: expected standard input to be named once, since it is read once")
     if arguments.jsonl and "-" not in [*arguments.prompts, *arguments.file]:
-        raise GaussMarkError("--jsonl: expected standard input (-) among the prompts; a file of JSON lines is known by its name, .jsonl")
+        raise GaussMarkError(
+            "--jsonl: expected standard input (-) among the prompts; a file of JSON lines is known"
+            " by its name, .jsonl"
+        )
     for prompt in arguments.prompts:
         if os.path.exists(prompt) and ("." in prompt[1:] or os.sep in prompt):
-            raise GaussMarkError(f"expected a prompt, got the name of a file, {visible(prompt)}; to continue what is in it, say --file")
+            raise GaussMarkError(
+                f"expected a prompt, got the name of a file, {visible(prompt)}; to continue what is"
+                " in it, say --file"
+            )
     for option, most in (("batch", MOST_AT_ONCE), ("tokens", MOST_TOKENS)):
         if not 1 <= (got := getattr(arguments, option)) <= most:
-            raise GaussMarkError(f"--{option}: expected a whole number from 1 to {most:,}, got {got}")
+            raise GaussMarkError(
+                f"--{option}: expected a whole number from 1 to {most:,}, got {got}"
+            )
 
     from gaussmark_lib.cli import answers, inputs
     from gaussmark_lib.keys import Key
@@ -76,17 +138,38 @@ def _generate(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         inputs.refuse_among(arguments.out, arguments.file)
     items = list(_items(arguments))
-    many = len(items) != 1 or inputs.are_many([*arguments.file, *(["-"] if "-" in arguments.prompts else [])], lines=arguments.jsonl)
+    many = len(items) != 1 or inputs.are_many(
+        [*arguments.file, *(["-"] if "-" in arguments.prompts else [])], lines=arguments.jsonl
+    )
     if not items:
-        raise GaussMarkError(f"expected at least one prompt, got none in {', '.join(map(inputs.spoken, arguments.file or arguments.prompts))}")
+        raise GaussMarkError(
+            "expected at least one prompt, got none in"
+            f" {', '.join(map(inputs.spoken, arguments.file or arguments.prompts))}"
+        )
     if items[0].error and not many:
         raise GaussMarkError(items[0].error)
     key = Key.load(arguments.key)
     key.watermark  # noqa: B018 - refuses an unbound key before the model is loaded
-    options = [arguments.tokens, arguments.temperature, arguments.top_p, arguments.seed, arguments.until_end, key.fingerprint]
-    asked = [Asked(item.name, item.text, item.error, i, inputs.digest([item.digest, i, *options])) for i, item in enumerate(items)]
+    options = [
+        arguments.tokens,
+        arguments.temperature,
+        arguments.top_p,
+        arguments.seed,
+        arguments.until_end,
+        key.fingerprint,
+    ]
+    asked = [
+        Asked(item.name, item.text, item.error, i, inputs.digest([item.digest, i, *options]))
+        for i, item in enumerate(items)
+    ]
     with stoppable(), _writing(arguments, key) as write:
-        kept = answers.Kept(arguments.out, 1, "texts of these prompts, with this key and these options") if arguments.out is not None else None
+        kept = (
+            answers.Kept(
+                arguments.out, 1, "texts of these prompts, with this key and these options"
+            )
+            if arguments.out is not None
+            else None
+        )
         with kept or nullcontext():
             return _write(arguments, asked, write, kept, many)
 
@@ -94,7 +177,9 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _items(arguments: argparse.Namespace) -> Iterator[Any]:
     from gaussmark_lib.cli import inputs
 
-    files = inputs.items(arguments.file, lines=arguments.jsonl, field="prompt")  # names are checked before anything is read
+    files = inputs.items(
+        arguments.file, lines=arguments.jsonl, field="prompt"
+    )  # names are checked before anything is read
     for number, prompt in enumerate(arguments.prompts, 1):
         if prompt == "-":
             yield from inputs.items(["-"], lines=arguments.jsonl, field="prompt")
@@ -103,7 +188,9 @@ def _items(arguments: argparse.Namespace) -> Iterator[Any]:
     yield from files
 
 
-def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, kept: Any, many: bool) -> int:
+def _write(
+    arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, kept: Any, many: bool
+) -> int:
     """Writes all texts, a batch at a time, and says how it went."""
     from tqdm import tqdm
 
@@ -113,7 +200,15 @@ def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, ke
     before, failed_before = kept.skipped(left) if kept else (0, 0)
     failed = n = 0
     total = (len(asked) - before) * arguments.tokens
-    with tqdm(desc="writing", unit=" tokens", total=total, file=sys.stderr, leave=False, delay=DELAY, disable=None) as bar:
+    with tqdm(
+        desc="writing",
+        unit=" tokens",
+        total=total,
+        file=sys.stderr,
+        leave=False,
+        delay=DELAY,
+        disable=None,
+    ) as bar:
         for batch in iter(lambda: list(islice(left, arguments.batch)), []):
             rows = write(batch, bar.update)
             for row in (bad := [row for row in rows if "error" in row]):
@@ -127,8 +222,16 @@ def _write(arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, ke
                 _print(rows, as_json=arguments.json, alone=not many)
             failed, n, arguments.begun = failed + len(bad), n + len(rows), True
     if many or failed_before:
-        earlier = f", behind {before:,} of an earlier run, {failed_before:,} of which could not be" if before else ""
-        print(f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} written, {failed:,} could not be{earlier}", file=sys.stderr)
+        earlier = (
+            f", behind {before:,} of an earlier run, {failed_before:,} of which could not be"
+            if before
+            else ""
+        )
+        print(
+            f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} written, {failed:,} could not"
+            f" be{earlier}",
+            file=sys.stderr,
+        )
     return PARTLY if failed + failed_before else 0
 
 
@@ -137,24 +240,36 @@ def _print(rows: Sequence[Row], *, as_json: bool, alone: bool) -> None:
         if as_json:
             print(json.dumps(row), flush=True)
         elif "error" not in row:
-            print(row["text"] if alone else f"[{visible(row['name'])}]\n{row['text']}\n", flush=True)
+            print(
+                row["text"] if alone else f"[{visible(row['name'])}]\n{row['text']}\n", flush=True
+            )
 
 
 @contextmanager
 def _writing(arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
-    """What continues a batch of prompts: one row each, a text or an error. Inside, the model carries the watermark."""
+    """What continues a batch of prompts: one row each, a text or an error. Inside, the model
+    carries the watermark.
+    """
     from gaussmark_lib import generate, models, perturb, tokens
 
     lm = models.load(arguments.model)
-    model, n, options = lm.model, arguments.tokens, (arguments.top_p, arguments.temperature, arguments.batch)
-    generate.checked(model, [[]], 1, *options)  # refuses options before anything is written; what fits is asked of each prompt
+    model, n, options = (
+        lm.model,
+        arguments.tokens,
+        (arguments.top_p, arguments.temperature, arguments.batch),
+    )
+    generate.checked(
+        model, [[]], 1, *options
+    )  # refuses options before anything is written; what fits is asked of each prompt
     generate.uniform(arguments.seed, 1, 1)
 
     def encoded(one: Asked) -> list[int] | str:
         if one.error:
             return one.error
         try:
-            ids = tokens.checked_prompt(model, lm.prompt(one.prompt) if one.prompt else [], "the prompt")
+            ids = tokens.checked_prompt(
+                model, lm.prompt(one.prompt) if one.prompt else [], "the prompt"
+            )
             tokens.check_fits(model, len(ids), n, "the prompt")
             return ids
         except GaussMarkError as error:
@@ -166,14 +281,38 @@ def _writing(arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
         texts: list[list[int]] = []
         if ready:
             first, last = min(ready), max(ready)
-            uniforms = generate.uniform(arguments.seed, last - first + 1, n, first=first)[[row - first for row in ready]]
-            texts = generate.continued(model, list(ready.values()), uniforms, *options, on_step=lambda *_: advance(len(ready)))
-        found = dict(zip(ready, generate.cut(model, texts) if arguments.until_end else texts, strict=True))
+            uniforms = generate.uniform(arguments.seed, last - first + 1, n, first=first)[
+                [row - first for row in ready]
+            ]
+            texts = generate.continued(
+                model,
+                list(ready.values()),
+                uniforms,
+                *options,
+                on_step=lambda *_: advance(len(ready)),
+            )
+        found = dict(
+            zip(ready, generate.cut(model, texts) if arguments.until_end else texts, strict=True)
+        )
         rows = []
         for one in batch:
-            about = {"name": one.name, "prompt": one.prompt, "key_id": key.key_id, "seed": arguments.seed}
-            of_text = {"text": lm.decode(found[one.row]), "n_tokens": len(found[one.row])} if one.row in found else {"text": None}
-            rows.append(of_text | about | ({} if one.row in found else {"error": prompts[one.row]}) | {"digest": one.digest})
+            about = {
+                "name": one.name,
+                "prompt": one.prompt,
+                "key_id": key.key_id,
+                "seed": arguments.seed,
+            }
+            of_text = (
+                {"text": lm.decode(found[one.row]), "n_tokens": len(found[one.row])}
+                if one.row in found
+                else {"text": None}
+            )
+            rows.append(
+                of_text
+                | about
+                | ({} if one.row in found else {"error": prompts[one.row]})
+                | {"digest": one.digest}
+            )
         return rows
 
     with ExitStack() as marked:

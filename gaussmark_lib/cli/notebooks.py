@@ -21,40 +21,114 @@ def add(commands: Any) -> None:
     run = command(commands, "run", _run, "run a notebook with checked parameters and record it")
     _add_question(run)
     run.add_argument("--force", action="store_true", help="run it even if there is a record")
-    run.add_argument("--parameters", action="store_true", help="list the notebook's parameters, and run nothing")
-    run.add_argument("--plan", action="store_true", help="print the run's texts, tokens, operations, memory and time here, and run nothing")
-    run.add_argument("--json", action="store_true", help="with --plan: as JSON, in bytes, operations and seconds")
+    run.add_argument(
+        "--parameters", action="store_true", help="list the notebook's parameters, and run nothing"
+    )
+    run.add_argument(
+        "--plan",
+        action="store_true",
+        help="print the run's texts, tokens, operations, memory and time here, and run nothing",
+    )
+    run.add_argument(
+        "--json", action="store_true", help="with --plan: as JSON, in bytes, operations and seconds"
+    )
     run.add_argument("--anyway", action="store_true", help="run it even if it cannot fit in memory")
 
-    what = "run a notebook for every combination in a grid of parameters and write one table; what has a record is not run again"
+    what = (
+        "run a notebook for every combination in a grid of parameters and write one table; what has"
+        " a record is not run again"
+    )
     sweep = command(commands, "sweep", _sweep, what)
     _add_question(sweep)
-    sweep.add_argument("--grid", metavar="GRID", required=True, help=f"a YAML file of `name: [value, value]` lines, {BY_NAME}")
+    sweep.add_argument(
+        "--grid",
+        metavar="GRID",
+        required=True,
+        help=f"a YAML file of `name: [value, value]` lines, {BY_NAME}",
+    )
     place = sweep.add_mutually_exclusive_group()
-    place.add_argument("--workers", metavar="N", type=int, help="number of local processes; by default one per core, or per GPU with --gpus-per-run")
-    place.add_argument("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler, e.g. tcp://host:8786")
-    place.add_argument("--cluster", metavar="FILE", help=f"start workers as a queue's jobs: a YAML file, {BY_NAME} (slurm)")
-    sweep.add_argument("--gpus-per-run", metavar="N", type=int, choices=range(65), default=0, help="GPUs that a run has to itself (0)")
+    place.add_argument(
+        "--workers",
+        metavar="N",
+        type=int,
+        help="number of local processes; by default one per core, or per GPU with --gpus-per-run",
+    )
+    place.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="use the workers of this Dask scheduler, e.g. tcp://host:8786",
+    )
+    place.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help=f"start workers as a queue's jobs: a YAML file, {BY_NAME} (slurm)",
+    )
+    sweep.add_argument(
+        "--gpus-per-run",
+        metavar="N",
+        type=int,
+        choices=range(65),
+        default=0,
+        help="GPUs that a run has to itself (0)",
+    )
 
-    tour = command(commands, "tour", _tour, "run all numbered notebooks, several at a time, and write one page about them")
-    tour.add_argument("--workers", metavar="N", type=int, help="notebooks that run at a time; by default one per core, as far as memory allows")
+    tour = command(
+        commands,
+        "tour",
+        _tour,
+        "run all numbered notebooks, several at a time, and write one page about them",
+    )
+    tour.add_argument(
+        "--workers",
+        metavar="N",
+        type=int,
+        help="notebooks that run at a time; by default one per core, as far as memory allows",
+    )
     tour.add_argument("--force", action="store_true", help="run them even if there are records")
-    tour.add_argument("--records", metavar="DIR", help="folder of the records and the tour, instead of papermill_runs")
-    tour.add_argument("--single", metavar="FILE", help="write the page also as this one file, with its figures inside it, to send to somebody")
+    tour.add_argument(
+        "--records",
+        metavar="DIR",
+        help="folder of the records and the tour, instead of papermill_runs",
+    )
+    tour.add_argument(
+        "--single",
+        metavar="FILE",
+        help=(
+            "write the page also as this one file, with its figures inside it, to send to somebody"
+        ),
+    )
 
 
 def _add_question(command: argparse.ArgumentParser) -> None:
     """The arguments of every command that runs one notebook."""
-    command.add_argument("notebook", metavar="NOTEBOOK", help="number (00), name (00_first_watermark) or path")
     command.add_argument(
-        "-p", "--param", dest="typed", metavar="NAME VALUE", action="append", default=[], help="a parameter's value, in YAML; may be repeated"
+        "notebook", metavar="NOTEBOOK", help="number (00), name (00_first_watermark) or path"
     )
-    command.add_argument("-f", "--preset", dest="preset", metavar="PRESET", help=f"a YAML file of parameter values, {BY_NAME}; -p overrides it")
-    command.add_argument("--records", metavar="DIR", help="folder of the records, instead of papermill_runs")
+    command.add_argument(
+        "-p",
+        "--param",
+        dest="typed",
+        metavar="NAME VALUE",
+        action="append",
+        default=[],
+        help="a parameter's value, in YAML; may be repeated",
+    )
+    command.add_argument(
+        "-f",
+        "--preset",
+        dest="preset",
+        metavar="PRESET",
+        help=f"a YAML file of parameter values, {BY_NAME}; -p overrides it",
+    )
+    command.add_argument(
+        "--records", metavar="DIR", help="folder of the records, instead of papermill_runs"
+    )
 
 
 def joined(words: list[str]) -> list[str]:
-    """``-p name value`` as the one word ``-pname=value``, because argparse would take a value like -1e-3 for an option; ``--param`` too."""
+    """``-p name value`` as the one word ``-pname=value``, because argparse would take a value like
+    -1e-3 for an option; ``--param`` too.
+    """
     found, left = [], iter(words)
     for word in left:
         if word in ("-p", "--param"):
@@ -64,16 +138,28 @@ def joined(words: list[str]) -> list[str]:
     return found
 
 
-def _values(arguments: argparse.Namespace, notebook: "Notebook") -> tuple[dict[str, Any], dict[str, Any]]:
+def _values(
+    arguments: argparse.Namespace, notebook: "Notebook"
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values that -f gives, and those that -p gives."""
     from gaussmark_lib.runs import parameters, presets
 
     if lone := [typed for typed in arguments.typed if "=" not in typed]:
         raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
-    preset, skipped = presets.taken(presets.read(arguments.preset) if arguments.preset is not None else {}, notebook.name[:2], notebook.parameters)
+    preset, skipped = presets.taken(
+        presets.read(arguments.preset) if arguments.preset is not None else {},
+        notebook.name[:2],
+        notebook.parameters,
+    )
     if skipped:
-        print(f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the preset is shared by all notebooks", file=sys.stderr)
-    return preset, parameters.parse(notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed])
+        print(
+            f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the preset is"
+            " shared by all notebooks",
+            file=sys.stderr,
+        )
+    return preset, parameters.parse(
+        notebook.parameters, [tuple(typed.split("=", 1)) for typed in arguments.typed]
+    )
 
 
 def _plan(notebook: "Notebook", values: dict[str, Any], *, as_json: bool) -> int:
@@ -95,11 +181,16 @@ def _run(arguments: argparse.Namespace) -> int:
         print("\n".join(map(str, notebook.parameters.values())))
         return 0
     if arguments.json and not arguments.plan:
-        raise GaussMarkError("--json: expected --plan too; what a run recorded is in its folder, in results.json")
+        raise GaussMarkError(
+            "--json: expected --plan too; what a run recorded is in its folder, in results.json"
+        )
     preset, typed = _values(arguments, notebook)
     if arguments.plan:
         return _plan(notebook, preset | typed, as_json=arguments.json)
-    has_answer = not arguments.force and runs.find(notebook, preset | typed, root=arguments.records) is not None
+    has_answer = (
+        not arguments.force
+        and runs.find(notebook, preset | typed, root=arguments.records) is not None
+    )
     if not arguments.anyway and not has_answer and (why := plan.refusal(notebook, preset | typed)):
         raise GaussMarkError(why)
     try:
@@ -108,7 +199,11 @@ def _run(arguments: argparse.Namespace) -> int:
     except runs.RunFailedError as error:
         print(f"gaussmark: {in_a_shell(error, (preset | typed).get('model'))}", file=sys.stderr)
         return FAILED
-    how = f"answered from its record of {run.status['finished']}; --force runs it again" if run.cached else f"complete in {run.status['seconds']} s"
+    how = (
+        f"answered from its record of {run.status['finished']}; --force runs it again"
+        if run.cached
+        else f"complete in {run.status['seconds']} s"
+    )
     print(f"{notebook.name}: {how}")
     if line := findings.headline(run):
         print(f"  {line.name}: {line.said}")
@@ -127,18 +222,35 @@ def _sweep(arguments: argparse.Namespace) -> int:
     notebook, values = notebooks.load(arguments.notebook), presets.read(arguments.grid, "grid")
     preset, typed = _values(arguments, notebook)
     if twice := typed.keys() & _set_by(values):
-        raise GaussMarkError(f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; give it once")
-    place = {name: getattr(arguments, name) for name in ("workers", "scheduler", "cluster", "gpus_per_run")}
+        raise GaussMarkError(
+            f"{', '.join(sorted(twice))}: given by -p and by the grid {arguments.grid}; give it"
+            " once"
+        )
+    place = {
+        name: getattr(arguments, name)
+        for name in ("workers", "scheduler", "cluster", "gpus_per_run")
+    }
     with stoppable():
         done = sweeps.sweep(notebook, values, preset | typed, root=arguments.records, **place)
-    for why, failures in groupby(sorted(done.failed, key=lambda failure: failure.why), key=lambda failure: failure.why):
-        which = [", ".join(f"{name}={value!r}" for name, value in failure.params.items()) or notebook.name for failure in failures]
+    for why, failures in groupby(
+        sorted(done.failed, key=lambda failure: failure.why), key=lambda failure: failure.why
+    ):
+        which = [
+            ", ".join(f"{name}={value!r}" for name, value in failure.params.items())
+            or notebook.name
+            for failure in failures
+        ]
         print(f"\ngaussmark: failed: {'; '.join(which)}\n{why}", file=sys.stderr)
     complete = len(done.runs) - len(done.failed)
-    print(f"{notebook.name}: {complete} of {len(done.runs)} runs complete, {done.cached} of them from record, {len(done.failed)} failed")
+    print(
+        f"{notebook.name}: {complete} of {len(done.runs)} runs complete, {done.cached} of them from"
+        f" record, {len(done.failed)} failed"
+    )
     if done.failed:
         print("The same command again runs the failed ones again.")
-    print(*[f"headline: {sentence}\n" for sentence in done.summary.attrs["headlines"]], sep="", end="")
+    print(
+        *[f"headline: {sentence}\n" for sentence in done.summary.attrs["headlines"]], sep="", end=""
+    )
     print("\n".join(listing.columns(done.summary.to_dict("records"))))
     print(done.dir)
     return FAILED if done.failed else 0
@@ -146,7 +258,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _set_by(grid: dict[str, Any]) -> set[str]:
     """The parameters that a grid sets, for all its runs or for some."""
-    some = [run for name in ("runs", "cells") for run in grid.get(name) or () if isinstance(run, dict)]
+    some = [
+        run for name in ("runs", "cells") for run in grid.get(name) or () if isinstance(run, dict)
+    ]
     return {*grid, *(name for run in some for name in run)}
 
 
@@ -155,8 +269,16 @@ def _tour(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.sweeps.tour import tour
 
     with stoppable():
-        done = tour(force=arguments.force, workers=arguments.workers, root=arguments.records, single=arguments.single)
+        done = tour(
+            force=arguments.force,
+            workers=arguments.workers,
+            root=arguments.records,
+            single=arguments.single,
+        )
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
-    print(f"\nThe tour is in {done.page}" + (f" and in {arguments.single}" if arguments.single else ""))
+    print(
+        f"\nThe tour is in {done.page}"
+        + (f" and in {arguments.single}" if arguments.single else "")
+    )
     return FAILED if done.failed else 0

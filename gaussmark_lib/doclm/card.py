@@ -1,4 +1,6 @@
-"""Saves a trained model as a checkpoint folder with a card that says what it is, all numbers measured."""
+"""Saves a trained model as a checkpoint folder with a card that says what it is, all numbers
+measured.
+"""
 
 import json
 import shutil
@@ -18,8 +20,18 @@ TEMPLATE = Path(__file__).parent / "model_card.md"
 OWN_TEMPLATE = TEMPLATE.with_name("own_model_card.md")  # for a model of the reader's own text
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, *, recipe: Recipe, curve: pd.DataFrame, **facts: Any) -> Path:
-    """Writes weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card (``facts``); replaces a folder only once all is written."""
+def save(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    *,
+    recipe: Recipe,
+    curve: pd.DataFrame,
+    **facts: Any,
+) -> Path:
+    """Writes weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card
+    (``facts``); replaces a folder only once all is written.
+    """
     folder = Path(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -44,7 +56,9 @@ def card(
     hardware: str,
     template: Path = TEMPLATE,
 ) -> str:
-    """The model card as Markdown, from the corpus, ``train.bits_per_character`` on held-out text, and the training text's length."""
+    """The model card as Markdown, from the corpus, ``train.bits_per_character`` on held-out text,
+    and the training text's length.
+    """
     lengths = corpus["text"].str.len()
     packages = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
     sources = (lengths.groupby(packages).sum() / 1e3).sort_values(ascending=False).head(12)
@@ -74,5 +88,12 @@ def card(
 
 def _table(frame: pd.DataFrame) -> str:
     head = "| " + " | ".join(frame.columns) + " |\n|" + "---:|" * len(frame.columns)
-    rows = ("| " + " | ".join(f"{value:,.0f}" if float(value).is_integer() else f"{value:.3f}" for value in row) + " |" for row in frame.to_numpy())
+    rows = (
+        "| "
+        + " | ".join(
+            f"{value:,.0f}" if float(value).is_integer() else f"{value:.3f}" for value in row
+        )
+        + " |"
+        for row in frame.to_numpy()
+    )
     return "\n".join([head, *rows])

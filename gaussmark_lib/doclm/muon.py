@@ -1,9 +1,11 @@
 """Muon in float32: momentum whose update is replaced by its nearest orthogonal matrix.
 
-``torch.optim.Muon`` runs its Newton–Schulz iteration in bfloat16, which a CPU without bfloat16 units emulates about a hundred times slower than
-float32. This one keeps the parameter's dtype, and handles all matrices of one shape in one batched product.
+``torch.optim.Muon`` runs its Newton–Schulz iteration in bfloat16, which a CPU without bfloat16
+units emulates about a hundred times slower than float32. This one keeps the parameter's dtype, and
+handles all matrices of one shape in one batched product.
 
-Source: K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), whose quintic coefficients are torch's too.
+Source: K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), whose
+quintic coefficients are torch's too.
 """
 
 from collections import defaultdict
@@ -16,7 +18,9 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Pushes the singular values of each matrix of a batch (n, rows, cols) towards 1 (they land in about 0.7–1.2)."""
+    """Pushes the singular values of each matrix of a batch (n, rows, cols) towards 1 (they land in
+    about 0.7–1.2).
+    """
     a, b, c = _QUINTIC
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
     x = wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
@@ -27,9 +31,13 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised; the step's root mean square is 0.2·lr, which makes AdamW's learning rates carry over."""
+    """Nesterov momentum, orthogonalised; the step's root mean square is 0.2·lr, which makes AdamW's
+    learning rates carry over.
+    """
 
-    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0
+    ):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()

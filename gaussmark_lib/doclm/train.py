@@ -1,6 +1,8 @@
-"""How the embedded model is made: a byte-level BPE and a small Llama, trained on the documentation corpus.
+"""How the embedded model is made: a byte-level BPE and a small Llama, trained on the documentation
+corpus.
 
-One recipe, seed and corpus give the same weights on the same machine, also if a run is stopped and resumed: a batch depends on (seed, step) alone.
+One recipe, seed and corpus give the same weights on the same machine, also if a run is stopped and
+resumed: a batch depends on (seed, step) alone.
 """
 
 import json
@@ -27,7 +29,9 @@ END = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the weights, besides the corpus. Tokens and contexts are counted in BPE tokens."""
+    """Everything that decides the weights, besides the corpus. Tokens and contexts are counted in
+    BPE tokens.
+    """
 
     vocab: int = 4096
     hidden: int = 256
@@ -40,7 +44,9 @@ class Recipe:
     batch_tokens: int = 4096
     steps: int = 2800
     warmup: int = 60
-    decay_share: float = 0.5  # of the steps, the last ones, over which the learning rate falls to zero
+    decay_share: float = (
+        0.5  # of the steps, the last ones, over which the learning rate falls to zero
+    )
     lr_matrices: float = 6e-3  # Muon
     lr_others: float = 3e-3  # AdamW: embeddings and norms
     weight_decay: float = 0.05
@@ -50,19 +56,27 @@ class Recipe:
         return self.context if step >= self.steps * (1 - self.long_share) else self.short_context
 
     def lr_factor_at(self, step: int) -> float:
-        """Linear warm-up, constant, then linear to zero; before the decay it does not depend on ``steps``."""
-        return min(1.0, (step + 1) / self.warmup, (self.steps - step) / (self.steps * self.decay_share))
+        """Linear warm-up, constant, then linear to zero; before the decay it does not depend on
+        ``steps``.
+        """
+        return min(
+            1.0, (step + 1) / self.warmup, (self.steps - step) / (self.steps * self.decay_share)
+        )
 
 
 def pages(corpus: pd.DataFrame, split: str) -> list[str]:
-    """The paragraphs of one split, joined file by file in the order of the file, one blank line between them."""
+    """The paragraphs of one split, joined file by file in the order of the file, one blank line
+    between them.
+    """
     return corpus[corpus["split"] == split].groupby("source")["text"].apply("\n\n".join).tolist()
 
 
 def enough(pages: list[str], n_tokens: int) -> list[str]:
-    """Every k-th page, so that they hold about ten times the text that training on ``n_tokens`` reads, at five characters a token, or all pages.
+    """Every k-th page, so that they hold about ten times the text that training on ``n_tokens``
+    reads, at five characters a token, or all pages.
 
-    Two million characters at least: a short run does not wait for text that it never reads, and its tokenizer still sees enough.
+    Two million characters at least: a short run does not wait for text that it never reads, and its
+    tokenizer still sees enough.
     """
     return pages[:: max(1, sum(map(len, pages)) // max(50 * n_tokens, 2_000_000))]
 
@@ -75,14 +89,27 @@ def train_tokenizer(texts: list[str], vocab: int) -> PreTrainedTokenizerFast:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False))
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=END, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False)
+    bpe.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token=END,
+        eos_token=END,
+        pad_token=END,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def token_stream(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tensor:
     """All texts as one row of token ids, each preceded by the end token."""
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    return torch.tensor(np.concatenate([[tokenizer.eos_token_id, *ids] for ids in encoded]), dtype=torch.int32)
+    return torch.tensor(
+        np.concatenate([[tokenizer.eos_token_id, *ids] for ids in encoded]), dtype=torch.int32
+    )
 
 
 def new_model(recipe: Recipe, end_id: int = 0) -> LlamaForCausalLM:
@@ -105,7 +132,8 @@ def new_model(recipe: Recipe, end_id: int = 0) -> LlamaForCausalLM:
 
 
 def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
-    """The step's batch, (batch_tokens / context, context + 1): windows of a random permutation, a new one each epoch.
+    """The step's batch, (batch_tokens / context, context + 1): windows of a random permutation, a
+    new one each epoch.
 
     The phase of the windows moves from epoch to epoch, so that the cuts between windows move too.
     """
@@ -113,7 +141,10 @@ def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
     rows = recipe.batch_tokens // context
     per_epoch = (len(stream) - 1 - context) // context // rows
     if per_epoch < 1:
-        raise CorpusError(f"the corpus has {len(stream)} tokens, a batch of {rows} windows of {context} needs {context * (rows + 1) + 1}")
+        raise CorpusError(
+            f"the corpus has {len(stream)} tokens, a batch of {rows} windows of {context} needs"
+            f" {context * (rows + 1) + 1}"
+        )
     epoch, index = divmod(step, per_epoch)
     rng = np.random.default_rng([recipe.seed, context, epoch])
     phase = int(rng.integers(context))
@@ -122,33 +153,53 @@ def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
 
 
 def fast_autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 where the hardware multiplies it natively, plain float32 elsewhere (emulation is far slower than float32)."""
+    """bfloat16 where the hardware multiplies it natively, plain float32 elsewhere (emulation is far
+    slower than float32).
+    """
     return torch.autocast(device.type, torch.bfloat16, enabled=models.native_bfloat16(device))
 
 
 @torch.no_grad()
-def bits_per_character(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 4) -> dict[str, float]:
+def bits_per_character(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 4
+) -> dict[str, float]:
     """−Σ log₂ p / number of characters: how well a model compresses texts, whatever its tokens.
 
-    The texts form one stream, each after an end token, which is predicted like any other. Windows of the model's whole context move on by half of
-    it and score their second half: every token but the first once, with half a context before it.
+    The texts form one stream, each after an end token, which is predicted like any other. Windows
+    of the model's whole context move on by half of it and score their second half: every token but
+    the first once, with half a context before it.
 
     Returns ``bits_per_char``, ``nats_per_token`` (mean), ``tokens``, ``characters``.
     """
     stream = token_stream(tokenizer, texts).long()
     context = model.config.max_position_embeddings
-    half, before = context // 2, context - context // 2  # an odd context scores one token less than it passes on
+    half, before = (
+        context // 2,
+        context - context // 2,
+    )  # an odd context scores one token less than it passes on
     nats = 0.0
     starts = range(0, max(len(stream) - 1 - before, 1), half)
     for first in range(0, len(starts), rows):
         windows = [stream[start : start + context + 1] for start in starts[first : first + rows]]
         ids = torch.nn.utils.rnn.pad_sequence([w[:-1] for w in windows], batch_first=True)
-        targets = torch.nn.utils.rnn.pad_sequence([w[1:] for w in windows], batch_first=True, padding_value=-100)
+        targets = torch.nn.utils.rnn.pad_sequence(
+            [w[1:] for w in windows], batch_first=True, padding_value=-100
+        )
         targets[0 if first else 1 :, :before] = -100  # scored by the window before
         logits = model(input_ids=ids.to(model.device)).logits.float()
-        nats += cross_entropy(logits.flatten(0, 1), targets.to(model.device).flatten(), ignore_index=-100, reduction="sum").item()
+        nats += cross_entropy(
+            logits.flatten(0, 1),
+            targets.to(model.device).flatten(),
+            ignore_index=-100,
+            reduction="sum",
+        ).item()
     tokens, characters = len(stream) - 1, sum(map(len, texts))
-    return {"bits_per_char": nats / math.log(2) / characters, "nats_per_token": nats / tokens, "tokens": tokens, "characters": characters}
+    return {
+        "bits_per_char": nats / math.log(2) / characters,
+        "nats_per_token": nats / tokens,
+        "tokens": tokens,
+        "characters": characters,
+    }
 
 
 def train(
@@ -162,21 +213,28 @@ def train(
     stop_after: float = math.inf,
     progress: bool = True,
 ) -> tuple[LlamaForCausalLM, pd.DataFrame]:
-    """Trains a model by ``recipe`` on a token stream; returns it with its curve (step, tokens, loss, held_out, seconds).
+    """Trains a model by ``recipe`` on a token stream; returns it with its curve (step, tokens,
+    loss, held_out, seconds).
 
     Args:
         checkpoint: a file that holds the state; where it exists, the run goes on from it.
         every: steps between two rows of the curve, and between two checkpoints.
-        held_out: a stream whose first 64 windows of ``short_context`` tokens are scored with every row (nats per token).
-        stop_after: seconds after which the run returns early (a later call goes on from its last checkpoint).
+        held_out: a stream whose first 64 windows of ``short_context`` tokens are scored with every
+            row (nats per token).
+        stop_after: seconds after which the run returns early (a later call goes on from its last
+            checkpoint).
     """
     where = torch.device(device)
     model = new_model(recipe).to(where)
-    matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2 and "layers." in name}
+    matrices = {
+        name: p for name, p in model.named_parameters() if p.ndim == 2 and "layers." in name
+    }
     others = [p for name, p in model.named_parameters() if name not in matrices]
     optimizers = [
         Muon(matrices.values(), lr=recipe.lr_matrices, weight_decay=recipe.weight_decay),
-        torch.optim.AdamW(others, lr=recipe.lr_others, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+        torch.optim.AdamW(
+            others, lr=recipe.lr_others, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        ),
     ]
     peaks = [recipe.lr_matrices, recipe.lr_others]
     curve, step, spent = [], 0, 0.0
@@ -184,7 +242,8 @@ def train(
         state = torch.load(checkpoint, map_location=where, weights_only=True)
         if json.loads(state["recipe"]) != asdict(recipe):
             raise ParameterError(
-                f"{checkpoint} holds a run of another recipe: expected {asdict(recipe)}, got {state['recipe']}; remove it or name another file"
+                f"{checkpoint} holds a run of another recipe: expected {asdict(recipe)}, got"
+                f" {state['recipe']}; remove it or name another file"
             )
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
@@ -192,7 +251,14 @@ def train(
         step, curve = state["step"], json.loads(state["curve"])
         spent = curve[-1]["seconds"]
     start, losses = time.monotonic(), []
-    bar = tqdm(total=recipe.steps, initial=step, desc="training", unit="step", disable=not progress, mininterval=2)
+    bar = tqdm(
+        total=recipe.steps,
+        initial=step,
+        desc="training",
+        unit="step",
+        disable=not progress,
+        mininterval=2,
+    )
     while step < recipe.steps and time.monotonic() - start < stop_after:
         ids = batch_at(stream, recipe, step).to(where)
         with fast_autocast(where):
@@ -210,7 +276,14 @@ def train(
         if step % every == 0 or step == recipe.steps:
             loss, losses = torch.stack(losses).mean().item(), []
             costs = {"loss": loss, "held_out": _held_out(model, held_out, recipe)}
-            curve.append({"step": step, "tokens": step * recipe.batch_tokens, **costs, "seconds": spent + time.monotonic() - start})
+            curve.append(
+                {
+                    "step": step,
+                    "tokens": step * recipe.batch_tokens,
+                    **costs,
+                    "seconds": spent + time.monotonic() - start,
+                }
+            )
             bar.set_postfix({name: f"{cost:.3f}" for name, cost in costs.items()})
             if checkpoint:
                 _save(checkpoint, recipe, model, optimizers, step, curve)
@@ -218,7 +291,14 @@ def train(
     return model.eval(), pd.DataFrame(curve)
 
 
-def _save(path: Path, recipe: Recipe, model: LlamaForCausalLM, optimizers: list, step: int, curve: list[dict]) -> None:
+def _save(
+    path: Path,
+    recipe: Recipe,
+    model: LlamaForCausalLM,
+    optimizers: list,
+    step: int,
+    curve: list[dict],
+) -> None:
     state = {
         "recipe": json.dumps(asdict(recipe)),
         "model": model.state_dict(),
@@ -234,12 +314,18 @@ def _save(path: Path, recipe: Recipe, model: LlamaForCausalLM, optimizers: list,
 
 def _loss(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
     """Mean −log p of every token of each row but the first, nats."""
-    return cross_entropy(model(input_ids=ids[:, :-1]).logits.float().flatten(0, 1), ids[:, 1:].flatten())
+    return cross_entropy(
+        model(input_ids=ids[:, :-1]).logits.float().flatten(0, 1), ids[:, 1:].flatten()
+    )
 
 
 @torch.no_grad()
 def _held_out(model: LlamaForCausalLM, stream: Tensor | None, recipe: Recipe) -> float:
     if stream is None:
         return math.nan
-    windows = stream.unfold(0, recipe.short_context + 1, recipe.short_context)[:64].long().to(model.device)
+    windows = (
+        stream.unfold(0, recipe.short_context + 1, recipe.short_context)[:64]
+        .long()
+        .to(model.device)
+    )
     return torch.stack([_loss(model, ids) for ids in windows.split(16)]).mean().item()

@@ -1,4 +1,5 @@
-"""The experiments behind the notebooks: one file a notebook, with the notebook's name, and what several of them share.
+"""The experiments behind the notebooks: one file a notebook, with the notebook's name, and what
+several of them share.
 
 =========================  ===========================================================================
 ``motivation``             01: the likelihood ratio, ψ under fresh keys, strength and price of a language model

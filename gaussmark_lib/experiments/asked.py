@@ -1,6 +1,8 @@
-"""Texts that are tested one after another with one key: what each says that those before it had not (``joint``).
+"""Texts that are tested one after another with one key: what each says that those before it had not
+(``joint``).
 
-σ cancels in ψ, and a key's noises at different σ are one noise, scaled: so a memory is of a key and a weight, at every σ.
+σ cancels in ψ, and a key's noises at different σ are one noise, scaled: so a memory is of a key and
+a weight, at every σ.
 """
 
 import numpy as np
@@ -17,13 +19,19 @@ MOST = 4  # memories; of more, the one that was used longest ago is forgotten
 
 
 class Asked:
-    """What was asked, in as many bytes of gradients as one stream may take by default, divided evenly."""
+    """What was asked, in as many bytes of gradients as one stream may take by default, divided
+    evenly.
+    """
 
     def __init__(self, budget: int = BUDGET):
         self._budget, self._states = budget // MOST, {}
 
-    def given(self, wm: PlacedWatermark, key: Key, found: TextGradient, psi: float, response: Ids) -> Given:
-        """As ``joint.sequence`` after all texts before with this key and weight; then this text is one of them. ``found`` is its summed gradient."""
+    def given(
+        self, wm: PlacedWatermark, key: Key, found: TextGradient, psi: float, response: Ids
+    ) -> Given:
+        """As ``joint.sequence`` after all texts before with this key and weight; then this text is
+        one of them. ``found`` is its summed gradient.
+        """
         name = key.fingerprint, wm.linear.name
         state = self._states[name] = self._states.pop(name, None) or State(self._budget)
         while len(self._states) > MOST:
@@ -32,4 +40,6 @@ class Asked:
         n_before, n_known = state.n_texts, state.n_texts - memory.n_beyond
         answer = memory.ask(law.unit(found), np.array([psi]), repeats.runs(response), state.n_texts)
         state.n_texts += 1
-        return Given(n_before, n_known, float(answer.p_given[0]), float(answer.innovation[0]), answer.repeats)
+        return Given(
+            n_before, n_known, float(answer.p_given[0]), float(answer.innovation[0]), answer.repeats
+        )

@@ -1,4 +1,6 @@
-"""How long prompts and texts can be on a model of short context, or with a file of short lines: what is wanted, or the most that there is."""
+"""How long prompts and texts can be on a model of short context, or with a file of short lines:
+what is wanted, or the most that there is.
+"""
 
 from gaussmark_lib import models, texts, tokens
 from gaussmark_lib.errors import CorpusError
@@ -6,7 +8,8 @@ from gaussmark_lib.tokens import Texts
 
 
 def available(lm: models.LM, text: str, n: int, n_tokens: int) -> int:
-    """The length, at most ``n_tokens``, that n texts of a file have, in this model's tokens. Texts of a kind that has a name are as long as one asks.
+    """The length, at most ``n_tokens``, that n texts of a file have, in this model's tokens. Texts
+    of a kind that has a name are as long as one asks.
 
     Raises:
         CorpusError: fewer than n texts.
@@ -21,7 +24,9 @@ def available(lm: models.LM, text: str, n: int, n_tokens: int) -> int:
 
 
 def room(lm: models.LM, prompts: Texts, n_tokens: int) -> int:
-    """``n_tokens``, or as many as the model's context has room for after the longest of these prompts."""
+    """``n_tokens``, or as many as the model's context has room for after the longest of these
+    prompts.
+    """
     longest = tokens.context(lm.model)
     return n_tokens if longest is None else min(n_tokens, max(1, longest - max(map(len, prompts))))
 
@@ -34,4 +39,8 @@ def said(wanted: int, got: int) -> str:
     >>> said(100, 100)
     ''
     """
-    return f" ({wanted} were asked for: this model or this text has room for no more)" if got < wanted else ""
+    return (
+        f" ({wanted} were asked for: this model or this text has room for no more)"
+        if got < wanted
+        else ""
+    )

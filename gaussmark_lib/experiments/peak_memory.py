@@ -12,9 +12,11 @@ import torch
 
 
 def measured(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What the call returns, and by how many MiB the process grew while it ran: resident memory, sampled every 2 ms, and memory of the GPU.
+    """What the call returns, and by how many MiB the process grew while it ran: resident memory,
+    sampled every 2 ms, and memory of the GPU.
 
-    Memory that was freed before is handed back to the system first, where that is possible, so that using it again counts.
+    Memory that was freed before is handed back to the system first, where that is possible, so that
+    using it again counts.
     """
     gc.collect()
     with suppress(OSError, AttributeError):
@@ -37,4 +39,7 @@ def measured(call: Callable[[], Any]) -> tuple[Any, float]:
     finally:
         over.set()
         watcher.join()
-    return result, (most - before + (torch.cuda.max_memory_allocated() - on_gpu if gpu else 0)) / 2**20
+    return (
+        result,
+        (most - before + (torch.cuda.max_memory_allocated() - on_gpu if gpu else 0)) / 2**20,
+    )

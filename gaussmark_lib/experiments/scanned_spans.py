@@ -1,6 +1,7 @@
 """The marked span of a longer text: texts with one, what four tests find in them, and where.
 
-Everything is measured on human texts of which a middle part was written by a model under a known key, beside untouched ones.
+Everything is measured on human texts of which a middle part was written by a model under a known
+key, beside untouched ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,8 @@ SCAN, BOUND, WINDOW, WHOLE = "scan, exact", "scan, Bonferroni", "fixed window", 
 
 
 def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
-    """Start and end of a marked span of at least a block, about the middle of a text, that begins half a block off the scan's grid.
+    """Start and end of a marked span of at least a block, about the middle of a text, that begins
+    half a block off the scan's grid.
 
     On the grid the scan could find it to the token, which no real span promises.
     """
@@ -30,13 +32,25 @@ def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
 
 
 def spliced(
-    lm: models.LM, human: Pairs, wm: Watermark, keys: Sequence[perturb.Key], start: int, n_marked: int, *, seed: int = 0, **sampling
+    lm: models.LM,
+    human: Pairs,
+    wm: Watermark,
+    keys: Sequence[perturb.Key],
+    start: int,
+    n_marked: int,
+    *,
+    seed: int = 0,
+    **sampling,
 ) -> Texts:
-    """Each human text with the tokens from ``start`` on replaced by ``n_marked`` that the model writes under this text's own key."""
+    """Each human text with the tokens from ``start`` on replaced by ``n_marked`` that the model
+    writes under this text's own key.
+    """
     texts = []
     for number, (prompt, response, key) in enumerate(zip(*human, keys, strict=True)):
         with perturb.watermarked(lm.model, wm, key):
-            [own] = generate.sample(lm.model, [[*prompt, *response[:start]]], n_marked, seed=seed + number, **sampling)
+            [own] = generate.sample(
+                lm.model, [[*prompt, *response[:start]]], n_marked, seed=seed + number, **sampling
+            )
         texts.append([*response[:start], *own, *response[start + n_marked :]])
     return texts
 
@@ -52,27 +66,52 @@ def scanned(
     seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """Each text under its own keys by four tests that share its gradients: a row a pair with ``text, start, end`` (of the exact scan), ``psi``, and a
-    column of p-values for each of ``SCAN, BOUND, WINDOW, WHOLE``. ``window``: tokens of the fixed window, rounded up to whole blocks.
+    """Each text under its own keys by four tests that share its gradients: a row a pair with
+    ``text, start, end`` (of the exact scan), ``psi``, and a column of p-values for each of ``SCAN,
+    BOUND, WINDOW, WHOLE``. ``window``: tokens of the fixed window, rounded up to whole blocks.
     """
     wm, rows = wm.on(lm.model), []
     for text, pair in tokens.checked_pairs(lm.model, *pairs).items():
         ends = [*range(block, len(pair[1]), block), len(pair[1])]
         G = blocks.gradients(pair, wm, ends, dtype=dtype)
         K, size = (G @ G.T).double().cpu().numpy(), min(-(-window // block), len(ends))
-        free, fixed = (spans.loadings(K, spans.intervals(len(ends), *sizes)) for sizes in ((1, None), (size, size)))
+        free, fixed = (
+            spans.loadings(K, spans.intervals(len(ends), *sizes))
+            for sizes in ((1, None), (size, size))
+        )
         for key in keys[text]:
             rng, inner = np.random.default_rng([seed, text]), spans.inner_products(G, wm, key)
             first, last, psi, p, bound = spans.strongest(inner, K, *free, rng)
-            found = {SCAN: p, BOUND: bound, WINDOW: spans.strongest(inner, K, *fixed, rng)[3], WHOLE: norm.sf(inner.sum() / np.sqrt(K.sum()))}
-            rows.append({"text": text, "start": ends[first - 1] if first else 0, "end": ends[last - 1], "psi": psi} | found)
+            found = {
+                SCAN: p,
+                BOUND: bound,
+                WINDOW: spans.strongest(inner, K, *fixed, rng)[3],
+                WHOLE: norm.sf(inner.sum() / np.sqrt(K.sum())),
+            }
+            rows.append(
+                {
+                    "text": text,
+                    "start": ends[first - 1] if first else 0,
+                    "end": ends[last - 1],
+                    "psi": psi,
+                }
+                | found
+            )
     return pd.DataFrame(rows)
 
 
 def rates(tables: Mapping[str, pd.DataFrame], level: float = LEVEL) -> pd.DataFrame:
-    """The share of pairs whose p is at most the level, by kind of text and test: ``kind, test, value, low, high, n``."""
-    found = [(kind, test, stats.rate(table[test] <= level)) for kind, table in tables.items() for test in (SCAN, BOUND, WINDOW, WHOLE)]
-    return pd.DataFrame([{"kind": kind, "test": test} | estimate.row() for kind, test, estimate in found])
+    """The share of pairs whose p is at most the level, by kind of text and test: ``kind, test,
+    value, low, high, n``.
+    """
+    found = [
+        (kind, test, stats.rate(table[test] <= level))
+        for kind, table in tables.items()
+        for test in (SCAN, BOUND, WINDOW, WHOLE)
+    ]
+    return pd.DataFrame(
+        [{"kind": kind, "test": test} | estimate.row() for kind, test, estimate in found]
+    )
 
 
 def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:

@@ -1,6 +1,8 @@
-"""What every experiment begins with: a model, a weight, and a σ that suits them, where the reader has named none.
+"""What every experiment begins with: a model, a weight, and a σ that suits them, where the reader
+has named none.
 
-σ is solved for a wanted ψ: to first order a text of T tokens has mean ψ = σ‖G‖, and ‖G‖ is measured on plain texts of the model (``stats``).
+σ is solved for a wanted ψ: to first order a text of T tokens has mean ψ = σ‖G‖, and ‖G‖ is measured
+on plain texts of the model (``stats``).
 """
 
 from datasets import Dataset
@@ -36,7 +38,8 @@ def watermark(
         sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
 
     Raises:
-        UnknownWeightError, CorpusError: no such weight, too little text. InvalidWatermarkError: neither σ nor ψ, or one out of range.
+        UnknownWeightError, CorpusError: no such weight, too little text. InvalidWatermarkError:
+            neither σ nor ψ, or one out of range.
     """
     weight = weight or models.default_weight(lm.model)
     if sigma is not None:
@@ -44,12 +47,19 @@ def watermark(
     checks.positive(psi, "psi, the wanted mean, where no sigma is given", InvalidWatermarkError)
     asked = prompts(lm, text, N_TEXTS, n_prompt)
     plain = generate.sample(lm.model, asked, n_tokens, seed=seed, **sampling)
-    norms = [gradient.norm for gradient in score.gradients(lm.model, asked, plain, Watermark(weight, 1.0, rank_dropped), dtype=dtype)]
+    norms = [
+        gradient.norm
+        for gradient in score.gradients(
+            lm.model, asked, plain, Watermark(weight, 1.0, rank_dropped), dtype=dtype
+        )
+    ]
     return Watermark(weight, stats.sigma_for_psi(norms, psi), rank_dropped)
 
 
 def passages(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]:
-    """n human texts of ``n_tokens`` each: the beginnings of texts, or, where those are too short, texts joined by blank lines and cut into pieces."""
+    """n human texts of ``n_tokens`` each: the beginnings of texts, or, where those are too short,
+    texts joined by blank lines and cut into pieces.
+    """
     try:
         return texts.beginnings(lm, text, n, n_tokens)
     except CorpusError:
@@ -67,7 +77,9 @@ def prompts(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]:
 
 
 def pages(text: str, n: int, *, min_chars: int = 400) -> Dataset:
-    """At most n human texts (``texts.load``), each of ``min_chars`` or more where there are such texts."""
+    """At most n human texts (``texts.load``), each of ``min_chars`` or more where there are such
+    texts.
+    """
     if text == "c4":
         return texts.load(text, n=n, min_chars=min_chars)
     try:
@@ -78,7 +90,8 @@ def pages(text: str, n: int, *, min_chars: int = 400) -> Dataset:
 
 
 def fitting(lm: models.LM, prompts: Texts, n_tokens: int, *, growth: float = 1.0) -> int:
-    """``n_tokens``, or as many as the context has room for after the longest prompt, where edits make a text up to ``growth`` times as long.
+    """``n_tokens``, or as many as the context has room for after the longest prompt, where edits
+    make a text up to ``growth`` times as long.
 
     Raises:
         InvalidTextError: no room for at least 8 tokens.
@@ -88,13 +101,24 @@ def fitting(lm: models.LM, prompts: Texts, n_tokens: int, *, growth: float = 1.0
         return n_tokens
     room = int(context / growth) - max(map(len, prompts)) - 1
     if room < 8:
-        raise InvalidTextError(f"expected room for at least 8 tokens after the prompt, got {room} of a context of {context}; take shorter prompts")
+        raise InvalidTextError(
+            f"expected room for at least 8 tokens after the prompt, got {room} of a context of"
+            f" {context}; take shorter prompts"
+        )
     return min(n_tokens, room)
 
 
 def said(lm: models.LM, wm: Watermark) -> str:
-    """One line: the model, the weight with its shape, and σ beside the weight's own standard deviation."""
+    """One line: the model, the weight with its shape, and σ beside the weight's own standard
+    deviation.
+    """
     linear = wm.on(lm.model).linear
-    size = f"{lm.model.num_parameters() / 1e6:,.1f} M parameters in {str(lm.model.dtype).removeprefix('torch.')}"
-    spread = f"{' × '.join(map(str, linear.shape))}, whose entries have the standard deviation {linear.value().float().std():.3g}"
+    size = (
+        f"{lm.model.num_parameters() / 1e6:,.1f} M parameters in"
+        f" {str(lm.model.dtype).removeprefix('torch.')}"
+    )
+    spread = (
+        f"{' × '.join(map(str, linear.shape))}, whose entries have the standard deviation"
+        f" {linear.value().float().std():.3g}"
+    )
     return f"{lm.name}: {size}; noise of σ = {wm.sigma:.3g} on {wm.weight}, {spread}"

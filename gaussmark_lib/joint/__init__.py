@@ -1,13 +1,16 @@
-"""Many texts and one key: the joint law of their statistics, known without the key, and what follows from it.
+"""Many texts and one key: the joint law of their statistics, known without the key, and what
+follows from it.
 
-GaussMark's guarantee is over the draw of the key. A provider draws one key and tests every text with it. Let z = ξ/σ ~ N(0, I) and
-u_i = G_i/‖G_i‖, so that ψ_i = ⟨z, u_i⟩. For texts fixed before the key is looked at,
+GaussMark's guarantee is over the draw of the key. A provider draws one key and tests every text
+with it. Let z = ξ/σ ~ N(0, I) and u_i = G_i/‖G_i‖, so that ψ_i = ⟨z, u_i⟩. For texts fixed before
+the key is looked at,
 
     (ψ_1, …, ψ_n) ~ N(0, K),   K_ij = ⟨u_i, u_j⟩
 
-``directions``: the u_i as they are kept, and their inner products; ``law``: K, and the innovations that it gives; ``memory``: what is kept of a
-stream; ``repeats``: texts that were tested before; ``state``: the memory as a file; ``stream``: a stream of texts under one key; ``batch``:
-family-wise error and false discoveries in a batch.
+``directions``: the u_i as they are kept, and their inner products; ``law``: K, and the innovations
+that it gives; ``memory``: what is kept of a stream; ``repeats``: texts that were tested before;
+``state``: the memory as a file; ``stream``: a stream of texts under one key; ``batch``: family-wise
+error and false discoveries in a batch.
 """
 
 from gaussmark_lib.joint.batch import discoveries, family

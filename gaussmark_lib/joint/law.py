@@ -1,27 +1,34 @@
 """The joint law of many texts under one key, and the part of each text's statistic that is new.
 
-With k_i the vector of ⟨u_i, u_j⟩ over the earlier texts j < i and K_{<i} their Gram matrix, the *innovation* of text i is
+With k_i the vector of ⟨u_i, u_j⟩ over the earlier texts j < i and K_{<i} their Gram matrix, the
+*innovation* of text i is
 
     r_i = (ψ_i − k_iᵀK_{<i}⁻¹ψ_{<i}) / s_i,   s_i² = ⟨u_i, u_i⟩ − k_iᵀK_{<i}⁻¹k_i
 
-and s_i ∈ [0, 1] its *residual*: the length of the part of u_i that lies outside the span of the earlier ones. In the factor K = LLᵀ, row i of L
-is (l_i, s_i) with l_i = L_{<i}⁻¹k_i, and r = L⁻¹ψ: one triangular solve a text.
+and s_i ∈ [0, 1] its *residual*: the length of the part of u_i that lies outside the span of the
+earlier ones. In the factor K = LLᵀ, row i of L is (l_i, s_i) with l_i = L_{<i}⁻¹k_i, and r = L⁻¹ψ:
+one triangular solve a text.
 
-**Proposition 1 (one key, exactly).** For texts that do not depend on z, the innovations are independent N(0, 1) over the draw of the one z.
-*Proof.* r_i = ⟨z, v_i⟩ with v_i = (u_i − projection of u_i on span(u_1 … u_{i−1}))/s_i, which are orthonormal; the coordinates of z ~ N(0, I) in
-an orthonormal system are independent N(0, 1). ∎ So the false alarms at level α among n texts are Binomial(n, α), for any kinds of text.
+**Proposition 1 (one key, exactly).** For texts that do not depend on z, the innovations are
+independent N(0, 1) over the draw of the one z. *Proof.* r_i = ⟨z, v_i⟩ with v_i = (u_i − projection
+of u_i on span(u_1 … u_{i−1}))/s_i, which are orthonormal; the coordinates of z ~ N(0, I) in an
+orthonormal system are independent N(0, 1). ∎ So the false alarms at level α among n texts are
+Binomial(n, α), for any kinds of text.
 
-**Proposition 2 (asking does not help).** Let text i be any function of ψ_1 … ψ_{i−1}, of the earlier texts and of randomness that is independent of
-z. Then r_i is N(0, 1) given all of them, so that all r_i are independent N(0, 1).
-*Proof.* By induction, the history is a function of r_1 … r_{i−1} and of that randomness, where r_j = ⟨z, v_j⟩ and v_j is a function of the history
-before j. Given the history, z is normal outside span(v_1 … v_{i−1}), as it was at first: an independent coordinate for each direction there. Text
-i, and so v_i, is fixed given the history, and orthogonal to that span. So r_i is one of those coordinates. ∎
-It needs *every* number ever answered with the key to be a function of the r_j in the memory, and a text that carries no trace of z otherwise: the
-asker holds no marked text. So a text with a residual that counts as none is answered with l_iᵀr, which the memory knows, and not with its ψ: the
-difference of two answers, divided by a small residual, would give ⟨z, v⟩ in a direction v that nobody remembers.
+**Proposition 2 (asking does not help).** Let text i be any function of ψ_1 … ψ_{i−1}, of the
+earlier texts and of randomness that is independent of z. Then r_i is N(0, 1) given all of them, so
+that all r_i are independent N(0, 1). *Proof.* By induction, the history is a function of r_1 …
+r_{i−1} and of that randomness, where r_j = ⟨z, v_j⟩ and v_j is a function of the history before j.
+Given the history, z is normal outside span(v_1 … v_{i−1}), as it was at first: an independent
+coordinate for each direction there. Text i, and so v_i, is fixed given the history, and orthogonal
+to that span. So r_i is one of those coordinates. ∎ It needs *every* number ever answered with the
+key to be a function of the r_j in the memory, and a text that carries no trace of z otherwise: the
+asker holds no marked text. So a text with a residual that counts as none is answered with l_iᵀr,
+which the memory knows, and not with its ψ: the difference of two answers, divided by a small
+residual, would give ⟨z, v⟩ in a direction v that nobody remembers.
 
-Inner products are sums in float64 over the same stored float32 numbers (``directions``), for K and for ψ: their rounding changes the test's power,
-and not its law.
+Inner products are sums in float64 over the same stored float32 numbers (``directions``), for K and
+for ψ: their rounding changes the test's power, and not its law.
 """
 
 import math
@@ -38,11 +45,20 @@ from gaussmark_lib.joint.directions import inner, unit
 
 __all__ = ["NOTHING_NEW", "Factor", "gram", "inner", "unit"]
 
-NOTHING_NEW = 1e-3  # a residual up to here is none: float32 vectors know their direction to about 1e-6
+NOTHING_NEW = (
+    1e-3  # a residual up to here is none: float32 vectors know their direction to about 1e-6
+)
 
 
-def gram(model: PreTrainedModel, prompts: tokens.Texts, responses: tokens.Texts, wm: perturb.Watermark, **settings) -> Float[np.ndarray, "n n"]:
-    """K_ij = ⟨u_i, u_j⟩, the cosines of the texts' gradients, in the order given: the covariance of their ψ over keys. It needs no key.
+def gram(
+    model: PreTrainedModel,
+    prompts: tokens.Texts,
+    responses: tokens.Texts,
+    wm: perturb.Watermark,
+    **settings,
+) -> Float[np.ndarray, "n n"]:
+    """K_ij = ⟨u_i, u_j⟩, the cosines of the texts' gradients, in the order given: the covariance of
+    their ψ over keys. It needs no key.
 
     Args:
         settings: ``dtype, batch_size`` of ``score.score``.
@@ -71,7 +87,9 @@ class Factor:
         return self._room[: self.n, : self.n]
 
     def coordinates(self, k: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """L⁻¹k: a direction in the orthonormal system of the earlier ones, from its inner products with them."""
+        """L⁻¹k: a direction in the orthonormal system of the earlier ones, from its inner products
+        with them.
+        """
         return solve_triangular(self.rows, k, lower=True, check_finite=False) if self.n else k
 
     def append(self, coordinates: Float[np.ndarray, " n"], residual: float) -> None:

@@ -1,9 +1,11 @@
-"""What a notebook would do, before anything starts: texts, tokens, floating-point operations, memory, downloads, seconds, and whether it fits.
+"""What a notebook would do, before anything starts: texts, tokens, floating-point operations,
+memory, downloads, seconds, and whether it fits.
 
     notebook = runs.notebook.load("03")
     print(plan.of(notebook, {"model": "meta-llama/Llama-3.1-8B", "n_prompts": 1000}))
 
-Nothing is loaded or downloaded: a model's shape follows from its config.json, those of the presets' models are in data/configs.
+Nothing is loaded or downloaded: a model's shape follows from its config.json, those of the presets'
+models are in data/configs.
 
 =============  ==========================================================================================================
 ``shapes``     a model's matrices and parameters, from its config.json

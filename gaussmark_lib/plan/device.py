@@ -1,7 +1,8 @@
-"""The device that a run would use: the memory it has, and, where somebody asks for seconds, how fast it is.
+"""The device that a run would use: the memory it has, and, where somebody asks for seconds, how
+fast it is.
 
-What it *has* is read without torch, which takes seconds to import, unless there is a GPU to ask. How fast it is, :func:`calibrated` measures in a few
-seconds on matrices of the model's own widths.
+What it *has* is read without torch, which takes seconds to import, unless there is a GPU to ask.
+How fast it is, :func:`calibrated` measures in a few seconds on matrices of the model's own widths.
 """
 
 import os
@@ -23,7 +24,9 @@ SMALL_OPS = 90  # operations of a block, beside its matrices, with what Python t
 
 @dataclass(frozen=True)
 class Device:
-    """``memory`` bytes there are, and ``free`` ones; ``host``: the machine's own beside a GPU. ``bfloat16``: whether it multiplies that itself."""
+    """``memory`` bytes there are, and ``free`` ones; ``host``: the machine's own beside a GPU.
+    ``bfloat16``: whether it multiplies that itself.
+    """
 
     name: str
     memory: float
@@ -38,8 +41,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds: of an operation in large products while scoring and while writing, of a number of the weights that is read for one row, of a block's
-    small operations, of a word of the vocabulary for one row, and of a number of a noise."""
+    """Seconds: of an operation in large products while scoring and while writing, of a number of
+    the weights that is read for one row, of a block's small operations, of a word of the vocabulary
+    for one row, and of a number of a noise.
+    """
 
     scoring: float
     writing: float
@@ -52,12 +57,20 @@ class Rates:
 def of(name: str | None) -> Device:
     """The device of this name; for None the GPU if there is one, as ``models.load`` takes it."""
     host, free = _host()
-    if name != "cpu" and (name or any(Path(file).exists() for file in ("/dev/nvidia0", "/dev/kfd", "/dev/dxg"))):
+    if name != "cpu" and (
+        name or any(Path(file).exists() for file in ("/dev/nvidia0", "/dev/kfd", "/dev/dxg"))
+    ):
         import torch
 
         if torch.cuda.is_available() and (name is None or name.startswith("cuda")):
             left, there = torch.cuda.mem_get_info(name or "cuda")
-            return Device(torch.cuda.get_device_name(name or "cuda"), there, left, torch.cuda.is_bf16_supported(including_emulation=False), host)
+            return Device(
+                torch.cuda.get_device_name(name or "cuda"),
+                there,
+                left,
+                torch.cuda.is_bf16_supported(including_emulation=False),
+                host,
+            )
     return Device("CPU", host, free, _bfloat16())
 
 
@@ -66,7 +79,11 @@ def _host() -> tuple[float, float]:
     memory = psutil.virtual_memory()
     try:
         limit = float(CGROUP.read_text())
-        free = limit - float(CGROUP.with_name("memory.current").read_text()) + _cached(CGROUP.with_name("memory.stat").read_text())
+        free = (
+            limit
+            - float(CGROUP.with_name("memory.current").read_text())
+            + _cached(CGROUP.with_name("memory.stat").read_text())
+        )
     except (OSError, ValueError):  # none, or "max"
         limit = free = float("inf")
     return min(memory.total, limit), max(0.0, min(memory.available, free))
@@ -74,7 +91,9 @@ def _host() -> tuple[float, float]:
 
 def _cached(stat: str) -> float:
     """What a group holds of files and gives back when memory is short."""
-    return sum(float(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file "))
+    return sum(
+        float(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")
+    )
 
 
 @cache
@@ -90,7 +109,9 @@ def _bfloat16() -> bool:
 
 
 def calibrated(setting: Setting, device: Device) -> Rates:
-    """Measures the rates on this device, on matrices of the model's widths, or narrower ones where these need too much memory."""
+    """Measures the rates on this device, on matrices of the model's widths, or narrower ones where
+    these need too much memory.
+    """
     import torch
     from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
@@ -104,18 +125,34 @@ def calibrated(setting: Setting, device: Device) -> Rates:
         return _seconds(call, None if device.is_cpu else torch.cuda.synchronize)
 
     def product(dtype: "torch.dtype", rows: int, n_matrices: int = 1) -> float:
-        x, W = torch.ones(rows, H, device=on, dtype=dtype), [torch.ones(inner, H, device=on, dtype=dtype) for _ in range(n_matrices)]
+        x, W = (
+            torch.ones(rows, H, device=on, dtype=dtype),
+            [torch.ones(inner, H, device=on, dtype=dtype) for _ in range(n_matrices)],
+        )
         return seconds(lambda: [linear(x, one) for one in W]) / (inner * H * n_matrices)
 
     with torch.no_grad():
         rows = 128 if device.is_cpu else 4096
         fast = product(scoring, rows) / (2 * rows)
         writing = fast if held == scoring else product(held, rows) / (2 * rows)
-        weight = product(held, 1, max(1, min(8, 2**27 // (inner * H))))  # several in turn: a cache holds none of them
+        weight = product(
+            held, 1, max(1, min(8, 2**27 // (inner * H)))
+        )  # several in turn: a cache holds none of them
         small = torch.randn(1, 4, 1, 16, device=on)
-        op = (seconds(lambda: silu(small)) + seconds(lambda: small + small) + seconds(lambda: scaled_dot_product_attention(small, small, small))) / 3
+        op = (
+            seconds(lambda: silu(small))
+            + seconds(lambda: small + small)
+            + seconds(lambda: scaled_dot_product_attention(small, small, small))
+        ) / 3
         logits = torch.randn(4, min(setting.shape.vocabulary, 1 << 15), device=on)
-        word = seconds(lambda: ((logits.double() - logits.amax(-1, keepdim=True)) / 1.0).softmax(-1).cumsum(-1)) / logits.numel()
+        word = (
+            seconds(
+                lambda: (
+                    ((logits.double() - logits.amax(-1, keepdim=True)) / 1.0).softmax(-1).cumsum(-1)
+                )
+            )
+            / logits.numel()
+        )
     n = 8 * normal.SPAN  # enough for every thread
     noise = _seconds(lambda: normal.standard_normal(0, n)) / n
     return Rates(fast, writing, weight, SMALL_OPS * op, word, noise)
@@ -136,7 +173,9 @@ def _seconds(call: Callable[[], object], wait: Callable[[], None] | None = None)
 
 
 def seconds(step: Step, setting: Setting, rates: Rates) -> float:
-    """About how long a step takes. Each call of the model reads all its weights once, which is what small batches wait for."""
+    """About how long a step takes. Each call of the model reads all its weights once, which is what
+    small batches wait for.
+    """
     shape = setting.shape
     through = shape.layers * shape.block_size + shape.head_size
     rate = rates.scoring if isinstance(step, Score) else rates.writing
@@ -145,7 +184,12 @@ def seconds(step: Step, setting: Setting, rates: Rates) -> float:
         return drawn + 2 * step.drawn * step.held * step.size(setting) * rate
     predicted = step.texts * step.tokens * (step.times if isinstance(step, Read) else 1)
     words = predicted * shape.vocabulary * rates.word * (1.0 if isinstance(step, Write) else 0.5)
-    return step.flops(setting) * rate + step.calls * (through * rates.weight + shape.layers * rates.block) + words + drawn
+    return (
+        step.flops(setting) * rate
+        + step.calls * (through * rates.weight + shape.layers * rates.block)
+        + words
+        + drawn
+    )
 
 
 def cores() -> int:

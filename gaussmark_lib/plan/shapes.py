@@ -1,10 +1,12 @@
-"""The shapes of a decoder-only model's matrices, from its config.json alone: nothing is loaded, and no torch is imported.
+"""The shapes of a decoder-only model's matrices, from its config.json alone: nothing is loaded, and
+no torch is imported.
 
 A block's matrices stand in the order in which a text passes them, in four stages:
 
     0  queries, keys, values  →  (attention)  →  1  output of the attention  →  2  up (and gate)  →  3  down
 
-Scoring differentiates what comes *after* the watermarked matrix: its block's later stages, all later blocks and the head.
+Scoring differentiates what comes *after* the watermarked matrix: its block's later stages, all
+later blocks and the head.
 """
 
 import json
@@ -33,17 +35,55 @@ ALIASES = {  # our name → what configurations call it
     "shared": ("shared_expert_intermediate_size",),
     "dtype": ("dtype", "torch_dtype"),
 }
-TIED = {"gpt2", "opt", "bloom", "falcon", "starcoder2", "gpt_bigcode", "cohere", "cohere2", "gemma", "gemma2", "gemma3", "gemma3_text"}  # by default
-LLAMA = {"llama", "mistral", "phi3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe"}  # its names
-EAGER = {"gemma2", "gpt_oss", "bloom", "codegen"}  # attention without a fused kernel, which holds the scores of all pairs of positions
+TIED = {
+    "gpt2",
+    "opt",
+    "bloom",
+    "falcon",
+    "starcoder2",
+    "gpt_bigcode",
+    "cohere",
+    "cohere2",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+}  # by default
+LLAMA = {
+    "llama",
+    "mistral",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "smollm3",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+}  # its names
+EAGER = {
+    "gemma2",
+    "gpt_oss",
+    "bloom",
+    "codegen",
+}  # attention without a fused kernel, which holds the scores of all pairs of positions
 NEEDED = ("hidden", "layers", "heads", "vocabulary")
 MOST = 10**9  # of a width
-AFTER_HEAD = "final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier"  # what is done to logits, where it is not None or 1
+AFTER_HEAD = (
+    "final_logit_softcapping",
+    "logits_scaling",
+    "logit_scale",
+    "lm_head_multiplier",
+)  # what is done to logits, where it is not None or 1
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One matrix of a block: its shape, its stage, and how many like it there are (experts) and are used by one token."""
+    """One matrix of a block: its shape, its stage, and how many like it there are (experts) and are
+    used by one token.
+    """
 
     d_out: int
     d_in: int
@@ -58,7 +98,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Weight:
-    """The watermarked matrix: its full name, its block (the number of blocks for the head), and its shape and stage."""
+    """The watermarked matrix: its full name, its block (the number of blocks for the head), and its
+    shape and stage.
+    """
 
     name: str
     block: int
@@ -71,9 +113,11 @@ class Weight:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's widths. ``prefix`` is how its blocks are called; ``matrices`` are one block's, by their names there.
+    """A model's widths. ``prefix`` is how its blocks are called; ``matrices`` are one block's, by
+    their names there.
 
-    ``intermediate`` is the width of all that one token passes in an MLP: of a mixture, of several experts.
+    ``intermediate`` is the width of all that one token passes in an MLP: of a mixture, of several
+    experts.
     """
 
     name: str
@@ -89,7 +133,8 @@ class Shape:
     prefix: str
     matrices: Mapping[str, Matrix]
     named: bool = True  # whether the names of its matrices are known; else they are Llama's
-    pair: int = 0  # attention scores that a block holds for a pair of positions; none where its kernel is fused
+    # attention scores that a block holds for a pair of positions; none where its kernel is fused
+    pair: int = 0
     others: int = 0  # embeddings of positions, norms and biases, all blocks together
     ends_in_its_head: bool = True  # likelihood.ends_in_its_head
 
@@ -109,10 +154,16 @@ class Shape:
         return blocks + self.head_size * (1 if self.tied else 2) + self.others
 
     def weight(self, name: str | None, *, block: int | None = None, small: bool = False) -> Weight:
-        """The weight of this full name; without one, that of ``models.default_weight``. A name that is not known counts as the default one."""
+        """The weight of this full name; without one, that of ``models.default_weight``. A name that
+        is not known counts as the default one.
+        """
         if name == "lm_head.weight":
             return Weight(name, self.layers, Matrix(self.vocabulary, self.hidden, 0))
-        if name and (found := re.search(r"\.(\d+)\.(.+?)(?:\.weight|\[(\d+)\])$", name)) and int(found[1]) < self.layers:
+        if (
+            name
+            and (found := re.search(r"\.(\d+)\.(.+?)(?:\.weight|\[(\d+)\])$", name))
+            and int(found[1]) < self.layers
+        ):
             matrix = self.matrices.get(found[2])
             if matrix and (int(found[3]) < matrix.held if found[3] else matrix.held == 1):
                 return Weight(name, int(found[1]), matrix)
@@ -125,21 +176,33 @@ class Shape:
         return Weight(f"{self.prefix}.{number}.{short}.weight", number, own[short])
 
     def after(self, weight: Weight) -> tuple[int, int]:
-        """What is differentiated: numbers in the matrices after a weight, without the head, and the number of blocks whose attention is."""
+        """What is differentiated: numbers in the matrices after a weight, without the head, and the
+        number of blocks whose attention is.
+        """
         if weight.block == self.layers:
             return 0, 0
-        above, last = self.layers - 1 - weight.block, [matrix for matrix in self.matrices.values() if matrix.stage > weight.matrix.stage]
+        above, last = (
+            self.layers - 1 - weight.block,
+            [matrix for matrix in self.matrices.values() if matrix.stage > weight.matrix.stage],
+        )
         own = [matrix.size for matrix in last if matrix.held > 1]  # the rest of one expert
         later = sum(own) if weight.of_expert else sum(matrix.used * matrix.size for matrix in last)
         return above * self.block_size + later, above + (weight.matrix.stage == 0)
 
     def beside(self, weight: Weight) -> int:
-        """Numbers in the matrices that are computed once more because the weight is one expert's: with a hook and without."""
-        return 2 * sum(matrix.size for matrix in self.matrices.values() if matrix.held > 1) if weight.of_expert else 0
+        """Numbers in the matrices that are computed once more because the weight is one expert's:
+        with a hook and without.
+        """
+        return (
+            2 * sum(matrix.size for matrix in self.matrices.values() if matrix.held > 1)
+            if weight.of_expert
+            else 0
+        )
 
 
 def of(model: str) -> Shape:
-    """The shape of a model: the embedded one, a local folder's, one of the presets', or one that the hub's client has on this disk.
+    """The shape of a model: the embedded one, a local folder's, one of the presets', or one that
+    the hub's client has on this disk.
 
     Raises:
         InvalidModelError: no config.json is at hand, or it lacks a width.
@@ -147,12 +210,21 @@ def of(model: str) -> Shape:
     path = next((path for path in _places(model) if path.is_file()), None)
     if path is None:
         raise InvalidModelError(
-            f"{model}: no config.json of it is at hand, and a plan asks no network; expected doclm, a folder, a model that was downloaded before,"
-            f" or one of {', '.join(sorted(str(found.relative_to(CONFIGS))[:-5] for found in CONFIGS.rglob('*.json')))}"
+            f"{model}: no config.json of it is at hand, and a plan asks no network; expected doclm,"
+            " a folder, a model that was downloaded before,"
+            " or one of"
+            f" {', '.join(sorted(str(found.relative_to(CONFIGS))[:-5] for found in CONFIGS.rglob('*.json')))}"
         )
     try:
         return read(json.loads(path.read_text(encoding="utf-8")), model)
-    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise InvalidModelError(f"{model}: its shape cannot be read from {path}: {error}") from None
 
 
@@ -173,49 +245,106 @@ def cached(model: str) -> Path:
 
 
 def read(config: Mapping[str, Any], name: str = "model") -> Shape:
-    """The shape that a configuration means; InvalidModelError for one without the widths of a decoder-only model."""
+    """The shape that a configuration means; InvalidModelError for one without the widths of a
+    decoder-only model.
+    """
     config = config | config.get("text_config", {})
-    known = {ours: next((config[their] for their in names if config.get(their) is not None), None) for ours, names in ALIASES.items()}
+    known = {
+        ours: next((config[their] for their in names if config.get(their) is not None), None)
+        for ours, names in ALIASES.items()
+    }
     if missing := [ours for ours in NEEDED if not isinstance(known[ours], int) or known[ours] < 1]:
-        raise InvalidModelError(f"{name}: expected a decoder-only model's config.json, got one without {ALIASES[missing[0]][0]}")
-    if wrong := [ours for ours, found in known.items() if ours != "dtype" and not (found is None or (isinstance(found, int) and 0 <= found < MOST))]:
-        raise InvalidModelError(f"{name}: expected {ALIASES[wrong[0]][0]} to be a whole number below {MOST:,}, got {shown(known[wrong[0]])}")
+        raise InvalidModelError(
+            f"{name}: expected a decoder-only model's config.json, got one without"
+            f" {ALIASES[missing[0]][0]}"
+        )
+    if wrong := [
+        ours
+        for ours, found in known.items()
+        if ours != "dtype" and not (found is None or (isinstance(found, int) and 0 <= found < MOST))
+    ]:
+        raise InvalidModelError(
+            f"{name}: expected {ALIASES[wrong[0]][0]} to be a whole number below {MOST:,}, got"
+            f" {shown(known[wrong[0]])}"
+        )
     H, n, heads, kind = known["hidden"], known["layers"], known["heads"], config.get("model_type")
     head_dim, inner = known["head_dim"] or H // heads, known["intermediate"] or 4 * H
     q, kv = heads * head_dim, (known["kv_heads"] or heads) * head_dim
     if config.get("kv_lora_rank") or config.get("n_routed_experts"):
-        raise InvalidModelError(f"{name}: a plan knows no models of this kind, {kind}, with latent attention or routed beside dense layers")
+        raise InvalidModelError(
+            f"{name}: a plan knows no models of this kind, {kind}, with latent attention or routed"
+            " beside dense layers"
+        )
     tied = bool(config.get("tie_word_embeddings", kind in TIED))
-    widths = {"hidden": H, "layers": n, "vocabulary": known["vocabulary"], "context": known["context"], "q_width": q, "kv_width": kv}
+    widths = {
+        "hidden": H,
+        "layers": n,
+        "vocabulary": known["vocabulary"],
+        "context": known["context"],
+        "q_width": q,
+        "kv_width": kv,
+    }
     if kind == "gpt2":
         matrices, prefix = _gpt2(H, inner), "transformer.h"
         others = n * (9 * H + inner) + (2 + (known["context"] or 0)) * H
     else:
         experts, shared = known["experts"] or 0, known["shared"] or 0
-        matrices, prefix = _llama(H, q, kv, inner, kind, experts, known["active"] or 1, shared), "model.layers"
-        others = n * (2 * H + (q + 2 * kv) * (kind in ("qwen2", "qwen2_moe")) + (experts + (shared > 0)) * H) + H  # norms, biases, routers
+        matrices, prefix = (
+            _llama(H, q, kv, inner, kind, experts, known["active"] or 1, shared),
+            "model.layers",
+        )
+        others = (
+            n
+            * (
+                2 * H
+                + (q + 2 * kv) * (kind in ("qwen2", "qwen2_moe"))
+                + (experts + (shared > 0)) * H
+            )
+            + H
+        )  # norms, biases, routers
     dtype = str(known["dtype"] or "float32").removeprefix("torch.")
     at_once = inner * (known["active"] or 1) + (known["shared"] or 0) if known["experts"] else inner
     more = {"intermediate": at_once, "dtype": dtype, "tied": tied, "others": others}
     more["ends_in_its_head"] = all(config.get(one) in (None, 1) for one in AFTER_HEAD)
-    more |= {"named": kind == "gpt2" or kind in LLAMA or kind is None, "pair": heads if kind in EAGER else 0}
+    more |= {
+        "named": kind == "gpt2" or kind in LLAMA or kind is None,
+        "pair": heads if kind in EAGER else 0,
+    }
     return Shape(name, **widths, **more, prefix=prefix, matrices=matrices)
 
 
-def _llama(H: int, q: int, kv: int, inner: int, kind: str | None, experts: int, active: int, shared: int) -> dict[str, Matrix]:
+def _llama(
+    H: int, q: int, kv: int, inner: int, kind: str | None, experts: int, active: int, shared: int
+) -> dict[str, Matrix]:
     """A block of Llama's kind: with fused matrices in Phi-3, and with experts in a mixture."""
     if kind == "phi3":
-        attention = {"self_attn.o_proj": Matrix(H, q, 1), "self_attn.qkv_proj": Matrix(q + 2 * kv, H, 0)}
-        return attention | {"mlp.gate_up_proj": Matrix(2 * inner, H, 2), "mlp.down_proj": Matrix(H, inner, 3)}
-    block = {f"self_attn.{name}_proj": Matrix(width, H, 0) for name, width in (("q", q), ("k", kv), ("v", kv))}
+        attention = {
+            "self_attn.o_proj": Matrix(H, q, 1),
+            "self_attn.qkv_proj": Matrix(q + 2 * kv, H, 0),
+        }
+        return attention | {
+            "mlp.gate_up_proj": Matrix(2 * inner, H, 2),
+            "mlp.down_proj": Matrix(H, inner, 3),
+        }
+    block = {
+        f"self_attn.{name}_proj": Matrix(width, H, 0)
+        for name, width in (("q", q), ("k", kv), ("v", kv))
+    }
     block["self_attn.o_proj"] = Matrix(H, q, 1)
     if experts:
         several = {"held": experts, "used": active}
-        block |= {"mlp.experts.gate_up_proj": Matrix(2 * inner, H, 2, **several), "mlp.experts.down_proj": Matrix(H, inner, 3, **several)}
+        block |= {
+            "mlp.experts.gate_up_proj": Matrix(2 * inner, H, 2, **several),
+            "mlp.experts.down_proj": Matrix(H, inner, 3, **several),
+        }
     if experts and not shared:
         return block
     at, width = ("mlp.shared_expert", shared) if experts else ("mlp", inner)
-    return block | {f"{at}.gate_proj": Matrix(width, H, 2), f"{at}.up_proj": Matrix(width, H, 2), f"{at}.down_proj": Matrix(H, width, 3)}
+    return block | {
+        f"{at}.gate_proj": Matrix(width, H, 2),
+        f"{at}.up_proj": Matrix(width, H, 2),
+        f"{at}.down_proj": Matrix(H, width, 3),
+    }
 
 
 def _gpt2(H: int, inner: int) -> dict[str, Matrix]:

@@ -1,4 +1,6 @@
-"""A step of a run: so many texts that are treated in one way, and what all kinds of steps have in common."""
+"""A step of a run: so many texts that are treated in one way, and what all kinds of steps have in
+common.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -11,7 +13,9 @@ DRAWN = 4  # one that is drawn and not yet put in its place
 
 @dataclass(frozen=True)
 class Setting:
-    """The model of a run, its watermarked weight, the dtypes of its weights and of scoring, and how it samples."""
+    """The model of a run, its watermarked weight, the dtypes of its weights and of scoring, and how
+    it samples.
+    """
 
     shape: Shape
     weight: Weight
@@ -23,7 +27,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Bytes:
-    """What lives at a step's peak beside the model's own weights. ``copies`` are further copies of these, wider or noisy ones."""
+    """What lives at a step's peak beside the model's own weights. ``copies`` are further copies of
+    these, wider or noisy ones.
+    """
 
     copies: float = 0
     cache: float = 0
@@ -47,8 +53,10 @@ class Step:
     Args:
         batch: texts at a time. weights: those that it is about; the run's own by default.
         keys: noises that live at a time. drawn: noises that are drawn in all.
-        held: further float32 tensors of the weight's size that live at a time; at_home: those of them on the machine, also beside a GPU.
-        by: parameter → how many noises and tensors one more of it adds. batch_by: the parameter that is the batch.
+        held: further float32 tensors of the weight's size that live at a time; at_home: those of
+            them on the machine, also beside a GPU.
+        by: parameter → how many noises and tensors one more of it adds. batch_by: the parameter
+            that is the batch.
         copies: further models that live at a time.
     """
 
@@ -104,7 +112,13 @@ class Step:
         return max(self.phases(setting), key=lambda phase: phase.total)
 
     def phases(self, setting: Setting) -> list[Bytes]:
-        return [Bytes(noises=self.noises(setting), gradients=self.kept(setting), copies=self.copied(setting))]
+        return [
+            Bytes(
+                noises=self.noises(setting),
+                gradients=self.kept(setting),
+                copies=self.copied(setting),
+            )
+        ]
 
     def kept(self, setting: Setting) -> float:
         """Bytes of what is held on the device."""

@@ -9,17 +9,25 @@ GIB = 2**30
 
 
 def said(plan: "Plan") -> str:
-    """Some lines: the model and the device, a line a step, the peak by its parts, downloads, and whether it fits."""
+    """Some lines: the model and the device, a line a step, the peak by its parts, downloads, and
+    whether it fits.
+    """
     lines = [plan.notebook, *_model(plan)]
     if plan.rows:
         lines += ["", *_table(plan), "", *_peak(plan)]
     if plan.downloads:
-        lines.append("downloads, about: " + "; ".join(f"{what} {size(number)}" for what, number in plan.downloads))
+        lines.append(
+            "downloads, about: "
+            + "; ".join(f"{what} {size(number)}" for what, number in plan.downloads)
+        )
     if plan.setting:
         lines.append(_verdict(plan))
         lines += [f"  {change}" for change in plan.changes]
         if plan.seconds is not None:
-            lines.append("The time is the model's; to start, to read texts and to draw figures takes a notebook some half a minute more.")
+            lines.append(
+                "The time is the model's; to start, to read texts and to draw figures takes a"
+                " notebook some half a minute more."
+            )
     return "\n".join([*lines, *([plan.note] if plan.note else [])])
 
 
@@ -31,7 +39,10 @@ def _model(plan: "Plan") -> list[str]:
     shape, weight = plan.setting.shape, plan.setting.weight
     widths = f"{weight.matrix.d_out} × {weight.matrix.d_in}"
     named = "" if shape.named else " (Llama's name of it: the plan does not know this model's own)"
-    about = f"{amount(shape.parameters)} parameters in {plan.setting.held}, scored in {plan.setting.scoring}"
+    about = (
+        f"{amount(shape.parameters)} parameters in {plan.setting.held}, scored in"
+        f" {plan.setting.scoring}"
+    )
     return [f"model: {shape.name}, {about}; noise on {weight.name}, {widths}{named}", there]
 
 
@@ -50,11 +61,19 @@ def _table(plan: "Plan") -> list[str]:
         for row in plan.rows
     ]
     steps = [row.step for row in plan.rows]
-    totals = [amount(sum(step.n_tokens for step in steps)), f"{sum(step.drawn for step in steps):,}", amount(sum(row.flops for row in plan.rows))]
+    totals = [
+        amount(sum(step.n_tokens for step in steps)),
+        f"{sum(step.drawn for step in steps):,}",
+        amount(sum(row.flops for row in plan.rows)),
+    ]
     rows.append(["all", "", *totals, "", spell(plan.seconds)])
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     return [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in [heads, *rows]
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [heads, *rows]
     ]
 
 
@@ -62,13 +81,19 @@ def _peak(plan: "Plan") -> list[str]:
     parts = {"weights": plan.weights} | plan.worst.bytes.parts()
     told = ", ".join(f"{name} {size(number)}" for name, number in parts.items() if number)
     lines = [f"peak memory: {size(plan.peak)} in {plan.worst.step.what!r}: {told}"]
-    return lines if plan.device.is_cpu else [*lines, f"and {size(plan.host)} on the machine beside it"]
+    return (
+        lines if plan.device.is_cpu else [*lines, f"and {size(plan.host)} on the machine beside it"]
+    )
 
 
 def _verdict(plan: "Plan") -> str:
     if not plan.fits:
         return "It does not fit. What would help:"
-    return "It fits." if plan.peak <= plan.device.free else f"It fits once other programs have let go of {size(plan.peak - plan.device.free)}."
+    return (
+        "It fits."
+        if plan.peak <= plan.device.free
+        else f"It fits once other programs have let go of {size(plan.peak - plan.device.free)}."
+    )
 
 
 def size(n: float) -> str:

@@ -1,4 +1,5 @@
-"""The figures: one file a notebook, with the notebook's name; each function takes tables and a caption, and returns a figure.
+"""The figures: one file a notebook, with the notebook's name; each function takes tables and a
+caption, and returns a figure.
 
 =================  ====================================================================================================
 ``style``          colours, line styles, captions, and the axes that several figures share

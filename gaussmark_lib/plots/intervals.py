@@ -1,6 +1,7 @@
 """Estimates with their intervals: points with error bars, and lines with bands.
 
-A table names an estimate's columns ``value, low, high``, or ``psi, psi_low, psi_high`` where a row has several (``stats.Estimate.row``).
+A table names an estimate's columns ``value, low, high``, or ``psi, psi_low, psi_high`` where a row
+has several (``stats.Estimate.row``).
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,17 +18,22 @@ Estimates = pd.DataFrame | Estimate | Iterable[Estimate]
 
 
 def bounds(rows: Estimates, column: str = "value") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The estimates, their lower and their upper bounds: ``column`` with ``column_low`` and ``column_high``, or else ``low`` and ``high``."""
+    """The estimates, their lower and their upper bounds: ``column`` with ``column_low`` and
+    ``column_high``, or else ``low`` and ``high``.
+    """
     if isinstance(rows, Estimate):
         rows = [rows]
     if not isinstance(rows, pd.DataFrame):
-        rows = pd.DataFrame([estimate.row() for estimate in rows], columns=["value", "low", "high", "n"])
+        rows = pd.DataFrame(
+            [estimate.row() for estimate in rows], columns=["value", "low", "high", "n"]
+        )
     prefix = f"{column}_" if f"{column}_low" in rows else ""
     return tuple(rows[name].to_numpy(float) for name in (column, f"{prefix}low", f"{prefix}high"))
 
 
 def sides(rows: Estimates, column: str = "value") -> np.ndarray:
-    """What matplotlib calls ``xerr`` or ``yerr``, shape (2, rows): never negative, NaN where a bound is unknown.
+    """What matplotlib calls ``xerr`` or ``yerr``, shape (2, rows): never negative, NaN where a
+    bound is unknown.
 
     >>> sides(Estimate(0.5, 0.25, 0.5 - 1e-12, 4)).tolist()
     [[0.25], [0.0]]
@@ -36,11 +42,23 @@ def sides(rows: Estimates, column: str = "value") -> np.ndarray:
     return np.maximum([value - low, high - value], 0)
 
 
-def bars(axes: Axes, at: ArrayLike, rows: Estimates, column: str = "value", *, horizontal: bool = False, **look) -> ErrorbarContainer:
+def bars(
+    axes: Axes,
+    at: ArrayLike,
+    rows: Estimates,
+    column: str = "value",
+    *,
+    horizontal: bool = False,
+    **look,
+) -> ErrorbarContainer:
     """A point with its interval for each row, at these places of the other axis."""
     value, error = bounds(rows, column)[0], sides(rows, column)
     look = {"linestyle": "none", "marker": "o", "capsize": 3} | look
-    return axes.errorbar(value, at, xerr=error, **look) if horizontal else axes.errorbar(at, value, yerr=error, **look)
+    return (
+        axes.errorbar(value, at, xerr=error, **look)
+        if horizontal
+        else axes.errorbar(at, value, yerr=error, **look)
+    )
 
 
 def band(axes: Axes, at: ArrayLike, rows: Estimates, *, alpha: float = 0.18, **look) -> None:
@@ -51,14 +69,31 @@ def band(axes: Axes, at: ArrayLike, rows: Estimates, *, alpha: float = 0.18, **l
 
 
 def dodged(
-    axes: Axes, rows: pd.DataFrame, at: str, by: str, looks: Mapping, *, step: float = 0.2, aside: float = 0.0, horizontal: bool = False, **look
+    axes: Axes,
+    rows: pd.DataFrame,
+    at: str,
+    by: str,
+    looks: Mapping,
+    *,
+    step: float = 0.2,
+    aside: float = 0.0,
+    horizontal: bool = False,
+    **look,
 ) -> None:
-    """Intervals at the categories of column ``at``, in the table's order, and side by side the groups of column ``by``: a look a group."""
+    """Intervals at the categories of column ``at``, in the table's order, and side by side the
+    groups of column ``by``: a look a group.
+    """
     places = rows[at].map({name: place for place, name in enumerate(rows[at].unique())})
     for (group, its_look), shift in zip(looks.items(), offsets(len(looks), step), strict=True):
         chosen = rows[by] == group
         if chosen.any():
-            bars(axes, places[chosen] + shift + aside, rows[chosen], horizontal=horizontal, **{"label": group} | its_look | look)
+            bars(
+                axes,
+                places[chosen] + shift + aside,
+                rows[chosen],
+                horizontal=horizontal,
+                **{"label": group} | its_look | look,
+            )
 
 
 def offsets(n: int, step: float) -> np.ndarray:

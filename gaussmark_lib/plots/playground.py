@@ -16,7 +16,9 @@ GROUPS = {  # (kind of text, key) → colour and marker
 }
 
 
-def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05, caption: str = "") -> Figure:
+def psi_on_null(
+    scores: pd.DataFrame, predicted: float, level: float = 0.05, caption: str = ""
+) -> Figure:
     """ψ of each text and key below the density that ψ has without a watermark; a row a group.
 
     Args:
@@ -25,7 +27,11 @@ def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05, cap
     """
     figure = Figure(figsize=(6.0, 3.4), layout="constrained")
     axes = figure.subplots()
-    grid = np.linspace(min(-4.0, scores["psi"].min() - 0.5), max(5.0, predicted + 2, scores["psi"].max() + 0.5), 400)
+    grid = np.linspace(
+        min(-4.0, scores["psi"].min() - 0.5),
+        max(5.0, predicted + 2, scores["psi"].max() + 0.5),
+        400,
+    )
     tau = stats.threshold(level)
     axes.fill_between(grid, norm.pdf(grid), color="0.88")
     axes.fill_between(grid, norm.pdf(grid), where=grid >= tau, color="0.6")
@@ -33,7 +39,14 @@ def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05, cap
     axes.axvline(tau, **style.DASHED)
     axes.text(tau + 0.07, 0.39, f"detected at level {level} →", fontsize="small", va="top")
     axes.plot(predicted, 0, marker="v", color="black", markersize=9, clip_on=False, zorder=5)
-    axes.annotate("predicted, σ·‖G‖", (predicted, 0), xytext=(0, 9), textcoords="offset points", ha="center", fontsize="small")
+    axes.annotate(
+        "predicted, σ·‖G‖",
+        (predicted, 0),
+        xytext=(0, 9),
+        textcoords="offset points",
+        ha="center",
+        fontsize="small",
+    )
     rows = -0.055 * np.arange(1, len(GROUPS) + 1)
     for row, ((kind, key), (colour, marker)) in zip(rows, GROUPS.items(), strict=True):
         psi = scores.loc[(scores["kind"] == kind) & (scores["key"] == key), "psi"]
@@ -41,8 +54,16 @@ def psi_on_null(scores: pd.DataFrame, predicted: float, level: float = 0.05, cap
     axes.set_yticks(rows, [", ".join(group) for group in GROUPS], fontsize="small")
     axes.grid(axis="y", visible=False)
     n = scores.groupby(["kind", "key"]).size().iloc[0]
-    axes.set(xlabel="ψ, in standard deviations of a text without watermark", ylim=(rows[-1] - 0.044, 0.43), xlim=(grid[0], grid[-1]))
-    axes.set_title(f"ψ below its null density N(0, 1): n = {n} a row, {scores['n_tokens'].iloc[0]} tokens each", loc="left")
+    axes.set(
+        xlabel="ψ, in standard deviations of a text without watermark",
+        ylim=(rows[-1] - 0.044, 0.43),
+        xlim=(grid[0], grid[-1]),
+    )
+    axes.set_title(
+        f"ψ below its null density N(0, 1): n = {n} a row, {scores['n_tokens'].iloc[0]} tokens"
+        " each",
+        loc="left",
+    )
     return style.caption(figure, caption) if caption else figure
 
 
@@ -63,7 +84,12 @@ def psi_when_turned(scores: pd.DataFrame, level: float = 0.05, caption: str = ""
         rows = marked[marked["key"] == key]
         axes.plot(rows["wanted"], rows["psi"], marker, color=colour, alpha=0.8, label=key)
     n = marked.groupby(["wanted", "key"]).size().iloc[0]
-    axes.set(xlabel="wanted ψ = σ · median‖G‖", ylabel="measured ψ (standard deviations)", xlim=(0, top))
-    axes.set_title(f"Which key responds to σ? n = {n} texts a setting, {marked['n_tokens'].iloc[0]} tokens", loc="left")
+    axes.set(
+        xlabel="wanted ψ = σ · median‖G‖", ylabel="measured ψ (standard deviations)", xlim=(0, top)
+    )
+    axes.set_title(
+        f"Which key responds to σ? n = {n} texts a setting, {marked['n_tokens'].iloc[0]} tokens",
+        loc="left",
+    )
     axes.legend(fontsize="small")
     return style.caption(figure, caption) if caption else figure

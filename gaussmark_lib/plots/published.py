@@ -17,7 +17,8 @@ Panel = tuple[Estimate, pd.DataFrame]  # what was measured, and ``runs.published
 
 
 def figure(panels: Mapping[str, Panel], here: str, caption: str) -> Figure:
-    """A panel a quantity: the estimate of this run on top, the paper's models below; an arrow from zero where the paper gives only a bound.
+    """A panel a quantity: the estimate of this run on top, the paper's models below; an arrow from
+    zero where the paper gives only a bound.
 
     Args:
         panels: the quantity, with its unit, → (estimate, the paper's rows).
@@ -31,17 +32,30 @@ def figure(panels: Mapping[str, Panel], here: str, caption: str) -> Figure:
         ax.set(xlabel=textwrap.fill(quantity, 32))
     if len(panels) == 1:  # with several, their common title comes first
         drawn.tight_layout()
-    tables = ", ".join(dict.fromkeys(place for _, rows in panels.values() for place in rows["where"]))
-    source = f"Paper: {tables} of Block, Rakhlin and Sekhari (2025){_intervals([rows for _, rows in panels.values()])}."
-    return style.caption(drawn, f"{caption} {source}", "What was measured here, and what the paper reports")
+    tables = ", ".join(
+        dict.fromkeys(place for _, rows in panels.values() for place in rows["where"])
+    )
+    source = (
+        f"Paper: {tables} of Block, Rakhlin and Sekhari"
+        f" (2025){_intervals([rows for _, rows in panels.values()])}."
+    )
+    return style.caption(
+        drawn, f"{caption} {source}", "What was measured here, and what the paper reports"
+    )
 
 
 def _intervals(panels: Sequence[pd.DataFrame]) -> str:
     """What the caption says of the paper's intervals, if any is drawn."""
-    drawn = [rows for rows in panels if np.isfinite(rows[["low", "high"]].to_numpy(float)).all(axis=1).any()]
+    drawn = [
+        rows
+        for rows in panels
+        if np.isfinite(rows[["low", "high"]].to_numpy(float)).all(axis=1).any()
+    ]
     if not drawn:
         return ""
-    return "; 95% intervals from its standard errors" + " (of a difference: unpaired)" * any(rows["less"].notna().any() for rows in drawn)
+    return "; 95% intervals from its standard errors" + " (of a difference: unpaired)" * any(
+        rows["less"].notna().any() for rows in drawn
+    )
 
 
 def _panel(axes: Axes, measured: Estimate, rows: pd.DataFrame, here: str) -> None:
@@ -50,8 +64,17 @@ def _panel(axes: Axes, measured: Estimate, rows: pd.DataFrame, here: str) -> Non
     exact = rows["value"].notna()
     intervals.bars(axes, at[exact], rows[exact], horizontal=True, color=style.THEORY)
     for place, bound in zip(at[~exact], rows.loc[~exact, "most"], strict=True):
-        axes.annotate("", (0, place), (bound, place), arrowprops={"arrowstyle": "<-", "color": style.THEORY})
-        axes.annotate(f"at most {bound:g}", (bound, place), (4, 0), textcoords="offset points", va="center", fontsize="small")
+        axes.annotate(
+            "", (0, place), (bound, place), arrowprops={"arrowstyle": "<-", "color": style.THEORY}
+        )
+        axes.annotate(
+            f"at most {bound:g}",
+            (bound, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+        )
         axes.set_xlim(right=max(axes.get_xlim()[1], 1.5 * bound), left=min(0.0, axes.get_xlim()[0]))
     axes.axvline(0, **style.DOTTED) if axes.get_xlim()[0] < 0 else None
     style.categories(axes, [f"{here}, this run", *(f"{model}, paper" for model in rows["model"])])

@@ -1,4 +1,6 @@
-"""One look for every figure: colours that colour-blind readers can tell apart, quiet grid, sizes that fit a notebook's width."""
+"""One look for every figure: colours that colour-blind readers can tell apart, quiet grid, sizes
+that fit a notebook's width.
+"""
 
 import textwrap
 from collections.abc import Collection, Iterable
@@ -24,7 +26,14 @@ SCHEMES = {  # colour and marker of a scheme, the same in every figure
     "token keys": ("#5e3c99", "X"),
     "token keys, sum": ("#9e9ac8", "X"),
 }
-OTHERS = ("#1b4f72", "#12a3a3", "#857a00", "#9a9a9a", "#000000", "#6fb7e0")  # of what is no scheme, so that a scheme keeps its colour everywhere
+OTHERS = (
+    "#1b4f72",
+    "#12a3a3",
+    "#857a00",
+    "#9a9a9a",
+    "#000000",
+    "#6fb7e0",
+)  # of what is no scheme, so that a scheme keeps its colour everywhere
 THIN = {"color": THEORY, "linewidth": 1}  # lines to compare with
 DOTTED = THIN | {"linestyle": ":"}
 DASHED = THIN | {"linestyle": "--"}
@@ -35,11 +44,14 @@ def use() -> None:
     """Sets the style for the whole kernel; every notebook calls it once."""
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.9)
     mpl.rcParams.update({"figure.figsize": (7.0, 4.0), "figure.dpi": 100, "savefig.bbox": "tight"})
-    mpl.rcParams.update({"axes.titlesize": "medium", "axes.titlelocation": "left", "legend.fontsize": "small"})
+    mpl.rcParams.update(
+        {"axes.titlesize": "medium", "axes.titlelocation": "left", "legend.fontsize": "small"}
+    )
 
 
 def scheme(name: str) -> dict[str, str | tuple]:
-    """``color`` and ``marker`` of a scheme: those of the longest name in ``SCHEMES`` that its name begins with; grey for one that is not there.
+    """``color`` and ``marker`` of a scheme: those of the longest name in ``SCHEMES`` that its name
+    begins with; grey for one that is not there.
 
     >>> scheme("KGW-2 z-test") == scheme("KGW-2") != scheme("KGW-1"), scheme("a toy")["color"]
     (True, '0.45')
@@ -55,8 +67,14 @@ def schemes(names: Iterable[str]) -> dict[str, dict]:
 
 
 def caption(figure: Figure, text: str, title: str = "") -> Figure:
-    """Finishes a figure: its title, the legends that are missing, panels side by side, and n, seeds and settings below."""
-    if title and len(figure.axes) == 1 and not (figure.axes[0].get_title() or figure.axes[0].get_title("left")):
+    """Finishes a figure: its title, the legends that are missing, panels side by side, and n, seeds
+    and settings below.
+    """
+    if (
+        title
+        and len(figure.axes) == 1
+        and not (figure.axes[0].get_title() or figure.axes[0].get_title("left"))
+    ):
         figure.axes[0].set_title(title)
     elif title:
         figure.suptitle(title, x=0.07, ha="left", fontsize="medium")
@@ -68,8 +86,15 @@ def caption(figure: Figure, text: str, title: str = "") -> Figure:
 
 
 def _legends(panels: Collection[Axes]) -> None:
-    """A legend in each panel that has none, unless those of the other panels explain all its labels."""
-    explained = {text.get_text() for axes in panels if axes.get_legend() for text in axes.get_legend().get_texts()}
+    """A legend in each panel that has none, unless those of the other panels explain all its
+    labels.
+    """
+    explained = {
+        text.get_text()
+        for axes in panels
+        if axes.get_legend()
+        for text in axes.get_legend().get_texts()
+    }
     for axes in panels:
         _, labels = axes.get_legend_handles_labels()
         if not axes.get_legend() and not explained.issuperset(labels):
@@ -91,7 +116,9 @@ def log_ticks(axes: Axes, values: Iterable[float]) -> None:
 
 
 def few_log_ticks(axis: Axis) -> None:
-    """Ticks at the powers of ten, and at 2 and 5 times them on a logarithmic axis of two decades or less, whose own labels collide."""
+    """Ticks at the powers of ten, and at 2 and 5 times them on a logarithmic axis of two decades or
+    less, whose own labels collide.
+    """
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 200 * low else (1.0,)))
     axis.set_major_formatter("{x:g}")

@@ -1,4 +1,5 @@
-"""What the watermark costs: base against watermarked model, over the same items (paper, section on model quality and its appendix).
+"""What the watermark costs: base against watermarked model, over the same items (paper, section on
+model quality and its appendix).
 
 =================  =====================================================================================
 ``tasks``          three tasks made from held-out text, as definitions for lm-evaluation-harness

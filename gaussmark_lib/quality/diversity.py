@@ -1,4 +1,5 @@
-"""Does the watermark make text repeat itself, or end sooner? Per text, so that two models can be compared over the same prompts.
+"""Does the watermark make text repeat itself, or end sooner? Per text, so that two models can be
+compared over the same prompts.
 
 distinct-n  = different n-grams / n-grams                      (Li et al. 2016)
 seq-rep-n   = 1 − distinct-n                                   (Welleck et al. 2020)
@@ -14,7 +15,8 @@ from gaussmark_lib.tokens import Texts
 
 
 def distinct(response: Sequence[int], n: int) -> float:
-    """Share of a text's n-grams that differ from all before them, in (0, 1]; nan for a text shorter than n.
+    """Share of a text's n-grams that differ from all before them, in (0, 1]; nan for a text shorter
+    than n.
 
     >>> distinct([5, 6, 5, 6, 5], 2)
     0.5
@@ -36,12 +38,22 @@ def until_end(response: Sequence[int], ends: Collection[int]) -> list[int]:
 
 
 def table(responses: Texts, ends: Collection[int]) -> pd.DataFrame:
-    """One row a text: ``distinct_1``, ``distinct_2``, ``seq_rep_4`` over the whole response, ``length`` and ``ended`` at its first end token.
+    """One row a text: ``distinct_1``, ``distinct_2``, ``seq_rep_4`` over the whole response,
+    ``length`` and ``ended`` at its first end token.
 
-    Responses should have one length, sampled through their end tokens: distinct-n falls with length, and would otherwise measure that.
+    Responses should have one length, sampled through their end tokens: distinct-n falls with
+    length, and would otherwise measure that.
     """
     rows = []
     for response in tokens.listed(responses, "responses: expected lists of token ids"):
         length = len(until_end(response, ends))
-        rows.append([distinct(response, 1), distinct(response, 2), 1 - distinct(response, 4), length, length < len(response)])
+        rows.append(
+            [
+                distinct(response, 1),
+                distinct(response, 2),
+                1 - distinct(response, 4),
+                length,
+                length < len(response),
+            ]
+        )
     return pd.DataFrame(rows, columns=["distinct_1", "distinct_2", "seq_rep_4", "length", "ended"])

@@ -1,14 +1,17 @@
-"""A judge that needs no network: of two continuations it prefers the one that an n-gram model of human text finds likelier, per token.
+"""A judge that needs no network: of two continuations it prefers the one that an n-gram model of
+human text finds likelier, per token.
 
-The rule: higher mean log q(token | the two before it), q an interpolated trigram model with Witten and Bell's weights,
+The rule: higher mean log q(token | the two before it), q an interpolated trigram model with Witten
+and Bell's weights,
 
     q_n(w | h) = (c(h, w) + N(h) · q_{n−1}(w | h')) / (c(h) + N(h)),      q_0 = 1/V
 
-where c counts, N(h) is how many different tokens follow h, and h' is h without its first token. It is fitted on human text, without the language
-model's weights or any key.
+where c counts, N(h) is how many different tokens follow h, and h' is h without its first token. It
+is fitted on human text, without the language model's weights or any key.
 
-Its limits. It reads three tokens at a time: it sees broken words and broken grammar, never sense, truth or relevance. It prefers common and
-repeated phrases, so text at a lower temperature would beat human text. A win rate of ½ under it is evidence against gross damage, not for quality.
+Its limits. It reads three tokens at a time: it sees broken words and broken grammar, never sense,
+truth or relevance. It prefers common and repeated phrases, so text at a lower temperature would
+beat human text. A win rate of ½ under it is evidence against gross damage, not for quality.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,10 +38,17 @@ class Ngram:
         checks.whole(order, "order", JudgeError)
         checks.whole(start, "start", JudgeError, least=0)
         if vocabulary**order >= 2**63:
-            raise JudgeError(f"expected vocabulary^order below 2^63, got {vocabulary}^{order}; use a lower order")
-        texts = [tokens.whole_numbers(text, "text") for text in tokens.listed(texts, "texts: expected lists of token ids")]
+            raise JudgeError(
+                f"expected vocabulary^order below 2^63, got {vocabulary}^{order}; use a lower order"
+            )
+        texts = [
+            tokens.whole_numbers(text, "text")
+            for text in tokens.listed(texts, "texts: expected lists of token ids")
+        ]
         if not any(texts):
-            raise JudgeError("expected at least one token of text to fit an n-gram model on, got none")
+            raise JudgeError(
+                "expected at least one token of text to fit an n-gram model on, got none"
+            )
         self.vocabulary, self.start, self.order = vocabulary, start, order
         windows = np.concatenate([self._windows([], text) for text in texts])
         self._counts = [_Counts(self._codes(windows, n), vocabulary) for n in range(1, order + 1)]
@@ -53,11 +63,19 @@ class Ngram:
 
     def _windows(self, prompt: Ids, response: Ids) -> np.ndarray:
         """(tokens, order): each response token with what stands before it."""
-        prompt, response = tokens.whole_numbers(prompt, "prompt"), tokens.whole_numbers(response, "response")
+        prompt, response = (
+            tokens.whole_numbers(prompt, "prompt"),
+            tokens.whole_numbers(response, "response"),
+        )
         ids = np.array([self.start] * (self.order - 1) + prompt + response, dtype=np.int64)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.vocabulary:
-            raise JudgeError(f"expected token ids from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}; use one tokenizer throughout")
-        return ids[np.arange(len(prompt), len(prompt) + len(response))[:, None] + np.arange(self.order)]
+            raise JudgeError(
+                f"expected token ids from 0 to {self.vocabulary - 1}, got {ids.min()} to"
+                f" {ids.max()}; use one tokenizer throughout"
+            )
+        return ids[
+            np.arange(len(prompt), len(prompt) + len(response))[:, None] + np.arange(self.order)
+        ]
 
     def _codes(self, windows: np.ndarray, n: int) -> np.ndarray:
         """The last n tokens of each window as one number in base V."""
@@ -77,9 +95,14 @@ class _Counts:
     def interpolate(self, codes: np.ndarray, lower: np.ndarray) -> np.ndarray:
         """The formula's q_n of these codes, where ``lower`` is q_{n−1}."""
         seen = _look_up(self.grams, self.count, codes)
-        total, followers = (_look_up(self.histories, values, codes // self.vocabulary) for values in (self.total, self.followers))
+        total, followers = (
+            _look_up(self.histories, values, codes // self.vocabulary)
+            for values in (self.total, self.followers)
+        )
         known = total > 0
-        return np.where(known, (seen + followers * lower) / np.where(known, total + followers, 1), lower)
+        return np.where(
+            known, (seen + followers * lower) / np.where(known, total + followers, 1), lower
+        )
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -89,7 +112,9 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
 
 
 class LikelihoodJudge:
-    """The rule above as a judge; ``encode`` turns text into token ids. Asked in the other order, it gives the opposite answer."""
+    """The rule above as a judge; ``encode`` turns text into token ids. Asked in the other order, it
+    gives the opposite answer.
+    """
 
     name = "likelihood under an n-gram model of human text"
 
@@ -103,5 +128,8 @@ class LikelihoodJudge:
         prompt = self.encode(question.prompt)
         responses = [self.encode(text) for text in (question.first, question.second)]
         # an empty continuation has no likelihood per token, and loses to any other
-        first, second = (self.model.log_q(prompt, response).mean() if response else -np.inf for response in responses)
+        first, second = (
+            self.model.log_q(prompt, response).mean() if response else -np.inf
+            for response in responses
+        )
         return Answer(0.5 if first == second else float(first > second))

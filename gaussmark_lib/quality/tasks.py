@@ -1,4 +1,5 @@
-"""Three tasks for lm-evaluation-harness that need no download: made from held-out text, on which also small models can be compared.
+"""Three tasks for lm-evaluation-harness that need no download: made from held-out text, on which
+also small models can be compared.
 
 ==================  =============================================================  ==================================
 ``next_paragraph``  which of four openings continues this paragraph?               chance ¼; the three wrong ones come from other sources
@@ -23,19 +24,33 @@ CHANCE = {"next_paragraph": 0.25, "last_word": 0.0, "minimal_pairs": 0.5}
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])|\n\n")
 _LAST_WORD = re.compile(r" ([A-Za-z]{2,})[.!?]$")
-_PAIRS = [("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("this", "these"), ("that", "those")]
-_PARTNER = dict(_PAIRS) | {b: a for a, b in _PAIRS if a != "that"}  # "that" is far more often no demonstrative
+_PAIRS = [
+    ("is", "are"),
+    ("was", "were"),
+    ("has", "have"),
+    ("does", "do"),
+    ("this", "these"),
+    ("that", "those"),
+]
+_PARTNER = dict(_PAIRS) | {
+    b: a for a, b in _PAIRS if a != "that"
+}  # "that" is far more often no demonstrative
 
 
-def build(corpus: Dataset, n: int, *, seed: int = 0, least: int | None = None) -> dict[str, dict[str, Any]]:
+def build(
+    corpus: Dataset, n: int, *, seed: int = 0, least: int | None = None
+) -> dict[str, dict[str, Any]]:
     """The three task definitions by name, n items each, ready for ``harness.evaluate``.
 
     Args:
-        corpus: columns ``text`` (paragraphs, a blank line between) and ``source``, as ``texts.load`` gives it.
-        least: where given, a task of which the texts yield fewer than n items has all of these, and one of fewer than ``least`` is left out.
+        corpus: columns ``text`` (paragraphs, a blank line between) and ``source``, as
+            ``texts.load`` gives it.
+        least: where given, a task of which the texts yield fewer than n items has all of these, and
+            one of fewer than ``least`` is left out.
 
     Raises:
-        CorpusError: without ``least``, if the texts do not yield n items of each task (says how many they do).
+        CorpusError: without ``least``, if the texts do not yield n items of each task (says how
+            many they do).
     """
     checks.whole(n, "n", CorpusError)
     if least is not None:
@@ -43,48 +58,85 @@ def build(corpus: Dataset, n: int, *, seed: int = 0, least: int | None = None) -
     rows = corpus.select_columns(["text", "source"]).to_list()
     question, choice = {"doc_to_text": "context"}, {"doc_to_choice": "choices"}
     made = {
-        "next_paragraph": (next_paragraphs(rows, seed), "multiple_choice", "acc_mutual_info", question | choice | {"target_delimiter": "\n\n"}),
+        "next_paragraph": (
+            next_paragraphs(rows, seed),
+            "multiple_choice",
+            "acc_mutual_info",
+            question | choice | {"target_delimiter": "\n\n"},
+        ),
         "last_word": (last_words(rows), "loglikelihood", "acc", question),
-        "minimal_pairs": (minimal_pairs(rows, seed), "multiple_choice", "acc", choice | {"doc_to_text": "", "target_delimiter": ""}),
+        "minimal_pairs": (
+            minimal_pairs(rows, seed),
+            "multiple_choice",
+            "acc",
+            choice | {"doc_to_text": "", "target_delimiter": ""},
+        ),
     }
     enough = {name: one for name, one in made.items() if least is None or len(one[0]) >= least}
     return {
-        name: _task(name, items, n if least is None else min(n, len(items)), kind, metric, **columns)
+        name: _task(
+            name, items, n if least is None else min(n, len(items)), kind, metric, **columns
+        )
         for name, (items, kind, metric, columns) in enough.items()
     }
 
 
-def next_paragraphs(rows: Sequence[dict], seed: int = 0, *, context_chars: int = 140, option_chars: int = 60) -> list[dict]:
-    """``context`` (the end of a paragraph), ``choices`` (four openings of paragraphs), ``answer`` (index of the one that follows).
+def next_paragraphs(
+    rows: Sequence[dict], seed: int = 0, *, context_chars: int = 140, option_chars: int = 60
+) -> list[dict]:
+    """``context`` (the end of a paragraph), ``choices`` (four openings of paragraphs), ``answer``
+    (index of the one that follows).
 
-    In texts of a single source, such as a file, the wrong ones come from its other texts.
-    Scored by mutual information, log p(choice | context) − log p(choice): the likelihood alone mostly says which opening is the least surprising.
+    In texts of a single source, such as a file, the wrong ones come from its other texts. Scored by
+    mutual information, log p(choice | context) − log p(choice): the likelihood alone mostly says
+    which opening is the least surprising.
     """
     pairs, one_source = [], len({row["source"] for row in rows}) == 1
     for number, row in enumerate(rows):
         first, second, *_ = [*row["text"].split("\n\n"), ""]
         if len(second) >= 40:
-            pairs.append((number if one_source else row["source"], _end(first, context_chars), _opening(second, option_chars)))
+            pairs.append(
+                (
+                    number if one_source else row["source"],
+                    _end(first, context_chars),
+                    _opening(second, option_chars),
+                )
+            )
     rng, items = np.random.default_rng(seed), []
     for source, context, right in pairs:
-        wrong = list(dict.fromkeys(opening for other, _, opening in pairs if other != source and opening != right))
+        wrong = list(
+            dict.fromkeys(
+                opening for other, _, opening in pairs if other != source and opening != right
+            )
+        )
         if len(wrong) >= 3:
             choices = [wrong[i] for i in rng.choice(len(wrong), 3, replace=False)]
             answer = int(rng.integers(4))
-            items.append({"context": context, "choices": [*choices[:answer], right, *choices[answer:]], "answer": answer})
+            items.append(
+                {
+                    "context": context,
+                    "choices": [*choices[:answer], right, *choices[answer:]],
+                    "answer": answer,
+                }
+            )
     return items
 
 
 def last_words(rows: Sequence[dict], *, context_chars: int = 200) -> list[dict]:
     """``context`` (a passage without its last word), ``answer`` (a space and that word)."""
     matches = [(row["text"], match) for row in rows if (match := _LAST_WORD.search(row["text"]))]
-    return [{"context": _end(text[: match.start()], context_chars), "answer": f" {match[1]}"} for text, match in matches]
+    return [
+        {"context": _end(text[: match.start()], context_chars), "answer": f" {match[1]}"}
+        for text, match in matches
+    ]
 
 
 def minimal_pairs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
-    """``choices`` (a sentence, and the same with one word replaced by its singular or plural partner), ``answer`` 0: the harness knows no order.
+    """``choices`` (a sentence, and the same with one word replaced by its singular or plural
+    partner), ``answer`` 0: the harness knows no order.
 
-    One item a passage. The replacement is by rule, so that sometimes both sentences are right: the best possible accuracy is a little below 1.
+    One item a passage. The replacement is by rule, so that sometimes both sentences are right: the
+    best possible accuracy is a little below 1.
     """
     rng, items = np.random.default_rng(seed), []
     for row in rows:
@@ -93,7 +145,15 @@ def minimal_pairs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
             places = [i for i, word in enumerate(words) if word in _PARTNER]
             if 6 <= len(words) <= 25 and places:
                 i = int(rng.choice(places))
-                items.append({"choices": [sentence, " ".join([*words[:i], _PARTNER[words[i]], *words[i + 1 :]])], "answer": 0})
+                items.append(
+                    {
+                        "choices": [
+                            sentence,
+                            " ".join([*words[:i], _PARTNER[words[i]], *words[i + 1 :]]),
+                        ],
+                        "answer": 0,
+                    }
+                )
                 break
     return items
 
@@ -108,10 +168,17 @@ def _opening(text: str, n: int) -> str:
     return text if len(text) <= n else text[: n + 1].rpartition(" ")[0] or text[:n]
 
 
-def _task(name: str, items: list[dict], n: int, kind: str, metric: str, **texts: str) -> dict[str, Any]:
-    """The harness's definition of a task: its first n items; ``texts`` says which columns make a question."""
+def _task(
+    name: str, items: list[dict], n: int, kind: str, metric: str, **texts: str
+) -> dict[str, Any]:
+    """The harness's definition of a task: its first n items; ``texts`` says which columns make a
+    question.
+    """
     if len(items) < n:
-        raise CorpusError(f"{name}: expected {n} items, but these texts yield {len(items)}; give more texts, or ask for fewer items")
+        raise CorpusError(
+            f"{name}: expected {n} items, but these texts yield {len(items)}; give more texts, or"
+            " ask for fewer items"
+        )
     return {
         "task": name,
         "custom_dataset": lambda **_: {"test": Dataset.from_list(items[:n])},

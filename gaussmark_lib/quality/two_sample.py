@@ -1,13 +1,16 @@
-"""Can generated texts be told apart without the key? Two tests on embeddings of texts that two models wrote to the same prompts.
+"""Can generated texts be told apart without the key? Two tests on embeddings of texts that two
+models wrote to the same prompts.
 
-Both tests take pairs: x_i by one model and y_i by the other, to prompt i, drawn independently. If the models do not differ, swapping the two within
-a pair changes nothing, whatever the prompts were. Both p-values rest on that alone.
+Both tests take pairs: x_i by one model and y_i by the other, to prompt i, drawn independently. If
+the models do not differ, swapping the two within a pair changes nothing, whatever the prompts were.
+Both p-values rest on that alone.
 
     MMD² = E k(x, x') + E k(y, y') − 2 E k(x, y)  =  mean over i ≠ j of  H_ij,
     H_ij = k(x_i, x_j) + k(y_i, y_j) − k(x_i, y_j) − k(y_i, x_j)
 
-Swapping pair i flips the sign of row and column i of H, so each permutation is one quadratic form sᵀHs. The mean leaves out i = j, where the
-two texts share a prompt: it is unbiased, and can be below zero.
+Swapping pair i flips the sign of row and column i of H, so each permutation is one quadratic form
+sᵀHs. The mean leaves out i = j, where the two texts share a prompt: it is unbiased, and can be
+below zero.
 """
 
 import math
@@ -31,11 +34,15 @@ Embeddings = Float[np.ndarray, "n d"]
 
 
 @torch.no_grad()
-def embed(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 32) -> Embeddings:
-    """Each response, given its prompt, as the mean of the model's last hidden states over the response's tokens, float64.
+def embed(
+    model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 32
+) -> Embeddings:
+    """Each response, given its prompt, as the mean of the model's last hidden states over the
+    response's tokens, float64.
 
     Raises:
-        PerturbedModelError: for a model inside ``watermarked()``, because the tests must not know the key.
+        PerturbedModelError: for a model inside ``watermarked()``, because the tests must not know
+            the key.
         InvalidTextError: an empty response, or a text that does not fit the model.
     """
     perturb.refuse_perturbed(model)
@@ -45,8 +52,12 @@ def embed(model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_siz
     with models.evaluating(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
-            ids, mask = tokens.pad([[*pairs[i][0], *pairs[i][1]] for i in batch], "right", model.device)
-            states = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+            ids, mask = tokens.pad(
+                [[*pairs[i][0], *pairs[i][1]] for i in batch], "right", model.device
+            )
+            states = model.base_model(
+                input_ids=ids, attention_mask=mask, use_cache=False
+            ).last_hidden_state
             for i, row in zip(batch, states, strict=True):
                 prompt, response = pairs[i]
                 means[i] = row[len(prompt) :][: len(response)].double().mean(0).cpu().numpy()
@@ -58,14 +69,26 @@ def median_bandwidth(x: Embeddings, y: Embeddings) -> float:
     _check(x, y, fewest=1)
     distance = float(np.median(pdist(np.concatenate([x, y]))))
     if not np.isfinite(distance) or distance == 0:
-        raise StatisticsError(f"expected embeddings that differ and are finite, got a median distance of {distance}: are all texts the same?")
+        raise StatisticsError(
+            f"expected embeddings that differ and are finite, got a median distance of {distance}:"
+            " are all texts the same?"
+        )
     return distance
 
 
-def mmd(x: Embeddings, y: Embeddings, *, n_resamples: int = 999, bandwidth: float | None = None, seed: int = 0) -> Paired:
-    """Unbiased MMD² (which has no interval) with a Gaussian kernel exp(−d²/(2h²)). p = (1 + swaps with as large a value) / (1 + n_resamples).
+def mmd(
+    x: Embeddings,
+    y: Embeddings,
+    *,
+    n_resamples: int = 999,
+    bandwidth: float | None = None,
+    seed: int = 0,
+) -> Paired:
+    """Unbiased MMD² (which has no interval) with a Gaussian kernel exp(−d²/(2h²)). p = (1 + swaps
+    with as large a value) / (1 + n_resamples).
 
-    ``bandwidth`` is h, by default the median distance. It does not depend on which model wrote a text, so the p-value stays exact.
+    ``bandwidth`` is h, by default the median distance. It does not depend on which model wrote a
+    text, so the p-value stays exact.
     """
     _check(x, y)
     checks.whole(n_resamples, "n_resamples", StatisticsError)
@@ -79,7 +102,11 @@ def mmd(x: Embeddings, y: Embeddings, *, n_resamples: int = 999, bandwidth: floa
     signs = np.random.default_rng(seed).integers(2, size=(n_resamples, n)) * 2.0 - 1
     swapped = ((signs @ contrast) * signs).sum(1) / (n * (n - 1))
     as_large = int((swapped >= observed - 1e-12).sum())
-    return Paired(Estimate(float(observed), math.nan, math.nan, n), (1 + as_large) / (1 + n_resamples), int((x == y).all(axis=1).sum()))
+    return Paired(
+        Estimate(float(observed), math.nan, math.nan, n),
+        (1 + as_large) / (1 + n_resamples),
+        int((x == y).all(axis=1).sum()),
+    )
 
 
 def _kernel(a: Embeddings, b: Embeddings, h: float) -> np.ndarray:
@@ -87,14 +114,17 @@ def _kernel(a: Embeddings, b: Embeddings, h: float) -> np.ndarray:
 
 
 def classifier(x: Embeddings, y: Embeddings, *, seed: int = 0) -> Paired:
-    """Two texts to one prompt: how often does a trained classifier know which of them the other model wrote? Chance is ½.
+    """Two texts to one prompt: how often does a trained classifier know which of them the other
+    model wrote? Chance is ½.
 
-    Half of the prompts train a logistic regression (its penalty by cross-validation within that half), the other half judge it. Under the null
-    each held-out pair is a fair coin, so the binomial test and interval are exact for this classifier, and say nothing about a better one.
+    Half of the prompts train a logistic regression (its penalty by cross-validation within that
+    half), the other half judge it. Under the null each held-out pair is a fair coin, so the
+    binomial test and interval are exact for this classifier, and say nothing about a better one.
 
     Returns:
-        Accuracy − ½ over the held-out pairs of different texts; the p-value is one-sided: better than chance. Where all held-out pairs are equal,
-        the change is 0, and n and n_equal count them.
+        Accuracy − ½ over the held-out pairs of different texts; the p-value is one-sided: better
+        than chance. Where all held-out pairs are equal, the change is 0, and n and n_equal count
+        them.
     """
     _check(x, y)
     checks.whole(seed, "seed", StatisticsError, least=0)
@@ -106,24 +136,43 @@ def classifier(x: Embeddings, y: Embeddings, *, seed: int = 0) -> Paired:
     if len(right) == 0:
         return Paired(Estimate(0.0, 0.0, 0.0, len(margin)), 1.0, len(margin))
     accuracy = rate(right)
-    above_chance = Estimate(accuracy.value - 0.5, accuracy.low - 0.5, accuracy.high - 0.5, accuracy.n)
-    return Paired(above_chance, float(binomtest(int(right.sum()), len(right), 0.5, alternative="greater").pvalue), 0)
+    above_chance = Estimate(
+        accuracy.value - 0.5, accuracy.low - 0.5, accuracy.high - 0.5, accuracy.n
+    )
+    return Paired(
+        above_chance,
+        float(binomtest(int(right.sum()), len(right), 0.5, alternative="greater").pvalue),
+        0,
+    )
 
 
 def _fit(x: Embeddings, y: Embeddings):
-    """Folds keep pairs whole: x_i and y_i share a prompt, and a classifier that was trained on one of them is misled about the other."""
+    """Folds keep pairs whole: x_i and y_i share a prompt, and a classifier that was trained on one
+    of them is misled about the other.
+    """
     n, n_folds = len(x), 5
     fold = np.tile(np.arange(n) * n_folds // n, 2)
     splits = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(n_folds)]
     regression = LogisticRegressionCV(
-        Cs=np.logspace(-4, 0, 5), cv=splits, max_iter=2_000, scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False
+        Cs=np.logspace(-4, 0, 5),
+        cv=splits,
+        max_iter=2_000,
+        scoring="neg_log_loss",
+        l1_ratios=(0.0,),
+        use_legacy_attributes=False,
     )
-    return make_pipeline(StandardScaler(), regression).fit(np.concatenate([x, y]), np.repeat([0, 1], n))
+    return make_pipeline(StandardScaler(), regression).fit(
+        np.concatenate([x, y]), np.repeat([0, 1], n)
+    )
 
 
 def _check(x: Embeddings, y: Embeddings, fewest: int = 10) -> None:
-    shapes = [checks.numbers(values, name, finite=True, empty=True).shape for name, values in (("x", x), ("y", y))]
+    shapes = [
+        checks.numbers(values, name, finite=True, empty=True).shape
+        for name, values in (("x", x), ("y", y))
+    ]
     if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] < fewest:
         raise StatisticsError(
-            f"expected two arrays of the same shape, one row a prompt and at least {fewest} of them, got {shapes[0]} and {shapes[1]}"
+            f"expected two arrays of the same shape, one row a prompt and at least {fewest} of"
+            f" them, got {shapes[0]} and {shapes[1]}"
         )

@@ -1,7 +1,9 @@
-"""What a comparison may say, in a sentence: worse by how much, indistinguishable, or nothing because n is too small.
+"""What a comparison may say, in a sentence: worse by how much, indistinguishable, or nothing
+because n is too small.
 
-A difference that is not significant is called indistinguishable only if its whole interval lies within a margin that was stated beforehand.
-Otherwise the sentence says that n is too small, and about how many items are enough if the change stays as it is.
+A difference that is not significant is called indistinguishable only if its whole interval lies
+within a margin that was stated beforehand. Otherwise the sentence says that n is too small, and
+about how many items are enough if the change stays as it is.
 """
 
 import math
@@ -17,8 +19,10 @@ class Metric:
     """What a number means.
 
     Args:
-        worse: ``"higher"``, ``"lower"``, or ``"either"`` where a difference is neither good nor bad.
-        margin: the largest difference that does not matter; None where the value has no natural scale.
+        worse: ``"higher"``, ``"lower"``, or ``"either"`` where a difference is neither good nor
+            bad.
+        margin: the largest difference that does not matter; None where the value has no natural
+            scale.
     """
 
     name: str
@@ -37,16 +41,17 @@ FEWEST = 30  # items, for a claim of indistinguishability without a margin
 
 
 def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
-    """The verdict on the change from the base model to another; a p-value of nan stands for no test.
+    """The verdict on the change from the base model to another; a p-value of nan stands for no
+    test.
 
     >>> from gaussmark_lib.stats import Estimate
     >>> accuracy = Metric("accuracy", "", "lower", 0.05)
     >>> sentence(accuracy, Paired(Estimate(-0.12, -0.15, -0.09, 300), 1e-6, 0))
-    'worse by 0.12 (95% interval −0.15 to −0.09, n = 300, p = 1e-06)'
-    >>> sentence(accuracy, Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))
-    'n = 20 is too small for a claim: the interval −0.2 to +0.2 reaches beyond ±0.05; about 320 would do'
-    >>> sentence(accuracy, Paired(Estimate(-0.06, -0.13, 0.01, 20), 0.1, 0))
-    'n = 20 is too small for a claim: the interval −0.13 to +0.01 reaches beyond ±0.05, and the change itself, −0.06, lies beyond it'
+    'worse by 0.12 (95% interval −0.15 to −0.09, n = 300, p = 1e-06)' >>> sentence(accuracy,
+    Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0)) 'n = 20 is too small for a claim: the interval
+    −0.2 to +0.2 reaches beyond ±0.05; about 320 would do' >>> sentence(accuracy,
+    Paired(Estimate(-0.06, -0.13, 0.01, 20), 0.1, 0)) 'n = 20 is too small for a claim: the interval
+    −0.13 to +0.01 reaches beyond ±0.05, and the change itself, −0.06, lies beyond it'
     """
     checks.share(level, "level")
     (value, low, high, n), p_value = astuple(test.change), test.p_value
@@ -60,22 +65,44 @@ def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
         p = f"n = {n}, p = {p_value:.1g}"
         if math.isnan(low):
             return f"told apart ({p})"
-        return f"{_direction(metric, value)} by {abs(value):.3g}{unit} (95% interval {interval}, {p})"
+        return (
+            f"{_direction(metric, value)} by {abs(value):.3g}{unit} (95% interval {interval}, {p})"
+        )
     if metric.margin is None:
-        return f"not told apart at n = {n} (p = {p_value:.2g})" if n >= FEWEST else f"n = {n} is too small for a claim: expected at least {FEWEST}"
+        return (
+            f"not told apart at n = {n} (p = {p_value:.2g})"
+            if n >= FEWEST
+            else f"n = {n} is too small for a claim: expected at least {FEWEST}"
+        )
     if -metric.margin <= low and high <= metric.margin:
-        return f"indistinguishable at this n = {n}: the interval {interval}{unit} lies within ±{metric.margin:g}"
+        return (
+            f"indistinguishable at this n = {n}: the interval {interval}{unit} lies within"
+            f" ±{metric.margin:g}"
+        )
     if math.isnan(low):
-        return f"n = {n} is too small for a claim: all items changed alike, which leaves no interval"
-    left = metric.margin - abs(value)  # the half-width at which the interval lies within the margin, if the change stays where it is
+        return (
+            f"n = {n} is too small for a claim: all items changed alike, which leaves no interval"
+        )
+    left = (
+        metric.margin - abs(value)
+        # the half-width at which the interval lies within the margin, if the change stays where it
+        # is
+    )
     more = f", and the change itself, {value:+.2g}, lies beyond it".replace("-", "−")
     if left > 0:
-        more = f"; about {max(n + 1, math.ceil(round(n * ((high - low) / 2 / left) ** 2, 6))):,} would do"
-    return f"n = {n} is too small for a claim: the interval {interval}{unit} reaches beyond ±{metric.margin:g}{more}"
+        more = (
+            f"; about {max(n + 1, math.ceil(round(n * ((high - low) / 2 / left) ** 2, 6))):,}"
+            " would do"
+        )
+    return (
+        f"n = {n} is too small for a claim: the interval {interval}{unit} reaches beyond"
+        f" ±{metric.margin:g}{more}"
+    )
 
 
 def outcome(metric: Metric, test: Paired, level: float = 0.05) -> str:
-    """The verdict in one word: ``DIFFERENT``, ``INDISTINGUISHABLE`` (equal within the margin, as far as the interval tells), or ``OPEN``.
+    """The verdict in one word: ``DIFFERENT``, ``INDISTINGUISHABLE`` (equal within the margin, as
+    far as the interval tells), or ``OPEN``.
 
     >>> from gaussmark_lib.stats import Estimate
     >>> outcome(Metric("accuracy", "", "lower", 0.05), Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))
@@ -89,7 +116,9 @@ def outcome(metric: Metric, test: Paired, level: float = 0.05) -> str:
         return INDISTINGUISHABLE
     if test.p_value < level:
         return DIFFERENT
-    within = metric.margin is not None and -metric.margin <= change.low and change.high <= metric.margin
+    within = (
+        metric.margin is not None and -metric.margin <= change.low and change.high <= metric.margin
+    )
     return INDISTINGUISHABLE if within else OPEN
 
 

@@ -1,9 +1,11 @@
-"""How often a judge prefers the watermarked model's answer, after AlpacaEval: two answers to one prompt, which is better?
+"""How often a judge prefers the watermarked model's answer, after AlpacaEval: two answers to one
+prompt, which is better?
 
-    score_i  =  ½ · [preference(a_i first, b_i second) + 1 − preference(b_i first, a_i second)]      a tie counts ½
-    win rate =  mean of score_i
+    score_i  =  ½ · [preference(a_i first, b_i second) + 1 − preference(b_i first, a_i second)]
+    a tie counts ½ win rate =  mean of score_i
 
-Judges favour a place (first or second), whatever its text. Asked in both orders, that bias cancels in each item, exactly.
+Judges favour a place (first or second), whatever its text. Asked in both orders, that bias cancels
+in each item, exactly.
 """
 
 from collections.abc import Sequence
@@ -29,7 +31,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """``preference`` for the first answer: 1, 0, ½ for a tie; nan if there is none, for the reason in ``error``."""
+    """``preference`` for the first answer: 1, 0, ½ for a tie; nan if there is none, for the reason
+    in ``error``.
+    """
 
     preference: float
     error: str | None = None
@@ -41,23 +45,38 @@ class Answer:
 
 @runtime_checkable
 class Judge(Protocol):
-    """Anything with a public ``name`` that answers questions, one answer a question, in order. It does not raise for a question that fails."""
+    """Anything with a public ``name`` that answers questions, one answer a question, in order. It
+    does not raise for a question that fails.
+    """
 
     name: str
 
     def ask(self, questions: Sequence[Question], *, progress: bool = False) -> list[Answer]: ...
 
 
-def compare(judge: Judge, prompts: Sequence[str], candidates: Sequence[str], references: Sequence[str], *, progress: bool = False) -> pd.DataFrame:
+def compare(
+    judge: Judge,
+    prompts: Sequence[str],
+    candidates: Sequence[str],
+    references: Sequence[str],
+    *,
+    progress: bool = False,
+) -> pd.DataFrame:
     """Asks about each prompt in both orders. Identical answers are a tie, without a question.
 
     Returns:
-        One row a prompt: ``item``, ``score`` of the candidate (0 to 1; nan if an order failed), ``candidate_first`` and ``reference_first`` (the
-        judge's preference for the first text), ``error``, and sums over both orders: ``asked, cached, tokens_in, tokens_out, retries``.
+        One row a prompt: ``item``, ``score`` of the candidate (0 to 1; nan if an order failed),
+        ``candidate_first`` and ``reference_first`` (the judge's preference for the first text),
+        ``error``, and sums over both orders: ``asked, cached, tokens_in, tokens_out, retries``.
     """
-    prompts, candidates, references = (tokens.listed(each, "expected lists of texts") for each in (prompts, candidates, references))
+    prompts, candidates, references = (
+        tokens.listed(each, "expected lists of texts") for each in (prompts, candidates, references)
+    )
     if not len(prompts) == len(candidates) == len(references) > 0:
-        raise JudgeError(f"expected one candidate and one reference a prompt, got {len(prompts)}, {len(candidates)} and {len(references)}")
+        raise JudgeError(
+            f"expected one candidate and one reference a prompt, got {len(prompts)},"
+            f" {len(candidates)} and {len(references)}"
+        )
     differ = [i for i in range(len(prompts)) if candidates[i] != references[i]]
     questions = [Question(prompts[i], candidates[i], references[i]) for i in differ]
     questions += [Question(prompts[i], references[i], candidates[i]) for i in differ]
@@ -68,17 +87,26 @@ def compare(judge: Judge, prompts: Sequence[str], candidates: Sequence[str], ref
 
 def _row(item: int, answers: Sequence[Answer]) -> dict:
     ours_first, theirs_first = (answer.preference for answer in answers) if answers else (0.5, 0.5)
-    preferences = {"score": (ours_first + 1 - theirs_first) / 2, "candidate_first": ours_first, "reference_first": theirs_first}
+    preferences = {
+        "score": (ours_first + 1 - theirs_first) / 2,
+        "candidate_first": ours_first,
+        "reference_first": theirs_first,
+    }
     error = "; ".join(dict.fromkeys(answer.error for answer in answers if answer.error)) or None
-    counts = {name: sum(getattr(answer, name) for answer in answers) for name in ("cached", "tokens_in", "tokens_out", "retries")}
+    counts = {
+        name: sum(getattr(answer, name) for answer in answers)
+        for name in ("cached", "tokens_in", "tokens_out", "retries")
+    }
     return {"item": item, **preferences, "error": error, "asked": len(answers), **counts}
 
 
 def summary(table: pd.DataFrame, confidence: float = 0.95) -> Paired:
-    """Win rate − ½ of :func:`compare`'s table, with the paired bootstrap's interval over the prompts answered in both orders.
+    """Win rate − ½ of :func:`compare`'s table, with the paired bootstrap's interval over the
+    prompts answered in both orders.
 
-    Where one side wins every one of them, resampling says nothing, and the interval is the exact binomial one.
-    ``n_equal`` counts identical answers. With fewer than two answered prompts, all numbers except n are nan.
+    Where one side wins every one of them, resampling says nothing, and the interval is the exact
+    binomial one. ``n_equal`` counts identical answers. With fewer than two answered prompts, all
+    numbers except n are nan.
     """
     answered = table.dropna(subset=["score"])
     n, n_equal = len(answered), int((answered["asked"] == 0).sum())
@@ -92,5 +120,10 @@ def summary(table: pd.DataFrame, confidence: float = 0.95) -> Paired:
 
 
 def position_bias(table: pd.DataFrame) -> float:
-    """How much more often than ½ the judge prefers the first text, over the prompts answered in both orders."""
-    return float(table.dropna(subset=["score"])[["candidate_first", "reference_first"]].to_numpy().mean() - 0.5)
+    """How much more often than ½ the judge prefers the first text, over the prompts answered in
+    both orders.
+    """
+    return float(
+        table.dropna(subset=["score"])[["candidate_first", "reference_first"]].to_numpy().mean()
+        - 0.5
+    )

@@ -1,4 +1,5 @@
-"""Runs of notebooks: ask a question, keep the answer. Inside a notebook, the same module takes what is to be kept.
+"""Runs of notebooks: ask a question, keep the answer. Inside a notebook, the same module takes what
+is to be kept.
 
     answer = runs.run("00_first_watermark", {"sigma": 0.1})
     answer.results, answer.dir
@@ -26,4 +27,16 @@ from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.runs.inside import headline, record, save_figure, save_table
 from gaussmark_lib.runs.published import comparable, published
 
-__all__ = ["Run", "RunFailedError", "comparable", "find", "headline", "published", "record", "reference", "run", "save_figure", "save_table"]
+__all__ = [
+    "Run",
+    "RunFailedError",
+    "comparable",
+    "find",
+    "headline",
+    "published",
+    "record",
+    "reference",
+    "run",
+    "save_figure",
+    "save_table",
+]

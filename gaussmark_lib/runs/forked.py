@@ -1,7 +1,9 @@
-"""Kernels that begin with torch, transformers and their like imported: a server imports them once, and forks a process for each kernel.
+"""Kernels that begin with torch, transformers and their like imported: a server imports them once,
+and forks a process for each kernel.
 
-Importing takes a notebook seven seconds of its minute; a tour or a sweep starts many. The server imports packages of others only, so a kernel never
-runs an older state of this library. It ends with the process that asked for it, and so do its kernels. Used on Linux; elsewhere a process is not safe
+Importing takes a notebook seven seconds of its minute; a tour or a sweep starts many. The server
+imports packages of others only, so a kernel never runs an older state of this library. It ends with
+the process that asked for it, and so do its kernels. Used on Linux; elsewhere a process is not safe
 to fork after such imports, and a kernel begins from nothing.
 """
 
@@ -39,23 +41,42 @@ PRELOADED = [
     "transformers.models.llama.modeling_llama",
     "transformers.tokenization_utils_tokenizers",
 ]
-READ_AT_IMPORT = ("ATEN_", "CUDA_", "HF_", "LD_", "MKL_", "MPL", "OMP_", "OPENBLAS_", "PATH", "PYTHON", "TORCH", "TRANSFORMERS_")
+READ_AT_IMPORT = (
+    "ATEN_",
+    "CUDA_",
+    "HF_",
+    "LD_",
+    "MKL_",
+    "MPL",
+    "OMP_",
+    "OPENBLAS_",
+    "PATH",
+    "PYTHON",
+    "TORCH",
+    "TRANSFORMERS_",
+)
 _lock = threading.Lock()
 
 
 def metadata(source: str) -> dict[str, Any]:
-    """What a kernel's specification says so that jupyter_client starts it by :class:`Forked`; nothing where that is not safe, or not worth it.
+    """What a kernel's specification says so that jupyter_client starts it by :class:`Forked`;
+    nothing where that is not safe, or not worth it.
 
-    A notebook is taken to import torch where its ``source`` names it or the library's ``models``: a guess, on which only time depends.
+    A notebook is taken to import torch where its ``source`` names it or the library's ``models``: a
+    guess, on which only time depends.
     """
     if sys.platform != "linux" or not re.search(r"\b(torch|models)\b", source):
         return {}
-    KernelProvisionerFactory.instance().provisioners[NAME] = EntryPoint(NAME, f"{__name__}:{Forked.__name__}", KernelProvisionerFactory.GROUP_NAME)
+    KernelProvisionerFactory.instance().provisioners[NAME] = EntryPoint(
+        NAME, f"{__name__}:{Forked.__name__}", KernelProvisionerFactory.GROUP_NAME
+    )
     return {"kernel_provisioner": {"provisioner_name": NAME}}
 
 
 class Forked(LocalProvisioner):
-    """Starts a kernel by asking the server; all else is as for a kernel that is a child of this process."""
+    """Starts a kernel by asking the server; all else is as for a kernel that is a child of this
+    process.
+    """
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> dict[str, Any]:
         self.process = Process(Server.of_now().fork(cmd, str(options["cwd"]), options["env"]))
@@ -64,7 +85,9 @@ class Forked(LocalProvisioner):
 
 
 class Process:
-    """What a provisioner asks of a ``subprocess.Popen``, for a process that is not our child: its exit status is not known to us."""
+    """What a provisioner asks of a ``subprocess.Popen``, for a process that is not our child: its
+    exit status is not known to us.
+    """
 
     stdin = stdout = stderr = None
 
@@ -95,20 +118,40 @@ class Process:
 
 
 class Server:
-    """The client's side of the server: a process to which each line says what kernel to fork, and which answers with its number."""
+    """The client's side of the server: a process to which each line says what kernel to fork, and
+    which answers with its number.
+    """
 
     current: "Server | None" = None
 
     def __init__(self):
-        command = [sys.executable, "-P", __file__]  # by its file, so that nothing of this library is imported; -P: its folder hides no module
+        command = [
+            sys.executable,
+            "-P",
+            __file__,
+            # by its file, so that nothing of this library is imported; -P: its folder hides no
+            # module
+        ]
         self.environment = _read_at_import()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
     @classmethod
     def of_now(cls) -> "Server":
-        """The running server; a new one where there is none, or where the environment says what packages read when they are imported."""
+        """The running server; a new one where there is none, or where the environment says what
+        packages read when they are imported.
+        """
         with _lock:
-            if cls.current is None or cls.current.process.poll() is not None or cls.current.environment != _read_at_import():
+            if (
+                cls.current is None
+                or cls.current.process.poll() is not None
+                or cls.current.environment != _read_at_import()
+            ):
                 if cls.current:
                     cls.current.end()
                 cls.current = cls()
@@ -120,10 +163,13 @@ class Server:
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         if not answer:
-            from gaussmark_lib.errors import GaussMarkError  # here, because the server itself imports nothing of this library
+            from gaussmark_lib.errors import (
+                GaussMarkError,
+            )  # here, because the server itself imports nothing of this library
 
             raise GaussMarkError(
-                "expected a kernel, but the process that starts them ended while it imported its packages; its last words stand above"
+                "expected a kernel, but the process that starts them ended while it imported its"
+                " packages; its last words stand above"
             )
         return int(answer)
 
@@ -138,9 +184,15 @@ def _read_at_import() -> dict[str, str]:
 
 
 def serve() -> None:
-    """The server: imports, then forks a kernel for each line of stdin, until the process that writes them is gone."""
-    os.environ["JPY_PARENT_PID"] = str(os.getpid())  # read when ipykernel is imported: a kernel ends with this process
-    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # read when matplotlib is imported
+    """The server: imports, then forks a kernel for each line of stdin, until the process that
+    writes them is gone.
+    """
+    os.environ["JPY_PARENT_PID"] = str(
+        os.getpid()
+    )  # read when ipykernel is imported: a kernel ends with this process
+    os.environ.setdefault(
+        "MPLBACKEND", "module://matplotlib_inline.backend_inline"
+    )  # read when matplotlib is imported
     for module in PRELOADED:
         importlib.import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no kernel stays as a zombie

@@ -1,11 +1,15 @@
-"""What computes a notebook's answer, as short hashes: the code that it uses, and the model and text files that it reads.
+"""What computes a notebook's answer, as short hashes: the code that it uses, and the model and text
+files that it reads.
 
-    of_sources(cells)  = SHA-256 over the files of all library modules that the cells import, directly or not, without ``OUTSIDE``,
+    of_sources(cells)  = SHA-256 over the files of all library modules that the cells import,
+    directly or not, without ``OUTSIDE``,
                          and over the files of the embedded model
-    of_inputs(values)  = SHA-256 of each local file and folder that a parameter names: a model, texts, a checkpoint
+    of_inputs(values)  = SHA-256 of each local file and folder that a parameter names: a model,
+    texts, a checkpoint
 
-A changed formula therefore discards the records of the notebooks that use it, and of no others; a changed figure discards none.
-Each file is read once a process for each of its states (size, times of change, place on the disk), because a model may have many gigabytes.
+A changed formula therefore discards the records of the notebooks that use it, and of no others; a
+changed figure discards none. Each file is read once a process for each of its states (size, times
+of change, place on the disk), because a model may have many gigabytes.
 """
 
 import ast
@@ -22,14 +26,22 @@ from gaussmark_lib.errors import ParameterError
 
 PACKAGE = paths.ROOT / "gaussmark_lib"
 MODEL = paths.DATA / "doclm"
-OUTSIDE = ("plots", "widgets", "cli", "runs", "sweeps")  # they show, call or keep an answer, and compute nothing of it
+OUTSIDE = (
+    "plots",
+    "widgets",
+    "cli",
+    "runs",
+    "sweeps",
+)  # they show, call or keep an answer, and compute nothing of it
 JUDGE = "GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL"  # of quality.judge; its key is a secret
 WRITTEN = "save_"  # begins the names of parameters that say where a notebook writes
 MOST_FILES = 10_000  # in a folder that a parameter names
 
 
 def of_sources(sources: Iterable[str]) -> str:
-    """The version of the code that these pieces of Python import from the library, and of the embedded model; 12 hexadecimal digits."""
+    """The version of the code that these pieces of Python import from the library, and of the
+    embedded model; 12 hexadecimal digits.
+    """
     return _of_modules(set().union(*(_imported(source) for source in sources)))
 
 
@@ -39,30 +51,47 @@ def of_module(name: str) -> str:
 
 
 def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Parameter name → hash of the files and folders that its value, or a value in its list, names relative to ``folder``.
+    """Parameter name → hash of the files and folders that its value, or a value in its list, names
+    relative to ``folder``.
 
-    Others are left out, and so are parameters called ``save_…``: what a run writes is not what it reads.
+    Others are left out, and so are parameters called ``save_…``: what a run writes is not what it
+    reads.
     """
-    named = {name: _named(value, folder) for name, value in values.items() if not name.startswith(WRITTEN)}
+    named = {
+        name: _named(value, folder)
+        for name, value in values.items()
+        if not name.startswith(WRITTEN)
+    }
     try:
         return {name: " ".join(map(_of_path, found)) for name, found in named.items() if found}
     except OSError as error:
         raise ParameterError(
-            f"{error.filename}: expected a file that can be read, because its content is part of the run's id: {error.strerror}"
+            f"{error.filename}: expected a file that can be read, because its content is part of"
+            f" the run's id: {error.strerror}"
         ) from None
 
 
 def elsewhere(sources: Iterable[str], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What else an answer comes from, where it does: modules that lie beside the notebook, and the judge that the environment names."""
+    """What else an answer comes from, where it does: modules that lie beside the notebook, and the
+    judge that the environment names.
+    """
     beside, waiting = {}, set().union(*map(_top, sources))
     while waiting:
         name = waiting.pop()
-        files = sorted((folder / name).rglob("*.py")) if (folder / name).is_dir() else [folder / f"{name}.py"]
+        files = (
+            sorted((folder / name).rglob("*.py"))
+            if (folder / name).is_dir()
+            else [folder / f"{name}.py"]
+        )
         for file in (file for file in files if file.is_file() and str(file) not in beside):
             beside[str(file)] = _digest(*_state(file))
             waiting |= _top(file.read_text(encoding="utf-8", errors="replace"))
     found = {"beside": sorted(beside.values())} if beside else {}
-    return found | ({"judge": [os.environ.get(name) for name in JUDGE]} if values.get("judge") == "endpoint" else {})
+    return found | (
+        {"judge": [os.environ.get(name) for name in JUDGE]}
+        if values.get("judge") == "endpoint"
+        else {}
+    )
 
 
 def _top(source: str) -> set[str]:
@@ -71,8 +100,14 @@ def _top(source: str) -> set[str]:
 
 
 def _named(value: Any, folder: Path) -> list[Path]:
-    """The files and folders that a value names. A dot, a slash or a tilde alone is a text: nobody means all that lies there."""
-    texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str) and "\0" not in item]
+    """The files and folders that a value names. A dot, a slash or a tilde alone is a text: nobody
+    means all that lies there.
+    """
+    texts = [
+        item
+        for item in (value if isinstance(value, list) else [value])
+        if isinstance(item, str) and "\0" not in item
+    ]
     found = [folder / os.path.expanduser(text) for text in texts if text.strip("./~")]
     return [path for path in found if os.path.isfile(path) or os.path.isdir(path)]
 
@@ -81,7 +116,10 @@ def _of_path(path: Path) -> str:
     if path.is_file():
         return _digest(*_state(path))
     if len(list(islice(path.rglob("*"), MOST_FILES + 1))) > MOST_FILES:
-        raise ParameterError(f"{path}: expected a folder of at most {MOST_FILES:,} files, because they are part of the run's id; name a smaller one")
+        raise ParameterError(
+            f"{path}: expected a folder of at most {MOST_FILES:,} files, because they are part of"
+            " the run's id; name a smaller one"
+        )
     return _of_folder(path)
 
 
@@ -93,10 +131,18 @@ def _of_modules(names: set[str]) -> str:
 
 
 def _of_folder(folder: Path) -> str:
-    """Of all files in a model's folder, without model cards and hidden files (a download leaves its own there)."""
-    files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md"}
+    """Of all files in a model's folder, without model cards and hidden files (a download leaves its
+    own there).
+    """
+    files = {
+        path.relative_to(folder): path
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".md"
+    }
     shown = sorted(name for name in files if not any(part.startswith(".") for part in name.parts))
-    return hashlib.sha256("".join(f"{name.as_posix()}\0{_digest(*_state(files[name]))}\0" for name in shown).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{name.as_posix()}\0{_digest(*_state(files[name]))}\0" for name in shown).encode()
+    ).hexdigest()
 
 
 def _closure(names: set[str]) -> set[str]:
@@ -109,7 +155,9 @@ def _closure(names: set[str]) -> set[str]:
             closed.add(name)
             state = _state(_file(name))
             beside = state[0].parent.glob("*.py") if _loads_its_folder(*state) else ()
-            waiting |= _imports(*state) | {f"{name}.{path.stem}" for path in beside if path.stem != "__init__"}
+            waiting |= _imports(*state) | {
+                f"{name}.{path.stem}" for path in beside if path.stem != "__init__"
+            }
             waiting -= closed
     return closed
 
@@ -121,10 +169,16 @@ def _is_outside(name: str) -> bool:
 def _imported(source: str) -> set[str]:
     """The library's modules that a piece of Python imports, each with the packages that it lies in.
 
-    A cell that is not plain Python, for instance because of IPython's ``!``, counts as importing the whole library.
+    A cell that is not plain Python, for instance because of IPython's ``!``, counts as importing
+    the whole library.
     """
     if (found := _names(source)) is None:
-        return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in PACKAGE.rglob("*.py")}
+        return {
+            ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+                ".__init__"
+            )
+            for path in PACKAGE.rglob("*.py")
+        }
     parts = [name.split(".") for name in found if name.split(".")[0] == PACKAGE.name]
     with_packages = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
     return {name for name in with_packages if _file(name).exists()}
@@ -135,7 +189,12 @@ def _names(source: str) -> set[str] | None:
     lines = ("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
     try:
         tree = ast.parse("\n".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last three: zero bytes, and expressions that are nested too deeply
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # the last three: zero bytes, and expressions that are nested too deeply
         return None
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -152,7 +211,9 @@ def _file(name: str) -> Path:
 
 
 def _state(path: Path) -> tuple[Path, tuple[int, ...]]:
-    """A copy with the old file's size and time still has a time of change (ctime) and a place (inode) of its own."""
+    """A copy with the old file's size and time still has a time of change (ctime) and a place
+    (inode) of its own.
+    """
     status = path.stat()
     return path, (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
@@ -170,5 +231,9 @@ def _imports(path: Path, state: tuple[int, ...]) -> frozenset[str]:
 
 @cache
 def _loads_its_folder(path: Path, state: tuple[int, ...]) -> bool:
-    """Whether a package imports all files beside it, as ``schemes`` does, so that adding a file registers a scheme."""
-    return path.name == "__init__.py" and "iter_modules(__path__)" in path.read_text(encoding="utf-8")
+    """Whether a package imports all files beside it, as ``schemes`` does, so that adding a file
+    registers a scheme.
+    """
+    return path.name == "__init__.py" and "iter_modules(__path__)" in path.read_text(
+        encoding="utf-8"
+    )

@@ -1,7 +1,7 @@
 """What a notebook hands on: numbers, tables and figures, written into its run's folder.
 
-The process that runs the notebook names the folder in an environment variable. In JupyterLab there is no run:
-the same calls then check what they are given, show it, and write nothing.
+The process that runs the notebook names the folder in an environment variable. In JupyterLab there
+is no run: the same calls then check what they are given, show it, and write nothing.
 """
 
 import json
@@ -29,11 +29,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 def record(results: dict[str, Any]) -> None:
     """Adds numbers, words, lists or dictionaries of them to the run's ``results.json``.
 
-    NumPy's and pandas' scalars and arrays become plain numbers and lists, a ``stats.Estimate`` (or another dataclass or named tuple) the
-    dictionary of its fields. None stands for a number that does not exist, also for both ends of an estimate without an interval (NaN).
+    NumPy's and pandas' scalars and arrays become plain numbers and lists, a ``stats.Estimate`` (or
+    another dataclass or named tuple) the dictionary of its fields. None stands for a number that
+    does not exist, also for both ends of an estimate without an interval (NaN).
 
     Raises:
-        GaussMarkError: what JSON cannot hold, as nan and infinity, or a name that is recorded already.
+        GaussMarkError: what JSON cannot hold, as nan and infinity, or a name that is recorded
+            already.
     """
     plain = _plain(results, "results")
     if (folder := _folder()) is None:
@@ -41,12 +43,15 @@ def record(results: dict[str, Any]) -> None:
     path = folder / "results.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if again := known.keys() & plain.keys():
-        raise GaussMarkError(f"recorded already: {', '.join(sorted(again))}; give each result one name of its own")
+        raise GaussMarkError(
+            f"recorded already: {', '.join(sorted(again))}; give each result one name of its own"
+        )
     write_json(path, known | plain)
 
 
 def headline(sentence: str, estimate: "Estimate", unit: str = "") -> None:
-    """Records the one number that a reader came for; the tour's page begins with it. A second headline is a GaussMarkError.
+    """Records the one number that a reader came for; the tour's page begins with it. A second
+    headline is a GaussMarkError.
 
     Args:
         sentence: the quantity in words, e.g. "texts detected at level 0.05 after 400 tokens".
@@ -64,9 +69,11 @@ def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
 
 
 def save_figure(figure: "Figure", name: str, alt: str | None = None) -> "Figure":
-    """Writes the figure to ``figures/<name>.png`` of the run, and gives it back: as a cell's last expression it is shown, once.
+    """Writes the figure to ``figures/<name>.png`` of the run, and gives it back: as a cell's last
+    expression it is shown, once.
 
-    ``alt`` says what it shows, for a reader who cannot see it; by default its titles, axes and caption. The notebook keeps it beside the image.
+    ``alt`` says what it shows, for a reader who cannot see it; by default its titles, axes and
+    caption. The notebook keeps it beside the image.
     """
     from matplotlib import pyplot
 
@@ -87,18 +94,44 @@ def _with_alt(alt: str, **_: object) -> tuple[dict, dict]:
 
 
 def _words(figure: "Figure") -> dict[str, str]:
-    """The figure in words, for its PNG file: its title, its caption, and between them each panel's title and axes, and what the legends name."""
+    """The figure in words, for its PNG file: its title, its caption, and between them each panel's
+    title and axes, and what the legends name.
+    """
     title = figure.get_suptitle().strip()
-    caption = " ".join(" ".join(text.get_text().split()) for text in figure.texts if text.get_text().strip() != title)
+    caption = " ".join(
+        " ".join(text.get_text().split())
+        for text in figure.texts
+        if text.get_text().strip() != title
+    )
     panels, headings, named = [], [], {}
     for axes in (axes for axes in figure.axes if axes.axison):
         across, up = axes.get_xlabel().strip(), axes.get_ylabel().strip()
-        panels.append(_sentence([axes.get_title(), axes.get_title("left"), f"{up} against {across}" if up and across else up or across]))
+        panels.append(
+            _sentence(
+                [
+                    axes.get_title(),
+                    axes.get_title("left"),
+                    f"{up} against {across}" if up and across else up or across,
+                ]
+            )
+        )
         headings.append(axes.get_title("left") or axes.get_title())
-        named |= dict.fromkeys(" ".join(text.get_text().split()) for text in axes.get_legend().get_texts()) if axes.get_legend() else {}
+        named |= (
+            dict.fromkeys(
+                " ".join(text.get_text().split()) for text in axes.get_legend().get_texts()
+            )
+            if axes.get_legend()
+            else {}
+        )
     legend = f"Legend: {'; '.join(filter(None, named))}." if any(named) else ""
-    description = " ".join(filter(None, [_sentence([title]), *panels, legend, _sentence([caption])]))
-    return {"Title": title or next(filter(None, headings), ""), "Description": description, "Comment": caption}
+    description = " ".join(
+        filter(None, [_sentence([title]), *panels, legend, _sentence([caption])])
+    )
+    return {
+        "Title": title or next(filter(None, headings), ""),
+        "Description": description,
+        "Comment": caption,
+    }
 
 
 def _sentence(parts: list[str]) -> str:
@@ -121,7 +154,11 @@ def _fields(value: Any) -> dict[str, Any]:
     """Of a dataclass. An estimate without an interval has NaN for both ends, which become None."""
     fields = asdict(value)
     ends = [fields.get(name) for name in ("low", "high")]
-    return fields | {"low": None, "high": None} if all(isinstance(end, float) and math.isnan(end) for end in ends) else fields
+    return (
+        fields | {"low": None, "high": None}
+        if all(isinstance(end, float) and math.isnan(end) for end in ends)
+        else fields
+    )
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -143,5 +180,6 @@ def _plain(value: Any, where: str) -> Any:
     if hasattr(value, "tolist"):  # an array, a series, a tensor, or a scalar of one
         return _plain(value.tolist(), where)
     raise GaussMarkError(
-        f"{where}: expected numbers, words, or lists and dictionaries of them, got {type(value).__name__} (a table goes to save_table)"
+        f"{where}: expected numbers, words, or lists and dictionaries of them, got"
+        f" {type(value).__name__} (a table goes to save_table)"
     )

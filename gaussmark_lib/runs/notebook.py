@@ -1,8 +1,11 @@
-"""A notebook as a question: its source, its parameters, and the id that a question and its answer share.
+"""A notebook as a question: its source, its parameters, and the id that a question and its answer
+share.
 
-    id = SHA-256 over (cells' sources, all parameter values, the code that the cells use, the files that the values name), 12 digits
+    id = SHA-256 over (cells' sources, all parameter values, the code that the cells use, the files
+    that the values name), 12 digits
 
-Everything that could change the answer is in the id; outputs, the machine and the time are part of the answer.
+Everything that could change the answer is in the id; outputs, the machine and the time are part of
+the answer.
 """
 
 import hashlib
@@ -31,7 +34,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook file, read once: what is checked is what is hashed and what runs, even if the file changes meanwhile."""
+    """A notebook file, read once: what is checked is what is hashed and what runs, even if the file
+    changes meanwhile.
+    """
 
     path: Path
     text: str  # JSON: importing nbformat takes two seconds, and every kernel would pay them
@@ -43,21 +48,31 @@ class Notebook:
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """What its one code cell tagged ``parameters`` declares; ParameterError where that is not one, or not readable."""
-        sources = [cell.source for cell in self.cells if cell.kind == "code" and "parameters" in cell.tags]
+        """What its one code cell tagged ``parameters`` declares; ParameterError where that is not
+        one, or not readable.
+        """
+        sources = [
+            cell.source for cell in self.cells if cell.kind == "code" and "parameters" in cell.tags
+        ]
         if len(sources) != 1:
             found = f"found {len(sources)}; tag the cell that declares them"
-            raise ParameterError(f"{self.name}: expected exactly one code cell tagged 'parameters', {found}")
+            raise ParameterError(
+                f"{self.name}: expected exactly one code cell tagged 'parameters', {found}"
+            )
         return parameters.read(sources[0], self.name)
 
     @property
     def code(self) -> str:
-        """The version of the code that computes this notebook's answer, see ``runs.identity``. Not kept here: a worker must find its own."""
+        """The version of the code that computes this notebook's answer, see ``runs.identity``. Not
+        kept here: a worker must find its own.
+        """
         return identity.of_sources(cell.source for cell in self.cells if cell.kind == "code")
 
     @property
     def tour(self) -> dict[str, Any]:
-        """What its metadata ``gaussmark`` tells the tour: ``alone`` (it times things) and ``seconds`` (about how long it takes)."""
+        """What its metadata ``gaussmark`` tells the tour: ``alone`` (it times things) and
+        ``seconds`` (about how long it takes).
+        """
         return json.loads(self.text).get("metadata", {}).get("gaussmark", {})
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,19 +80,24 @@ class Notebook:
         return parameters.check(self.parameters, given, self.name)
 
     def run_id(self, values: Mapping[str, Any], code: str | None = None) -> str:
-        """The id of this notebook's run with these values, which are complete and checked; ``code`` is ``self.code``, for who asks often."""
+        """The id of this notebook's run with these values, which are complete and checked; ``code``
+        is ``self.code``, for who asks often.
+        """
         question = {
             "cells": [[cell.kind, cell.source, cell.tags] for cell in self.cells],
             "parameters": dict(values),
             "code": code or self.code,
             "inputs": identity.of_inputs(values, self.path.parent),
         }
-        question |= identity.elsewhere([cell.source for cell in self.cells if cell.kind == "code"], values, self.path.parent)
+        question |= identity.elsewhere(
+            [cell.source for cell in self.cells if cell.kind == "code"], values, self.path.parent
+        )
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load(name: str | Path | Notebook) -> Notebook:
-    """A notebook by path, by name (``00_first_watermark``) or by number (``00``); one that is loaded already is given back.
+    """A notebook by path, by name (``00_first_watermark``) or by number (``00``); one that is
+    loaded already is given back.
 
     Raises:
         GaussMarkError: there is none, or it cannot be read; says which there are.
@@ -85,19 +105,31 @@ def load(name: str | Path | Notebook) -> Notebook:
     if isinstance(name, Notebook):
         return name
     path = _find(str(name))
-    if path.stem.startswith("."):  # the record of "...ipynb" would lie in papermill_runs/.., and clean-ups take hidden folders
-        raise GaussMarkError(f"expected a notebook whose name does not begin with a dot, got {path.name!r}; rename it")
+    if path.stem.startswith(
+        "."
+    ):  # the record of "...ipynb" would lie in papermill_runs/.., and clean-ups take hidden folders
+        raise GaussMarkError(
+            f"expected a notebook whose name does not begin with a dot, got {path.name!r};"
+            " rename it"
+        )
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         if content["nbformat"] != 4:
             raise GaussMarkError(f"its format is {content['nbformat']}, expected 4")
-        cells = tuple(Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ()))) for c in content["cells"])
+        cells = tuple(
+            Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ())))
+            for c in content["cells"]
+        )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise GaussMarkError(f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab") from None
+        raise GaussMarkError(
+            f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab"
+        ) from None
     if any(INJECTED in cell.tags for cell in cells):
         why = f"is the record of a run: its cell tagged {INJECTED!r} would set parameters once more"
-        raise GaussMarkError(f"{path} {why}; run the notebook that it was made from, or take that cell out")
+        raise GaussMarkError(
+            f"{path} {why}; run the notebook that it was made from, or take that cell out"
+        )
     return Notebook(path.resolve(), text, cells)
 
 
@@ -112,7 +144,14 @@ def _find(name: str) -> Path:
             return path
     known = {path.stem: path for path in sorted(paths.NOTEBOOKS.glob("*.ipynb"))}
     wanted = Path(name).stem if name.endswith(".ipynb") else name
-    matches = [known[wanted]] if wanted in known else [path for stem, path in known.items() if stem.startswith(f"{wanted}_")]
+    matches = (
+        [known[wanted]]
+        if wanted in known
+        else [path for stem, path in known.items() if stem.startswith(f"{wanted}_")]
+    )
     if len(matches) == 1:
         return matches[0]
-    raise GaussMarkError(f"{'several notebooks are' if matches else 'no notebook is'} called {shown(name)}; {words.nearest(wanted, known)}")
+    raise GaussMarkError(
+        f"{'several notebooks are' if matches else 'no notebook is'} called {shown(name)};"
+        f" {words.nearest(wanted, known)}"
+    )

@@ -1,6 +1,8 @@
-"""The paper's own numbers, beside which a notebook draws its measured ones where it runs on one of the paper's models.
+"""The paper's own numbers, beside which a notebook draws its measured ones where it runs on one of
+the paper's models.
 
-They are rows of ``papermill_runs/reference/paper.yaml``, each with the table or figure that it stands in.
+They are rows of ``papermill_runs/reference/paper.yaml``, each with the table or figure that it
+stands in.
 """
 
 import math
@@ -21,11 +23,13 @@ COLUMNS = ["quantity", "scheme", "value", "error", "low", "high", "most", "n", "
 
 
 def published(model: str, quantity: str | None = None) -> "pd.DataFrame":
-    """What the paper says of a model, by its hub id; no row for another model, so that a notebook asks without looking.
+    """What the paper says of a model, by its hub id; no row for another model, so that a notebook
+    asks without looking.
 
     Returns:
-        ``COLUMNS``, one row a quantity × scheme: a ``value`` with its standard ``error``, or an interval ``low, high``, or a bound ``most``; NaN
-        for what there is not. ``n`` texts, ``where`` the table or figure.
+        ``COLUMNS``, one row a quantity × scheme: a ``value`` with its standard ``error``, or an
+        interval ``low, high``, or a bound ``most``; NaN for what there is not. ``n`` texts,
+        ``where`` the table or figure.
 
     Raises:
         RecordError: the file of these numbers is missing or damaged.
@@ -36,15 +40,20 @@ def published(model: str, quantity: str | None = None) -> "pd.DataFrame":
     return rows if quantity is None else rows[rows["quantity"] == quantity].reset_index(drop=True)
 
 
-def comparable(model: str, quantity: str, scheme: str = "GaussMark", *, less: str | None = None) -> "pd.DataFrame":
-    """What to draw beside a quantity measured on ``model``: the paper's number for it, or those for all of the paper's models if it is another one.
+def comparable(
+    model: str, quantity: str, scheme: str = "GaussMark", *, less: str | None = None
+) -> "pd.DataFrame":
+    """What to draw beside a quantity measured on ``model``: the paper's number for it, or those for
+    all of the paper's models if it is another one.
 
     Args:
-        less: a scheme whose number is subtracted. The paper gives no paired error, so the two standard errors are added as if independent.
+        less: a scheme whose number is subtracted. The paper gives no paired error, so the two
+            standard errors are added as if independent.
 
     Returns:
-        One row a model: ``model`` (its name without the owner), ``value, low, high`` (95%, NaN where the paper gives no error), ``most`` for a
-        bound, ``where``, ``less`` (what was subtracted, or None).
+        One row a model: ``model`` (its name without the owner), ``value, low, high`` (95%, NaN
+        where the paper gives no error), ``most`` for a bound, ``where``, ``less`` (what was
+        subtracted, or None).
     """
     import pandas as pd
 
@@ -59,13 +68,23 @@ def comparable(model: str, quantity: str, scheme: str = "GaussMark", *, less: st
         low, high = (row["low"], row["high"]) if math.isnan(value) else (value - half, value + half)
         value = (low + high) / 2 if math.isnan(value) else value
         rows.append(
-            {"model": name.split("/")[-1], "value": value, "low": low, "high": high, "most": row["most"], "where": row["where"], "less": less}
+            {
+                "model": name.split("/")[-1],
+                "value": value,
+                "low": low,
+                "high": high,
+                "most": row["most"],
+                "where": row["where"],
+                "less": less,
+            }
         )
     return pd.DataFrame(rows, columns=["model", "value", "low", "high", "most", "where", "less"])
 
 
 def setting(model: str, scheme: str = "GaussMark") -> dict[str, Any] | None:
-    """``weight, variance, rank_dropped, where`` that the paper chose for a model; None for another model or scheme."""
+    """``weight, variance, rank_dropped, where`` that the paper chose for a model; None for another
+    model or scheme.
+    """
     return _models(FILE).get(model, {}).get("settings", {}).get(scheme)
 
 
@@ -74,4 +93,7 @@ def _models(path: Path) -> dict[str, Any]:
     try:
         return presets.load(path.read_text(encoding="utf-8"))["models"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RecordError(f"cannot read the paper's numbers in {path}: {error}; restore the file from the repository") from None
+        raise RecordError(
+            f"cannot read the paper's numbers in {path}: {error}; restore the file from the"
+            " repository"
+        ) from None

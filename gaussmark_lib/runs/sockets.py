@@ -1,7 +1,9 @@
-"""The private folder in the temporary one where a kernel's sockets lie, and what killed runs left of theirs.
+"""The private folder in the temporary one where a kernel's sockets lie, and what killed runs left
+of theirs.
 
-A run holds a lock on a file in its folder for as long as its process lives, however that ends. So a folder whose lock is free is nobody's.
-``make clean`` runs this file alone, with any Python: it imports nothing but the standard library.
+A run holds a lock on a file in its folder for as long as its process lives, however that ends. So a
+folder whose lock is free is nobody's. ``make clean`` runs this file alone, with any Python: it
+imports nothing but the standard library.
 """
 
 import fcntl

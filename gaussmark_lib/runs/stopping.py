@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM as one KeyboardInterrupt, for the commands that leave records and processes behind."""
+"""Ctrl-C and SIGTERM as one KeyboardInterrupt, for the commands that leave records and processes
+behind.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones are ignored, so that the clean-up, about a second, can finish."""
+    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones are ignored, so that
+    the clean-up, about a second, can finish.
+    """
 
     def stop(number: int, frame: object) -> None:
         for each in before:

@@ -1,4 +1,6 @@
-"""With which versions a run was made, when, and on what kind of machine: what is recorded of it and no part of its question."""
+"""With which versions a run was made, when, and on what kind of machine: what is recorded of it and
+no part of its question.
+"""
 
 import platform
 import subprocess
@@ -14,7 +16,9 @@ PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 
 
 def circumstances(started: datetime) -> dict[str, Any]:
-    """The circumstances of what began then and ends now. No environment variables, host or user names: they may be secrets."""
+    """The circumstances of what began then and ends now. No environment variables, host or user
+    names: they may be secrets.
+    """
     finished = datetime.now(UTC)
     return {
         "started": started.isoformat(timespec="seconds"),
@@ -35,7 +39,13 @@ def commit() -> str | None:
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(paths.ROOT), *words], capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", str(paths.ROOT), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    ).stdout.strip()
 
 
 def of(package: str) -> str | None:

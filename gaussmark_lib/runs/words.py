@@ -1,4 +1,6 @@
-"""In words: results, one line each, with four digits; and what an error says about a name that is not known."""
+"""In words: results, one line each, with four digits; and what an error says about a name that is
+not known.
+"""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -6,9 +8,15 @@ from typing import Any
 
 
 def lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """(name, value in words) of each number, or list, in nested results; an estimate with its interval is one."""
+    """(name, value in words) of each number, or list, in nested results; an estimate with its
+    interval is one.
+    """
     if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
-        rest = "".join(f", {key.replace('_', ' ')} = {of(item)}" for key, item in value.items() if key not in ("value", "low", "high"))
+        rest = "".join(
+            f", {key.replace('_', ' ')} = {of(item)}"
+            for key, item in value.items()
+            if key not in ("value", "low", "high")
+        )
         yield name, f"{of(value['value'])} ({of(value['low'])} to {of(value['high'])}){rest}"
     elif isinstance(value, dict):
         for key, item in value.items():
@@ -20,7 +28,9 @@ def lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def of(value: Any) -> str:
-    """One value as a reader wants it: four digits, thousands apart, a dash for what does not exist."""
+    """One value as a reader wants it: four digits, thousands apart, a dash for what does
+    not exist.
+    """
     match value:
         case None:
             return "–"

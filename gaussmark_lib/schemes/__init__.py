@@ -1,4 +1,5 @@
-"""All schemes by name: ``schemes.named(wm, key, ["GaussMark", "KGW-2"])``. A scheme is one file in this folder and its test.
+"""All schemes by name: ``schemes.named(wm, key, ["GaussMark", "KGW-2"])``. A scheme is one file in
+this folder and its test.
 
 ==================  ==========================================================================
 ``gaussmark``       noise on one weight: the vanilla scheme, and the rank-reduced one
@@ -19,9 +20,22 @@ from gaussmark_lib.scheme import COLUMNS, Scheme, named, register, scores
 for _module in iter_modules(__path__):  # each file registers its schemes
     import_module(f"{__name__}.{_module.name}")
 
-from gaussmark_lib.schemes.gaussmark import GaussMark  # noqa: E402 - after the loop, which decides the order of names
+from gaussmark_lib.schemes.gaussmark import (
+    GaussMark,
+)  # noqa: E402 - after the loop, which decides the order of names
 from gaussmark_lib.schemes.gumbel import GumbelMax  # noqa: E402
 from gaussmark_lib.schemes.synthid import SynthID  # noqa: E402
 from gaussmark_lib.schemes.token_keys import TokenKeys  # noqa: E402
 
-__all__ = ["COLUMNS", "KGW", "GaussMark", "GumbelMax", "Scheme", "SynthID", "TokenKeys", "named", "register", "scores"]
+__all__ = [
+    "COLUMNS",
+    "KGW",
+    "GaussMark",
+    "GumbelMax",
+    "Scheme",
+    "SynthID",
+    "TokenKeys",
+    "named",
+    "register",
+    "scores",
+]

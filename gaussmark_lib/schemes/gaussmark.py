@@ -18,18 +18,24 @@ from gaussmark_lib.watermark import Watermark
 
 @dataclass(frozen=True)
 class GaussMark(Scheme):
-    """Noise on one weight; ``statistic`` is ψ. ``dtype`` is the lowest precision of scoring that will do (``score.score``)."""
+    """Noise on one weight; ``statistic`` is ψ. ``dtype`` is the lowest precision of scoring that
+    will do (``score.score``).
+    """
 
     wm: Watermark
     key: Key
     name: str = "GaussMark"
-    dtype: str | None = field(default=None, repr=False)  # no part of the name of the texts that it writes
+    dtype: str | None = field(
+        default=None, repr=False
+    )  # no part of the name of the texts that it writes
 
     def __post_init__(self):
         watermark.checked(self.wm)
         keys.checked(self.key)
 
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
+    def generate(
+        self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling
+    ) -> list[list[int]]:
         with perturb.watermarked(model, self.wm, self.key):
             return generate.sample(model, prompts, n_tokens, seed=seed, **sampling)
 
@@ -37,12 +43,20 @@ class GaussMark(Scheme):
         [table] = self.score_keys(model, prompts, responses, [self.key])
         return table
 
-    def score_keys(self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]) -> list[pd.DataFrame]:
+    def score_keys(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]
+    ) -> list[pd.DataFrame]:
         """All keys share the gradients, which are nearly all of the work."""
-        table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype).rename(columns={"psi": "statistic"})
-        return [table.iloc[j :: len(keys)].reset_index(drop=True) for j in range(len(keys))]  # a text's rows are in the order of the keys
+        table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype).rename(
+            columns={"psi": "statistic"}
+        )
+        return [
+            table.iloc[j :: len(keys)].reset_index(drop=True) for j in range(len(keys))
+        ]  # a text's rows are in the order of the keys
 
-    def divergences(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> Float[np.ndarray, " texts"]:
+    def divergences(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts
+    ) -> Float[np.ndarray, " texts"]:
         return divergence.per_text(model, prompts, responses, self.wm, self.key)
 
 
@@ -52,5 +66,8 @@ register("GaussMark")(lambda wm, key: GaussMark(replace(wm, rank_dropped=0), key
 @register("rank-reduced")
 def rank_reduced(wm: Watermark, key: Key) -> GaussMark:
     if not wm.rank_dropped:
-        raise InvalidWatermarkError("rank-reduced: expected a watermark with rank_dropped ≥ 1, got 0, which is the vanilla scheme")
+        raise InvalidWatermarkError(
+            "rank-reduced: expected a watermark with rank_dropped ≥ 1, got 0, which is the vanilla"
+            " scheme"
+        )
     return GaussMark(wm, key, name="rank-reduced")

@@ -1,24 +1,30 @@
-"""Gumbel-max sampling (Aaronson, lecture of 28 November 2022; scored as in Fernandez et al., arXiv:2308.00113).
+"""Gumbel-max sampling (Aaronson, lecture of 28 November 2022; scored as in Fernandez et al.,
+arXiv:2308.00113).
 
-The h tokens before, with the key, give each token v of the vocabulary a uniform number r_v. The token that is written is
+The h tokens before, with the key, give each token v of the vocabulary a uniform number r_v. The
+token that is written is
 
     v* = argmax_v r_v^(1/p_v) = argmin_v −ln(r_v)/p_v,      P(v* = v) = p_v over keys,
 
-since −ln(r_v)/p_v is exponential with rate p_v (the Gumbel-max trick, and Kuditipudi et al.'s exponential minimum, arXiv:2307.15593). So over keys
-every token has the model's distribution, and under one key the text is a function of its prompt: no random number of the sampler matters. Where the
-same h tokens came before in the same response, they would give the same r again; there the sampler draws from p as without a watermark, and the
-whole text keeps the model's distribution over keys.
+since −ln(r_v)/p_v is exponential with rate p_v (the Gumbel-max trick, and Kuditipudi et al.'s
+exponential minimum, arXiv:2307.15593). So over keys every token has the model's distribution, and
+under one key the text is a function of its prompt: no random number of the sampler matters. Where
+the same h tokens came before in the same response, they would give the same r again; there the
+sampler draws from p as without a watermark, and the whole text keeps the model's distribution over
+keys.
 
     score = Σ_t −ln(1 − r_{v_t}),      each context counted once
 
-A chosen r is large, and r of a text that does not depend on the key is uniform: n terms are n exponential numbers of mean 1, and their sum is
-Gamma(n, 1), exactly.
+A chosen r is large, and r of a text that does not depend on the key is uniform: n terms are n
+exponential numbers of mean 1, and their sum is Gamma(n, 1), exactly.
 
-The divergence of this key from the model: q_t is certain of one token, so KL(q_t ‖ p_t) = −ln p_t(v*_t), the surprisal, whose mean is the entropy
-of the model. It is the largest of all schemes, and is no loss of quality: averaged over keys it is 0.
+The divergence of this key from the model: q_t is certain of one token, so KL(q_t ‖ p_t) = −ln
+p_t(v*_t), the surprisal, whose mean is the entropy of the model. It is the largest of all schemes,
+and is no loss of quality: averaged over keys it is 0.
 
-r comes from a counter: Philox4x64-10 with the first 128 bits of HMAC-SHA256(key, context) as its key, r_v = (k + ½)·2⁻⁵² from the top 52 bits of its
-v-th output. NumPy promises these bits on every machine. A whole vocabulary is one call; a single r_v needs no others.
+r comes from a counter: Philox4x64-10 with the first 128 bits of HMAC-SHA256(key, context) as its
+key, r_v = (k + ½)·2⁻⁵² from the top 52 bits of its v-th output. NumPy promises these bits on every
+machine. A whole vocabulary is one call; a single r_v needs no others.
 """
 
 import hmac
@@ -57,30 +63,56 @@ class GumbelMax(SamplerScheme):
 
     def uniforms(self, before: Sequence[int], n: int, first: int = 0) -> Float[np.ndarray, " n"]:
         """r_v for the tokens v = first … first + n − 1 after a context, float64 in (0, 1)."""
-        drawn = hmac.digest(self.key.derived("Gumbel-max"), np.asarray(before, dtype="<i8").tobytes(), "sha256")
+        drawn = hmac.digest(
+            self.key.derived("Gumbel-max"), np.asarray(before, dtype="<i8").tobytes(), "sha256"
+        )
         bits = np.random.Philox(key=int.from_bytes(drawn[:16], "big")).advance(first // _BLOCK)
         skipped = first % _BLOCK
         return ((bits.random_raw(skipped + n)[skipped:] >> np.uint64(12)) + 0.5) * 2.0**-52
 
-    def processor(self, model: PreTrainedModel, top_p: float = 1.0, temperature: float = 1.0) -> "_Chooser":
-        """A fresh one for each batch, of which the first call gets the prompts. It leaves one token possible, or does nothing."""
+    def processor(
+        self, model: PreTrainedModel, top_p: float = 1.0, temperature: float = 1.0
+    ) -> "_Chooser":
+        """A fresh one for each batch, of which the first call gets the prompts. It leaves one token
+        possible, or does nothing.
+        """
         return _Chooser(self, top_p, temperature)
 
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
-        """``top_p`` and ``temperature`` make the p that the token is chosen by; at temperature 0 there is no choice, and no watermark."""
+    def generate(
+        self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling
+    ) -> list[list[int]]:
+        """``top_p`` and ``temperature`` make the p that the token is chosen by; at temperature 0
+        there is no choice, and no watermark.
+        """
         shape = {name: sampling[name] for name in ("top_p", "temperature") if name in sampling}
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=lambda rows: self.processor(model, **shape), **sampling)
+        return generate.sample(
+            model,
+            prompts,
+            n_tokens,
+            seed=seed,
+            processor=lambda rows: self.processor(model, **shape),
+            **sampling,
+        )
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        """``scheme.COLUMNS`` with the sum as ``statistic``, and ``n_scored``; the prompts are ignored. InvalidTextError for h tokens or less."""
+        """``scheme.COLUMNS`` with the sum as ``statistic``, and ``n_scored``; the prompts are
+        ignored. InvalidTextError for h tokens or less.
+        """
         tokens.check_model(model)
         rows, h = [], self.context
-        for i, response in enumerate(tokens.listed(responses, "responses: expected lists of token ids")):
+        for i, response in enumerate(
+            tokens.listed(responses, "responses: expected lists of token ids")
+        ):
             ids = tokens.checked(model, response, f"response {i}")
             if len(ids) <= h:
-                wanted = f"expected at least {h + 1} tokens, since Gumbel-max scores a token by the {h} before it"
+                wanted = (
+                    f"expected at least {h + 1} tokens, since Gumbel-max scores a token by the {h}"
+                    " before it"
+                )
                 raise InvalidTextError(f"response {i}: {wanted}, got {len(ids)}")
-            after = {tuple(ids[t - h : t]): ids[t] for t in reversed(range(h, len(ids)))}  # of equal contexts, the first stays
+            after = {
+                tuple(ids[t - h : t]): ids[t] for t in reversed(range(h, len(ids)))
+            }  # of equal contexts, the first stays
             r = np.concatenate([self.uniforms(before, 1, token) for before, token in after.items()])
             rows.append((i, len(ids), len(after), -np.log1p(-r).sum()))
         table = pd.DataFrame(rows, columns=["text", "n_tokens", "n_scored", "statistic"])
@@ -88,7 +120,9 @@ class GumbelMax(SamplerScheme):
 
 
 class _Chooser:
-    """Logits of a batch → 0 for the chosen token and −∞ for all others; unchanged where a response repeats a context."""
+    """Logits of a batch → 0 for the chosen token and −∞ for all others; unchanged where a response
+    repeats a context.
+    """
 
     def __init__(self, scheme: GumbelMax, top_p: float, temperature: float):
         self.scheme, self.top_p, self.temperature = scheme, top_p, temperature
@@ -97,26 +131,35 @@ class _Chooser:
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
         h = self.scheme.context
         self.start = ids.shape[1] if self.start is None else self.start
-        ids = torch.nn.functional.pad(ids[:, max(self.start - h, 0) :], (max(h - self.start, 0), 0))  # as a longer prompt beside it would pad it
+        ids = torch.nn.functional.pad(
+            ids[:, max(self.start - h, 0) :], (max(h - self.start, 0), 0)
+        )  # as a longer prompt beside it would pad it
         contexts = ids.unfold(1, h, 1)  # rows × tokens so far + 1 × h
         new = ~(contexts[:, :-1] == contexts[:, -1:]).all(-1).any(-1)
-        if self.temperature == 0 or not new.any() or not logits.amax(-1).isfinite().all():  # which the sampler refuses
+        if (
+            self.temperature == 0 or not new.any() or not logits.amax(-1).isfinite().all()
+        ):  # which the sampler refuses
             return logits
         p = generate.probabilities(logits[new], self.top_p, self.temperature)
-        r = np.stack([self.scheme.uniforms(before, logits.shape[1]) for before in contexts[new, -1].tolist()])
+        r = np.stack(
+            [self.scheme.uniforms(before, logits.shape[1]) for before in contexts[new, -1].tolist()]
+        )
         chosen = (torch.from_numpy(-np.log(r)).to(p.device) / p).argmin(-1)
         only = torch.full_like(logits[new], -torch.inf).scatter_(-1, chosen[:, None], 0.0)
         return logits.index_put((new,), only)
 
 
 def exact_tail(total: np.ndarray | pd.Series, n: np.ndarray | pd.Series) -> dict[str, np.ndarray]:
-    """P(Gamma(n, 1) ≥ total) as ``p_value``, and its ``log10_p``, which does not underflow: a Gamma exceeds x if a Poisson of mean x is below n.
+    """P(Gamma(n, 1) ≥ total) as ``p_value``, and its ``log10_p``, which does not underflow: a Gamma
+    exceeds x if a Poisson of mean x is below n.
 
     >>> exact_tail(np.array([2.0]), np.array([1]))["p_value"].round(4)
     array([0.1353])
     """
     total, n = checks.numbers(total, "total"), checks.numbers(n, "n")
-    log_p = [logsumexp(stats.poisson.logpmf(np.arange(k), x)) for x, k in zip(total, n, strict=True)]
+    log_p = [
+        logsumexp(stats.poisson.logpmf(np.arange(k), x)) for x, k in zip(total, n, strict=True)
+    ]
     return {"p_value": stats.gamma.sf(total, n), "log10_p": np.array(log_p) / np.log(10)}
 
 

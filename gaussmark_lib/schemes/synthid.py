@@ -1,10 +1,14 @@
-"""SynthID-Text's tournament sampling (Dathathri et al., Nature 634, 2024), by transformers' own processor.
+"""SynthID-Text's tournament sampling (Dathathri et al., Nature 634, 2024), by transformers' own
+processor.
 
-The four tokens before seed, for each of m keys, a fair bit g for every token of the vocabulary; m knock-out rounds between draws prefer bits of 1,
-so that over keys the text keeps the model's distribution. The bits lie in a table of fair coins, in which the key and a public hash of five tokens
-name a place. A repeated context counts once, as it is watermarked once, and so does a place: two of them are one coin, by chance in a long text, and
-in one that somebody wrote for the purpose, since texts with equal hashes can be found without the key. So under the null n places are n fair coins
-for every text, the number of ones is Binomial(n, ½), and its tail exact. The table is 16 times transformers' default, so that few places are lost.
+The four tokens before seed, for each of m keys, a fair bit g for every token of the vocabulary; m
+knock-out rounds between draws prefer bits of 1, so that over keys the text keeps the model's
+distribution. The bits lie in a table of fair coins, in which the key and a public hash of five
+tokens name a place. A repeated context counts once, as it is watermarked once, and so does a place:
+two of them are one coin, by chance in a long text, and in one that somebody wrote for the purpose,
+since texts with equal hashes can be found without the key. So under the null n places are n fair
+coins for every text, the number of ones is Binomial(n, ½), and its tail exact. The table is 16
+times transformers' default, so that few places are lost.
 """
 
 from dataclasses import dataclass
@@ -38,30 +42,55 @@ class SynthID(SamplerScheme):
 
     def processor(self, model: PreTrainedModel) -> SynthIDTextWatermarkLogitsProcessor:
         """A fresh one: it remembers the contexts of the batch it has seen."""
-        seed = int.from_bytes(self.key.derived("SynthID"), "big")  # the processor holds what is drawn from it in the open
+        seed = int.from_bytes(
+            self.key.derived("SynthID"), "big"
+        )  # the processor holds what is drawn from it in the open
         seeds = np.random.default_rng(seed).integers(1 << 31, size=self.depth + 1).tolist()
-        return SynthIDTextWatermarkLogitsProcessor(NGRAM, seeds[1:], TABLE, seeds[0], context_history_size=HISTORY, device=model.device)
+        return SynthIDTextWatermarkLogitsProcessor(
+            NGRAM, seeds[1:], TABLE, seeds[0], context_history_size=HISTORY, device=model.device
+        )
 
-    def generate(self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling) -> list[list[int]]:
+    def generate(
+        self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling
+    ) -> list[list[int]]:
         """At temperature 0 there is no choice, and no watermark."""
         write = generate.sample if sampling.get("temperature") == 0 else super().generate
         return write(model, prompts, n_tokens, seed=seed, **sampling)
 
     def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        """``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``, ``ones``; InvalidTextError for less than five tokens."""
+        """``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``, ``ones``;
+        InvalidTextError for less than five tokens.
+        """
         tokens.check_model(model)
         processor, rows = self.processor(model), []
-        for i, response in enumerate(tokens.listed(responses, "responses: expected lists of token ids")):
-            ids = torch.tensor([tokens.checked(model, response, f"response {i}")], device=model.device)
+        for i, response in enumerate(
+            tokens.listed(responses, "responses: expected lists of token ids")
+        ):
+            ids = torch.tensor(
+                [tokens.checked(model, response, f"response {i}")], device=model.device
+            )
             if ids.shape[1] < NGRAM:
-                wanted = f"expected at least {NGRAM} tokens, since SynthID scores a token by the four before it"
+                wanted = (
+                    f"expected at least {NGRAM} tokens, since SynthID scores a token by the four"
+                    " before it"
+                )
                 raise InvalidTextError(f"response {i}: {wanted}, got {ids.numel()}")
             grams = ids.unfold(1, NGRAM, 1)
-            first = {tuple(gram[:-1]): place for place, gram in reversed(list(enumerate(grams[0].tolist())))}  # of equal contexts, the first
-            places = (processor.compute_ngram_keys(grams[:, sorted(first.values())]) % TABLE).unique()
-            rows.append((i, ids.numel(), places.numel(), int(processor.sampling_table[places].sum())))
+            first = {
+                tuple(gram[:-1]): place
+                for place, gram in reversed(list(enumerate(grams[0].tolist())))
+            }  # of equal contexts, the first
+            places = (
+                processor.compute_ngram_keys(grams[:, sorted(first.values())]) % TABLE
+            ).unique()
+            rows.append(
+                (i, ids.numel(), places.numel(), int(processor.sampling_table[places].sum()))
+            )
         table = pd.DataFrame(rows, columns=["text", "n_tokens", "n_bits", "ones"])
-        return table.assign(statistic=table["ones"] / table["n_bits"], **kgw.exact_tail(table["ones"], table["n_bits"], 0.5))
+        return table.assign(
+            statistic=table["ones"] / table["n_bits"],
+            **kgw.exact_tail(table["ones"], table["n_bits"], 0.5),
+        )
 
 
 register("SynthID")(lambda wm, key: SynthID(key))

@@ -1,4 +1,5 @@
-"""The static site: notebooks as executed, written pages, reference records, presets and this reference, for a browser without a network.
+"""The static site: notebooks as executed, written pages, reference records, presets and this
+reference, for a browser without a network.
 
 ==============  =======================================================================
 ``written``     the pages of ``notebooks/pages``: prose in git, numbers from the records
@@ -9,6 +10,7 @@
 ``conf``        what Sphinx does with the folder
 ==============  =======================================================================
 
-``python -m gaussmark_lib.site build/site`` (``make site``) builds it. Sphinx with MyST-NB: the one generator that reads notebooks,
-Markdown and docstrings and checks the links between all of them, without a JavaScript tool chain; furo is its theme in light and dark.
+``python -m gaussmark_lib.site build/site`` (``make site``) builds it. Sphinx with MyST-NB: the one
+generator that reads notebooks, Markdown and docstrings and checks the links between all of them,
+without a JavaScript tool chain; furo is its theme in light and dark.
 """

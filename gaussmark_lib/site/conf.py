@@ -1,4 +1,6 @@
-"""Sphinx's settings. Formulas become MathML here, which a browser sets without a script; figures get the texts that their notebooks keep."""
+"""Sphinx's settings. Formulas become MathML here, which a browser sets without a script; figures
+get the texts that their notebooks keep.
+"""
 
 import hashlib
 import inspect
@@ -26,7 +28,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 python_use_unqualified_type_names = True
 nitpicky = True
-nitpick_ignore_regex = [("py:(class|data|obj|exc)", ".*")]  # types in signatures, most of them other projects'; functions and modules must exist
+nitpick_ignore_regex = [
+    ("py:(class|data|obj|exc)", ".*")
+]  # types in signatures, most of them other projects'; functions and modules must exist
 
 html_theme = "furo"
 html_title = project
@@ -42,12 +46,22 @@ pygments_style, pygments_dark_style = "default", "github-dark"
 def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", (_math, None), (_math, None))
     app.connect("doctree-read", _describe)
-    app.connect("autodoc-process-docstring", lambda app, what, name, it, options, lines: docstrings.mend(lines), priority=400)  # before napoleon
+    app.connect(
+        "autodoc-process-docstring",
+        lambda app, what, name, it, options, lines: docstrings.mend(lines),
+        priority=400,
+    )  # before napoleon
     app.connect("autodoc-process-signature", _signature)
 
 
-def _signature(app: Any, what: str, name: str, it: Any, *rest: Any) -> tuple[str, str | None] | None:
-    return docstrings.signature(it) if inspect.isfunction(it) and it.__module__.startswith("gaussmark_lib") else None
+def _signature(
+    app: Any, what: str, name: str, it: Any, *rest: Any
+) -> tuple[str, str | None] | None:
+    return (
+        docstrings.signature(it)
+        if inspect.isfunction(it) and it.__module__.startswith("gaussmark_lib")
+        else None
+    )
 
 
 def _math(translator: Any, node: Any) -> None:

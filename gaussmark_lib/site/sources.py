@@ -1,4 +1,6 @@
-"""The folder that Sphinx reads. It has the repository's shape, so that a link that works there works here, and a page's address is its path."""
+"""The folder that Sphinx reads. It has the repository's shape, so that a link that works there
+works here, and a page's address is its path.
+"""
 
 import shutil
 from pathlib import Path
@@ -9,7 +11,14 @@ from gaussmark_lib import paths
 from gaussmark_lib.runs import folder, notebook
 from gaussmark_lib.site import pages, written
 
-DOCUMENTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "LICENSE"]
+DOCUMENTS = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CITATION.cff",
+    "LICENSE",
+]
 DOCUMENTS += ["notebooks/README.md", "papermill_runs/README.md", "data/doclm/README.md"]
 
 
@@ -20,7 +29,10 @@ def assemble(made: Path) -> None:
     for path in [*notebook.numbered(), *sorted((paths.NOTEBOOKS / "solutions").glob("*.ipynb"))]:
         _write(made / path.relative_to(paths.ROOT), without_widgets(path))
     for path in sorted(written.PAGES.glob("*.md")):
-        _write(made / ("index.md" if path.stem == "index" else path.relative_to(paths.ROOT)), written.filled(path.read_text(encoding="utf-8")))
+        _write(
+            made / ("index.md" if path.stem == "index" else path.relative_to(paths.ROOT)),
+            written.filled(path.read_text(encoding="utf-8")),
+        )
     for run in filter(None, map(folder.load, sorted(written.REFERENCE.iterdir()))):
         _write(made / "records" / f"{run.id}.md", pages.record(run))
         if (run.dir / "figures").is_dir():
@@ -29,7 +41,11 @@ def assemble(made: Path) -> None:
     for name, text in (modules := pages.modules()).items():
         _write(made / "api" / f"{name}.rst", text)
     listed = "".join(f"   {name}\n" for name in modules)
-    _write(made / "api" / "index.rst", f"The library\n===========\n\n.. automodule:: gaussmark_lib\n\n.. toctree::\n   :hidden:\n\n{listed}")
+    _write(
+        made / "api" / "index.rst",
+        "The library\n===========\n\n.. automodule:: gaussmark_lib\n\n.. toctree::\n  "
+        f" :hidden:\n\n{listed}",
+    )
 
 
 def without_widgets(path: Path) -> str:
@@ -37,7 +53,11 @@ def without_widgets(path: Path) -> str:
     node = nbformat.read(path, as_version=4)
     node.metadata.pop("widgets", None)
     for cell in node.cells:
-        cell.outputs = [output for output in cell.get("outputs", []) if not any("widget" in kind for kind in output.get("data", {}))]
+        cell.outputs = [
+            output
+            for output in cell.get("outputs", [])
+            if not any("widget" in kind for kind in output.get("data", {}))
+        ]
         if cell.cell_type != "code":
             del cell["outputs"]
     return nbformat.writes(node)

@@ -1,7 +1,9 @@
-"""The written pages: prose that lies in git, whose numbers are filled in from the reference records when the site is built.
+"""The written pages: prose that lies in git, whose numbers are filled in from the reference records
+when the site is built.
 
-A page is a Jinja template. In it, ``record("level_check")`` is a reference record; ``claim`` gives one of its claims in words, ``headline`` its
-headline; ``percent`` is a filter. A number or a claim that the record does not have is an error.
+A page is a Jinja template. In it, ``record("level_check")`` is a reference record; ``claim`` gives
+one of its claims in words, ``headline`` its headline; ``percent`` is a filter. A number or a claim
+that the record does not have is an error.
 """
 
 from functools import partial
@@ -20,10 +22,21 @@ REFERENCE = paths.RUNS / "reference"
 
 
 def filled(text: str, records: Path = REFERENCE) -> str:
-    """A page's text with its numbers; RecordError for a record or a claim that there is not, Jinja's error for any other name."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    """A page's text with its numbers; RecordError for a record or a claim that there is not,
+    Jinja's error for any other name.
+    """
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters["percent"] = percent
-    environment.globals |= {"record": partial(record, records=records), "claim": claim, "headline": headline}
+    environment.globals |= {
+        "record": partial(record, records=records),
+        "claim": claim,
+        "headline": headline,
+    }
     return environment.from_string(text).render()
 
 

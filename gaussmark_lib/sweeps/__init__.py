@@ -1,4 +1,5 @@
-"""Many runs: a notebook over a grid of parameters (a sweep) or all notebooks (the tour), on many processes or machines.
+"""Many runs: a notebook over a grid of parameters (a sweep) or all notebooks (the tour), on many
+processes or machines.
 
 ==============  ====================================================================
 ``over_grid``   one sweep: what has no record is run, and one table of all runs is written

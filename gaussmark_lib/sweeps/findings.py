@@ -1,4 +1,6 @@
-"""What a record says, in a few rounded lines with their interval and n: its headline, its verdicts, and numbers where it has few of these."""
+"""What a record says, in a few rounded lines with their interval and n: its headline, its verdicts,
+and numbers where it has few of these.
+"""
 
 import math
 from collections.abc import Iterator
@@ -11,14 +13,22 @@ from gaussmark_lib.runs.folder import Run
 
 MOST, FEWEST = 6, 3  # lines of a notebook
 FEWEST_OF_INTERVAL = 6  # values whose range holds the median with 95%: 1 − 2/2⁶ ≥ 0.95
-ALIKE = 0.8  # of two names of quantities, as difflib has it: "docs: alarms over keys" and "source: alarms over keys"
-ORDER = ("not held", "held", "too little data")  # a reader should see first what did not come out as expected
+# of two names of quantities, as difflib has it: "docs: alarms over keys" and "source: alarms over
+# keys"
+ALIKE = 0.8
+ORDER = (
+    "not held",
+    "held",
+    "too little data",
+)  # a reader should see first what did not come out as expected
 SHOWN = {"held": "✓ held", "not held": "✗ not held", "too little data": "? too little data"}
 
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity. ``reference`` is the same verdict of the notebook's recorded large run, in words."""
+    """One quantity. ``reference`` is the same verdict of the notebook's recorded large run, in
+    words.
+    """
 
     name: str
     value: str
@@ -50,73 +60,134 @@ def sigma(run: Run | None) -> float | None:
     results = run.results if run else {}
     found = results.get("σ", results.get("sigma"))
     found = found.get("GaussMark") if isinstance(found, dict) else found
-    return found if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found) else None
+    return (
+        found
+        if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
+        else None
+    )
 
 
 def is_share(estimate: dict[str, Any]) -> bool:
-    """Whether it is a part of n trials: without a unit, its interval in [0, 1], and n times it a whole number, which a ratio of two times is not."""
+    """Whether it is a part of n trials: without a unit, its interval in [0, 1], and n times it a
+    whole number, which a ratio of two times is not.
+    """
     low, high, n = (estimate.get(name) for name in ("low", "high", "n"))
-    if estimate.get("unit") or None in (estimate["value"], low, high, n) or not 0 <= low <= high <= 1:
+    if (
+        estimate.get("unit")
+        or None in (estimate["value"], low, high, n)
+        or not 0 <= low <= high <= 1
+    ):
         return False
     return abs((count := estimate["value"] * n) - round(count)) < 1e-9 * n
 
 
 def verdicts(run: Run | None, notebook: str) -> list[Line]:
-    """All of the notebook's expectations and what became of them: first those that did not hold, last those that are open."""
-    claims = [claim for claim in (run.results.get("claims") if run else None) or [] if _is_estimate(claim) and claim.get("outcome") in ORDER]
+    """All of the notebook's expectations and what became of them: first those that did not hold,
+    last those that are open.
+    """
+    claims = [
+        claim
+        for claim in (run.results.get("claims") if run else None) or []
+        if _is_estimate(claim) and claim.get("outcome") in ORDER
+    ]
     large = ask.reference(notebook) if claims else None
-    known = {claim.get("claim"): claim for claim in (large.results.get("claims") if large else None) or [] if _is_estimate(claim)}
+    known = {
+        claim.get("claim"): claim
+        for claim in (large.results.get("claims") if large else None) or []
+        if _is_estimate(claim)
+    }
     lines = []
     for claim in sorted(claims, key=lambda claim: ORDER.index(claim["outcome"])):
         beside = known.get(claim["claim"])
         reference = f"{beside['outcome']}: {' '.join(rounded(beside))}" if beside else ""
-        lines.append(Line(claim["claim"], *rounded(claim), claim["outcome"], str(claim.get("expected", "")).replace("-", "−"), reference))
+        lines.append(
+            Line(
+                claim["claim"],
+                *rounded(claim),
+                claim["outcome"],
+                str(claim.get("expected", "")).replace("-", "−"),
+                reference,
+            )
+        )
     return lines
 
 
 def chosen(lines: list[Line], most: int = MOST) -> list[Line]:
-    """As many as a reader takes in. Of those with nearly the same name and outcome the first stands for the others while there are different ones."""
+    """As many as a reader takes in. Of those with nearly the same name and outcome the first stands
+    for the others while there are different ones.
+    """
     first: list[Line] = []
     for line in lines:
-        if not any(line.outcome == other.outcome and SequenceMatcher(None, line.name, other.name).ratio() > ALIKE for other in first):
+        if not any(
+            line.outcome == other.outcome
+            and SequenceMatcher(None, line.name, other.name).ratio() > ALIKE
+            for other in first
+        ):
             first.append(line)
     taken = first[:most]
-    return [line for line in lines if line in taken or (len(first) < FEWEST and line in lines[:FEWEST])][:most]
+    return [
+        line for line in lines if line in taken or (len(first) < FEWEST and line in lines[:FEWEST])
+    ][:most]
 
 
 def numbers(run: Run | None, most: int) -> list[Line]:
-    """Recorded numbers, estimates with an interval first; no lists, words, or the headline again."""
+    """Recorded numbers, estimates with an interval first; no lists, words, or the headline
+    again.
+    """
     results = run.results if run else {}
     head = results.get("headline")
     found = [
-        (name, item) for name, item in _flat({k: v for k, v in results.items() if k not in ("headline", "claims", "σ", "sigma")}) if _new(item, head)
+        (name, item)
+        for name, item in _flat(
+            {k: v for k, v in results.items() if k not in ("headline", "claims", "σ", "sigma")}
+        )
+        if _new(item, head)
     ]
     found.sort(key=lambda pair: not _is_estimate(pair[1]))
-    return [Line(name.replace("_", " "), *(rounded(item) if _is_estimate(item) else (_three(item), ""))) for name, item in found[:most]]
+    return [
+        Line(name.replace("_", " "), *(rounded(item) if _is_estimate(item) else (_three(item), "")))
+        for name, item in found[:most]
+    ]
 
 
 def rounded(estimate: dict[str, Any], *, percent: bool = False) -> tuple[str, str]:
-    """The value, and its interval and n, with as many decimals as the interval's width has use for: two of its digits.
+    """The value, and its interval and n, with as many decimals as the interval's width has use for:
+    two of its digits.
 
     >>> rounded({"value": 0.0510416, "low": 0.0416293, "high": 0.0618532, "n": 1920}, percent=True)
     ('5.1%', '(4.2% to 6.2%), n = 1,920')
     >>> rounded({"value": -1.2345, "low": None, "high": None, "n": 4})
     ('−1.23', '(n = 4, too few for an interval)')
     """
-    value, low, high = (item and item * (100 if percent else 1) for item in (estimate["value"], estimate["low"], estimate["high"]))
+    value, low, high = (
+        item and item * (100 if percent else 1)
+        for item in (estimate["value"], estimate["low"], estimate["high"])
+    )
     n = f"n = {estimate['n']:,}" if estimate.get("n") is not None else ""
     if value is None:
         return "none", ", ".join(filter(None, ["(no number)", n]))
     width = high - low if low is not None and high is not None else 0
-    decimals = max(1 - math.floor(math.log10(width)), int(abs(value) < 10 and not percent)) if width > 0 else None
+    decimals = (
+        max(1 - math.floor(math.log10(width)), int(abs(value) < 10 and not percent))
+        if width > 0
+        else None
+    )
 
     def shown(number: float) -> str:
-        digits = _three(number) if decimals is None or decimals > 6 else _number(number, max(0, decimals))
+        digits = (
+            _three(number)
+            if decimals is None or decimals > 6
+            else _number(number, max(0, decimals))
+        )
         return digits + "%" * percent
 
     if None in (low, high) and n and estimate["n"] < FEWEST_OF_INTERVAL:
         return shown(value), f"({n}, too few for an interval)"
-    interval = f"({shown(low)} to {shown(high)})" if low is not None and high is not None else "(no interval)"
+    interval = (
+        f"({shown(low)} to {shown(high)})"
+        if low is not None and high is not None
+        else "(no interval)"
+    )
     return shown(value), ", ".join(filter(None, [interval, n]))
 
 
@@ -138,9 +209,16 @@ def _number(number: float, decimals: int) -> str:
 
 def _is_estimate(item: Any) -> bool:
     """An estimate as ``runs.record`` writes it; a record from elsewhere may hold anything."""
-    if not (isinstance(item, dict) and {"value", "low", "high"} <= item.keys() and isinstance(item.get("n"), int | float | None)):
+    if not (
+        isinstance(item, dict)
+        and {"value", "low", "high"} <= item.keys()
+        and isinstance(item.get("n"), int | float | None)
+    ):
         return False
-    return all(item[name] is None or (isinstance(item[name], int | float) and math.isfinite(item[name])) for name in ("value", "low", "high"))
+    return all(
+        item[name] is None or (isinstance(item[name], int | float) and math.isfinite(item[name]))
+        for name in ("value", "low", "high")
+    )
 
 
 def _flat(results: dict[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
@@ -153,4 +231,9 @@ def _flat(results: dict[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _new(item: Any, head: Any) -> bool:
-    return not (_is_estimate(item) and _is_estimate(head) and item["value"] == head["value"] and item["low"] == head["low"])
+    return not (
+        _is_estimate(item)
+        and _is_estimate(head)
+        and item["value"] == head["value"]
+        and item["low"] == head["low"]
+    )

@@ -1,17 +1,18 @@
 """A grid: which values of a notebook's parameters to try, and the runs that they span.
 
-    sigma: [0.02, 0.05, 0.1]     a list is a list of values to try: 3 × 2 = 6 runs, the last name changes fastest
-    seed: [0, 1]
-    n_texts: 16                  one value, the same in every run
+    sigma: [0.02, 0.05, 0.1]     a list is a list of values to try: 3 × 2 = 6 runs, the last name
+    changes fastest seed: [0, 1] n_texts: 16                  one value, the same in every run
     weights: [[a, b], [c]]       two values of a parameter that is itself a list
 
-Other combinations are written out under ``runs``; each of them is crossed with all values beside it:
+Other combinations are written out under ``runs``; each of them is crossed with all values beside
+it:
 
     runs:
       - {sigma: 0.02, n_tokens: 400}
       - {sigma: 0.2, n_tokens: 50}
 
-In a file, it is read by ``presets.read(name, "grid")``. All of it is checked before the first run: a misspelt name could waste a night.
+In a file, it is read by ``presets.read(name, "grid")``. All of it is checked before the first run:
+a misspelt name could waste a night.
 """
 
 import itertools
@@ -23,42 +24,76 @@ from typing import Any
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs.notebook import Notebook
 
-RUNS, ONCE = "runs", "cells"  # not a parameter's name: no parameter can be a list of mappings; and how older grids say it
+RUNS, ONCE = (
+    "runs",
+    "cells",
+)  # not a parameter's name: no parameter can be a list of mappings; and how older grids say it
 MOST = 10_000  # runs: more take minutes to check, and days to run
 
 
-def runs(notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """All runs of a grid in their order, each with a checked value for every parameter of the notebook.
+def runs(
+    notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """All runs of a grid in their order, each with a checked value for every parameter of the
+    notebook.
 
     Args:
         grid: name → values to try, or one value; ``runs`` → list of runs that are written out.
         params: values for the whole sweep, where the grid gives none.
 
     Raises:
-        ParameterError: lists everything in the grid that cannot be used, with the expected and the given value.
+        ParameterError: lists everything in the grid that cannot be used, with the expected and the
+            given value.
     """
     for what, given in (("grid", grid), ("params", params)):
         if given is not None and not isinstance(given, Mapping):
-            raise ParameterError(f"{what}: expected a mapping from names to values, got {shown(given)}")
-    if (n := math.prod(max(1, len(values)) for values in grid.values() if isinstance(values, list))) > MOST:
-        raise ParameterError(f"{notebook.name} cannot be swept over this grid: expected at most {MOST:,} runs, got {n:,}; sweep it in parts")
+            raise ParameterError(
+                f"{what}: expected a mapping from names to values, got {shown(given)}"
+            )
+    if (
+        n := math.prod(max(1, len(values)) for values in grid.values() if isinstance(values, list))
+    ) > MOST:
+        raise ParameterError(
+            f"{notebook.name} cannot be swept over this grid: expected at most {MOST:,} runs, got"
+            f" {n:,}; sweep it in parts"
+        )
     problems: list[str] = []
     written = ONCE if ONCE in grid and RUNS not in grid else RUNS
     listed = _listed(written, grid.get(written, [{}]), problems)
-    crossed = {name: _values(notebook, name, given, problems) for name, given in grid.items() if name != written}
-    for part in [params or {}, *listed, *({name: value} for name, values in crossed.items() for value in values)]:
+    crossed = {
+        name: _values(notebook, name, given, problems)
+        for name, given in grid.items()
+        if name != written
+    }
+    for part in [
+        params or {},
+        *listed,
+        *({name: value} for name, values in crossed.items() for value in values),
+    ]:
         try:
             notebook.check(part)
         except ParameterError as error:
             problems += [line.strip() for line in str(error).splitlines()[1:]]
-    problems += [f"{name}: given both in a run and beside the runs; say it once" for name in crossed if any(name in run for run in listed)]
+    problems += [
+        f"{name}: given both in a run and beside the runs; say it once"
+        for name in crossed
+        if any(name in run for run in listed)
+    ]
     if not grid:
         problems.append("it is empty; write `name: [value, value]` lines")
-    rows = [{**run, **dict(zip(crossed, row, strict=True))} for run in listed for row in itertools.product(*crossed.values())]
+    rows = [
+        {**run, **dict(zip(crossed, row, strict=True))}
+        for run in listed
+        for row in itertools.product(*crossed.values())
+    ]
     checked = [] if problems else [notebook.check({**(params or {}), **row}) for row in rows]
     problems += _duplicates(rows, checked)
     if problems:
-        raise ParameterError("\n  ".join([f"{notebook.name} cannot be swept over this grid:", *dict.fromkeys(problems)]))
+        raise ParameterError(
+            "\n  ".join(
+                [f"{notebook.name} cannot be swept over this grid:", *dict.fromkeys(problems)]
+            )
+        )
     return checked
 
 
@@ -70,19 +105,26 @@ def varying(runs: list[dict[str, Any]]) -> list[str]:
 def _listed(name: str, given: Any, problems: list[str]) -> list[dict[str, Any]]:
     if isinstance(given, list) and given and all(isinstance(run, dict) for run in given):
         return given
-    problems.append(f"{name}: expected a list of runs like `- {{sigma: 0.1, seed: 0}}`, got {shown(given)}")
+    problems.append(
+        f"{name}: expected a list of runs like `- {{sigma: 0.1, seed: 0}}`, got {shown(given)}"
+    )
     return [{}]
 
 
 def _values(notebook: Notebook, name: str, given: Any, problems: list[str]) -> list[Any]:
-    """The values to try of one name. A list is always a list of them, also where the parameter is a list itself."""
+    """The values to try of one name. A list is always a list of them, also where the parameter is a
+    list itself.
+    """
     if not isinstance(given, list):
         return [given]
     parameter = notebook.parameters.get(name)
     if not given:
         problems.append(f"{name}: no value to try; give at least one, or leave the name out")
     elif parameter and parameter.fits(given) and not all(map(parameter.fits, given)):
-        problems.append(f"{name}: expected a list of values, each {parameter.allowed}, got one value; write [{shown(given)}]")
+        problems.append(
+            f"{name}: expected a list of values, each {parameter.allowed}, got one value; write"
+            f" [{shown(given)}]"
+        )
         return []
     return given
 

@@ -1,8 +1,9 @@
-r"""LaTeX's formulas as MathML, which browsers set by themselves: a page with formulas needs no script and no network.
+r"""LaTeX's formulas as MathML, which browsers set by themselves: a page with formulas needs no
+script and no network.
 
-The part of LaTeX that notebooks use: letters, scripts, fractions, roots, sums, fences, words, and symbols by name,
-``\psi`` as IPython and HTML know them.
-What is not known becomes its name in upright letters; nothing raises, because a page is written after hours of runs.
+The part of LaTeX that notebooks use: letters, scripts, fractions, roots, sums, fences, words, and
+symbols by name, ``\psi`` as IPython and HTML know them. What is not known becomes its name in
+upright letters; nothing raises, because a page is written after hours of runs.
 """
 
 import re
@@ -13,13 +14,77 @@ from html.entities import html5
 from IPython.core.latex_symbols import latex_symbols
 
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:\.\d+)?|\s+|.", re.DOTALL)
-_SPACES = {"\\,": 0.17, "\\:": 0.22, "\\;": 0.28, "\\ ": 0.3, "\\quad": 1, "\\qquad": 2, "\\!": -0.17}
-_FUNCTIONS = {"arg", "cos", "cosh", "det", "exp", "ln", "log", "max", "min", "Pr", "sin", "sup", "inf", "tanh", "tr"}
-_LIMITS = {"∑", "∏", "max", "min", "sup", "inf", "argmax", "argmin"}  # scripts stand above and below them in a formula of its own line
-_OPEN = {"(": "(", "[": "[", "\\{": "{", "\\langle": "⟨", "\\lVert": "‖", "\\lvert": "|", "\\lfloor": "⌊", "\\lceil": "⌈"}
-_CLOSE = {")": ")", "]": "]", "\\}": "}", "\\rangle": "⟩", "\\rVert": "‖", "\\rvert": "|", "\\rfloor": "⌋", "\\rceil": "⌉"}
-_SYMBOLS = {f"\\{name[:-1]}": sign for name, sign in html5.items() if name.endswith(";")} | latex_symbols  # \nabla is &nabla;
-_SYMBOLS |= {"-": "−", "*": "∗", "'": "′", "\\cdot": "⋅", "\\dots": "…", "\\ldots": "…", "\\infty": "∞", "\\to": "→", "\\Vert": "‖", "\\|": "‖"}
+_SPACES = {
+    "\\,": 0.17,
+    "\\:": 0.22,
+    "\\;": 0.28,
+    "\\ ": 0.3,
+    "\\quad": 1,
+    "\\qquad": 2,
+    "\\!": -0.17,
+}
+_FUNCTIONS = {
+    "arg",
+    "cos",
+    "cosh",
+    "det",
+    "exp",
+    "ln",
+    "log",
+    "max",
+    "min",
+    "Pr",
+    "sin",
+    "sup",
+    "inf",
+    "tanh",
+    "tr",
+}
+_LIMITS = {
+    "∑",
+    "∏",
+    "max",
+    "min",
+    "sup",
+    "inf",
+    "argmax",
+    "argmin",
+}  # scripts stand above and below them in a formula of its own line
+_OPEN = {
+    "(": "(",
+    "[": "[",
+    "\\{": "{",
+    "\\langle": "⟨",
+    "\\lVert": "‖",
+    "\\lvert": "|",
+    "\\lfloor": "⌊",
+    "\\lceil": "⌈",
+}
+_CLOSE = {
+    ")": ")",
+    "]": "]",
+    "\\}": "}",
+    "\\rangle": "⟩",
+    "\\rVert": "‖",
+    "\\rvert": "|",
+    "\\rfloor": "⌋",
+    "\\rceil": "⌉",
+}
+_SYMBOLS = {
+    f"\\{name[:-1]}": sign for name, sign in html5.items() if name.endswith(";")
+} | latex_symbols  # \nabla is &nabla;
+_SYMBOLS |= {
+    "-": "−",
+    "*": "∗",
+    "'": "′",
+    "\\cdot": "⋅",
+    "\\dots": "…",
+    "\\ldots": "…",
+    "\\infty": "∞",
+    "\\to": "→",
+    "\\Vert": "‖",
+    "\\|": "‖",
+}
 _ORDINARY = set("∇∞∂∅⊤⊥…%_0123456789")  # no space around them, as around letters
 _SIZES = {"\\big", "\\Big", "\\bigl", "\\bigr", "\\Bigl", "\\Bigr"}
 _ACCENTS = {"\\bar": "¯", "\\hat": "^", "\\tilde": "~", "\\vec": "→"}
@@ -29,7 +94,8 @@ _WORDS = {"\\text", "\\textbf", "\\textit"}
 
 
 def mathml(formula: str, display: bool = False) -> str:
-    r"""A formula, without its dollars, as a ``<math>`` element; ``display`` is for one on its own line.
+    r"""A formula, without its dollars, as a ``<math>`` element; ``display`` is for one on its own
+    line.
 
     >>> mathml(r"\psi_i^2")
     '<math><msubsup><mi>ψ</mi><mi>i</mi><mn>2</mn></msubsup></math>'
@@ -66,7 +132,9 @@ class _Reader:
         return "".join(elements)
 
     def scripted(self, before: str) -> str:
-        """One element with what stands below and above it. ``before`` is the element to its left, which decides about spaces."""
+        """One element with what stands below and above it. ``before`` is the element to its left,
+        which decides about spaces.
+        """
         token = self.peek()
         base, below, above = self.element(before), "", ""
         while (mark := self.peek()) in ("_", "^", "'") and mark:
@@ -86,7 +154,15 @@ class _Reader:
             return found
         room = '<mspace width="0.17em"/>'
         left = "" if before.startswith("<mo") or before == room else room
-        return left + found + ("" if self.peek() in {*_OPEN, *_CLOSE, *_SIZES, "", "}", ",", ".", "\\left"} else room)
+        return (
+            left
+            + found
+            + (
+                ""
+                if self.peek() in {*_OPEN, *_CLOSE, *_SIZES, "", "}", ",", ".", "\\left"}
+                else room
+            )
+        )
 
     def argument(self) -> str:
         """What a command or a script applies to, as one element."""
@@ -119,13 +195,20 @@ class _Reader:
         if token in _SPACES:
             return f'<mspace width="{_SPACES[token]}em"/>'
         if token in ("\\frac", "\\tfrac", "\\dfrac"):
-            small = ' displaystyle="false" scriptlevel="+1"' if token == "\\tfrac" and self.display else ""
+            small = (
+                ' displaystyle="false" scriptlevel="+1"'
+                if token == "\\tfrac" and self.display
+                else ""
+            )
             fraction = f"<mfrac>{self.argument()}{self.argument()}</mfrac>"
             return f"<mstyle{small}>{fraction}</mstyle>" if small else fraction
         if token == "\\sqrt":
             return f"<msqrt>{self.argument()}</msqrt>"
         if token in _ACCENTS:
-            return f'<mover accent="true">{self.argument()}<mo stretchy="false">{_ACCENTS[token]}</mo></mover>'
+            return (
+                f'<mover accent="true">{self.argument()}<mo'
+                f' stretchy="false">{_ACCENTS[token]}</mo></mover>'
+            )
         if token == "\\underbrace":
             return f"<munder>{self.argument()}<mo>⏟</mo></munder>"
         if token in _WORDS:
@@ -148,11 +231,15 @@ class _Reader:
         if token == ".":
             return ""
         form = "prefix" if token in _OPEN else "postfix" if token in _CLOSE else "infix"
-        grown = f' minsize="{size}" maxsize="{size}"' if size else "" if tall else ' stretchy="false"'
+        grown = (
+            f' minsize="{size}" maxsize="{size}"' if size else "" if tall else ' stretchy="false"'
+        )
         return f'<mo form="{form}"{grown}>{_OPEN.get(token) or _CLOSE.get(token) or escape(_SYMBOLS.get(token, token))}</mo>'
 
 
-def _with_scripts(below_only: str, above_only: str, both: str, base: str, below: str, above: str) -> str:
+def _with_scripts(
+    below_only: str, above_only: str, both: str, base: str, below: str, above: str
+) -> str:
     if below and above:
         return f"<{both}>{base}{below}{above}</{both}>"
     if below or above:
@@ -162,7 +249,9 @@ def _with_scripts(below_only: str, above_only: str, both: str, base: str, below:
 
 
 def _symbol(token: str, before: str) -> str:
-    """A letter, number or sign. A minus behind another sign, or in front, belongs to what follows it."""
+    """A letter, number or sign. A minus behind another sign, or in front, belongs to what follows
+    it.
+    """
     sign = _SYMBOLS.get(token, token.removeprefix("\\"))
     if sign[:1].isdecimal():
         return f"<mn>{sign}</mn>"
@@ -174,6 +263,10 @@ def _symbol(token: str, before: str) -> str:
         return "<mtext>.</mtext>"
     if sign in "/:!":
         return f'<mo lspace="0" rspace="0" stretchy="false">{sign}</mo>'
-    prefix = ' form="prefix"' if sign in "−+±" and before.startswith("<mo") and 'form="postfix"' not in before else ""
+    prefix = (
+        ' form="prefix"'
+        if sign in "−+±" and before.startswith("<mo") and 'form="postfix"' not in before
+        else ""
+    )
     still = ' stretchy="false"' if sign in "|‖∣" else ""
     return f"<mo{prefix}{still}>{escape(sign)}</mo>"

@@ -1,10 +1,12 @@
-"""A sweep: a notebook over a grid of parameters, one run for each combination, on as many processes or machines as there are.
+"""A sweep: a notebook over a grid of parameters, one run for each combination, on as many processes
+or machines as there are.
 
     done = sweeps.sweep("02", {"sigma": [0.05, 0.1], "seed": [0, 1]})
     done.results, done.failed, done.dir
 
-Each is a run like any other (``runs.run``) with its record in the usual place. So a sweep keeps no state: started again, after
-a crash, after a Ctrl-C or with a finer grid, it looks for the records and does what is missing. At the end it leaves
+Each is a run like any other (``runs.run``) with its record in the usual place. So a sweep keeps no
+state: started again, after a crash, after a Ctrl-C or with a finer grid, it looks for the records
+and does what is missing. At the end it leaves
 
     papermill_runs/sweep-<id>/    results.parquet  tables/*.parquet  sweep.json
 
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run without an answer: its values of the parameters that vary, why in one line, and the traceback if its notebook shows one."""
+    """A run without an answer: its values of the parameters that vary, why in one line, and the
+    traceback if its notebook shows one.
+    """
 
     run_id: str
     params: dict[str, Any]
@@ -88,7 +92,8 @@ def sweep(
     root: str | Path | None = None,
     **place: Any,
 ) -> Sweep:
-    """Runs a notebook for everything in a grid that has no record yet, and writes one table over all of them.
+    """Runs a notebook for everything in a grid that has no record yet, and writes one table over
+    all of them.
 
     Args:
         notebook: number, name or path, or one that is loaded already.
@@ -96,15 +101,20 @@ def sweep(
         params: values that are the same in every run.
         gpus_per_run: GPUs that a run has to itself.
         root: where records lie; ``papermill_runs`` by default.
-        place: ``workers=``, ``scheduler=`` or ``cluster=``, see ``gaussmark_lib.sweeps.places.connect``.
+        place: ``workers=``, ``scheduler=`` or ``cluster=``, see
+            ``gaussmark_lib.sweeps.places.connect``.
 
     Raises:
         ParameterError: a grid that cannot be swept over.
-        RecordError: no table or record can be kept there; before anything runs, or after it if the disk fills up meanwhile.
-        ClusterError: no worker has the resources that the runs ask for, or a worker cannot take part.
+        RecordError: no table or record can be kept there; before anything runs, or after it if the
+            disk fills up meanwhile.
+        ClusterError: no worker has the resources that the runs ask for, or a worker cannot take
+            part.
         KeyboardInterrupt: after everything that runs is stopped; finished runs keep their records.
     """
-    from gaussmark_lib.sweeps import tables  # here, because workers import this package, and need no pandas
+    from gaussmark_lib.sweeps import (
+        tables,
+    )  # here, because workers import this package, and need no pandas
 
     source = notebooks.load(notebook)
     root = paths.records(root)
@@ -115,19 +125,42 @@ def sweep(
     records.check(target)
     answers = {run_id: run for run_id in runs if (run := records.load(root / source.name / run_id))}
     cached, outcomes = len(answers), {}
-    with tqdm(total=len(runs), initial=cached, desc=source.name, unit=" runs", smoothing=0, disable=not progress) as bar:
+    with tqdm(
+        total=len(runs),
+        initial=cached,
+        desc=source.name,
+        unit=" runs",
+        smoothing=0,
+        disable=not progress,
+    ) as bar:
         try:
-            if missing := {run_id: values for run_id, values in runs.items() if run_id not in answers}:
-                outcomes = _run(source, missing, root, gpus_per_run, {"runs": len(runs), **place}, bar)
+            if missing := {
+                run_id: values for run_id, values in runs.items() if run_id not in answers
+            }:
+                outcomes = _run(
+                    source, missing, root, gpus_per_run, {"runs": len(runs), **place}, bar
+                )
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; {bar.n} of {len(runs)} runs are done, and the same command goes on from there") from None
+            raise KeyboardInterrupt(
+                f"interrupted; {bar.n} of {len(runs)} runs are done, and the same command goes on"
+                " from there"
+            ) from None
     answers = {run_id: run for run_id in runs if (run := records.load(root / source.name / run_id))}
     varying = grids.varying(rows)
     own = {run_id: {name: values[name] for name in varying} for run_id, values in runs.items()}
-    failed = {run_id: _failure(run_id, own[run_id], outcomes.get(run_id), root) for run_id in runs if run_id not in answers}
+    failed = {
+        run_id: _failure(run_id, own[run_id], outcomes.get(run_id), root)
+        for run_id in runs
+        if run_id not in answers
+    }
     # how long a run took is only in sweep.json, because no two sweeps agree on it
-    ends = {run_id: {"status": "complete", "seconds": run.status.get("seconds")} for run_id, run in answers.items()}
-    ends |= {run_id: {"status": "failed", "error": failure.reason} for run_id, failure in failed.items()}
+    ends = {
+        run_id: {"status": "complete", "seconds": run.status.get("seconds")}
+        for run_id, run in answers.items()
+    }
+    ends |= {
+        run_id: {"status": "failed", "error": failure.reason} for run_id, failure in failed.items()
+    }
     facts = {
         "notebook": source.name,
         "status": "failed" if failed else "complete",
@@ -141,23 +174,47 @@ def sweep(
         records.write_json(partial / "sweep.json", facts)
         tables.write(partial, runs, answers, varying)
     cached += sum(outcome.cached for outcome in outcomes.values())
-    return Sweep(target, runs, cached, list(failed.values()), tables.summary(runs, answers, varying))
+    return Sweep(
+        target, runs, cached, list(failed.values()), tables.summary(runs, answers, varying)
+    )
 
 
-def _run(source: Notebook, missing: dict[str, dict], root: Path, gpus_per_run: int, place: dict[str, Any], bar: tqdm) -> "dict[str, Outcome]":
-    from gaussmark_lib.sweeps import places, submit  # here, because Dask and papermill take seconds to import, and a sweep may be done already
+def _run(
+    source: Notebook,
+    missing: dict[str, dict],
+    root: Path,
+    gpus_per_run: int,
+    place: dict[str, Any],
+    bar: tqdm,
+) -> "dict[str, Outcome]":
+    from gaussmark_lib.sweeps import (
+        places,
+        submit,
+    )  # here, because Dask and papermill take seconds to import, and a sweep may be done already
 
     jobs = [submit.Job(source, values, run_id) for run_id, values in missing.items()]
     with places.connect(gpus_per_run=gpus_per_run, **place) as client:
         root.mkdir(parents=True, exist_ok=True)
-        return dict(zip(missing, submit.run_all(client, jobs, root=root, gpus_per_run=gpus_per_run, bar=bar), strict=True))
+        return dict(
+            zip(
+                missing,
+                submit.run_all(client, jobs, root=root, gpus_per_run=gpus_per_run, bar=bar),
+                strict=True,
+            )
+        )
 
 
 def _failure(run_id: str, own: dict[str, Any], outcome: "Outcome | None", root: Path) -> Failure:
     from gaussmark_lib.runs import kernel
 
     if outcome is None or not outcome.error:
-        return Failure(run_id, own, f"its worker says that it is complete, and there is no record in {root}; do all machines share that folder?", "")
+        return Failure(
+            run_id,
+            own,
+            f"its worker says that it is complete, and there is no record in {root}; do all"
+            " machines share that folder?",
+            "",
+        )
     try:
         traceback = kernel.traceback(outcome.failed / "notebook.ipynb") if outcome.failed else ""
     except (OSError, ValueError):  # stopped before its notebook was written, or run again meanwhile

@@ -1,6 +1,7 @@
 """Hands runs to Dask workers and collects how each of them ended.
 
-If a worker dies, Dask gives its run to another one, four times; the run there begins anew or finds the record.
+If a worker dies, Dask gives its run to another one, four times; the run there begins anew or finds
+the record.
 """
 
 import json
@@ -25,7 +26,10 @@ from gaussmark_lib.sweeps import worker
 from gaussmark_lib.sweeps.worker import Outcome
 
 POLL = 0.5  # seconds between two looks at what has finished
-GONE = "the scheduler went away; finished runs have their records, and the same command goes on from there"
+GONE = (
+    "the scheduler went away; finished runs have their records, and the same command goes on from"
+    " there"
+)
 REFRESH = 5  # seconds after which the bar is drawn again, even if nothing has finished
 
 
@@ -39,13 +43,21 @@ class Job:
 
 
 def run_all(
-    client: Client, jobs: list[Job], *, root: Path, bar: tqdm, gpus_per_run: int = 0, force: bool = False, at_a_time: int | None = None
+    client: Client,
+    jobs: list[Job],
+    *,
+    root: Path,
+    bar: tqdm,
+    gpus_per_run: int = 0,
+    force: bool = False,
+    at_a_time: int | None = None,
 ) -> list[Outcome]:
     """How each job ended, in the order of the jobs; ``bar`` moves on by one for each.
 
     Args:
         root: where records lie, for the workers too.
-        at_a_time: hand out so many at a time, in their order, and name them in the bar; by default, Dask gets all of them at once.
+        at_a_time: hand out so many at a time, in their order, and name them in the bar; by default,
+            Dask gets all of them at once.
 
     Raises:
         ClusterError: a worker that cannot take part, or a scheduler that went away.
@@ -61,7 +73,12 @@ def run_all(
             job = jobs[index]
             arguments = _without_outputs(job.source), job.values, job.run_id, root, force
             with _answering():
-                future = client.submit(worker.run_one, *arguments, key=f"{job.source.name}-{job.run_id}-{mark}", resources=resources)
+                future = client.submit(
+                    worker.run_one,
+                    *arguments,
+                    key=f"{job.source.name}-{job.run_id}-{mark}",
+                    resources=resources,
+                )
             running[future] = index
             finished.add(future)
             shown = 0.0
@@ -71,7 +88,10 @@ def run_all(
         if batch or time.monotonic() - shown > REFRESH:
             shown = time.monotonic()
             names = ", ".join(jobs[index].source.name for index in running.values())
-            bar.set_postfix_str(names if at_a_time else _counts(client, recorded, list(outcomes.values())), refresh=False)
+            bar.set_postfix_str(
+                names if at_a_time else _counts(client, recorded, list(outcomes.values())),
+                refresh=False,
+            )
             bar.update(len(batch)) or bar.refresh()
         time.sleep(POLL)
     return [outcomes[index] for index in range(len(jobs))]
@@ -91,14 +111,19 @@ def _outcome(future: Future) -> Outcome:
     except (CancelledError, CommClosedError):
         raise ClusterError(GONE) from None
     except KilledWorker as error:
-        return Outcome(f"its worker died {error.allowed_failures + 1} times, each time with this run; it may need more memory than there is")
+        return Outcome(
+            f"its worker died {error.allowed_failures + 1} times, each time with this run; it may"
+            " need more memory than there is"
+        )
     except Exception as error:  # the worker could not even load what it was sent, for example
         return Outcome(f"{type(error).__name__}: {error}")
 
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """While Dask is asked for something: a scheduler that dies then shows as a broken line or as no answer in time."""
+    """While Dask is asked for something: a scheduler that dies then shows as a broken line or as no
+    answer in time.
+    """
     try:
         yield
     except OSError:
@@ -110,7 +135,9 @@ def _check_workers(client: Client, source: Notebook, root: Path) -> None:
     seen.touch()
     try:
         with _answering():
-            answers = client.run(worker.problem, _without_outputs(source), source.code, seen, on_error="return")
+            answers = client.run(
+                worker.problem, _without_outputs(source), source.code, seen, on_error="return"
+            )
     finally:
         seen.unlink()
     if problems := [f"worker {address} {answer}" for address, answer in answers.items() if answer]:
@@ -119,7 +146,9 @@ def _check_workers(client: Client, source: Notebook, root: Path) -> None:
 
 @cache
 def _without_outputs(source: Notebook) -> Notebook:
-    """The same question as a much smaller file: committed notebooks have figures in them, and this goes out with every run."""
+    """The same question as a much smaller file: committed notebooks have figures in them, and this
+    goes out with every run.
+    """
     content = json.loads(source.text)
     for cell in content["cells"]:
         if "outputs" in cell:

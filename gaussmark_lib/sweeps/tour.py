@@ -1,10 +1,14 @@
-"""The tour: every numbered notebook with its defaults, side by side, and one page that shows what came of them.
+"""The tour: every numbered notebook with its defaults, side by side, and one page that shows what
+came of them.
 
-    papermill_runs/tour-<id>/index.html      the page, with figures/ and notebooks/ beside it; the folder can be moved or served as it is
+    papermill_runs/tour-<id>/index.html      the page, with figures/ and notebooks/ beside it; the
+    folder can be moved or served as it is
 
-As many notebooks run at a time as there are cores, each in a process of its own, the longest first. A notebook that times things says so in its
-metadata, ``{"gaussmark": {"alone": true, "seconds": 90}}``, and runs after the others, alone and on all cores; ``seconds`` is about how long
-a notebook takes. A notebook that was run before is answered from its record. If one fails, the page says so, and the others still run.
+As many notebooks run at a time as there are cores, each in a process of its own, the longest first.
+A notebook that times things says so in its metadata, ``{"gaussmark": {"alone": true, "seconds":
+90}}``, and runs after the others, alone and on all cores; ``seconds`` is about how long a notebook
+takes. A notebook that was run before is answered from its record. If one fails, the page says so,
+and the others still run.
 """
 
 import secrets
@@ -46,7 +50,11 @@ class Stop:
 
     @property
     def outcome(self) -> str:
-        return f"{self.run.status['seconds']} s{', from its record' if self.run.cached else ''}" if self.run else f"failed: {self.error}"
+        return (
+            f"{self.run.status['seconds']} s{', from its record' if self.run.cached else ''}"
+            if self.run
+            else f"failed: {self.error}"
+        )
 
 
 @dataclass(frozen=True)
@@ -64,34 +72,57 @@ class Tour:
 
 
 def tour(
-    *, force: bool = False, workers: int | None = None, progress: bool = True, root: str | Path | None = None, single: str | Path | None = None
+    *,
+    force: bool = False,
+    workers: int | None = None,
+    progress: bool = True,
+    root: str | Path | None = None,
+    single: str | Path | None = None,
 ) -> Tour:
     """Runs all numbered notebooks and writes the page; a notebook that fails is in ``failed``.
 
     Args:
-        workers: how many notebooks run at a time; one a core by default, as far as memory allows. With 1 each has all cores.
-        single: a file to write the page to as well, with its figures inside it and without the notebooks, to send to somebody.
+        workers: how many notebooks run at a time; one a core by default, as far as memory allows.
+            With 1 each has all cores.
+        single: a file to write the page to as well, with its figures inside it and without the
+            notebooks, to send to somebody.
 
     Raises:
         GaussMarkError: there is no notebook to run, or no page can be kept there.
-        KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their records.
+        KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their
+            records.
     """
     root = paths.records(root)
     if not (stops := [_read(file) for file in notebooks.numbered()]):
-        raise GaussMarkError(f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found none")
+        raise GaussMarkError(
+            f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found"
+            " none"
+        )
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     records.check(target)
-    file = None if single is None else page.writable(files.named(single, "no such folder", GaussMarkError))
+    file = (
+        None
+        if single is None
+        else page.writable(files.named(single, "no such folder", GaussMarkError))
+    )
     for stop in stops:
         if not force and stop.source:
             stop.run = records.load(root / stop.name / stop.run_id)
     done = sum(bool(stop.run or stop.error) for stop in stops)
-    with tqdm(total=len(stops), initial=done, desc="tour", unit=" notebooks", smoothing=0, disable=not progress) as bar:
+    with tqdm(
+        total=len(stops),
+        initial=done,
+        desc="tour",
+        unit=" notebooks",
+        smoothing=0,
+        disable=not progress,
+    ) as bar:
         try:
             _run(stops, force, workers, bar, root)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command without --force goes on from there"
+                f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command"
+                " without --force goes on from there"
             ) from None
     with records.written(target, replace=False) as partial:
         page.write(stops, partial)
@@ -113,7 +144,9 @@ def _read(file: Path) -> Stop:
 
 
 def _run(stops: list[Stop], force: bool, workers: int | None, bar: tqdm, root: Path) -> None:
-    """Runs what has no answer yet: first side by side what may, then one by one in this process, which leaves all cores to each."""
+    """Runs what has no answer yet: first side by side what may, then one by one in this process,
+    which leaves all cores to each.
+    """
     if all(stop.run or stop.error for stop in stops):
         return
     from gaussmark_lib.sweeps import places  # here, because Dask takes a second to import
@@ -126,7 +159,12 @@ def _run(stops: list[Stop], force: bool, workers: int | None, bar: tqdm, root: P
         if not (stop.run or stop.error):
             bar.set_postfix_str(stop.name)
             try:
-                stop.run = runs.run(stop.source, force=force, progress=not bar.disable and {"leave": False, "position": 1}, root=root)
+                stop.run = runs.run(
+                    stop.source,
+                    force=force,
+                    progress=not bar.disable and {"leave": False, "position": 1},
+                    root=root,
+                )
             except runs.RunFailedError as error:
                 stop.error, stop.failed = error.reason, error.dir
             bar.update()

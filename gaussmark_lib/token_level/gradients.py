@@ -1,8 +1,9 @@
 """Each token's own gradient, G_k = ∇_θ log p_θ(v_k | x, v_<k), with respect to one weight.
 
-A linear layer computes y_s = W·a_s at each position s, so G_k = Σ_s g_s a_sᵀ with g_s = ∂ log p(v_k | …)/∂y_s. A weight is *local* if
-log p(v_k | …) depends on it only through the position that predicts v_k. Then one term is left, G_k = g_k a_kᵀ, and one backward pass from the
-sum of all log-probabilities gives every g_k. Otherwise each token needs a backward pass.
+A linear layer computes y_s = W·a_s at each position s, so G_k = Σ_s g_s a_sᵀ with g_s = ∂ log p(v_k
+| …)/∂y_s. A weight is *local* if log p(v_k | …) depends on it only through the position that
+predicts v_k. Then one term is left, G_k = g_k a_kᵀ, and one backward pass from the sum of all
+log-probabilities gives every g_k. Otherwise each token needs a backward pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,8 @@ from gaussmark_lib.weights import Linear
 
 
 def is_local(model: PreTrainedModel, linear: Linear) -> bool:
-    """Whether a prediction depends on the layer's output at its own position alone, by the derivative on a few tokens.
+    """Whether a prediction depends on the layer's output at its own position alone, by the
+    derivative on a few tokens.
 
     Then nothing that a cache holds of earlier positions depends on the layer either.
     """
@@ -31,7 +33,9 @@ def is_local(model: PreTrainedModel, linear: Linear) -> bool:
 def factors(
     model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
 ) -> tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]:
-    """a_k and g_k of each response token, for a local weight: G_k = g_k a_kᵀ; float32 at least. g_k is 0 where it is no more than rounding."""
+    """a_k and g_k of each response token, for a local weight: G_k = g_k a_kᵀ; float32 at least. g_k
+    is 0 where it is no more than rounding.
+    """
     log_p, call = _traced(model, linear, prompt, response)
     [slope] = gradients.backward(log_p, [call])
     g = slope.g.masked_fill(gradients.is_rounding(slope.felt)[..., None], 0.0)
@@ -39,8 +43,12 @@ def factors(
     return call.a[0, predicting], g[0, predicting].to(call.a)
 
 
-def each(model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]) -> Iterator[Float[Tensor, "d_out d_in"]]:
-    """G_k of each response token in turn, 0 where it is rounding, for any weight: one forward pass, and a backward pass a token."""
+def each(
+    model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
+) -> Iterator[Float[Tensor, "d_out d_in"]]:
+    """G_k of each response token in turn, 0 where it is rounding, for any weight: one forward pass,
+    and a backward pass a token.
+    """
     log_p, call = _traced(model, linear, prompt, response)
     for of_token in log_p:
         [slope] = gradients.backward(of_token, [call], retain_graph=True)
@@ -48,16 +56,28 @@ def each(model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response
         yield torch.zeros_like(G) if gradients.is_rounding(slope.felt.sum(-1)) else G
 
 
-def _traced(model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]) -> tuple[Float[Tensor, " k"], gradients.Call]:
-    """One text's forward pass: log p of each response token, and the layer's call, with its input in float32 at least.
+def _traced(
+    model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
+) -> tuple[Float[Tensor, " k"], gradients.Call]:
+    """One text's forward pass: log p of each response token, and the layer's call, with its input
+    in float32 at least.
 
     Count positions from the end: the head may not see positions that predict nothing of interest.
     """
-    with likelihood.frozen(model), gradients.traced([linear], (1, len(prompt) + len(response))) as calls:
+    with (
+        likelihood.frozen(model),
+        gradients.traced([linear], (1, len(prompt) + len(response))) as calls,
+    ):
         log_p = likelihood.token_log_p(model, [(prompt, response)])[0][0]
     if len(calls) != 1:
-        raise InvalidModelError(f"expected a layer that is used once a pass, but {linear.name} is used {len(calls)} times; choose another weight")
+        raise InvalidModelError(
+            f"expected a layer that is used once a pass, but {linear.name} is used {len(calls)}"
+            " times; choose another weight"
+        )
     if not log_p.requires_grad:
-        raise DegenerateScoreError(f"expected texts that depend on {linear.name}, but the model computes them without it; choose another weight")
+        raise DegenerateScoreError(
+            f"expected texts that depend on {linear.name}, but the model computes them without it;"
+            " choose another weight"
+        )
     [call] = calls
     return log_p, call._replace(a=call.a.to(torch.promote_types(call.a.dtype, torch.float32)))

@@ -1,12 +1,15 @@
-"""The test of Algorithm 4 and what the robustness proposition promises of it (paper, App. "Robustness to Corruptions").
+"""The test of Algorithm 4 and what the robustness proposition promises of it (paper, App.
+"Robustness to Corruptions").
 
-Each token k has its own key and its own Γ_k, which is N(0, 1) under the null, independent of the others. A *hit* is Γ_k ≥ τ = Φ⁻¹(1 − α₀). The
-text is called watermarked if the λ'-quantile of all Γ_k is at least τ. With K tokens and m = ⌊λ'K⌋ that quantile is the m-th smallest, so
+Each token k has its own key and its own Γ_k, which is N(0, 1) under the null, independent of the
+others. A *hit* is Γ_k ≥ τ = Φ⁻¹(1 − α₀). The text is called watermarked if the λ'-quantile of all
+Γ_k is at least τ. With K tokens and m = ⌊λ'K⌋ that quantile is the m-th smallest, so
 
     detected  ⇔  at least K − m + 1 hits,     level = P(Binomial(K, α₀) ≥ K − m + 1)     exactly.
 
-The proposition bounds the level by Hoeffding's exp(−2K(1 − λ' − α₀)²), which is far above it. Its proof asks for K(1 − λ') hits, one fewer
-than the quantile: harmless for the level, one hit too optimistic for the power. At α₀ = ½ the test is the sign test.
+The proposition bounds the level by Hoeffding's exp(−2K(1 − λ' − α₀)²), which is far above it. Its
+proof asks for K(1 − λ') hits, one fewer than the quantile: harmless for the level, one hit too
+optimistic for the power. At α₀ = ½ the test is the sign test.
 
 ===========  ==============================================================
 paper        here
@@ -31,7 +34,8 @@ from gaussmark_lib.errors import BoundError
 
 
 def lower_quantile(gammas: ArrayLike, quantile: float) -> float:
-    """The largest Γ' among the Γ_k with (1/K)·#{k: Γ_k ≤ Γ'} ≤ λ'. Raises BoundError if there is none, as for λ' < 1/K.
+    """The largest Γ' among the Γ_k with (1/K)·#{k: Γ_k ≤ Γ'} ≤ λ'. Raises BoundError if there is
+    none, as for λ' < 1/K.
 
     >>> lower_quantile([0.3, -1.0, 2.0, 0.1], 0.5)
     0.1
@@ -40,7 +44,10 @@ def lower_quantile(gammas: ArrayLike, quantile: float) -> float:
     at_or_below = np.searchsorted(ordered, ordered, side="right")
     allowed = ordered[at_or_below <= _rank(ordered.size, quantile)]
     if not allowed.size:
-        raise BoundError(f"the {quantile}-quantile does not exist: more than {quantile} of the {ordered.size} statistics tie as the smallest")
+        raise BoundError(
+            f"the {quantile}-quantile does not exist: more than {quantile} of the {ordered.size}"
+            " statistics tie as the smallest"
+        )
     return float(allowed[-1])
 
 
@@ -66,13 +73,16 @@ def exact_level(n_tokens: int, quantile: float, alpha_0: float) -> float:
 
 
 def level_bound(n_tokens: int, quantile: float, alpha_0: float) -> float:
-    """exp(−2K(1 − λ' − α₀)²), the proposition's bound on the level. Raises BoundError unless λ' ≤ 1 − α₀."""
+    """exp(−2K(1 − λ' − α₀)²), the proposition's bound on the level. Raises BoundError unless λ' ≤ 1
+    − α₀.
+    """
     checks.whole(n_tokens, "n_tokens", BoundError)
     return math.exp(-2 * n_tokens * _level_gap(quantile, alpha_0) ** 2)
 
 
 def power_bound(n_tokens: int, quantile: float, beta_0: float, corrupted: float) -> float:
-    """1 − exp(−(1 − λ₀)K(λ' − λ₀ − β₀)²/2), the proposition's bound on the power with a share λ₀ of substituted tokens.
+    """1 − exp(−(1 − λ₀)K(λ' − λ₀ − β₀)²/2), the proposition's bound on the power with a share λ₀ of
+    substituted tokens.
 
     Raises BoundError unless λ' ≥ λ₀ + β₀.
     """
@@ -82,21 +92,25 @@ def power_bound(n_tokens: int, quantile: float, beta_0: float, corrupted: float)
         raise BoundError(f"corrupted: expected a share 0 ≤ λ₀ < 1, got {corrupted!r}")
     if corrupted + beta_0 > quantile:
         raise BoundError(
-            f"the power is proved for λ' ≥ λ₀ + β₀, got λ' = {quantile} < {corrupted} + {beta_0} = {corrupted + beta_0:.6g};"
-            " choose a larger λ', less corruption, or a token test of more power"
+            f"the power is proved for λ' ≥ λ₀ + β₀, got λ' = {quantile} < {corrupted} + {beta_0} ="
+            f" {corrupted + beta_0:.6g}; choose a larger λ', less corruption, or a token test of"
+            " more power"
         )
     return -math.expm1(-(1 - corrupted) * n_tokens * (quantile - corrupted - beta_0) ** 2 / 2)
 
 
 def tokens_for_level(level: float, quantile: float, alpha_0: float) -> int:
-    """The K from which on the proposition promises level α: log(1/α) / (2(1 − λ' − α₀)²), rounded up.
+    """The K from which on the proposition promises level α: log(1/α) / (2(1 − λ' − α₀)²), rounded
+    up.
 
     >>> tokens_for_level(0.01, quantile=0.8, alpha_0=0.1)
     231
     """
     _probabilities(level=level)
     if (gap := _level_gap(quantile, alpha_0)) == 0:
-        raise BoundError("no number of tokens is enough where 1 − λ' − α₀ = 0: expected it to be positive")
+        raise BoundError(
+            "no number of tokens is enough where 1 − λ' − α₀ = 0: expected it to be positive"
+        )
     return math.ceil(math.log(1 / level) / (2 * gap**2))
 
 
@@ -111,14 +125,22 @@ def quantile_for(n_tokens: int, level: float, alpha_0: float) -> float:
     """
     _probabilities(level=level, alpha_0=alpha_0)
     checks.whole(n_tokens, "n_tokens", BoundError)
-    needed = max(2, int(binom.isf(level, n_tokens, alpha_0)) + 1)  # isf: the smallest h with P(X > h) ≤ level; 2, since λ' < 1
+    needed = max(
+        2, int(binom.isf(level, n_tokens, alpha_0)) + 1
+    )  # isf: the smallest h with P(X > h) ≤ level; 2, since λ' < 1
     if needed > n_tokens:
-        raise BoundError(f"no quantile test of {n_tokens} tokens has level {level}: even all hits have probability α₀^K = {alpha_0**n_tokens:.3g}")
+        raise BoundError(
+            f"no quantile test of {n_tokens} tokens has level {level}: even all hits have"
+            f" probability α₀^K = {alpha_0**n_tokens:.3g}"
+        )
     return (n_tokens - needed + 1) / n_tokens
 
 
-def quantiles_near(n_tokens: int, best: float, steps: Iterable[float] = (0.015, 0.03, 0.06, 0.09, 0.12)) -> list[float]:
-    """λ' of some tests about the best one: of whole numbers of hits, K − ⌊λ'K⌋ + 1, the best one among them.
+def quantiles_near(
+    n_tokens: int, best: float, steps: Iterable[float] = (0.015, 0.03, 0.06, 0.09, 0.12)
+) -> list[float]:
+    """λ' of some tests about the best one: of whole numbers of hits, K − ⌊λ'K⌋ + 1, the best one
+    among them.
 
     A rounded λ' may be another test: ⌊0.333·24⌋ is 7, and 8/24 is only nearly 0.333.
 
@@ -132,7 +154,9 @@ def quantiles_near(n_tokens: int, best: float, steps: Iterable[float] = (0.015, 
 
 
 def p_value(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> np.ndarray:
-    """P(Binomial(K, α₀) ≥ hits): the smallest level at which a quantile test with this α₀ detects the text."""
+    """P(Binomial(K, α₀) ≥ hits): the smallest level at which a quantile test with this α₀ detects
+    the text.
+    """
     _counted(hits, n_tokens, alpha_0)
     return binom.sf(np.asarray(hits) - 1, n_tokens, alpha_0)
 
@@ -149,7 +173,8 @@ def _counted(hits: ArrayLike, n_tokens: ArrayLike, alpha_0: float) -> None:
 
 
 def efficiency(alpha_0: float) -> float:
-    """φ(τ)² / (α₀(1 − α₀)) ≤ 2/π: with this share of the tokens, the sum of the Γ_k is as powerful as counting hits (small shifts; Pitman).
+    """φ(τ)² / (α₀(1 − α₀)) ≤ 2/π: with this share of the tokens, the sum of the Γ_k is as powerful
+    as counting hits (small shifts; Pitman).
 
     >>> round(efficiency(0.5) * np.pi, 6), round(efficiency(0.05), 3)
     (2.0, 0.224)
@@ -162,7 +187,10 @@ def _rank(n_tokens: int, quantile: float) -> int:
     _probabilities(quantile=quantile)
     rank = math.floor(quantile * n_tokens + 1e-9)
     if rank < 1:
-        raise BoundError(f"the {quantile}-quantile of {n_tokens} statistics does not exist: expected λ' ≥ 1/K = {1 / max(1, n_tokens):.3g}")
+        raise BoundError(
+            f"the {quantile}-quantile of {n_tokens} statistics does not exist: expected λ' ≥ 1/K ="
+            f" {1 / max(1, n_tokens):.3g}"
+        )
     return rank
 
 
@@ -170,7 +198,8 @@ def _level_gap(quantile: float, alpha_0: float) -> float:
     _probabilities(quantile=quantile, alpha_0=alpha_0)
     if quantile > 1 - alpha_0:
         raise BoundError(
-            f"the level is proved for λ' ≤ 1 − α₀, got λ' = {quantile} > 1 − {alpha_0} = {1 - alpha_0:.6g}; choose a smaller λ' or a smaller α₀"
+            f"the level is proved for λ' ≤ 1 − α₀, got λ' = {quantile} > 1 − {alpha_0} ="
+            f" {1 - alpha_0:.6g}; choose a smaller λ' or a smaller α₀"
         )
     return 1 - quantile - alpha_0
 

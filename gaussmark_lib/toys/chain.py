@@ -1,4 +1,5 @@
-"""From the likelihood ratio to ψ, one approximation at a time, and what each step costs (paper, Sec. 3.1).
+"""From the likelihood ratio to ψ, one approximation at a time, and what each step costs (paper,
+Sec. 3.1).
 
 With g = ∇ log p_θ(y) the statistics are, for a key ξ and a text y,
 
@@ -7,10 +8,12 @@ With g = ∇ log p_θ(y) the statistics are, for a key ξ and a text y,
     inner       ⟨ξ, g⟩                                      the quadratic term dropped
     psi         ⟨ξ, g⟩ / (σ‖g‖)                             N(0, 1) over keys, whatever the text
 
-A threshold can keep a level for two nulls. *Model text*: y ~ m, the mixture. *Any text*: y from any distribution; then the level must hold for
-each y on its own, P_ξ(reject | y) ≤ α. The power Σ_y E_ξ[p_{θ+ξ}(y) 1{reject}] has one term a text, and by Neyman and Pearson each is largest
-if the keys with the α largest p_{θ+ξ}(y) are rejected. So the most powerful test for any text compares p_{θ+ξ}(y) with its own (1−α) quantile
-over keys. To first order in σ those keys are a half-space, and the test *is* ψ.
+A threshold can keep a level for two nulls. *Model text*: y ~ m, the mixture. *Any text*: y from any
+distribution; then the level must hold for each y on its own, P_ξ(reject | y) ≤ α. The power Σ_y
+E_ξ[p_{θ+ξ}(y) 1{reject}] has one term a text, and by Neyman and Pearson each is largest if the keys
+with the α largest p_{θ+ξ}(y) are rejected. So the most powerful test for any text compares
+p_{θ+ξ}(y) with its own (1−α) quantile over keys. To first order in σ those keys are a half-space,
+and the test *is* ψ.
 """
 
 import numpy as np
@@ -25,7 +28,9 @@ Table = Float[np.ndarray, "keys texts"]
 Rejected = Bool[np.ndarray, "keys texts"]
 
 
-def statistics(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]) -> dict[str, Table]:
+def statistics(
+    model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]
+) -> dict[str, Table]:
     """The four statistics above; the expectation over ξ' is the mean over the given keys."""
     log_p = model.log_p(sigma * unit_noise)
     inner = sigma * unit_noise @ model.gradients.T
@@ -37,8 +42,12 @@ def statistics(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray,
     }
 
 
-def errors(model: LinearSoftmax, sigmas: list[float], unit_noise: Float[np.ndarray, "keys d"]) -> pd.DataFrame:
-    """Root mean square, over keys and y ~ p_θ, of the inner product and of what each approximation changes: ``sigma, step, rms`` (nats)."""
+def errors(
+    model: LinearSoftmax, sigmas: list[float], unit_noise: Float[np.ndarray, "keys d"]
+) -> pd.DataFrame:
+    """Root mean square, over keys and y ~ p_θ, of the inner product and of what each approximation
+    changes: ``sigma, step, rms`` (nats).
+    """
     rows = []
     for sigma in sigmas:
         s = statistics(model, sigma, unit_noise)
@@ -64,11 +73,15 @@ def reject_per_text(statistic: Table, level: float) -> Rejected:
 
 
 def reject_worst_text(statistic: Table, level: float) -> Rejected:
-    """One threshold, high enough for the worst text: holds the level for any text, and wastes it on all but one."""
+    """One threshold, high enough for the worst text: holds the level for any text, and wastes it on
+    all but one.
+    """
     return statistic > thresholds(statistic, level).max()
 
 
-def reject_model_text(statistic: Table, level: float, mixture: Float[np.ndarray, " texts"]) -> Rejected:
+def reject_model_text(
+    statistic: Table, level: float, mixture: Float[np.ndarray, " texts"]
+) -> Rejected:
     """One threshold, at which the largest values hold the level when y ~ mixture, and only then."""
     order = np.argsort(statistic, axis=None)[::-1]
     null = np.broadcast_to(mixture / len(statistic), statistic.shape).ravel()[order]
@@ -77,20 +90,31 @@ def reject_model_text(statistic: Table, level: float, mixture: Float[np.ndarray,
     return rejected.reshape(statistic.shape)
 
 
-def powers(model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Float[np.ndarray, "keys d"]) -> pd.DataFrame:
-    """Each test's exact power over the given keys: ``sigma``, ``null`` (for which the level holds: "any text", "model text"), ``test, power``."""
+def powers(
+    model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Float[np.ndarray, "keys d"]
+) -> pd.DataFrame:
+    """Each test's exact power over the given keys: ``sigma``, ``null`` (for which the level holds:
+    "any text", "model text"), ``test, power``.
+    """
     rows = []
     for sigma in sigmas:
         s = statistics(model, sigma, unit_noise)
         likelihood = np.exp(model.log_p(sigma * unit_noise))
         mixture = likelihood.mean(axis=0)
         rejected = {
-            ("any text", "likelihood, a threshold per text (most powerful)"): reject_per_text(likelihood, level),
+            ("any text", "likelihood, a threshold per text (most powerful)"): reject_per_text(
+                likelihood, level
+            ),
             ("any text", "ψ, threshold Φ⁻¹(1−α)"): s["psi"] > threshold(level),
             ("any text", "likelihood ratio, one threshold"): reject_worst_text(s["ratio"], level),
-            ("model text", "likelihood ratio (most powerful)"): reject_model_text(s["ratio"], level, mixture),
+            ("model text", "likelihood ratio (most powerful)"): reject_model_text(
+                s["ratio"], level, mixture
+            ),
             ("model text", "linearised"): reject_model_text(s["linearised"], level, mixture),
             ("model text", "inner product"): reject_model_text(s["inner"], level, mixture),
         }
-        rows += [(sigma, null, test, (likelihood * reject).sum(axis=1).mean()) for (null, test), reject in rejected.items()]
+        rows += [
+            (sigma, null, test, (likelihood * reject).sum(axis=1).mean())
+            for (null, test), reject in rejected.items()
+        ]
     return pd.DataFrame(rows, columns=["sigma", "null", "test", "power"])

@@ -1,11 +1,15 @@
-"""The smallest autoregressive model: T fair coins, p_θ(y) = Π_t e^{θ_t y_t} / (e^{θ_t} + e^{−θ_t}) at θ = 0, y_t = ±1.
+"""The smallest autoregressive model: T fair coins, p_θ(y) = Π_t e^{θ_t y_t} / (e^{θ_t} + e^{−θ_t})
+at θ = 0, y_t = ±1.
 
-It is a linear softmax model with φ(y) = y over 2^T texts, and every question about it is a question about one coin. The gradient is y itself,
-so ‖∇ log p_θ(y)‖ = √T for every text, and under the watermark each w_t = y_t ξ_t/σ has density φ(w)(1 + tanh σw). Hence
+It is a linear softmax model with φ(y) = y over 2^T texts, and every question about it is a question
+about one coin. The gradient is y itself, so ‖∇ log p_θ(y)‖ = √T for every text, and under the
+watermark each w_t = y_t ξ_t/σ has density φ(w)(1 + tanh σw). Hence
 
-    ψ = Σ_t w_t / √T,     E ψ = √T E[Z tanh σZ],     E_ξ KL(p_ξ ‖ p_0) = T E[σZ tanh σZ − log cosh σZ].
+    ψ = Σ_t w_t / √T,     E ψ = √T E[Z tanh σZ],     E_ξ KL(p_ξ ‖ p_0) = T E[σZ tanh σZ − log cosh
+    σZ].
 
-For small σ these are σ√T and ψ²/2; for large σ every coin follows its noise's sign and ψ stops at √(2T/π).
+For small σ these are σ√T and ψ²/2; for large σ every coin follows its noise's sign and ψ stops at
+√(2T/π).
 """
 
 import numpy as np
@@ -31,7 +35,9 @@ def price(n_tokens: int, sigma: float) -> float:
 
 
 def _normal_nodes() -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " nodes"]]:
-    """Midpoints and weights for E f(Z), Z ~ N(0, 1), on a grid fine enough for the kink that tanh σz becomes."""
+    """Midpoints and weights for E f(Z), Z ~ N(0, 1), on a grid fine enough for the kink that tanh
+    σz becomes.
+    """
     z = (np.arange(200_000) + 0.5) / 1e4 - 10
     weight = np.exp(-(z**2) / 2)
     return z, weight / weight.sum()

@@ -1,12 +1,15 @@
-"""The Gaussian example: y ~ N(θ, I_d), watermarked y ~ N(θ + ξ, I_d), ξ ~ N(0, σ² I_d) (paper, Sec. 3 and Lemma "gaussian_details").
+"""The Gaussian example: y ~ N(θ, I_d), watermarked y ~ N(θ + ξ, I_d), ξ ~ N(0, σ² I_d) (paper, Sec.
+3 and Lemma "gaussian_details").
 
-Its gradient is g = y − θ, so under the watermark g = ξ + z with z ~ N(0, I_d). Given g, the unit noise ξ/σ is normal with mean σ g/(1+σ²) and
-covariance I/(1+σ²), and ‖g‖ is √(1+σ²) χ_d. Hence, exactly,
+Its gradient is g = y − θ, so under the watermark g = ξ + z with z ~ N(0, I_d). Given g, the unit
+noise ξ/σ is normal with mean σ g/(1+σ²) and covariance I/(1+σ²), and ‖g‖ is √(1+σ²) χ_d. Hence,
+exactly,
 
     ψ = ⟨ξ, g⟩ / (σ‖g‖)  =  (σ χ_d + Z) / √(1+σ²),     χ_d and Z ~ N(0, 1) independent,
 
-from which the mean follows, and the power as a noncentral t probability. The rate that the lemma prints, σ²√d/√(1+σ²), has one σ too many: its
-proof divides by ‖ξ + z‖ but not by the σ in the statistic's denominator.
+from which the mean follows, and the power as a noncentral t probability. The rate that the lemma
+prints, σ²√d/√(1+σ²), has one σ too many: its proof divides by ‖ξ + z‖ but not by the σ in the
+statistic's denominator.
 """
 
 from bisect import bisect_left
@@ -21,8 +24,12 @@ from scipy import special, stats
 from gaussmark_lib.stats import threshold
 
 
-def simulate_psi(dim: int, sigma: float, n: int, seed: int, watermarked: bool = True) -> Float[np.ndarray, " n"]:
-    """ψ of n pairs (key, text), drawn as the definition says; without watermark the text ignores the key."""
+def simulate_psi(
+    dim: int, sigma: float, n: int, seed: int, watermarked: bool = True
+) -> Float[np.ndarray, " n"]:
+    """ψ of n pairs (key, text), drawn as the definition says; without watermark the text ignores
+    the key.
+    """
     rng = np.random.default_rng([seed, 5])
     noise = sigma * rng.standard_normal((n, dim))
     gradient = rng.standard_normal((n, dim)) + (noise if watermarked else 0.0)
@@ -45,7 +52,9 @@ def expected_norm(dim: int) -> float:
     >>> round(expected_norm(2), 6)  # √(π/2)
     1.253314
     """
-    return float(np.exp(0.5 * np.log(2) + special.gammaln((dim + 1) / 2) - special.gammaln(dim / 2)))
+    return float(
+        np.exp(0.5 * np.log(2) + special.gammaln((dim + 1) / 2) - special.gammaln(dim / 2))
+    )
 
 
 def expected_psi(dim: int, sigma: float) -> float:
@@ -54,7 +63,8 @@ def expected_psi(dim: int, sigma: float) -> float:
 
 
 def power(dim: int, sigma: float, level: float) -> float:
-    """The exact power P(ψ ≥ τ): σχ_d + Z ≥ c = τ√(1+σ²) says (c − Z)/(χ_d/√d) ≤ σ√d; the left side is noncentral t (d, noncentrality c).
+    """The exact power P(ψ ≥ τ): σχ_d + Z ≥ c = τ√(1+σ²) says (c − Z)/(χ_d/√d) ≤ σ√d; the left side
+    is noncentral t (d, noncentrality c).
 
     >>> round(power(100, 1e-9, 0.05), 6)  # no noise, no power beyond the level
     0.05
@@ -78,11 +88,17 @@ def price(dim: int, sigma: float) -> float:
 
 
 def table(dims: list[int], sigmas: list[float], n: int, level: float, seed: int) -> pd.DataFrame:
-    """One row a (dim, sigma): mean of n simulated ψ with its standard error, ``hits`` at the level; the exact mean and power, and both rates."""
+    """One row a (dim, sigma): mean of n simulated ψ with its standard error, ``hits`` at the level;
+    the exact mean and power, and both rates.
+    """
     rows = []
     for i, (dim, sigma) in enumerate(product(dims, sigmas)):
         psi = simulate_psi(dim, sigma, n, seed + i)
-        simulated = {"mean_psi": psi.mean(), "sem_psi": stats.sem(psi), "hits": (psi >= threshold(level)).sum()}
+        simulated = {
+            "mean_psi": psi.mean(),
+            "sem_psi": stats.sem(psi),
+            "hits": (psi >= threshold(level)).sum(),
+        }
         exact = {"power": power(dim, sigma, level), "expected_psi": expected_psi(dim, sigma)}
         rates = {"rate": rate(dim, sigma), "printed_rate": printed_rate(dim, sigma)}
         rows.append({"dim": dim, "sigma": sigma, "n": n, **simulated, **exact, **rates})

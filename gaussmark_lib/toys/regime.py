@@ -1,12 +1,15 @@
-"""The linear regime: a watermark's strength and price where the step ξ is short, and where three models leave it.
+"""The linear regime: a watermark's strength and price where the step ξ is short, and where three
+models leave it.
 
-The price of a watermark is KL(p_{θ+ξ} ‖ p_θ), averaged over keys. To second order in ξ it is ½E_ξ[ξᵀFξ] = ½σ²E‖∇‖², F = E_θ[∇∇ᵀ] being
-the Fisher information, and to first order E ψ = σE‖∇‖. So, where ‖∇‖ varies little,
+The price of a watermark is KL(p_{θ+ξ} ‖ p_θ), averaged over keys. To second order in ξ it is
+½E_ξ[ξᵀFξ] = ½σ²E‖∇‖², F = E_θ[∇∇ᵀ] being the Fisher information, and to first order E ψ = σE‖∇‖.
+So, where ‖∇‖ varies little,
 
     E ψ ≈ σ E‖∇ log p_θ(y)‖,        price ≈ (E ψ)²/2 nats a text = (E ψ)²/(2T) nats a token,
 
-whatever the model. No watermark is free: a level-α test of power 1−β needs a distance of at least the binary divergence kl(1−β ‖ α) between
-the alternative and the nearest null (data processing), and that distance is at most the price.
+whatever the model. No watermark is free: a level-α test of power 1−β needs a distance of at least
+the binary divergence kl(1−β ‖ α) between the alternative and the nearest null (data processing),
+and that distance is at most the price.
 """
 
 import numpy as np
@@ -18,7 +21,8 @@ from gaussmark_lib.toys import coins, gaussian, softmax
 
 
 def least_price(power: float, level: float) -> float:
-    """kl(power ‖ level) = power log(power/level) + (1−power) log((1−power)/(1−level)) nats: detection this good costs at least that.
+    """kl(power ‖ level) = power log(power/level) + (1−power) log((1−power)/(1−level)) nats:
+    detection this good costs at least that.
 
     >>> round(least_price(0.9, 0.05), 3), least_price(0.05, 0.05)
     (2.376, 0.0)
@@ -26,16 +30,46 @@ def least_price(power: float, level: float) -> float:
     return float(special.rel_entr(power, level) + special.rel_entr(1 - power, 1 - level))
 
 
-def table(model: softmax.LinearSoftmax, unit_noise: Float[np.ndarray, "keys d"], size: int, predicted: list[float]) -> pd.DataFrame:
-    """Exact mean ψ and price of a linear softmax model, a Gaussian of dimension ``size`` and ``size`` coins, at the σ that predicts each given ψ.
+def table(
+    model: softmax.LinearSoftmax,
+    unit_noise: Float[np.ndarray, "keys d"],
+    size: int,
+    predicted: list[float],
+) -> pd.DataFrame:
+    """Exact mean ψ and price of a linear softmax model, a Gaussian of dimension ``size`` and
+    ``size`` coins, at the σ that predicts each given ψ.
 
-    One row a model × prediction: ``model, predicted`` (= σE‖∇‖), ``sigma, mean_psi, price`` (nats a text).
+    One row a model × prediction: ``model, predicted`` (= σE‖∇‖), ``sigma, mean_psi, price`` (nats a
+    text).
     """
     rows = []
     for psi in predicted:
         sigma = psi / model.expected_norm
-        rows.append(("linear softmax", psi, sigma, softmax.expected_psi(model, sigma, unit_noise), softmax.price(model, sigma, unit_noise)))
-        toys = (f"Gaussian, d = {size}", gaussian, gaussian.expected_norm(size)), (f"{size} coins", coins, np.sqrt(size))
+        rows.append(
+            (
+                "linear softmax",
+                psi,
+                sigma,
+                softmax.expected_psi(model, sigma, unit_noise),
+                softmax.price(model, sigma, unit_noise),
+            )
+        )
+        toys = (
+            (f"Gaussian, d = {size}", gaussian, gaussian.expected_norm(size)),
+            (
+                f"{size} coins",
+                coins,
+                np.sqrt(size),
+            ),
+        )
         for name, toy, norm in toys:
-            rows.append((name, psi, psi / norm, toy.expected_psi(size, psi / norm), toy.price(size, psi / norm)))
+            rows.append(
+                (
+                    name,
+                    psi,
+                    psi / norm,
+                    toy.expected_psi(size, psi / norm),
+                    toy.price(size, psi / norm),
+                )
+            )
     return pd.DataFrame(rows, columns=["model", "predicted", "sigma", "mean_psi", "price"])

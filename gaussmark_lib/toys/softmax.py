@@ -1,4 +1,5 @@
-"""The linear softmax model, enumerated: p_θ(y) = exp⟨θ, φ(y)⟩ / Σ_y' exp⟨θ, φ(y')⟩ over a small set of outcomes (paper, Def. "linear_softmax").
+"""The linear softmax model, enumerated: p_θ(y) = exp⟨θ, φ(y)⟩ / Σ_y' exp⟨θ, φ(y')⟩ over a small set
+of outcomes (paper, Def. "linear_softmax").
 
 Adding ξ to θ tilts the model exponentially (paper, Lemma "radonnikodym_softmax"):
 
@@ -61,9 +62,15 @@ class LinearSoftmax:
         return np.exp(inner - special.logsumexp(inner, axis=1, b=self.base_p, keepdims=True))
 
 
-def random_model(n_outcomes: int, dim: int, temperature: float = 1.0, seed: int = 0) -> LinearSoftmax:
-    """Features in random directions with lengths uniform on [0.5, 1.5]; θ is standard normal, divided by the temperature."""
-    rng = np.random.default_rng([seed, 1])  # its own stream: the keys of the same seed must not be the same numbers
+def random_model(
+    n_outcomes: int, dim: int, temperature: float = 1.0, seed: int = 0
+) -> LinearSoftmax:
+    """Features in random directions with lengths uniform on [0.5, 1.5]; θ is standard normal,
+    divided by the temperature.
+    """
+    rng = np.random.default_rng(
+        [seed, 1]
+    )  # its own stream: the keys of the same seed must not be the same numbers
     directions = rng.standard_normal((n_outcomes, dim))
     lengths = rng.uniform(0.5, 1.5, size=(n_outcomes, 1))
     features = lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True)
@@ -71,28 +78,43 @@ def random_model(n_outcomes: int, dim: int, temperature: float = 1.0, seed: int 
 
 
 def unit_noises(dim: int, n: int, seed: int) -> Float[np.ndarray, "n dim"]:
-    """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net, whose averages converge fast, and its mirror image.
+    """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net, whose averages
+    converge fast, and its mirror image.
 
-    The mirror makes odd moments vanish exactly, so that no term of order σ disturbs one of order σ².
+    The mirror makes odd moments vanish exactly, so that no term of order σ disturbs one of order
+    σ².
     """
     if n < 2 or n & (n - 1):
-        raise StatisticsError(f"unit_noises: a Sobol net is balanced only at powers of 2, got n = {n}; take {1 << max(1, n.bit_length())}")
-    half = stats.qmc.MultivariateNormalQMC(np.zeros(dim), rng=np.random.default_rng([seed, 2])).random(n // 2)
+        raise StatisticsError(
+            f"unit_noises: a Sobol net is balanced only at powers of 2, got n = {n}; take"
+            f" {1 << max(1, n.bit_length())}"
+        )
+    half = stats.qmc.MultivariateNormalQMC(
+        np.zeros(dim), rng=np.random.default_rng([seed, 2])
+    ).random(n // 2)
     return np.concatenate([half, -half])
 
 
-def simulate_psi(model: LinearSoftmax, sigma: float, n: int, seed: int, watermarked: bool = True) -> Float[np.ndarray, " n"]:
+def simulate_psi(
+    model: LinearSoftmax, sigma: float, n: int, seed: int, watermarked: bool = True
+) -> Float[np.ndarray, " n"]:
     """ψ of n pairs: a key each, then an outcome from p_{θ+ξ} (or from p_θ, ignoring the key)."""
     rng = np.random.default_rng([seed, 3])
     unit_noise = rng.standard_normal((n, len(model.theta)))
     log_p = model.log_p(sigma * watermarked * unit_noise)
-    outcome = (log_p + rng.gumbel(size=log_p.shape)).argmax(axis=1)  # the Gumbel-max way to sample every row at once
+    outcome = (log_p + rng.gumbel(size=log_p.shape)).argmax(
+        axis=1
+    )  # the Gumbel-max way to sample every row at once
     return np.einsum("nd,nd->n", unit_noise, model.gradients[outcome]) / model.grad_norms[outcome]
 
 
-def expected_psi(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]) -> float:
+def expected_psi(
+    model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]
+) -> float:
     """Mean over the given keys of Σ_y p_{θ+ξ}(y) ψ(y, ξ)."""
-    return float((np.exp(model.log_p(sigma * unit_noise)) * model.psi(unit_noise)).sum(axis=1).mean())
+    return float(
+        (np.exp(model.log_p(sigma * unit_noise)) * model.psi(unit_noise)).sum(axis=1).mean()
+    )
 
 
 def price(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]) -> float:

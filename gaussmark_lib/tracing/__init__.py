@@ -1,7 +1,8 @@
-"""Whose text: which of many users, whether several texts have one author, and which span of a long text is marked.
+"""Whose text: which of many users, whether several texts have one author, and which span of a long
+text is marked.
 
-All three are readings of one law: with z = ξ/σ ~ N(0, I), inner products of z with gradients that do not depend on the key are jointly Gaussian,
-with a covariance that needs no key.
+All three are readings of one law: with z = ξ/σ ~ N(0, I), inner products of z with gradients that
+do not depend on the key are jointly Gaussian, with a covariance that needs no key.
 
 ===============  ========================================================================================
 ``codebook``     a key a user, all from one master key: codes over a few base noises
@@ -18,4 +19,14 @@ from gaussmark_lib.tracing.authors import author, summed
 from gaussmark_lib.tracing.codebook import Codebook, UserKey
 from gaussmark_lib.tracing.spans import scan
 
-__all__ = ["Codebook", "UserKey", "attribute", "author", "capacity", "family_p", "scan", "share_right", "summed"]
+__all__ = [
+    "Codebook",
+    "UserKey",
+    "attribute",
+    "author",
+    "capacity",
+    "family_p",
+    "scan",
+    "share_right",
+    "summed",
+]

@@ -1,18 +1,23 @@
 """Which user of a codebook a text leans to.
 
-With w_j = ⟨z_j, G⟩/‖G‖, one inner product a base noise, the ψ of user u is c_u·w. The text is named after the largest.
+With w_j = ⟨z_j, G⟩/‖G‖, one inner product a base noise, the ψ of user u is c_u·w. The text is named
+after the largest.
 
-Over the draw of the key, of its base noises and its codes, a text that does not depend on it has w ~ N(0, I_m) and codes that are independent
-points of the sphere. Given r = ‖w‖, the cosines c_u·w/r of the N users are therefore independent, each with the tail
+Over the draw of the key, of its base noises and its codes, a text that does not depend on it has w
+~ N(0, I_m) and codes that are independent points of the sphere. Given r = ‖w‖, the cosines c_u·w/r
+of the N users are therefore independent, each with the tail
 
-    F̄_m(x) = P(cosine ≥ x) = ½ I_{1−x²}((m − 1)/2, ½),   x ≥ 0   (I: the regularised incomplete beta function)
+    F̄_m(x) = P(cosine ≥ x) = ½ I_{1−x²}((m − 1)/2, ½),   x ≥ 0   (I: the regularised incomplete
+    beta function)
 
-and r has the χ distribution with m degrees of freedom. So the p-value over all users, the chance that *somebody's* ψ is at least t, is an integral:
+and r has the χ distribution with m degrees of freedom. So the p-value over all users, the chance
+that *somebody's* ψ is at least t, is an integral:
 
     p_family(t) = ∫ [1 − (1 − F̄_m(t/r))^N] χ_m(r) dr   ≤   N·(1 − Φ(t))
 
-It is exact, in every tail, with nothing simulated; the bound on the right is Bonferroni's. (Given the codes as well, the ψ are N(0, CCᵀ) and the
-chance depends on them a little; the codes are part of the key, and the guarantee is over the draw of the key.)
+It is exact, in every tail, with nothing simulated; the bound on the right is Bonferroni's. (Given
+the codes as well, the ψ are N(0, CCᵀ) and the chance depends on them a little; the codes are part
+of the key, and the guarantee is over the draw of the key.)
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,23 +43,36 @@ COLUMNS = ["text", "user", "psi", "p_family", "runner_up", "n_tokens", "grad_nor
 HELD = 256 << 20  # bytes of gradients that are held while the base noises pass by
 AT_ONCE = 8  # base noises
 FAR = 1e3  # a ψ from which on no float64 tells its tail from 0
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(120)  # of the integral over r; 60 agree with them to 1e-7
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(
+    120
+)  # of the integral over r; 60 agree with them to 1e-7
 
 
 def attribute(
-    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, book: Codebook, *, together: bool = False, **settings
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    wm: Watermark,
+    book: Codebook,
+    *,
+    together: bool = False,
+    **settings,
 ) -> pd.DataFrame:
     """The user that each text leans to most, with the chance of such a lean among all users.
 
-    Beyond the model it takes ``HELD`` bytes of gradients (or one text's), and a few base noises: those are made again for each such batch of texts.
+    Beyond the model it takes ``HELD`` bytes of gradients (or one text's), and a few base noises:
+    those are made again for each such batch of texts.
 
     Args:
-        together: all texts are one author's, and are tested as one by their summed gradient (``tracing.author``).
+        together: all texts are one author's, and are tested as one by their summed gradient
+            (``tracing.author``).
         settings: ``lengths, dtype, batch_size`` of ``score.score``.
 
     Returns:
-        One row a text (× length): ``text``, ``user``, their ``psi``, ``p_family`` (exact over all users), ``runner_up`` (the largest ψ among all
-        other users; NaN where there are none), ``n_tokens``, ``grad_norm``: by σ·grad_norm as ψ, :func:`share_right` says how sure the name is.
+        One row a text (× length): ``text``, ``user``, their ``psi``, ``p_family`` (exact over all
+        users), ``runner_up`` (the largest ψ among all other users; NaN where there are none),
+        ``n_tokens``, ``grad_norm``: by σ·grad_norm as ψ, :func:`share_right` says how sure the name
+        is.
 
     Raises:
         CodebookError: no codebook; errors as ``score.score``.
@@ -66,14 +84,19 @@ def attribute(
     if book.master.binding:
         book.key(0).check(binding.Use(wm))
     if together and settings.get("lengths") is not None:
-        raise InvalidTextError(f"lengths: expected whole texts with together=True, got {checks.shown(settings['lengths'])}")
+        raise InvalidTextError(
+            "lengths: expected whole texts with together=True, got"
+            f" {checks.shown(settings['lengths'])}"
+        )
     found: Iterable[TextGradient] = gradients(model, prompts, responses, wm, **settings)
     if together:
         found = [summed(found)]
     held = max(1, HELD // (8 * wm.linear.parameter.numel()))  # the units, and once more their stack
     units = ((one.unit(), one.text, one.n_tokens, one.norm) for one in found)
     rows = chain.from_iterable(_named(several, book) for several in _batched(units, held))
-    return pd.DataFrame(rows, columns=COLUMNS).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    return pd.DataFrame(rows, columns=COLUMNS).sort_values(
+        ["text", "n_tokens"], kind="stable", ignore_index=True
+    )
 
 
 def _named(several: Sequence[tuple[Tensor, int, int, float]], book: Codebook) -> Iterator[dict]:
@@ -89,15 +112,23 @@ def base_inner(units: Float[Tensor, "texts d"], book: Codebook) -> Float[np.ndar
     """w: the inner products of unit gradients with each base noise, float64."""
     n, found = units.shape[1], []
     for numbers in _batched(range(book.n_base), AT_ONCE):
-        noises = torch.from_numpy(np.stack([book.base(j, n).astype("float32") for j in numbers], axis=1))
+        noises = torch.from_numpy(
+            np.stack([book.base(j, n).astype("float32") for j in numbers], axis=1)
+        )
         found.append((units @ noises.to(units)).double().cpu().numpy())
     return np.concatenate(found, axis=1)
 
 
-def best(inner: Float[np.ndarray, "texts m"], book: Codebook) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def best(
+    inner: Float[np.ndarray, "texts m"], book: Codebook
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each text: the user with the largest ψ, that ψ, and the largest of all other users."""
     rows = np.arange(len(inner))
-    user, first, second = np.zeros(len(inner), int), np.full(len(inner), -np.inf), np.full(len(inner), -np.inf)
+    user, first, second = (
+        np.zeros(len(inner), int),
+        np.full(len(inner), -np.inf),
+        np.full(len(inner), -np.inf),
+    )
     for number, codes in book.codes():
         psi = inner @ codes.T
         here = psi.argmax(1)
@@ -121,15 +152,19 @@ def family_p(psi: float, n_users: int, n_base: int) -> float:
         return float(psi < 0)
     r, weights = _radii(abs(psi), n_base)
     tail = cosine_tail(abs(psi) / r, n_base)
-    somebody = 1 - weights @ tail**n_users  # where ψ < 0: all users are below it with probability F̄ᴺ, by symmetry
+    somebody = (
+        1 - weights @ tail**n_users
+    )  # where ψ < 0: all users are below it with probability F̄ᴺ, by symmetry
     return float(min(1.0, somebody if psi < 0 else weights @ -np.expm1(n_users * np.log1p(-tail))))
 
 
 def share_right(psi: float, n_users: int, n_base: int) -> float:
-    """The share of texts that are attributed to their own user, where that user's ψ is N(psi, 1): what theory predicts, with nothing fitted.
+    """The share of texts that are attributed to their own user, where that user's ψ is N(psi, 1):
+    what theory predicts, with nothing fitted.
 
-    Given the own ψ and r, every other user's cosine is independent of them, so the own one is the largest with probability
-    (1 − F̄_m(ψ_own/r))^(N − 1); averaged over ψ_own ~ N(psi, 1) and r² = ψ_own² + χ²_{m−1}.
+    Given the own ψ and r, every other user's cosine is independent of them, so the own one is the
+    largest with probability (1 − F̄_m(ψ_own/r))^(N − 1); averaged over ψ_own ~ N(psi, 1) and r² =
+    ψ_own² + χ²_{m−1}.
     """
     checks.numbers(psi, "psi", finite=True)
     n_users, n_base = _sizes(n_users, n_base)
@@ -141,9 +176,11 @@ def share_right(psi: float, n_users: int, n_base: int) -> float:
 
 
 def capacity(psi: float, n_base: int) -> float:
-    """(m/2)·ln(1 + ψ²/m) nats: how much of a name a text can carry that leans to its user by ψ, with m base noises. A name among N costs ln N.
+    """(m/2)·ln(1 + ψ²/m) nats: how much of a name a text can carry that leans to its user by ψ,
+    with m base noises. A name among N costs ln N.
 
-    For large m and N the share named rightly goes from 0 to 1 where the two are equal. At finite N part of the names are right below it too.
+    For large m and N the share named rightly goes from 0 to 1 where the two are equal. At finite N
+    part of the names are right below it too.
 
     >>> round(capacity(6.8, 256), 1), round(capacity(6.8, 10**6), 1)
     (21.3, 23.1)
@@ -154,22 +191,30 @@ def capacity(psi: float, n_base: int) -> float:
 
 
 def cosine_tail(x: np.ndarray, m: int) -> np.ndarray:
-    """F̄_m: the chance that the first coordinate of a random point of the sphere in R^m is at least x."""
+    """F̄_m: the chance that the first coordinate of a random point of the sphere in R^m is at least
+    x.
+    """
     half = special.betainc((m - 1) / 2, 0.5, np.clip(1 - x**2, 0, 1)) / 2
     return np.where(x >= 0, half, 1 - half)
 
 
 def _radii(psi: float, m: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes r ≥ ψ ≥ 0 with weights χ_m(r)dr. In s = √(r² − ψ²), about χ_{m−1} given a user's ψ, the integrand is smooth to its ends."""
+    """Nodes r ≥ ψ ≥ 0 with weights χ_m(r)dr. In s = √(r² − ψ²), about χ_{m−1} given a user's ψ, the
+    integrand is smooth to its ends.
+    """
     low, high = max(0.0, np.sqrt(m) - 12), np.sqrt(m) + 12
     s, ds = (high + low) / 2 + (high - low) / 2 * _NODES, (high - low) / 2 * _WEIGHTS
     r = np.sqrt(s**2 + psi**2)
-    log_density = special.xlogy(m - 1, r) - r**2 / 2 - special.gammaln(m / 2) - (m / 2 - 1) * np.log(2)
+    log_density = (
+        special.xlogy(m - 1, r) - r**2 / 2 - special.gammaln(m / 2) - (m / 2 - 1) * np.log(2)
+    )
     return r, np.exp(log_density) * s / r * ds
 
 
 def _sizes(n_users: int, n_base: int) -> tuple[int, int]:
-    return checks.whole(n_users, "n_users", CodebookError), checks.whole(n_base, "n_base", CodebookError, least=2)
+    return checks.whole(n_users, "n_users", CodebookError), checks.whole(
+        n_base, "n_base", CodebookError, least=2
+    )
 
 
 def _batched(items: Iterable, n: int) -> Iterator[list]:

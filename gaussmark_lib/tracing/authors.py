@@ -2,9 +2,11 @@
 
     ψ = ⟨ξ, Σ_i G_i⟩ / (σ‖Σ_i G_i‖)
 
-The sum of log-likelihoods has the sum of the gradients, so this is the test of one long text: N(0, 1) for any texts that do not depend on the key,
-whatever they have in common. Adding up their ψ instead, or their p-values, takes them for independent, which they are not under one key. Where the
-texts are marked, the mean of ψ is about σ‖Σ_i G_i‖: √n times that of one text, if there are n of one length and their gradients are orthogonal.
+The sum of log-likelihoods has the sum of the gradients, so this is the test of one long text: N(0,
+1) for any texts that do not depend on the key, whatever they have in common. Adding up their ψ
+instead, or their p-values, takes them for independent, which they are not under one key. Where the
+texts are marked, the mean of ψ is about σ‖Σ_i G_i‖: √n times that of one text, if there are n of
+one length and their gradients are orthogonal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,19 +24,31 @@ from gaussmark_lib.watermark import Watermark, placed
 
 
 def author(
-    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, keys: Sequence[Key], *, dtype=None, batch_size: int = 8
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    wm: Watermark,
+    keys: Sequence[Key],
+    *,
+    dtype=None,
+    batch_size: int = 8,
 ) -> pd.DataFrame:
     """Tests all texts together against each key; arguments and errors are those of ``score.score``.
 
     Returns:
-        One row a key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``, ``log_lik`` and ``n_tokens`` are of all texts together.
+        One row a key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``,
+            ``log_lik`` and ``n_tokens`` are of all texts together.
     """
     keys, wm = listed(keys), placed(model, wm)
     prompts, responses = as_many(prompts, responses)
     noises = score.Noises(wm, keys)  # which refuses a wrong key before the work on the texts
-    whole = summed(score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size))
+    whole = summed(
+        score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size)
+    )
     psi = [score.statistic(whole, part.to(whole.G.device), wm.sigma) for part in noises.parts()]
-    rows = score.table(whole, np.concatenate(psi), [key.key_id for key in keys]).drop(columns="text")
+    rows = score.table(whole, np.concatenate(psi), [key.key_id for key in keys]).drop(
+        columns="text"
+    )
     rows.insert(0, "n_texts", len(responses))
     return rows
 

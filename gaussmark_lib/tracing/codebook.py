@@ -2,9 +2,11 @@
 
     z_u = Σ_j c_uj z_j,    ‖c_u‖ = 1,    j = 1 … m
 
-The m base noises z_j ~ N(0, I) come from sub-secrets of the master key, and so do the codes c_u, uniform on the sphere of R^m. A unit code makes z_u
-exactly N(0, I): to everybody else, a user's noise σz_u is a key's like any other. To the owner of the master key, the ψ of all users follow from
-m inner products, ψ_u = Σ_j c_uj ⟨z_j, G⟩/‖G‖, where independent keys would need as many as there are users.
+The m base noises z_j ~ N(0, I) come from sub-secrets of the master key, and so do the codes c_u,
+uniform on the sphere of R^m. A unit code makes z_u exactly N(0, I): to everybody else, a user's
+noise σz_u is a key's like any other. To the owner of the master key, the ψ of all users follow from
+m inner products, ψ_u = Σ_j c_uj ⟨z_j, G⟩/‖G‖, where independent keys would need as many as there
+are users.
 
 A user's noise does not depend on how many users there are, so a codebook can grow.
 """
@@ -33,35 +35,48 @@ class Codebook:
     Args:
         key: the master key. If it is bound, the users' keys are for the same use.
         n_users: N ≥ 1; more users later change nothing for those that there are.
-        n_base: m ≥ 2. A text of this ψ carries (m/2)·ln(1 + ψ²/m) nats (``tracing.capacity``), and a name is ln N. The share named rightly goes
-            from 0 to 1 about where the two are equal, at finite N over a wide range of ψ: ``tracing.share_right`` says what it is.
+        n_base: m ≥ 2. A text of this ψ carries (m/2)·ln(1 + ψ²/m) nats (``tracing.capacity``), and
+            a name is ln N. The share named rightly goes from 0 to 1 about where the two are equal,
+            at finite N over a wide range of ψ: ``tracing.share_right`` says what it is.
 
     Raises:
         CodebookError: a number out of its range, or something else than a key.
 
     >>> book = Codebook(Key.from_seed(7), n_users=100_000)
     >>> book, book.key(99_999)
-    (Codebook(key_id='8201c635', n_users=100000, n_base=256), UserKey(key_id='bc28f682', user=99999, unbound))
+    (Codebook(key_id='8201c635', n_users=100000, n_base=256), UserKey(key_id='bc28f682', user=99999,
+    unbound))
     """
 
     def __init__(self, key: Key, n_users: int, n_base: int = 256):
         if not isinstance(key, Key) or isinstance(key, UserKey):
-            raise CodebookError(f"key: expected the master key of a codebook, got {type(key).__name__}")
+            raise CodebookError(
+                f"key: expected the master key of a codebook, got {type(key).__name__}"
+            )
         self.master = key
         self.n_users = checks.whole(n_users, "n_users", CodebookError)
         self.n_base = checks.whole(n_base, "n_base", CodebookError, least=2)
         if n_users > MOST_USERS or n_base > MOST_BASE:
             raise CodebookError(
-                f"expected at most {MOST_USERS:,} users and {MOST_BASE:,} base noises, got {checks.shown(n_users)} and {checks.shown(n_base)}"
+                f"expected at most {MOST_USERS:,} users and {MOST_BASE:,} base noises, got"
+                f" {checks.shown(n_users)} and {checks.shown(n_base)}"
             )
 
     def __repr__(self) -> str:
-        return f"Codebook(key_id={self.master.key_id!r}, n_users={self.n_users}, n_base={self.n_base})"
+        return (
+            f"Codebook(key_id={self.master.key_id!r}, n_users={self.n_users}, n_base={self.n_base})"
+        )
 
     def key(self, user: int) -> "UserKey":
-        """The key of a user, 0 ≤ user < N, which works wherever a key does. It contains the master secret: it is never handed out."""
-        binding = self.master.binding and self.master.binding.model_copy(update={"noise_sha256": None})
-        secret = self.master.derived(f"codebook user {self._checked(user)} of {self.n_base} base noises")[:16]
+        """The key of a user, 0 ≤ user < N, which works wherever a key does. It contains the master
+        secret: it is never handed out.
+        """
+        binding = self.master.binding and self.master.binding.model_copy(
+            update={"noise_sha256": None}
+        )
+        secret = self.master.derived(
+            f"codebook user {self._checked(user)} of {self.n_base} base noises"
+        )[:16]
         return UserKey(secret, binding, user=int(user), book=self)
 
     def code(self, user: int) -> Float[np.ndarray, " m"]:
@@ -69,21 +84,34 @@ class Codebook:
         return self._group(self._checked(user) // GROUP)[user % GROUP]
 
     def codes(self) -> Iterator[tuple[int, Float[np.ndarray, "users m"]]]:
-        """All codes in groups of consecutive users, each with the number of its first user: never more than one group in memory."""
+        """All codes in groups of consecutive users, each with the number of its first user: never
+        more than one group in memory.
+        """
         for first in range(0, self.n_users, GROUP):
             yield first, self._group(first // GROUP)[: self.n_users - first]
 
     def base(self, j: int, n: int) -> Float[np.ndarray, " n"]:
         """The first n numbers of base noise z_j."""
         if not checks.is_whole(j) or not 0 <= j < self.n_base:
-            raise CodebookError(f"j: expected a whole number from 0 to {self.n_base - 1}, got {checks.shown(j)}")
+            raise CodebookError(
+                f"j: expected a whole number from 0 to {self.n_base - 1}, got {checks.shown(j)}"
+            )
         return normal.standard_normal(self._seed(f"base noise {j}"), n)
 
     def normals(self, users: Sequence[int], n: int) -> Float[np.ndarray, "users n"]:
-        """Σ_j c_uj z_j of each user, in one pass over the base noises and added in this order: the same bits on every machine."""
-        if not (users := tokens.listed(users, "users: expected a list of at least one user", CodebookError)):
+        """Σ_j c_uj z_j of each user, in one pass over the base noises and added in this order: the
+        same bits on every machine.
+        """
+        if not (
+            users := tokens.listed(
+                users, "users: expected a list of at least one user", CodebookError
+            )
+        ):
             raise CodebookError("users: expected a list of at least one user, got none")
-        codes, total = np.stack([self.code(user) for user in users]), np.zeros((len(users), checks.whole(n, "n", CodebookError, least=0)))
+        codes, total = (
+            np.stack([self.code(user) for user in users]),
+            np.zeros((len(users), checks.whole(n, "n", CodebookError, least=0))),
+        )
         for j, weights in enumerate(codes.T):
             base = self.base(j, n)
             for row, weight in zip(total, weights, strict=True):
@@ -91,9 +119,16 @@ class Codebook:
         return total
 
     def save(self, path: str | Path) -> Path:
-        """Writes what the codebook is apart from its master key, which has a file of its own (``Key.save``). There is no secret in it."""
+        """Writes what the codebook is apart from its master key, which has a file of its own
+        (``Key.save``). There is no secret in it.
+        """
         path = files.named(path, "cannot write the codebook", CodebookError)
-        content = {"format": FORMAT, "key_id": self.master.key_id, "n_users": self.n_users, "n_base": self.n_base}
+        content = {
+            "format": FORMAT,
+            "key_id": self.master.key_id,
+            "n_users": self.n_users,
+            "n_base": self.n_base,
+        }
         is_new = False
         try:
             with path.open("x") as file:
@@ -102,12 +137,17 @@ class Codebook:
         except OSError as error:
             if is_new:
                 path.unlink(missing_ok=True)  # what a full disk left of it
-            raise CodebookError(f"cannot write the codebook {path}: {error.strerror}; name a new file in a folder that exists") from None
+            raise CodebookError(
+                f"cannot write the codebook {path}: {error.strerror}; name a new file in a folder"
+                " that exists"
+            ) from None
         return path
 
     @classmethod
     def load(cls, path: str | Path, key: Key) -> "Codebook":
-        """The codebook of a file and its master key. CodebookError if it is none, or another key's."""
+        """The codebook of a file and its master key. CodebookError if it is none, or
+        another key's.
+        """
         path, key = files.named(path, "cannot read the codebook", CodebookError), checked(key)
         try:
             with open(path, encoding="utf-8", opener=files.opener) as file:
@@ -117,14 +157,24 @@ class Codebook:
         except OSError as error:
             raise CodebookError(f"cannot read the codebook {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CodebookError(f"{path}: expected a codebook as Codebook.save writes it, got {checks.shown(str(error))}") from None
+            raise CodebookError(
+                f"{path}: expected a codebook as Codebook.save writes it, got"
+                f" {checks.shown(str(error))}"
+            ) from None
         if made_by != (FORMAT, key.key_id):
-            raise CodebookError(f"{path}: expected a codebook of key {key.key_id} in format {FORMAT!r}, got key {made_by[1]!r} and {made_by[0]!r}")
+            raise CodebookError(
+                f"{path}: expected a codebook of key {key.key_id} in format {FORMAT!r}, got key"
+                f" {made_by[1]!r} and {made_by[0]!r}"
+            )
         return book
 
     def _group(self, number: int) -> Float[np.ndarray, "users m"]:
-        """Codes of ``GROUP`` users: normal numbers over their length. Sums column by column, so that the bits are the same on every machine."""
-        codes = normal.standard_normal(self._seed(f"codes {number} of {self.n_base} base noises"), GROUP * self.n_base).reshape(GROUP, -1)
+        """Codes of ``GROUP`` users: normal numbers over their length. Sums column by column, so
+        that the bits are the same on every machine.
+        """
+        codes = normal.standard_normal(
+            self._seed(f"codes {number} of {self.n_base} base noises"), GROUP * self.n_base
+        ).reshape(GROUP, -1)
         squares = np.zeros(GROUP)
         for column in codes.T:
             squares += column * column
@@ -136,19 +186,27 @@ class Codebook:
     def _checked(self, user: int) -> int:
         if not checks.is_whole(user) or not 0 <= user < self.n_users:
             got = user if checks.is_whole(user) else checks.kind(user)  # which may be a secret
-            raise CodebookError(f"user: expected a whole number from 0 to {self.n_users - 1}, got {got}")
+            raise CodebookError(
+                f"user: expected a whole number from 0 to {self.n_users - 1}, got {got}"
+            )
         return int(user)
 
 
 @dataclass(frozen=True, repr=False)
 class UserKey(Key):
-    """The key of one user of a codebook, made by :meth:`Codebook.key`. Its ``secret`` names it; its noise needs the master secret, in ``book``."""
+    """The key of one user of a codebook, made by :meth:`Codebook.key`. Its ``secret`` names it; its
+    noise needs the master secret, in ``book``.
+    """
 
     user: int = field(kw_only=True)
     book: Codebook = field(kw_only=True, repr=False, compare=False)
 
     def normals(
-        self, n: int, scale: float = 1.0, dtype: type[np.floating] = np.float64, out: Float[np.ndarray, " n"] | None = None
+        self,
+        n: int,
+        scale: float = 1.0,
+        dtype: type[np.floating] = np.float64,
+        out: Float[np.ndarray, " n"] | None = None,
     ) -> Float[np.ndarray, " n"]:
         """The first n numbers of scale·z_u, as ``Codebook.normals``."""
         [z] = self.book.normals([self.user], n)
@@ -157,11 +215,17 @@ class UserKey(Key):
         return out
 
     def save(self, path: str | Path) -> Path:
-        """Refused: the file would hold the master secret, from which every user's key can be made."""
+        """Refused: the file would hold the master secret, from which every user's key can
+        be made.
+        """
         raise KeyFileError(
-            f"user {self.user}'s key contains the master secret of its codebook and is not written to {path}: expected the master key to be saved;"
-            " make this key from it again with Codebook.key"
+            f"user {self.user}'s key contains the master secret of its codebook and is not written"
+            f" to {path}: expected the master key to be saved; make this key from it again with"
+            " Codebook.key"
         )
 
     def __repr__(self) -> str:
-        return f"UserKey(key_id={self.key_id!r}, user={self.user}, {self.binding.weight if self.binding else 'unbound'})"
+        return (
+            f"UserKey(key_id={self.key_id!r}, user={self.user},"
+            f" {self.binding.weight if self.binding else 'unbound'})"
+        )

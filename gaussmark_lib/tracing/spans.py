@@ -1,17 +1,21 @@
 """Where in a long text a key's mark is: a scan over spans, with an exact p-value over all of them.
 
-The response is cut into blocks of a few tokens, with gradients G_1 … G_B that add up to G. A span I of consecutive blocks has
+The response is cut into blocks of a few tokens, with gradients G_1 … G_B that add up to G. A span I
+of consecutive blocks has
 
     ψ_I = ⟨ξ, G_I⟩ / (σ‖G_I‖),    G_I = Σ_{b∈I} G_b
 
-and for a text that does not depend on the key all ψ_I are jointly N(0, R): R follows from the blocks' Gram matrix K_bc = ⟨G_b, G_c⟩, which needs no
-key. The p-value is P(max_I ψ_I ≥ t) under that law, for the largest ψ_I that was found. Bonferroni's bound, (number of spans)·(1 − Φ(t)), takes
-spans that share most of their blocks for strangers and is several times as large.
+and for a text that does not depend on the key all ψ_I are jointly N(0, R): R follows from the
+blocks' Gram matrix K_bc = ⟨G_b, G_c⟩, which needs no key. The p-value is P(max_I ψ_I ≥ t) under
+that law, for the largest ψ_I that was found. Bonferroni's bound, (number of spans)·(1 − Φ(t)),
+takes spans that share most of their blocks for strangers and is several times as large.
 
-The probability is simulated by importance sampling (Owen, Maximov and Chertkov, Electron. J. Stat. 13, 2019): choose a span at random, draw all ψ
-given that its own is at least t, and count how many are, S ≥ 1. Then B·mean(1/S), with Bonferroni's B = (number of spans)·(1 − Φ(t)), has the mean p
-at every t. Since 0 < 1/S ≤ 1, its relative standard deviation is at most √((B/p − 1)/n), with a B that may exceed 1: however small p is, where a
-plain simulation of n draws ends at 1/n. B/p is large, and the p rough, where spans are much the same, as in a text that repeats one token.
+The probability is simulated by importance sampling (Owen, Maximov and Chertkov, Electron. J. Stat.
+13, 2019): choose a span at random, draw all ψ given that its own is at least t, and count how many
+are, S ≥ 1. Then B·mean(1/S), with Bonferroni's B = (number of spans)·(1 − Φ(t)), has the mean p at
+every t. Since 0 < 1/S ≤ 1, its relative standard deviation is at most √((B/p − 1)/n), with a B that
+may exceed 1: however small p is, where a plain simulation of n draws ends at 1/n. B/p is large, and
+the p rough, where spans are much the same, as in a text that repeats one token.
 """
 
 import math
@@ -32,7 +36,18 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing import blocks
 from gaussmark_lib.watermark import PlacedWatermark, Watermark, placed
 
-COLUMNS = ["text", "key_id", "start", "end", "psi", "p_value", "bonferroni", "whole_psi", "whole_p", "n_tokens"]
+COLUMNS = [
+    "text",
+    "key_id",
+    "start",
+    "end",
+    "psi",
+    "p_value",
+    "bonferroni",
+    "whole_psi",
+    "whole_p",
+    "n_tokens",
+]
 N_DRAWS = 2000
 WIDTH = 1 << 18  # columns that are widened at a time
 
@@ -54,18 +69,22 @@ def scan(
     """The span of each response that leans most to each key.
 
     Args:
-        block: tokens a block; spans begin and end where blocks do. A block costs a backward pass below the head, and memory for its gradient.
-        shortest, longest: of a span, in tokens; rounded up to whole blocks, the last of which may be shorter. By default one block, and the whole
-            text. Both the same: a fixed window.
-        n_draws: simulated draws behind a p-value. With 2,000 it is as good as exact; with 50, 6.4% of texts have a p of at most .05.
+        block: tokens a block; spans begin and end where blocks do. A block costs a backward pass
+            below the head, and memory for its gradient.
+        shortest, longest: of a span, in tokens; rounded up to whole blocks, the last of which may
+            be shorter. By default one block, and the whole text. Both the same: a fixed window.
+        n_draws: simulated draws behind a p-value. With 2,000 it is as good as exact; with 50, 6.4%
+            of texts have a p of at most .05.
         seed: of these draws. A key's do not depend on the keys beside it.
 
     Returns:
-        One row a text and key: ``text, key_id``; the span, ``start`` ≤ token < ``end``; its ``psi``; ``p_value``, exact over all spans;
-        ``bonferroni``, the bound in its place; ``whole_psi, whole_p`` of the whole text; ``n_tokens``.
+        One row a text and key: ``text, key_id``; the span, ``start`` ≤ token < ``end``; its
+        ``psi``; ``p_value``, exact over all spans; ``bonferroni``, the bound in its place;
+        ``whole_psi, whole_p`` of the whole text; ``n_tokens``.
 
     Raises:
-        InvalidTextError: a span shorter than a block, or longer than the text; errors as ``score.score``.
+        InvalidTextError: a span shorter than a block, or longer than the text; errors as
+            ``score.score``.
     """
     checks.whole(block, "block")
     checks.whole(n_draws, "n_draws")
@@ -73,13 +92,21 @@ def scan(
     keys = listed(keys)
     least = block if shortest is None else checks.whole(shortest, "shortest")
     if least < block:
-        raise InvalidTextError(f"shortest: expected a span of at least one block, {block} tokens, got {least}; choose smaller blocks")
+        raise InvalidTextError(
+            f"shortest: expected a span of at least one block, {block} tokens, got {least}; choose"
+            " smaller blocks"
+        )
     if longest is not None and checks.whole(longest, "longest") < least:
-        raise InvalidTextError(f"longest: expected at least the shortest span, {least} tokens, got {longest}")
+        raise InvalidTextError(
+            f"longest: expected at least the shortest span, {least} tokens, got {longest}"
+        )
     perturb.refuse_perturbed(model)
     pairs, wm = tokens.checked_pairs(model, prompts, responses), placed(model, wm)
     if short := [i for i, (_, y) in pairs.items() if len(y) < least]:
-        raise InvalidTextError(f"response {short[0]}: expected at least {least} tokens, the shortest span, got {len(pairs[short[0]][1])}")
+        raise InvalidTextError(
+            f"response {short[0]}: expected at least {least} tokens, the shortest span, got"
+            f" {len(pairs[short[0]][1])}"
+        )
     rows: list[dict] = []
     for text, pair in pairs.items():
         ends = [*range(block, len(pair[1]), block), len(pair[1])]
@@ -102,27 +129,53 @@ def _rows(
 ) -> Iterator[dict]:
     K = _inner(G, G)
     if not np.isfinite(K).all():
-        raise DegenerateScoreError(f"text {text}: expected a gradient that is finite, got NaN or infinite numbers; score it in a wider dtype")
+        raise DegenerateScoreError(
+            f"text {text}: expected a gradient that is finite, got NaN or infinite numbers; score"
+            " it in a wider dtype"
+        )
     A, spans = loadings(K, spans)
     if not len(spans):
-        raise DegenerateScoreError(f"text {text}: expected a gradient that is finite and not zero in some span, got none")
+        raise DegenerateScoreError(
+            f"text {text}: expected a gradient that is finite and not zero in some span, got none"
+        )
     for key in keys:
-        products, rng = inner_products(G, wm, key), np.random.default_rng([seed, text, int(key.fingerprint, 16)])
+        products, rng = (
+            inner_products(G, wm, key),
+            np.random.default_rng([seed, text, int(key.fingerprint, 16)]),
+        )
         first, last, *found = strongest(products, K, A, spans, rng, n_draws)
         whole = products.sum() / np.sqrt(K.sum())
-        row = (text, key.key_id, ends[first - 1] if first else 0, ends[last - 1], *found, whole, norm.sf(whole), ends[-1])
+        row = (
+            text,
+            key.key_id,
+            ends[first - 1] if first else 0,
+            ends[last - 1],
+            *found,
+            whole,
+            norm.sf(whole),
+            ends[-1],
+        )
         yield dict(zip(COLUMNS, row, strict=True))
 
 
-def inner_products(G: Float[Tensor, "blocks d"], wm: PlacedWatermark, key: Key) -> Float[np.ndarray, " blocks"]:
+def inner_products(
+    G: Float[Tensor, "blocks d"], wm: PlacedWatermark, key: Key
+) -> Float[np.ndarray, " blocks"]:
     """⟨ξ, G_b⟩/σ of each block, float64."""
     [xi] = perturb.noises(wm.model, wm, [key])
     return _inner(G, xi.flatten()[None])[:, 0] / wm.sigma
 
 
-def _inner(G: Float[Tensor, "blocks d"], others: Float[Tensor, "n d"]) -> Float[np.ndarray, "blocks n"]:
-    """All inner products, in float64, some columns at a time: a float32 sum over 58.7 million numbers is 0.9% too small."""
-    parts = (part.double() @ other.to(part).double().T for part, other in zip(G.split(WIDTH, 1), others.split(WIDTH, 1), strict=True))
+def _inner(
+    G: Float[Tensor, "blocks d"], others: Float[Tensor, "n d"]
+) -> Float[np.ndarray, "blocks n"]:
+    """All inner products, in float64, some columns at a time: a float32 sum over 58.7 million
+    numbers is 0.9% too small.
+    """
+    parts = (
+        part.double() @ other.to(part).double().T
+        for part, other in zip(G.split(WIDTH, 1), others.split(WIDTH, 1), strict=True)
+    )
     return sum(parts).cpu().numpy()
 
 
@@ -134,15 +187,24 @@ def strongest(
     rng: np.random.Generator,
     n_draws: int = N_DRAWS,
 ) -> tuple[int, int, float, float, float]:
-    """The span with the largest ψ: its first block, the one after its last, ψ, the p-value over all spans, and Bonferroni's bound."""
+    """The span with the largest ψ: its first block, the one after its last, ψ, the p-value over all
+    spans, and Bonferroni's bound.
+    """
     psi = _sums(inner, spans) / _norms(K, spans)
     i = int(psi.argmax())
     first, last = map(int, spans[i])
-    return first, last, float(psi[i]), maximum_p(float(psi[i]), A, rng, n_draws), float(min(1.0, len(spans) * norm.sf(psi[i])))
+    return (
+        first,
+        last,
+        float(psi[i]),
+        maximum_p(float(psi[i]), A, rng, n_draws),
+        float(min(1.0, len(spans) * norm.sf(psi[i]))),
+    )
 
 
 def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.ndarray, "spans 2"]:
-    """All spans of ``least`` to ``most`` consecutive blocks, as first block and the one after the last.
+    """All spans of ``least`` to ``most`` consecutive blocks, as first block and the one after the
+    last.
 
     >>> intervals(3, least=2).tolist()
     [[0, 2], [0, 3], [1, 3]]
@@ -156,7 +218,9 @@ def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.
 def loadings(
     K: Float[np.ndarray, "blocks blocks"], spans: Int[np.ndarray, "spans 2"]
 ) -> tuple[Float[np.ndarray, "kept rank"], Int[np.ndarray, "kept 2"]]:
-    """A with ψ = A·n for n ~ N(0, I), rows of length 1, and the spans it is for: those whose gradient is zero but for rounding have no ψ."""
+    """A with ψ = A·n for n ~ N(0, I), rows of length 1, and the spans it is for: those whose
+    gradient is zero but for rounding have no ψ.
+    """
     norms = _norms(K, spans)
     spans = spans[norms > 1e-6 * np.sqrt(K.diagonal().max(initial=0))]
     values, vectors = np.linalg.eigh(K)
@@ -165,7 +229,9 @@ def loadings(
     return A / np.linalg.norm(A, axis=1, keepdims=True), spans
 
 
-def maximum_p(t: float, A: Float[np.ndarray, "spans rank"], rng: np.random.Generator, n_draws: int = N_DRAWS) -> float:
+def maximum_p(
+    t: float, A: Float[np.ndarray, "spans rank"], rng: np.random.Generator, n_draws: int = N_DRAWS
+) -> float:
     """P(max A·n ≥ t) for n ~ N(0, I) and unit rows of A, by importance sampling as above.
 
     >>> round(maximum_p(1.0, np.eye(1), np.random.default_rng(0), 10), 4)

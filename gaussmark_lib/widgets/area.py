@@ -1,4 +1,6 @@
-"""Where one action shows itself: its button, Stop and progress, what went wrong, and its result, dimmed when it is from earlier settings."""
+"""Where one action shows itself: its button, Stop and progress, what went wrong, and its result,
+dimmed when it is from earlier settings.
+"""
 
 import ipywidgets as w
 
@@ -13,14 +15,33 @@ def button(name: str, icon: str, tooltip: str, style: str = "") -> w.Button:
 
 
 class Area:
-    """One action of the panel. ``start`` begins it and ``stop`` ends it; beside them it says how far it is, and below what came of it."""
+    """One action of the panel. ``start`` begins it and ``stop`` ends it; beside them it says how
+    far it is, and below what came of it.
+    """
 
     def __init__(self, start: w.Button, name: str):
-        self.start, self.stop = start, button("Stop", "stop", f"End this work at its next step: {name}")
+        self.start, self.stop = (
+            start,
+            button("Stop", "stop", f"End this work at its next step: {name}"),
+        )
         self.stop.disabled = True
-        self.progress = w.FloatProgress(min=0, max=1, tooltip=f"Progress: {name}", layout=w.Layout(width="14em", visibility="hidden"))
-        self.doing, self.message, self.note, self.output = w.HTML(), w.HTML(layout=WIDE), w.HTML(layout=WIDE), w.HTML(layout=WIDE)
-        self._result, self._shown, self._changed = "", "", ""  # the last whole result; what is shown; settings that are others now
+        self.progress = w.FloatProgress(
+            min=0,
+            max=1,
+            tooltip=f"Progress: {name}",
+            layout=w.Layout(width="14em", visibility="hidden"),
+        )
+        self.doing, self.message, self.note, self.output = (
+            w.HTML(),
+            w.HTML(layout=WIDE),
+            w.HTML(layout=WIDE),
+            w.HTML(layout=WIDE),
+        )
+        self._result, self._shown, self._changed = (
+            "",
+            "",
+            "",
+        )  # the last whole result; what is shown; settings that are others now
 
     def bar(self, *more: w.Widget) -> w.HBox:
         layout = w.Layout(align_items="center", margin="6px 0 2px 0", flex_flow="row wrap")
@@ -32,7 +53,9 @@ class Area:
         self._put(html, changed)
 
     def sketch(self, html: str, changed: str = "") -> None:
-        """What there is of a result so far, in the place of the last one, which :meth:`drop_sketch` brings back."""
+        """What there is of a result so far, in the place of the last one, which :meth:`drop_sketch`
+        brings back.
+        """
         self._put(html, changed)
 
     def drop_sketch(self) -> None:
@@ -46,7 +69,9 @@ class Area:
         self.message.value = ""
 
     def compare(self, changed: str) -> None:
-        """Dims what is shown where settings have changed since, and names them; with "" it is shown as new."""
+        """Dims what is shown where settings have changed since, and names them; with "" it is shown
+        as new.
+        """
         if self._shown and changed != self._changed:
             self._put(self._shown, changed)
 
@@ -55,7 +80,9 @@ class Area:
         if self.output.value != shown:  # a result is a large message to the browser
             self.output.value = shown
         self._shown, self._changed = html, changed
-        self.note.value = render.message(f"From earlier settings. Changed since: {changed}.") if changed else ""
+        self.note.value = (
+            render.message(f"From earlier settings. Changed since: {changed}.") if changed else ""
+        )
 
     def say(self, sentence: str, is_error: bool = False) -> None:
         self.message.value = render.message(sentence, is_error)
@@ -67,7 +94,9 @@ class Area:
         self._set_busy(True)
 
     def progressed(self, what: str, share: float) -> None:
-        if self.doing.value != what or share - self.progress.value >= 0.02 or share == 1:  # each is a message to the browser
+        if (
+            self.doing.value != what or share - self.progress.value >= 0.02 or share == 1
+        ):  # each is a message to the browser
             self.doing.value, self.progress.value = what, share
 
     def ended(self, sentence: str, is_error: bool) -> None:

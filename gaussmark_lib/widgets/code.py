@@ -1,4 +1,6 @@
-"""What the panel did, as the library's lines: runnable as they are, and without a key's secret. And its settings as a preset."""
+"""What the panel did, as the library's lines: runnable as they are, and without a key's secret. And
+its settings as a preset.
+"""
 
 from dataclasses import asdict
 
@@ -43,7 +45,10 @@ def testing(verdict: Verdict, model: str, key: str) -> str:
 
 def editing(result: Edited, model: str, key: str) -> str:
     """The lines behind the test of an edited text."""
-    change = f"_, [text] = corrupt.named(lm, [{result.how!r}])[{result.how!r}]([[]], [text], {result.share!r}, {EDIT_SEED})\n"
+    change = (
+        f"_, [text] = corrupt.named(lm, [{result.how!r}])[{result.how!r}]([[]], [text],"
+        f" {result.share!r}, {EDIT_SEED})\n"
+    )
     return _lines(result.before, model, key, "corrupt, ", change)
 
 
@@ -64,7 +69,14 @@ print(scores[["psi", "p_value", "n_tokens"]])
 
 
 def preset(question: Question, model: str, key_seed: int | None) -> str:
-    """The settings as parameters of notebook 11, in YAML; without the seed of a key that is secret."""
+    """The settings as parameters of notebook 11, in YAML; without the seed of a key that is
+    secret.
+    """
     key = {} if key_seed is None else {"key_seed": key_seed}
-    values = yaml.safe_dump({"model": model, **asdict(question), **key}, sort_keys=False, allow_unicode=True)
-    return "# Notebook 11 with the panel's settings: gaussmark run 11 -f this_file, or papermill ... -f this_file\n" + values
+    values = yaml.safe_dump(
+        {"model": model, **asdict(question), **key}, sort_keys=False, allow_unicode=True
+    )
+    return (
+        "# Notebook 11 with the panel's settings: gaussmark run 11 -f this_file, or papermill ..."
+        " -f this_file\n" + values
+    )

@@ -1,6 +1,7 @@
-"""What ipywidgets has no attribute for: a page's shortcuts leave a key alone that is pressed inside the panel (JupyterLab's X would cut the cell),
-also behind a click on what takes no focus, such as a slider's track; a slider's handle has its label as a name; the title of a drawer is reached by
-Tab, opened by Enter or Space, and as dark as other words; a dropdown's arrow is seen on a dark page.
+"""What ipywidgets has no attribute for: a page's shortcuts leave a key alone that is pressed inside
+the panel (JupyterLab's X would cut the cell), also behind a click on what takes no focus, such as a
+slider's track; a slider's handle has its label as a name; the title of a drawer is reached by Tab,
+opened by Enter or Space, and as dark as other words; a dropdown's arrow is seen on a dark page.
 """
 
 PANEL = "gaussmark-panel"  # the class of the panel's outermost element

@@ -1,4 +1,6 @@
-"""A JupyterLab of its own for the browser tests, and the playground's app: fresh settings, fresh state, a free port, gone afterwards."""
+"""A JupyterLab of its own for the browser tests, and the playground's app: fresh settings, fresh
+state, a free port, gone afterwards.
+"""
 
 import json
 import os
@@ -38,7 +40,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
 
 @pytest.fixture(scope="module")
 def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[str], Page]]:
-    """Opens a notebook of the lab's folder in a new page, runs all its cells, and returns when the kernel is done."""
+    """Opens a notebook of the lab's folder in a new page, runs all its cells, and returns when the
+    kernel is done.
+    """
     address, _ = lab
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(PATIENCE)
@@ -49,7 +53,9 @@ def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[
         page.locator("#jupyterlab-splash").wait_for(state="detached")
         session = "window.jupyterapp?.shell.currentWidget?.sessionContext"
         page.wait_for_function(f"{session}?.session?.kernel?.status === 'idle'")
-        page.evaluate("async () => { await window.jupyterapp.commands.execute('notebook:run-all-cells') }")
+        page.evaluate(
+            "async () => { await window.jupyterapp.commands.execute('notebook:run-all-cells') }"
+        )
         return page
 
     yield open_and_run
@@ -59,21 +65,35 @@ def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[
 @pytest.fixture(params=["light", "dark"])
 def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address at which ``gaussmark playground`` runs, in each theme."""
-    with running("gaussmark_lib.cli", "playground", "--no-browser", "--theme", request.param, home=tmp_path) as log:
+    with running(
+        "gaussmark_lib.cli", "playground", "--no-browser", "--theme", request.param, home=tmp_path
+    ) as log:
         yield re.search(r"http://127\S+", "".join(log))[0]
 
 
 @contextmanager
 def _server(home: Path, folder: Path) -> Iterator[str]:
-    options = [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}", "--ServerApp.port_retries=0", "--no-browser"]
-    options += ["--allow-root", "--ip=127.0.0.1", "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly"]
+    options = [
+        f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.root_dir={folder}",
+        "--ServerApp.port_retries=0",
+        "--no-browser",
+    ]
+    options += [
+        "--allow-root",
+        "--ip=127.0.0.1",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.extension_manager=readonly",
+    ]
     with running("jupyterlab", *options, home=home) as log:
         yield re.search(r"http://127.0.0.1:\d+", "".join(log))[0]
 
 
 @contextmanager
 def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
-    """A server that runs as a Python module, with a Jupyter of its own, and what it has said until it was up."""
+    """A server that runs as a Python module, with a Jupyter of its own, and what it has said until
+    it was up.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         options = (*options, f"--port={probe.getsockname()[1]}")
@@ -85,7 +105,13 @@ def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
         "IPYTHONDIR": str(home / "ipython"),
     }
     ready, log = Event(), []
-    with subprocess.Popen([sys.executable, "-m", module, *options], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *options],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
         Thread(target=_follow, args=(server.stderr, log, ready), daemon=True).start()
         try:
             assert ready.wait(PATIENCE / 1000), "it did not start:\n" + "".join(log)
@@ -100,7 +126,9 @@ def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
 
 
 def _follow(stream, log: list[str], ready: Event) -> None:
-    """Keeps the server's messages (a full pipe would stop it), and says when it is up, which its address shows, or gone."""
+    """Keeps the server's messages (a full pipe would stop it), and says when it is up, which its
+    address shows, or gone.
+    """
     for line in stream:
         log.append(line)
         if re.search(r"http://127\.0\.0\.1:\d+", line):

@@ -1,4 +1,6 @@
-"""The playground as its reader meets it: driven in a kernel without a browser, and by hand and eye in JupyterLab in Chromium."""
+"""The playground as its reader meets it: driven in a kernel without a browser, and by hand and eye
+in JupyterLab in Chromium.
+"""
 
 import re
 from pathlib import Path
@@ -74,11 +76,19 @@ Panel(broken, question=question)
 def shortened(path: Path, **values: object) -> nbformat.NotebookNode:
     """The notebook up to its panel, with other defaults."""
     notebook = nbformat.read(path, as_version=4)
-    last = next(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code" and "Panel(" in cell.source)
+    last = next(
+        i
+        for i, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code" and "Panel(" in cell.source
+    )
     notebook.cells = notebook.cells[: last + 1]
-    declared = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    declared = next(
+        cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])
+    )
     for name, value in values.items():
-        declared.source, n = re.subn(rf"^({name}: \w+ = )[^#]*#", rf"\g<1>{value!r}  #", declared.source, flags=re.MULTILINE)
+        declared.source, n = re.subn(
+            rf"^({name}: \w+ = )[^#]*#", rf"\g<1>{value!r}  #", declared.source, flags=re.MULTILINE
+        )
         assert n == 1, name
     return notebook
 
@@ -91,7 +101,9 @@ def with_cell(notebook: nbformat.NotebookNode, source: str, path: Path) -> Path:
 
 @pytest.mark.slow
 def test_driven_in_a_kernel(tmp_path: Path):
-    """Sliders, Generate, Test, bad input and Stop, by the values and clicks that a browser would send."""
+    """Sliders, Generate, Test, bad input and Stop, by the values and clicks that a browser would
+    send.
+    """
     path = with_cell(shortened(NOTEBOOK, **SMALL), DRIVE, tmp_path / "driven.ipynb")
     done = runs.run(path, progress=False, root=tmp_path / "runs")
     [last] = nbformat.read(done.dir / "notebook.ipynb", as_version=4).cells[-1].outputs
@@ -120,7 +132,9 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     page.keyboard.press("x")  # in command mode, JupyterLab's shortcut would cut the cell
     expect(slider).to_be_focused()
     panels = page.locator(".gaussmark-panel").count()
-    panel.locator(".widget-label").filter(has_text="Tokens a text").click()  # what takes no focus by itself, as a slider's track does not
+    panel.locator(".widget-label").filter(
+        has_text="Tokens a text"
+    ).click()  # what takes no focus by itself, as a slider's track does not
     page.wait_for_timeout(300)
     page.keyboard.press("x")
     expect(page.locator(".gaussmark-panel")).to_have_count(panels)
@@ -137,9 +151,14 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     expect(figure).to_have_attribute("alt", re.compile("null density"))
     assert figure.evaluate("image => image.naturalWidth") > 500
     assert figure.evaluate("image => image.width") >= 570, "its smallest words are 11 pixels high"
-    plain, marked = (panel.get_by_text(re.compile(f"^{kind} text ψ =")).bounding_box() for kind in ("Plain", "Watermarked"))
+    plain, marked = (
+        panel.get_by_text(re.compile(f"^{kind} text ψ =")).bounding_box()
+        for kind in ("Plain", "Watermarked")
+    )
     assert plain["y"] == marked["y"], "side by side"
-    assert panel.locator("span[title^=evidence]").count() >= 2 * SMALL["n_tokens"] - 4, "pieces of several tokens are rare"
+    assert panel.locator("span[title^=evidence]").count() >= 2 * SMALL["n_tokens"] - 4, (
+        "pieces of several tokens are rare"
+    )
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled()
     expect(panel.get_by_role("button", name="Stop").first).to_be_disabled()
     panel.screenshot(path=tmp_path / "generated.png")
@@ -152,7 +171,9 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     share.focus()
     expect(share).to_have_attribute("aria-label", "Share edited")
     page.keyboard.press("ArrowRight")
-    expect(panel.get_by_text("substitute at random, 15% of the tokens: p =")).to_be_visible(timeout=PATIENCE)
+    expect(panel.get_by_text("substitute at random, 15% of the tokens: p =")).to_be_visible(
+        timeout=PATIENCE
+    )
     panel.screenshot(path=tmp_path / "edited.png")
     panel.get_by_role("button", name="New secret key").click()
     expect(panel.get_by_text("From earlier settings. Changed since: key.")).to_have_count(3)
@@ -162,13 +183,19 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
 @pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
 def test_every_word_can_be_read_in_both_themes(page: Page, theme: str, tmp_path: Path):
     """Also those of results, which the test before left."""
-    page.evaluate("async theme => { await window.jupyterapp.commands.execute('apputils:change-theme', { theme }) }", theme)
+    page.evaluate(
+        "async theme => { await window.jupyterapp.commands.execute('apputils:change-theme', { theme"
+        " }) }",
+        theme,
+    )
     expect(page.locator("body")).to_have_attribute("data-jp-theme-name", theme, timeout=PATIENCE)
     panel = page.locator(".jp-OutputArea-output .widget-vbox").first
     panel.get_by_role("button", name="Key of this seed").click()  # nothing is dimmed
     expect(panel.get_by_text("From earlier settings")).to_have_count(0)
     panel.screenshot(path=tmp_path / "theme.png")
-    assert panel.get_by_text("below: detected at level").count() == 1, "the curve's words are among them"
+    assert panel.get_by_text("below: detected at level").count() == 1, (
+        "the curve's words are among them"
+    )
     assert legibility.faint(page) == {}
     assert legibility.small(page) == legibility.clipped(page) == []
 
@@ -177,7 +204,10 @@ def test_every_word_can_be_read_in_both_themes(page: Page, theme: str, tmp_path:
 def test_by_keyboard_alone(page: Page):
     """From the prompt to a text that streams, Stop, and the whole result, without a mouse."""
     panel = page.locator(".jp-OutputArea-output .widget-vbox").first
-    generate, stop = panel.get_by_role("button", name="Generate"), panel.get_by_role("button", name="Stop").first
+    generate, stop = (
+        panel.get_by_role("button", name="Generate"),
+        panel.get_by_role("button", name="Stop").first,
+    )
     expect(generate).to_be_enabled(timeout=PATIENCE)
 
     def tab_to(goal, key: str = "Tab") -> None:
@@ -212,8 +242,14 @@ def test_by_keyboard_alone(page: Page):
     write_as_many_tokens_as(SMALL["n_tokens"], "Shift+Tab")
     tab_to(generate)
     page.keyboard.press("Enter")
-    expect(panel.get_by_role("img", name=re.compile("^p against tokens. plain, this key: .* at 25 tokens"))).to_be_visible(timeout=PATIENCE)
-    expect(panel.get_by_role("img", name=re.compile("^p against tokens. watermarked, this key: "))).to_be_visible(timeout=PATIENCE)
+    expect(
+        panel.get_by_role(
+            "img", name=re.compile("^p against tokens. plain, this key: .* at 25 tokens")
+        )
+    ).to_be_visible(timeout=PATIENCE)
+    expect(
+        panel.get_by_role("img", name=re.compile("^p against tokens. watermarked, this key: "))
+    ).to_be_visible(timeout=PATIENCE)
     expect(generate).to_be_enabled(timeout=PATIENCE)
 
 
@@ -223,8 +259,12 @@ def test_stop_is_heard_while_it_works(page: Page):
     panel = page.locator(".jp-OutputArea-output .widget-vbox").first
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
     panel.locator(".widget-slider").filter(has_text="Tokens").locator(".noUi-handle").focus()
-    page.keyboard.press("End")  # as many as there can be: gradients are measured for this length first
-    expect(panel.get_by_text(re.compile("^writing reference texts"))).to_be_visible(timeout=PATIENCE)
+    page.keyboard.press(
+        "End"
+    )  # as many as there can be: gradients are measured for this length first
+    expect(panel.get_by_text(re.compile("^writing reference texts"))).to_be_visible(
+        timeout=PATIENCE
+    )
     panel.get_by_role("button", name="Stop").first.click()
     expect(panel.get_by_role("status").filter(has_text="Stopped.")).to_be_visible(timeout=PATIENCE)
     expect(panel.get_by_text("σ: will be solved for when you press Generate")).to_be_visible()
@@ -233,11 +273,15 @@ def test_stop_is_heard_while_it_works(page: Page):
 
 @pytest.mark.browser
 def test_shows_a_sentence_when_it_breaks(page: Page):
-    panel = page.locator(".jp-OutputArea-output .widget-vbox").filter(has=page.get_by_role("button", name="Generate"))
+    panel = page.locator(".jp-OutputArea-output .widget-vbox").filter(
+        has=page.get_by_role("button", name="Generate")
+    )
     broken = page.locator(".jp-CodeCell").last.locator(".widget-vbox").first
     expect(broken.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
     broken.get_by_role("button", name="Generate").click()
-    expect(broken.get_by_role("alert")).to_have_text(re.compile("This did not work: ZeroDivisionError"), timeout=PATIENCE)
+    expect(broken.get_by_role("alert")).to_have_text(
+        re.compile("This did not work: ZeroDivisionError"), timeout=PATIENCE
+    )
     expect(broken.get_by_role("button", name="Generate")).to_be_enabled()
     assert "Traceback" not in page.locator(".jp-Notebook").inner_text()
     assert panel.count() >= 2

@@ -1,4 +1,6 @@
-"""The same computations on a GPU, against the processor's numbers. Random numbers of a GPU are others, so what draws them there is left out."""
+"""The same computations on a GPU, against the processor's numbers. Random numbers of a GPU are
+others, so what draws them there is left out.
+"""
 
 import on_devices
 import pytest
@@ -6,8 +8,14 @@ import torch
 
 from gaussmark_lib import generate, score
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
-DRAWN_THERE = ("KGW", "SynthID")  # transformers' processors draw their lists with a generator on the model's device
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+DRAWN_THERE = (
+    "KGW",
+    "SynthID",
+)  # transformers' processors draw their lists with a generator on the model's device
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +28,19 @@ def there():
     return on_devices.build().to("cuda")
 
 
-@pytest.mark.parametrize("name", [name for name in on_devices.COMPUTATIONS if not any(scheme in name for scheme in DRAWN_THERE)])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in on_devices.COMPUTATIONS if not any(scheme in name for scheme in DRAWN_THERE)],
+)
 def test_on_a_gpu_it_is_the_same(here, there, name):
     call = on_devices.COMPUTATIONS[name]
     on_devices.same(call(there), call(here), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in on_devices.COMPUTATIONS if any(scheme in name for scheme in DRAWN_THERE)])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in on_devices.COMPUTATIONS if any(scheme in name for scheme in DRAWN_THERE)],
+)
 def test_schemes_with_generators_run_on_a_gpu(there, name):
     texts, table, divergences = on_devices.COMPUTATIONS[name](there)
     assert len(texts) == len(table) == len(divergences) > 0
@@ -37,7 +51,12 @@ def test_many_keys_in_bounded_memory(monkeypatch, there, dtype):
     """Streamed in parts, ψ is what it is with all noises held."""
     held = score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS, dtype=dtype)
     monkeypatch.setattr(score, "HELD", 0)
-    on_devices.same(score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS, dtype=dtype), held, 1e-4, 1e-4)
+    on_devices.same(
+        score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS, dtype=dtype),
+        held,
+        1e-4,
+        1e-4,
+    )
 
 
 def test_marked_text_is_detected(there):
@@ -47,13 +66,17 @@ def test_marked_text_is_detected(there):
     with perturb.watermarked(there, strong, on_devices.KEYS[0]):
         texts = generate.sample(there, on_devices.TEXTS[0] * 4, 40)
     table = score.score(there, on_devices.TEXTS[0] * 4, texts, strong, on_devices.KEYS[:2])
-    own, other = (table.loc[table["key_id"] == key.key_id, "psi"].mean() for key in on_devices.KEYS[:2])
+    own, other = (
+        table.loc[table["key_id"] == key.key_id, "psi"].mean() for key in on_devices.KEYS[:2]
+    )
     assert own > 2 > abs(other)
 
 
 @pytest.mark.parametrize("engine", ["transformers", "compiled"])
 def test_other_engines_read_the_weights_as_they_are(there, engine):
-    """A compiled graph must not remember the weights it was compiled with: base, marked, and base again."""
+    """A compiled graph must not remember the weights it was compiled with: base, marked, and base
+    again.
+    """
     from gaussmark_lib import perturb
 
     def greedy(engine: str) -> list[list[int]]:
@@ -70,7 +93,9 @@ def test_other_engines_read_the_weights_as_they_are(there, engine):
 
 
 def test_noise_has_the_same_bits(monkeypatch):
-    """From ``normal.LARGE`` numbers on, a GPU makes them; the processor's are in the golden hash."""
+    """From ``normal.LARGE`` numbers on, a GPU makes them; the processor's are in the golden
+    hash.
+    """
     from gaussmark_lib import normal
 
     n = normal.LARGE + 5

@@ -12,4 +12,6 @@ SOLUTIONS = sorted((paths.NOTEBOOKS / "solutions").glob("*.ipynb"))
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, files in {"numbered": NUMBERED, "any_notebook": NUMBERED + SOLUTIONS}.items():
         if name in metafunc.fixturenames:
-            metafunc.parametrize(name, files, ids=[str(path.relative_to(paths.NOTEBOOKS)) for path in files])
+            metafunc.parametrize(
+                name, files, ids=[str(path.relative_to(paths.NOTEBOOKS)) for path in files]
+            )

@@ -1,4 +1,6 @@
-"""The test of the notebooks can fail: nbval, with no options of ours on the command line, finds a cell that raises and an output that went stale."""
+"""The test of the notebooks can fail: nbval, with no options of ours on the command line, finds a
+cell that raises and an output that went stale.
+"""
 
 import re
 import subprocess
@@ -33,9 +35,25 @@ def test_nbval_finds_broken_notebooks(tmp_path):
     write(tmp_path / "asserts.ipynb", code("assert 0.31 > 0.78, 'the claim does not hold'"))
     write(tmp_path / "stale.ipynb", _stored("print(4)", "3\n", checked))
     write(tmp_path / "unrun.ipynb", code("print(4)", checked))
-    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-rA", "-p", "no:cacheprovider", "--nbval-lax", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        "pyproject.toml",
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+        "--nbval-lax",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=300)
-    outcomes = {name: outcome for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) \S*?(\w+\.ipynb)", done.stdout, re.MULTILINE)}
+    outcomes = {
+        name: outcome
+        for outcome, name in re.findall(
+            r"^(PASSED|FAILED|ERROR) \S*?(\w+\.ipynb)", done.stdout, re.MULTILINE
+        )
+    }
     assert outcomes == {
         "fine.ipynb": "PASSED",
         "ignored.ipynb": "PASSED",

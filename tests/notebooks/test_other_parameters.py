@@ -1,4 +1,5 @@
-"""Each notebook runs with parameters other than its defaults: its claims are not tuned to one seed, and nothing in it is hard-wired.
+"""Each notebook runs with parameters other than its defaults: its claims are not tuned to one seed,
+and nothing in it is hard-wired.
 
 The defaults are run once by nbval; sizes are small here, so that both together take minutes.
 """
@@ -17,9 +18,33 @@ EXERCISE = "exercise"  # the tag of one that is executed here
 UNSOLVED = ("not yet", "Not yet", "there is nothing to choose from")
 
 OTHER = {
-    "00_first_watermark": {"seed": 1, "sigma": 0.14, "n_prompts": 4, "n_tokens": 40, "text": "licences", "until_end": True},
-    "01_motivation": {"seed": 1, "psi": 2.0, "strengths": [1.0], "n_prompts": 3, "n_keys": 2, "n_plain": 6, "n_fresh": 60, "n_tokens": 32},
-    "02_level_check": {"seed": 1, "n_texts": 10, "keys_per_text": 8, "n_fixed_keys": 20, "n_fixed_texts": 10, "n_trap": 4, "n_tokens": 40},
+    "00_first_watermark": {
+        "seed": 1,
+        "sigma": 0.14,
+        "n_prompts": 4,
+        "n_tokens": 40,
+        "text": "licences",
+        "until_end": True,
+    },
+    "01_motivation": {
+        "seed": 1,
+        "psi": 2.0,
+        "strengths": [1.0],
+        "n_prompts": 3,
+        "n_keys": 2,
+        "n_plain": 6,
+        "n_fresh": 60,
+        "n_tokens": 32,
+    },
+    "02_level_check": {
+        "seed": 1,
+        "n_texts": 10,
+        "keys_per_text": 8,
+        "n_fixed_keys": 20,
+        "n_fixed_texts": 10,
+        "n_trap": 4,
+        "n_tokens": 40,
+    },
     "03_detectability": {
         "seed": 1,
         "weight": "model.layers.5.mlp.down_proj.weight",
@@ -172,7 +197,16 @@ OTHER = {
         "n_null_texts": 4,
     },
     "16_theory_in_full": {"seed": 1, "level": 0.1, "n_texts": 200, "n_keys": 2048},
-    "20_train_doclm": {"seed": 1, "steps": 8, "context": 128, "short_context": 64, "vocab": 512, "blocks": 2, "hidden": 64, "eval_pages": 4},
+    "20_train_doclm": {
+        "seed": 1,
+        "steps": 8,
+        "context": 128,
+        "short_context": 64,
+        "vocab": 512,
+        "blocks": 2,
+        "hidden": 64,
+        "eval_pages": 4,
+    },
 }
 
 
@@ -203,15 +237,23 @@ def _said(cell: nbformat.NotebookNode) -> str:
 
 @pytest.mark.spread
 def test_it_runs_with_other_parameters(numbered, tmp_path):
-    """To its record; and no exercise that nobody has solved is right, or stops what stands below it."""
+    """To its record; and no exercise that nobody has solved is right, or stops what stands below
+    it.
+    """
     params = OTHER.get(numbered.stem, {})
     if numbered.stem == "20_train_doclm":
         params = params | {"folder": str(_own_text(tmp_path / "own"))}
-    run = runs.run(_with_exercises(numbered, tmp_path), params, progress=False, root=tmp_path / "runs")
+    run = runs.run(
+        _with_exercises(numbered, tmp_path), params, progress=False, root=tmp_path / "runs"
+    )
     assert run.params.items() >= OTHER[numbered.stem].items()
     assert run.results, "it records its numbers"
     assert folder.figures(run.dir), "and its figures"
-    exercises = [cell for cell in nbformat.read(run.dir / "notebook.ipynb", as_version=4).cells if EXERCISE in cell.metadata.get("tags", [])]
+    exercises = [
+        cell
+        for cell in nbformat.read(run.dir / "notebook.ipynb", as_version=4).cells
+        if EXERCISE in cell.metadata.get("tags", [])
+    ]
     assert exercises
     assert [said for said in map(_said, exercises) if not said.startswith(UNSOLVED)] == []
 

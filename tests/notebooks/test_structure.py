@@ -1,4 +1,6 @@
-"""Every notebook has the shape that a reader can rely on, and was committed as it came out of a run with its defaults."""
+"""Every notebook has the shape that a reader can rely on, and was committed as it came out of a run
+with its defaults.
+"""
 
 import ast
 import importlib.util
@@ -13,7 +15,14 @@ import pytest
 from gaussmark_lib import paths
 from gaussmark_lib.runs import notebook as notebooks
 
-PROMISES = ["# ", "**Claim.**", "**You will be able to**", "**Prerequisites:**", "**Time:**", "**Paper:**"]
+PROMISES = [
+    "# ",
+    "**Claim.**",
+    "**You will be able to**",
+    "**Prerequisites:**",
+    "**Time:**",
+    "**Paper:**",
+]
 
 
 def _code(path: Path, *, exercises: bool = False) -> list[nbformat.NotebookNode]:
@@ -52,7 +61,9 @@ def test_every_parameter_is_declared_and_explained(numbered):
 def test_it_defines_nothing_that_belongs_in_the_library(numbered):
     for cell in _code(numbered):
         for node in ast.walk(_python(cell)):
-            assert not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef), node.name
+            assert not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef), (
+                node.name
+            )
 
 
 def test_its_code_is_read_without_scrolling(any_notebook):
@@ -68,8 +79,12 @@ def test_its_code_is_read_without_scrolling(any_notebook):
 def test_it_was_executed_from_top_to_bottom_without_errors(any_notebook):
     cells = [cell for cell in _code(any_notebook) if cell.source.strip()]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert [output.ename for cell in cells for output in cell.outputs if output.output_type == "error"] == []
-    assert not any("injected-parameters" in cell.metadata.get("tags", []) for cell in cells), "it shows a run with other parameters"
+    assert [
+        output.ename for cell in cells for output in cell.outputs if output.output_type == "error"
+    ] == []
+    assert not any("injected-parameters" in cell.metadata.get("tags", []) for cell in cells), (
+        "it shows a run with other parameters"
+    )
 
 
 def test_exercises_are_left_to_the_reader_and_have_solutions(numbered):
@@ -91,18 +106,29 @@ def test_it_is_small_and_portable(any_notebook):
     assert len(text.encode()) < 1_000_000
     for private in (str(paths.ROOT), str(Path.home())):
         assert private not in text
-    assert nbformat.reads(text, as_version=4).metadata.kernelspec.name == "python3", "the one name that every machine has"
+    assert nbformat.reads(text, as_version=4).metadata.kernelspec.name == "python3", (
+        "the one name that every machine has"
+    )
 
 
-@pytest.mark.parametrize("broken", [pytest.param("def f(): return 1", id="def"), pytest.param("class A: pass", id="class")])
+@pytest.mark.parametrize(
+    "broken",
+    [pytest.param("def f(): return 1", id="def"), pytest.param("class A: pass", id="class")],
+)
 def test_the_check_for_definitions_can_fail(tmp_path, broken):
     path = tmp_path / "a.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"%matplotlib inline\nif True:\n    {broken}")]), path)
+    nbformat.write(
+        nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(f"%matplotlib inline\nif True:\n    {broken}")]
+        ),
+        path,
+    )
     with pytest.raises(AssertionError, match=r"f|A"):
         test_it_defines_nothing_that_belongs_in_the_library(path)
 
 
-# What belongs to a notebook under another name, and why: 00 has the core alone, 05 and 16 are rooms, 20 trains the model of the room doclm.
+# What belongs to a notebook under another name, and why: 00 has the core alone, 05 and 16 are
+# rooms, 20 trains the model of the room doclm.
 OTHER_ROOMS = {
     "first_watermark": "gaussmark_lib/perturb.py",
     "quality": "gaussmark_lib/quality",
@@ -113,25 +139,45 @@ OTHER_ROOMS = {
 
 def test_its_name_is_its_name_in_every_room(numbered):
     name = numbered.stem[3:]
-    rooms = [f"gaussmark_lib/plots/{name}.py", OTHER_ROOMS.get(name, f"gaussmark_lib/experiments/{name}.py")]
+    rooms = [
+        f"gaussmark_lib/plots/{name}.py",
+        OTHER_ROOMS.get(name, f"gaussmark_lib/experiments/{name}.py"),
+    ]
     assert [room for room in rooms if not (paths.ROOT / room).exists()] == []
     tested = Path(rooms[1]).stem if name != "first_watermark" else "score"
-    files = [*(paths.ROOT / "tests").glob(f"*/*/test_{tested}.py"), *(paths.ROOT / "tests").glob(f"*/test_{tested}.py")]
-    assert files or list((paths.ROOT / "tests").glob(f"*/{tested}/test_*.py")), f"tests of {rooms[1]}"
+    files = [
+        *(paths.ROOT / "tests").glob(f"*/*/test_{tested}.py"),
+        *(paths.ROOT / "tests").glob(f"*/test_{tested}.py"),
+    ]
+    assert files or list((paths.ROOT / "tests").glob(f"*/{tested}/test_*.py")), (
+        f"tests of {rooms[1]}"
+    )
 
 
 def test_a_preset_is_named_after_its_notebook():
     names = [path.stem[3:] for path in notebooks.numbered()]
-    presets = [path.stem for path in paths.PRESETS.glob("*.yaml") if "\nshared: true\n" not in path.read_text()]
-    assert [preset for preset in presets if not any(preset.startswith(name) for name in names)] == ["slurm"]
+    presets = [
+        path.stem
+        for path in paths.PRESETS.glob("*.yaml")
+        if "\nshared: true\n" not in path.read_text()
+    ]
+    assert [preset for preset in presets if not any(preset.startswith(name) for name in names)] == [
+        "slurm"
+    ]
 
 
 @pytest.mark.parametrize("stem", ["00_first_watermark", "11_playground"])
 @pytest.mark.parametrize("source", ["", "https://example.org/gaussmark.git", "a folder"])
-def test_its_first_cell_installs_the_library_where_it_is_missing_and_nothing_else(stem, source, tmp_path, monkeypatch):
+def test_its_first_cell_installs_the_library_where_it_is_missing_and_nothing_else(
+    stem, source, tmp_path, monkeypatch
+):
     source_of_cell = _code(paths.NOTEBOOKS / f"{stem}.ipynb")[0].source
     asked, found, look = [], [object()], importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: found[0] if name == "gaussmark_lib" else look(name, *more))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: found[0] if name == "gaussmark_lib" else look(name, *more),
+    )
     monkeypatch.setattr(subprocess, "run", lambda command, check: asked.append(command))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
@@ -146,6 +192,8 @@ def test_its_first_cell_installs_the_library_where_it_is_missing_and_nothing_els
         return
     exec(source_of_cell, {})
     place = "a folder" if source == "a folder" else "gaussmark"
-    assert [command[:2] for command in asked[:-1]] == ([] if source == "a folder" else [["git", "clone"]])
+    assert [command[:2] for command in asked[:-1]] == (
+        [] if source == "a folder" else [["git", "clone"]]
+    )
     assert asked[-1][1:] == ["-m", "pip", "install", "--quiet", "--editable", place]
     assert sys.path[0] == str(tmp_path / place)

@@ -1,4 +1,5 @@
-"""Prints, as JSON, what scoring takes on two blocks with the widths of an 8-billion-parameter Llama. Run by test_paper_scale.py.
+"""Prints, as JSON, what scoring takes on two blocks with the widths of an 8-billion-parameter
+Llama. Run by test_paper_scale.py.
 
 python tests/oracle/paper_scale.py --keys 64 --texts 8 --tokens 180 --times
 python tests/oracle/paper_scale.py --keys 2 --texts 16 --stream
@@ -14,7 +15,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gaussmark_lib import joint, perturb, score
 from gaussmark_lib.experiments import peak_memory, speed
 
-SIZES = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 2}
+SIZES = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 2,
+}
 VOCABULARY, PROMPT = 2000, 20
 WM = perturb.Watermark("model.layers.1.mlp.down_proj.weight", 0.02)  # 58.7 million numbers
 
@@ -25,7 +32,14 @@ def build() -> LlamaForCausalLM:
     torch.nn.init.normal_ = lambda tensor, *_, **__: tensor.data.uniform_(-0.03, 0.03)
     try:
         torch.manual_seed(0)
-        return LlamaForCausalLM(LlamaConfig(**SIZES, vocab_size=VOCABULARY, max_position_embeddings=2048, tie_word_embeddings=False)).eval()
+        return LlamaForCausalLM(
+            LlamaConfig(
+                **SIZES,
+                vocab_size=VOCABULARY,
+                max_position_embeddings=2048,
+                tie_word_embeddings=False,
+            )
+        ).eval()
     finally:
         torch.nn.init.normal_ = kept
 
@@ -44,12 +58,23 @@ if __name__ == "__main__":
     parser.add_argument("--stream", action="store_true", help="by joint.sequence")
     asked = parser.parse_args()
     model = build()
-    ids = torch.randint(3, VOCABULARY, (asked.texts, PROMPT + asked.tokens), generator=torch.Generator().manual_seed(0))
-    x, y, keys = ids[:, :PROMPT].tolist(), ids[:, PROMPT:].tolist(), [perturb.Key.from_seed(i) for i in range(asked.keys)]
+    ids = torch.randint(
+        3,
+        VOCABULARY,
+        (asked.texts, PROMPT + asked.tokens),
+        generator=torch.Generator().manual_seed(0),
+    )
+    x, y, keys = (
+        ids[:, :PROMPT].tolist(),
+        ids[:, PROMPT:].tolist(),
+        [perturb.Key.from_seed(i) for i in range(asked.keys)],
+    )
     own = sum(parameter.nbytes for parameter in model.parameters())
     state, test = joint.State(), joint.sequence if asked.stream else score.score
     start = time.perf_counter()
-    table, mebibytes = peak_memory.measured(lambda: test(model, x, y, WM, keys, **{"state": state} if asked.stream else {}))
+    table, mebibytes = peak_memory.measured(
+        lambda: test(model, x, y, WM, keys, **{"state": state} if asked.stream else {})
+    )
     found = {
         "s": time.perf_counter() - start,
         "kept": state.n_kept,
@@ -59,7 +84,10 @@ if __name__ == "__main__":
     }
     if asked.stream:
         plain = score.score(model, x, y, WM, keys, batch_size=1)
-        found |= {"innovation": table["innovation"].tolist(), "|Δψ|": float((plain["psi"] - table["psi"]).abs().max())}
+        found |= {
+            "innovation": table["innovation"].tolist(),
+            "|Δψ|": float((plain["psi"] - table["psi"]).abs().max()),
+        }
     if asked.times:
         placed = WM.on(model)
         found |= {

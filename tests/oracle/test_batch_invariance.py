@@ -1,7 +1,8 @@
-"""A text's ψ, ‖G‖ and log p are its own: alone, in any batch, at any batch size, in any order, beside any other text.
+"""A text's ψ, ‖G‖ and log p are its own: alone, in any batch, at any batch size, in any order,
+beside any other text.
 
-So are the tokens of a text that is written. Both hold up to rounding, whose bounds here are those of the docstrings of ``score.score`` and
-``generate.sample``.
+So are the tokens of a text that is written. Both hold up to rounding, whose bounds here are those
+of the docstrings of ``score.score`` and ``generate.sample``.
 """
 
 import numpy as np
@@ -24,20 +25,31 @@ IN_ORDER = range(len(PROMPTS))
 
 def run(model, wm, order=IN_ORDER, **kwargs) -> np.ndarray:
     """(texts in their own order, keys, values)"""
-    table = score.score(model, [PROMPTS[i] for i in order], [RESPONSES[i] for i in order], wm, KEYS, **kwargs)
+    table = score.score(
+        model, [PROMPTS[i] for i in order], [RESPONSES[i] for i in order], wm, KEYS, **kwargs
+    )
     values = table[VALUES].to_numpy().reshape(len(order), len(KEYS), len(VALUES))
     return values[np.argsort(list(order))]
 
 
 def assert_same(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
     np.testing.assert_allclose(found[..., 1:], expected[..., 1:], rtol=tolerance)
-    np.testing.assert_allclose(found[..., 0], expected[..., 0], rtol=tolerance, atol=tolerance)  # ψ's unit is its own standard deviation
+    np.testing.assert_allclose(
+        found[..., 0], expected[..., 0], rtol=tolerance, atol=tolerance
+    )  # ψ's unit is its own standard deviation
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-4), (torch.float64, 1e-9)],
+    ids=["float32", "float64"],
+)
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_alone_or_in_any_batch(architecture, dtype, tolerance):
-    model, wm = tiny_models.build(architecture, dtype), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05)
+    model, wm = (
+        tiny_models.build(architecture, dtype),
+        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05),
+    )
     alone = run(model, wm, batch_size=1)
     for batch_size in (3, len(PROMPTS), 1000):
         assert_same(run(model, wm, batch_size=batch_size), alone, tolerance)
@@ -45,41 +57,58 @@ def test_alone_or_in_any_batch(architecture, dtype, tolerance):
     assert_same(run(model, wm, order, batch_size=4), alone, tolerance)
 
 
-@pytest.mark.parametrize("weight", [weight for weight in tiny_models.WEIGHTS["llama"] if "down_proj" not in weight])
+@pytest.mark.parametrize(
+    "weight", [weight for weight in tiny_models.WEIGHTS["llama"] if "down_proj" not in weight]
+)
 def test_in_every_kind_of_layer(weight):
-    """The last one, lm_head, sees fewer positions than the others, since only the logits that matter are computed."""
+    """The last one, lm_head, sees fewer positions than the others, since only the logits that
+    matter are computed.
+    """
     model, wm = tiny_models.build("llama", torch.float64), Watermark(weight, 0.05)
     assert_same(run(model, wm), run(model, wm, batch_size=1), 1e-9)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)], ids=["float32", "bfloat16"]
+)
 def test_rounding_moves_psi_by_no_more_than_is_promised(dtype, bound):
     model, wm = tiny_models.build("llama", dtype), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
     alone = run(model, wm, batch_size=1)[..., 0]
-    moved = max(np.abs(run(model, wm, batch_size=n)[..., 0] - alone).max() for n in (3, len(PROMPTS)))
+    moved = max(
+        np.abs(run(model, wm, batch_size=n)[..., 0] - alone).max() for n in (3, len(PROMPTS))
+    )
     assert moved <= bound
 
 
 def departures(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
     """At how many of how many tokens a text leaves its twin; what comes after is another text."""
-    same = [next((i for i, (a, b) in enumerate(zip(x, y, strict=True)) if a != b), len(x)) for x, y in zip(ours, theirs, strict=True)]
+    same = [
+        next((i for i, (a, b) in enumerate(zip(x, y, strict=True)) if a != b), len(x))
+        for x, y in zip(ours, theirs, strict=True)
+    ]
     left = [n < len(x) for n, x in zip(same, ours, strict=True)]
     return sum(left), sum(same) + sum(left)
 
 
-# dtype, and the share of tokens: of one model between batches, and of a weight θ + ξ against a row's own σ z·x
+# dtype, and the share of tokens: of one model between batches, and of a weight θ + ξ against a
+# row's own σ z·x
 SHARES = {"float64": (0.0, 0.0), "float32": (3e-3, 3e-3), "bfloat16": (0.05, 0.3)}
 
 
 @pytest.mark.parametrize("dtype", SHARES)
 def test_rounding_changes_no_more_tokens_than_is_promised(dtype):
-    model, wm = tiny_models.build("llama", getattr(torch, dtype)), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
+    model, wm = (
+        tiny_models.build("llama", getattr(torch, dtype)),
+        Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05),
+    )
     prompts = tiny_models.random_ids(np.random.default_rng(5), *[3, 9, 5, 1] * 12)
     together, alone = (generate.sample(model, prompts, 30, seed=2, batch_size=n) for n in (48, 5))
     with perturb.watermarked(model, wm, KEYS[0]):
         one = generate.sample(model, prompts, 30, seed=2)
     [many] = generate_many.sample(model, prompts, [(wm, KEYS[0])], 30, seed=2)
-    for (n, tokens), share in zip([departures(together, alone), departures(one, many)], SHARES[dtype], strict=True):
+    for (n, tokens), share in zip(
+        [departures(together, alone), departures(one, many)], SHARES[dtype], strict=True
+    ):
         assert n <= share * tokens
         assert tokens > 100
 
@@ -97,7 +126,13 @@ def test_beside_any_other_texts(others, at, seed):
     responses = tiny_models.random_ids(rng, *(n for _, n in others))
     at = min(at, len(others))
     wm = Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
-    beside = score.score(MODEL, [*prompts[:at], ONE[0], *prompts[at:]], [*responses[:at], ONE[1], *responses[at:]], wm, KEYS)
+    beside = score.score(
+        MODEL,
+        [*prompts[:at], ONE[0], *prompts[at:]],
+        [*responses[:at], ONE[1], *responses[at:]],
+        wm,
+        KEYS,
+    )
     alone = score.score(MODEL, [ONE[0]], [ONE[1]], wm, KEYS)
     np.testing.assert_allclose(beside.loc[beside["text"] == at, VALUES], alone[VALUES], rtol=1e-9)
 

@@ -1,4 +1,6 @@
-"""What a watermark costs a language model: token-by-token divergences against the slow way, and against the mean log-likelihood ratio."""
+"""What a watermark costs a language model: token-by-token divergences against the slow way, and
+against the mean log-likelihood ratio.
+"""
 
 import numpy as np
 import pytest
@@ -40,11 +42,15 @@ def test_divergences_are_the_slow_sum_in_any_batch(model, wm):
     prompts, responses = random_ids(rng, 3, 1, 9, 5), random_ids(rng, 7, 12, 1, 6)
     expected = [slow(model, x, y, wm) for x, y in zip(prompts, responses, strict=True)]
     for batch_size in (1, 3, 16):
-        assert divergence.per_text(model, prompts, responses, wm, KEY, batch_size) == pytest.approx(np.array(expected), rel=1e-10)
+        assert divergence.per_text(model, prompts, responses, wm, KEY, batch_size) == pytest.approx(
+            np.array(expected), rel=1e-10
+        )
 
 
 def test_mean_divergence_is_the_mean_log_likelihood_ratio(model, wm):
-    """Both are unbiased for the same KL; their difference has mean 0, and the divergence varies less."""
+    """Both are unbiased for the same KL; their difference has mean 0, and the divergence varies
+    less.
+    """
     wm = perturb.Watermark(wm.weight, 0.3)
     prompts = random_ids(np.random.default_rng(1), *[4] * 200)
     with perturb.watermarked(model, wm, KEY):
@@ -53,7 +59,9 @@ def test_mean_divergence_is_the_mean_log_likelihood_ratio(model, wm):
     ratio = score.score(model, prompts, responses, wm, [KEY])["log_lik"].to_numpy()
     linear = wm.on(model).linear
     theta = linear.parameter.data.clone()
-    linear.parameter.data += perturb.noise(model, wm, KEY)  # by hand: score refuses a model under watermarked()
+    linear.parameter.data += perturb.noise(
+        model, wm, KEY
+    )  # by hand: score refuses a model under watermarked()
     ratio = score.score(model, prompts, responses, wm, [KEY])["log_lik"].to_numpy() - ratio
     linear.parameter.data = theta
     assert abs((found - ratio).mean()) < 4 * stats.sem(found - ratio)
@@ -65,7 +73,12 @@ def test_price_is_half_the_fisher_form_for_a_short_step(model):
     """Quadrupled by a doubled σ, and zero for σ → 0."""
     rng = np.random.default_rng(2)
     prompts, responses = random_ids(rng, 4, 4), random_ids(rng, 10, 10)
-    one, two = (divergence.per_text(model, prompts, responses, perturb.Watermark(ONE_WEIGHT["llama"], s), KEY) for s in (1e-4, 2e-4))
+    one, two = (
+        divergence.per_text(
+            model, prompts, responses, perturb.Watermark(ONE_WEIGHT["llama"], s), KEY
+        )
+        for s in (1e-4, 2e-4)
+    )
     assert two == pytest.approx(4 * one, rel=1e-2)
     assert (one > 0).all()
     assert (one < 1e-4).all()

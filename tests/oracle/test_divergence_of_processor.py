@@ -1,4 +1,6 @@
-"""The divergence of a scheme that changes logits: against a plain loop over single prefixes, and closed forms."""
+"""The divergence of a scheme that changes logits: against a plain loop over single prefixes, and
+closed forms.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +24,9 @@ def model():
 @torch.no_grad()
 @pytest.mark.parametrize("bias", [1.0, 2.0])
 def test_of_kgw_by_the_mass_of_the_green_list(model, bias):
-    """q ∝ p·exp(δ·green): with green mass m and Z = 1 + m(e^δ − 1), KL(q ‖ p) = δ·m·e^δ/Z − log Z. Each prefix by itself, unpadded."""
+    """q ∝ p·exp(δ·green): with green mass m and Z = 1 + m(e^δ − 1), KL(q ‖ p) = δ·m·e^δ/Z − log Z.
+    Each prefix by itself, unpadded.
+    """
     scheme = KGW(bias, Key.from_seed(1))
     responses = scheme.generate(model, PROMPTS, 12, seed=2)
     expected = []
@@ -37,33 +41,54 @@ def test_of_kgw_by_the_mass_of_the_green_list(model, bias):
             total += bias * mass * np.exp(bias) / z - np.log(z)
         expected.append(total)
     np.testing.assert_allclose(scheme.divergences(model, PROMPTS, responses), expected, rtol=1e-4)
-    in_two_batches = divergence.per_text_of_processor(model, PROMPTS, responses, lambda rows: scheme.processor(model), batch_size=2)
+    in_two_batches = divergence.per_text_of_processor(
+        model, PROMPTS, responses, lambda rows: scheme.processor(model), batch_size=2
+    )
     np.testing.assert_allclose(in_two_batches, expected, rtol=1e-4)
 
 
 @torch.no_grad()
 def test_of_gumbel_max_it_is_the_surprisal_of_what_the_key_chooses(model):
-    """Of its own text, that of the text itself, where no context comes twice; and a scheme that is certain has no 0·∞."""
+    """Of its own text, that of the text itself, where no context comes twice; and a scheme that is
+    certain has no 0·∞.
+    """
     scheme = GumbelMax(Key.from_seed(1), context=2)
     responses = scheme.generate(model, PROMPTS, 12, seed=2)
     expected = []
     for x, y in zip(PROMPTS, responses, strict=True):
         contexts = [tuple((x + y)[len(x) + t - 2 : len(x) + t]) for t in range(len(y))]
-        log_p = [model(torch.tensor([x + y[:t]])).logits[0, -1].log_softmax(-1)[v].item() for t, v in enumerate(y)]
-        expected.append(-sum(nats for t, nats in enumerate(log_p) if contexts[t] not in contexts[:t]))
+        log_p = [
+            model(torch.tensor([x + y[:t]])).logits[0, -1].log_softmax(-1)[v].item()
+            for t, v in enumerate(y)
+        ]
+        expected.append(
+            -sum(nats for t, nats in enumerate(log_p) if contexts[t] not in contexts[:t])
+        )
     np.testing.assert_allclose(scheme.divergences(model, PROMPTS, responses), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("scheme", [KGW(2.0, Key.from_seed(1)), GumbelMax(Key.from_seed(1)), SynthID(Key.from_seed(1), depth=3)])
+@pytest.mark.parametrize(
+    "scheme",
+    [KGW(2.0, Key.from_seed(1)), GumbelMax(Key.from_seed(1)), SynthID(Key.from_seed(1), depth=3)],
+)
 def test_a_shorter_text_beside_a_longer_one_has_its_own(model, scheme):
-    responses = [y[:n] for y, n in zip(scheme.generate(model, PROMPTS, 12, seed=2), (12, 5, 9), strict=True)]
-    alone = [scheme.divergences(model, [x], [y])[0] for x, y in zip(PROMPTS, responses, strict=True)]
+    responses = [
+        y[:n] for y, n in zip(scheme.generate(model, PROMPTS, 12, seed=2), (12, 5, 9), strict=True)
+    ]
+    alone = [
+        scheme.divergences(model, [x], [y])[0] for x, y in zip(PROMPTS, responses, strict=True)
+    ]
     np.testing.assert_allclose(scheme.divergences(model, PROMPTS, responses), alone, rtol=1e-4)
 
 
 def test_of_no_change_it_is_nothing_and_of_a_tournament_something(model):
     responses = tiny_models.random_ids(np.random.default_rng(3), *[12] * 3)
-    assert divergence.per_text_of_processor(model, PROMPTS, responses, lambda rows: lambda ids, logits: logits).tolist() == [0.0] * 3
+    assert (
+        divergence.per_text_of_processor(
+            model, PROMPTS, responses, lambda rows: lambda ids, logits: logits
+        ).tolist()
+        == [0.0] * 3
+    )
     own = SynthID(Key.from_seed(0), depth=5)
     assert (own.divergences(model, PROMPTS, own.generate(model, PROMPTS, 12)) > 0.5).all()
 
@@ -72,5 +97,8 @@ def test_bad_input_is_named(model):
     scheme = KGW(2.0, Key.from_seed(1))
     with pytest.raises(InvalidTextError):
         scheme.divergences(model, PROMPTS[:2], [[5, 6], []])
-    with watermarked(model, Watermark(tiny_models.ONE_WEIGHT["llama"], 0.1), Key.from_seed(0)), pytest.raises(PerturbedModelError):
+    with (
+        watermarked(model, Watermark(tiny_models.ONE_WEIGHT["llama"], 0.1), Key.from_seed(0)),
+        pytest.raises(PerturbedModelError),
+    ):
         scheme.divergences(model, PROMPTS[:1], [[5, 6]])

@@ -1,4 +1,6 @@
-"""Per-token evidence against what it abbreviates: a backward pass a token, finite differences, and the ψ it adds up to."""
+"""Per-token evidence against what it abbreviates: a backward pass a token, finite differences, and
+the ψ it adds up to.
+"""
 
 import numpy as np
 import pandas as pd
@@ -13,21 +15,28 @@ from gaussmark_lib import errors, evidence, perturb, score
 from gaussmark_lib.perturb import Key, Watermark
 
 PROMPT, RESPONSE = [5, 17, 60], [8, 44, 2, 90, 31, 31, 12, 77, 3]
-ON_EVERY_ARCHITECTURE = pytest.mark.parametrize(("architecture", "weight"), tiny_models.ONE_WEIGHT.items())
+ON_EVERY_ARCHITECTURE = pytest.mark.parametrize(
+    ("architecture", "weight"), tiny_models.ONE_WEIGHT.items()
+)
 
 
 def log_probabilities(model, prompt: list[int], response: list[int]) -> torch.Tensor:
     """log p of each response token, one softmax at a time."""
     ids = torch.tensor([prompt + response])
     logits = model(input_ids=ids).logits[0]
-    return torch.stack([logits[len(prompt) + t - 1].log_softmax(-1)[v] for t, v in enumerate(response)])
+    return torch.stack(
+        [logits[len(prompt) + t - 1].log_softmax(-1)[v] for t, v in enumerate(response)]
+    )
 
 
 def by_backward_passes(model, wm: Watermark, key: Key) -> np.ndarray:
     """⟨ξ, ∇ log p(v_t)⟩/(σ‖Σ_t ∇ log p(v_t)‖), a gradient a token."""
     linear = wm.on(model).linear
     log_p = log_probabilities(model, PROMPT, RESPONSE)
-    gradients = [linear.oriented(linear.part(torch.autograd.grad(one, linear.stored, retain_graph=True)[0])) for one in log_p]
+    gradients = [
+        linear.oriented(linear.part(torch.autograd.grad(one, linear.stored, retain_graph=True)[0]))
+        for one in log_p
+    ]
     xi = perturb.noise(model, wm, key).to(gradients[0])
     norm = wm.sigma * torch.stack(gradients).sum(0).norm()
     return np.array([((xi * g).sum() / norm).item() for g in gradients])
@@ -35,27 +44,47 @@ def by_backward_passes(model, wm: Watermark, key: Key) -> np.ndarray:
 
 @ON_EVERY_ARCHITECTURE
 def test_is_one_backward_pass_a_token(architecture: str, weight: str):
-    model, wm, key = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.1), Key.from_seed(3)
+    model, wm, key = (
+        tiny_models.build(architecture, torch.float64),
+        Watermark(weight, 0.1),
+        Key.from_seed(3),
+    )
     table = evidence.per_token(model, PROMPT, RESPONSE, wm, key)
     assert list(table.columns) == evidence.COLUMNS
     assert table["token_id"].tolist() == RESPONSE
     assert table["position"].tolist() == list(range(len(RESPONSE)))
-    np.testing.assert_allclose(table["evidence"], by_backward_passes(model, wm, key), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(table["log_p"], log_probabilities(model, PROMPT, RESPONSE).detach(), rtol=1e-12)
+    np.testing.assert_allclose(
+        table["evidence"], by_backward_passes(model, wm, key), rtol=1e-9, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        table["log_p"], log_probabilities(model, PROMPT, RESPONSE).detach(), rtol=1e-12
+    )
 
 
 def test_a_model_with_a_derivative_of_its_own_making():
     """Bloom's activation, of which torch knows no forward-mode derivative."""
-    model = BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)).double().train()
+    model = (
+        BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4))
+        .double()
+        .train()
+    )
     wm, key = Watermark("transformer.h.0.mlp.dense_4h_to_h.weight", 0.1), Key.from_seed(3)
     found = evidence.per_token(model, PROMPT, RESPONSE, wm, key)["evidence"]
-    np.testing.assert_allclose(found, by_backward_passes(model.eval(), wm, key), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        found, by_backward_passes(model.eval(), wm, key), rtol=1e-9, atol=1e-12
+    )
 
 
 @ON_EVERY_ARCHITECTURE
 def test_is_the_slope_of_each_log_probability(architecture: str, weight: str):
-    """Central differences along ξ: the error is of order ε², and would not shrink if the derivative were another one's."""
-    model, wm, key = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.1), Key.from_seed(3)
+    """Central differences along ξ: the error is of order ε², and would not shrink if the derivative
+    were another one's.
+    """
+    model, wm, key = (
+        tiny_models.build(architecture, torch.float64),
+        Watermark(weight, 0.1),
+        Key.from_seed(3),
+    )
     found = evidence.per_token(model, PROMPT, RESPONSE, wm, key)["evidence"].to_numpy()
     [gradient] = score.gradients(model, [PROMPT], [RESPONSE], wm)
     linear, xi = wm.on(model).linear, perturb.noise(model, wm, key)
@@ -75,7 +104,11 @@ def test_is_the_slope_of_each_log_probability(architecture: str, weight: str):
 
 @pytest.mark.parametrize(("architecture", "weight", "rank_dropped"), tiny_models.alternating(0, 3))
 def test_adds_up_to_psi(architecture: str, weight: str, rank_dropped: int):
-    model, wm, keys = tiny_models.build(architecture), Watermark(weight, 0.1, rank_dropped), [Key.from_seed(3), Key.from_seed(4)]
+    model, wm, keys = (
+        tiny_models.build(architecture),
+        Watermark(weight, 0.1, rank_dropped),
+        [Key.from_seed(3), Key.from_seed(4)],
+    )
     psi = score.score(model, [PROMPT], [RESPONSE], wm, keys)
     tables = [evidence.per_token(model, PROMPT, RESPONSE, wm, key) for key in keys]
     for table, wanted in zip(tables, psi["psi"], strict=True):
@@ -85,28 +118,49 @@ def test_adds_up_to_psi(architecture: str, weight: str, rank_dropped: int):
 
 
 def test_a_token_does_not_know_what_follows():
-    model, wm, key = tiny_models.build(dtype=torch.float64), Watermark("model.layers.1.mlp.up_proj.weight", 0.1), Key.from_seed(3)
+    model, wm, key = (
+        tiny_models.build(dtype=torch.float64),
+        Watermark("model.layers.1.mlp.up_proj.weight", 0.1),
+        Key.from_seed(3),
+    )
     slopes = []
     for n in (5, len(RESPONSE)):
         [found] = score.gradients(model, [PROMPT], [RESPONSE[:n]], wm)
-        slopes.append(evidence.per_token(model, PROMPT, RESPONSE[:n], wm, key)["evidence"].to_numpy() * found.norm)
+        slopes.append(
+            evidence.per_token(model, PROMPT, RESPONSE[:n], wm, key)["evidence"].to_numpy()
+            * found.norm
+        )
     np.testing.assert_allclose(slopes[0], slopes[1][:5], rtol=1e-9)
 
 
 def test_no_prompt_is_the_start_token():
-    model, wm, key = tiny_models.build(), Watermark("model.layers.1.mlp.up_proj.weight", 0.1), Key.from_seed(3)
+    model, wm, key = (
+        tiny_models.build(),
+        Watermark("model.layers.1.mlp.up_proj.weight", 0.1),
+        Key.from_seed(3),
+    )
     started = evidence.per_token(model, [model.config.bos_token_id], RESPONSE, wm, key)
     assert evidence.per_token(model, [], RESPONSE, wm, key).equals(started)
 
 
 def test_one_token():
-    model, wm, key = tiny_models.build(), Watermark("model.layers.1.mlp.up_proj.weight", 0.1), Key.from_seed(3)
+    model, wm, key = (
+        tiny_models.build(),
+        Watermark("model.layers.1.mlp.up_proj.weight", 0.1),
+        Key.from_seed(3),
+    )
     table = evidence.per_token(model, PROMPT, [7], wm, key)
-    assert table["evidence"].item() == pytest.approx(score.score(model, [PROMPT], [[7]], wm, [key])["psi"].item(), rel=1e-4)
+    assert table["evidence"].item() == pytest.approx(
+        score.score(model, [PROMPT], [[7]], wm, [key])["psi"].item(), rel=1e-4
+    )
 
 
 def test_in_bfloat16_it_still_adds_up_roughly():
-    model, wm, key = tiny_models.build(dtype=torch.bfloat16), Watermark("model.layers.2.mlp.down_proj.weight", 0.1), Key.from_seed(3)
+    model, wm, key = (
+        tiny_models.build(dtype=torch.bfloat16),
+        Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
+        Key.from_seed(3),
+    )
     table = evidence.per_token(model, PROMPT, RESPONSE, wm, key)
     psi = score.score(model, [PROMPT], [RESPONSE], wm, [key])["psi"].item()
     assert abs(table["evidence"].sum() - psi) < 0.05 * table["evidence"].abs().sum()
@@ -122,13 +176,21 @@ def test_leaves_the_model_as_it_was():
 
 
 def test_no_dropout_even_while_training():
-    model, wm, key = tiny_models.build("gpt2"), Watermark(tiny_models.ONE_WEIGHT["gpt2"], 0.1), Key.from_seed(3)
+    model, wm, key = (
+        tiny_models.build("gpt2"),
+        Watermark(tiny_models.ONE_WEIGHT["gpt2"], 0.1),
+        Key.from_seed(3),
+    )
     quiet = evidence.per_token(model, PROMPT, RESPONSE, wm, key)
     assert evidence.per_token(model.train(), PROMPT, RESPONSE, wm, key).equals(quiet)
 
 
 def test_refuses_a_watermarked_model():
-    model, wm, key = tiny_models.build(), Watermark("model.layers.2.mlp.down_proj.weight", 0.1), Key.from_seed(3)
+    model, wm, key = (
+        tiny_models.build(),
+        Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
+        Key.from_seed(3),
+    )
     with perturb.watermarked(model, wm, key), pytest.raises(errors.PerturbedModelError):
         evidence.per_token(model, PROMPT, RESPONSE, wm, key)
 
@@ -136,7 +198,13 @@ def test_refuses_a_watermarked_model():
 @pytest.mark.parametrize("response", [[], [tiny_models.VOCAB], [1] * tiny_models.CONTEXT])
 def test_refuses_what_cannot_be_scored(response):
     with pytest.raises(errors.InvalidTextError):
-        evidence.per_token(tiny_models.build(), PROMPT, response, Watermark("model.layers.2.mlp.down_proj.weight", 0.1), Key.from_seed(3))
+        evidence.per_token(
+            tiny_models.build(),
+            PROMPT,
+            response,
+            Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
+            Key.from_seed(3),
+        )
 
 
 def test_refuses_a_zero_gradient():
@@ -144,7 +212,13 @@ def test_refuses_a_zero_gradient():
     with torch.no_grad():
         model.lm_head.weight.zero_()  # every token is equally likely, whatever happens below
     with pytest.raises(errors.DegenerateScoreError):
-        evidence.per_token(model, PROMPT, RESPONSE, Watermark("model.layers.2.mlp.down_proj.weight", 0.1), Key.from_seed(3))
+        evidence.per_token(
+            model,
+            PROMPT,
+            RESPONSE,
+            Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
+            Key.from_seed(3),
+        )
 
 
 def of_bytes(ids: list[int]) -> str:
@@ -160,7 +234,13 @@ def of_words(ids: list[int]) -> str:
 @given(text=st.text(min_size=1, max_size=30), rng=st.randoms(use_true_random=False))
 def test_pieces_are_the_text_and_its_evidence(decode, text: str, rng):
     ids = list(text.encode())
-    table = pd.DataFrame({"token_id": ids, "evidence": [rng.uniform(-1, 1) for _ in ids], "log_p": [-rng.random() for _ in ids]})
+    table = pd.DataFrame(
+        {
+            "token_id": ids,
+            "evidence": [rng.uniform(-1, 1) for _ in ids],
+            "log_p": [-rng.random() for _ in ids],
+        }
+    )
     pieces = evidence.pieces(table, decode)
     assert "".join(pieces["text"]) == decode(ids)
     assert pieces["n_tokens"].sum() == len(ids)

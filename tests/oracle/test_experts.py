@@ -1,7 +1,8 @@
-"""One expert's matrix in a mixture of experts: against autograd on the parameter of all experts, and against a model with the sum in place.
+"""One expert's matrix in a mixture of experts: against autograd on the parameter of all experts,
+and against a model with the sum in place.
 
-Mixtures of every kind: with a shared expert (Qwen), without (Mixtral), transposed, with biases and a gate of its own (gpt-oss), without a gate
-(Nemotron-H).
+Mixtures of every kind: with a shared expert (Qwen), without (Mixtral), transposed, with biases and
+a gate of its own (gpt-oss), without a gate (Nemotron-H).
 """
 
 from collections.abc import Callable
@@ -21,26 +22,65 @@ from transformers import (
     PreTrainedModel,
 )
 
-from gaussmark_lib import evidence, generate_many, gradients, joint, likelihood, models, perturb, score, weights
-from gaussmark_lib.errors import BaseModelWarning, DegenerateScoreError, KeyMismatchError, UnknownWeightError
+from gaussmark_lib import (
+    evidence,
+    generate_many,
+    gradients,
+    joint,
+    likelihood,
+    models,
+    perturb,
+    score,
+    weights,
+)
+from gaussmark_lib.errors import (
+    BaseModelWarning,
+    DegenerateScoreError,
+    KeyMismatchError,
+    UnknownWeightError,
+)
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import gradients as token_gradients
 from gaussmark_lib.token_level import keys as token_keys
 
-SIZES = tiny_models._IDS | tiny_models._SIZES | {"num_experts_per_tok": 2, "tie_word_embeddings": False}
-STATES = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "n_group": 1, "topk_group": 1, "n_routed_experts": 4}
-STATES |= {"moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 16, "layers_block_type": ["attention", "moe", "attention", "moe"]}
+SIZES = (
+    tiny_models._IDS | tiny_models._SIZES | {"num_experts_per_tok": 2, "tie_word_embeddings": False}
+)
+STATES = {
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "ssm_state_size": 8,
+    "n_groups": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 4,
+}
+STATES |= {
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 16,
+    "layers_block_type": ["attention", "moe", "attention", "moe"],
+}
 MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
     "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SIZES, num_local_experts=4)),
-    "gpt_oss": lambda: GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=4, head_dim=8, layer_types=["full_attention"] * 2)),
-    "nemotron_h": lambda: NemotronHForCausalLM(NemotronHConfig(**SIZES | STATES | {"num_hidden_layers": 4}, head_dim=8)),
+    "gpt_oss": lambda: GptOssForCausalLM(
+        GptOssConfig(**SIZES, num_local_experts=4, head_dim=8, layer_types=["full_attention"] * 2)
+    ),
+    "nemotron_h": lambda: NemotronHForCausalLM(
+        NemotronHConfig(**SIZES | STATES | {"num_hidden_layers": 4}, head_dim=8)
+    ),
 }
 FIRST = {  # of each, the parameters in its lower mixture
-    "qwen2_moe": ("model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"),
+    "qwen2_moe": (
+        "model.layers.0.mlp.experts.gate_up_proj",
+        "model.layers.0.mlp.experts.down_proj",
+    ),
     "mixtral": ("model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"),
     "gpt_oss": ("model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"),
-    "nemotron_h": ("model.layers.1.mixer.experts.up_proj", "model.layers.1.mixer.experts.down_proj"),
+    "nemotron_h": (
+        "model.layers.1.mixer.experts.up_proj",
+        "model.layers.1.mixer.experts.down_proj",
+    ),
 }
 KINDS = [(architecture, name) for architecture, names in FIRST.items() for name in names]
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 9, 2)
@@ -56,9 +96,13 @@ def build(architecture: str, dtype: torch.dtype = torch.float32) -> PreTrainedMo
         return tiny_models.build(architecture, dtype)
 
 
-def slopes(model: PreTrainedModel, name: str, prompt: list[int], response: list[int]) -> tuple[torch.Tensor, float]:
+def slopes(
+    model: PreTrainedModel, name: str, prompt: list[int], response: list[int]
+) -> tuple[torch.Tensor, float]:
     """∇ log p of one text with respect to a parameter of all experts, and log p, by autograd."""
-    logits = model(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+    logits = model(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[
+        0, len(prompt) - 1 : -1
+    ]
     log_p = logits.log_softmax(-1).gather(-1, torch.tensor(response)[:, None]).sum()
     [gradient] = torch.autograd.grad(log_p, tiny_models.parameter(model, name))
     return gradient.detach(), log_p.item()
@@ -67,11 +111,17 @@ def slopes(model: PreTrainedModel, name: str, prompt: list[int], response: list[
 @pytest.mark.parametrize(("architecture", "name"), KINDS)
 def test_every_experts_gradient_is_its_part_of_the_parameters(architecture, name):
     model = build(architecture, torch.float64)
-    close = {"rtol": 1e-9, "atol": 1e-12} if architecture != "nemotron_h" else {"rtol": 1e-4, "atol": 1e-6}  # which rounds its logits to float32
+    close = (
+        {"rtol": 1e-9, "atol": 1e-12}
+        if architecture != "nemotron_h"
+        else {"rtol": 1e-4, "atol": 1e-6}
+    )  # which rounds its logits to float32
     by_hand = [slopes(model, name, x, y) for x, y in zip(PROMPTS, RESPONSES, strict=True)]
     unused = 0
     for number in range(4):
-        for found in gradients.gradients(model, PROMPTS, RESPONSES, Watermark(f"{name}[{number}]", 1.0)):
+        for found in gradients.gradients(
+            model, PROMPTS, RESPONSES, Watermark(f"{name}[{number}]", 1.0)
+        ):
             whole, log_lik = by_hand[found.text]
             G = whole[number].T if architecture == "gpt_oss" else whole[number]
             torch.testing.assert_close(found.G.double(), G, **close)
@@ -89,21 +139,35 @@ def test_every_way_to_compute_experts_is_scored_alike(architecture, name):
         tables.append(score.score(model, PROMPTS, RESPONSES, wm, KEYS, lengths=[7], batch_size=2))
     exact = score.score(model, PROMPTS, RESPONSES, wm, KEYS, lengths=[7], dtype="float64")
     for table in tables:
-        np.testing.assert_allclose(table[["psi", "grad_norm", "log_lik"]], exact[["psi", "grad_norm", "log_lik"]], rtol=1e-3, atol=1e-4)
-    assert set(model.get_experts_implementation().values()) == {"grouped_mm"}, "as it was before float64"
+        np.testing.assert_allclose(
+            table[["psi", "grad_norm", "log_lik"]],
+            exact[["psi", "grad_norm", "log_lik"]],
+            rtol=1e-3,
+            atol=1e-4,
+        )
+    assert set(model.get_experts_implementation().values()) == {"grouped_mm"}, (
+        "as it was before float64"
+    )
 
 
 @pytest.mark.parametrize(("architecture", "name"), KINDS)
 def test_the_slope_along_the_noise_and_the_evidence(architecture, name):
-    """Both directions of differentiation, and central differences of a model with the sum in place."""
+    """Both directions of differentiation, and central differences of a model with the sum
+    in place.
+    """
     model, wm = build(architecture, torch.float64), Watermark(f"{name}[1]", 1.0)
     [row] = score.score(model, PROMPTS[:1], RESPONSES[:1], wm, KEYS[:1]).itertuples()
     xi, ends = perturb.noise(model, wm, KEYS[0]), []
     for step in (1e-4, -1e-4):
         with perturb.moved(model, wm, step * xi):
-            ends.append(-likelihood.cross_entropy(model, RESPONSES[:1], prompts=PROMPTS[:1])[0] * len(RESPONSES[0]))
+            ends.append(
+                -likelihood.cross_entropy(model, RESPONSES[:1], prompts=PROMPTS[:1])[0]
+                * len(RESPONSES[0])
+            )
     rounded = architecture == "nemotron_h"
-    assert (ends[0] - ends[1]) / 2e-4 == pytest.approx(row.psi * row.grad_norm, rel=0.05 if rounded else 1e-3)  # routers round to float32 as well
+    assert (ends[0] - ends[1]) / 2e-4 == pytest.approx(
+        row.psi * row.grad_norm, rel=0.05 if rounded else 1e-3
+    )  # routers round to float32 as well
     e = evidence.per_token(model, PROMPTS[0], RESPONSES[0], wm, KEYS[0])["evidence"]
     assert e.sum() == pytest.approx(row.psi, rel=1e-4, abs=1e-5)
 
@@ -120,14 +184,20 @@ def test_inside_it_is_the_expert_at_theta_plus_xi_and_outside_every_bit_is_back(
             assert torch.equal(p, expected if other == name else before[other])
     assert all(torch.equal(p, before[other]) for other, p in model.named_parameters())
     assert wm.on(model).linear.value().shape == xi.shape
-    assert torch.equal(wm.on(model).linear.value(), before[name][2].T if architecture == "gpt_oss" else before[name][2])
+    assert torch.equal(
+        wm.on(model).linear.value(),
+        before[name][2].T if architecture == "gpt_oss" else before[name][2],
+    )
 
 
 @pytest.mark.parametrize(("architecture", "name"), KINDS)
 def test_rows_of_a_batch_are_those_of_the_expert_with_the_sum_in_place(architecture, name):
     model = build(architecture, torch.float64)
     cells = [(Watermark(f"{name}[1]", sigma), key) for sigma in (0.05, 0.3) for key in KEYS]
-    owner, ids = [0, 3, 1, 2], torch.tensor(tiny_models.random_ids(np.random.default_rng(2), *[15] * 4))
+    owner, ids = (
+        [0, 3, 1, 2],
+        torch.tensor(tiny_models.random_ids(np.random.default_rng(2), *[15] * 4)),
+    )
     with torch.no_grad():
         base = model(ids, use_cache=False).logits
         with generate_many.watermarked_rows(model, generate_many.Noises(model, cells), owner):
@@ -143,11 +213,16 @@ def test_rows_of_a_batch_are_those_of_the_expert_with_the_sum_in_place(architect
 def test_every_expert_in_one_pass_with_layers_below():
     model = build("mixtral", torch.float64)
     names = [f"{name}[{i}]" for name in FIRST["mixtral"] for i in range(4)]
-    names += ["model.layers.0.self_attn.v_proj.weight", *(name.replace("layers.0", "layers.1") for name in names)]
+    names += [
+        "model.layers.0.self_attn.v_proj.weight",
+        *(name.replace("layers.0", "layers.1") for name in names),
+    ]
     together = gradients.norms(model, PROMPTS, RESPONSES, names, lengths=[5, 7])
     for name in names[::3]:
         alone = gradients.norms(model, PROMPTS, RESPONSES, [name], lengths=[5, 7])
-        assert together[together["weight"] == name]["grad_norm"].tolist() == pytest.approx(alone["grad_norm"].tolist(), rel=1e-9)
+        assert together[together["weight"] == name]["grad_norm"].tolist() == pytest.approx(
+            alone["grad_norm"].tolist(), rel=1e-9
+        )
 
 
 @pytest.mark.parametrize("name", FIRST["mixtral"])
@@ -167,9 +242,13 @@ def test_an_expert_that_no_token_is_routed_to(name):
         tiny_models.parameter(model, of_all).data[unused] = 1e38
     assert gradients.norms(model, *text, every).equals(before)
     wm = Watermark(f"{name}[{unused}]", 1.0)
-    with pytest.raises(DegenerateScoreError, match="such as an expert that none of its tokens is routed to"):
+    with pytest.raises(
+        DegenerateScoreError, match="such as an expert that none of its tokens is routed to"
+    ):
         score.score(model, *text, wm, KEYS)
-    assert score.score(model, *text, wm, KEYS, on_error="record")["error"].str.contains("expert").all()
+    assert (
+        score.score(model, *text, wm, KEYS, on_error="record")["error"].str.contains("expert").all()
+    )
 
 
 @pytest.mark.parametrize("architecture", ["qwen2_moe", "gpt_oss"])
@@ -178,7 +257,9 @@ def test_what_is_local_does_not_depend_on_the_tokens_that_are_tried(architecture
     for name in FIRST[architecture]:
         for i in range(4):
             assert not token_gradients.is_local(model, models.linear(model, f"{name}[{i}]"))
-            assert token_gradients.is_local(model, models.linear(model, f"{name.replace('layers.0', 'layers.1')}[{i}]"))
+            assert token_gradients.is_local(
+                model, models.linear(model, f"{name.replace('layers.0', 'layers.1')}[{i}]")
+            )
 
 
 def test_bfloat16_where_the_processor_has_it(monkeypatch):
@@ -194,13 +275,26 @@ def test_bfloat16_where_the_processor_has_it(monkeypatch):
 def test_a_key_is_bound_to_the_expert_that_it_was_made_for():
     model, wm = build("qwen2_moe"), Watermark(WEIGHT, 0.05, rank_dropped=3)
     key = perturb.bind(model, wm, KEYS[0])
-    assert key.binding.base_sha256 == wm.on(model).linear.sha256() != Watermark(WEIGHT[:-2] + "2]", 1.0).on(model).linear.sha256()
+    assert (
+        key.binding.base_sha256
+        == wm.on(model).linear.sha256()
+        != Watermark(WEIGHT[:-2] + "2]", 1.0).on(model).linear.sha256()
+    )
     score.score(model, PROMPTS, RESPONSES, wm, [key])
-    with pytest.raises(KeyMismatchError, match=r"weight: the key was made for '.*down_proj\[1\]', got '.*down_proj\[2\]'"):
+    with pytest.raises(
+        KeyMismatchError,
+        match=r"weight: the key was made for '.*down_proj\[1\]', got '.*down_proj\[2\]'",
+    ):
         perturb.noise(model, Watermark(WEIGHT[:-2] + "2]", 0.05, rank_dropped=3), key)
     experts = tiny_models.parameter(model, WEIGHT).data
     experts[2] *= 1.5
-    with pytest.warns(BaseModelWarning, match=r"1 other weights are not those of the key's model: model.layers.0.mlp.experts.down_proj\."):
+    with pytest.warns(
+        BaseModelWarning,
+        match=(
+            r"1 other weights are not those of the key's model:"
+            r" model.layers.0.mlp.experts.down_proj\."
+        ),
+    ):
         perturb.noise(model, wm, key)
     experts[1] *= 1.5
     with pytest.raises(KeyMismatchError, match="base_sha256"):
@@ -210,7 +304,9 @@ def test_a_key_is_bound_to_the_expert_that_it_was_made_for():
 @pytest.mark.parametrize("architecture", ["qwen2_moe", "mixtral", "gpt_oss"])
 def test_an_exported_checkpoint_has_the_sum(architecture, tmp_path):
     model, wm = build(architecture), Watermark(WEIGHT, 0.05)
-    exported = AutoModelForCausalLM.from_pretrained(perturb.export(model, wm, KEYS[0], tmp_path / "out"))
+    exported = AutoModelForCausalLM.from_pretrained(
+        perturb.export(model, wm, KEYS[0], tmp_path / "out")
+    )
     assert exported.config.gaussmark["weight"] == WEIGHT
     with perturb.watermarked(model, wm, KEYS[0]):
         expected = {name: p.clone() for name, p in model.state_dict().items()}
@@ -223,7 +319,9 @@ def test_joint_and_token_level(weight):
     model, wm = build("qwen2_moe"), Watermark(weight, 0.3)
     before = {name: p.clone() for name, p in model.named_parameters()}
     together = joint.sequence(model, PROMPTS, RESPONSES, wm, KEYS)
-    assert together["psi"].tolist() == pytest.approx(score.score(model, PROMPTS, RESPONSES, wm, KEYS)["psi"].tolist(), rel=1e-3, abs=1e-4)
+    assert together["psi"].tolist() == pytest.approx(
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS)["psi"].tolist(), rel=1e-3, abs=1e-4
+    )
     texts = token_keys.sample(model, PROMPTS, 12, wm, KEYS[0], seed=3)
     found = token_keys.score(model, PROMPTS, texts, wm, KEYS[0])
     assert np.isfinite(found["psi"]).all()
@@ -233,8 +331,14 @@ def test_joint_and_token_level(weight):
 
 BARE = WEIGHT[:-3]
 UNKNOWN = {
-    BARE: r"has the matrices of 4 experts: name one expert's slice, .*down_proj\[0\] to .*down_proj\[3\], got 'model",
-    **dict.fromkeys([f"{BARE}[{i}" for i in ("4]", "-1]", "x]", "01]", "1", "]", "1].weight", "²]", "1, 2]")], "name one expert's slice"),
+    BARE: (
+        r"has the matrices of 4 experts: name one expert's slice, .*down_proj\[0\] to"
+        r" .*down_proj\[3\], got 'model"
+    ),
+    **dict.fromkeys(
+        [f"{BARE}[{i}" for i in ("4]", "-1]", "x]", "01]", "1", "]", "1].weight", "²]", "1, 2]")],
+        "name one expert's slice",
+    ),
     "model.layers.0.mlp.gate.weight": "not the matrix of a linear layer",
     "model.layers.0.mlp.gate.weight[1]": "no weight 'model.layers.0.mlp.gate.weight",
     "model.layers.0.mlp.experts.up_proj[1]": "no weight 'model.layers.0.mlp.experts.up_proj",

@@ -1,4 +1,6 @@
-"""⟨ξ, G⟩ is the slope of log p along ξ: central differences in float64, whose error has to fall as h²."""
+"""⟨ξ, G⟩ is the slope of log p along ξ: central differences in float64, whose error has to fall as
+h².
+"""
 
 import numpy as np
 import pytest
@@ -37,12 +39,16 @@ def test_the_slope_along_the_noise_is_the_inner_product(architecture, weight, ra
 
     coarse, fine = (abs(slope(h) - expected) for h in (1e-3, 1e-4))
     assert fine < 1e-4 * abs(expected)
-    if rank_dropped == 0 and architecture != "qwen2_moe":  # else the float32 of the directions, or of the router, is what remains
+    if (
+        rank_dropped == 0 and architecture != "qwen2_moe"
+    ):  # else the float32 of the directions, or of the router, is what remains
         assert 50 < coarse / fine < 200  # 10² for a tenth of the step
 
 
 def test_the_noise_that_watermarked_adds_is_the_one_that_score_looks_for():
-    """log p_{θ+ξ} − log p_θ through the public functions alone: first order in σ it is ψ·σ‖G‖, with the right sign."""
+    """log p_{θ+ξ} − log p_θ through the public functions alone: first order in σ it is ψ·σ‖G‖, with
+    the right sign.
+    """
     model, key = tiny_models.build("gpt2", torch.float64), Key.from_seed(5)
     wm = Watermark("transformer.h.0.mlp.c_fc.weight", 1e-6)
     prompt, response = tiny_models.random_ids(np.random.default_rng(3), 4, 12)

@@ -1,4 +1,6 @@
-"""Sampling against exact probabilities: frequencies by G-tests, joints by enumeration, greedy text by transformers' own ``generate``."""
+"""Sampling against exact probabilities: frequencies by G-tests, joints by enumeration, greedy text
+by transformers' own ``generate``.
+"""
 
 import itertools
 
@@ -41,24 +43,37 @@ def g_test(drawn: np.ndarray, p: np.ndarray) -> float:
     rare = p * len(drawn) < 5
     counts, p = (np.append(x[~rare], x[rare].sum()) for x in (counts, p))
     present = p > 0
-    return stats.power_divergence(counts[present], p[present] / p[present].sum() * counts.sum(), lambda_="log-likelihood").pvalue
+    return stats.power_divergence(
+        counts[present], p[present] / p[present].sum() * counts.sum(), lambda_="log-likelihood"
+    ).pvalue
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.6), (0.7, 0.9), (1.0, 0.01)])
+@pytest.mark.parametrize(
+    ("temperature", "top_p"),
+    [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.6), (0.7, 0.9), (1.0, 0.01)],
+)
 def test_first_tokens_come_with_their_exact_probabilities(temperature, top_p):
     model, prompt = tiny_models.build("llama"), [3, 1, 4]
-    drawn = np.array(generate.sample(model, [prompt] * N, 1, temperature=temperature, top_p=top_p, seed=5, batch_size=500))[:, 0]
+    drawn = np.array(
+        generate.sample(
+            model, [prompt] * N, 1, temperature=temperature, top_p=top_p, seed=5, batch_size=500
+        )
+    )[:, 0]
     p = nucleus_by_hand(exact(model, prompt, temperature), top_p)
     if top_p == 0.01:
         assert set(drawn) == {p.argmax()}
         return
     assert g_test(drawn, p) > 1e-3
     if (temperature, top_p) != (1.0, 1.0):
-        assert g_test(drawn, np.maximum(exact(model, prompt), 1e-12)) < 1e-6  # the control: the plain distribution does not fit
+        assert (
+            g_test(drawn, np.maximum(exact(model, prompt), 1e-12)) < 1e-6
+        )  # the control: the plain distribution does not fit
 
 
 def test_pairs_of_tokens_come_with_their_joint_probability():
-    """All pairs enumerated: p(v₁ v₂ | x) = p(v₁ | x)·p(v₂ | x v₁); wrong positions or a stale cache after the first step would show here."""
+    """All pairs enumerated: p(v₁ v₂ | x) = p(v₁ | x)·p(v₂ | x v₁); wrong positions or a stale cache
+    after the first step would show here.
+    """
     model, prompt = tiny_models.build("gemma"), [3, 1, 4]
     model.lm_head.weight.data *= 3  # fewer likely pairs
     drawn = np.array(generate.sample(model, [prompt] * N, 2, seed=6, batch_size=1000))
@@ -79,7 +94,14 @@ def test_temperature_0_is_transformers_greedy_text(architecture):
     expected = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=15, eos_token_id=None, pad_token_id=0)
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=15,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
         expected.append(out[0, len(prompt) :].tolist())
     assert generate.sample(model, prompts, 15, temperature=0.0) == expected
     assert generate.sample(model, prompts, 15, temperature=0.0, batch_size=1) == expected
@@ -87,7 +109,9 @@ def test_temperature_0_is_transformers_greedy_text(architecture):
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_every_step_draws_from_the_model_itself(architecture):
-    """Each token is recomputed from its uniform number and the model's own logits over the whole text so far: no cache, no padding, no batch."""
+    """Each token is recomputed from its uniform number and the model's own logits over the whole
+    text so far: no cache, no padding, no batch.
+    """
     model = tiny_models.build(architecture)
     prompts = tiny_models.random_ids(np.random.default_rng(1), 2, 17, 6)
     responses = generate.sample(model, prompts, 18, seed=3)
@@ -105,7 +129,11 @@ def test_rows_that_begin_later_have_the_same_uniform_numbers():
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_under_a_watermark_the_text_is_that_of_the_model_with_the_sum_in_place(architecture):
-    model, weight, key = tiny_models.build(architecture), tiny_models.ONE_WEIGHT[architecture], Key.from_seed(1)
+    model, weight, key = (
+        tiny_models.build(architecture),
+        tiny_models.ONE_WEIGHT[architecture],
+        Key.from_seed(1),
+    )
     wm = Watermark(weight, 0.3)
     xi = perturb.noise(model, wm, key)
     swapped = tiny_models.build(architecture)
@@ -114,7 +142,9 @@ def test_under_a_watermark_the_text_is_that_of_the_model_with_the_sum_in_place(a
     ids = torch.tensor(tiny_models.random_ids(np.random.default_rng(2), 12))
     prompts = tiny_models.random_ids(np.random.default_rng(3), 3, 8)
     with perturb.watermarked(model, wm, key), torch.no_grad():
-        torch.testing.assert_close(model(input_ids=ids).logits, swapped(input_ids=ids).logits, rtol=0, atol=0)
+        torch.testing.assert_close(
+            model(input_ids=ids).logits, swapped(input_ids=ids).logits, rtol=0, atol=0
+        )
         marked = generate.sample(model, prompts, 30, seed=4)
     assert marked == generate.sample(swapped, prompts, 30, seed=4)
     assert marked != generate.sample(model, prompts, 30, seed=4)
@@ -127,12 +157,18 @@ LUCK = st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.
 @given(p=PROBABILITIES, luck=LUCK, top_p=st.floats(0.01, 1), temperature=st.floats(0.1, 5))
 def test_a_token_without_probability_is_never_picked(p, luck, top_p, temperature):
     logits = torch.tensor([p], dtype=torch.float64).log()
-    token = generate.pick(logits, torch.tensor([luck], dtype=torch.float64), top_p, temperature).item()
+    token = generate.pick(
+        logits, torch.tensor([luck], dtype=torch.float64), top_p, temperature
+    ).item()
     assert 0 <= token < len(p)
     assert p[token] > 0
 
 
-@given(weights=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any), luck=LUCK, top_p=st.sampled_from([0.1, 0.35, 0.5, 0.83, 1.0]))
+@given(
+    weights=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any),
+    luck=LUCK,
+    top_p=st.sampled_from([0.1, 0.35, 0.5, 0.83, 1.0]),
+)
 def test_pick_is_the_inverse_of_the_cumulative_distribution(weights, luck, top_p):
     """A loop over the tokens, in exact order of index, of the renormalised nucleus."""
     p = np.array(weights) / sum(weights)
@@ -147,7 +183,9 @@ def test_pick_is_the_inverse_of_the_cumulative_distribution(weights, luck, top_p
     while passed <= luck and expected < len(p) - 1:
         expected += 1
         passed += nucleus[expected]
-    token = generate.pick(torch.tensor(p)[None].log(), torch.tensor([luck]).double(), top_p, 1.0).item()
+    token = generate.pick(
+        torch.tensor(p)[None].log(), torch.tensor([luck]).double(), top_p, 1.0
+    ).item()
     if luck > 1 - 1e-9:
         expected = np.flatnonzero(nucleus)[-1]
     assert token == expected
@@ -162,13 +200,19 @@ def test_luck_0_takes_the_first_token_that_can_be():
 def test_a_nucleus_holds_exactly_the_tokens_it_needs(top_p):
     """p = ½, ¼, ⅛, ⅛: the prefix that reaches top_p exactly is enough."""
     logits = torch.tensor([[0.125, 0.5, 0.125, 0.25]]).double().log()
-    possible = {generate.pick(logits, torch.tensor([u]).double(), top_p, 1.0).item() for u in np.linspace(0, 1, 400, endpoint=False)}
+    possible = {
+        generate.pick(logits, torch.tensor([u]).double(), top_p, 1.0).item()
+        for u in np.linspace(0, 1, 400, endpoint=False)
+    }
     assert possible == {0.5: {1}, 0.75: {1, 3}, 1.0: {0, 1, 2, 3}}[top_p]
 
 
 def test_ties_at_the_edge_of_the_nucleus_keep_the_lower_index():
     logits = torch.zeros(1, 4).double()
-    possible = {generate.pick(logits, torch.tensor([u]).double(), 0.5, 1.0).item() for u in np.linspace(0, 1, 100, endpoint=False)}
+    possible = {
+        generate.pick(logits, torch.tensor([u]).double(), 0.5, 1.0).item()
+        for u in np.linspace(0, 1, 100, endpoint=False)
+    }
     assert possible == {0, 1}
 
 
@@ -180,7 +224,9 @@ def test_a_temperature_near_0_is_greedy(temperature):
 
 
 def test_rows_are_independent_of_each_other():
-    """Across rows of one seed: first and second rows' tokens are uncorrelated, where a shared stream would make them equal."""
+    """Across rows of one seed: first and second rows' tokens are uncorrelated, where a shared
+    stream would make them equal.
+    """
     model = tiny_models.build("llama")
     drawn = np.array(generate.sample(model, [[3, 1, 4]] * N, 1, seed=9, batch_size=500))[:, 0]
     equal = (drawn[::2] == drawn[1::2]).mean()
@@ -191,18 +237,31 @@ def test_rows_are_independent_of_each_other():
 def test_all_pairs_of_seed_and_row_have_their_own_luck():
     """Seed 0, row 1 is not seed 1, row 0."""
     model = tiny_models.build("llama")
-    texts = [tuple(row) for seed, _ in itertools.product(range(4), [0]) for row in generate.sample(model, [[3]] * 8, 12, seed=seed)]
+    texts = [
+        tuple(row)
+        for seed, _ in itertools.product(range(4), [0])
+        for row in generate.sample(model, [[3]] * 8, 12, seed=seed)
+    ]
     assert len(set(texts)) == 32
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_greedy_text_of_the_other_engine_is_the_same(architecture):
-    """Base and watermarked, prompts of several lengths: the weights as they are now, and none of the model's own settings."""
-    model, wm = tiny_models.build(architecture), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.3)
-    model.generation_config.update(repetition_penalty=5.0, eos_token_id=list(range(0, 97, 2)), no_repeat_ngram_size=2)
+    """Base and watermarked, prompts of several lengths: the weights as they are now, and none of
+    the model's own settings.
+    """
+    model, wm = (
+        tiny_models.build(architecture),
+        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.3),
+    )
+    model.generation_config.update(
+        repetition_penalty=5.0, eos_token_id=list(range(0, 97, 2)), no_repeat_ngram_size=2
+    )
     prompts, found = [[3, 1, 4], [1], [5, 9, 2, 6, 5]], {}
     for engine in ("exact", "transformers"):
-        found[engine] = [generate.sample(model, prompts, 12, temperature=0, engine=engine, batch_size=2)]
+        found[engine] = [
+            generate.sample(model, prompts, 12, temperature=0, engine=engine, batch_size=2)
+        ]
         with perturb.watermarked(model, wm, Key.from_seed(1)):
             found[engine].append(generate.sample(model, prompts, 12, temperature=0, engine=engine))
     assert found["transformers"] == found["exact"]
@@ -213,23 +272,51 @@ def test_greedy_text_of_the_other_engine_is_the_same(architecture):
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9)])
 def test_the_other_engine_draws_from_the_same_distribution(temperature, top_p):
     model, prompt = tiny_models.build("llama"), [3, 1, 4]
-    drawn = generate.sample(model, [prompt] * N, 1, temperature=temperature, top_p=top_p, seed=5, batch_size=500, engine="transformers")
-    assert g_test(np.array(drawn)[:, 0], nucleus_by_hand(exact(model, prompt, temperature), top_p)) > 1e-3
+    drawn = generate.sample(
+        model,
+        [prompt] * N,
+        1,
+        temperature=temperature,
+        top_p=top_p,
+        seed=5,
+        batch_size=500,
+        engine="transformers",
+    )
+    assert (
+        g_test(np.array(drawn)[:, 0], nucleus_by_hand(exact(model, prompt, temperature), top_p))
+        > 1e-3
+    )
     assert drawn[:500] != drawn[500:1000], "batches draw anew"
 
 
 def test_the_other_engine_promises_what_the_exact_one_does():
-    """Steps are counted and can be stopped, processors work, the caller's random numbers stay, damaged models are refused."""
+    """Steps are counted and can be stopped, processors work, the caller's random numbers stay,
+    damaged models are refused.
+    """
     model, steps = tiny_models.build("llama"), []
     state = torch.random.get_rng_state()
-    again = [generate.sample(model, [[1], [2]], 6, seed=seed, engine="transformers", on_step=lambda *step: steps.append(step)) for seed in (3, 3, 4)]
+    again = [
+        generate.sample(
+            model,
+            [[1], [2]],
+            6,
+            seed=seed,
+            engine="transformers",
+            on_step=lambda *step: steps.append(step),
+        )
+        for seed in (3, 3, 4)
+    ]
     assert torch.equal(torch.random.get_rng_state(), state)
     assert again[0] == again[1] != again[2]
     assert steps == [(i, 6) for i in range(1, 7)] * 3
     with pytest.raises(KeyboardInterrupt):
         generate.sample(model, [[1]], 6, engine="transformers", on_step=stop)
     only = generate.sample(
-        model, [[1], [2]], 3, engine="transformers", processor=lambda rows: lambda ids, logits: logits.index_fill(1, others(7), -torch.inf)
+        model,
+        [[1], [2]],
+        3,
+        engine="transformers",
+        processor=lambda rows: lambda ids, logits: logits.index_fill(1, others(7), -torch.inf),
     )
     assert only == [[7] * 3] * 2
     assert model.generation_config.max_new_tokens is None

@@ -1,4 +1,6 @@
-"""Prefixes, several weights and reduced precision, against one text, one length and one weight at a time."""
+"""Prefixes, several weights and reduced precision, against one text, one length and one weight at a
+time.
+"""
 
 from itertools import cycle
 
@@ -11,7 +13,12 @@ from scipy import stats
 from transformers import FalconConfig, FalconForCausalLM
 
 from gaussmark_lib import gradients, models, perturb, score
-from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError, UnknownWeightError
+from gaussmark_lib.errors import (
+    InvalidModelError,
+    InvalidTextError,
+    InvalidWatermarkError,
+    UnknownWeightError,
+)
 from gaussmark_lib.perturb import Key, Watermark
 
 RNG = np.random.default_rng(5)
@@ -21,47 +28,93 @@ KEYS = [Key.from_seed(i) for i in range(3)]
 VALUES = ["psi", "grad_norm", "log_lik"]
 
 
-@pytest.mark.parametrize(("architecture", "batch_size"), list(zip(tiny_models.ARCHITECTURES, cycle([1, 3, 10]))))
+@pytest.mark.parametrize(
+    ("architecture", "batch_size"), list(zip(tiny_models.ARCHITECTURES, cycle([1, 3, 10])))
+)
 def test_a_prefix_of_a_shared_pass_is_scored_as_if_it_were_the_whole_text(architecture, batch_size):
-    model, wm = tiny_models.build(architecture, torch.float64), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05)
+    model, wm = (
+        tiny_models.build(architecture, torch.float64),
+        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05),
+    )
     lengths = [12, 1, 6, 20, 12]  # in any order, one twice
     found = score.score(model, PROMPTS, RESPONSES, wm, KEYS, lengths=lengths, batch_size=batch_size)
     expected = []
     for n in sorted(set(lengths)):
         long_enough = [i for i, y in enumerate(RESPONSES) if len(y) >= n]
-        alone = score.score(model, [PROMPTS[i] for i in long_enough], [RESPONSES[i][:n] for i in long_enough], wm, KEYS)
+        alone = score.score(
+            model,
+            [PROMPTS[i] for i in long_enough],
+            [RESPONSES[i][:n] for i in long_enough],
+            wm,
+            KEYS,
+        )
         expected.append(alone.assign(text=alone["text"].map(dict(enumerate(long_enough)))))
-    expected = pd.concat(expected).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    expected = pd.concat(expected).sort_values(
+        ["text", "n_tokens"], kind="stable", ignore_index=True
+    )
     pd.testing.assert_frame_equal(found, expected, rtol=1e-9)
-    assert found.groupby("text")["n_tokens"].unique().map(list).tolist() == [[1, 6, 12, 20], [1, 6], [1, 6, 12, 20], [1, 6, 12]]
+    assert found.groupby("text")["n_tokens"].unique().map(list).tolist() == [
+        [1, 6, 12, 20],
+        [1, 6],
+        [1, 6, 12, 20],
+        [1, 6, 12],
+    ]
 
 
 def test_a_model_may_write_into_what_its_layer_gave():
     config = FalconConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
-    model, weight = FalconForCausalLM(config).double().eval(), "transformer.h.0.mlp.dense_4h_to_h.weight"
+    model, weight = (
+        FalconForCausalLM(config).double().eval(),
+        "transformer.h.0.mlp.dense_4h_to_h.weight",
+    )
     for found in gradients.gradients(model, PROMPTS, RESPONSES, Watermark(weight, 0.05)):
         x, y = PROMPTS[found.text], RESPONSES[found.text]
-        log_p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1).gather(-1, torch.tensor(y)[:, None]).sum()
+        log_p = (
+            model(torch.tensor([x + y]))
+            .logits[0, len(x) - 1 : -1]
+            .log_softmax(-1)
+            .gather(-1, torch.tensor(y)[:, None])
+            .sum()
+        )
         [G] = torch.autograd.grad(log_p, model.get_parameter(weight))
         torch.testing.assert_close(found.G, G)
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_norms_of_several_weights_are_those_of_each_alone(architecture):
-    model, weights = tiny_models.build(architecture, torch.float64), tiny_models.WEIGHTS[architecture][::-1]
+    model, weights = (
+        tiny_models.build(architecture, torch.float64),
+        tiny_models.WEIGHTS[architecture][::-1],
+    )
     found = gradients.norms(model, PROMPTS, RESPONSES, weights, lengths=[5, 12], batch_size=3)
     for weight in weights:
-        each = gradients.gradients(model, PROMPTS, RESPONSES, Watermark(weight, 1.0), lengths=[5, 12])
-        alone = sorted((text.text, text.n_tokens, text.norm, text.log_lik) for text in each)  # also those that no expert of this number reads
-        np.testing.assert_allclose(found[found["weight"] == weight][["text", "n_tokens", "grad_norm", "log_lik"]], alone, rtol=1e-9)
-    assert found.groupby("weight")["grad_norm"].mean().nunique() == len(weights), "no weight is taken for another"
+        each = gradients.gradients(
+            model, PROMPTS, RESPONSES, Watermark(weight, 1.0), lengths=[5, 12]
+        )
+        alone = sorted(
+            (text.text, text.n_tokens, text.norm, text.log_lik) for text in each
+        )  # also those that no expert of this number reads
+        np.testing.assert_allclose(
+            found[found["weight"] == weight][["text", "n_tokens", "grad_norm", "log_lik"]],
+            alone,
+            rtol=1e-9,
+        )
+    assert found.groupby("weight")["grad_norm"].mean().nunique() == len(weights), (
+        "no weight is taken for another"
+    )
 
 
-@pytest.mark.parametrize(("n", "d_out", "d_in"), [(3, 40, 60), (1, 2, 2), (30, 40, 60)])  # by its terms twice, then by G
+@pytest.mark.parametrize(
+    ("n", "d_out", "d_in"), [(3, 40, 60), (1, 2, 2), (30, 40, 60)]
+)  # by its terms twice, then by G
 def test_a_norm_is_that_of_the_matrix(n, d_out, d_in):
     rng = torch.Generator().manual_seed(0)
-    terms = gradients.Factors(torch.randn(n, d_out, generator=rng), torch.randn(n, d_in, generator=rng))
-    expected = sum(torch.outer(g, a) for g, a in zip(terms.g.double(), terms.a.double(), strict=True))
+    terms = gradients.Factors(
+        torch.randn(n, d_out, generator=rng), torch.randn(n, d_in, generator=rng)
+    )
+    expected = sum(
+        torch.outer(g, a) for g, a in zip(terms.g.double(), terms.a.double(), strict=True)
+    )
     torch.testing.assert_close(terms.matrix().double(), expected, rtol=1e-5, atol=1e-5)
     assert terms.norm() == pytest.approx(expected.norm().item(), rel=1e-6)
 
@@ -70,11 +123,15 @@ def test_a_norm_of_many_numbers_keeps_its_digits():
     G = torch.rand(1 << 11, 1 << 12, generator=torch.Generator().manual_seed(0)) + 1
     expected = torch.linalg.vector_norm(G, dtype=torch.float64).item()
     assert gradients.TextGradient(0, G, -1.0, 1).norm == pytest.approx(expected, rel=1e-6)
-    assert G.norm().item() != pytest.approx(expected, rel=1e-5), "otherwise there is nothing to mend"
+    assert G.norm().item() != pytest.approx(expected, rel=1e-5), (
+        "otherwise there is nothing to mend"
+    )
 
 
 def test_a_norm_of_terms_that_cancel():
-    """Large activations that all texts share: G is a thousandth of its terms. In float32 its square would be rounding."""
+    """Large activations that all texts share: G is a thousandth of its terms. In float32 its square
+    would be rounding.
+    """
     rng = torch.Generator().manual_seed(0)
     g = torch.randn(8, 200, generator=rng)
     terms = gradients.Factors(g - g.mean(0), 1e3 + torch.randn(8, 300, generator=rng))
@@ -87,8 +144,12 @@ def test_norms_of_short_texts_are_made_without_their_matrices(architecture, monk
     model, weights = tiny_models.build(architecture), tiny_models.WEIGHTS[architecture]
     short = [y[:2] for y in RESPONSES]
     expected = gradients.norms(model, [[1]] * len(short), short, weights)
-    monkeypatch.setattr(gradients.Factors, "matrix", lambda self: pytest.fail("a matrix was formed"))
-    pd.testing.assert_frame_equal(gradients.norms(model, [[1]] * len(short), short, weights), expected)
+    monkeypatch.setattr(
+        gradients.Factors, "matrix", lambda self: pytest.fail("a matrix was formed")
+    )
+    pd.testing.assert_frame_equal(
+        gradients.norms(model, [[1]] * len(short), short, weights), expected
+    )
     monkeypatch.undo()
     for weight in weights:
         each = gradients.gradients(model, [[1]] * len(short), short, Watermark(weight, 1.0))
@@ -99,7 +160,9 @@ def test_norms_of_short_texts_are_made_without_their_matrices(architecture, monk
 
 def test_norms_name_an_unknown_weight(model):
     with pytest.raises(UnknownWeightError):
-        gradients.norms(model, PROMPTS, RESPONSES, ["model.layers.0.mlp.up_proj.weight", "no.such.weight"])
+        gradients.norms(
+            model, PROMPTS, RESPONSES, ["model.layers.0.mlp.up_proj.weight", "no.such.weight"]
+        )
 
 
 @pytest.mark.parametrize("lengths", [[], [0, 5], [2.5], [-1]])
@@ -126,12 +189,17 @@ def native(monkeypatch):
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_bfloat16_moves_psi_a_little_and_the_model_not_at_all(native, architecture):
-    model, wm = tiny_models.build(architecture), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05)
+    model, wm = (
+        tiny_models.build(architecture),
+        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05),
+    )
     before = {name: (p.data_ptr(), p.detach().clone()) for name, p in model.named_parameters()}
     exact = score.score(model, PROMPTS, RESPONSES, wm, KEYS)
     rounded = score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype="bfloat16")
     difference = (exact["psi"] - rounded["psi"]).abs()
-    assert 1e-6 < difference.max() < 0.5, "it was rounded, and not by much (these models are random and tiny)"
+    assert 1e-6 < difference.max() < 0.5, (
+        "it was rounded, and not by much (these models are random and tiny)"
+    )
     for name, p in model.named_parameters():
         assert p.data_ptr() == before[name][0]
         assert torch.equal(p, before[name][1])
@@ -149,14 +217,17 @@ def test_bfloat16_keeps_the_level_over_keys(native, model, wm):
 def test_without_the_hardware_float32_takes_the_place_of_bfloat16(monkeypatch, model, wm):
     monkeypatch.setattr(models, "native_bfloat16", lambda device: False)
     pd.testing.assert_frame_equal(
-        score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype="bfloat16"), score.score(model, PROMPTS, RESPONSES, wm, KEYS)
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype="bfloat16"),
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS),
     )
 
 
 def test_float64_is_computed_in_float64(model, wm):
     exact = score.score(tiny_models.build("llama", torch.float64), PROMPTS, RESPONSES, wm, KEYS)
     widened = score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype=torch.float64)
-    np.testing.assert_allclose(widened[VALUES], exact[VALUES], rtol=1e-4, atol=1e-4)  # transformers' norms stay in float32
+    np.testing.assert_allclose(
+        widened[VALUES], exact[VALUES], rtol=1e-4, atol=1e-4
+    )  # transformers' norms stay in float32
     assert model.dtype == torch.float32
 
 

@@ -1,4 +1,6 @@
-"""P(p ≤ α) ≤ α over keys: every registered scheme that calls itself exact, on text under every registered corruption."""
+"""P(p ≤ α) ≤ α over keys: every registered scheme that calls itself exact, on text under every
+registered corruption.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +33,11 @@ ALLOWED = 1e-3 / (len(EXACT) * len(CORRUPTIONS) * len(LEVELS))  # 99.9% that no 
 def texts(corruption: str) -> corrupt.Pairs:
     prompts = tiny_models.random_ids(np.random.default_rng(0), *[5] * N_TEXTS)
     plain = generate.sample(LM.model, prompts, N_TOKENS, seed=1)
-    return (prompts, plain) if corruption == "none" else corrupt.named(LM, [corruption])[corruption](prompts, plain, FRACTION, 2)
+    return (
+        (prompts, plain)
+        if corruption == "none"
+        else corrupt.named(LM, [corruption])[corruption](prompts, plain, FRACTION, 2)
+    )
 
 
 def p_values(scheme: Scheme, corruption: str, first_seed: int) -> np.ndarray:
@@ -40,12 +46,17 @@ def p_values(scheme: Scheme, corruption: str, first_seed: int) -> np.ndarray:
     found = []
     for prompt, response in zip(*texts(corruption), strict=True):
         keys = [Key.from_seed(next(seeds)) for _ in range(KEYS_PER_TEXT)]
-        found += [table["p_value"].item() for table in scheme.score_keys(LM.model, [prompt], [response], keys)]
+        found += [
+            table["p_value"].item()
+            for table in scheme.score_keys(LM.model, [prompt], [response], keys)
+        ]
     return np.array(found)
 
 
 def exceeded(p: np.ndarray) -> list[float]:
-    """The levels at which the p-values are at most α more often than a binomial with probability α allows."""
+    """The levels at which the p-values are at most α more often than a binomial with probability α
+    allows.
+    """
     return [level for level in LEVELS if binom.sf((p <= level).sum() - 1, len(p), level) < ALLOWED]
 
 
@@ -68,7 +79,10 @@ class Halved(GaussMark):
     """A scheme with a mistake: its p-values are half of what they should be."""
 
     def score_keys(self, model, prompts, responses, keys: Sequence[Key]) -> list[pd.DataFrame]:
-        return [table.assign(p_value=table["p_value"] / 2) for table in super().score_keys(model, prompts, responses, keys)]
+        return [
+            table.assign(p_value=table["p_value"] / 2)
+            for table in super().score_keys(model, prompts, responses, keys)
+        ]
 
 
 def test_a_p_value_that_is_too_small_by_half_is_caught():

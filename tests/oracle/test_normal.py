@@ -1,4 +1,6 @@
-"""The noise stream against its definition: Philox by hand, Φ⁻¹ of SciPy, logarithms of the standard library, moments and distribution."""
+"""The noise stream against its definition: Philox by hand, Φ⁻¹ of SciPy, logarithms of the standard
+library, moments and distribution.
+"""
 
 import math
 
@@ -15,7 +17,9 @@ ULP = 2.0**-52
 
 
 def philox_by_hand(key: int, block: int) -> list[int]:
-    """Philox4x64-10 (Salmon et al., 2011) of one counter, from the definition, in Python's integers."""
+    """Philox4x64-10 (Salmon et al., 2011) of one counter, from the definition, in Python's
+    integers.
+    """
     mask = 2**64 - 1
     k0, k1 = key & mask, key >> 64
     c0, c1, c2, c3 = block, 0, 0, 0
@@ -28,12 +32,19 @@ def philox_by_hand(key: int, block: int) -> list[int]:
 
 
 def test_philox_by_hand_gives_the_published_answer():
-    assert [f"{word:016x}" for word in philox_by_hand(0, 0)] == ["16554d9eca36314c", "db20fe9d672d0fdc", "d7e772cee186176b", "7e68b68aec7ba23b"]
+    assert [f"{word:016x}" for word in philox_by_hand(0, 0)] == [
+        "16554d9eca36314c",
+        "db20fe9d672d0fdc",
+        "d7e772cee186176b",
+        "7e68b68aec7ba23b",
+    ]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64, 2**128 - 1, 0x0123456789ABCDEF0123456789ABCDEF])
 def test_the_stream_is_the_quantile_of_philox(seed):
-    bits = [word for block in range(1, 6) for word in philox_by_hand(seed, block)]  # NumPy counts from 1
+    bits = [
+        word for block in range(1, 6) for word in philox_by_hand(seed, block)
+    ]  # NumPy counts from 1
     u = np.array([((word >> 12) + 0.5) * ULP for word in bits])
     np.testing.assert_allclose(normal.standard_normal(seed, len(u)), ndtri(u), rtol=1e-14)
 
@@ -55,7 +66,9 @@ def test_quantile_agrees_with_scipy(u):
 
 @given(st.integers(0, 2**52 - 1))
 def test_quantile_is_odd_around_one_half(k):
-    """u and 1 − u are both on the grid, so the two tails must be each other's mirror image to the last bit."""
+    """u and 1 − u are both on the grid, so the two tails must be each other's mirror image to the
+    last bit.
+    """
     u = np.array([(k + 0.5) * ULP])
     assert normal.quantile(u)[0] == -normal.quantile(1 - u)[0]
 
@@ -68,8 +81,12 @@ def test_quantile_never_decreases(pair):
 
 @given(st.floats(2.0**-60, 1.0, exclude_max=True))
 def test_log_agrees_with_the_standard_library(x):
-    """To a few units in the last place; near x = 1, where the logarithm itself goes to 0, to as many of the number."""
-    assert normal._logs(np.array([x]))[0] == pytest.approx(math.log(x), rel=4 * ULP, abs=4 * ULP * (1 - x))
+    """To a few units in the last place; near x = 1, where the logarithm itself goes to 0, to as
+    many of the number.
+    """
+    assert normal._logs(np.array([x]))[0] == pytest.approx(
+        math.log(x), rel=4 * ULP, abs=4 * ULP * (1 - x)
+    )
 
 
 def test_moments_and_distribution():

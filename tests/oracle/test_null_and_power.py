@@ -1,4 +1,6 @@
-"""What the statistic is for. Under the null ψ is N(0, 1) over fresh keys for any text; on watermarked text its mean is near σ‖G‖."""
+"""What the statistic is for. Under the null ψ is N(0, 1) over fresh keys for any text; on
+watermarked text its mean is near σ‖G‖.
+"""
 
 import numpy as np
 import pytest
@@ -18,11 +20,19 @@ KINDS = {"random": RANDOM, "one token": RANDOM[:1], "one token repeated": [5] * 
 
 @pytest.mark.parametrize(
     ("architecture", "dtype", "rank_dropped"),
-    [("llama", torch.float32, 0), ("llama", torch.float32, 6), ("llama", torch.bfloat16, 0), ("gpt2", torch.float32, 0)],
+    [
+        ("llama", torch.float32, 0),
+        ("llama", torch.float32, 6),
+        ("llama", torch.bfloat16, 0),
+        ("gpt2", torch.float32, 0),
+    ],
     ids=["vanilla", "rank reduced", "half precision", "Conv1D"],
 )
 def test_null_is_standard_normal_over_keys(architecture, dtype, rank_dropped):
-    model, wm = tiny_models.build(architecture, dtype), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05, rank_dropped)
+    model, wm = (
+        tiny_models.build(architecture, dtype),
+        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05, rank_dropped),
+    )
     keys = [Key.from_seed(10_000 + i) for i in range(N_KEYS)]
     table = score.score(model, [PROMPT] * len(KINDS), list(KINDS.values()), wm, keys)
     for text, kind in enumerate(KINDS):
@@ -36,7 +46,9 @@ def test_null_is_standard_normal_over_keys(architecture, dtype, rank_dropped):
 
 
 class Marked:
-    """Texts of a model whose ψ should be near 3: σ is solved for, on plain text, and the samples carry one key."""
+    """Texts of a model whose ψ should be near 3: σ is solved for, on plain text, and the samples
+    carry one key.
+    """
 
     n, n_tokens, wanted = 60, 50, 3.0
 
@@ -44,14 +56,18 @@ class Marked:
         self.model = tiny_models.build("llama", seed=3)
         self.prompts = tiny_models.random_ids(np.random.default_rng(1), *[4] * self.n)
         plain = generate.sample(self.model, self.prompts, self.n_tokens, seed=1)
-        grad_norm = score.score(self.model, self.prompts, plain, WM, [Key.from_seed(0)])["grad_norm"]
+        grad_norm = score.score(self.model, self.prompts, plain, WM, [Key.from_seed(0)])[
+            "grad_norm"
+        ]
         self.wm = Watermark(WM.weight, stats.sigma_for_psi(grad_norm, self.wanted))
         self.plain, self.key = plain, Key.from_seed(77)
         with perturb.watermarked(self.model, self.wm, self.key):
             self.responses = generate.sample(self.model, self.prompts, self.n_tokens, seed=2)
 
     def psi(self, prompts, responses, key=None, wm=None, model=None) -> np.ndarray:
-        return score.score(model or self.model, prompts, responses, wm or self.wm, [key or self.key])["psi"].to_numpy()
+        return score.score(
+            model or self.model, prompts, responses, wm or self.wm, [key or self.key]
+        )["psi"].to_numpy()
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +85,22 @@ def test_watermarked_text_has_the_predicted_mean(marked):
 
 
 def is_null(psi: np.ndarray) -> bool:
-    """No more hits at .05 than the exact binomial allows at 99.9%, and a mean within the normal's."""
+    """No more hits at .05 than the exact binomial allows at 99.9%, and a mean within the
+    normal's.
+    """
     hits = (psi >= stats.threshold(0.05)).sum()
-    return scipy_stats.binom.sf(hits - 1, len(psi), 0.05) > 1e-3 and abs(psi.mean()) < 3.3 / len(psi) ** 0.5
+    return (
+        scipy_stats.binom.sf(hits - 1, len(psi), 0.05) > 1e-3
+        and abs(psi.mean()) < 3.3 / len(psi) ** 0.5
+    )
 
 
 def test_the_wrong_keys_find_nothing(marked):
     keys = [Key.from_seed(1000 + i) for i in range(marked.n)]
     table = score.score(marked.model, marked.prompts, marked.responses, marked.wm, keys)
-    own = table[table["key_id"].to_numpy() == np.array([key.key_id for key in keys])[table["text"]]]  # a key a text: independent
+    own = table[
+        table["key_id"].to_numpy() == np.array([key.key_id for key in keys])[table["text"]]
+    ]  # a key a text: independent
     assert len(own) == marked.n
     assert is_null(own["psi"].to_numpy())
     assert not is_null(marked.psi(marked.prompts, marked.responses))  # the criterion can fail
@@ -101,7 +124,9 @@ def test_a_vanishing_sigma_is_not_detected(marked):
 
 
 def test_another_weight_is_not_detected(marked):
-    wm = Watermark("model.layers.0.mlp.down_proj.weight", marked.wm.sigma)  # of the same shape, so that it has the same ξ
+    wm = Watermark(
+        "model.layers.0.mlp.down_proj.weight", marked.wm.sigma
+    )  # of the same shape, so that it has the same ξ
     psi = marked.psi(marked.prompts, marked.responses, wm=wm)
     assert abs(psi.mean()) < 0.3 * marked.wanted
 
@@ -119,7 +144,10 @@ def test_another_model_finds_nothing(marked):
 
 def test_text_under_minus_xi_leans_the_other_way(marked):
     """A sign error in noise or statistic would pass every test of spread."""
-    linear, xi = marked.wm.on(marked.model).linear, perturb.noise(marked.model, marked.wm, marked.key)
+    linear, xi = (
+        marked.wm.on(marked.model).linear,
+        perturb.noise(marked.model, marked.wm, marked.key),
+    )
     theta = linear.parameter.data
     linear.parameter.data = theta - xi
     responses = generate.sample(marked.model, marked.prompts, marked.n_tokens, seed=2)
@@ -128,7 +156,9 @@ def test_text_under_minus_xi_leans_the_other_way(marked):
 
 
 def test_the_trap_of_the_gradient_at_theta_plus_xi(marked):
-    """By hand, on plain text: the mean of ψ falls far below 0 and N(0, 1) is void. So score refuses such a model."""
+    """By hand, on plain text: the mean of ψ falls far below 0 and N(0, 1) is void. So score refuses
+    such a model.
+    """
     wm = Watermark(WM.weight, 2 * marked.wm.sigma)
     psi = []
     for i in range(30):
@@ -136,10 +166,16 @@ def test_the_trap_of_the_gradient_at_theta_plus_xi(marked):
         xi = perturb.noise(marked.model, wm, key)
         with perturb.watermarked(marked.model, wm, key):
             parameter = wm.on(marked.model).linear.parameter
-            log_p = marked.model(input_ids=torch.tensor([marked.prompts[i] + marked.plain[i]])).logits[0, 3:-1].log_softmax(-1)
+            log_p = (
+                marked.model(input_ids=torch.tensor([marked.prompts[i] + marked.plain[i]]))
+                .logits[0, 3:-1]
+                .log_softmax(-1)
+            )
             log_p[torch.arange(marked.n_tokens), marked.plain[i]].sum().backward()
             psi.append(((xi * parameter.grad).sum() / (wm.sigma * parameter.grad.norm())).item())
             marked.model.zero_grad()
             with pytest.raises(PerturbedModelError):
-                score.score(marked.model, marked.prompts[i : i + 1], marked.plain[i : i + 1], wm, [key])
+                score.score(
+                    marked.model, marked.prompts[i : i + 1], marked.plain[i : i + 1], wm, [key]
+                )
     assert np.mean(psi) < -2

@@ -1,4 +1,6 @@
-"""Memory is bounded by design, on matrices of 58.7 million numbers: four keys' noises are held at a time, so 16 keys take what 64 take."""
+"""Memory is bounded by design, on matrices of 58.7 million numbers: four keys' noises are held at a
+time, so 16 keys take what 64 take.
+"""
 
 import json
 import os
@@ -17,13 +19,23 @@ MOST = 8  # GiB
 
 def measured(*words: str) -> dict:
     command = [sys.executable, Path(__file__).with_name("paper_scale.py"), *words]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}, capture_output=True, text=True, timeout=1500, check=True)
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=True,
+    )
     return json.loads(done.stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.spread
-@pytest.mark.skipif(psutil.virtual_memory().available < (MOST + 1) * 2**30, reason=f"needs {MOST + 1} GiB of free memory")
+@pytest.mark.skipif(
+    psutil.virtual_memory().available < (MOST + 1) * 2**30,
+    reason=f"needs {MOST + 1} GiB of free memory",
+)
 def test_many_keys_on_wide_matrices_fit():
     found = measured()
     assert len(found["psi"]) == 16 * 8
@@ -33,9 +45,14 @@ def test_many_keys_on_wide_matrices_fit():
 
 @pytest.mark.slow
 @pytest.mark.spread
-@pytest.mark.skipif(psutil.virtual_memory().available < (MOST + 1) * 2**30, reason=f"needs {MOST + 1} GiB of free memory")
+@pytest.mark.skipif(
+    psutil.virtual_memory().available < (MOST + 1) * 2**30,
+    reason=f"needs {MOST + 1} GiB of free memory",
+)
 def test_a_stream_on_a_wide_matrix_keeps_its_texts_by_their_terms():
-    """Sixteen whole directions would take 3.5 GiB, beyond the default budget; two noises and what a pass needs take less than 2."""
+    """Sixteen whole directions would take 3.5 GiB, beyond the default budget; two noises and what a
+    pass needs take less than 2.
+    """
     found = measured("--stream", "--keys", "2", "--texts", "16")
     assert found["kept"] == 16
     assert found["GiB at the peak"] - found["GiB of the model"] < 2

@@ -33,7 +33,9 @@ def test_projection_is_symmetric_idempotent_and_as_defined(shape, seed, data):
     tolerance = {"rtol": 1e-5, "atol": 1e-5}  # U is float32
     torch.testing.assert_close(project_out(once, u), once, **tolerance)
     torch.testing.assert_close((once * y).sum(), (x * project_out(y, u)).sum(), **tolerance)
-    torch.testing.assert_close(u.double().T @ once, torch.zeros(k, shape[1], dtype=torch.float64), **tolerance)
+    torch.testing.assert_close(
+        u.double().T @ once, torch.zeros(k, shape[1], dtype=torch.float64), **tolerance
+    )
     gap = [*torch.linalg.svdvals(theta).tolist(), 0.0]
     if k == 0 or gap[k - 1] - gap[k] > 0.05:  # else U_k is not unique
         torch.testing.assert_close(once, explicit(theta, k) @ x, rtol=1e-4, atol=1e-4)
@@ -60,15 +62,24 @@ def test_noise_is_the_explicit_projection_of_the_vanilla_noise(architecture, wei
     stored = tiny_models.part(tiny_models.parameter(model, weight).detach(), weight)
     theta = stored.T if architecture == "gpt2" else stored
     u, s, _ = torch.linalg.svd(theta.double(), full_matrices=False)
-    u, angle = u[:, :k], 8 * torch.finfo(torch.float32).eps * s[0] / (s[k - 1] - s[k])  # Wedin: by how much a float32 SVD may turn U
+    u, angle = (
+        u[:, :k],
+        8 * torch.finfo(torch.float32).eps * s[0] / (s[k - 1] - s[k]),
+    )  # Wedin: by how much a float32 SVD may turn U
     atol = float(2 * angle * vanilla.norm(dim=0).max())
-    torch.testing.assert_close(reduced.double(), explicit(theta, k) @ vanilla.double(), rtol=1e-4, atol=atol)
+    torch.testing.assert_close(
+        reduced.double(), explicit(theta, k) @ vanilla.double(), rtol=1e-4, atol=atol
+    )
     assert (u.T @ reduced.double()).norm() < 1e-4 * (u.T @ vanilla.double()).norm()
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_rank_0_is_the_vanilla_scheme_bit_for_bit(architecture):
-    model, key, weight = tiny_models.build(architecture), Key.from_seed(0), tiny_models.ONE_WEIGHT[architecture]
+    model, key, weight = (
+        tiny_models.build(architecture),
+        Key.from_seed(0),
+        tiny_models.ONE_WEIGHT[architecture],
+    )
     vanilla = perturb.noise(model, Watermark(weight, 0.05), key)
     assert torch.equal(perturb.noise(model, Watermark(weight, 0.05, 0), key), vanilla)
     assert torch.equal(vanilla, perturb.isotropic(key, 0.05, vanilla.shape))
@@ -76,7 +87,11 @@ def test_rank_0_is_the_vanilla_scheme_bit_for_bit(architecture):
 
 def test_the_directions_are_those_of_the_base_weight_also_inside_watermarked():
     """ξ is made from θ before θ is replaced; made inside, it would be another."""
-    model, key, wm = tiny_models.build("llama"), Key.from_seed(0), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.3, 4)
+    model, key, wm = (
+        tiny_models.build("llama"),
+        Key.from_seed(0),
+        Watermark(tiny_models.ONE_WEIGHT["llama"], 0.3, 4),
+    )
     theta, xi = wm.on(model).linear.value().clone(), perturb.noise(model, wm, key)
     with perturb.watermarked(model, wm, key):
         torch.testing.assert_close(wm.on(model).linear.value(), theta + xi)
@@ -92,12 +107,19 @@ def explicit_both(theta: torch.Tensor, k: int, side: str) -> tuple[torch.Tensor,
 @pytest.mark.parametrize("side", rank_reduce.SIDES)
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_each_side_is_what_it_says(architecture, side):
-    model, key, weight, k = tiny_models.build(architecture), Key.from_seed(0), tiny_models.ONE_WEIGHT[architecture], 3
+    model, key, weight, k = (
+        tiny_models.build(architecture),
+        Key.from_seed(0),
+        tiny_models.ONE_WEIGHT[architecture],
+        3,
+    )
     wm = Watermark(weight, 0.05, k, side)
     theta = wm.on(model).linear.value()
     p, q = explicit_both(theta, k, side)
     vanilla = perturb.noise(model, Watermark(weight, 0.05), key).double()
-    torch.testing.assert_close(perturb.noise(model, wm, key).double(), p @ vanilla @ q, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        perturb.noise(model, wm, key).double(), p @ vanilla @ q, rtol=1e-4, atol=1e-6
+    )
     texts = [[1, 2, 3]], [[5, 6, 7, 8]]
     [plain] = score.gradients(model, *texts, Watermark(weight, 0.05))
     [projected] = score.gradients(model, *texts, wm)
@@ -108,12 +130,23 @@ def test_each_side_is_what_it_says(architecture, side):
 
 
 def test_the_sides_are_different_watermarks():
-    model, key, weight = tiny_models.build("llama"), Key.from_seed(0), tiny_models.ONE_WEIGHT["llama"]
-    xis = [perturb.noise(model, Watermark(weight, 0.05, 3, side), key) for side in rank_reduce.SIDES]
-    assert all((a - b).norm() > 0.1 * a.norm() for a, b in [(xis[0], xis[1]), (xis[0], xis[2]), (xis[1], xis[2])])
+    model, key, weight = (
+        tiny_models.build("llama"),
+        Key.from_seed(0),
+        tiny_models.ONE_WEIGHT["llama"],
+    )
+    xis = [
+        perturb.noise(model, Watermark(weight, 0.05, 3, side), key) for side in rank_reduce.SIDES
+    ]
+    assert all(
+        (a - b).norm() > 0.1 * a.norm()
+        for a, b in [(xis[0], xis[1]), (xis[0], xis[2]), (xis[1], xis[2])]
+    )
 
 
-@given(shape=SHAPES, seed=st.integers(0, 1000), data=st.data(), side=st.sampled_from(rank_reduce.SIDES))
+@given(
+    shape=SHAPES, seed=st.integers(0, 1000), data=st.data(), side=st.sampled_from(rank_reduce.SIDES)
+)
 def test_every_projector_is_idempotent_and_symmetric(shape, seed, data, side):
     """⟨Π(x), y⟩ = ⟨x, Π(y)⟩ and Π(Π(x)) = Π(x), relative to the size of x and y."""
     k = data.draw(st.integers(0, min(shape) - 1))
@@ -128,7 +161,9 @@ def test_every_projector_is_idempotent_and_symmetric(shape, seed, data, side):
 def test_one_decomposition_serves_every_rank_and_call(monkeypatch):
     calls = []
     svd = torch.linalg.svd
-    monkeypatch.setattr(torch.linalg, "svd", lambda *args, **kwargs: calls.append(1) or svd(*args, **kwargs))
+    monkeypatch.setattr(
+        torch.linalg, "svd", lambda *args, **kwargs: calls.append(1) or svd(*args, **kwargs)
+    )
     monkeypatch.setattr(rank_reduce, "_cache", rank_reduce._Cache())
     theta = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
     whole = svd(theta, full_matrices=False)
@@ -167,15 +202,28 @@ def test_what_comes_out_of_the_cache_can_be_changed_without_harm():
 
 @pytest.mark.parametrize("side", rank_reduce.SIDES)
 def test_the_null_is_standard_normal_over_keys_on_each_side(side):
-    model, wm = tiny_models.build("llama"), Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05, 6, side)
-    psi = score.score(model, [[1, 2]], [list(range(5, 45))], wm, [Key.from_seed(50_000 + i) for i in range(2000)])["psi"]
+    model, wm = (
+        tiny_models.build("llama"),
+        Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05, 6, side),
+    )
+    psi = score.score(
+        model, [[1, 2]], [list(range(5, 45))], wm, [Key.from_seed(50_000 + i) for i in range(2000)]
+    )["psi"]
     assert stats.levels(psi, at=(0.05, 0.01), confidence=0.999)["holds"].all()
-    assert abs(psi.std() - 1) < 3.3 / 4000**0.5  # forgetting to project the gradient's norm would shrink it
+    assert (
+        abs(psi.std() - 1) < 3.3 / 4000**0.5
+    )  # forgetting to project the gradient's norm would shrink it
 
 
 def test_power_falls_as_more_directions_are_dropped():
-    """At one σ, over texts of one key each: ‖PG‖ falls with k, and with it the mean ψ of watermarked text."""
-    model, weight, prompts = tiny_models.build("llama", seed=3), tiny_models.ONE_WEIGHT["llama"], [[3, 4, 5]] * 5
+    """At one σ, over texts of one key each: ‖PG‖ falls with k, and with it the mean ψ of
+    watermarked text.
+    """
+    model, weight, prompts = (
+        tiny_models.build("llama", seed=3),
+        tiny_models.ONE_WEIGHT["llama"],
+        [[3, 4, 5]] * 5,
+    )
     psi = {0: [], 24: [], 31: []}
     for k, found in psi.items():
         cells = [(Watermark(weight, 0.15, k), Key.from_seed(900 + i)) for i in range(12)]
@@ -188,15 +236,27 @@ def test_power_falls_as_more_directions_are_dropped():
 
 def test_a_projection_never_lengthens_a_gradient():
     model, weight = tiny_models.build("llama"), tiny_models.ONE_WEIGHT["llama"]
-    norms = [next(iter(score.gradients(model, [[1, 2]], [[5, 6, 7]], Watermark(weight, 1.0, k)))).norm for k in range(0, 32, 5)]
+    norms = [
+        next(iter(score.gradients(model, [[1, 2]], [[5, 6, 7]], Watermark(weight, 1.0, k)))).norm
+        for k in range(0, 32, 5)
+    ]
     assert norms == sorted(norms, reverse=True)
     assert norms[-1] < 0.5 * norms[0]
 
 
-@given(shape=SHAPES, n=st.integers(0, 5), seed=st.integers(0, 1000), data=st.data(), side=st.sampled_from(rank_reduce.SIDES))
+@given(
+    shape=SHAPES,
+    n=st.integers(0, 5),
+    seed=st.integers(0, 1000),
+    data=st.data(),
+    side=st.sampled_from(rank_reduce.SIDES),
+)
 def test_a_matrix_by_its_terms_is_projected_term_by_term(shape, n, seed, data, side):
     k = data.draw(st.integers(0, min(shape) - 1))
     rng = torch.Generator().manual_seed(seed)
-    theta, g, a = (torch.randn(*size, generator=rng, dtype=torch.float64) for size in (shape, (n, shape[0]), (n, shape[1])))
+    theta, g, a = (
+        torch.randn(*size, generator=rng, dtype=torch.float64)
+        for size in (shape, (n, shape[0]), (n, shape[1]))
+    )
     project, terms = projector(theta, k, side), rank_reduce.Factors(g, a)
     torch.testing.assert_close(project(terms).matrix(), project(terms.matrix()), rtol=0, atol=1e-10)

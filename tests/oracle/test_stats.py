@@ -11,7 +11,11 @@ from scipy import stats as scipy_stats
 from gaussmark_lib import stats
 
 
-@given(hits=st.integers(0, 60), misses=st.integers(0, 60), confidence=st.sampled_from([0.9, 0.95, 0.999]))
+@given(
+    hits=st.integers(0, 60),
+    misses=st.integers(0, 60),
+    confidence=st.sampled_from([0.9, 0.95, 0.999]),
+)
 def test_the_interval_of_a_rate_is_clopper_and_pearsons(hits, misses, confidence):
     """Quantiles of beta distributions, by the textbook."""
     n = hits + misses
@@ -21,19 +25,30 @@ def test_the_interval_of_a_rate_is_clopper_and_pearsons(hits, misses, confidence
     tail = (1 - confidence) / 2
     assert found.value == hits / n
     assert found.n == n
-    assert found.low == pytest.approx(scipy_stats.beta.ppf(tail, hits, misses + 1) if hits else 0.0, rel=1e-9)
-    assert found.high == pytest.approx(scipy_stats.beta.isf(tail, hits + 1, misses) if misses else 1.0, rel=1e-9)
+    assert found.low == pytest.approx(
+        scipy_stats.beta.ppf(tail, hits, misses + 1) if hits else 0.0, rel=1e-9
+    )
+    assert found.high == pytest.approx(
+        scipy_stats.beta.isf(tail, hits + 1, misses) if misses else 1.0, rel=1e-9
+    )
 
 
 def test_the_interval_covers_as_often_as_it_says():
     """Exact: over all outcomes of 40 trials, weighted by their probability."""
     for p in (0.02, 0.05, 0.3, 0.5, 0.9):
         intervals = [stats.rate(np.arange(40) < hits) for hits in range(41)]
-        covered = sum(scipy_stats.binom.pmf(hits, 40, p) for hits, i in enumerate(intervals) if i.low <= p <= i.high)
+        covered = sum(
+            scipy_stats.binom.pmf(hits, 40, p)
+            for hits, i in enumerate(intervals)
+            if i.low <= p <= i.high
+        )
         assert covered >= 0.95
 
 
-@given(st.lists(st.integers(-5, 5), min_size=1, max_size=12), st.lists(st.integers(-5, 5), min_size=1, max_size=12))
+@given(
+    st.lists(st.integers(-5, 5), min_size=1, max_size=12),
+    st.lists(st.integers(-5, 5), min_size=1, max_size=12),
+)
 def test_auc_is_the_share_of_pairs_in_order(null, marked):
     """Mann–Whitney, ties half, by a loop over all pairs."""
     wins = sum((b > a) + 0.5 * (b == a) for a, b in itertools.product(null, marked))
@@ -64,8 +79,12 @@ def test_qq_bands_are_quantiles_of_order_statistics_by_simulation():
     n, repeats = 12, 20_000
     sorted_uniform = np.sort(np.random.default_rng(2).random((repeats, n)), axis=1)
     found = stats.qq(np.random.default_rng(3).random(n), confidence=0.9)
-    np.testing.assert_allclose(found["expected"], sorted_uniform.mean(0), atol=3.5 * 0.5 / repeats**0.5)
-    inside = ((sorted_uniform >= found["low"].to_numpy()) & (sorted_uniform <= found["high"].to_numpy())).mean(0)
+    np.testing.assert_allclose(
+        found["expected"], sorted_uniform.mean(0), atol=3.5 * 0.5 / repeats**0.5
+    )
+    inside = (
+        (sorted_uniform >= found["low"].to_numpy()) & (sorted_uniform <= found["high"].to_numpy())
+    ).mean(0)
     np.testing.assert_allclose(inside, 0.9, atol=3.5 * (0.9 * 0.1 / repeats) ** 0.5)
 
 
@@ -75,13 +94,17 @@ def test_the_ks_test_is_uniform_for_uniform_p_values_and_small_for_others():
     assert scipy_stats.kstest(p, "uniform").pvalue > 1e-3
     assert stats.uniformity(rng.random(400) ** 1.4)["p_value"] < 1e-3
     x = np.array([0.1, 0.2, 0.6])
-    assert stats.uniformity(x)["distance"] == pytest.approx(2 / 3 - 0.2)  # by hand: the largest gap is after the second
+    assert stats.uniformity(x)["distance"] == pytest.approx(
+        2 / 3 - 0.2
+    )  # by hand: the largest gap is after the second
 
 
 def test_the_interval_of_a_mean_is_students():
     x = [1.0, 2.0, 4.0, 9.0]
     found = stats.mean(x)
-    half = 3.182446305284263 * np.std(x, ddof=1) / 2  # t₀.₉₇₅ with 3 degrees of freedom, from tables; √4
+    half = (
+        3.182446305284263 * np.std(x, ddof=1) / 2
+    )  # t₀.₉₇₅ with 3 degrees of freedom, from tables; √4
     assert found.row() == pytest.approx({"value": 4.0, "low": 4 - half, "high": 4 + half, "n": 4})
 
 
@@ -103,7 +126,9 @@ def test_predicted_power_is_the_share_detected_in_simulation():
     for level in (0.05, 0.01):
         measured = stats.tpr(psi, level, confidence=0.999)
         assert measured.low <= stats.predicted_power(norms, sigma, level) <= measured.high
-    assert stats.predicted_power(norms, 1e-12, 0.05) == pytest.approx(0.05)  # σ → 0: no more than the level
+    assert stats.predicted_power(norms, 1e-12, 0.05) == pytest.approx(
+        0.05
+    )  # σ → 0: no more than the level
 
 
 @given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=30), st.floats(0.1, 20))
@@ -128,7 +153,9 @@ def test_the_predicted_price_is_the_divergence_of_two_normals_of_that_distance()
 def test_sigma_for_power_has_the_wanted_power(norms, level, share):
     power = level + share * (1 - level)
     if power < 0.9999:
-        assert stats.predicted_power(norms, stats.sigma_for_power(norms, power, level), level) == pytest.approx(power, abs=1e-9)
+        assert stats.predicted_power(
+            norms, stats.sigma_for_power(norms, power, level), level
+        ) == pytest.approx(power, abs=1e-9)
 
 
 def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
@@ -138,7 +165,13 @@ def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
 
 @pytest.mark.parametrize(
     ("norms", "power", "match"),
-    [([], 0.5, "at least one number"), ([0.0, 1.0], 0.5, "positive"), ([np.nan], 0.5, "NaN"), ([1.0], 0.05, "power"), ([1.0], 1.0, "power")],
+    [
+        ([], 0.5, "at least one number"),
+        ([0.0, 1.0], 0.5, "positive"),
+        ([np.nan], 0.5, "NaN"),
+        ([1.0], 0.05, "power"),
+        ([1.0], 1.0, "power"),
+    ],
 )
 def test_a_power_that_cannot_be_had(norms, power, match):
     with pytest.raises(ValueError, match=match):
@@ -146,11 +179,17 @@ def test_a_power_that_cannot_be_had(norms, power, match):
 
 
 def test_the_crossed_interval_knows_that_texts_of_a_key_are_alike():
-    """Keys with effects of their own: an interval over texts misses the truth most of the time, the crossed one hardly ever."""
+    """Keys with effects of their own: an interval over texts misses the truth most of the time, the
+    crossed one hardly ever.
+    """
     rng = np.random.default_rng(0)
     crossed = naive = 0
     for _ in range(100):
-        texts = rng.normal(size=(20, 8)) * 0.3 + rng.normal(size=(1, 8)) + rng.normal(size=(20, 1)) * 0.3
+        texts = (
+            rng.normal(size=(20, 8)) * 0.3
+            + rng.normal(size=(1, 8))
+            + rng.normal(size=(20, 1)) * 0.3
+        )
         found = stats.crossed_interval(np.mean, texts, n_resamples=200)
         crossed += found.low <= 0 <= found.high
         over_texts = stats.mean(texts)
@@ -182,7 +221,9 @@ def test_crossed_matrices_are_resampled_together():
 
 
 def test_the_interval_of_a_share_keeps_its_width_where_all_are_hits():
-    """Prompts with effects of their own, a true share of .97: most tables of 12 × 3 have no miss, and their resamples none either."""
+    """Prompts with effects of their own, a true share of .97: most tables of 12 × 3 have no miss,
+    and their resamples none either.
+    """
     rng = np.random.default_rng(1)
     kept = collapsed = 0
     for _ in range(200):
@@ -201,4 +242,6 @@ def test_all_hits_or_none_are_one_trial_a_prompt(value):
     assert found == stats.Estimate(value, one_a_prompt.low, one_a_prompt.high, 36)
     apart = stats.crossed_interval(stats.auc, np.zeros((5, 2)), np.ones((5, 2)), share=True)
     assert (apart.value, apart.low) == (1.0, stats.rate(np.ones(5)).low)
-    assert np.isnan(stats.crossed_interval(np.mean, np.full((12, 3), 1.0)).low), "a mean of 1 that is no share"
+    assert np.isnan(stats.crossed_interval(np.mean, np.full((12, 3), 1.0)).low), (
+        "a mean of 1 that is no share"
+    )

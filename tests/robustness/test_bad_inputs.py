@@ -1,4 +1,5 @@
-"""What the library answers to input that it cannot use: one of its own errors, which says what was expected and what came.
+"""What the library answers to input that it cannot use: one of its own errors, which says what was
+expected and what came.
 
 The table is ``tests/bad_inputs.py``. Types are checked by nobody else here.
 """
@@ -18,7 +19,10 @@ import gaussmark_lib
 from gaussmark_lib import checks
 from gaussmark_lib.errors import GaussMarkError
 
-SECRET = [bad_inputs.SECRET.hex()[:12], repr(bad_inputs.SECRET)[2:20]]  # and its beginning, of a message that is cut off
+SECRET = [
+    bad_inputs.SECRET.hex()[:12],
+    repr(bad_inputs.SECRET)[2:20],
+]  # and its beginning, of a message that is cut off
 ROOMS = ["corrupt", "joint", "schemes", "token_level", "quality", "tracing"]
 
 
@@ -37,20 +41,33 @@ class Table(dict):
 
 def public_functions() -> set[str]:
     """Of the flat core, of the rooms above, and of what reads a notebook's parameters."""
-    modules = [module.name for module in pkgutil.iter_modules(gaussmark_lib.__path__) if not module.ispkg]
+    modules = [
+        module.name for module in pkgutil.iter_modules(gaussmark_lib.__path__) if not module.ispkg
+    ]
     for room in ROOMS:
-        modules += [f"{room}.{module.name}" for module in pkgutil.iter_modules(importlib.import_module(f"gaussmark_lib.{room}").__path__)]
+        modules += [
+            f"{room}.{module.name}"
+            for module in pkgutil.iter_modules(
+                importlib.import_module(f"gaussmark_lib.{room}").__path__
+            )
+        ]
     found = set()
     for module in [*modules, "runs.parameters", "runs.presets"]:
         loaded = importlib.import_module(f"gaussmark_lib.{module}")
         functions = inspect.getmembers(loaded, inspect.isfunction)
-        found |= {f"{module}.{name}" for name, member in functions if member.__module__ == loaded.__name__ and not name.startswith("_")}
+        found |= {
+            f"{module}.{name}"
+            for name, member in functions
+            if member.__module__ == loaded.__name__ and not name.startswith("_")
+        }
     return found
 
 
 def test_every_public_function_has_a_row_or_a_reason(table):
     functions = public_functions()
-    assert functions - table.keys() - NO_DOOR.keys() == set(), "new: give them a row in tests/bad_inputs.py"
+    assert functions - table.keys() - NO_DOOR.keys() == set(), (
+        "new: give them a row in tests/bad_inputs.py"
+    )
     assert NO_DOOR.keys() - functions == set(), "they are no more"
     assert NO_DOOR.keys() & table.keys() == set()
 
@@ -64,14 +81,20 @@ def complaint(door: Door, argument: str, value: object) -> str:
         if any(form in text for form in SECRET):
             return f"shows a secret that came as {argument}"
         says_what_came = "got" in text or checks.shown(value).strip("'") in text
-        return "" if re.search("expected|needs|nearest names", text) and says_what_came else f"says too little: {text}"
+        return (
+            ""
+            if re.search("expected|needs|nearest names", text) and says_what_came
+            else f"says too little: {text}"
+        )
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "was accepted"
 
 
 def test_bad_values_are_refused_by_name(table):
-    """The control first: with good values each function works, so that it is the bad one that is refused."""
+    """The control first: with good values each function works, so that it is the bad one that is
+    refused.
+    """
     found, n = [], 0
     for name, door in table.items():
         if door.runs:
@@ -90,8 +113,15 @@ def test_bad_values_are_refused_by_name(table):
 @settings(max_examples=300)
 @given(number=st.integers(0, 10**6), values=st.fixed_dictionaries(WRONG))
 def test_values_of_other_types_are_refused(table, number, values):
-    """One argument of one function, and a value of each kind that it could have in place of its own."""
-    cases = [(name, *case) for name in sorted(table) for case in table[name].cases if case[1].removesuffix("?") in WRONG]
+    """One argument of one function, and a value of each kind that it could have in place of its
+    own.
+    """
+    cases = [
+        (name, *case)
+        for name in sorted(table)
+        for case in table[name].cases
+        if case[1].removesuffix("?") in WRONG
+    ]
     name, argument, kind = cases[number % len(cases)]
     value = values[kind.removesuffix("?")]
     if value is not None or not kind.endswith("?"):

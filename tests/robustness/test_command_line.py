@@ -1,4 +1,6 @@
-"""Commands with input that they cannot use: one sentence and an exit code, in whatever encoding, and never a traceback."""
+"""Commands with input that they cannot use: one sentence and an exit code, in whatever encoding,
+and never a traceback.
+"""
 
 import io
 import json
@@ -53,7 +55,10 @@ REFUSED = [
     (["sweep", NOTEBOOK, "--grid", "no_such"], "no grid"),
     (["sweep", NOTEBOOK, "--grid", GRID, "-p", "x", "1"], "give it once"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "two"], "invalid int"),
-    (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "2", "--scheduler", "tcp://h:1"], "not allowed with"),
+    (
+        ["sweep", NOTEBOOK, "--grid", GRID, "--workers", "2", "--scheduler", "tcp://h:1"],
+        "not allowed with",
+    ),
     (["tour", "--workers", "x"], "invalid int"),
     (["key"], "actions:"),
     (["list", "weight"], "did you mean weights"),
@@ -65,9 +70,25 @@ REFUSED = [
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "one"], "invalid float"),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "-1"], "expected a finite number > 0"),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "nan"], "expected a finite number > 0"),
-    (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1", "--rank-dropped", "-1"], "expected a whole number"),
+    (
+        ["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1", "--rank-dropped", "-1"],
+        "expected a whole number",
+    ),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1"], "lists all"),
-    (["key", "new", "KEYS/new", "--weight", tiny_lm.WEIGHT, "--sigma", "1", "--rank-dropped", "99"], "leaves nothing"),
+    (
+        [
+            "key",
+            "new",
+            "KEYS/new",
+            "--weight",
+            tiny_lm.WEIGHT,
+            "--sigma",
+            "1",
+            "--rank-dropped",
+            "99",
+        ],
+        "leaves nothing",
+    ),
     (["key", "show", "KEYS/none"], "cannot read the key file"),
     (["key", "show", "KEYS"], "cannot read the key file"),
     (["key", "show", NOTEBOOK], "not a key file"),
@@ -80,25 +101,43 @@ REFUSED = [
     (["detect", "--key", KEY, "--text", ""], "at least one token"),
     (["detect", "--key", KEY, "--text", "half \ud83d"], "expected whole Unicode characters"),
     (["detect", "--key", KEY, "--text", "caf\udce9"], "expected whole Unicode characters"),
-    (["detect", "--key", KEY, "--text", TEXT, "--prompt", "\udce9"], "prompt: expected whole Unicode characters"),
-    (["detect", "--key", KEY, "--text", TEXT, "--prompt", "a", "--prompt-file", ""], "expected one prompt"),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--prompt", "\udce9"],
+        "prompt: expected whole Unicode characters",
+    ),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--prompt", "a", "--prompt-file", ""],
+        "expected one prompt",
+    ),
     (["detect", "--key", KEY, "--text", TEXT, "--prompt-file", ""], "cannot read"),
     (["detect", "--key", KEY, "--text", TEXT, "--prompt-file", "KEYS/none"], "cannot read"),
-    (["detect", "--key", KEY, "--text", TEXT, "--prompt", "long " * 50], "expected at most 64 tokens"),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--prompt", "long " * 50],
+        "expected at most 64 tokens",
+    ),
     (["detect", "--key", KEY, "-", "--prompt-file", "-"], "named once"),
     (["detect", "--key", KEY, "-", "-"], "named once"),
     (["detect", "--key", KEY, "--jsonl", GRID], "expected standard input"),
-    (["detect", "--key", KEY, "--text", TEXT, "--given", "KEYS/none.jsonl"], "expected at least one text"),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--given", "KEYS/none.jsonl"],
+        "expected at least one text",
+    ),
     (["detect", "--key", KEY, "--text", TEXT, "--stream", ""], "expected the name of a file"),
     (["detect", "--key", KEY, "--text", TEXT, "--codebook", ""], "expected the name of a file"),
     (["detect", "--key", KEY, "--text", TEXT, "--codebook", "9" * 30], "expected at most"),
-    (["detect", "--key", KEY, "--text", TEXT, "--batch", "9" * 30], "expected a whole number from 1"),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--batch", "9" * 30],
+        "expected a whole number from 1",
+    ),
     (["detect", "--key", KEY, "--text", TEXT, "--out", ""], "cannot write"),
     (["run", NOTEBOOK, "-p", "x", "1", "--records", ""], "expected the name of a file or folder"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--records", ""], "expected the name of a file or folder"),
     (["tour", "--records", ""], "expected the name of a file or folder"),
     (["tour", "--single", ""], "expected the name of a file or folder"),
-    (["tour", "--single", "no_such_folder/page.html"], "expected the name of a file, in a folder that exists"),
+    (
+        ["tour", "--single", "no_such_folder/page.html"],
+        "expected the name of a file, in a folder that exists",
+    ),
     (["run", NOTEBOOK, "--param", "x"], "takes a name and a value"),
     (["run", NOTEBOOK, "--preset", "no_such"], "no preset"),
     (["run", NOTEBOOK, "--param", "x", "1", "-p", "x", "2"], "given twice"),
@@ -122,46 +161,92 @@ REFUSED = [
     (["generate", "--key", KEY, TEXT, "--seed", "-1"], "seed: expected"),
     (["generate", "--key", KEY, TEXT, "--batch", "9" * 30], "expected a whole number from 1"),
     (["generate", "--key", KEY, TEXT, "--out", ""], "cannot write"),
-    (["detect", "--key", KEY, "--text", TEXT, "--level", "0"], "--level: expected a number between 0 and 1"),
-    (["detect", "--key", KEY, "--text", TEXT, "--level", "nan"], "--level: expected a number between 0 and 1"),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--level", "0"],
+        "--level: expected a number between 0 and 1",
+    ),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--level", "nan"],
+        "--level: expected a number between 0 and 1",
+    ),
     (["detect", "--key", KEY, "--text", TEXT, "--share", "nan"], "--share: expected 0 < share < 1"),
-    (["detect", "--key", KEY, "--text", TEXT, "--share", "0.2"], "--share: expected --stream or --given too"),
-    (["detect", "--key", KEY, "--text", TEXT, "--codebook", "9", "--level", "0.01"], "--level: expected it without --codebook"),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--share", "0.2"],
+        "--share: expected --stream or --given too",
+    ),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--codebook", "9", "--level", "0.01"],
+        "--level: expected it without --codebook",
+    ),
     (["detect", "--key", KEY, "--text", TEXT, "--level=--"], "--level: expected a value"),
     (["detect", "--key", KEY, "--text", TEXT, "--codebook=--"], "--codebook: expected a value"),
-    (["detect", "--key", KEY, "--text", TEXT, "--codebook", "9" * 5000], "a number of 5,000 digits"),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--codebook", "9" * 5000],
+        "a number of 5,000 digits",
+    ),
     (["detect", "--key", KEY, "--text", TEXT, "--batch", "9" * 4300], "9… (4,"),
     (["generate", "--key", KEY, TEXT, "--tokens=--"], "--tokens: expected a value"),
     (["key", "users", "KEYS/new", "--key", KEY, "--users", "9" * 4300], "expected at most"),
-    (["export", "KEYS/new", "--key", KEY, "--user", "1", "--codebook", "9" * 5000], "a number of 5,000 digits"),
-    (["audit", "KEYS/new", "--key", KEY, "--texts", "9" * 30], "--texts: expected a whole number from 4 to"),
-    (["audit", "KEYS/new", "--key", KEY, "--keys", "9" * 30], "--keys: expected a whole number from 4 to"),
+    (
+        ["export", "KEYS/new", "--key", KEY, "--user", "1", "--codebook", "9" * 5000],
+        "a number of 5,000 digits",
+    ),
+    (
+        ["audit", "KEYS/new", "--key", KEY, "--texts", "9" * 30],
+        "--texts: expected a whole number from 4 to",
+    ),
+    (
+        ["audit", "KEYS/new", "--key", KEY, "--keys", "9" * 30],
+        "--keys: expected a whole number from 4 to",
+    ),
     (["audit", "KEYS/", "--key", KEY], "expected a name for the card"),
     (["run", NOTEBOOK, "--json"], "--json: expected --plan too"),
     (["run", NOTEBOOK, *["-p", "x", "1"] * 2000], "given twice"),
-    (["detect", "--key", KEY, "KEYS", "--out", "KEYS/out.jsonl"], "expected a file outside of the folder"),
-    (["detect", "--key", KEY, "KEYS/none.jsonl", "--out", "KEYS/none.jsonl"], "expected a file of its own"),
+    (
+        ["detect", "--key", KEY, "KEYS", "--out", "KEYS/out.jsonl"],
+        "expected a file outside of the folder",
+    ),
+    (
+        ["detect", "--key", KEY, "KEYS/none.jsonl", "--out", "KEYS/none.jsonl"],
+        "expected a file of its own",
+    ),
     (["detect", "--key", KEY, "KEYS/none.jsonl", "--out", "KEYS/new"], "at least one text"),
-    (["generate", "--key", KEY, "--file", "KEYS", "--out", "KEYS/out.jsonl"], "expected a file outside of the folder"),
-    (["detect", "--key", KEY, "--text", TEXT, "--stream", "KEYS/no/such"], "cannot write the state"),
+    (
+        ["generate", "--key", KEY, "--file", "KEYS", "--out", "KEYS/out.jsonl"],
+        "expected a file outside of the folder",
+    ),
+    (
+        ["detect", "--key", KEY, "--text", TEXT, "--stream", "KEYS/no/such"],
+        "cannot write the state",
+    ),
     (["detect", "--key", "KEYS/none", "--text", TEXT], "cannot read the key file"),
     (["detect", "--key", "", "--text", TEXT], "cannot read the key file"),
     (["detect", "--key", "KEYS/latin.txt", "--text", TEXT], "not a whole key file"),
 ]
 
 
-@pytest.mark.parametrize(("words", "complaint"), REFUSED, ids=[" ".join(words).encode("ascii", "replace").decode()[:70] for words, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    REFUSED,
+    ids=[" ".join(words).encode("ascii", "replace").decode()[:70] for words, _ in REFUSED],
+)
 def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path, key_file, capsys, words, complaint):
     write(tmp_path / "demo.ipynb", parameters())
     (tmp_path / "grid.yaml").write_text("x: [1, 2]")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     (tmp_path / "empty").mkdir()
     (tmp_path / "none.jsonl").write_text("\n\n")
-    files = {NOTEBOOK: str(tmp_path / "demo.ipynb"), GRID: str(tmp_path / "grid.yaml"), KEY: key_file}
+    files = {
+        NOTEBOOK: str(tmp_path / "demo.ipynb"),
+        GRID: str(tmp_path / "grid.yaml"),
+        KEY: key_file,
+    }
     for path in filter(Path.is_file, tmp_path.iterdir()):
         path.chmod(0o600)  # a key that others can read is another fault
     before = sorted(tmp_path.iterdir())
-    code, out, err = answer(capsys, *[files.get(word, word.replace("KEYS", str(tmp_path))) for word in words])
+    code, out, err = answer(
+        capsys, *[files.get(word, word.replace("KEYS", str(tmp_path))) for word in words]
+    )
     assert (code, out) == (cli.REFUSED, "")
     assert err.startswith(("gaussmark: ", "usage: gaussmark"))
     assert complaint in err
@@ -189,7 +274,15 @@ def test_results_are_not_written_into_another_file(tmp_path, key_file, capsys, c
     """Nor is what has no line's end cut off, unless it is the beginning of a result's line."""
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "mine").write_bytes(content)
-    code, out, err = answer(capsys, "detect", "--key", key_file, str(tmp_path / "text.txt"), "--out", str(tmp_path / "mine"))
+    code, out, err = answer(
+        capsys,
+        "detect",
+        "--key",
+        key_file,
+        str(tmp_path / "text.txt"),
+        "--out",
+        str(tmp_path / "mine"),
+    )
     assert (code, out) == (cli.REFUSED, "")
     assert "name another file" in err
     assert (tmp_path / "mine").read_bytes() == content
@@ -204,12 +297,20 @@ def test_names_and_messages_cannot_control_the_terminal(tmp_path, key_file, caps
     assert (code, len(out.splitlines()), len(err.splitlines())) == (cli.PARTLY, 1, 2)
     assert r"\x1b[2Ja\nb.txt: " in out
     assert r"\u202eempty\r.txt: " in err
-    for words in (["generate", "--key", key_file, "--tokens", "3", "--file", str(tmp_path / "texts")], ["key", "show", "\x1b[31m"], ["\x1b[31m"]):
+    for words in (
+        ["generate", "--key", key_file, "--tokens", "3", "--file", str(tmp_path / "texts")],
+        ["key", "show", "\x1b[31m"],
+        ["\x1b[31m"],
+    ):
         _, out, err = answer(capsys, *words)
         assert not {"\x1b", "\r", "\u202e"} & set(out + err)
 
 
-@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 9 TiB"), RuntimeError("can't allocate memory")], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("Unable to allocate 9 TiB"), RuntimeError("can't allocate memory")],
+    ids=repr,
+)
 def test_too_little_memory_is_one_sentence(key_file, capsys, monkeypatch, error):
     monkeypatch.setattr(models, "load", lambda name: (_ for _ in ()).throw(error))
     code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)
@@ -224,7 +325,9 @@ def test_another_failure_of_torch_is_not_taken_for_it(key_file, monkeypatch):
 
 
 def test_one_process_answers_with_a_state(tmp_path, key_file, capsys):
-    """Two would each forget what the other's answers gave away. What a killed one left is in nobody's way."""
+    """Two would each forget what the other's answers gave away. What a killed one left is in
+    nobody's way.
+    """
     words = ["detect", "--key", key_file, "--text", TEXT, "--stream", str(tmp_path / "state")]
     with answers.alone(tmp_path / "state"):
         code, out, err = answer(capsys, *words)
@@ -235,12 +338,28 @@ def test_one_process_answers_with_a_state(tmp_path, key_file, capsys):
     assert sorted(os.listdir(tmp_path)) == ["key.json", "state"]
 
 
-@pytest.mark.parametrize("damaged", [None, 5, "x", [[]], [["name"]], [["name", []]], [["name", [{}]]], [["name", [5]]], [["name", "x"]]], ids=str)
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        None,
+        5,
+        "x",
+        [[]],
+        [["name"]],
+        [["name", []]],
+        [["name", [{}]]],
+        [["name", [5]]],
+        [["name", "x"]],
+    ],
+    ids=str,
+)
 def test_damaged_answers_in_a_state_are_not_given(tmp_path, key_file, capsys, damaged):
     state = joint.State()
     state.notes["pending"] = damaged
     state.save(tmp_path / "state")
-    code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT, "--stream", str(tmp_path / "state"))
+    code, out, err = answer(
+        capsys, "detect", "--key", key_file, "--text", TEXT, "--stream", str(tmp_path / "state")
+    )
     assert (code, out) == (cli.REFUSED, "")
     assert "whose answers are damaged" in err
 
@@ -249,18 +368,27 @@ def test_damaged_answers_in_a_state_are_not_given(tmp_path, key_file, capsys, da
 @pytest.mark.parametrize("value", [[], {}, None, 5], ids=str)
 def test_damaged_results_are_not_gone_on_with(tmp_path, key_file, capsys, field, value):
     (tmp_path / "out").write_text(json.dumps({"text": "text", field: value}) + "\n")
-    code, _, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT, "--out", str(tmp_path / "out"))
+    code, _, err = answer(
+        capsys, "detect", "--key", key_file, "--text", TEXT, "--out", str(tmp_path / "out")
+    )
     assert (code, "name another file" in err) == (cli.REFUSED, True)
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path, key_file, capsys):
     (tmp_path / "plain.txt").write_bytes(TEXT.encode())
     (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
-    answers = [answer(capsys, "detect", "--key", key_file, str(tmp_path / name))[1] for name in ("plain.txt", "marked.txt")]
+    answers = [
+        answer(capsys, "detect", "--key", key_file, str(tmp_path / name))[1]
+        for name in ("plain.txt", "marked.txt")
+    ]
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("content", [b"caf\xe9", b"\xff\xfeT\x00", b"\xed\xa0\x80"], ids=["latin-1", "UTF-16", "a surrogate"])
+@pytest.mark.parametrize(
+    "content",
+    [b"caf\xe9", b"\xff\xfeT\x00", b"\xed\xa0\x80"],
+    ids=["latin-1", "UTF-16", "a surrogate"],
+)
 def test_standard_input_that_is_no_utf_8(key_file, capsys, typed, content):
     typed(content)
     code, out, err = answer(capsys, "detect", "--key", key_file, "-")
@@ -271,7 +399,9 @@ def test_standard_input_that_is_no_utf_8(key_file, capsys, typed, content):
 
 def test_standard_input_is_utf_8_whatever_the_terminal_is(key_file, capsys, typed, monkeypatch):
     lm = models.load("tiny")
-    monkeypatch.setattr(type(lm), "encode", lambda self, text: [3 + ord(letter) % 90 for letter in text])
+    monkeypatch.setattr(
+        type(lm), "encode", lambda self, text: [3 + ord(letter) % 90 for letter in text]
+    )
     typed("naïve\r\nψ".encode())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="ascii"))
     code, out, _ = answer(capsys, "detect", "--key", key_file, "-", "--json")
@@ -292,7 +422,9 @@ def test_a_text_that_is_surely_watermarked_or_surely_not(key_file, capsys, monke
 
     def scored(model, prompts, responses, wm, keys, **options):
         [found] = gradients.gradients(lm.model, prompts, responses, wm)
-        return score.table(found, np.full(len(keys), psi), [key.key_id for key in keys]).assign(error=None)
+        return score.table(found, np.full(len(keys), psi), [key.key_id for key in keys]).assign(
+            error=None
+        )
 
     monkeypatch.setattr(score, "score", scored)
     code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)
@@ -313,7 +445,15 @@ def test_a_text_that_is_surely_watermarked_or_surely_not(key_file, capsys, monke
 def _command(words: list[str], **options) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
     command = [sys.executable, "-m", "gaussmark_lib.cli", *words]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, timeout=180, check=False, **options)
+    return subprocess.run(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        timeout=180,
+        check=False,
+        **options,
+    )
 
 
 def _closed_pipe() -> int:
@@ -322,7 +462,11 @@ def _closed_pipe() -> int:
     return writing
 
 
-@pytest.mark.parametrize("opened", [_closed_pipe, lambda: os.open("/dev/full", os.O_WRONLY)], ids=["a closed pipe", "a full disk"])
+@pytest.mark.parametrize(
+    "opened",
+    [_closed_pipe, lambda: os.open("/dev/full", os.O_WRONLY)],
+    ids=["a closed pipe", "a full disk"],
+)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 @pytest.mark.parametrize("words", [["--help"], ["key", "show"]], ids=" ".join)
 def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int], words):
@@ -339,8 +483,16 @@ def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int], w
 def test_a_shell_may_have_closed_the_standard_streams(tmp_path):
     """No file gets their numbers, and what is said is said to nobody."""
     Key.from_seed(1).save(tmp_path / "key.json")
-    script = "import os, sys; from gaussmark_lib import cli; code = cli.main(sys.argv[1:]); os.fstat(2); sys.exit(code)"
+    script = (
+        "import os, sys; from gaussmark_lib import cli; code = cli.main(sys.argv[1:]); os.fstat(2);"
+        " sys.exit(code)"
+    )
     words = ["bash", "-c", '"$@" 0<&- 2>&-', "bash", sys.executable, "-c", script, "key", "show"]
     for name, code in (("key.json", 0), ("none.json", cli.REFUSED)):
-        done = subprocess.run([*words, str(tmp_path / name)], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}, check=False)
+        done = subprocess.run(
+            [*words, str(tmp_path / name)],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
+            check=False,
+        )
         assert (done.returncode, done.stdout != b"") == (code, name == "key.json")

@@ -1,4 +1,6 @@
-"""Names of files that are something else, or cannot be names: every reader and writer says so at once, and nothing is waited for or left."""
+"""Names of files that are something else, or cannot be names: every reader and writer says so at
+once, and nothing is waited for or left.
+"""
 
 import os
 import re
@@ -44,7 +46,21 @@ def place(tmp_path, monkeypatch) -> Path:
         yield tmp_path
 
 
-ODD = ["", "pipe", "socket", "loop", "endless", "/dev/zero", "/dev/full", LONG, f"folder/{LONG}", "missing/x", "file/x", "\udcff", "a/" * 3000]
+ODD = [
+    "",
+    "pipe",
+    "socket",
+    "loop",
+    "endless",
+    "/dev/zero",
+    "/dev/full",
+    LONG,
+    f"folder/{LONG}",
+    "missing/x",
+    "file/x",
+    "\udcff",
+    "a/" * 3000,
+]
 
 
 class WaitedError(BaseException):
@@ -66,14 +82,21 @@ def patience() -> Iterator[None]:
 
 
 def outcome(call: Callable[[], object]) -> str:
-    """What is wrong with it; "" for one of the library's errors. In a thread, because native code does not listen to signals."""
+    """What is wrong with it; "" for one of the library's errors. In a thread, because native code
+    does not listen to signals.
+    """
     found = ["waits"]
 
     def work() -> None:
         try:
             found[0] = f"was accepted: {call()!r}"
         except GaussMarkError as error:
-            found[0] = "" if re.search("expected|cannot|called|should be", str(error)) and "Errno" not in str(error) else f"says too little: {error}"
+            found[0] = (
+                ""
+                if re.search("expected|cannot|called|should be", str(error))
+                and "Errno" not in str(error)
+                else f"says too little: {error}"
+            )
         except Exception as error:
             found[0] = f"{type(error).__name__}: {error}"
 
@@ -97,7 +120,11 @@ READERS: dict[str, Callable] = {
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_no_file_is_refused_at_once(place, reader):
     names = [*ODD, "folder", "file", *(Path(name) for name in ODD if name)]
-    found = {repr(name)[:60]: wrong for name in names if (wrong := outcome(lambda name=name: READERS[reader](name)))}
+    found = {
+        repr(name)[:60]: wrong
+        for name in names
+        if (wrong := outcome(lambda name=name: READERS[reader](name)))
+    }
     assert not found
 
 
@@ -113,7 +140,11 @@ WRITERS: dict[str, Callable] = {
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(place, writer):
     before = sorted(place.rglob("*"))
     names = ["", LONG, f"folder/{LONG}", "file/x", "a/" * 3000]
-    found = {repr(name)[:60]: wrong for name in names if (wrong := outcome(lambda name=name: WRITERS[writer](name)))}
+    found = {
+        repr(name)[:60]: wrong
+        for name in names
+        if (wrong := outcome(lambda name=name: WRITERS[writer](name)))
+    }
     assert not found
     assert sorted(place.rglob("*")) == before
 
@@ -136,7 +167,9 @@ NONE_IS_FINE = ("runs.find", "runs.run", "sweep", "cache")
 def test_what_is_no_name_is_refused(place, function):
     write(place / "demo.ipynb", parameters())
     names = [name for name in NO_NAMES if name is not None or function not in NONE_IS_FINE]
-    assert not {repr(name): wrong for name in names if (wrong := outcome(lambda: ROOTS[function](name)))}  # noqa: B023 - called at once
+    assert not {
+        repr(name): wrong for name in names if (wrong := outcome(lambda: ROOTS[function](name)))
+    }  # noqa: B023 - called at once
 
 
 def test_a_folder_of_records_may_be_a_string(place):
@@ -190,15 +223,30 @@ COMMANDS = [
     ["export", "NAME", "--key", "KEY"],
     [*DETECT, "file", "--out"],
 ]
-ACCEPTED = {("audit", "pipe"), ("audit", "socket"), ("audit", "loop"), ("audit", "endless"), ("key new", "\udcff"), ("key users", "\udcff")}
+ACCEPTED = {
+    ("audit", "pipe"),
+    ("audit", "socket"),
+    ("audit", "loop"),
+    ("audit", "endless"),
+    ("key new", "\udcff"),
+    ("key users", "\udcff"),
+}
 WORDS = ("key", "new", "users", "export", "audit", "detect", "generate", "--out", "--stream")
-ACCEPTED |= {("export", "\udcff"), ("export", "missing/x"), ("detect --out", "\udcff"), ("generate --out", "\udcff"), ("detect --stream", "\udcff")}
+ACCEPTED |= {
+    ("export", "\udcff"),
+    ("export", "missing/x"),
+    ("detect --out", "\udcff"),
+    ("generate --out", "\udcff"),
+    ("detect --stream", "\udcff"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_commands_say_so_in_one_sentence(place, monkeypatch, capfd, command):
     lm, load = tiny_lm.build(), models.load
-    monkeypatch.setattr(models, "load", lambda name, **more: lm if name == "doclm" else load(name, **more))
+    monkeypatch.setattr(
+        models, "load", lambda name, **more: lm if name == "doclm" else load(name, **more)
+    )
     write(place / "demo.ipynb", parameters())
     Path("grid.yaml").write_text("x: [1, 2]")
     perturb.bind(lm.model, WM, KEY).save("key")
@@ -219,7 +267,13 @@ def test_commands_say_so_in_one_sentence(place, monkeypatch, capfd, command):
         except Exception as error:
             code = f"{type(error).__name__}: {error}"
         out, err = capfd.readouterr()
-        if code != cli.REFUSED or out or "Traceback" in err or "Errno" in err or not re.search("^(gaussmark|usage): ", err, re.MULTILINE):
+        if (
+            code != cli.REFUSED
+            or out
+            or "Traceback" in err
+            or "Errno" in err
+            or not re.search("^(gaussmark|usage): ", err, re.MULTILINE)
+        ):
             found[name[:40]] = (code, out, err[-200:])
     assert not found
     assert sorted(place.rglob("*")) == before

@@ -1,4 +1,6 @@
-"""A day's work with a random key; then everything written or printed is searched for its secret, in every form that code is likely to give it."""
+"""A day's work with a random key; then everything written or printed is searched for its secret, in
+every form that code is likely to give it.
+"""
 
 import base64
 import json
@@ -47,26 +49,46 @@ with perturb.watermarked(lm.model, other, k):
 
 
 def forms(secret: bytes) -> dict[str, list[bytes]]:
-    """What to search for; base64 at each of its three alignments, without the characters that depend on the neighbours."""
-    encoded = [base64.b64encode(bytes(shift) + secret)[-(-shift * 8 // 6) : -4] for shift in range(3)]
+    """What to search for; base64 at each of its three alignments, without the characters that
+    depend on the neighbours.
+    """
+    encoded = [
+        base64.b64encode(bytes(shift) + secret)[-(-shift * 8 // 6) : -4] for shift in range(3)
+    ]
     numbers = [int.from_bytes(secret, order) for order in ("big", "little")]
     escaped = repr(secret)[2:-1]
     return {
         "bytes": [secret, secret[::-1]],
         "hex": [secret.hex().encode(), secret.hex().upper().encode(), secret.hex(" ").encode()],
         "integer": [str(number).encode() for number in numbers],
-        "base64": [text for plain in encoded for text in (plain, plain.replace(b"+", b"-").replace(b"/", b"_"))],
-        "repr": [escaped.encode(), json.dumps(escaped)[1:-1].encode(), str(list(secret))[1:-1].encode()],
+        "base64": [
+            text
+            for plain in encoded
+            for text in (plain, plain.replace(b"+", b"-").replace(b"/", b"_"))
+        ],
+        "repr": [
+            escaped.encode(),
+            json.dumps(escaped)[1:-1].encode(),
+            str(list(secret))[1:-1].encode(),
+        ],
     }
 
 
 def leaks(content: bytes, secret: bytes) -> list[str]:
-    return [form for form, needles in forms(secret).items() if any(needle in content for needle in needles)]
+    return [
+        form
+        for form, needles in forms(secret).items()
+        if any(needle in content for needle in needles)
+    ]
 
 
 def found_in(folder: Path, secret: bytes) -> dict[str, list[str]]:
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): forms for path in files if (forms := leaks(path.read_bytes(), secret))}
+    return {
+        str(path.relative_to(folder)): forms
+        for path in files
+        if (forms := leaks(path.read_bytes(), secret))
+    }
 
 
 def test_the_search_finds_what_it_is_for(tmp_path):
@@ -81,14 +103,18 @@ def test_the_search_finds_what_it_is_for(tmp_path):
     for form, content in planted.items():
         (tmp_path / form).write_bytes(content)
     for shift in range(3):
-        assert leaks(base64.urlsafe_b64encode(bytes(shift) + secret + b"more"), secret) == ["base64"]
+        assert leaks(base64.urlsafe_b64encode(bytes(shift) + secret + b"more"), secret) == [
+            "base64"
+        ]
     assert found_in(tmp_path, secret) == {form: [form] for form in planted}
     assert found_in(tmp_path, os.urandom(16)) == {}
 
 
 @pytest.fixture
 def place(tmp_path, tmp_path_factory, monkeypatch) -> Path:
-    """A folder where everything is written: temporary files too, under a name short enough for a socket."""
+    """A folder where everything is written: temporary files too, under a name short enough for a
+    socket.
+    """
     short = tmp_path_factory.getbasetemp() / "t"
     short.mkdir(exist_ok=True)
     monkeypatch.setattr(tempfile, "tempdir", str(short))
@@ -117,9 +143,22 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
         assert cli.main(list(words)) == code, capfd.readouterr()
         printed.extend(capfd.readouterr())
 
-    command(0, "key", "new", str(file), "--weight", tiny_lm.WEIGHT, "--sigma", "0.2", "--model", model)
+    command(
+        0, "key", "new", str(file), "--weight", tiny_lm.WEIGHT, "--sigma", "0.2", "--model", model
+    )
     command(0, "key", "show", str(file))
-    command(cli.REFUSED, "key", "new", str(file), "--weight", tiny_lm.WEIGHT, "--sigma", "0.2", "--model", model)
+    command(
+        cli.REFUSED,
+        "key",
+        "new",
+        str(file),
+        "--weight",
+        tiny_lm.WEIGHT,
+        "--sigma",
+        "0.2",
+        "--model",
+        model,
+    )
     key = Key.load(file)
     printed += [repr(key), str([key]), f"{key.binding}"]
 
@@ -127,22 +166,55 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     with perturb.watermarked(lm.model, key.watermark, key):
         [text] = generate.sample(lm.model, prompts, 30, seed=1)
     (place / "text.txt").write_text(lm.decode(text))
-    cache.responses(lm.model, schemes.GaussMark(key.watermark, key), prompts, 20, folder=place / "written")
+    cache.responses(
+        lm.model, schemes.GaussMark(key.watermark, key), prompts, 20, folder=place / "written"
+    )
     exported = perturb.export(lm.model, key.watermark, key, place / "exported", lm.tokenizer)
     for words in ([], ["--json"]):
         command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
-    for words in (["--stream", str(place / "state")], ["--given", str(place / "text.txt")], ["--codebook", "50", "--out", str(place / "out.jsonl")]):
+    for words in (
+        ["--stream", str(place / "state")],
+        ["--given", str(place / "text.txt")],
+        ["--codebook", "50", "--out", str(place / "out.jsonl")],
+    ):
         command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
     for words in ([], ["--json"], ["--out", str(place / "written.jsonl")]):
-        command(0, "generate", "--key", str(file), "--model", model, "--tokens", "9", "Return the", *words)
+        command(
+            0,
+            "generate",
+            "--key",
+            str(file),
+            "--model",
+            model,
+            "--tokens",
+            "9",
+            "Return the",
+            *words,
+        )
     command(cli.REFUSED, "generate", "--key", str(file), "--model", str(exported), "Return the")
-    command(0, "key", "users", str(place / "book.json"), "--key", str(file), "--users", "9", "--base", "3")
+    command(
+        0,
+        "key",
+        "users",
+        str(place / "book.json"),
+        "--key",
+        str(file),
+        "--users",
+        "9",
+        "--base",
+        "3",
+    )
     of_user = ["--codebook", str(place / "book.json"), "--user", "3"]
     command(0, "export", str(place / "of_user"), "--key", str(file), "--model", model, *of_user)
-    command(cli.REFUSED, "detect", "--key", str(file), "--model", str(exported), str(place / "text.txt"))
+    command(
+        cli.REFUSED, "detect", "--key", str(file), "--model", str(exported), str(place / "text.txt")
+    )
     command(cli.REFUSED, "detect", "--key", str(file), "--model", model, "--text", "")
 
-    human = [json.dumps({"text": f"{i} is a number that one can count to, and {i + 1} follows it."}) for i in range(6)]
+    human = [
+        json.dumps({"text": f"{i} is a number that one can count to, and {i + 1} follows it."})
+        for i in range(6)
+    ]
     (place / "human.jsonl").write_text("\n".join(human))
     sizes = ["--text", str(place / "human.jsonl"), "--texts", "4", "--tokens", "12", "--keys", "4"]
     command(0, "audit", str(place / "card"), "--key", str(file), "--model", model, *sizes)
@@ -157,7 +229,13 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     fake_dask.use(monkeypatch)
     monkeypatch.setenv(inside.RUN_DIR, "")  # put back afterwards
     monkeypatch.setattr(kernel, "execute", _in_this_process)
-    done = sweeps.sweep(works, {"seed": [1, 2]}, {"key": str(file), "model": model}, root=place / "records", progress=False)
+    done = sweeps.sweep(
+        works,
+        {"seed": [1, 2]},
+        {"key": str(file), "model": model},
+        root=place / "records",
+        progress=False,
+    )
     assert len(done.runs) == 2
     assert not done.failed
     printed += capfd.readouterr()
@@ -176,7 +254,9 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
 
 
 def test_the_checker_of_types_does_not_print_it(wm):
-    """Its error shows a call's arguments by a printer that takes a dataclass apart, whatever its ``__repr__`` says."""
+    """Its error shows a call's arguments by a printer that takes a dataclass apart, whatever its
+    ``__repr__`` says.
+    """
     key = Key.new()
     with pytest.raises(jaxtyping.TypeCheckError, match="isotropic") as caught:
         perturb.isotropic(key, "σ", (2, 3))

@@ -1,4 +1,6 @@
-"""A link in a docstring leads to something that the library's reference documents. Sphinx checks it too, when the site is built."""
+"""A link in a docstring leads to something that the library's reference documents. Sphinx checks it
+too, when the site is built.
+"""
 
 import ast
 import re
@@ -13,7 +15,9 @@ ROLE = re.compile(r":(?:func|class|meth):`([\w.]+)`")
 
 
 def documented(modules: Mapping[str, ast.Module]) -> set[str]:
-    """The dotted names of everything that has a page or an entry in the library's reference: public, with a docstring."""
+    """The dotted names of everything that has a page or an entry in the library's reference:
+    public, with a docstring.
+    """
     found = set()
     for name, tree in modules.items():
         for owner, node in _definitions(tree, name):
@@ -23,7 +27,9 @@ def documented(modules: Mapping[str, ast.Module]) -> set[str]:
 
 
 def dangling(modules: Mapping[str, ast.Module]) -> list[str]:
-    """The links in docstrings whose target is not documented: Sphinx would stop at them, when the site is built."""
+    """The links in docstrings whose target is not documented: Sphinx would stop at them, when the
+    site is built.
+    """
     targets = documented(modules)
     found = []
     for name, tree in modules.items():
@@ -31,7 +37,10 @@ def dangling(modules: Mapping[str, ast.Module]) -> list[str]:
             inside = f"{owner}.{node.name}" if owner else name
             for link in ROLE.findall(ast.get_docstring(node) or ""):
                 near = {f"{place}.{link}" for place in (name, owner, inside)}
-                if not (near & targets or ("." in link and any(target.endswith(f".{link}") for target in targets))):
+                if not (
+                    near & targets
+                    or ("." in link and any(target.endswith(f".{link}") for target in targets))
+                ):
                     found.append(f"{inside}: {link}")
     return found
 
@@ -45,11 +54,30 @@ def _definitions(tree: ast.AST, owner: str) -> Iterator[tuple[str, ast.FunctionD
 
 
 def test_docstrings_link_to_what_is_documented():
-    files = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in sorted(LIBRARY.rglob("*.py"))}
-    assert dangling({name: ast.parse(file.read_text(encoding="utf-8")) for name, file in files.items()}) == []
+    files = {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts): file
+        for file in sorted(LIBRARY.rglob("*.py"))
+    }
+    assert (
+        dangling(
+            {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in files.items()}
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize(("link", "expected"), [("helper", 0), ("A.run", 0), ("run", 0), ("m.A", 0), ("bare", 1), ("_private", 1), ("gone", 1)])
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("helper", 0),
+        ("A.run", 0),
+        ("run", 0),
+        ("m.A", 0),
+        ("bare", 1),
+        ("_private", 1),
+        ("gone", 1),
+    ],
+)
 def test_a_link_to_nothing_is_noticed(link, expected):
     source = f"""
 def helper(): "Documented."

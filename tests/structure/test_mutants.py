@@ -1,10 +1,20 @@
-"""``make mutants`` runs on its own; here only that each mutant still fits the library, and that the script can tell what it finds."""
+"""``make mutants`` runs on its own; here only that each mutant still fits the library, and that the
+script can tell what it finds.
+"""
 
 import mutants
 import pytest
 from mutants import MUTANTS, ROOT, TESTS, Mutant
 
-ASKED_FOR = ["perturb.py", "score.py", "gradients.py", "kgw.py", "corrupt/", "rank_reduce.py", "token_level/"]
+ASKED_FOR = [
+    "perturb.py",
+    "score.py",
+    "gradients.py",
+    "kgw.py",
+    "corrupt/",
+    "rank_reduce.py",
+    "token_level/",
+]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}, {mutant.fault}")
@@ -38,10 +48,16 @@ def test_a_mutant_that_does_not_fit_is_an_error(source):
 )
 def test_outcomes(tmp_path, monkeypatch, test, outcome):
     head = "from gaussmark_lib.one import f\n"
-    for name, text in {"gaussmark_lib/__init__.py": "", "gaussmark_lib/one.py": "def f(): return 1", "tests/test_one.py": head + test}.items():
+    for name, text in {
+        "gaussmark_lib/__init__.py": "",
+        "gaussmark_lib/one.py": "def f(): return 1",
+        "tests/test_one.py": head + test,
+    }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--import-mode=importlib'")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\naddopts = '--import-mode=importlib'"
+    )
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     monkeypatch.setattr(mutants, "LINKED", [])
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # seconds a process, for nothing here
@@ -49,4 +65,9 @@ def test_outcomes(tmp_path, monkeypatch, test, outcome):
         monkeypatch.setattr(mutants, "TIMEOUT", 3)
     monkeypatch.setitem(mutants.TESTS, "one.py", "test_one.py")
     (tmp_path / "copies").mkdir()
-    assert mutants._outcome(Mutant("one.py", "two for one", "return 1", "return 2"), tmp_path / "copies") == outcome
+    assert (
+        mutants._outcome(
+            Mutant("one.py", "two for one", "return 1", "return 2"), tmp_path / "copies"
+        )
+        == outcome
+    )

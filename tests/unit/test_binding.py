@@ -1,4 +1,6 @@
-"""The hashes of a model's weights: the same in every precision, read once, and read again after any change."""
+"""The hashes of a model's weights: the same in every precision, read once, and read again after any
+change.
+"""
 
 import pytest
 import tiny_models
@@ -29,7 +31,9 @@ def write(model, how: str) -> None:
         weight.data = weight.data + 1
 
 
-@pytest.mark.parametrize("how", ["in place", "through .data", "two rows exchanged", "another tensor"])
+@pytest.mark.parametrize(
+    "how", ["in place", "through .data", "two rows exchanged", "another tensor"]
+)
 def test_a_change_is_seen_however_it_was_made(model, how):
     before, whole = binding.digests(model), cache.sha256(model)
     write(model, how)
@@ -58,13 +62,17 @@ def test_the_state_of_a_tensor_of_any_form_changes_with_each_number(shape, dtype
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_model_is_the_same_in_every_precision(dtype):
-    assert binding.digests(tiny_models.build("llama", dtype)) == binding.digests(tiny_models.build("llama"))
+    assert binding.digests(tiny_models.build("llama", dtype)) == binding.digests(
+        tiny_models.build("llama")
+    )
 
 
 def test_a_tied_weight_and_an_integer_one_are_hashed_too():
     model = tiny_models.build("gpt2")
     assert binding.digests(model).keys() == dict(model.named_parameters()).keys()
-    model.lookup = torch.nn.Parameter(torch.arange(6, dtype=torch.uint8).view(2, 3), requires_grad=False)
+    model.lookup = torch.nn.Parameter(
+        torch.arange(6, dtype=torch.uint8).view(2, 3), requires_grad=False
+    )
     before = binding.digests(model)
     model.lookup.data[1, 1] += 1
     assert changed(model, before) == ["lookup"]
@@ -85,14 +93,18 @@ def test_the_digest_of_the_model_is_of_all_weights(model, wm, key):
 
 def test_bind_states_the_sigma_that_the_weights_carry(model, key):
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
-    assert perturb.bind(model, wm, Key.from_seed(3)).binding.sigma_carried == pytest.approx(0.05, rel=1e-5)
+    assert perturb.bind(model, wm, Key.from_seed(3)).binding.sigma_carried == pytest.approx(
+        0.05, rel=1e-5
+    )
 
 
 X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12], [15, 16, 17, 18]]
 DOORS = {
     "noises": lambda model, wm, keys: perturb.noises(model, wm, keys),
     "score": lambda model, wm, keys: score.score(model, X, Y, wm, keys),
-    "score with noises": lambda model, wm, keys: score.score(model, X, Y, wm, keys, xis=perturb.noises(model, wm, UNBOUND)),
+    "score with noises": lambda model, wm, keys: score.score(
+        model, X, Y, wm, keys, xis=perturb.noises(model, wm, UNBOUND)
+    ),
     "author": lambda model, wm, keys: tracing.author(model, X, Y, wm, keys),
     "token keys": lambda model, wm, keys: token_keys.per_token_of_keys(model, X, Y, wm, keys),
 }

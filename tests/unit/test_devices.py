@@ -1,4 +1,6 @@
-"""Every tensor is on its model's device: on a pretended second one a forgotten ``.to`` is an error, and all numbers are those of the processor."""
+"""Every tensor is on its model's device: on a pretended second one a forgotten ``.to`` is an error,
+and all numbers are those of the processor.
+"""
 
 import on_devices
 import pytest
@@ -19,7 +21,15 @@ def there():
     return moved(on_devices.build())
 
 
-DOORS = ["score", "score, prefixes and dropped directions", "norms", "sequence", "entropies", "scan", "the scheme token keys"]  # to likelihood.states
+DOORS = [
+    "score",
+    "score, prefixes and dropped directions",
+    "norms",
+    "sequence",
+    "entropies",
+    "scan",
+    "the scheme token keys",
+]  # to likelihood.states
 
 
 @pytest.mark.parametrize("name", on_devices.COMPUTATIONS)
@@ -37,15 +47,28 @@ def test_keys_that_stream_past_go_to_the_second_device_too(monkeypatch, here, th
     expected = score.score(here, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS)
     with second_device():
         assert score.Noises(on_devices.WM.on(there), on_devices.KEYS).held is None
-        on_devices.same(score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS), expected, 1e-6, 1e-9)
+        on_devices.same(
+            score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS),
+            expected,
+            1e-6,
+            1e-9,
+        )
 
 
 def test_a_head_on_another_device_than_the_rest():
-    """As a model that is spread over several: what is given to the head is moved to it, and the model's logits to where its input was."""
-    expected = {name: call(on_devices.build()) for name, call in on_devices.COMPUTATIONS.items() if name in DOORS}
+    """As a model that is spread over several: what is given to the head is moved to it, and the
+    model's logits to where its input was.
+    """
+    expected = {
+        name: call(on_devices.build())
+        for name, call in on_devices.COMPUTATIONS.items()
+        if name in DOORS
+    }
     model = on_devices.build()
     moved(model.lm_head).register_forward_pre_hook(lambda _, inputs: (inputs[0].to(SECOND),))
-    model.register_forward_hook(lambda _, inputs, output: output.__setitem__("logits", output.logits.cpu()))
+    model.register_forward_hook(
+        lambda _, inputs, output: output.__setitem__("logits", output.logits.cpu())
+    )
     with second_device():
         assert likelihood.ends_in_its_head(model)
         for name, before in expected.items():
@@ -56,15 +79,24 @@ def test_the_model_is_left_as_it_was(there):
     with second_device():
         before = [parameter.here.clone() for parameter in there.parameters()]
         with perturb.watermarked(there, on_devices.WM, on_devices.KEYS[0]):
-            changed = [not torch.equal(now.here, was) for now, was in zip(there.parameters(), before, strict=True)]
+            changed = [
+                not torch.equal(now.here, was)
+                for now, was in zip(there.parameters(), before, strict=True)
+            ]
         assert sum(changed) == 1
-        assert all(torch.equal(now.here, was) for now, was in zip(there.parameters(), before, strict=True))
+        assert all(
+            torch.equal(now.here, was) for now, was in zip(there.parameters(), before, strict=True)
+        )
 
 
 def test_a_forgotten_move_is_found(there):
-    """The pretended device does what it is for: noises on the processor do not meet gradients elsewhere, and these become no arrays."""
+    """The pretended device does what it is for: noises on the processor do not meet gradients
+    elsewhere, and these become no arrays.
+    """
     with second_device():
-        [found] = gradients.gradients(there, on_devices.TEXTS[0][:1], on_devices.TEXTS[1][:1], on_devices.WM)
+        [found] = gradients.gradients(
+            there, on_devices.TEXTS[0][:1], on_devices.TEXTS[1][:1], on_devices.WM
+        )
         xi = perturb.noise(there, on_devices.WM, on_devices.KEYS[0])
         assert isinstance(found.G, Elsewhere)
         assert xi.device.type == "cpu"
@@ -83,12 +115,21 @@ def test_the_second_device_behaves_as_a_device():
     with second_device():
         a, b = torch.arange(6.0).view(2, 3), torch.tensor([[1.0], [2.0]], device=SECOND)
         moved_a = a.to(b)
-        assert (moved_a.device, moved_a.cpu().device.type, (moved_a + b).device) == (SECOND, "cpu", SECOND)
+        assert (moved_a.device, moved_a.cpu().device.type, (moved_a + b).device) == (
+            SECOND,
+            "cpu",
+            SECOND,
+        )
         assert (moved_a * b).tolist() == [[0.0, 1.0, 2.0], [6.0, 8.0, 10.0]]
-        assert (moved_a * torch.tensor(2.0)).sum().item() == 30  # a number of the processor may meet any device
+        assert (
+            moved_a * torch.tensor(2.0)
+        ).sum().item() == 30  # a number of the processor may meet any device
         moved_a[0] = torch.ones(3)  # a copy
         moved_a[[1], [2]] += 1
-        assert (moved_a.tolist(), a.tolist()) == ([[1.0, 1.0, 1.0], [3.0, 4.0, 6.0]], [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
+        assert (moved_a.tolist(), a.tolist()) == (
+            [[1.0, 1.0, 1.0], [3.0, 4.0, 6.0]],
+            [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
+        )
         layer = moved(nn.Linear(3, 2))
         layer(moved_a).square().sum().backward()
         assert layer.weight.grad.device == SECOND

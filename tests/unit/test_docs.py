@@ -1,4 +1,6 @@
-"""The documentation corpus: what counts as prose, how strings are cut, and a split that depends on the paragraph alone."""
+"""The documentation corpus: what counts as prose, how strings are cut, and a split that depends on
+the paragraph alone.
+"""
 
 import ast
 import hashlib
@@ -19,8 +21,14 @@ from gaussmark_lib import docs, paths
 from gaussmark_lib.docs import is_prose, paragraphs, paragraphs_of_file, split_of
 from gaussmark_lib.errors import CorpusError
 
-PROSE = "The estimator returns the mean of all samples that were drawn, which does not depend on the order in which they came."
-OTHER = "A second paragraph follows the first one after a blank line, and it has to be long enough to be kept by the rules."
+PROSE = (
+    "The estimator returns the mean of all samples that were drawn, which does not depend on the"
+    " order in which they came."
+)
+OTHER = (
+    "A second paragraph follows the first one after a blank line, and it has to be long enough to"
+    " be kept by the rules."
+)
 
 
 def test_prose_is_prose():
@@ -38,16 +46,32 @@ def test_prose_is_prose():
         PROSE.replace("mean", "m\N{REPLACEMENT CHARACTER}an"),
         PROSE.replace("mean", f"m{chr(0xD800)}an"),
         "X " + "= 3 + x[4] % {} " * 10 + ".",
-        "Returns x_1, y_2, z_3, f(x), g(y) -> np.ndarray[int, 3] of x_1 + y_2 and z_3 / f(x) * g(y) == 0x3F as x_4 or y_5.",
+        (
+            "Returns x_1, y_2, z_3, f(x), g(y) -> np.ndarray[int, 3] of x_1 + y_2 and z_3 / f(x) *"
+            " g(y) == 0x3F as x_4 or y_5."
+        ),
     ],
-    ids=["empty", "short", "no full stop", "no capital", "doctest", "replacement", "surrogate", "formula", "code"],
+    ids=[
+        "empty",
+        "short",
+        "no full stop",
+        "no capital",
+        "doctest",
+        "replacement",
+        "surrogate",
+        "formula",
+        "code",
+    ],
 )
 def test_what_is_no_prose(text):
     assert not is_prose(text)
 
 
 def test_the_share_of_words_decides():
-    words, codes = "Some plain words in a row that go on and on without any end in sight for now", "x_1 y_2 z_3 a_4 b_5"
+    words, codes = (
+        "Some plain words in a row that go on and on without any end in sight for now",
+        "x_1 y_2 z_3 a_4 b_5",
+    )
     text = f"{words} {codes}".split()
     share = len(words.split()) / len(text)
     assert share >= docs.MIN_WORD_SHARE
@@ -62,7 +86,9 @@ def test_strings_are_cut_at_blank_lines_rules_and_changes_of_indentation():
 
 def test_lines_of_one_paragraph_are_joined_by_one_space():
     first, second, third = PROSE[:40], PROSE[40:80], PROSE[80:]
-    assert paragraphs(f"\n    {first}\n    {second}\n    {third}\n") == [" ".join(f"{first} {second} {third}".split())]
+    assert paragraphs(f"\n    {first}\n    {second}\n    {third}\n") == [
+        " ".join(f"{first} {second} {third}".split())
+    ]
 
 
 @given(st.text(max_size=400))
@@ -81,8 +107,13 @@ def test_the_split_depends_on_the_paragraph_alone(text):
 
 def test_the_split_is_the_same_in_another_process():
     """Python's own hash is not."""
-    code = f"from gaussmark_lib.docs import split_of; print([split_of({PROSE!r} + str(i)) for i in range(100)])"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    code = (
+        f"from gaussmark_lib.docs import split_of; print([split_of({PROSE!r} + str(i)) for i in"
+        " range(100)])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert answer == f"{[split_of(PROSE + str(i)) for i in range(100)]}\n"
 
 
@@ -93,18 +124,25 @@ def test_a_twentieth_is_held_out():
 
 
 def write(path, *strings: str):
-    path.write_text("\n".join(f"x{i} = {text!r}" for i, text in enumerate(strings)), encoding="utf-8")
+    path.write_text(
+        "\n".join(f"x{i} = {text!r}" for i, text in enumerate(strings)), encoding="utf-8"
+    )
     return path
 
 
 def test_a_files_paragraphs_come_in_its_order_from_all_its_strings(tmp_path):
     path = tmp_path / "a.py"
-    path.write_text(f'"""{PROSE}"""\n\ndef f():\n    """Short.\n\n    {OTHER}\n    """\n    return "{PROSE[:-1]} twice."\n')
+    path.write_text(
+        f'"""{PROSE}"""\n\ndef f():\n    """Short.\n\n    {OTHER}\n    """\n    return'
+        f' "{PROSE[:-1]} twice."\n'
+    )
     assert paragraphs_of_file(path) == [PROSE, OTHER, f"{PROSE[:-1]} twice."]
 
 
 @pytest.mark.parametrize(
-    "content", [b"def f(:", b"\x00", b"\xff\xfe", b"x = '\xe9'", b"((((" * 5000], ids=["syntax", "null", "bytes", "latin", "deep"]
+    "content",
+    [b"def f(:", b"\x00", b"\xff\xfe", b"x = '\xe9'", b"((((" * 5000],
+    ids=["syntax", "null", "bytes", "latin", "deep"],
 )
 def test_a_file_that_does_not_parse_has_none(tmp_path, content):
     path = tmp_path / "a.py"
@@ -124,7 +162,10 @@ def test_invalid_escapes_of_others_are_not_our_warnings(tmp_path):
     assert paragraphs_of_file(path) == [OTHER]
 
 
-@given(st.integers(0, 50), st.sampled_from(["list", "dict", "call", "f-string", "decorator", "default", "match"]))
+@given(
+    st.integers(0, 50),
+    st.sampled_from(["list", "dict", "call", "f-string", "decorator", "default", "match"]),
+)
 def test_no_string_is_missed_wherever_it_stands(tmp_path_factory, indent, place):
     code = {
         "list": f"x = [1, ({OTHER!r},)]",
@@ -138,7 +179,9 @@ def test_no_string_is_missed_wherever_it_stands(tmp_path_factory, indent, place)
     path = tmp_path_factory.mktemp("code") / "a.py"
     path.write_text("\n" * indent + code)
     by_walking = [
-        node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant) and len(str(node.value)) >= docs.MIN_CHARS
+        node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and len(str(node.value)) >= docs.MIN_CHARS
     ]
     assert [text.strip() for text in by_walking] == paragraphs_of_file(path) == [OTHER]
 
@@ -173,7 +216,9 @@ def test_the_cache_is_read_back_and_built_only_once(built, tmp_path, monkeypatch
     first = docs.load()
     monkeypatch.setattr(docs, "build", lambda: pytest.fail("built again"))
     pd.testing.assert_frame_equal(docs.load(), first)
-    assert [file.name for file in (tmp_path / "cache").iterdir()] == [f"docs-{docs.fingerprint()}.parquet"]
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == [
+        f"docs-{docs.fingerprint()}.parquet"
+    ]
 
 
 def test_a_damaged_cache_is_built_again_and_that_is_said(built, tmp_path, monkeypatch, caplog):
@@ -192,8 +237,15 @@ def test_a_cache_that_cannot_be_kept_is_noticed_before_the_work(tmp_path, monkey
     if fault == "file":
         (tmp_path / "cache").touch()
     else:
-        monkeypatch.setattr(type(tmp_path), "touch", lambda path: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
-    with pytest.raises(CorpusError, match=r"corpus cannot be kept in .*cache: (File exists|Read-only file system); make room"):
+        monkeypatch.setattr(
+            type(tmp_path),
+            "touch",
+            lambda path: (_ for _ in ()).throw(OSError(30, "Read-only file system")),
+        )
+    with pytest.raises(
+        CorpusError,
+        match=r"corpus cannot be kept in .*cache: (File exists|Read-only file system); make room",
+    ):
         docs.load()
 
 
@@ -249,13 +301,17 @@ def test_a_missing_package_is_named(monkeypatch):
     install(monkeypatch, torch=_Installed("2.13.0"))
     monkeypatch.setattr(docs, "PACKAGES", ("torch", "no-such-package"))
     for ask in (docs.versions, docs.fingerprint, lambda: docs.files_of("no-such-package")):
-        with pytest.raises(CorpusError, match="needs the package no-such-package, which is not installed"):
+        with pytest.raises(
+            CorpusError, match="needs the package no-such-package, which is not installed"
+        ):
             ask()
 
 
 def test_a_package_without_a_list_of_its_files_is_named(monkeypatch):
     install(monkeypatch, torch=_Installed("2.13.0"))
-    with pytest.raises(CorpusError, match=r"torch: expected a list of its installed files \(RECORD\), found none"):
+    with pytest.raises(
+        CorpusError, match=r"torch: expected a list of its installed files \(RECORD\), found none"
+    ):
         docs.files_of("torch")
 
 
@@ -266,8 +322,19 @@ class _File(PurePosixPath):
 
 @pytest.fixture
 def two_packages(monkeypatch):
-    names = ["b/z.py", "b/a.py", "b/tests/test_a.py", "b/data.txt", "../../bin/script.py", "b-1.0.dist-info/LICENSE"]
-    install(monkeypatch, b=_Installed(files=[_File(name) for name in names]), a=_Installed(files=[_File("a/tests/x.py"), _File("a.py")]))
+    names = [
+        "b/z.py",
+        "b/a.py",
+        "b/tests/test_a.py",
+        "b/data.txt",
+        "../../bin/script.py",
+        "b-1.0.dist-info/LICENSE",
+    ]
+    install(
+        monkeypatch,
+        b=_Installed(files=[_File(name) for name in names]),
+        a=_Installed(files=[_File("a/tests/x.py"), _File("a.py")]),
+    )
 
 
 def test_the_files_of_a_package_are_sorted_by_name_and_lie_inside_it(two_packages):
@@ -285,12 +352,17 @@ def test_the_source_files_of_this_environment_are_those_of_the_list():
     names = [name for name, _ in files]
     assert len(names) == len(set(names)) > 5_000
     assert {"torch/__init__.py", "numpy/__init__.py", "pydantic/main.py"} <= set(names)
-    assert not any("/tests/" in name or name.startswith(("json/", "gaussmark_lib/", "pytest/", "seaborn/")) for name in names)
+    assert not any(
+        "/tests/" in name or name.startswith(("json/", "gaussmark_lib/", "pytest/", "seaborn/"))
+        for name in names
+    )
     assert all(path.is_file() for _, path in files[::100])
 
 
 def test_every_package_comes_with_the_project():
-    """Each is a dependency in ``pyproject.toml``, or a dependency of one: no environment lacks it, and no extra decides the corpus."""
+    """Each is a dependency in ``pyproject.toml``, or a dependency of one: no environment lacks it,
+    and no extra decides the corpus.
+    """
     declared = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     todo, needed = list(map(Requirement, declared)), set()
     while todo:
@@ -301,6 +373,9 @@ def test_every_package_comes_with_the_project():
         needed.add(name)
         for line in metadata.requires(name) or []:
             further = Requirement(line)
-            if any(further.marker is None or further.marker.evaluate({"extra": extra}) for extra in (requirement.extras or {""})):
+            if any(
+                further.marker is None or further.marker.evaluate({"extra": extra})
+                for extra in requirement.extras or {""}
+            ):
                 todo += [further] if canonicalize_name(further.name) not in needed else []
     assert {canonicalize_name(package) for package in docs.PACKAGES} <= needed

@@ -11,7 +11,11 @@ import gaussmark_lib
 
 ROOT = Path(gaussmark_lib.__file__).parent
 EXAMPLE = re.compile(r"^ *>>> ", re.MULTILINE)
-WITH_EXAMPLES = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.rglob("*.py") if EXAMPLE.search(path.read_text()))
+WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in ROOT.rglob("*.py")
+    if EXAMPLE.search(path.read_text())
+)
 
 
 def test_some_modules_have_examples():

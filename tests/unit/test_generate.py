@@ -43,13 +43,17 @@ def test_equal_prompts_get_different_texts(model):
 
 
 def test_a_longer_text_begins_with_the_shorter_one(model):
-    assert [row[:7] for row in generate.sample(model, PROMPTS, 20)] == generate.sample(model, PROMPTS, 7)
+    assert [row[:7] for row in generate.sample(model, PROMPTS, 20)] == generate.sample(
+        model, PROMPTS, 7
+    )
 
 
 def test_responses_have_the_length_asked_for_and_are_plain_ids(model):
     responses = generate.sample(model, PROMPTS, 9)
     assert [len(row) for row in responses] == [9] * len(PROMPTS)
-    assert all(type(token) is int and 0 <= token < tiny_models.VOCAB for row in responses for token in row)
+    assert all(
+        type(token) is int and 0 <= token < tiny_models.VOCAB for row in responses for token in row
+    )
 
 
 def test_prompts_come_back_unchanged(model):
@@ -59,17 +63,24 @@ def test_prompts_come_back_unchanged(model):
 
 
 def test_an_empty_prompt_is_the_start_token(model):
-    assert generate.sample(model, [[]], 12) == generate.sample(model, [[model.config.bos_token_id]], 12)
+    assert generate.sample(model, [[]], 12) == generate.sample(
+        model, [[model.config.bos_token_id]], 12
+    )
 
 
 def test_without_a_start_token_an_empty_prompt_is_refused():
     model = tiny_models.build("llama")
     model.config.bos_token_id = None
-    assert generate.sample(model, [[]], 8) == generate.sample(model, [[model.config.eos_token_id]], 8)
+    assert generate.sample(model, [[]], 8) == generate.sample(
+        model, [[model.config.eos_token_id]], 8
+    )
     model.config.eos_token_id = [5, 6]
     assert generate.sample(model, [[]], 8) == generate.sample(model, [[5]], 8)
     model.config.eos_token_id = None
-    with pytest.raises(InvalidTextError, match=r"an empty prompt needs a start token.*give a prompt of at least one token"):
+    with pytest.raises(
+        InvalidTextError,
+        match=r"an empty prompt needs a start token.*give a prompt of at least one token",
+    ):
         generate.sample(model, [[]], 8)
 
 
@@ -106,7 +117,9 @@ class TestUntilEnd:
 
     def test_a_model_without_end_token_is_never_cut(self, model):
         model.generation_config.eos_token_id = model.config.eos_token_id = None
-        assert generate.sample(model, [[3, 4]], 25, until_end=True) == generate.sample(model, [[3, 4]], 25)
+        assert generate.sample(model, [[3, 4]], 25, until_end=True) == generate.sample(
+            model, [[3, 4]], 25
+        )
 
 
 @pytest.mark.parametrize("n_tokens", [0, -1, 1.5, None, "10"])
@@ -117,10 +130,14 @@ def test_fewer_than_one_token(model, n_tokens):
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{"top_p": p} for p in (0, -0.1, 1.01, float("nan"))] + [{"temperature": t} for t in (-1, float("nan"), float("inf"))]
+    "kwargs",
+    [{"top_p": p} for p in (0, -0.1, 1.01, float("nan"))]
+    + [{"temperature": t} for t in (-1, float("nan"), float("inf"))],
 )
 def test_top_p_and_temperature_out_of_range(model, kwargs):
-    with pytest.raises(InvalidTextError, match="expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got"):
+    with pytest.raises(
+        InvalidTextError, match="expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got"
+    ):
         generate.sample(model, [[1]], 3, **kwargs)
 
 
@@ -139,7 +156,14 @@ def test_no_prompts(model, prompts):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"), [(["a"], "whole numbers"), ("a b", "got text"), ([97], "0 to 96"), ([-1], "0 to 96"), (3, "a list of token ids")]
+    ("prompt", "message"),
+    [
+        (["a"], "whole numbers"),
+        ("a b", "got text"),
+        ([97], "0 to 96"),
+        ([-1], "0 to 96"),
+        (3, "a list of token ids"),
+    ],
 )
 @pytest.mark.usefixtures("wrong_types")
 def test_prompts_that_are_no_ids(model, prompt, message):
@@ -151,7 +175,10 @@ def test_prompts_that_are_no_ids(model, prompt, message):
 def test_beyond_the_context(architecture):
     model = tiny_models.build(architecture)
     assert len(generate.sample(model, [[1] * 60], 4)[0]) == 4
-    with pytest.raises(InvalidTextError, match=r"prompt 1: expected at most 64 tokens .* got 60 of prompt \+ 5 of response = 65"):
+    with pytest.raises(
+        InvalidTextError,
+        match=r"prompt 1: expected at most 64 tokens .* got 60 of prompt \+ 5 of response = 65",
+    ):
         generate.sample(model, [[1], [1] * 60], 5)
 
 
@@ -159,7 +186,10 @@ def test_beyond_the_context(architecture):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite(model, value, temperature):
     model.model.norm.weight.data[3] = value
-    with pytest.raises(InvalidModelError, match=r"expected finite logits, got NaN or infinity: is the noise far too strong"):
+    with pytest.raises(
+        InvalidModelError,
+        match=r"expected finite logits, got NaN or infinity: is the noise far too strong",
+    ):
         generate.sample(model, [[1]], 3, temperature=temperature)
 
 

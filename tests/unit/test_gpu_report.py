@@ -1,4 +1,6 @@
-"""``make gpu-report`` on a small model of the same kind: each part measures something, and a part that fails says so and ends nothing."""
+"""``make gpu-report`` on a small model of the same kind: each part measures something, and a part
+that fails says so and ends nothing.
+"""
 
 import importlib.util
 import json
@@ -6,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
-SMALL = ["--layers=2", "--width=64", "--weight=model.layers.1.mlp.up_proj.weight", "--dtype=float32", "--device=cpu", "--tokens=24", "--prompt=8"]
+SMALL = [
+    "--layers=2",
+    "--width=64",
+    "--weight=model.layers.1.mlp.up_proj.weight",
+    "--dtype=float32",
+    "--device=cpu",
+    "--tokens=24",
+    "--prompt=8",
+]
 SMALL += ["--texts=4", "--repeats=1", "--cells=6", "--keys=4"]
 
 
 @pytest.fixture(scope="module")
 def report():
-    spec = importlib.util.spec_from_file_location("gpu_report", Path(__file__).parents[1] / "gpu" / "report.py")
+    spec = importlib.util.spec_from_file_location(
+        "gpu_report", Path(__file__).parents[1] / "gpu" / "report.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

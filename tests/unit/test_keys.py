@@ -1,4 +1,6 @@
-"""Keys: fresh ones differ, none shows its secret, and a bound one refuses another use than its own."""
+"""Keys: fresh ones differ, none shows its secret, and a bound one refuses another use than
+its own.
+"""
 
 import hashlib
 import pickle
@@ -50,7 +52,9 @@ def test_a_secret_of_another_length_is_refused(n):
 @pytest.mark.usefixtures("wrong_types")
 def test_a_secret_of_another_type_is_refused_and_not_shown():
     for secret in ("0123456789abcdef", list(range(16)), 5, None, bytearray(16)):
-        with pytest.raises(KeyFileError, match=f"16 bytes, got a value of type {type(secret).__name__}") as error:
+        with pytest.raises(
+            KeyFileError, match=f"16 bytes, got a value of type {type(secret).__name__}"
+        ) as error:
             Key(secret)
         assert "0123456789" not in str(error.value)
 
@@ -94,12 +98,17 @@ def test_a_bound_key_knows_its_watermark_and_an_unbound_one_says_how_to_bind(mod
 
 @pytest.fixture
 def bound(model, key):
-    return perturb.bind(model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=2), key)
+    return perturb.bind(
+        model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=2), key
+    )
 
 
 WRONG = {
     "weight": (Watermark("model.layers.2.mlp.up_proj.weight", 0.05, 2), ["weight", "base_sha256"]),
-    "shape": (Watermark("model.layers.1.mlp.down_proj.weight", 0.05, 2), ["weight", "shape", "base_sha256"]),
+    "shape": (
+        Watermark("model.layers.1.mlp.down_proj.weight", 0.05, 2),
+        ["weight", "shape", "base_sha256"],
+    ),
     "sigma": (Watermark("model.layers.1.mlp.up_proj.weight", 0.0500001, 2), ["sigma"]),
     "rank": (Watermark("model.layers.1.mlp.up_proj.weight", 0.05, 1), ["rank_dropped"]),
     "side": (Watermark("model.layers.1.mlp.up_proj.weight", 0.05, 2, "right"), ["side"]),
@@ -113,28 +122,55 @@ DOORS = {
     "bind": lambda model, wm, key: perturb.bind(model, wm, key),
     "watermarked": lambda model, wm, key: perturb.watermarked(model, wm, key).__enter__(),
     "score": lambda model, wm, key: score.score(model, [[1]], [[2, 3]], wm, [key]),
-    "score, xis": lambda model, wm, key: score.score(model, [[1]], [[2, 3]], wm, [key], xis=perturb.noises(model, wm, [Key(key.secret)])),
+    "score, xis": lambda model, wm, key: score.score(
+        model, [[1]], [[2, 3]], wm, [key], xis=perturb.noises(model, wm, [Key(key.secret)])
+    ),
     "evidence": lambda model, wm, key: evidence.per_token(model, [1], [2, 3], wm, key),
     "divergence": lambda model, wm, key: divergence.per_text(model, [[1]], [[2, 3]], wm, key),
-    "generate_many": lambda model, wm, key: generate_many.sample(model, [[1]], [None, (wm, key)], 2),
+    "generate_many": lambda model, wm, key: generate_many.sample(
+        model, [[1]], [None, (wm, key)], 2
+    ),
     "token_keys.sample": lambda model, wm, key: token_keys.sample(model, [[1]], 2, wm, key),
-    "token_keys.per_token": lambda model, wm, key: token_keys.per_token(model, [[1]], [[2, 3]], wm, key),
+    "token_keys.per_token": lambda model, wm, key: token_keys.per_token(
+        model, [[1]], [[2, 3]], wm, key
+    ),
     "token_keys.score": lambda model, wm, key: token_keys.score(model, [[1]], [[2, 3]], wm, key),
-    "token divergence": lambda model, wm, key: token_divergence.per_text(model, [[1]], [[2, 3]], wm, key),
+    "token divergence": lambda model, wm, key: token_divergence.per_text(
+        model, [[1]], [[2, 3]], wm, key
+    ),
     "scheme, generate": lambda model, wm, key: schemes.GaussMark(wm, key).generate(model, [[1]], 2),
-    "scheme, score": lambda model, wm, key: schemes.GaussMark(wm, key).score(model, [[1]], [[2, 3]]),
-    "scheme, token keys": lambda model, wm, key: schemes.TokenKeys(wm, key).score(model, [[1]], [[2, 3]]),
-    "exchange": lambda model, wm, key: exchange.delta(model, [[1]], [[2, 3]], np.zeros(1), wm, [key]),
+    "scheme, score": (
+        lambda model, wm, key: schemes.GaussMark(wm, key).score(model, [[1]], [[2, 3]])
+    ),
+    "scheme, token keys": (
+        lambda model, wm, key: schemes.TokenKeys(wm, key).score(model, [[1]], [[2, 3]])
+    ),
+    "exchange": lambda model, wm, key: exchange.delta(
+        model, [[1]], [[2, 3]], np.zeros(1), wm, [key]
+    ),
     "low_rank": lambda model, wm, key: low_rank.misuses(model, [[1]], [[2, 3]], wm, [[key]]),
-    "level_check": lambda model, wm, key: level_check.trap(LM(model, tiny_lm.build().tokenizer, "tiny"), ([[1]], [[2, 3]]), wm, [key]),
+    "level_check": lambda model, wm, key: level_check.trap(
+        LM(model, tiny_lm.build().tokenizer, "tiny"), ([[1]], [[2, 3]]), wm, [key]
+    ),
 }
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_that_takes_a_key_checks_what_it_is_for(model, key, door):
     wm = Watermark(LOCAL, 0.05, rank_dropped=1)
-    with pytest.raises(KeyMismatchError, match=r"does not fit this use; weight: the key was made for 'model\.layers\.1\.mlp\.up_proj") as error:
-        DOORS[door](model, wm, perturb.bind(model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=1), key))
+    with pytest.raises(
+        KeyMismatchError,
+        match=(
+            r"does not fit this use; weight: the key was made for 'model\.layers\.1\.mlp\.up_proj"
+        ),
+    ) as error:
+        DOORS[door](
+            model,
+            wm,
+            perturb.bind(
+                model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=1), key
+            ),
+        )
     perturb.refuse_perturbed(model)
     assert_not_shown(error.value, key)
 
@@ -177,7 +213,11 @@ def test_another_use_is_refused_and_the_difference_named(model, bound, tmp_path,
     before = {name: p.clone() for name, p in model.named_parameters()}
     with pytest.raises(KeyMismatchError, match=f"key {bound.key_id} does not fit") as error:
         used(use, model, wm, bound, tmp_path)
-    named = [name for name in bound.binding.model_dump() if f" {name}: the key was made for" in str(error.value)]
+    named = [
+        name
+        for name in bound.binding.model_dump()
+        if f" {name}: the key was made for" in str(error.value)
+    ]
     assert named == differ
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name])
@@ -187,7 +227,10 @@ def test_another_use_is_refused_and_the_difference_named(model, bound, tmp_path,
 @pytest.mark.parametrize("use", ["noise", "watermarked", "score", "export"])
 def test_another_base_model_is_refused(bound, tmp_path, use):
     other = tiny_models.build("llama", seed=1)
-    with pytest.raises(KeyMismatchError, match=r"base_sha256: the key was made for .*Use the watermark and the base model") as error:
+    with pytest.raises(
+        KeyMismatchError,
+        match=r"base_sha256: the key was made for .*Use the watermark and the base model",
+    ) as error:
         used(use, other, bound.watermark, bound, tmp_path)
     assert "noise_sha256" not in str(error.value)
 
@@ -201,13 +244,18 @@ def test_one_changed_number_in_the_base_weight_is_another_base(model, bound):
 
 def test_a_change_of_another_weight_is_no_other_base_but_named(model, bound):
     model.model.layers[0].mlp.up_proj.weight.data += 1
-    message = rf"key {bound.key_id}: .* but 1 other weights are not those of the key's model: model\.layers\.0\.mlp\.up_proj\.weight\. The test"
+    message = (
+        rf"key {bound.key_id}: .* but 1 other weights are not those of the key's model:"
+        r" model\.layers\.0\.mlp\.up_proj\.weight\. The test"
+    )
     with pytest.warns(BaseModelWarning, match=message):
         score.score(model, [[1]], [[2, 3]], bound.watermark, [bound])
 
 
 def test_a_quantised_base_still_scores_and_says_what_is_other(model, bound):
-    """All but the marked matrix rounded to 16 steps: ψ is that of the rounded model, as it would be for an unbound key."""
+    """All but the marked matrix rounded to 16 steps: ψ is that of the rounded model, as it would be
+    for an unbound key.
+    """
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name != bound.binding.weight:
@@ -223,7 +271,9 @@ def test_the_same_model_in_another_precision_is_the_same_base(bound, dtype):
     wm = bound.watermark
     kept = perturb.noise(tiny_models.build("llama"), wm, bound)
     again = perturb.noise(tiny_models.build("llama", dtype), wm, bound)
-    torch.testing.assert_close(again, kept, rtol=0, atol=0.02 * wm.sigma)  # bfloat16 rounds θ, and so turns its singular vectors a little
+    torch.testing.assert_close(
+        again, kept, rtol=0, atol=0.02 * wm.sigma
+    )  # bfloat16 rounds θ, and so turns its singular vectors a little
 
 
 def test_a_bound_key_gives_the_noise_and_the_scores_of_the_unbound_one(model, key, bound):
@@ -234,7 +284,9 @@ def test_a_bound_key_gives_the_noise_and_the_scores_of_the_unbound_one(model, ke
 
 
 def test_without_a_rank_the_side_makes_no_difference(model, key):
-    bound = perturb.bind(model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, side="right"), key)
+    bound = perturb.bind(
+        model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, side="right"), key
+    )
     perturb.noise(model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05), bound)
 
 

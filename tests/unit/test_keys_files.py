@@ -1,4 +1,6 @@
-"""Key files: whole or not at all, the owner's only, never overwritten, and any damage is an error that does not leak the secret."""
+"""Key files: whole or not at all, the owner's only, never overwritten, and any damage is an error
+that does not leak the secret.
+"""
 
 import hmac
 import json
@@ -50,7 +52,11 @@ def test_a_key_is_never_overwritten(tmp_path, key):
 def test_nor_when_another_process_writes_it_at_the_same_moment(tmp_path, key, monkeypatch):
     path = tmp_path / "key.json"
     dump = json.dump
-    monkeypatch.setattr(keys.json, "dump", lambda *args, **kwargs: (path.write_text("the other's"), dump(*args, **kwargs)))
+    monkeypatch.setattr(
+        keys.json,
+        "dump",
+        lambda *args, **kwargs: (path.write_text("the other's"), dump(*args, **kwargs)),
+    )
     with pytest.raises(KeyFileError, match="exists"):
         key.save(path)
     assert path.read_text() == "the other's"
@@ -65,14 +71,22 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, key, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(keys.json if step == "dump" else keys.os, step, fail)
-    with pytest.raises(KeyFileError, match=r"cannot write a key file in .*: No space left on device; .*make room in it, or name another") as error:
+    with pytest.raises(
+        KeyFileError,
+        match=(
+            r"cannot write a key file in .*: No space left on device; .*make room in it, or name"
+            r" another"
+        ),
+    ) as error:
         key.save(tmp_path / "key.json")
     assert os.listdir(tmp_path) == []
     assert_not_shown(error.value, key)
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path, key):
-    with pytest.raises(KeyFileError, match=r"cannot write a key file in .*nowhere.*make the folder"):
+    with pytest.raises(
+        KeyFileError, match=r"cannot write a key file in .*nowhere.*make the folder"
+    ):
         key.save(tmp_path / "nowhere" / "key.json")
 
 
@@ -84,8 +98,20 @@ def test_a_truncated_file_is_refused(tmp_path, bound, share):
     assert_refused(path, bound, "not a whole key file.*restore it from a copy")
 
 
-FIELDS = ["format", "key_id", "secret", "binding", "seal", *(f"binding.{name}" for name in keys.Binding.model_fields)]
-OPTIONAL = ["binding.side", "binding.sigma_carried", "binding.model_sha256", "binding.weights"]  # files of earlier versions lack them
+FIELDS = [
+    "format",
+    "key_id",
+    "secret",
+    "binding",
+    "seal",
+    *(f"binding.{name}" for name in keys.Binding.model_fields),
+]
+OPTIONAL = [
+    "binding.side",
+    "binding.sigma_carried",
+    "binding.model_sha256",
+    "binding.weights",
+]  # files of earlier versions lack them
 OTHER = {
     "format": "gaussmark key 3",
     "key_id": "00000000",
@@ -110,7 +136,15 @@ def test_an_edit_of_any_field_is_refused(tmp_path, bound, field):
     path, content = saved(tmp_path, bound)
     edit(content, field, OTHER[field])
     path.write_text(json.dumps(content))
-    assert_refused(path, bound, "expected format 'gaussmark key 2', got 'gaussmark key 3'" if field == "format" else "edited or damaged")
+    assert_refused(
+        path,
+        bound,
+        (
+            "expected format 'gaussmark key 2', got 'gaussmark key 3'"
+            if field == "format"
+            else "edited or damaged"
+        ),
+    )
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -119,8 +153,20 @@ def test_a_missing_or_malformed_field_is_named(tmp_path, bound, field, value):
     path, content = saved(tmp_path, bound)
     edit(content, field, value)
     path.write_text(json.dumps(content))
-    well_formed = [("binding.sigma", 17.5), ("binding.sigma_carried", 17.5), *((name, "missing") for name in OPTIONAL)]
-    assert_refused(path, bound, "edited or damaged" if (field, value) in well_formed else f"missing or malformed: .*{field}")
+    well_formed = [
+        ("binding.sigma", 17.5),
+        ("binding.sigma_carried", 17.5),
+        *((name, "missing") for name in OPTIONAL),
+    ]
+    assert_refused(
+        path,
+        bound,
+        (
+            "edited or damaged"
+            if (field, value) in well_formed
+            else f"missing or malformed: .*{field}"
+        ),
+    )
 
 
 def test_a_file_of_the_first_format_is_read(tmp_path, model, wm, bound):
@@ -150,11 +196,15 @@ def test_nobody_can_seal_an_edit_without_the_secret(tmp_path, bound, how):
 
 
 def test_the_seal_is_an_hmac_under_the_secret(tmp_path, bound):
-    """So whoever writes a file without the secret, such as one with the binding of another key, cannot seal it."""
+    """So whoever writes a file without the secret, such as one with the binding of another key,
+    cannot seal it.
+    """
     content = json.loads(bound.save(tmp_path / "key.json").read_text())
     seal = content.pop("seal")
     under = hmac.new(bound.secret, b"gaussmark key file seal", "sha256").digest()
-    assert seal == hmac.new(under, json.dumps(content, sort_keys=True).encode(), "sha256").hexdigest()
+    assert (
+        seal == hmac.new(under, json.dumps(content, sort_keys=True).encode(), "sha256").hexdigest()
+    )
 
 
 def test_a_field_that_does_not_belong_is_named(tmp_path, bound):
@@ -163,8 +213,13 @@ def test_a_field_that_does_not_belong_is_named(tmp_path, bound):
     assert_refused(path, bound, "malformed: note")
 
 
-@pytest.mark.parametrize(("field", "value"), [("secret", "zz" * 16), ("secret", "0" * 31), ("secret", "AB" * 16), ("key_id", "00000000")])
-def test_an_edit_with_its_seal_made_anew_is_refused_too_where_it_contradicts_itself(tmp_path, bound, field, value):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("secret", "zz" * 16), ("secret", "0" * 31), ("secret", "AB" * 16), ("key_id", "00000000")],
+)
+def test_an_edit_with_its_seal_made_anew_is_refused_too_where_it_contradicts_itself(
+    tmp_path, bound, field, value
+):
     path, content = saved(tmp_path, bound)
     edit(content, field, value)
     path.write_text(json.dumps(content | {"seal": keys._seal(bound, content)}))
@@ -173,7 +228,16 @@ def test_an_edit_with_its_seal_made_anew_is_refused_too_where_it_contradicts_its
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n", bytes(range(256)), b"\xff\xfe\x00", b"PK\x03\x04", b"hello", b"[" * 100_000, b"9" * 5000],
+    [
+        b"",
+        b"\n",
+        bytes(range(256)),
+        b"\xff\xfe\x00",
+        b"PK\x03\x04",
+        b"hello",
+        b"[" * 100_000,
+        b"9" * 5000,
+    ],
     ids=["empty", "blank", "binary", "not UTF-8", "zip", "text", "nested too deep", "5,000 digits"],
 )
 def test_a_file_that_is_no_json_is_refused(tmp_path, key, content):
@@ -190,15 +254,22 @@ def test_json_of_another_kind_is_refused(tmp_path, key, content):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path, key):
-    assert_refused(tmp_path / "none.json", key, r"cannot read the key file .*none\.json: No such file")
+    assert_refused(
+        tmp_path / "none.json", key, r"cannot read the key file .*none\.json: No such file"
+    )
     assert_refused(tmp_path, key, "cannot read the key file .*: expected a file, found a folder")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o777])
-def test_a_file_that_others_can_read_or_change_is_refused_with_the_command_that_mends_it(tmp_path, key, mode):
+def test_a_file_that_others_can_read_or_change_is_refused_with_the_command_that_mends_it(
+    tmp_path, key, mode
+):
     path = key.save(tmp_path / "my key.json")
     path.chmod(mode)
-    mends = rf"open to others \(mode {mode:o}\).* `chmod 600 '{re.escape(str(path))}'` mends it\. .*then make a new key"
+    mends = (
+        rf"open to others \(mode {mode:o}\).* `chmod 600 '{re.escape(str(path))}'` mends it\."
+        r" .*then make a new key"
+    )
     assert_refused(path, key, mends)
     subprocess.run(re.search("`(.*?)`", refusal(path))[1], shell=True, check=True)
     assert Key.load(path) == key
@@ -219,13 +290,20 @@ def _killed_while_saving(path) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_what_a_killed_process_left_is_removed_and_reported(tmp_path, key, then):
     other = Key.from_seed(1).save(tmp_path / "other.json")
-    killed = multiprocessing.get_context("fork").Process(target=_killed_while_saving, args=[tmp_path / "key.json"])
+    killed = multiprocessing.get_context("fork").Process(
+        target=_killed_while_saving, args=[tmp_path / "key.json"]
+    )
     killed.start()
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
     [left] = set(os.listdir(tmp_path)) - {"other.json"}
-    assert key.secret.hex() in (tmp_path / left).read_text(), "the process was killed too early to test anything"
-    with pytest.warns(KeyFileWarning, match=rf"removed .*{re.escape(left)}, a half-written key file with its secret"):
+    assert key.secret.hex() in (tmp_path / left).read_text(), (
+        "the process was killed too early to test anything"
+    )
+    with pytest.warns(
+        KeyFileWarning,
+        match=rf"removed .*{re.escape(left)}, a half-written key file with its secret",
+    ):
         key.save(tmp_path / "key.json") if then == "save" else Key.load(other)
     assert left not in os.listdir(tmp_path)
 

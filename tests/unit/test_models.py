@@ -1,4 +1,6 @@
-"""Loading a model: the real code path on a tiny saved one, and every way a checkpoint can be missing or broken."""
+"""Loading a model: the real code path on a tiny saved one, and every way a checkpoint can be
+missing or broken.
+"""
 
 import ast
 import io
@@ -27,7 +29,9 @@ def saved(tmp_path_factory):
     """A checkpoint like doclm's: byte-level BPE, Llama, tied embeddings, bfloat16."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     tokenizer = train.train_tokenizer(TEXTS, 300)
-    recipe = train.Recipe(vocab=len(tokenizer), hidden=32, blocks=2, heads=4, intermediate=48, context=64)
+    recipe = train.Recipe(
+        vocab=len(tokenizer), hidden=32, blocks=2, heads=4, intermediate=48, context=64
+    )
     train.new_model(recipe, tokenizer.eos_token_id).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -40,7 +44,9 @@ def copy(saved, tmp_path):
 
 @pytest.fixture
 def no_network(monkeypatch):
-    """No name can be looked up, which is what a machine without a network sees; and no token or cache of the tester's helps."""
+    """No name can be looked up, which is what a machine without a network sees; and no token or
+    cache of the tester's helps.
+    """
 
     def fail(*args, **kwargs):
         raise socket.gaierror(-2, "Name or service not known")
@@ -64,7 +70,10 @@ class TestAWholeCheckpoint:
         for name, p in lm.model.named_parameters():
             assert torch.equal(p, stored[name].float())
 
-    @pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", torch.bfloat16), (torch.float64, torch.float64), ("auto", torch.bfloat16)])
+    @pytest.mark.parametrize(
+        ("dtype", "expected"),
+        [("bfloat16", torch.bfloat16), (torch.float64, torch.float64), ("auto", torch.bfloat16)],
+    )
     def test_in_the_precision_asked_for(self, saved, dtype, expected):
         assert models.load(saved, dtype=dtype).model.dtype == expected
 
@@ -92,7 +101,8 @@ class TestAWholeCheckpoint:
     def test_a_prompt_with_one_is_a_user_turn_that_the_model_answers(self, saved):
         lm = models.load(saved)
         lm.tokenizer.chat_template = (
-            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if"
+            " add_generation_prompt %}<assistant>{% endif %}"
         )
         ids = lm.prompt("The quick")
         assert all(type(i) is int for i in ids)
@@ -107,9 +117,15 @@ def test_the_embedded_model_is_found_from_any_folder(saved, tmp_path, monkeypatc
     assert models.load().name == models.load("doclm").name == "doclm"
 
 
-@pytest.mark.parametrize("name", ["/no/such/model", "./model", "../model", "~/no-such-model", "runs/of/mine"])
+@pytest.mark.parametrize(
+    "name", ["/no/such/model", "./model", "../model", "~/no-such-model", "runs/of/mine"]
+)
 def test_a_path_that_does_not_exist(name):
-    refused(name, r"no model at .*: expected a folder with config\.json and \*\.safetensors\. models\.load\('doclm'\) needs no download")
+    refused(
+        name,
+        r"no model at .*: expected a folder with config\.json and \*\.safetensors\."
+        r" models\.load\('doclm'\) needs no download",
+    )
 
 
 def test_a_path_object_is_never_taken_for_a_hub_id(tmp_path):
@@ -119,11 +135,17 @@ def test_a_path_object_is_never_taken_for_a_hub_id(tmp_path):
 @pytest.mark.parametrize("name", ["some-org/some-model", "gpt2-that-nobody-has"])
 @pytest.mark.parametrize("offline", [False, True])
 def test_a_hub_id_without_a_network(name, offline, no_network, monkeypatch, tmp_path):
-    """Says so, names what works without one, and comes back at once, where the hub's client alone takes 46 s of retries."""
+    """Says so, names what works without one, and comes back at once, where the hub's client alone
+    takes 46 s of retries.
+    """
     if offline:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     start = time.monotonic()
-    message = refused(name, rf"cannot get '{name}' from the model hub: .*Check the name and the network.*models\.load\('doclm'\) needs no network")
+    message = refused(
+        name,
+        rf"cannot get '{name}' from the model hub: .*Check the name and the"
+        r" network.*models\.load\('doclm'\) needs no network",
+    )
     assert "connect" in message
     assert time.monotonic() - start < 10
 
@@ -167,7 +189,11 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_checkpoint(copy, how):
     BROKEN[how](copy)
-    message = refused(copy, r"cannot read the model in .*broken: .*Expected config\.json, tokenizer files and whole \*\.safetensors")
+    message = refused(
+        copy,
+        r"cannot read the model in .*broken: .*Expected config\.json, tokenizer files and whole"
+        r" \*\.safetensors",
+    )
     assert str(copy) in message
 
 
@@ -175,7 +201,11 @@ def test_missing_weights_are_named_and_not_made_up(copy):
     weights = load_file(copy / WEIGHTS)
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, copy / WEIGHTS, {"format": "pt"})
-    refused(copy, r"does not fit its config\.json, missing keys: \['model\.layers\.1\.mlp\.up_proj\.weight'\]")
+    refused(
+        copy,
+        r"does not fit its config\.json, missing keys:"
+        r" \['model\.layers\.1\.mlp\.up_proj\.weight'\]",
+    )
 
 
 def test_weights_of_another_shape_are_named_and_not_made_up(copy):
@@ -190,7 +220,11 @@ def test_a_checkpoint_with_a_weight_that_is_not_finite(copy, value):
     weights = load_file(copy / WEIGHTS)
     weights["model.layers.1.mlp.up_proj.weight"][3, :5] = value
     save_file(weights, copy / WEIGHTS, {"format": "pt"})
-    refused(copy, r"expected finite weights, got 5 NaN or infinite numbers in model\.layers\.1\.mlp\.up_proj\.weight; the checkpoint is damaged")
+    refused(
+        copy,
+        r"expected finite weights, got 5 NaN or infinite numbers in"
+        r" model\.layers\.1\.mlp\.up_proj\.weight; the checkpoint is damaged",
+    )
 
 
 CODE = """
@@ -201,8 +235,20 @@ class Mine({base}):
     model_type = "mine"
 """
 ASKS = {
-    "config": ("config.json", {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}, "PreTrainedConfig"),
-    "model": ("config.json", {"architectures": ["Mine"], "model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Mine"}}, "PreTrainedModel"),
+    "config": (
+        "config.json",
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}},
+        "PreTrainedConfig",
+    ),
+    "model": (
+        "config.json",
+        {
+            "architectures": ["Mine"],
+            "model_type": "mine",
+            "auto_map": {"AutoModelForCausalLM": "mine.Mine"},
+        },
+        "PreTrainedModel",
+    ),
     "tokenizer": (
         "tokenizer_config.json",
         {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "mine.Mine"]}},
@@ -212,17 +258,23 @@ ASKS = {
 
 
 @pytest.mark.parametrize("asks", ASKS)
-def test_a_models_own_code_is_never_run_even_if_the_terminal_says_yes(copy, tmp_path, monkeypatch, asks):
+def test_a_models_own_code_is_never_run_even_if_the_terminal_says_yes(
+    copy, tmp_path, monkeypatch, asks
+):
     file, changes, base = ASKS[asks]
     (copy / "mine.py").write_text(CODE.format(ran=str(tmp_path / "ran"), base=base))
     configure(copy, file, **changes)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("nobody is asked"))
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
     if asks == "model":
-        refused(copy, "cannot read the model in")  # its model_type is unknown, before its code is asked for
+        refused(
+            copy, "cannot read the model in"
+        )  # its model_type is unknown, before its code is asked for
     else:
         refused(
-            copy, r"it needs Python code of its own \(auto_map in its json files\), which is never run; expected an architecture that transformers"
+            copy,
+            r"it needs Python code of its own \(auto_map in its json files\), which is never run;"
+            r" expected an architecture that transformers",
         )
     assert not (tmp_path / "ran").exists()
 
@@ -241,7 +293,8 @@ def test_every_load_in_the_library_is_on_these_terms():
         (file.name, ast.unparse(node))
         for file in (ROOT / "gaussmark_lib").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("from_pretrained", "from_config", "pipeline")
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") in ("from_pretrained", "from_config", "pipeline")
     ]
     assert len(loads) >= 4
     for file, call in loads:
@@ -279,10 +332,14 @@ def test_a_weight_left_out_is_chosen_by_a_rule(architecture, middle, small):
     assert models.default_weight(model, small=True) == small
     first = models.default_weight(model, block=0)
     assert first == re.sub(r"[.]\d+[.]", ".0.", middle, count=1)
-    assert models.default_weight(model, block=-1) == middle  # of two or three blocks, the last is two thirds of the way up
+    assert (
+        models.default_weight(model, block=-1) == middle
+    )  # of two or three blocks, the last is two thirds of the way up
 
 
 @pytest.mark.parametrize("block", [3, -4])
 def test_a_block_that_is_not_there(block):
-    with pytest.raises(UnknownWeightError, match=f"expected one of 3 that can carry a watermark, got {block}"):
+    with pytest.raises(
+        UnknownWeightError, match=f"expected one of 3 that can carry a watermark, got {block}"
+    ):
         models.default_weight(tiny_models.build("llama"), block=block)

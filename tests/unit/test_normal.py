@@ -17,14 +17,26 @@ from gaussmark_lib.errors import StatisticsError
 
 
 def test_golden_hash_of_the_stream():
-    """If this fails, every key in the world means another noise. Do not update the hash: find what changed."""
+    """If this fails, every key in the world means another noise. Do not update the hash: find what
+    changed.
+    """
     z = normal.standard_normal(2**127 + 12345, 100_000)
-    assert hashlib.sha256(z.astype("<f8").tobytes()).hexdigest() == "3e31a8764ca55aeaf4bbb51d12041fc1f2740cb666df7db12aff10d4370186c6"
+    assert (
+        hashlib.sha256(z.astype("<f8").tobytes()).hexdigest()
+        == "3e31a8764ca55aeaf4bbb51d12041fc1f2740cb666df7db12aff10d4370186c6"
+    )
 
 
 def test_first_numbers_do_not_depend_on_how_many_are_asked_for():
     z = normal.standard_normal(7, 3 * normal.SPAN + 5)
-    for n in (0, 1, 3, 4, *(size + i for size in (normal.CHUNK, normal.SPAN) for i in (-1, 0, 1)), 2 * normal.SPAN):
+    for n in (
+        0,
+        1,
+        3,
+        4,
+        *(size + i for size in (normal.CHUNK, normal.SPAN) for i in (-1, 0, 1)),
+        2 * normal.SPAN,
+    ):
         np.testing.assert_array_equal(normal.standard_normal(7, n), z[:n])
 
 
@@ -39,14 +51,18 @@ def test_the_sizes_of_chunks_and_spans_do_not_matter(chunk, span):
 
 @given(seed=st.integers(0, 2**128 - 1), first=st.integers(0, 2**50), n=st.integers(1, 50))
 def test_bits_of_tensors_are_those_of_numpy(seed, first, n):
-    """What a GPU computes, here on the processor: every bit of the key counts, and a chunk begins anywhere."""
+    """What a GPU computes, here on the processor: every bit of the key counts, and a chunk begins
+    anywhere.
+    """
     found = normal.philox(seed, first, n, torch.device("cpu")).numpy().view(np.uint64)
     np.testing.assert_array_equal(found, np.random.Philox(key=seed).advance(first).random_raw(n))
 
 
 @pytest.mark.parametrize("chunk", [1 << 10, 1 << 23])
 def test_numbers_of_tensors_are_those_of_numpy(monkeypatch, chunk):
-    """Here up to the last bit, since torch's square roots on a processor are not those of IEEE 754; on a GPU to the bit (tests/gpu)."""
+    """Here up to the last bit, since torch's square roots on a processor are not those of IEEE 754;
+    on a GPU to the bit (tests/gpu).
+    """
     expected = normal.standard_normal(2**100 + 3, 10_001, 0.3)
     monkeypatch.setattr(normal, "GPU_CHUNK", chunk)
     found = np.empty(10_001)
@@ -79,18 +95,31 @@ def test_each_compiled_function_knows_one_kind_of_arguments():
     for scale, dtype in ((1.0, np.float64), (0.3, np.float32), (np.float64(2), np.float32)):
         normal.standard_normal(7, 10, scale, dtype, out=np.empty(20, dtype)[::2])
     normal.quantile(np.linspace(0.1, 0.9, 11)[::-2])
-    assert max(len(made.signatures) for made in (normal._of_bits, normal._quantiles, normal._logs)) == 1
+    assert (
+        max(len(made.signatures) for made in (normal._of_bits, normal._quantiles, normal._logs))
+        == 1
+    )
 
 
 @pytest.mark.usefixtures("wrong_types")
-@pytest.mark.parametrize("out", [np.empty(8), np.empty(10), np.empty((3, 3)), np.empty(9, int), np.broadcast_to(0.0, 9)])
+@pytest.mark.parametrize(
+    "out", [np.empty(8), np.empty(10), np.empty((3, 3)), np.empty(9, int), np.broadcast_to(0.0, 9)]
+)
 def test_memory_that_is_not_for_so_many_numbers_is_refused(out):
     with pytest.raises(StatisticsError, match="room for 9 floating-point numbers"):
         normal.standard_normal(7, 9, out=out)
 
 
 @pytest.mark.usefixtures("wrong_types")
-@pytest.mark.parametrize("u", [np.array([0.0], np.float32), np.array([np.longdouble(1) - np.longdouble(2) ** -62]), np.array([[0.5]]), np.array(0.5)])
+@pytest.mark.parametrize(
+    "u",
+    [
+        np.array([0.0], np.float32),
+        np.array([np.longdouble(1) - np.longdouble(2) ** -62]),
+        np.array([[0.5]]),
+        np.array(0.5),
+    ],
+)
 def test_quantiles_of_what_is_no_row_of_probabilities_are_refused(u):
     with pytest.raises(StatisticsError, match="0 < u < 1"):
         normal.quantile(u)
@@ -113,13 +142,25 @@ def test_a_damaged_file_of_a_compiled_function_stops_nothing(tmp_path, damage):
 
 
 def test_the_numbers_are_the_same_without_compiling():
-    code = "from gaussmark_lib import normal; print(normal.standard_normal(7, 3000, out=None).tobytes().hex())"
-    plain = subprocess.run([sys.executable, "-c", code], env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=True)
+    code = (
+        "from gaussmark_lib import normal; print(normal.standard_normal(7, 3000,"
+        " out=None).tobytes().hex())"
+    )
+    plain = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert plain.stdout.strip() == normal.standard_normal(7, 3000).tobytes().hex()
 
 
 def test_different_seeds_give_different_numbers():
-    firsts = {normal.standard_normal(seed, 1)[0] for seed in (0, 1, 2, 2**64, 2**64 + 1, 2**127, 2**128 - 1)}
+    firsts = {
+        normal.standard_normal(seed, 1)[0]
+        for seed in (0, 1, 2, 2**64, 2**64 + 1, 2**127, 2**128 - 1)
+    }
     assert len(firsts) == 7
 
 
@@ -145,7 +186,10 @@ def test_the_number_of_threads_does_not_matter(threads):
         z = normal.standard_normal(7, 5 * normal.SPAN + 5)
     finally:
         torch.set_num_threads(before)
-    assert hashlib.sha256(z.tobytes()).hexdigest() == hashlib.sha256(slow_stream(7, len(z)).tobytes()).hexdigest()
+    assert (
+        hashlib.sha256(z.tobytes()).hexdigest()
+        == hashlib.sha256(slow_stream(7, len(z)).tobytes()).hexdigest()
+    )
 
 
 def slow_stream(seed: int, n: int) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""What is declared is what is used: dependencies, the conda environment, the Makefile, and the shape of the tree."""
+"""What is declared is what is used: dependencies, the conda environment, the Makefile, and the
+shape of the tree.
+"""
 
 import ast
 import os
@@ -22,8 +24,28 @@ DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]
 FOR_TESTS = [Requirement(text) for text in PROJECT["optional-dependencies"]["test"]]
 LOCK = "requirements.lock"
 TOP_LEVEL = {
-    *(".ci", ".devcontainer", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md"),
-    *("environment.yml", "pyproject.toml", "requirements.lock", "data", "gaussmark_lib", "notebooks", "papermill_runs", "tests"),
+    *(
+        ".ci",
+        ".devcontainer",
+        ".gitignore",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "SECURITY.md",
+    ),
+    *(
+        "environment.yml",
+        "pyproject.toml",
+        "requirements.lock",
+        "data",
+        "gaussmark_lib",
+        "notebooks",
+        "papermill_runs",
+        "tests",
+    ),
 }
 
 
@@ -32,7 +54,9 @@ def _names(requirements: list[Requirement]) -> set[str]:
 
 
 def _imported(folder: Path) -> set[str]:
-    """The top-level packages that the Python files of a folder import, this project's and the standard library's aside."""
+    """The top-level packages that the Python files of a folder import, this project's and the
+    standard library's aside.
+    """
     found = set()
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -40,12 +64,21 @@ def _imported(folder: Path) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(node.module.split(".")[0])
-    return found - set(sys.stdlib_module_names) - {"gaussmark_lib"} - {file.stem for file in (ROOT / "tests").glob("*.py")}
+    return (
+        found
+        - set(sys.stdlib_module_names)
+        - {"gaussmark_lib"}
+        - {file.stem for file in (ROOT / "tests").glob("*.py")}
+    )
 
 
 def _undeclared(imported: set[str], declared: set[str]) -> set[str]:
     distributions = metadata.packages_distributions()
-    return {name for name in imported if not declared & set(map(canonicalize_name, distributions.get(name, [name])))}
+    return {
+        name
+        for name in imported
+        if not declared & set(map(canonicalize_name, distributions.get(name, [name])))
+    }
 
 
 def test_what_the_library_imports_is_declared():
@@ -57,23 +90,32 @@ def test_what_the_tests_import_is_declared():
 
 
 def test_the_check_for_undeclared_imports_can_fail():
-    assert _undeclared({"pandas", "yaml", "PIL", "zmq", "no_such_package"}, _names(DECLARED)) == {"zmq", "no_such_package"}
+    assert _undeclared({"pandas", "yaml", "PIL", "zmq", "no_such_package"}, _names(DECLARED)) == {
+        "zmq",
+        "no_such_package",
+    }
 
 
 def test_what_is_installed_fits_what_is_declared():
     for requirement in DECLARED + FOR_TESTS:
         version = metadata.version(requirement.name).partition("+")[0]
-        assert requirement.specifier.contains(version), f"{requirement} is declared, {version} is installed"
+        assert requirement.specifier.contains(version), (
+            f"{requirement} is declared, {version} is installed"
+        )
 
 
 def _torch() -> str:
-    """The pin of torch, which is the one package that no lock file names: where it comes from decides for which hardware it is built."""
+    """The pin of torch, which is the one package that no lock file names: where it comes from
+    decides for which hardware it is built.
+    """
     (torch,) = [str(requirement) for requirement in DECLARED if requirement.name == "torch"]
     return torch
 
 
 def _faults_of_lock(text: str, declared: list[Requirement]) -> list[str]:
-    """Lines that pin no version, requirements without a line, and pins that a requirement does not allow."""
+    """Lines that pin no version, requirements without a line, and pins that a requirement does not
+    allow.
+    """
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     pins = dict(line.split("==") for line in lines if re.fullmatch(r"[\w.-]+==[\w.]+", line))
     faults = [line for line in lines if line.partition("==")[0] not in pins]
@@ -88,23 +130,47 @@ def _faults_of_lock(text: str, declared: list[Requirement]) -> list[str]:
 
 def test_the_lock_file_pins_every_dependency_within_its_range_and_no_torch():
     text = (ROOT / LOCK).read_text()
-    assert _faults_of_lock(text, [requirement for requirement in DECLARED + FOR_TESTS if requirement.name != "torch"]) == []
+    assert (
+        _faults_of_lock(
+            text,
+            [requirement for requirement in DECLARED + FOR_TESTS if requirement.name != "torch"],
+        )
+        == []
+    )
     assert not re.search(r"^torch\b", text, re.MULTILINE)
 
 
 def test_the_check_of_the_lock_file_can_fail():
-    declared = [Requirement(text) for text in ("numpy>=2.4,<3", "lm_eval[hf]>=0.4.13", "pandas>=3", "scipy>=1.17")]
+    declared = [
+        Requirement(text)
+        for text in ("numpy>=2.4,<3", "lm_eval[hf]>=0.4.13", "pandas>=3", "scipy>=1.17")
+    ]
     text = "# made by hand\nnumpy==3.0.1\nlm-eval==0.4.13\nscipy>=1.17\n"
-    assert _faults_of_lock(text, declared) == ["scipy>=1.17", "numpy<3,>=2.4: 3.0.1", "pandas is missing", "scipy is missing"]
+    assert _faults_of_lock(text, declared) == [
+        "scipy>=1.17",
+        "numpy<3,>=2.4: 3.0.1",
+        "pandas is missing",
+        "scipy is missing",
+    ]
 
 
 def test_torch_is_pinned_and_the_makefile_installs_that_version_the_lock_file_and_then_this_alone():
     torch = _torch()
     assert re.fullmatch(r"torch==\d+\.\d+\.\d+", torch)
-    done = subprocess.run(["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", "setup"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     installs = [line.split() for line in done.stdout.splitlines() if " pip install " in line]
     assert [line[-1].strip("'") for line in installs] == [torch, LOCK, "."]
-    assert ["--no-deps" in line for line in installs] == [False, True, True], "a version that is not in the lock file would be installed"
+    assert ["--no-deps" in line for line in installs] == [
+        False,
+        True,
+        True,
+    ], "a version that is not in the lock file would be installed"
 
 
 def test_the_conda_environment_is_that_of_pyproject():
@@ -123,31 +189,60 @@ def test_the_command_exists_and_every_file_of_the_library_is_packaged():
     assert hasattr(__import__(module, fromlist=[function]), function)
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {path.parent for path in (ROOT / "gaussmark_lib").rglob("*.py")}
-    assert all((package / "__init__.py").exists() for package in packages), "a folder without __init__.py is no package"
+    assert all((package / "__init__.py").exists() for package in packages), (
+        "a folder without __init__.py is no package"
+    )
     assert setuptools["packages"]["find"]["include"] == ["gaussmark_lib*"]
-    data = [f"{package.replace('.', '/')}/{pattern}" for package, patterns in setuptools["package-data"].items() for pattern in patterns]
-    others = [path for path in (ROOT / "gaussmark_lib").rglob("*") if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__"]
+    data = [
+        f"{package.replace('.', '/')}/{pattern}"
+        for package, patterns in setuptools["package-data"].items()
+        for pattern in patterns
+    ]
+    others = [
+        path
+        for path in (ROOT / "gaussmark_lib").rglob("*")
+        if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__"
+    ]
     assert [path for path in others if not any(path.match(pattern) for pattern in data)] == []
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git what belongs to the project")
 def test_the_top_level_of_the_tree_is_the_agreed_one():
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    files = subprocess.run(
+        listed, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
     assert {file.split("/")[0] for file in files if file} == TOP_LEVEL
 
 
 def test_make_runs_the_tiers():
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "ARGS"))}  # of the make that runs the tests
+    plain = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "ARGS"))
+    }  # of the make that runs the tests
     run = {}
     for target in ("test", "test-all", "mutants"):
         command = ["make", "--no-print-directory", "--dry-run", target]
-        run[target] = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=plain).stdout.splitlines()[-1]
-    assert run["test"].split()[-3:] == ["tests", "notebooks/00_first_watermark.ipynb", "notebooks/02_level_check.ipynb"]
+        run[target] = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True, env=plain
+        ).stdout.splitlines()[-1]
+    assert run["test"].split()[-3:] == [
+        "tests",
+        "notebooks/00_first_watermark.ipynb",
+        "notebooks/02_level_check.ipynb",
+    ]
     assert run["test-all"].split()[-2:] == ["tests", "notebooks"]
-    assert all("--dist loadfile --no-loadscope-reorder --nbval-lax" in run[target] for target in ("test", "test-all"))
+    assert all(
+        "--dist loadfile --no-loadscope-reorder --nbval-lax" in run[target]
+        for target in ("test", "test-all")
+    )
     assert run["mutants"].split()[-1] == "tests/mutants.py"
-    listed = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert [target for target in run if f"make {target} " not in listed] == []
 
 

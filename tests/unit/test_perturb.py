@@ -1,4 +1,6 @@
-"""The noise ξ of a key: its bytes, order and scale. Inside ``watermarked`` the weight is θ + ξ; outside it is θ, to the last bit."""
+"""The noise ξ of a key: its bytes, order and scale. Inside ``watermarked`` the weight is θ + ξ;
+outside it is θ, to the last bit.
+"""
 
 import hashlib
 import warnings
@@ -10,24 +12,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmark_lib import divergence, generate, generate_many, normal, perturb
-from gaussmark_lib.errors import GaussMarkError, InvalidWatermarkError, PerturbedModelError, RoundingWarning, UnknownWeightError
+from gaussmark_lib.errors import (
+    GaussMarkError,
+    InvalidWatermarkError,
+    PerturbedModelError,
+    RoundingWarning,
+    UnknownWeightError,
+)
 from gaussmark_lib.perturb import Key, Watermark
 
 MODEL = tiny_models.build("llama")
 
 
 def test_golden_hash_of_the_noise():
-    """If this fails, watermarks made before can no longer be detected. Do not update the hash: find what changed."""
-    xi = perturb.noise(MODEL, Watermark("model.layers.2.mlp.down_proj.weight", 0.05), Key.from_seed(0))
+    """If this fails, watermarks made before can no longer be detected. Do not update the hash: find
+    what changed.
+    """
+    xi = perturb.noise(
+        MODEL, Watermark("model.layers.2.mlp.down_proj.weight", 0.05), Key.from_seed(0)
+    )
     assert xi.shape == (32, 48)
-    assert hashlib.sha256(xi.numpy().astype("<f4").tobytes()).hexdigest() == "3a9db523c497ac9b72bd8c34253f90c3e5211edee2a42f3c87a21f329370a30b"
+    assert (
+        hashlib.sha256(xi.numpy().astype("<f4").tobytes()).hexdigest()
+        == "3a9db523c497ac9b72bd8c34253f90c3e5211edee2a42f3c87a21f329370a30b"
+    )
 
 
 def test_golden_seed():
     assert Key.from_seed(0).secret.hex() == "99a6e4721b9ffa3bcd2419f8f49a0799"
 
 
-@given(seed=st.integers(0, 10**6), sigma=st.floats(1e-6, 1e3), architecture=st.sampled_from(["llama", "gpt2"]))
+@given(
+    seed=st.integers(0, 10**6),
+    sigma=st.floats(1e-6, 1e3),
+    architecture=st.sampled_from(["llama", "gpt2"]),
+)
 def test_noise_is_the_stream_in_row_order_times_sigma(seed, sigma, architecture):
     model = MODEL if architecture == "llama" else GPT2
     key, wm = Key.from_seed(seed), Watermark(tiny_models.ONE_WEIGHT[architecture], sigma)
@@ -66,7 +85,10 @@ def test_sigma_scales_the_noise_and_changes_nothing_else(key):
 
 
 def test_weights_of_one_shape_share_the_noise_of_a_key(key):
-    first, last = (perturb.noise(MODEL, Watermark(f"model.layers.{i}.mlp.down_proj.weight", 0.05), key) for i in (0, 2))
+    first, last = (
+        perturb.noise(MODEL, Watermark(f"model.layers.{i}.mlp.down_proj.weight", 0.05), key)
+        for i in (0, 2)
+    )
     assert torch.equal(first, last)
 
 
@@ -87,7 +109,11 @@ def test_many_noises_at_once_are_the_single_ones(rank):
 
 
 def test_small_noises_side_by_side_are_the_single_ones(monkeypatch):
-    wm, keys, before = Watermark("model.layers.2.mlp.down_proj.weight", 0.05), [Key.from_seed(i) for i in range(5)], torch.get_num_threads()
+    wm, keys, before = (
+        Watermark("model.layers.2.mlp.down_proj.weight", 0.05),
+        [Key.from_seed(i) for i in range(5)],
+        torch.get_num_threads(),
+    )
     expected = [perturb.noise(MODEL, wm, key) for key in keys]
     monkeypatch.setattr(perturb, "LEAST_A_THREAD", 1)
     torch.set_num_threads(2)
@@ -123,7 +149,9 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 @pytest.mark.parametrize(("architecture", "weight", "dtype"), tiny_models.alternating(*DTYPES))
-def test_inside_it_is_theta_plus_xi_and_outside_theta_to_the_last_bit(architecture, weight, dtype, key):
+def test_inside_it_is_theta_plus_xi_and_outside_theta_to_the_last_bit(
+    architecture, weight, dtype, key
+):
     model = tiny_models.build(architecture, dtype)
     wm = Watermark(weight, 0.05)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -136,7 +164,12 @@ def test_inside_it_is_theta_plus_xi_and_outside_theta_to_the_last_bit(architectu
         assert tiny_models.parameter(model, weight) is parameter
         exact = before[stored].double().clone()
         tiny_models.part(exact, weight).add_(xi)  # and the other experts as they are
-        torch.testing.assert_close(parameter.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-7 if dtype != torch.float64 else 0)
+        torch.testing.assert_close(
+            parameter.double(),
+            exact,
+            rtol=torch.finfo(dtype).eps,
+            atol=1e-7 if dtype != torch.float64 else 0,
+        )
         for name, p in model.named_parameters():
             assert p.dtype == dtype
             assert torch.equal(p, before[name]) == (name != stored)
@@ -194,7 +227,9 @@ def test_gpt2s_layout_is_transposed_and_the_function_is_not(key):
             torch.testing.assert_close(layer(x) - base, x @ xi.T, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("weight", ["model.layers.2.mlp.down_proj.weight", "model.layers.0.mlp.down_proj.weight"])
+@pytest.mark.parametrize(
+    "weight", ["model.layers.2.mlp.down_proj.weight", "model.layers.0.mlp.down_proj.weight"]
+)
 def test_watermarking_twice_is_refused_and_harmless(model, wm, key, weight):
     before = wm.on(model).linear.value().clone()
     with perturb.watermarked(model, wm, key):
@@ -212,7 +247,12 @@ def test_watermarking_twice_is_refused_and_harmless(model, wm, key, weight):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error"), [({"weight": "model.norm.weight"}, UnknownWeightError), ({"rank_dropped": 32}, InvalidWatermarkError)], ids=["weight", "rank"]
+    ("wrong", "error"),
+    [
+        ({"weight": "model.norm.weight"}, UnknownWeightError),
+        ({"rank_dropped": 32}, InvalidWatermarkError),
+    ],
+    ids=["weight", "rank"],
 )
 def test_a_refusal_leaves_the_model_unmarked(model, key, wrong, error):
     wm = Watermark(**{"weight": "model.layers.2.mlp.down_proj.weight", "sigma": 0.05} | wrong)
@@ -250,32 +290,52 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize(("sigma", "dtype"), [(1e-30, torch.float32), (1e-20, torch.float32), (1e-7, torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("sigma", "dtype"), [(1e-30, torch.float32), (1e-20, torch.float32), (1e-7, torch.bfloat16)]
+)
 def test_a_watermark_that_rounding_takes_whole_is_refused(key, use, sigma, dtype):
     model = tiny_models.build("llama", dtype)
     theta = model.get_parameter(W).clone()
-    with pytest.raises(InvalidWatermarkError, match=rf"sigma = {sigma:g} changes none of the numbers of {W}, which are {str(dtype)[6:]}: .*larger"):
+    with pytest.raises(
+        InvalidWatermarkError,
+        match=(
+            rf"sigma = {sigma:g} changes none of the numbers of {W}, which are {str(dtype)[6:]}:"
+            r" .*larger"
+        ),
+    ):
         USES[use](model, Watermark(W, sigma), key)
     assert torch.equal(model.get_parameter(W), theta)
     perturb.refuse_perturbed(model)
 
 
 def test_a_watermark_beyond_the_range_of_the_weights_is_refused(key):
-    with pytest.raises(InvalidWatermarkError, match=rf"sigma = 100000 takes {W} out of the range of its dtype, torch.float16; choose a smaller"):
+    with pytest.raises(
+        InvalidWatermarkError,
+        match=(
+            rf"sigma = 100000 takes {W} out of the range of its dtype, torch.float16; choose a"
+            r" smaller"
+        ),
+    ):
         perturb.bind(tiny_models.build("llama", torch.float16), Watermark(W, 1e5), key)
 
 
 @pytest.mark.parametrize("use", USES)
 def test_a_watermark_that_rounding_takes_a_part_of_is_said_to_be_one(key, use):
     with pytest.warns(
-        RoundingWarning, match=rf"sigma = 0\.001 changes only 68\.23% of the numbers of {W}, which are bfloat16: they carry .* 0\.00099"
+        RoundingWarning,
+        match=(
+            rf"sigma = 0\.001 changes only 68\.23% of the numbers of {W}, which are bfloat16: they"
+            r" carry .* 0\.00099"
+        ),
     ):
         USES[use](tiny_models.build("llama", torch.bfloat16), Watermark(W, 1e-3), key)
 
 
 @pytest.mark.parametrize(("sigma", "share"), [(3e-5, 0.02), (1e-3, 0.5), (0.05, 0.9)])
 def test_the_sigma_carried_is_the_slope_of_what_was_added_along_the_noise(key, sigma, share):
-    """By least squares over the numbers, in float64; with a part of the watermark lost it is below σ only where hardly anything is left."""
+    """By least squares over the numbers, in float64; with a part of the watermark lost it is below
+    σ only where hardly anything is left.
+    """
     model, wm = tiny_models.build("llama", torch.bfloat16), Watermark(W, sigma, rank_dropped=2)
     theta, xi = wm.on(model).linear.value().clone(), perturb.noise(model, wm, key)
     with warnings.catch_warnings(action="ignore"):
@@ -291,7 +351,10 @@ def test_the_sigma_carried_is_the_slope_of_what_was_added_along_the_noise(key, s
 def test_a_watermark_far_below_the_weights_precision_changes_no_text(model, key):
     """σ → 0: the negative control of everything that follows."""
     plain = generate.sample(model, [[1, 2, 3]], 20)
-    with pytest.warns(RoundingWarning, match=r"changes only 8\.27%"), perturb.watermarked(model, Watermark(W, 1e-9), key):
+    with (
+        pytest.warns(RoundingWarning, match=r"changes only 8\.27%"),
+        perturb.watermarked(model, Watermark(W, 1e-9), key),
+    ):
         assert generate.sample(model, [[1, 2, 3]], 20) == plain
 
 

@@ -1,4 +1,6 @@
-"""An exported checkpoint: θ + ξ for any engine, recognised and refused where the base model is needed, whole or not there."""
+"""An exported checkpoint: θ + ξ for any engine, recognised and refused where the base model is
+needed, whole or not there.
+"""
 
 import json
 import os
@@ -41,7 +43,10 @@ def test_its_text_is_the_watermarked_models(model, wm, key, tmp_path):
 
 def test_scoring_and_watermarking_it_is_refused_by_name(model, wm, key, tmp_path):
     exported = reload(perturb.export(model, wm, key, tmp_path / "out"))
-    message = f"expected the base model, got a checkpoint with the watermark of key {key.key_id}; load the model it was made from"
+    message = (
+        f"expected the base model, got a checkpoint with the watermark of key {key.key_id}; load"
+        " the model it was made from"
+    )
     with pytest.raises(PerturbedModelError, match=message):
         score.score(exported, [[1]], [[2, 3]], wm, [key])
     with pytest.raises(PerturbedModelError, match=message), perturb.watermarked(exported, wm, key):
@@ -50,12 +55,17 @@ def test_scoring_and_watermarking_it_is_refused_by_name(model, wm, key, tmp_path
         perturb.export(exported, wm, key, tmp_path / "again")
 
 
-def test_a_checkpoint_saved_inside_watermarked_is_marked_like_an_exported_one(model, wm, key, tmp_path):
+def test_a_checkpoint_saved_inside_watermarked_is_marked_like_an_exported_one(
+    model, wm, key, tmp_path
+):
     with perturb.watermarked(model, wm, key):
         model.save_pretrained(tmp_path / "saved")
     model.save_pretrained(tmp_path / "base")
     message = f"a checkpoint with the watermark of key {key.key_id}"
-    for use in (lambda m: score.score(m, [[1]], [[2, 3]], wm, [key]), lambda m: perturb.bind(m, wm, key)):
+    for use in (
+        lambda m: score.score(m, [[1]], [[2, 3]], wm, [key]),
+        lambda m: perturb.bind(m, wm, key),
+    ):
         with pytest.raises(PerturbedModelError, match=message):
             use(reload(tmp_path / "saved"))
         use(reload(tmp_path / "base"))
@@ -70,12 +80,17 @@ def test_a_failure_inside_watermarked_leaves_no_mark_in_the_config(model, wm, ke
 @pytest.mark.parametrize("mark", ["someone's", {}, None, ["a"]])
 def test_a_strangers_mark_of_any_form_is_refused_too(model, wm, key, mark):
     model.config.gaussmark = mark
-    with pytest.raises(PerturbedModelError, match="expected the base model, got a checkpoint with the watermark"):
+    with pytest.raises(
+        PerturbedModelError, match="expected the base model, got a checkpoint with the watermark"
+    ):
         score.score(model, [[1]], [[2, 3]], wm, [key])
 
 
 def test_the_sigma_that_the_rounded_weights_carry_is_stated(key, tmp_path):
-    model, wm = tiny_models.build("llama", torch.bfloat16), Watermark("model.layers.2.mlp.down_proj.weight", 1e-3)
+    model, wm = (
+        tiny_models.build("llama", torch.bfloat16),
+        Watermark("model.layers.2.mlp.down_proj.weight", 1e-3),
+    )
     with pytest.warns(RoundingWarning):
         out = perturb.export(model, wm, key, tmp_path / "out")
     carried = json.loads((out / "config.json").read_text())["gaussmark"]["sigma_carried"]
@@ -84,13 +99,19 @@ def test_the_sigma_that_the_rounded_weights_carry_is_stated(key, tmp_path):
 
 def test_its_files_name_the_weight_and_never_the_secret(model, wm, key, tmp_path):
     out = perturb.export(model, wm, key, tmp_path / "out", train.train_tokenizer(["a b"], 257))
-    assert json.loads((out / "config.json").read_text())["gaussmark"] == {"key_id": key.key_id, "weight": wm.weight, "sigma_carried": 0.05}
+    assert json.loads((out / "config.json").read_text())["gaussmark"] == {
+        "key_id": key.key_id,
+        "weight": wm.weight,
+        "sigma_carried": 0.05,
+    }
     for file in out.iterdir():
         content = file.read_bytes()
         assert key.secret not in content
         assert key.secret.hex().encode() not in content
         assert str(key.seed).encode() not in content
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in out.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        file.name for file in out.iterdir()
+    }
 
 
 def test_the_base_model_is_as_before(model, wm, key, tmp_path):
@@ -104,13 +125,17 @@ def test_the_base_model_is_as_before(model, wm, key, tmp_path):
 def test_an_existing_folder_is_never_touched(model, wm, key, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    with pytest.raises(InvalidModelError, match=r"expected a new folder to export to, but .*out exists"):
+    with pytest.raises(
+        InvalidModelError, match=r"expected a new folder to export to, but .*out exists"
+    ):
         perturb.export(model, wm, key, tmp_path / "out")
     assert os.listdir(tmp_path / "out") == ["mine.txt"]
 
 
 @pytest.mark.parametrize("who", ["model", "tokenizer"])
-def test_a_failure_leaves_nothing_half_written_and_the_model_clean(model, wm, key, tmp_path, monkeypatch, who):
+def test_a_failure_leaves_nothing_half_written_and_the_model_clean(
+    model, wm, key, tmp_path, monkeypatch, who
+):
     before = wm.on(model).linear.value().clone()
     tokenizer = train.train_tokenizer(["a b"], 257)
 
@@ -120,7 +145,11 @@ def test_a_failure_leaves_nothing_half_written_and_the_model_clean(model, wm, ke
             file.write("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(PreTrainedModel if who == "model" else type(tokenizer), "save_pretrained", lambda _, folder, *a, **k: fail(folder))
+    monkeypatch.setattr(
+        PreTrainedModel if who == "model" else type(tokenizer),
+        "save_pretrained",
+        lambda _, folder, *a, **k: fail(folder),
+    )
     with pytest.raises(InvalidModelError, match="No space"):
         perturb.export(model, wm, key, tmp_path / "out", tokenizer)
     assert os.listdir(tmp_path) == []

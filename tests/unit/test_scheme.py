@@ -1,4 +1,6 @@
-"""The registered schemes: each has all that ``Scheme`` asks for, says nothing of its secret, and is found by its name."""
+"""The registered schemes: each has all that ``Scheme`` asks for, says nothing of its secret, and is
+found by its name.
+"""
 
 from dataclasses import FrozenInstanceError, dataclass, replace
 
@@ -89,7 +91,10 @@ def test_rekeyed_is_the_same_scheme_under_another_key(name):
     assert other.key == Key.from_seed(5)
     assert replace(other, key=KEY) == scheme
     assert (other.name, other.exact) == (scheme.name, scheme.exact)
-    assert other.score(MODEL, PROMPTS, RESPONSES)["statistic"].tolist() != scheme.score(MODEL, PROMPTS, RESPONSES)["statistic"].tolist()
+    assert (
+        other.score(MODEL, PROMPTS, RESPONSES)["statistic"].tolist()
+        != scheme.score(MODEL, PROMPTS, RESPONSES)["statistic"].tolist()
+    )
 
 
 @of_each
@@ -108,8 +113,13 @@ def test_a_perturbed_model_has_no_divergence(name):
 
 
 def test_scores_of_many_schemes_are_each_ones_own_in_order():
-    several = [SCHEMES[name] for name in ("KGW-2", "GaussMark", "rank-reduced")] + [SCHEMES["GaussMark"].rekeyed(9), SCHEMES["token keys"]]
-    for scheme, table in zip(several, schemes.scores(MODEL, PROMPTS, RESPONSES, several), strict=True):
+    several = [SCHEMES[name] for name in ("KGW-2", "GaussMark", "rank-reduced")] + [
+        SCHEMES["GaussMark"].rekeyed(9),
+        SCHEMES["token keys"],
+    ]
+    for scheme, table in zip(
+        several, schemes.scores(MODEL, PROMPTS, RESPONSES, several), strict=True
+    ):
         alone = scheme.score(MODEL, PROMPTS, RESPONSES)
         np.testing.assert_allclose(table[COLUMNS], alone[COLUMNS], rtol=1e-4, atol=1e-6)
 
@@ -117,12 +127,20 @@ def test_scores_of_many_schemes_are_each_ones_own_in_order():
 def test_names_choose_and_order():
     assert list(schemes.named(WM, KEY, ["SynthID", "GaussMark"])) == ["SynthID", "GaussMark"]
     assert schemes.named(WM, KEY, []) == {}
-    assert schemes.named(WM, KEY, ["GaussMark"])["GaussMark"] == GaussMark(replace(WM, rank_dropped=0), KEY)
+    assert schemes.named(WM, KEY, ["GaussMark"])["GaussMark"] == GaussMark(
+        replace(WM, rank_dropped=0), KEY
+    )
 
 
 @pytest.mark.parametrize("names", [["GaussMark", "KGW-3"], "KGW"])
 def test_an_unknown_name_lists_the_known_ones(names):
-    with pytest.raises(InvalidWatermarkError, match=r"(no scheme is called 'KGW-3'|names): expected some of KGW-1, KGW-2, .*GaussMark.*SynthID"):
+    with pytest.raises(
+        InvalidWatermarkError,
+        match=(
+            r"(no scheme is called 'KGW-3'|names): expected some of KGW-1, KGW-2,"
+            r" .*GaussMark.*SynthID"
+        ),
+    ):
         schemes.named(WM, KEY, names)
 
 
@@ -135,12 +153,18 @@ def test_adding_one_takes_a_class_and_a_name(own_registry):
     schemes.register("toy")(lambda wm, key: Toy(key))
     assert schemes.named(WM, KEY, ["toy"])["toy"] == Toy(KEY)
     assert list(schemes.named(WM, KEY)) == [*SCHEMES, "toy"]
-    assert schemes.scores(MODEL, PROMPTS, RESPONSES, [Toy(KEY).rekeyed(3)])[0]["p_value"].tolist() == [1.0] * 3
+    assert (
+        schemes.scores(MODEL, PROMPTS, RESPONSES, [Toy(KEY).rekeyed(3)])[0]["p_value"].tolist()
+        == [1.0] * 3
+    )
     assert Toy(KEY).exact
 
 
 def test_two_of_one_name_are_refused(own_registry):
-    with pytest.raises(InvalidWatermarkError, match="two schemes are called 'SynthID'; give one of them another name"):
+    with pytest.raises(
+        InvalidWatermarkError,
+        match="two schemes are called 'SynthID'; give one of them another name",
+    ):
         schemes.register("SynthID")(lambda wm, key: Toy(key))
 
 
@@ -154,11 +178,18 @@ class Duck:
         self.key = key
 
 
-@pytest.mark.parametrize("maker", [lambda wm, key: None, lambda wm, key: Toy(Key.from_seed(1)), lambda wm, key: Duck(key)])
+@pytest.mark.parametrize(
+    "maker",
+    [lambda wm, key: None, lambda wm, key: Toy(Key.from_seed(1)), lambda wm, key: Duck(key)],
+)
 def test_a_maker_that_makes_no_scheme_with_the_key_is_named(own_registry, maker):
     schemes.register("broken")(maker)
     with pytest.raises(
-        InvalidWatermarkError, match=r"'broken': expected a frozen dataclass that is a Scheme and holds the key, got (NoneType|Toy|Duck)"
+        InvalidWatermarkError,
+        match=(
+            r"'broken': expected a frozen dataclass that is a Scheme and holds the key, got"
+            r" (NoneType|Toy|Duck)"
+        ),
     ):
         schemes.named(WM, KEY, ["broken"])
 
@@ -166,7 +197,15 @@ def test_a_maker_that_makes_no_scheme_with_the_key_is_named(own_registry, maker)
 def test_what_lacks_a_member_is_no_scheme():
     assert isinstance(Duck(KEY), Scheme)
     for member in ("name", "exact", "generate", "score", "divergences", "rekeyed", "score_keys"):
-        lacking = type("Lacking", (), {name: value for name, value in vars(Duck).items() if name != member and not name.startswith("__")})()
+        lacking = type(
+            "Lacking",
+            (),
+            {
+                name: value
+                for name, value in vars(Duck).items()
+                if name != member and not name.startswith("__")
+            },
+        )()
         lacking.key = KEY
         assert not isinstance(lacking, Scheme), member
     incomplete = type("Incomplete", (Scheme,), {"generate": Toy.generate, "score": Toy.score})

@@ -1,4 +1,6 @@
-"""Scoring borrows the model: modes, flags, hooks and gradients are as before, also after an exception and in the middle of a run."""
+"""Scoring borrows the model: modes, flags, hooks and gradients are as before, also after an
+exception and in the middle of a run.
+"""
 
 import pytest
 import tiny_models
@@ -15,9 +17,15 @@ def state(model) -> dict:
     return {
         "training": {name: module.training for name, module in model.named_modules()},
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
-        "hooks": sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()),
+        "hooks": sum(
+            len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks)
+            for m in model.modules()
+        ),
         "grad": [name for name, p in model.named_parameters() if p.grad is not None],
-        "values": {name: p.detach().clone().view(torch.int32).flatten().tolist() for name, p in model.named_parameters()},
+        "values": {
+            name: p.detach().clone().view(torch.int32).flatten().tolist()
+            for name, p in model.named_parameters()
+        },
         "grad mode": torch.is_grad_enabled(),
     }
 
@@ -73,7 +81,9 @@ def test_no_parameter_asks_for_a_gradient_while_the_model_runs(model, wm, key, m
         asked.extend(p.requires_grad for p in self.parameters())
         for i, layer in enumerate(self.model.layers):
             layer.register_forward_hook(
-                lambda _, __, output, i=i: graphs.update({i: (output if torch.is_tensor(output) else output[0]).requires_grad})
+                lambda _, __, output, i=i: graphs.update(
+                    {i: (output if torch.is_tensor(output) else output[0]).requires_grad}
+                )
             )
         return forward(self, *args, **kwargs)
 
@@ -96,11 +106,19 @@ def test_whatever_the_callers_gradient_mode(model, wm, key, context):
 
 
 def test_dropout_is_off_while_scoring_and_sampling(key):
-    """GPT-2 drops out in training mode; a model left in it must give the same ψ and the same text."""
+    """GPT-2 drops out in training mode; a model left in it must give the same ψ and the
+    same text.
+    """
     model, wm = tiny_models.build("gpt2"), Watermark(tiny_models.ONE_WEIGHT["gpt2"], 0.05)
-    expected = score.score(model, *TEXTS, wm, [key])["psi"].tolist(), generate.sample(model, TEXTS[0], 10)
+    expected = (
+        score.score(model, *TEXTS, wm, [key])["psi"].tolist(),
+        generate.sample(model, TEXTS[0], 10),
+    )
     model.train()
-    assert (score.score(model, *TEXTS, wm, [key])["psi"].tolist(), generate.sample(model, TEXTS[0], 10)) == expected
+    assert (
+        score.score(model, *TEXTS, wm, [key])["psi"].tolist(),
+        generate.sample(model, TEXTS[0], 10),
+    ) == expected
     assert all(module.training for module in model.modules())
 
 

@@ -16,22 +16,36 @@ D_OUT, D_IN = 64, 256
 ONE = 4 * D_OUT * D_IN  # bytes of a noise
 WM = Watermark("model.layers.0.mlp.down_proj.weight", 0.05)
 KEYS = [Key.from_seed(i) for i in range(60)]
-WORK = 8  # matrices: a noise and a gradient while they are made, projected and hashed, and a pass through this small model
+# matrices: a noise and a gradient while they are made, projected and hashed, and a pass through
+# this small model
+WORK = 8
 
 
 @pytest.fixture(scope="module")
 def wide():
-    sizes = {"hidden_size": D_OUT, "intermediate_size": D_IN, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {
+        "hidden_size": D_OUT,
+        "intermediate_size": D_IN,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return LlamaForCausalLM(LlamaConfig(vocab_size=tiny_models.VOCAB, **sizes)).eval()
 
 
 def peak(call) -> float:
-    """The most that torch held at once while this was called, beyond what it held before, in noises."""
+    """The most that torch held at once while this was called, beyond what it held before, in
+    noises.
+    """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         call()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in seen.profiler.kineto_results.events() if event.name() == "[memory]")
+    changes = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in seen.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    )
     return max(np.cumsum([n_bytes for _, n_bytes in changes])) / ONE
 
 
@@ -43,13 +57,17 @@ def texts(n: int) -> tuple[list[list[int]], list[list[int]]]:
 @pytest.mark.parametrize("test", [score.score, joint.sequence])
 def test_memory_does_not_grow_with_keys_or_texts(monkeypatch, wide, test):
     def called(n: int) -> None:
-        extra = {"state": joint.State(0)} if test is joint.sequence else {}  # no room for directions, which it would keep
+        extra = (
+            {"state": joint.State(0)} if test is joint.sequence else {}
+        )  # no room for directions, which it would keep
         test(wide, *texts(n), WM, KEYS, batch_size=2, **extra)
 
     whole = peak(lambda: called(2))
     assert whole > len(KEYS)  # the control: within the budget all noises are held
     monkeypatch.setattr(score, "HELD", 10 * ONE)
-    monkeypatch.setattr(directions, "_ON_CPU", 256)  # columns in float64 at a time: few, as they are beside a large matrix
+    monkeypatch.setattr(
+        directions, "_ON_CPU", 256
+    )  # columns in float64 at a time: few, as they are beside a large matrix
     assert 10 + 2 < peak(lambda: called(2)) < 10 + 2 + WORK
     assert 10 + 10 < peak(lambda: called(30)) < 10 + 10 + WORK
 
@@ -57,7 +75,9 @@ def test_memory_does_not_grow_with_keys_or_texts(monkeypatch, wide, test):
 def test_each_noise_is_drawn_once_a_block_of_texts(monkeypatch, wide):
     drawn = []
     isotropic = perturb.isotropic
-    monkeypatch.setattr(perturb, "isotropic", lambda key, *rest: drawn.append(key) or isotropic(key, *rest))
+    monkeypatch.setattr(
+        perturb, "isotropic", lambda key, *rest: drawn.append(key) or isotropic(key, *rest)
+    )
     monkeypatch.setattr(score, "HELD", 10 * ONE)
     for n_keys, blocks in ((10, 1), (11, 3)):  # all of 10 keys are held
         drawn.clear()

@@ -1,4 +1,6 @@
-"""``on_error="record"``: a bad text keeps its rows, with NaN and its reason; the others are what they are without it."""
+"""``on_error="record"``: a bad text keeps its rows, with NaN and its reason; the others are what
+they are without it.
+"""
 
 import numpy as np
 import pandas as pd
@@ -45,7 +47,9 @@ def test_bad_texts_have_no_psi_and_a_reason(table, text):
 
 
 def test_good_texts_are_unaffected(model, wm, table):
-    alone = score.score(model, [x for x, _ in GOOD.values()], [y for _, y in GOOD.values()], wm, KEYS)
+    alone = score.score(
+        model, [x for x, _ in GOOD.values()], [y for _, y in GOOD.values()], wm, KEYS
+    )
     good = table[table["text"].isin(GOOD)]
     assert good["error"].isna().all()
     np.testing.assert_allclose(good[VALUES], alone[VALUES], rtol=1e-4, atol=2e-5)

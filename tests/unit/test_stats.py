@@ -10,7 +10,9 @@ from gaussmark_lib.errors import StatisticsError
 
 def test_psi_at_the_threshold_is_detected():
     tau = stats.threshold(0.05)
-    assert stats.tpr([tau, np.nextafter(tau, 0), np.nextafter(tau, 9)], 0.05).value == pytest.approx(2 / 3)
+    assert stats.tpr(
+        [tau, np.nextafter(tau, 0), np.nextafter(tau, 9)], 0.05
+    ).value == pytest.approx(2 / 3)
 
 
 def test_higher_psi_means_more_watermarked():
@@ -47,7 +49,11 @@ def test_infinite_psi_is_still_a_psi():
 
 @pytest.mark.parametrize("level", [0, 1, -0.05, 5, float("nan")])
 def test_a_level_is_a_probability(level):
-    for f in (lambda: stats.threshold(level), lambda: stats.tpr([1.0], level), lambda: stats.predicted_power([1.0], 1.0, level)):
+    for f in (
+        lambda: stats.threshold(level),
+        lambda: stats.tpr([1.0], level),
+        lambda: stats.predicted_power([1.0], 1.0, level),
+    ):
         with pytest.raises(ValueError, match="expected 0 < level < 1, got"):
             f()
 
@@ -76,9 +82,22 @@ def test_equal_values_have_no_interval():
     assert (found.value, found.n) == (2.0, 3)
 
 
-@pytest.mark.parametrize(("norms", "psi"), [([], 3), ([0.0, 0.0], 3), ([np.nan], 3), ([np.inf], 3), ([1.0], 0), ([1.0], -1), ([1.0], np.nan)])
+@pytest.mark.parametrize(
+    ("norms", "psi"),
+    [
+        ([], 3),
+        ([0.0, 0.0], 3),
+        ([np.nan], 3),
+        ([np.inf], 3),
+        ([1.0], 0),
+        ([1.0], -1),
+        ([1.0], np.nan),
+    ],
+)
 def test_sigma_cannot_be_solved_for_from_nothing(norms, psi):
-    with pytest.raises(ValueError, match=r"(grad_norm|psi): expected|expected positive gradient norms"):
+    with pytest.raises(
+        ValueError, match=r"(grad_norm|psi): expected|expected positive gradient norms"
+    ):
         stats.sigma_for_psi(norms, psi)
 
 
@@ -103,5 +122,7 @@ def test_qq_sorts_and_keeps_every_p_value():
 
 
 def test_a_matrix_has_prompts_in_order_and_keys_as_they_first_appear():
-    table = pd.DataFrame({"prompt": [1, 0, 1, 0], "key_id": ["z", "z", "a", "a"], "x": [1, 2, 3, 4]})
+    table = pd.DataFrame(
+        {"prompt": [1, 0, 1, 0], "key_id": ["z", "z", "a", "a"], "x": [1, 2, 3, 4]}
+    )
     assert stats.matrix(table, "x").tolist() == [[2, 4], [1, 3]]

@@ -37,7 +37,9 @@ def test_the_innovation_is_that_of_the_librarys_stream(monkeypatch):
         return plain(lm, pairs, wm, **settings)
 
     monkeypatch.setattr(asking.production, "directions", kept)
-    found = asking.forged(LM, PAIRS[0][0], PAIRS[1][0], WM, Key.from_seed(3), n_steps=3, n_tried=4, n_edits=2, seed=1)
+    found = asking.forged(
+        LM, PAIRS[0][0], PAIRS[1][0], WM, Key.from_seed(3), n_steps=3, n_tried=4, n_edits=2, seed=1
+    )
     table = joint.sequence(LM.model, [PAIRS[0][0]] * 13, asked, WM, [Key.from_seed(3)])
     assert len(set(map(tuple, asked[:-1])) & {tuple(asked[-1])}) == 0, "the last text is new"
     assert abs(table["psi"].iloc[-1] - found["psi"]) < 1e-3
@@ -47,7 +49,11 @@ def test_the_innovation_is_that_of_the_librarys_stream(monkeypatch):
 
 def test_the_last_text_was_not_asked_about_though_there_are_few(monkeypatch):
     asked = []
-    monkeypatch.setattr(asking.production, "directions", lambda lm, pairs, wm: asked.append(pairs[1]) or (torch.randn(len(pairs[1]), D), None))
+    monkeypatch.setattr(
+        asking.production,
+        "directions",
+        lambda lm, pairs, wm: asked.append(pairs[1]) or (torch.randn(len(pairs[1]), D), None),
+    )
     for seed in range(12):
         asked.clear()
         asking.forged(LM, [5], [6, 7, 8], WM, Key.from_seed(seed), n_steps=2, n_tried=4, seed=seed)
@@ -57,14 +63,27 @@ def test_the_last_text_was_not_asked_about_though_there_are_few(monkeypatch):
 
 @pytest.mark.slow
 def test_rounded_answers_help_less():
-    exact, rounded = (asking.attacks(LM, PAIRS, WM, 16, 0, n_steps=6, digits=digits)["psi"].mean() for digits in (None, -1))
+    exact, rounded = (
+        asking.attacks(LM, PAIRS, WM, 16, 0, n_steps=6, digits=digits)["psi"].mean()
+        for digits in (None, -1)
+    )
     assert rounded < exact
 
 
 def test_shopping_for_an_alarm():
-    rates = asking.shopped(LM, PAIRS[0][0], PAIRS[1][0], WM, range(200), n=10, level=0.05).set_index("method")
-    assert rates.loc["innovation", "value"] > rates.loc["ψ", "value"] > rates.loc["verdict of the first", "value"]
-    assert rates.loc["verdict of the first", "low"] <= 0.05 <= rates.loc["verdict of the first", "high"]
+    rates = asking.shopped(
+        LM, PAIRS[0][0], PAIRS[1][0], WM, range(200), n=10, level=0.05
+    ).set_index("method")
+    assert (
+        rates.loc["innovation", "value"]
+        > rates.loc["ψ", "value"]
+        > rates.loc["verdict of the first", "value"]
+    )
+    assert (
+        rates.loc["verdict of the first", "low"]
+        <= 0.05
+        <= rates.loc["verdict of the first", "high"]
+    )
 
 
 def test_a_mean_of_what_is_known():
@@ -79,9 +98,13 @@ def test_the_distance_from_a_normal_has_an_interval():
     assert few.n == 3
     assert few.high > 0.75, "three texts show nothing"
     many, _ = asking.distance(pd.Series(rng.normal(size=4000)))
-    assert many.value == pytest.approx(kstest(np.random.default_rng(0).normal(size=4000), "norm").statistic)
+    assert many.value == pytest.approx(
+        kstest(np.random.default_rng(0).normal(size=4000), "norm").statistic
+    )
     assert many.high < 0.05
     shifted = [asking.distance(pd.Series(row))[0] for row in rng.normal(0.5, 1, (300, 100))]
     true = 2 * 0.5987063256829237 - 1  # sup |Φ(x) − Φ(x − ½)| = 2Φ(¼) − 1
-    assert np.mean([one.low <= true <= one.high for one in shifted]) >= 0.95 - 3 * np.sqrt(0.05 / 300)
+    assert np.mean([one.low <= true <= one.high for one in shifted]) >= 0.95 - 3 * np.sqrt(
+        0.05 / 300
+    )
     assert np.isnan(asking.distance(pd.Series([np.nan]))[0].value)

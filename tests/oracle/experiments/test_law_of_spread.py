@@ -1,4 +1,6 @@
-"""The spread of false alarms over keys, beside the law's: it holds as often as is said where the law does, and shows where it does not."""
+"""The spread of false alarms over keys, beside the law's: it holds as often as is said where the
+law does, and shows where it does not.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,12 @@ def factor(n, cosine):
 def test_the_interval_holds_one_as_often_as_is_said(cosine, monkeypatch):
     monkeypatch.setattr(law_of_spread, "N_RESAMPLES", 400)
     K, rng = factor(10, cosine), np.random.default_rng(0)
-    found = [law_of_spread.over_predicted(rng.multivariate_normal(np.zeros(10), K, size=100), K, confidence=0.9) for _ in range(150)]
+    found = [
+        law_of_spread.over_predicted(
+            rng.multivariate_normal(np.zeros(10), K, size=100), K, confidence=0.9
+        )
+        for _ in range(150)
+    ]
     assert 0.83 <= np.mean([one.low <= 1 <= one.high for one in found]) <= 0.97
     assert np.mean([one.value for one in found]) == pytest.approx(1, abs=0.06)
 
@@ -42,6 +49,10 @@ def test_the_simulated_rates_are_those_of_the_law():
 
 
 def test_what_reaches_farthest_from_one():
-    wide, low, none = stats.Estimate(1.0, 0.8, 1.3, 9), stats.Estimate(0.6, 0.5, 0.9, 9), stats.Estimate(1.0, np.nan, np.nan, 9)
+    wide, low, none = (
+        stats.Estimate(1.0, 0.8, 1.3, 9),
+        stats.Estimate(0.6, 0.5, 0.9, 9),
+        stats.Estimate(1.0, np.nan, np.nan, 9),
+    )
     assert law_of_spread.farthest([wide, low]) is low
     assert law_of_spread.farthest([wide, none, low]) is none

@@ -13,7 +13,10 @@ from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()
-PAIRS = tiny_models.random_ids(np.random.default_rng(0), *[4] * 8), tiny_models.random_ids(np.random.default_rng(1), *[20] * 8)
+PAIRS = (
+    tiny_models.random_ids(np.random.default_rng(0), *[4] * 8),
+    tiny_models.random_ids(np.random.default_rng(1), *[20] * 8),
+)
 
 
 def test_marked_texts_stand_where_they_are_said_to_and_the_library_agrees():
@@ -29,7 +32,9 @@ def test_marked_texts_stand_where_they_are_said_to_and_the_library_agrees():
     own = marked_streams.watched(rows[(rows["key_id"] == keys[1].key_id) & (rows["every"] == 3)])
     for name, other in (("psi", "psi"), ("innovation", "innovation"), ("log_e", "log_e")):
         np.testing.assert_allclose(own[name], table[other], atol=1e-3)
-    np.testing.assert_allclose(own["promised"], WM.sigma * table["grad_norm"] * table["residual"], rtol=1e-4)
+    np.testing.assert_allclose(
+        own["promised"], WM.sigma * table["grad_norm"] * table["residual"], rtol=1e-4
+    )
     assert (own["expected"] > 0).tolist() == own["marked"].tolist()
 
 
@@ -52,7 +57,14 @@ def equal_cosines(n, c, psi, rng):
     K = np.full((n, n), c) + (1 - c) * np.eye(n)
     L = np.linalg.cholesky(K)
     values = psi + L @ rng.standard_normal(n)
-    columns = {"place": range(n), "marked": True, "psi": values, "innovation": np.linalg.solve(L, values), "expected": psi, "cosine": c}
+    columns = {
+        "place": range(n),
+        "marked": True,
+        "psi": values,
+        "innovation": np.linalg.solve(L, values),
+        "expected": psi,
+        "cosine": c,
+    }
     return pd.DataFrame(columns | {"forecast": np.linalg.solve(L, np.full(n, psi))})
 
 
@@ -69,14 +81,31 @@ def test_what_is_lost_is_what_one_factor_says():
 
 
 def test_the_time_until_a_stream_is_found():
-    rows = pd.DataFrame({"key_id": ["a"] * 3 + ["b"] * 3, "every": 2, "place": [0, 1, 2] * 2, "log_e": [0, 4.0, 5.0, 0, 1.0, 2.0]})
+    rows = pd.DataFrame(
+        {
+            "key_id": ["a"] * 3 + ["b"] * 3,
+            "every": 2,
+            "place": [0, 1, 2] * 2,
+            "log_e": [0, 4.0, 5.0, 0, 1.0, 2.0],
+        }
+    )
     assert marked_streams.found_after(rows).to_dict() == {("a", 2): 2.0, ("b", 2): np.inf}
 
 
 def test_a_text_that_says_nothing_new_is_not_bet_on():
-    rows = pd.DataFrame({"key_id": "a", "every": 1, "place": [0, 1], "innovation": [2.0, np.nan], "promised": [3.0, 0.0]})
+    rows = pd.DataFrame(
+        {
+            "key_id": "a",
+            "every": 1,
+            "place": [0, 1],
+            "innovation": [2.0, np.nan],
+            "promised": [3.0, 0.0],
+        }
+    )
     log_e = marked_streams.watched(rows)["log_e"]
-    assert log_e.tolist() == pytest.approx([production.evidence(np.array([[2.0]]), np.array([3.0]))[0, 0]] * 2)
+    assert log_e.tolist() == pytest.approx(
+        [production.evidence(np.array([[2.0]]), np.array([3.0]))[0, 0]] * 2
+    )
 
 
 def test_the_interval_of_a_standard_deviation_is_exact_for_few_values():

@@ -18,7 +18,9 @@ WMS = [Watermark(tiny_lm.WEIGHT, 0.4), Watermark(tiny_lm.WEIGHT, 0.5, 4)]
 
 def test_every_text_is_tested_for_every_key_by_the_projection_of_its_own_watermark():
     cells = [(WMS[0], KEYS[0]), None, (WMS[1], KEYS[1]), (WMS[0], KEYS[2])]
-    table, responses = written_and_scored.of_cells(LM, PROMPTS, cells, KEYS, 12, seeds=[3, 4, 5, 6], lengths=[6, 12])
+    table, responses = written_and_scored.of_cells(
+        LM, PROMPTS, cells, KEYS, 12, seeds=[3, 4, 5, 6], lengths=[6, 12]
+    )
     assert len(table) == 4 * 2 * 2 * 3
     assert responses[1] == generate.sample(LM.model, PROMPTS, 12, seed=4)
     for number, cell in enumerate(cells):
@@ -29,7 +31,10 @@ def test_every_text_is_tested_for_every_key_by_the_projection_of_its_own_waterma
         assert rows["prompt"].tolist() == alone["text"].tolist()
         assert (rows["sigma"] == wm.sigma).all()
         assert (rows["rank_dropped"] == wm.rank_dropped).all()
-        expected = [PLAIN if cell is None else OWN if tested == key_id else WRONG for tested in alone["key_id"]]
+        expected = [
+            PLAIN if cell is None else OWN if tested == key_id else WRONG
+            for tested in alone["key_id"]
+        ]
         assert rows["kind"].tolist() == expected
 
 
@@ -45,7 +50,9 @@ def test_the_wrong_key_is_the_next_of_the_list():
 
 
 def test_a_scheme_under_the_same_key_has_the_same_random_numbers():
-    keyed = written_and_scored.rekeyed([schemes.GaussMark(WMS[0], KEYS[0]), schemes.KGW(2.0, KEYS[0])], 2, first_seed=30)
+    keyed = written_and_scored.rekeyed(
+        [schemes.GaussMark(WMS[0], KEYS[0]), schemes.KGW(2.0, KEYS[0])], 2, first_seed=30
+    )
     assert written_and_scored.key_numbers(keyed) == [0, 1, 0, 1]
     texts = written_and_scored.written(LM, keyed, PROMPTS, 8, seed=7)
     for scheme, own, number in zip(keyed, texts, [0, 1, 0, 1], strict=True):
@@ -54,7 +61,12 @@ def test_a_scheme_under_the_same_key_has_the_same_random_numbers():
     price = written_and_scored.prices(LM, keyed, PROMPTS, texts)
     for i, (scheme, own) in enumerate(zip(keyed, texts, strict=True)):
         rows = slice(2 * i, 2 * i + 2)
-        assert scores["statistic"][rows].tolist() == scheme.score(LM.model, PROMPTS, own)["statistic"].tolist()
-        assert price["price"][rows].to_numpy() == pytest.approx(scheme.divergences(LM.model, PROMPTS, own) / 8)
+        assert (
+            scores["statistic"][rows].tolist()
+            == scheme.score(LM.model, PROMPTS, own)["statistic"].tolist()
+        )
+        assert price["price"][rows].to_numpy() == pytest.approx(
+            scheme.divergences(LM.model, PROMPTS, own) / 8
+        )
         assert (price["key_id"][rows] == scheme.key.key_id).all()
     assert perturb.Key.from_seed(31).key_id == keyed[1].key.key_id

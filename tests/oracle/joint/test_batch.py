@@ -1,4 +1,6 @@
-"""Batches of dependent statistics: the rates of false alarms and of false discoveries, over keys."""
+"""Batches of dependent statistics: the rates of false alarms and of false discoveries, over
+keys.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,12 @@ def test_the_family_wise_rate_is_the_level(cosine):
     psi, K = drawn(cosine)
     p = joint.family(psi.ravel()[:N_TEXTS], K, n=99)
     assert p.shape == (N_TEXTS,)
-    least = np.array([joint.family([row.max()] * N_TEXTS, K, n=199, seed=i)[0] for i, row in enumerate(psi[:1500])])
+    least = np.array(
+        [
+            joint.family([row.max()] * N_TEXTS, K, n=199, seed=i)[0]
+            for i, row in enumerate(psi[:1500])
+        ]
+    )
     found = rate(least <= 0.05, confidence=0.999)
     assert found.low <= 0.05 <= found.high
     bonferroni = rate(norm.sf(psi.max(1)) * N_TEXTS <= 0.05, confidence=0.999)
@@ -40,7 +47,9 @@ def test_family_counts_simulations_one_by_one():
     psi, K = drawn(0.5)
     n = 400
     values, vectors = np.linalg.eigh(K)
-    x = np.random.default_rng(3).standard_normal((n, N_TEXTS)) @ (np.sqrt(values)[:, None] * vectors.T)
+    x = np.random.default_rng(3).standard_normal((n, N_TEXTS)) @ (
+        np.sqrt(values)[:, None] * vectors.T
+    )
     slow = [(1 + sum(max(row) >= value for row in x)) / (1 + n) for value in psi[0]]
     assert joint.family(psi[0], K, n=n, seed=3).tolist() == pytest.approx(slow)
 
@@ -52,7 +61,9 @@ def test_the_share_of_false_discoveries_is_controlled(cosine, with_gram):
     marked, norms = np.arange(N_TEXTS) < 5, np.full(N_TEXTS, 40.0)
     false, found = [], []
     for row in psi:
-        called = joint.discoveries(row + 4.0 * marked, norms, 0.1, fdr=0.2, K=K if with_gram else None)
+        called = joint.discoveries(
+            row + 4.0 * marked, norms, 0.1, fdr=0.2, K=K if with_gram else None
+        )
         false.append((called & ~marked).sum() / max(called.sum(), 1))
         found.append(called[marked].mean())
     assert np.mean(false) <= 0.2 * 0.75 + 3 * np.std(false) / np.sqrt(N_KEYS)

@@ -1,4 +1,6 @@
-"""Directions kept by the terms of G, against the same directions as whole vectors in float64, alone and in a stream."""
+"""Directions kept by the terms of G, against the same directions as whole vectors in float64, alone
+and in a stream.
+"""
 
 import numpy as np
 import pytest
@@ -30,13 +32,22 @@ def by_terms(monkeypatch):
 def some(kinds: list[type] = MIXED, seed: int = 0) -> tuple[list[directions.Direction], np.ndarray]:
     """A direction of each kind, with a part in common, and all of them as rows in float64."""
     generator, units, rows = torch.Generator().manual_seed(seed), [], []
-    common = torch.randn(1, SHAPE[0], generator=generator), torch.randn(1, SHAPE[1], generator=generator)
+    common = (
+        torch.randn(1, SHAPE[0], generator=generator),
+        torch.randn(1, SHAPE[1], generator=generator),
+    )
     for i, kind in enumerate(kinds):
         parts = [torch.randn(3 + i, width, generator=generator) for width in SHAPE]
-        terms = Factors(*(torch.cat([part, 2 * shared]) for part, shared in zip(parts, common, strict=True)))
+        terms = Factors(
+            *(torch.cat([part, 2 * shared]) for part, shared in zip(parts, common, strict=True))
+        )
         terms = Factors(terms.g / terms.norm(), terms.a)
         units.append(terms if kind is Factors else terms.matrix().flatten())
-        rows.append((terms.g.double().T @ terms.a.double()).flatten() if kind is Factors else units[-1].double())
+        rows.append(
+            (terms.g.double().T @ terms.a.double()).flatten()
+            if kind is Factors
+            else units[-1].double()
+        )
     return units, torch.stack(rows).numpy()
 
 
@@ -48,7 +59,10 @@ def stored(units: list[directions.Direction], rows: int = 2) -> directions.Direc
 
 
 def test_inner_products_are_those_of_the_vectors_in_float64(by_terms):
-    (units, rows), z = some(), torch.randn(5, SHAPE[0] * SHAPE[1], generator=torch.Generator().manual_seed(1))
+    (units, rows), z = (
+        some(),
+        torch.randn(5, SHAPE[0] * SHAPE[1], generator=torch.Generator().manual_seed(1)),
+    )
     them = stored(units)
     close = {"rtol": 0, "atol": 1e-10}
     np.testing.assert_allclose(them.gram(), rows @ rows.T, **close)
@@ -79,12 +93,16 @@ def test_terms_are_kept_where_they_are_a_quarter_of_the_matrix(monkeypatch, n):
     found = directions.smaller(terms)
     assert isinstance(found, Factors) == (n <= 3)
     assert not isinstance(found, Factors) or len(found.g) == n
-    torch.testing.assert_close(found.matrix() if isinstance(found, Factors) else found, terms.matrix())
+    torch.testing.assert_close(
+        found.matrix() if isinstance(found, Factors) else found, terms.matrix()
+    )
 
 
 def texts(n: int = 16) -> tuple[list, list]:
     rng = np.random.default_rng(3)
-    return tiny_models.random_ids(rng, *[4] * n), tiny_models.random_ids(rng, *rng.integers(8, 30, size=n))
+    return tiny_models.random_ids(rng, *[4] * n), tiny_models.random_ids(
+        rng, *rng.integers(8, 30, size=n)
+    )
 
 
 CASES = [
@@ -97,7 +115,10 @@ CASES = [
 
 @pytest.mark.parametrize(("architecture", "dropped", "side", "held"), CASES)
 def test_a_stream_by_terms_is_the_stream(monkeypatch, by_terms, architecture, dropped, side, held):
-    model, wm = tiny_models.build(architecture, torch.float64), Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05, dropped, side)
+    model, wm = (
+        tiny_models.build(architecture, torch.float64),
+        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05, dropped, side),
+    )
     monkeypatch.setattr(score, "HELD", held)
     monkeypatch.setattr(score, "FEW_KEYS", 2)
     state = joint.State()
@@ -113,21 +134,40 @@ def test_a_stream_by_terms_is_the_stream(monkeypatch, by_terms, architecture, dr
 
 
 def test_psi_and_k_are_of_the_same_vectors(by_terms):
-    """To float64's last digits, in a float32 model: ψ of the stored terms, and not of a rounded matrix."""
-    model, wm, state = tiny_models.build(), Watermark("model.layers.2.mlp.down_proj.weight", 0.05), joint.State()
+    """To float64's last digits, in a float32 model: ψ of the stored terms, and not of a rounded
+    matrix.
+    """
+    model, wm, state = (
+        tiny_models.build(),
+        Watermark("model.layers.2.mlp.down_proj.weight", 0.05),
+        joint.State(),
+    )
     table = joint.sequence(model, *texts(), wm, KEYS, state=state)
-    rows = [(u.g.double().T @ u.a.double()).flatten() if isinstance(u, Factors) else u.double() for u in state.memory.directions]
+    rows = [
+        (u.g.double().T @ u.a.double()).flatten() if isinstance(u, Factors) else u.double()
+        for u in state.memory.directions
+    ]
     z = score.Noises(wm.on(model), KEYS).held.flatten(1).double() / wm.sigma
-    np.testing.assert_allclose(table["psi"].to_numpy().reshape(16, 3), torch.stack(rows) @ z.T, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        table["psi"].to_numpy().reshape(16, 3), torch.stack(rows) @ z.T, rtol=0, atol=1e-12
+    )
     L = np.linalg.cholesky((torch.stack(rows) @ torch.stack(rows).T).numpy())
-    np.testing.assert_allclose(table["innovation"].to_numpy().reshape(16, 3), np.linalg.solve(L, torch.stack(rows) @ z.T), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(
+        table["innovation"].to_numpy().reshape(16, 3),
+        np.linalg.solve(L, torch.stack(rows) @ z.T),
+        rtol=0,
+        atol=1e-10,
+    )
 
 
 def test_beyond_the_room_of_both_kinds_the_correlation_is_known():
     units, rows = some(MIXED * 4)
     z = np.random.default_rng(0).standard_normal((rows.shape[1], 50))
     memory = Memory(rows.shape[1], 50, sum(map(directions.n_bytes, units[:6])))
-    answers = [memory.ask(u, row @ z, NO_RUNS, i) for i, (u, row) in enumerate(zip(units, rows, strict=True))]
+    answers = [
+        memory.ask(u, row @ z, NO_RUNS, i)
+        for i, (u, row) in enumerate(zip(units, rows, strict=True))
+    ]
     assert [answer.kept for answer in answers] == [True] * 6 + [False] * 18
     basis = np.linalg.qr(rows[:6].T).Q
     rest = rows[6:] - rows[6:] @ basis @ basis.T
@@ -139,9 +179,14 @@ def test_beyond_the_room_of_both_kinds_the_correlation_is_known():
     assert memory.correlation == pytest.approx(cosines[np.triu_indices(18, 1)].mean(), abs=1e-6)
 
 
-@pytest.mark.parametrize(("dropped", "fault"), [(1, "all in the directions left out"), (0, "no gradient")])
+@pytest.mark.parametrize(
+    ("dropped", "fault"), [(1, "all in the directions left out"), (0, "no gradient")]
+)
 def test_what_is_no_gradient_has_no_direction_by_terms_either(by_terms, model, dropped, fault):
-    above, below = model.model.layers[1].mlp.down_proj.weight.data, model.model.layers[1].mlp.up_proj.weight.data
+    above, below = (
+        model.model.layers[1].mlp.down_proj.weight.data,
+        model.model.layers[1].mlp.up_proj.weight.data,
+    )
     if dropped:  # as in tests/unit/test_score.py
         above[:, 1:] = 0
         below[0] = 10 * below[0]
@@ -149,7 +194,9 @@ def test_what_is_no_gradient_has_no_direction_by_terms_either(by_terms, model, d
     else:
         model.model.layers[1].mlp.gate_proj.weight.data.zero_()
     wm = Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=dropped)
-    with pytest.raises(DegenerateScoreError, match=r"text 0: expected a finite, non-zero gradient, got ‖G‖ = 0\.0"):
+    with pytest.raises(
+        DegenerateScoreError, match=r"text 0: expected a finite, non-zero gradient, got ‖G‖ = 0\.0"
+    ):
         joint.sequence(model, [[1, 2]], [[3, 4]], wm, KEYS)
     table = joint.sequence(model, [[1, 2]], [[3, 4]], wm, KEYS, on_error="record")
     assert table["error"].str.contains("non-zero gradient").all()
@@ -159,11 +206,19 @@ def test_what_is_no_gradient_has_no_direction_by_terms_either(by_terms, model, d
 
 
 def test_a_gradient_by_its_terms_is_the_gradient(by_terms):
-    model, wm = tiny_models.build(dtype=torch.float64), Watermark("model.layers.2.mlp.down_proj.weight", 0.05, 3, "both")
+    model, wm = (
+        tiny_models.build(dtype=torch.float64),
+        Watermark("model.layers.2.mlp.down_proj.weight", 0.05, 3, "both"),
+    )
     each = gradients.gradients(model, [[1, 2]], [[3, 4, 5]], wm)
-    [whole], [found] = each, gradients.gradients(model, [[1, 2]], [[3, 4, 5]], wm, form=directions.smaller)
+    [whole], [found] = (
+        each,
+        gradients.gradients(model, [[1, 2]], [[3, 4, 5]], wm, form=directions.smaller),
+    )
     assert isinstance(found.given, Factors)
-    assert len(found.given.g) == 3, "the first position and the last predict no token of the response"
+    assert len(found.given.g) == 3, (
+        "the first position and the last predict no token of the response"
+    )
     torch.testing.assert_close(found.G, whole.G, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(found.unit(), whole.unit(), rtol=1e-10, atol=1e-12)
     assert found.norm == pytest.approx(whole.norm, rel=1e-10)

@@ -1,4 +1,6 @@
-"""The stream: one go against several, martingale means against 20,000 keys, and what a frozen memory still promises."""
+"""The stream: one go against several, martingale means against 20,000 keys, and what a frozen
+memory still promises.
+"""
 
 import numpy as np
 import pytest
@@ -25,7 +27,9 @@ def model():
 @pytest.fixture(scope="module")
 def pairs():
     rng = np.random.default_rng(3)
-    return tiny_models.random_ids(rng, *[4] * 24), tiny_models.random_ids(rng, *rng.integers(8, 30, size=24))
+    return tiny_models.random_ids(rng, *[4] * 24), tiny_models.random_ids(
+        rng, *rng.integers(8, 30, size=24)
+    )
 
 
 @pytest.mark.parametrize("budget", [1 << 30, 4 * 1536 * 9], ids=["room for all", "room for nine"])
@@ -36,7 +40,9 @@ def test_resumed_from_a_file_is_one_go_bit_for_bit(model, pairs, tmp_path, budge
     parts = []
     for start, end in ((0, 5), (5, 6), (6, 17), (17, 24)):
         state = joint.State.load(tmp_path / "state")
-        part = joint.sequence(model, pairs[0][start:end], pairs[1][start:end], WM, KEYS, state=state)
+        part = joint.sequence(
+            model, pairs[0][start:end], pairs[1][start:end], WM, KEYS, state=state
+        )
         parts.append(part.assign(text=part["text"] + start))
         state.save(tmp_path / "state")
     again = np.concatenate([part.drop(columns="key_id").to_numpy(float) for part in parts])
@@ -55,7 +61,9 @@ def test_evidence_is_the_product_of_its_bets(model, pairs):
 
 @pytest.mark.parametrize("promised", [0.3, 1.5, 4.0])
 def test_a_bet_has_mean_one_over_keys_and_ville_holds(promised):
-    """Importance sampling: half of the draws are shifted by λ, where the mass of exp(λr) lies, so that the mean is known to 2%."""
+    """Importance sampling: half of the draws are shifted by λ, where the mass of exp(λr) lies, so
+    that the mean is known to 2%.
+    """
     rng, n = np.random.default_rng(0), 40_000
     shifted = rng.random(n) < 0.5
     r = rng.standard_normal(n) + promised * shifted
@@ -81,14 +89,19 @@ def test_a_stream_whose_every_twentieth_text_leans_to_the_key_is_found():
 def directions(n: int, d: int = 300, seed: int = 0) -> torch.Tensor:
     """Unit vectors with a common part."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(d, generator=generator) + 0.8 * torch.randn(n, d, generator=generator), dim=1)
+    return torch.nn.functional.normalize(
+        torch.randn(d, generator=generator) + 0.8 * torch.randn(n, d, generator=generator), dim=1
+    )
 
 
 def test_beyond_the_room_each_innovation_is_normal_and_their_correlation_is_known():
     n, d, room, n_keys = 40, 300, 6, 4000
     units, z = directions(n, d), torch.randn(n_keys, d, generator=torch.Generator().manual_seed(5))
     psi, memory = law.inner(units, z), Memory(d, n_keys, 4 * d * room)
-    answers = [memory.ask(u, row, NO_RUNS, place) for place, (u, row) in enumerate(zip(units, psi, strict=True))]
+    answers = [
+        memory.ask(u, row, NO_RUNS, place)
+        for place, (u, row) in enumerate(zip(units, psi, strict=True))
+    ]
     r = np.array([answer.innovation for answer in answers])
     assert [answer.kept for answer in answers] == [True] * room + [False] * (n - room)
     assert min(kstest(row, "norm").pvalue for row in r) > 1e-3 / n
@@ -98,8 +111,12 @@ def test_beyond_the_room_each_innovation_is_normal_and_their_correlation_is_know
     rest /= np.linalg.norm(rest, axis=1, keepdims=True)
     cosines = rest @ rest.T
     expected = [0.0, *(cosines[i, :i].mean() for i in range(1, n - room))]
-    np.testing.assert_allclose([answer.correlation for answer in answers[room:]], expected, atol=1e-5)
-    assert memory.correlation == pytest.approx(cosines[np.triu_indices(n - room, 1)].mean(), abs=1e-5)
+    np.testing.assert_allclose(
+        [answer.correlation for answer in answers[room:]], expected, atol=1e-5
+    )
+    assert memory.correlation == pytest.approx(
+        cosines[np.triu_indices(n - room, 1)].mean(), abs=1e-5
+    )
     measured = np.corrcoef(r[room:])[np.triu_indices(n - room, 1)].mean()
     assert measured == pytest.approx(memory.correlation, abs=4 * np.sqrt(2 / n_keys))
     assert memory.correlation > 0.05, "a room this small leaves some"
@@ -113,7 +130,12 @@ def test_reference_texts_leave_less_in_common():
         with_references.ask(u, row, NO_RUNS, GIVEN)
     spread = {}
     for memory in (alone, with_references):
-        r = np.array([memory.ask(u, row, NO_RUNS, place).innovation for place, (u, row) in enumerate(zip(units[30:], psi[30:], strict=True))])
+        r = np.array(
+            [
+                memory.ask(u, row, NO_RUNS, place).innovation
+                for place, (u, row) in enumerate(zip(units[30:], psi[30:], strict=True))
+            ]
+        )
         spread[memory] = r.mean(0).std()
     assert spread[with_references] < 1.5 / np.sqrt(30) < 2.5 / np.sqrt(30) < spread[alone]
 
@@ -130,7 +152,10 @@ def test_given_texts_make_no_rows_and_no_bets(model, pairs):
 
 
 def test_psi_and_what_else_is_scored_are_those_of_score(model, pairs):
-    table, plain = joint.sequence(model, *pairs, WM, KEYS, batch_size=5), score.score(model, *pairs, WM, KEYS, batch_size=5)
+    table, plain = (
+        joint.sequence(model, *pairs, WM, KEYS, batch_size=5),
+        score.score(model, *pairs, WM, KEYS, batch_size=5),
+    )
     assert table["key_id"].tolist() == plain["key_id"].tolist()
     for name in ("text", "psi", "p_value", "log10_p", "grad_norm", "log_lik", "n_tokens"):
         np.testing.assert_allclose(table[name], plain[name], rtol=1e-4, atol=1e-5)

@@ -38,12 +38,22 @@ def _enumerate(n, p_lost, p_gained):
     """Every (lost, gained) with its probability."""
     for lost in range(n + 1):
         for gained in range(n - lost + 1):
-            yield lost, gained, stats.multinomial.pmf([lost, gained, n - lost - gained], n, [p_lost, p_gained, 1 - p_lost - p_gained])
+            yield (
+                lost,
+                gained,
+                stats.multinomial.pmf(
+                    [lost, gained, n - lost - gained], n, [p_lost, p_gained, 1 - p_lost - p_gained]
+                ),
+            )
 
 
-@pytest.mark.parametrize(("p_lost", "p_gained"), [(0.02, 0.02), (0.1, 0.05), (0.3, 0.05), (0.25, 0.25)])
+@pytest.mark.parametrize(
+    ("p_lost", "p_gained"), [(0.02, 0.02), (0.1, 0.05), (0.3, 0.05), (0.25, 0.25)]
+)
 def test_the_interval_covers(p_lost, p_gained):
-    """Over all outcomes of 40 items, the 95% interval holds the true difference with a probability of about 95%."""
+    """Over all outcomes of 40 items, the 95% interval holds the true difference with a probability
+    of about 95%.
+    """
     n, coverage = 40, 0.0
     for lost, gained, probability in _enumerate(n, p_lost, p_gained):
         if probability > 1e-9:
@@ -56,14 +66,20 @@ def test_the_interval_covers(p_lost, p_gained):
 
 @pytest.mark.parametrize(("n", "drop", "churn"), [(40, 0.1, 0.05), (40, 0.0, 0.2), (60, 0.15, 0.0)])
 def test_power_is_the_sum_over_all_outcomes(n, drop, churn):
-    by_hand = sum(p for lost, gained, p in _enumerate(n, drop + churn / 2, churn / 2) if accuracy.mcnemar(lost, gained) <= 0.05)
+    by_hand = sum(
+        p
+        for lost, gained, p in _enumerate(n, drop + churn / 2, churn / 2)
+        if accuracy.mcnemar(lost, gained) <= 0.05
+    )
     assert accuracy.power(n, drop, churn) == pytest.approx(by_hand, abs=1e-7)
 
 
 def test_power_is_what_simulation_gives():
     n, drop, churn, trials = 300, 0.05, 0.04, 4_000
     rng = np.random.default_rng(1)
-    lost, gained, _ = rng.multinomial(n, [drop + churn / 2, churn / 2, 1 - drop - churn], size=trials).T
+    lost, gained, _ = rng.multinomial(
+        n, [drop + churn / 2, churn / 2, 1 - drop - churn], size=trials
+    ).T
     hits = int((accuracy.mcnemar(lost, gained) <= 0.05).sum())
     low, high = stats.binomtest(hits, trials).proportion_ci(0.999)
     assert low <= accuracy.power(n, drop, churn) <= high

@@ -1,4 +1,6 @@
-"""The whole comparison on the embedded model: the base model against itself is equal everywhere, and a destroyed model is flagged by every metric."""
+"""The whole comparison on the embedded model: the base model against itself is equal everywhere,
+and a destroyed model is flagged by every metric.
+"""
 
 import numpy as np
 import pytest
@@ -13,11 +15,20 @@ pytestmark = pytest.mark.slow
 WEIGHT = "model.layers.4.mlp.down_proj.weight"
 SIGMA = 0.1  # mean ψ about 3 at 200 tokens
 KEY = perturb.Key.from_seed(0)
-BASE, AGAIN, OTHER_SEED = Contender("base"), Contender("the same again"), Contender("another seed", seed=1)
+BASE, AGAIN, OTHER_SEED = (
+    Contender("base"),
+    Contender("the same again"),
+    Contender("another seed", seed=1),
+)
 MARKED = Contender("watermarked", perturb.Watermark(WEIGHT, SIGMA), KEY, seed=2)
 DESTROYED = Contender("destroyed", perturb.Watermark(WEIGHT, 100 * SIGMA), KEY, seed=3)
 WRITERS = [BASE, AGAIN, OTHER_SEED, DESTROYED]
-N_PASSAGES, N_ITEMS, N_PROMPTS, N_TOKENS = 24, 40, 96, 64  # so many that some of the base model's texts end
+N_PASSAGES, N_ITEMS, N_PROMPTS, N_TOKENS = (
+    24,
+    40,
+    96,
+    64,
+)  # so many that some of the base model's texts end
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +44,12 @@ def corpus():
 @pytest.fixture(scope="module")
 def judge(lm):
     human = texts.load("docs", split="train", n=300)["text"]
-    return LikelihoodJudge(Ngram([lm.encode(text) for text in human], len(lm.tokenizer), start=lm.tokenizer.bos_token_id), lm.encode)
+    return LikelihoodJudge(
+        Ngram(
+            [lm.encode(text) for text in human], len(lm.tokenizer), start=lm.tokenizer.bos_token_id
+        ),
+        lm.encode,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +69,9 @@ def table(lm, corpus, judge, evaluations):
     written = compare.write(lm, WRITERS, prompts, N_TOKENS)
     judged, _ = compare.judge_rows(lm, prompts, written, judge)
     rows = compare.cross_entropy_rows(nats, list(map(len, passages)), characters)
-    return compare.table([*rows, *compare.task_rows(evaluations), *compare.text_rows(lm, prompts, written), *judged])
+    return compare.table(
+        [*rows, *compare.task_rows(evaluations), *compare.text_rows(lm, prompts, written), *judged]
+    )
 
 
 def test_every_metric_is_there(table):
@@ -69,7 +87,9 @@ def test_the_base_model_against_itself_is_equal_everywhere(table):
 
 
 def test_another_seed_is_the_same_model(table):
-    """Other texts by the same model: win rate ½ within its interval, nothing flagged but by chance."""
+    """Other texts by the same model: win rate ½ within its interval, nothing flagged but by
+    chance.
+    """
     other = table[table["model"] == OTHER_SEED.name].set_index("metric")
     assert other.loc["win rate", "low"] <= 0 <= other.loc["win rate", "high"]
     assert (other["p_value"] > 0.05 / len(other)).all()
@@ -84,10 +104,14 @@ def test_a_destroyed_model_is_flagged_by_every_metric(table):
 
 
 def test_no_claim_is_made_of_few_items(table):
-    """The watermark at its working strength, few items: not significant, and not called harmless either."""
+    """The watermark at its working strength, few items: not significant, and not called harmless
+    either.
+    """
     marked = table[table["model"] == MARKED.name].set_index("metric")
     assert not marked.loc[list(tasks.CHANCE), "flagged"].any()
-    assert marked.loc["next_paragraph", "verdict"].startswith(f"n = {N_ITEMS} is too small for a claim")
+    assert marked.loc["next_paragraph", "verdict"].startswith(
+        f"n = {N_ITEMS} is too small for a claim"
+    )
 
 
 def test_the_tasks_are_above_chance(evaluations):
@@ -97,7 +121,9 @@ def test_the_tasks_are_above_chance(evaluations):
 
 @torch.no_grad()
 def test_the_harness_computes_what_a_direct_sum_does(lm, evaluations):
-    """On every request whose token boundary is where the text's is, empty contexts included, to a thousandth of a nat."""
+    """On every request whose token boundary is where the text's is, empty contexts included, to a
+    thousandth of a nat.
+    """
     rows = evaluations["base"].log_likelihoods
     rows = rows[rows["item"] < 12]
     compared = 0
@@ -107,7 +133,9 @@ def test_the_harness_computes_what_a_direct_sum_does(lm, evaluations):
             continue
         x = x or [lm.tokenizer.bos_token_id]
         log_p = lm.model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].double().log_softmax(-1)
-        assert row.log_lik == pytest.approx(sum(log_p[t, token].item() for t, token in enumerate(y)), abs=1e-3)
+        assert row.log_lik == pytest.approx(
+            sum(log_p[t, token].item() for t, token in enumerate(y)), abs=1e-3
+        )
         compared += 1
     assert compared == len(rows), "the tasks are built so that no boundary falls inside a token"
     assert set(rows["task"]) == set(tasks.CHANCE)

@@ -1,4 +1,6 @@
-"""MMD and the classifier test against slow loops, and their level by simulation, prompts that matter included."""
+"""MMD and the classifier test against slow loops, and their level by simulation, prompts that
+matter included.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,12 @@ def by_hand(x, y, h):
         return np.exp(-np.sum((a - b) ** 2) / (2 * h**2))
 
     n = len(x)
-    terms = [k(x[i], x[j]) + k(y[i], y[j]) - k(x[i], y[j]) - k(y[i], x[j]) for i in range(n) for j in range(n) if i != j]
+    terms = [
+        k(x[i], x[j]) + k(y[i], y[j]) - k(x[i], y[j]) - k(y[i], x[j])
+        for i in range(n)
+        for j in range(n)
+        if i != j
+    ]
     return np.mean(terms)
 
 
@@ -35,7 +42,9 @@ def test_mmd_is_the_double_loop():
     distances = [np.linalg.norm(a - b) for i, a in enumerate(np.r_[x, y]) for b in np.r_[x, y][:i]]
     bandwidth = two_sample.median_bandwidth(x, y)
     assert bandwidth == pytest.approx(np.median(distances))
-    assert two_sample.mmd(x, y, n_resamples=9).change.value == pytest.approx(by_hand(x, y, bandwidth), rel=1e-9)
+    assert two_sample.mmd(x, y, n_resamples=9).change.value == pytest.approx(
+        by_hand(x, y, bandwidth), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.25, 0.5, 1.0])
@@ -52,13 +61,25 @@ def test_a_permutation_is_a_swap_within_pairs(shift):
 
 
 def test_mmd_is_unbiased():
-    """Between two Gaussians in one dimension MMD² has a closed form: 2 s/√(s² + 2) (1 − exp(−δ²/(2(s² + 2)))), bandwidth s."""
+    """Between two Gaussians in one dimension MMD² has a closed form: 2 s/√(s² + 2) (1 −
+    exp(−δ²/(2(s² + 2)))), bandwidth s.
+    """
     delta, s, n = 0.8, 1.3, 30
     truth = 2 * s / np.sqrt(s**2 + 2) * (1 - np.exp(-(delta**2) / (2 * (s**2 + 2))))
     rng = np.random.default_rng(5)
-    found = [two_sample.mmd(rng.normal(size=(n, 1)), rng.normal(size=(n, 1)) + delta, n_resamples=1, bandwidth=s).change.value for _ in range(600)]
+    found = [
+        two_sample.mmd(
+            rng.normal(size=(n, 1)), rng.normal(size=(n, 1)) + delta, n_resamples=1, bandwidth=s
+        ).change.value
+        for _ in range(600)
+    ]
     assert abs(np.mean(found) - truth) < 3.3 * np.std(found) / np.sqrt(len(found))
-    null = [two_sample.mmd(*np.split(rng.normal(size=(2 * n, 1)), 2), n_resamples=1, bandwidth=s).change.value for _ in range(600)]
+    null = [
+        two_sample.mmd(
+            *np.split(rng.normal(size=(2 * n, 1)), 2), n_resamples=1, bandwidth=s
+        ).change.value
+        for _ in range(600)
+    ]
     assert min(null) < 0, "unbiased around zero"
     assert abs(np.mean(null)) < 3.3 * np.std(null) / np.sqrt(len(null))
 
@@ -88,10 +109,14 @@ def test_a_difference_is_found_though_prompts_differ_more():
 
 
 def test_shuffled_pairs_hide_it():
-    """Negative control of the pairing: the classifier's question is about two texts to one prompt."""
+    """Negative control of the pairing: the classifier's question is about two texts to one
+    prompt.
+    """
     x, y = pairs(200, shift=1.0, spread=6.0)
     shuffled = y[np.random.default_rng(0).permutation(len(y))]
-    assert two_sample.classifier(x, shuffled).change.value < two_sample.classifier(x, y).change.value
+    assert (
+        two_sample.classifier(x, shuffled).change.value < two_sample.classifier(x, y).change.value
+    )
 
 
 def test_texts_against_themselves_are_equal():
@@ -117,13 +142,19 @@ def test_embeddings_are_means_over_the_response_whatever_the_batch():
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         with torch.no_grad():
             states = model.model(torch.tensor([prompt + response])).last_hidden_state[0]
-        np.testing.assert_allclose(found[i], states[len(prompt) :].mean(0).numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            found[i], states[len(prompt) :].mean(0).numpy(), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_embeddings_do_not_know_the_key():
     model = tiny_models.build()
     with (
-        perturb.watermarked(model, perturb.Watermark("model.layers.2.mlp.down_proj.weight", 0.1), perturb.Key.from_seed(0)),
+        perturb.watermarked(
+            model,
+            perturb.Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
+            perturb.Key.from_seed(0),
+        ),
         pytest.raises(PerturbedModelError),
     ):
         two_sample.embed(model, [[1]], [[2]])

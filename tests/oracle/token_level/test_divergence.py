@@ -1,4 +1,6 @@
-"""The price of token-level keys against the slow way: a model a token, no batch; and beside the one-key price."""
+"""The price of token-level keys against the slow way: a model a token, no batch; and beside the
+one-key price.
+"""
 
 import numpy as np
 import pytest
@@ -36,16 +38,26 @@ def slow(model, prompt, response, wm, key) -> float:
 @pytest.mark.parametrize("rank", [(0, "left"), (4, "both")])
 @pytest.mark.parametrize(("architecture", "weight"), WEIGHTS)
 def test_the_price_is_the_slow_sum(architecture, weight, rank):
-    model, wm, key = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.3, *rank), Key.from_seed(2)
+    model, wm, key = (
+        tiny_models.build(architecture, torch.float64),
+        Watermark(weight, 0.3, *rank),
+        Key.from_seed(2),
+    )
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     expected = [slow(model, x, y, wm, key) for x, y in zip(PROMPTS, RESPONSES, strict=True)]
-    assert token_divergence.per_text(model, PROMPTS, RESPONSES, wm, key) == pytest.approx(np.array(expected), rel=1e-7)
+    assert token_divergence.per_text(model, PROMPTS, RESPONSES, wm, key) == pytest.approx(
+        np.array(expected), rel=1e-7
+    )
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_it_is_the_mean_log_likelihood_ratio_of_its_own_texts():
-    model, wm, key = tiny_models.build("llama", torch.float64), Watermark(WEIGHTS[0][1], 0.3), Key.from_seed(2)
+    model, wm, key = (
+        tiny_models.build("llama", torch.float64),
+        Watermark(WEIGHTS[0][1], 0.3),
+        Key.from_seed(2),
+    )
     prompts = tiny_models.random_ids(np.random.default_rng(3), *[4] * 150)
     responses = token_keys.sample(model, prompts, 8, wm, key, seed=1)
     found = token_divergence.per_text(model, prompts, responses, wm, key)
@@ -71,7 +83,10 @@ def test_at_one_sigma_it_is_the_one_key_price_to_second_order():
     prompts = tiny_models.random_ids(np.random.default_rng(3), *[4] * 12)
     plain = generate.sample(model, prompts, 12, seed=5)
     keys = [Key.from_seed(i) for i in range(60)]
-    one, each = (np.array([f(model, prompts, plain, wm, key).mean() for key in keys]) for f in (divergence.per_text, token_divergence.per_text))
+    one, each = (
+        np.array([f(model, prompts, plain, wm, key).mean() for key in keys])
+        for f in (divergence.per_text, token_divergence.per_text)
+    )
     ratio = stats.mean(one / each.mean(), confidence=0.999)
     assert ratio.low <= 1 <= ratio.high
     assert each.std() < one.std() / 1.3, "many noises average out what one leaves to luck"

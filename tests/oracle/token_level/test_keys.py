@@ -1,4 +1,6 @@
-"""Token-level keys against the slow obvious way: a gradient a token by autograd, a model a token, and simulation of the level."""
+"""Token-level keys against the slow obvious way: a gradient a token by autograd, a model a token,
+and simulation of the level.
+"""
 
 import numpy as np
 import pytest
@@ -32,12 +34,18 @@ ELSEWHERE = [
     ("gpt2", "transformer.h.1.attn.c_attn.weight"),
     ("qwen2_moe", "model.layers.0.mlp.experts.gate_up_proj[2]"),
 ]
-PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 2, 7)  # over a single token, attention does not depend on its query
+PROMPTS = tiny_models.random_ids(
+    np.random.default_rng(0), 4, 2, 7
+)  # over a single token, attention does not depend on its query
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 6, 9, 3)
 
 
-def gradient_by_autograd(model, weight: str, prompt: list[int], response: list[int], k: int) -> torch.Tensor:
-    """Of one token, by differentiating the parameter itself over a text that ends with the token."""
+def gradient_by_autograd(
+    model, weight: str, prompt: list[int], response: list[int], k: int
+) -> torch.Tensor:
+    """Of one token, by differentiating the parameter itself over a text that ends with the
+    token.
+    """
     parameter = tiny_models.parameter(model, weight)
     logits = model(input_ids=torch.tensor([prompt + response[:k]])).logits[0, -1]
     [gradient] = torch.autograd.grad(logits.log_softmax(-1)[response[k]], parameter)
@@ -60,7 +68,11 @@ def test_weights_before_it_are_not(architecture, weight):
 def test_every_gamma_is_that_of_autograd(case):
     architecture, weight = (LOCAL + ELSEWHERE)[case]
     rank = [(0, "left"), (3, "left"), (3, "both")][case % 3]
-    model, wm, key = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.3, *rank), Key.from_seed(3)
+    model, wm, key = (
+        tiny_models.build(architecture, torch.float64),
+        Watermark(weight, 0.3, *rank),
+        Key.from_seed(3),
+    )
     project = wm.on(model).project
     table = token_keys.per_token(model, PROMPTS, RESPONSES, wm, key)
     assert len(table) == sum(map(len, RESPONSES))
@@ -69,16 +81,27 @@ def test_every_gamma_is_that_of_autograd(case):
         gradient = project(gradient_by_autograd(model, weight, PROMPTS[text], RESPONSES[text], k))
         xi = perturb.noise(model, wm, token_keys.key_of(key, k)).double()
         assert row["grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-7)
-        leaning = ((xi * gradient).sum() / (wm.sigma * gradient.norm())).item() if gradient.any() else -np.inf  # an expert that is not asked
+        leaning = (
+            ((xi * gradient).sum() / (wm.sigma * gradient.norm())).item()
+            if gradient.any()
+            else -np.inf
+        )  # an expert that is not asked
         assert row["gamma"] == pytest.approx(leaning, rel=1e-5, abs=1e-6)
         assert row["token_id"] == RESPONSES[text][k]
 
 
-@pytest.mark.parametrize(("architecture", "weight"), [LOCAL[0], LOCAL[6], ELSEWHERE[2], ELSEWHERE[0]])
+@pytest.mark.parametrize(
+    ("architecture", "weight"), [LOCAL[0], LOCAL[6], ELSEWHERE[2], ELSEWHERE[0]]
+)
 def test_the_gradients_of_the_tokens_add_up_to_that_of_the_text(architecture, weight):
     model, wm = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.3)
     linear = wm.on(model).linear
-    for prompt, response, whole in zip(PROMPTS, RESPONSES, sorted(score.gradients(model, PROMPTS, RESPONSES, wm), key=lambda g: g.text), strict=True):
+    for prompt, response, whole in zip(
+        PROMPTS,
+        RESPONSES,
+        sorted(score.gradients(model, PROMPTS, RESPONSES, wm), key=lambda g: g.text),
+        strict=True,
+    ):
         added = sum(token_gradients.each(model, linear, prompt, response))
         torch.testing.assert_close(added, whole.G, rtol=1e-9, atol=1e-12)
         if (architecture, weight) in LOCAL:
@@ -88,7 +111,9 @@ def test_the_gradients_of_the_tokens_add_up_to_that_of_the_text(architecture, we
 
 @pytest.mark.parametrize("case", range(len(LOCAL + ELSEWHERE)))
 def test_token_k_is_sampled_from_the_model_with_noise_k(case):
-    """Each token from a fresh model with θ + ξ_k in place and no cache, by the row's own uniform numbers."""
+    """Each token from a fresh model with θ + ξ_k in place and no cache, by the row's own uniform
+    numbers.
+    """
     (architecture, weight), rank = (LOCAL + ELSEWHERE)[case], [0, 4][case % 2]
     model, wm, key = tiny_models.build(architecture), Watermark(weight, 0.3, rank), Key.from_seed(2)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
@@ -99,7 +124,9 @@ def test_token_k_is_sampled_from_the_model_with_noise_k(case):
         luck = np.random.default_rng([4, row]).random(7)
         for k in range(7):
             with perturb.watermarked(model, wm, token_keys.key_of(key, k)), torch.no_grad():
-                logits = model(input_ids=torch.tensor([prompt + response[:k]])).logits[:, -1].double()
+                logits = (
+                    model(input_ids=torch.tensor([prompt + response[:k]])).logits[:, -1].double()
+                )
             cumulative = logits.softmax(-1).cumsum(-1)[0]
             assert cumulative[response[k]] > luck[k] - 1e-5
             assert response[k] == 0 or cumulative[response[k] - 1] < luck[k] + 1e-5
@@ -110,7 +137,10 @@ def nulls(weight: str, n_keys: int) -> list:
     model, wm = tiny_models.build("llama"), Watermark(weight, 0.2)
     [prompt, response] = tiny_models.random_ids(np.random.default_rng(7), 3, 12)
     keys = [Key.from_seed(90_000 + i) for i in range(n_keys)]
-    return [token_keys.from_gammas(table, 0.3) for table in token_keys.per_token_of_keys(model, [prompt], [response], wm, keys)]
+    return [
+        token_keys.from_gammas(table, 0.3)
+        for table in token_keys.per_token_of_keys(model, [prompt], [response], wm, keys)
+    ]
 
 
 def test_under_the_null_hits_are_binomial_and_the_sum_is_normal():
@@ -119,7 +149,13 @@ def test_under_the_null_hits_are_binomial_and_the_sum_is_normal():
     expected = distributions.binom.pmf(np.arange(13), 12, 0.3) * len(hits)
     rare = expected < 5
     counts = np.bincount(hits, minlength=13)
-    assert distributions.chisquare(np.append(counts[~rare], counts[rare].sum()), np.append(expected[~rare], expected[rare].sum())).pvalue > 1e-3
+    assert (
+        distributions.chisquare(
+            np.append(counts[~rare], counts[rare].sum()),
+            np.append(expected[~rare], expected[rare].sum()),
+        ).pvalue
+        > 1e-3
+    )
     assert distributions.kstest(psi, "norm").pvalue > 1e-3
     assert stats.levels(psi, at=(0.05, 0.01), confidence=0.999)["holds"].all()
     p = np.array([table["p_hits"][0] for table in tables])
@@ -131,10 +167,14 @@ def test_under_the_null_hits_are_binomial_and_the_sum_is_normal():
 
 def test_gammas_of_different_tokens_are_independent_under_the_null():
     model, wm = tiny_models.build("llama"), Watermark(LOCAL[0][1], 0.2)
-    tables = token_keys.per_token_of_keys(model, [[1, 2]], [[5] * 6], wm, [Key.from_seed(i) for i in range(400)])
+    tables = token_keys.per_token_of_keys(
+        model, [[1, 2]], [[5] * 6], wm, [Key.from_seed(i) for i in range(400)]
+    )
     correlation = np.corrcoef(np.array([table["gamma"] for table in tables]).T)
     off = correlation[~np.eye(6, dtype=bool)]
-    assert np.abs(off).max() < 4.5 / 400**0.5  # 15 pairs; one shared noise would give correlations near 1, the tokens being equal
+    assert (
+        np.abs(off).max() < 4.5 / 400**0.5
+    )  # 15 pairs; one shared noise would give correlations near 1, the tokens being equal
 
 
 class Marked:
@@ -145,7 +185,9 @@ class Marked:
         self.responses = token_keys.sample(self.model, self.prompts, 60, self.wm, self.key, seed=2)
 
     def mean_psi(self, responses, key=None) -> float:
-        return token_keys.score(self.model, self.prompts, responses, self.wm, key or self.key)["psi"].mean()
+        return token_keys.score(self.model, self.prompts, responses, self.wm, key or self.key)[
+            "psi"
+        ].mean()
 
 
 @pytest.fixture(scope="module")
@@ -164,11 +206,18 @@ def test_watermarked_text_leans_to_its_keys_and_only_to_them(marked):
 
 
 def test_substitution_costs_more_than_the_substituted_tokens_and_a_shift_costs_everything(marked):
-    """A kept token was written after another prefix than it is now tested after, so its Γ fades too: the proposition's assumption, not met."""
-    half = corrupt.each(lambda ids, rng: corrupt.substitute(ids, 0.5, rng, range(97)), marked.responses)
+    """A kept token was written after another prefix than it is now tested after, so its Γ fades
+    too: the proposition's assumption, not met.
+    """
+    half = corrupt.each(
+        lambda ids, rng: corrupt.substitute(ids, 0.5, rng, range(97)), marked.responses
+    )
     shifted = [[5, *response[:-1]] for response in marked.responses]
     gain, of_half, of_shifted = (
-        token_keys.score(marked.model, marked.prompts, responses, marked.wm, marked.key)["hits"].mean() - 30
+        token_keys.score(marked.model, marked.prompts, responses, marked.wm, marked.key)[
+            "hits"
+        ].mean()
+        - 30
         for responses in (marked.responses, half, shifted)
     )
     error = 3.3 * (60 / 4 / 40) ** 0.5  # of a mean number of hits, 99.9%

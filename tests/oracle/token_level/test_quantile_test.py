@@ -1,4 +1,6 @@
-"""The quantile test against its definition, exact enumeration and simulation; the proposition's bounds against exact levels."""
+"""The quantile test against its definition, exact enumeration and simulation; the proposition's
+bounds against exact levels.
+"""
 
 import itertools
 
@@ -16,7 +18,9 @@ SHARE = st.floats(0.02, 0.98)
 
 
 def by_definition(gammas: list[float], quantile: float) -> float | None:
-    """The largest element with a share of at most λ' at or below it; counts in whole numbers where λ'K is one."""
+    """The largest element with a share of at most λ' at or below it; counts in whole numbers where
+    λ'K is one.
+    """
     k = len(gammas)
     fits = [g for g in gammas if sum(other <= g for other in gammas) <= quantile * k + 1e-9]
     return max(fits) if fits else None
@@ -32,27 +36,40 @@ def test_the_quantile_is_the_papers(gammas, quantile):
         assert q.lower_quantile(gammas, quantile) == expected
 
 
-@given(gammas=st.lists(st.floats(-4, 4), min_size=1, max_size=25, unique=True), quantile=SHARE, alpha_0=SHARE)
+@given(
+    gammas=st.lists(st.floats(-4, 4), min_size=1, max_size=25, unique=True),
+    quantile=SHARE,
+    alpha_0=SHARE,
+)
 def test_detection_is_a_count_of_hits(gammas, quantile, alpha_0):
     if by_definition(gammas, quantile) is None:
         return
     hits = sum(g >= stats.threshold(alpha_0) for g in gammas)
     assert q.detected(gammas, quantile, alpha_0) == (hits >= q.hits_needed(len(gammas), quantile))
     assert q.detected(gammas, quantile, alpha_0) == (
-        q.p_value(hits, len(gammas), alpha_0) <= q.exact_level(len(gammas), quantile, alpha_0) * (1 + 1e-12)
+        q.p_value(hits, len(gammas), alpha_0)
+        <= q.exact_level(len(gammas), quantile, alpha_0) * (1 + 1e-12)
     )
 
 
-@pytest.mark.parametrize(("quantile", "n", "needed"), [(0.29, 100, 72), (0.7, 10, 4), (0.9, 10, 2), (0.95, 10, 2), (0.999, 10, 2), (0.1, 10, 10)])
+@pytest.mark.parametrize(
+    ("quantile", "n", "needed"),
+    [(0.29, 100, 72), (0.7, 10, 4), (0.9, 10, 2), (0.95, 10, 2), (0.999, 10, 2), (0.1, 10, 10)],
+)
 def test_rounding_does_not_move_the_quantile(quantile, n, needed):
     assert q.hits_needed(n, quantile) == needed
 
 
-@pytest.mark.parametrize(("n", "quantile", "alpha_0"), [(1, 0.999999999, 0.3), (5, 0.6, 0.4), (8, 0.5, 0.25), (8, 0.9, 0.1)])
+@pytest.mark.parametrize(
+    ("n", "quantile", "alpha_0"),
+    [(1, 0.999999999, 0.3), (5, 0.6, 0.4), (8, 0.5, 0.25), (8, 0.9, 0.1)],
+)
 def test_the_exact_level_is_the_sum_over_all_outcomes(n, quantile, alpha_0):
     level = 0.0
     for outcome in itertools.product([0, 1], repeat=n):
-        gammas = np.where(np.array(outcome), stats.threshold(alpha_0) + 0.1, -3.0) + 1e-3 * np.arange(n)  # all different
+        gammas = np.where(
+            np.array(outcome), stats.threshold(alpha_0) + 0.1, -3.0
+        ) + 1e-3 * np.arange(n)  # all different
         if q.detected(gammas, quantile, alpha_0):
             level += alpha_0 ** sum(outcome) * (1 - alpha_0) ** (n - sum(outcome))
     assert q.exact_level(n, quantile, alpha_0) == pytest.approx(level, rel=1e-9)
@@ -62,7 +79,10 @@ def test_the_exact_level_is_the_sum_over_all_outcomes(n, quantile, alpha_0):
 def test_the_exact_level_is_the_simulated_one(quantile, alpha_0):
     gammas = np.random.default_rng(0).standard_normal((6_000, 50))
     hits = sum(q.detected(row, quantile, alpha_0) for row in gammas)
-    assert distributions.binomtest(hits, len(gammas), q.exact_level(50, quantile, alpha_0)).pvalue > 1e-3
+    assert (
+        distributions.binomtest(hits, len(gammas), q.exact_level(50, quantile, alpha_0)).pvalue
+        > 1e-3
+    )
 
 
 @given(n=st.integers(2, 400), quantile=SHARE, alpha_0=SHARE)
@@ -73,14 +93,18 @@ def test_hoeffdings_bound_holds_and_is_never_below_the_exact_level(n, quantile, 
 
 
 @given(level=st.floats(1e-4, 0.2), quantile=st.floats(0.1, 0.6), alpha_0=st.floats(0.01, 0.35))
-def test_the_promised_number_of_tokens_is_enough_and_one_fewer_is_not_promised(level, quantile, alpha_0):
+def test_the_promised_number_of_tokens_is_enough_and_one_fewer_is_not_promised(
+    level, quantile, alpha_0
+):
     n = q.tokens_for_level(level, quantile, alpha_0)
     assert q.level_bound(n, quantile, alpha_0) <= level * (1 + 1e-9)
     assert n == 1 or q.level_bound(n - 1, quantile, alpha_0) > level * (1 - 1e-9)
 
 
 def test_the_powers_bound_is_below_the_true_power():
-    """Uncorrupted tokens hit with probability 1 − β₀ and corrupted ones never: the worst that the proposition allows, by the exact binomial."""
+    """Uncorrupted tokens hit with probability 1 − β₀ and corrupted ones never: the worst that the
+    proposition allows, by the exact binomial.
+    """
     n, quantile, beta_0, corrupted = 200, 0.75, 0.2, 0.25
     kept = round(n * (1 - corrupted))
     power = distributions.binom.sf(q.hits_needed(n, quantile) - 1, kept, 1 - beta_0)
@@ -102,23 +126,39 @@ def test_the_best_quantile_keeps_the_level_and_no_larger_one_does(n, level, alph
 
 
 def test_counting_is_worth_its_efficiency_of_adding():
-    """Power of both tests at a small common shift, n and n·efficiency tokens: equal within a hundredth."""
+    """Power of both tests at a small common shift, n and n·efficiency tokens: equal within a
+    hundredth.
+    """
     for alpha_0 in (0.5, 0.2):
         n, shift = 40_000, 0.015
         hit = distributions.norm.sf(stats.threshold(alpha_0) - shift)
         counting = distributions.binom.sf(distributions.binom.isf(0.05, n, alpha_0), n, hit)
-        adding = distributions.norm.sf(stats.threshold(0.05) - shift * (n * q.efficiency(alpha_0)) ** 0.5)
+        adding = distributions.norm.sf(
+            stats.threshold(0.05) - shift * (n * q.efficiency(alpha_0)) ** 0.5
+        )
         assert counting == pytest.approx(adding, abs=0.01)
 
 
 REFUSED = {
-    "λ' above 1 − α₀": (lambda: q.level_bound(100, 0.95, 0.1), r"proved for λ' ≤ 1 − α₀, got λ' = 0\.95 > 1 − 0\.1 = 0\.9"),
-    "λ' above 1 − α₀, tokens": (lambda: q.tokens_for_level(0.01, 0.95, 0.1), r"proved for λ' ≤ 1 − α₀"),
-    "λ₀ + β₀ above λ'": (lambda: q.power_bound(100, 0.5, 0.3, 0.4), r"proved for λ' ≥ λ₀ \+ β₀, got λ' = 0\.5 < 0\.4 \+ 0\.3 = 0\.7"),
+    "λ' above 1 − α₀": (
+        lambda: q.level_bound(100, 0.95, 0.1),
+        r"proved for λ' ≤ 1 − α₀, got λ' = 0\.95 > 1 − 0\.1 = 0\.9",
+    ),
+    "λ' above 1 − α₀, tokens": (
+        lambda: q.tokens_for_level(0.01, 0.95, 0.1),
+        r"proved for λ' ≤ 1 − α₀",
+    ),
+    "λ₀ + β₀ above λ'": (
+        lambda: q.power_bound(100, 0.5, 0.3, 0.4),
+        r"proved for λ' ≥ λ₀ \+ β₀, got λ' = 0\.5 < 0\.4 \+ 0\.3 = 0\.7",
+    ),
     "no gap": (lambda: q.tokens_for_level(0.01, 0.5, 0.5), r"where 1 − λ' − α₀ = 0"),
     "α₀": (lambda: q.exact_level(10, 0.5, 1.0), "alpha_0: expected 0 < alpha_0 < 1, got 1.0"),
     "λ'": (lambda: q.hits_needed(10, 0.0), "quantile: expected 0 < quantile < 1, got 0.0"),
-    "λ₀": (lambda: q.power_bound(10, 0.5, 0.1, 1.0), "corrupted: expected a share 0 ≤ λ₀ < 1, got 1.0"),
+    "λ₀": (
+        lambda: q.power_bound(10, 0.5, 0.1, 1.0),
+        "corrupted: expected a share 0 ≤ λ₀ < 1, got 1.0",
+    ),
     "too few tokens": (lambda: q.hits_needed(10, 0.05), r"expected λ' ≥ 1/K = 0\.1"),
 }
 

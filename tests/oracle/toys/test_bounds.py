@@ -1,4 +1,6 @@
-"""The paper's power bounds: their lemma by integration, the bounds above the exact miss rate in every cell, the printed forms below it."""
+"""The paper's power bounds: their lemma by integration, the bounds above the exact miss rate in
+every cell, the printed forms below it.
+"""
 
 import numpy as np
 import pandas as pd
@@ -16,8 +18,12 @@ RICH_KEYS = softmax.unit_noises(64, 512, seed=0)
 
 
 def halfspace(direction, offset, gamma):
-    """E[1{⟨Z, u⟩ ≤ a} exp(−γ‖Z‖²/2)] for Z ~ N(0, I_d) (paper, Lemma "gaussian_halfspace"), on which the log-concave theorem rests."""
-    return (1 + gamma) ** (-len(direction) / 2) * stats.norm.cdf(offset * np.sqrt(1 + gamma) / np.linalg.norm(direction))
+    """E[1{⟨Z, u⟩ ≤ a} exp(−γ‖Z‖²/2)] for Z ~ N(0, I_d) (paper, Lemma "gaussian_halfspace"), on
+    which the log-concave theorem rests.
+    """
+    return (1 + gamma) ** (-len(direction) / 2) * stats.norm.cdf(
+        offset * np.sqrt(1 + gamma) / np.linalg.norm(direction)
+    )
 
 
 @pytest.mark.parametrize("offset", [-1.0, 0.0, 1.7])
@@ -26,7 +32,9 @@ def test_halfspace_lemma_by_integration(offset, gamma):
     u = np.array([0.6, -1.1])
     density = lambda z: np.exp(-(1 + gamma) / 2 * z**2) / np.sqrt(2 * np.pi)  # noqa: E731
     edge = lambda x: (offset - u[0] * x) / u[1]  # noqa: E731  (u₁ < 0: the half-plane is above the edge)
-    exact, _ = integrate.dblquad(lambda y, x: density(x) * density(y), -9, 9, lambda x: np.clip(edge(x), -9, 9), 9)
+    exact, _ = integrate.dblquad(
+        lambda y, x: density(x) * density(y), -9, 9, lambda x: np.clip(edge(x), -9, 9), 9
+    )
     assert halfspace(u, offset, gamma) == pytest.approx(exact, rel=1e-6)
 
 
@@ -43,7 +51,11 @@ def test_mgf_of_the_norm_by_integration(dim):
         peak = max((t + np.sqrt(t**2 + 4 * (dim - 1))) / 2, 0.0)
         top = t * peak + (stats.chi.logpdf(peak, dim) if peak > 0 else stats.chi.logpdf(1e-12, dim))
         exact, _ = integrate.quad(
-            lambda r, t=t, top=top: np.exp(t * r + stats.chi.logpdf(r, dim) - top), 0, peak + 12, points=[peak] if peak > 0 else None, limit=300
+            lambda r, t=t, top=top: np.exp(t * r + stats.chi.logpdf(r, dim) - top),
+            0,
+            peak + 12,
+            points=[peak] if peak > 0 else None,
+            limit=300,
         )
         assert bounds.log_mgf_chi(dim, t) == pytest.approx(np.log(exact) + top, rel=1e-8, abs=1e-10)
     assert bounds.log_mgf_chi(dim, np.array([0.5, 6.0])).shape == (2,)
@@ -58,14 +70,20 @@ def test_quantiles_by_loops():
     for share, found in zip(shares, bounds.quantiles(model, unit, shares), strict=True):
         for z, value in zip(unit, found, strict=True):
             inner = model.gradients @ z
-            candidates = [t for t in inner if sum(p for p, i in zip(model.base_p, inner, strict=True) if i >= t) >= share]
+            candidates = [
+                t
+                for t in inner
+                if sum(p for p, i in zip(model.base_p, inner, strict=True) if i >= t) >= share
+            ]
             assert value == pytest.approx(max(candidates), rel=1e-12)
 
 
 def test_quantile_takes_at_least_the_share_even_where_outcomes_tie_it_exactly():
     model = softmax.LinearSoftmax(np.zeros(1), np.array([[-2.0], [-1.0], [1.0], [2.0]]))
     half, more = bounds.quantiles(model, np.ones((1, 1)), [0.5, 0.51])[:, 0]
-    assert half == pytest.approx(1.0)  # P(⟨Z,∇⟩ > 1) is only .25: a strict quantile would break the proof
+    assert half == pytest.approx(
+        1.0
+    )  # P(⟨Z,∇⟩ > 1) is only .25: a strict quantile would break the proof
     assert more == pytest.approx(-1.0)
 
 
@@ -74,9 +92,15 @@ def test_log_k_by_direct_averages():
     unit = softmax.unit_noises(3, 2**14, seed=0)
     directions = unit / np.linalg.norm(unit, axis=1, keepdims=True)
     share, sigma, tau = 0.2, 0.7, 1.5
-    numerator = np.log(sum(p * np.exp(sigma * tau * r) for p, r in zip(model.base_p, model.grad_norms, strict=True)))
+    numerator = np.log(
+        sum(
+            p * np.exp(sigma * tau * r) for p, r in zip(model.base_p, model.grad_norms, strict=True)
+        )
+    )
     direct = numerator + np.log(np.exp(-sigma * bounds.quantiles(model, unit, [share])[0]).mean())
-    value, effective = bounds.log_k(model, sigma, tau, bounds.quantiles(model, directions, [share])[0])
+    value, effective = bounds.log_k(
+        model, sigma, tau, bounds.quantiles(model, directions, [share])[0]
+    )
     assert value == pytest.approx(direct, abs=5e-3)
     assert 1 < effective <= 2**14
 
@@ -84,7 +108,10 @@ def test_log_k_by_direct_averages():
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("n_outcomes", "dim"), [(5, 1), (30, 2), (60, 8)])
 def test_corollary_is_above_the_exact_miss_rate(seed, n_outcomes, dim):
-    model, unit = softmax.random_model(n_outcomes, dim, seed=seed), softmax.unit_noises(dim, 512, seed=seed)
+    model, unit = (
+        softmax.random_model(n_outcomes, dim, seed=seed),
+        softmax.unit_noises(dim, 512, seed=seed),
+    )
     for level in (0.3, 0.05, 1e-3):
         for share in (0.02, 0.2, 0.6):
             table = bounds.corollary(model, [0.1, 1.0, 4.0], level, unit, [share])
@@ -94,7 +121,9 @@ def test_corollary_is_above_the_exact_miss_rate(seed, n_outcomes, dim):
 
 def test_corollary_says_something_in_a_rich_model_and_stays_above():
     rich = softmax.random_model(4096, 64, temperature=10.0, seed=0)
-    table = bounds.corollary(rich, [6.0, 10.0], 0.05, RICH_KEYS, [1.5 / 4096, 10 / 4096]).set_index("sigma")
+    table = bounds.corollary(rich, [6.0, 10.0], 0.05, RICH_KEYS, [1.5 / 4096, 10 / 4096]).set_index(
+        "sigma"
+    )
     assert (table["effective_keys"] > 20).all()
     for sigma in (6.0, 10.0):
         exact = power.miss_probability(rich, sigma, 0.05, RICH_KEYS[:128])
@@ -114,7 +143,9 @@ def test_the_printed_corollary_fails_at_a_small_level():
 @pytest.mark.parametrize("tau", [1.0, 1.6448536269514722])  # as printed, and with the proof's τ
 @pytest.mark.parametrize("dim", [1, 2, 6])
 def test_the_condition_of_the_corollary_is_never_met(dim, tau):
-    """K is convex with K(0) = 0, so K(σ)/σ rises, past zero, to τ max‖∇‖ − min Γ: the supremum over σ is positive."""
+    """K is convex with K(0) = 0, so K(σ)/σ rises, past zero, to τ max‖∇‖ − min Γ: the supremum over
+    σ is positive.
+    """
     for seed in range(3):
         model = softmax.random_model(40, dim, seed=seed)
         unit = softmax.unit_noises(dim, 256, seed=seed)
@@ -122,7 +153,9 @@ def test_the_condition_of_the_corollary_is_never_met(dim, tau):
         for share in (0.01, 0.3):
             quantile = bounds.quantiles(model, directions, [share])[0]
             sigmas = np.geomspace(0.01, 3000, 12)
-            slope = np.array([bounds.log_k(model, sigma, tau, quantile)[0] / sigma for sigma in sigmas])
+            slope = np.array(
+                [bounds.log_k(model, sigma, tau, quantile)[0] / sigma for sigma in sigmas]
+            )
             assert (np.diff(slope) > -1e-9).all()
             assert slope[-1] > 0
             if quantile.min() >= 0:
@@ -142,21 +175,34 @@ def test_first_sigma():
 def test_theorem_is_above_the_exact_miss_rate(dim):
     for sigma in np.geomspace(0.03, 8, 9):
         for level in (0.3, 0.05, 1e-4):
-            assert bounds.strongly_log_concave(dim, sigma, level) >= 1 - gaussian.power(dim, sigma, level)
+            assert bounds.strongly_log_concave(dim, sigma, level) >= 1 - gaussian.power(
+                dim, sigma, level
+            )
 
 
 def test_theorem_says_something_and_is_its_own_formula():
     dim, sigma, level = 100, 0.7, 0.05
     tau = stats.norm.isf(level)
-    moment, _ = integrate.quad(lambda r: np.exp(tau * sigma * (r - 10)) * stats.chi.pdf(r, dim), 0, 30, points=[10])
-    slow = (1 + sigma**2) ** (-dim / 2) * stats.norm.cdf(tau * np.sqrt(1 + sigma**2)) * moment * np.exp(10 * tau * sigma)
+    moment, _ = integrate.quad(
+        lambda r: np.exp(tau * sigma * (r - 10)) * stats.chi.pdf(r, dim), 0, 30, points=[10]
+    )
+    slow = (
+        (1 + sigma**2) ** (-dim / 2)
+        * stats.norm.cdf(tau * np.sqrt(1 + sigma**2))
+        * moment
+        * np.exp(10 * tau * sigma)
+    )
     assert slow < 0.05
     assert bounds.strongly_log_concave(dim, sigma, level) == pytest.approx(slow, rel=1e-6)
-    assert bounds.strongly_log_concave(dim, 2 * sigma, level, variance=4.0) == pytest.approx(slow, rel=1e-6)  # only σ/√variance matters
+    assert bounds.strongly_log_concave(dim, 2 * sigma, level, variance=4.0) == pytest.approx(
+        slow, rel=1e-6
+    )  # only σ/√variance matters
 
 
 def test_curvature_of_a_gaussian_is_the_smallest_eigenvalue_of_the_precision():
-    """log p_{θ+ξ}(y) ≤ log p_θ(y) + ⟨ξ, ∇⟩ − η‖ξ‖²/2 for Σ = diag(4, .5): true, and tight along an axis, at λ_min(Σ⁻¹); false at λ_min(Σ)."""
+    """log p_{θ+ξ}(y) ≤ log p_θ(y) + ⟨ξ, ∇⟩ − η‖ξ‖²/2 for Σ = diag(4, .5): true, and tight along an
+    axis, at λ_min(Σ⁻¹); false at λ_min(Σ).
+    """
     precision = np.array([0.25, 2.0])
     rng = np.random.default_rng(0)
     y, noise = rng.standard_normal((2, 200, 2)) * 3
@@ -175,29 +221,42 @@ def test_printed_curvature_gives_a_bound_that_simulation_breaks():
     rng = np.random.default_rng(1)
     noise = sigma * rng.standard_normal((n, dim))
     gradient = (noise + 2 * rng.standard_normal((n, dim))) / 4
-    missed = ((noise * gradient).sum(axis=1) / (sigma * np.linalg.norm(gradient, axis=1)) <= threshold(0.05)).mean()
+    missed = (
+        (noise * gradient).sum(axis=1) / (sigma * np.linalg.norm(gradient, axis=1))
+        <= threshold(0.05)
+    ).mean()
     claim = printed.gaussian_curvature(dim, 4.0, sigma, 0.05)
     assert claim["exact"] == pytest.approx(missed, abs=4 * np.sqrt(0.25 / n))
     assert claim["printed"] < 1e-6 < missed <= claim["repaired"]
 
 
 def test_linear_softmax_is_not_strongly_log_concave_beyond_its_neighbourhood():
-    """The theorem's assumption cannot hold for any η > 0: the log-partition function grows only linearly."""
+    """The theorem's assumption cannot hold for any η > 0: the log-partition function grows only
+    linearly.
+    """
     model = softmax.random_model(30, 2, seed=0)
     cov = (model.gradients * model.base_p[:, None]).T @ model.gradients
     eta = np.linalg.eigvalsh(cov)[0]
     direction = softmax.unit_noises(2, 64, seed=0)
     for step, holds in ((1e-3, True), (100.0, False)):
         noise = step * direction
-        gap = noise @ model.gradients.T - (model.log_p(noise) - np.log(model.base_p))  # log E exp⟨ξ, ∇⟩, the same for every y
+        gap = noise @ model.gradients.T - (
+            model.log_p(noise) - np.log(model.base_p)
+        )  # log E exp⟨ξ, ∇⟩, the same for every y
         assert (gap[:, 0] >= 0.99 * eta * (noise**2).sum(axis=1) / 2).all() == holds
 
 
 def test_dimension_needed_is_the_first_that_suffices():
     for sigma in (0.1, 0.5):
         dim = bounds.dimension_needed(sigma, 0.05, 0.1)
-        assert bounds.strongly_log_concave(dim, sigma, 0.05) <= 0.1 < bounds.strongly_log_concave(dim - 1, sigma, 0.05)
-    assert bounds.dimension_needed(0.1, 0.05, 0.1) * 0.1**2 == pytest.approx(bounds.dimension_needed(0.02, 0.05, 0.1) * 0.02**2, rel=0.05)
+        assert (
+            bounds.strongly_log_concave(dim, sigma, 0.05)
+            <= 0.1
+            < bounds.strongly_log_concave(dim - 1, sigma, 0.05)
+        )
+    assert bounds.dimension_needed(0.1, 0.05, 0.1) * 0.1**2 == pytest.approx(
+        bounds.dimension_needed(0.02, 0.05, 0.1) * 0.02**2, rel=0.05
+    )
 
 
 def test_log_concave_table_is_the_functions():
@@ -228,6 +287,10 @@ def test_repairs_hold():
             dim = np.ceil(8 * np.log(1 / level) * spread**2)
             assert stats.chi.cdf(threshold(level) * spread, dim) <= np.exp(-dim / 16)
     for scale in (0.01, 1.0, 100.0):
-        claim = printed.large_noise_limit(softmax.random_model(60, 2, seed=0), scale, 0.05, 1024, seed=0)
+        claim = printed.large_noise_limit(
+            softmax.random_model(60, 2, seed=0), scale, 0.05, 1024, seed=0
+        )
         assert claim["exact"] <= claim["repaired"]
-    assert printed.condition_number()["exact"] == pytest.approx(special.gammainc(1843 / 2, (threshold(1e-10) * 10) ** 2 / 2), rel=1e-9)
+    assert printed.condition_number()["exact"] == pytest.approx(
+        special.gammainc(1843 / 2, (threshold(1e-10) * 10) ** 2 / 2), rel=1e-9
+    )

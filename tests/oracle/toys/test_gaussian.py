@@ -1,4 +1,6 @@
-"""The Gaussian example against integrals, simulation, and the printed rate as the negative control."""
+"""The Gaussian example against integrals, simulation, and the printed rate as the negative
+control.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,14 @@ def test_power_is_the_integral_over_the_gradient_norm(dim, sigma):
     for level in (0.2, 0.05, 1e-4):
         c = stats.norm.isf(level) * np.sqrt(1 + sigma**2)
         low, high = stats.chi.ppf([1e-15, 1 - 1e-15], dim)
-        exact, _ = integrate.quad(lambda r, c=c: stats.norm.cdf(sigma * r - c) * stats.chi.pdf(r, dim), low, high, limit=200, epsabs=0, epsrel=1e-10)
+        exact, _ = integrate.quad(
+            lambda r, c=c: stats.norm.cdf(sigma * r - c) * stats.chi.pdf(r, dim),
+            low,
+            high,
+            limit=200,
+            epsabs=0,
+            epsrel=1e-10,
+        )
         assert gaussian.power(dim, sigma, level) == pytest.approx(exact, rel=1e-8)
 
 
@@ -34,7 +43,13 @@ def test_simulation_is_the_definition():
     noise = 0.7 * rng.standard_normal((1, 3))
     y = rng.standard_normal((1, 3)) + noise  # θ = 0
     step = 1e-6
-    gradient = np.array([(stats.norm.logpdf(y[0] - step * e).sum() - stats.norm.logpdf(y[0] + step * e).sum()) / (2 * step) for e in np.eye(3)])
+    gradient = np.array(
+        [
+            (stats.norm.logpdf(y[0] - step * e).sum() - stats.norm.logpdf(y[0] + step * e).sum())
+            / (2 * step)
+            for e in np.eye(3)
+        ]
+    )
     psi = noise[0] @ gradient / (0.7 * np.linalg.norm(gradient))
     assert gaussian.simulate_psi(3, 0.7, 1, seed=3)[0] == pytest.approx(psi, rel=1e-7)
 
@@ -70,7 +85,9 @@ def test_price_is_the_mean_log_likelihood_ratio():
     noise = sigma * rng.standard_normal((n, dim))
     y = noise + rng.standard_normal((n, dim))
     log_ratio = stats.norm.logpdf(y - noise).sum(axis=1) - stats.norm.logpdf(y).sum(axis=1)
-    assert gaussian.price(dim, sigma) == pytest.approx(log_ratio.mean(), abs=4 * stats.sem(log_ratio))
+    assert gaussian.price(dim, sigma) == pytest.approx(
+        log_ratio.mean(), abs=4 * stats.sem(log_ratio)
+    )
 
 
 def test_dimension_needed_is_the_first_that_suffices():
@@ -99,8 +116,12 @@ def test_coins_are_a_linear_softmax_model():
     weights = np.prod(np.array(np.meshgrid(*[weight / weight.sum()] * 3)).reshape(3, -1), axis=0)
     for sigma in (0.1, 0.6):
         p = np.exp(model.log_p(sigma * keys))
-        assert coins.expected_psi(3, sigma) == pytest.approx(weights @ (p * model.psi(keys)).sum(axis=1), rel=1e-8)
-        assert coins.price(3, sigma) == pytest.approx(weights @ (p * (np.log(p) - np.log(1 / 8))).sum(axis=1), rel=1e-8)
+        assert coins.expected_psi(3, sigma) == pytest.approx(
+            weights @ (p * model.psi(keys)).sum(axis=1), rel=1e-8
+        )
+        assert coins.price(3, sigma) == pytest.approx(
+            weights @ (p * (np.log(p) - np.log(1 / 8))).sum(axis=1), rel=1e-8
+        )
 
 
 def coin_psi(n_tokens, sigma, n, seed, watermarked=True):

@@ -1,4 +1,6 @@
-"""The joint test of several texts against the sum of gradients, one text's autograd after another."""
+"""The joint test of several texts against the sum of gradients, one text's autograd after
+another.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,9 @@ def test_it_is_the_test_of_the_summed_gradient(model, rank_dropped):
     alone = score.score(model, prompts, responses, wm, KEYS)
     for key, row in zip(KEYS, table.itertuples(), strict=True):
         xi = perturb.noise(model, wm, key).double()
-        assert row.psi == pytest.approx(((xi * total).sum() / (wm.sigma * total.norm())).item(), rel=1e-4)
+        assert row.psi == pytest.approx(
+            ((xi * total).sum() / (wm.sigma * total.norm())).item(), rel=1e-4
+        )
         of_key = alone[alone["key_id"] == key.key_id]
         by_parts = (of_key["psi"] * of_key["grad_norm"]).sum() / row.grad_norm
         assert row.psi == pytest.approx(by_parts, rel=1e-4), "each text's ψ by its norm"
@@ -40,11 +44,19 @@ def test_one_text_alone_is_its_own_score(model):
     table = tracing.author(model, prompts[:1], responses[:1], WM, KEYS).drop(columns="n_texts")
     expected = score.score(model, prompts[:1], responses[:1], WM, KEYS).drop(columns="text")
     assert table["key_id"].equals(expected["key_id"])
-    assert table.drop(columns="key_id").to_numpy() == pytest.approx(expected.drop(columns="key_id").to_numpy(float), rel=1e-6, abs=1e-6)
+    assert table.drop(columns="key_id").to_numpy() == pytest.approx(
+        expected.drop(columns="key_id").to_numpy(float), rel=1e-6, abs=1e-6
+    )
 
 
 def test_over_keys_it_is_standard_normal_also_where_texts_repeat(model):
     """The same text twice, and another: sums of ψ would not be N(0, n), this is N(0, 1)."""
     prompts, responses = texts()
-    found = tracing.author(model, [prompts[0]] * 2 + prompts, [responses[0]] * 2 + responses, WM, [Key.from_seed(i) for i in range(600)])
+    found = tracing.author(
+        model,
+        [prompts[0]] * 2 + prompts,
+        [responses[0]] * 2 + responses,
+        WM,
+        [Key.from_seed(i) for i in range(600)],
+    )
     assert stats.kstest(found["psi"], "norm").pvalue > 1e-3

@@ -26,27 +26,40 @@ def test_a_users_noise_is_the_coded_sum_of_the_base_noises(model, book):
         code = book.code(user)
         assert math.isclose(math.fsum(c * c for c in code), 1, rel_tol=1e-14)
         by_hand = sum(c * book.base(j, math.prod(shape)) for j, c in enumerate(code)) * WM.sigma
-        assert perturb.noise(model, WM, book.key(user)).flatten().tolist() == pytest.approx(by_hand.tolist(), rel=1e-6, abs=1e-9)
+        assert perturb.noise(model, WM, book.key(user)).flatten().tolist() == pytest.approx(
+            by_hand.tolist(), rel=1e-6, abs=1e-9
+        )
 
 
 def test_base_noises_and_codes_are_independent_normal_numbers(book):
     bases = np.stack([book.base(j, 20_000) for j in range(book.n_base)])
     assert stats.kstest(bases.ravel(), "norm").pvalue > 1e-3
     assert np.abs(np.corrcoef(bases) - np.eye(5)).max() < 5 / math.sqrt(20_000)
-    codes = np.concatenate([codes for _, codes in tracing.Codebook(Key.from_seed(3), 4000, 5).codes()])
+    codes = np.concatenate(
+        [codes for _, codes in tracing.Codebook(Key.from_seed(3), 4000, 5).codes()]
+    )
     assert np.abs(5 * codes.T @ codes / 4000 - np.eye(5)).max() < 5 * math.sqrt(2 / 4000)
-    tails = attribution.cosine_tail(codes[:, 0], 5)  # uniform on the sphere: so is the tail of a coordinate
+    tails = attribution.cosine_tail(
+        codes[:, 0], 5
+    )  # uniform on the sphere: so is the tail of a coordinate
     assert stats.kstest(tails, "uniform").pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("architecture", "weight"), [("llama", WM.weight), ("gpt2", "transformer.h.1.mlp.c_proj.weight")])
+@pytest.mark.parametrize(
+    ("architecture", "weight"),
+    [("llama", WM.weight), ("gpt2", "transformer.h.1.mlp.c_proj.weight")],
+)
 @pytest.mark.parametrize("rank_dropped", [0, 2])
-def test_attribution_finds_the_user_that_scoring_all_of_them_finds(architecture, weight, rank_dropped, book):
+def test_attribution_finds_the_user_that_scoring_all_of_them_finds(
+    architecture, weight, rank_dropped, book
+):
     model, wm = tiny_models.build(architecture), Watermark(weight, 0.05, rank_dropped)
     rng = np.random.default_rng(0)
     prompts, responses = tiny_models.random_ids(rng, 3, 1, 5), tiny_models.random_ids(rng, 9, 4, 17)
     named = tracing.attribute(model, prompts, responses, wm, book)
-    every = score.score(model, prompts, responses, wm, [book.key(user) for user in range(book.n_users)])
+    every = score.score(
+        model, prompts, responses, wm, [book.key(user) for user in range(book.n_users)]
+    )
     for row, psi in zip(named.itertuples(), every["psi"].to_numpy().reshape(3, -1), strict=True):
         ranked = np.argsort(-psi)
         assert row.user == ranked[0]
@@ -57,7 +70,9 @@ def test_attribution_finds_the_user_that_scoring_all_of_them_finds(architecture,
     assert named["grad_norm"].tolist() == pytest.approx(every["grad_norm"][::40].tolist(), rel=1e-5)
 
 
-@pytest.mark.parametrize(("psi", "n", "m"), [(2.0, 10, 2), (3.0, 50, 3), (3.5, 300, 16), (1.0, 3, 4), (-0.5, 2, 3)])
+@pytest.mark.parametrize(
+    ("psi", "n", "m"), [(2.0, 10, 2), (3.0, 50, 3), (3.5, 300, 16), (1.0, 3, 4), (-0.5, 2, 3)]
+)
 def test_the_family_wise_p_is_the_tail_of_the_largest_over_fresh_codebooks(psi, n, m):
     rng, draws = np.random.default_rng(0), 6000
     largest = np.empty(draws)
@@ -72,7 +87,9 @@ def test_the_family_wise_p_is_the_tail_of_the_largest_over_fresh_codebooks(psi, 
 def test_of_one_user_it_is_the_normal_tail_however_far(m):
     for psi in (-1.5, 0.5, 3.0, 8.0, 30.0):
         assert tracing.family_p(psi, 1, m) == pytest.approx(stats.norm.sf(psi), rel=1e-10)
-        assert tracing.family_p(psi, 1000, m) <= min(1, 1000 * stats.norm.sf(psi)) * (1 + 1e-9), "Bonferroni's bound"
+        assert tracing.family_p(psi, 1000, m) <= min(1, 1000 * stats.norm.sf(psi)) * (1 + 1e-9), (
+            "Bonferroni's bound"
+        )
     assert tracing.family_p(8.0, 1000, m) == pytest.approx(1000 * stats.norm.sf(8.0), rel=1e-3)
 
 
@@ -80,13 +97,19 @@ def test_the_integral_by_another_rule():
     psi, n, m = 3.2, 300, 6
 
     def integrand(r: float) -> float:
-        return stats.chi(m).pdf(r) * (1 - (1 - attribution.cosine_tail(np.float64(psi / r), m)) ** n)
+        return stats.chi(m).pdf(r) * (
+            1 - (1 - attribution.cosine_tail(np.float64(psi / r), m)) ** n
+        )
 
-    assert tracing.family_p(psi, n, m) == pytest.approx(integrate.quad(integrand, psi, 20, epsabs=1e-12)[0], rel=1e-8)
+    assert tracing.family_p(psi, n, m) == pytest.approx(
+        integrate.quad(integrand, psi, 20, epsabs=1e-12)[0], rel=1e-8
+    )
 
 
 def test_given_the_codes_the_level_is_nearly_the_same():
-    """The guarantee is over codes and noises; one codebook's own share of false names is close to it."""
+    """The guarantee is over codes and noises; one codebook's own share of false names is close to
+    it.
+    """
     book, draws = tracing.Codebook(Key.from_seed(1), 500, 64), 1500
     codes = np.concatenate([codes for _, codes in book.codes()])
     largest = (codes @ np.random.default_rng(0).standard_normal((64, draws))).max(0)
@@ -100,7 +123,9 @@ def test_given_the_codes_the_level_is_nearly_the_same():
 def test_the_predicted_share_of_right_names(psi, n, m):
     rng, draws = np.random.default_rng(0), 20_000
     own, rest = psi + rng.standard_normal(draws), rng.chisquare(m - 1, draws)
-    largest_other = stats.beta((m - 1) / 2, (m - 1) / 2).ppf(rng.random(draws) ** (1 / (n - 1))) * 2 - 1  # of n − 1 independent cosines
+    largest_other = (
+        stats.beta((m - 1) / 2, (m - 1) / 2).ppf(rng.random(draws) ** (1 / (n - 1))) * 2 - 1
+    )  # of n − 1 independent cosines
     right = int((own / np.sqrt(own**2 + rest) > largest_other).sum())
     low, high = stats.binomtest(right, draws).proportion_ci(0.999)
     assert low <= tracing.share_right(psi, n, m) <= high
@@ -112,7 +137,9 @@ def test_the_best_two_users_are_those_of_all_groups():
     psi = inner @ np.stack([book.code(user) for user in range(book.n_users)]).T
     user, first, second = attribution.best(inner, book)
     assert user.tolist() == psi.argmax(1).tolist()
-    np.testing.assert_allclose(np.stack([second, first], axis=1), np.sort(psi, axis=1)[:, -2:], rtol=1e-12)
+    np.testing.assert_allclose(
+        np.stack([second, first], axis=1), np.sort(psi, axis=1)[:, -2:], rtol=1e-12
+    )
 
 
 def test_marked_texts_are_named_and_others_are_not(book):
@@ -125,7 +152,10 @@ def test_marked_texts_are_named_and_others_are_not(book):
     low, high = stats.binomtest(int((found == users).sum()), n).proportion_ci(0.999)
     assert low <= tracing.share_right(5.0, 512, 32) <= high
     assert (psi >= runner_up).all()
-    null = [tracing.family_p(value, 512, 32) for value in attribution.best(rng.standard_normal((n, 32)), book)[1]]
+    null = [
+        tracing.family_p(value, 512, 32)
+        for value in attribution.best(rng.standard_normal((n, 32)), book)[1]
+    ]
     assert stats.kstest(null, "uniform").pvalue > 1e-3
 
 
@@ -134,6 +164,10 @@ def test_several_texts_together_are_their_summed_gradient(model, book):
     prompts, responses = tiny_models.random_ids(rng, 2, 3), tiny_models.random_ids(rng, 8, 6)
     [row] = tracing.attribute(model, prompts, responses, WM, book, together=True).to_dict("records")
     total = sum(one.G for one in score.gradients(model, prompts, responses, WM))
-    psi = [(torch.as_tensor(perturb.noise(model, WM, book.key(u))) * total).sum().item() / (WM.sigma * total.norm().item()) for u in range(40)]
+    psi = [
+        (torch.as_tensor(perturb.noise(model, WM, book.key(u))) * total).sum().item()
+        / (WM.sigma * total.norm().item())
+        for u in range(40)
+    ]
     assert (row["user"], row["n_tokens"]) == (int(np.argmax(psi)), 14)
     assert row["psi"] == pytest.approx(max(psi), rel=1e-4)

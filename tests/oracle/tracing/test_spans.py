@@ -1,4 +1,6 @@
-"""The scan against every span one by one, and its p-value against simulation and against its own law."""
+"""The scan against every span one by one, and its p-value against simulation and against its own
+law.
+"""
 
 import math
 
@@ -17,7 +19,9 @@ WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
 KEYS = [Key.from_seed(i) for i in range(3)]
 
 
-def gradient_of(model, prompt: list[int], response: list[int], start: int, end: int, weight: str) -> torch.Tensor:
+def gradient_of(
+    model, prompt: list[int], response: list[int], start: int, end: int, weight: str
+) -> torch.Tensor:
     """∇ Σ log p of the tokens from start to end, by the whole model's autograd."""
     model.zero_grad()
     log_p = model(input_ids=torch.tensor([prompt + response])).logits[0].log_softmax(-1)
@@ -27,19 +31,33 @@ def gradient_of(model, prompt: list[int], response: list[int], start: int, end: 
     return gradient
 
 
-@pytest.mark.parametrize(("n_tokens", "shortest", "longest"), [(12, None, None), (13, 4, None), (12, 6, 9), (11, 3, 3), (3, None, None)])
+@pytest.mark.parametrize(
+    ("n_tokens", "shortest", "longest"),
+    [(12, None, None), (13, 4, None), (12, 6, 9), (11, 3, 3), (3, None, None)],
+)
 def test_it_finds_what_trying_every_span_finds(model, n_tokens, shortest, longest):
     block = 3
-    [prompt], [response] = (tiny_models.random_ids(np.random.default_rng(n_tokens), n) for n in (4, n_tokens))
-    table = tracing.scan(model, [prompt], [response], WM, KEYS, block=block, shortest=shortest, longest=longest)
+    [prompt], [response] = (
+        tiny_models.random_ids(np.random.default_rng(n_tokens), n) for n in (4, n_tokens)
+    )
+    table = tracing.scan(
+        model, [prompt], [response], WM, KEYS, block=block, shortest=shortest, longest=longest
+    )
     ends = [*range(block, n_tokens, block), n_tokens]
     starts = [0, *ends[:-1]]
     least, most = math.ceil((shortest or block) / block), math.ceil((longest or n_tokens) / block)
-    spans = [(i, j) for i in range(len(starts)) for j in range(len(ends)) if least <= j - i + 1 <= most]
-    gradients = {(starts[i], ends[j]): gradient_of(model, prompt, response, starts[i], ends[j], WM.weight) for i, j in spans}
+    spans = [
+        (i, j) for i in range(len(starts)) for j in range(len(ends)) if least <= j - i + 1 <= most
+    ]
+    gradients = {
+        (starts[i], ends[j]): gradient_of(model, prompt, response, starts[i], ends[j], WM.weight)
+        for i, j in spans
+    }
     for key, row in zip(KEYS, table.itertuples(), strict=True):
         xi = perturb.noise(model, WM, key).double()
-        psi = {span: ((xi * G).sum() / (WM.sigma * G.norm())).item() for span, G in gradients.items()}
+        psi = {
+            span: ((xi * G).sum() / (WM.sigma * G.norm())).item() for span, G in gradients.items()
+        }
         span = max(psi, key=psi.get)
         assert (row.start, row.end) == span
         assert row.psi == pytest.approx(psi[span], rel=1e-4)
@@ -50,7 +68,9 @@ def test_it_finds_what_trying_every_span_finds(model, n_tokens, shortest, longes
     assert table["whole_p"].tolist() == pytest.approx(whole["p_value"].tolist(), rel=1e-3)
 
 
-@pytest.mark.parametrize(("architecture", "weight", "dtype"), tiny_models.alternating(torch.float32, torch.float64))
+@pytest.mark.parametrize(
+    ("architecture", "weight", "dtype"), tiny_models.alternating(torch.float32, torch.float64)
+)
 def test_the_blocks_gradients_by_autograd_of_their_own_tokens(architecture, weight, dtype):
     model, rng = tiny_models.build(architecture, dtype), np.random.default_rng(0)
     [prompt], [response] = tiny_models.random_ids(rng, 4), tiny_models.random_ids(rng, 10)
@@ -58,12 +78,16 @@ def test_the_blocks_gradients_by_autograd_of_their_own_tokens(architecture, weig
     for G, (start, end) in zip(found, [(0, 3), (3, 6), (6, 10)], strict=True):
         by_hand = gradient_of(model, prompt, response, start, end, weight)
         by_hand = by_hand.T if architecture == "gpt2" else by_hand
-        assert (G.double() - by_hand.flatten()).norm() < {torch.float32: 1e-4, torch.float64: 1e-9}[dtype] * by_hand.norm()
+        assert (G.double() - by_hand.flatten()).norm() < {torch.float32: 1e-4, torch.float64: 1e-9}[
+            dtype
+        ] * by_hand.norm()
 
 
 @pytest.mark.parametrize("rank_dropped", [0, 2])
 def test_the_law_is_that_of_the_blocks_own_gradients(model, rank_dropped):
-    """The correlations that ``loadings`` says are the cosines of the spans' gradients; together the blocks are the text."""
+    """The correlations that ``loadings`` says are the cosines of the spans' gradients; together the
+    blocks are the text.
+    """
     wm = Watermark(WM.weight, WM.sigma, rank_dropped)
     [prompt], [response] = (tiny_models.random_ids(np.random.default_rng(0), n) for n in (4, 9))
     G = blocks.gradients((prompt, response), wm.on(model), [3, 6, 9]).double().numpy()
@@ -79,7 +103,9 @@ def test_the_law_is_that_of_the_blocks_own_gradients(model, rank_dropped):
 
 def uneven(rng: np.random.Generator, n: int, d: int, common: float = 0.0) -> np.ndarray:
     """Gradients of n blocks, of uneven sizes, with a part in common."""
-    return (rng.standard_normal((n, d)) + common * rng.standard_normal(d)) * rng.uniform(0.3, 3, (n, 1))
+    return (rng.standard_normal((n, d)) + common * rng.standard_normal(d)) * rng.uniform(
+        0.3, 3, (n, 1)
+    )
 
 
 @pytest.mark.parametrize("common", [0.0, 1.0])
@@ -108,15 +134,21 @@ def test_far_in_the_tail_it_lies_between_one_spans_chance_and_bonferronis_bound(
 def test_the_error_of_the_simulated_p_value_is_within_its_bound(common, t):
     G = uneven(np.random.default_rng(0), 20, 30, common)
     A, spans = scan.loadings(G @ G.T, scan.intervals(20))
-    found = np.array([scan.maximum_p(t, A, np.random.default_rng(seed), 400) for seed in range(100)])
+    found = np.array(
+        [scan.maximum_p(t, A, np.random.default_rng(seed), 400) for seed in range(100)]
+    )
     bound = math.sqrt((len(spans) * stats.norm.sf(t) / found.mean() - 1) / 400)
     assert found.std() / found.mean() < 1.2 * bound
-    assert common == 0.0 or found.std() / found.mean() > 1 / math.sqrt(400), "more than 1/√n, where spans have much in common"
+    assert common == 0.0 or found.std() / found.mean() > 1 / math.sqrt(400), (
+        "more than 1/√n, where spans have much in common"
+    )
 
 
 @pytest.mark.parametrize("common", [0.0, 2.0])
 def test_the_level_over_keys(common):
-    """P(p ≤ α) = α over z, for texts whose blocks have little and much in common; the fixed window's and the bound's beside it."""
+    """P(p ≤ α) = α over z, for texts whose blocks have little and much in common; the fixed
+    window's and the bound's beside it.
+    """
     rng, n = np.random.default_rng(0), 1500
     spans, found = scan.intervals(10), []
     for _ in range(n):
@@ -128,11 +160,15 @@ def test_the_level_over_keys(common):
     for level in (0.2, 0.05, 0.01):
         low, high = stats.binomtest(int((exact <= level).sum()), n).proportion_ci(0.999)
         assert low <= level <= high
-    assert (bound <= 0.05).mean() < 0.5 * (exact <= 0.05).mean(), "Bonferroni's bound wastes most of the level"
+    assert (bound <= 0.05).mean() < 0.5 * (exact <= 0.05).mean(), (
+        "Bonferroni's bound wastes most of the level"
+    )
 
 
 def test_a_marked_span_is_found_where_it_is():
-    """ψ is N(σ‖G‖, 1) along the span's own gradients: the scan finds it, and the whole text's ψ is diluted."""
+    """ψ is N(σ‖G‖, 1) along the span's own gradients: the scan finds it, and the whole text's ψ is
+    diluted.
+    """
     rng, right, overlap = np.random.default_rng(0), {"scan": 0, "whole": 0}, []
     for _ in range(300):
         G = uneven(rng, 15, 60)

@@ -15,9 +15,17 @@ from gaussmark_lib.perturb import Key, Watermark
 def words(tmp_path, monkeypatch) -> list[str]:
     lm = tiny_lm.build()
     monkeypatch.setattr(models, "load", lambda name: lm)
-    key = perturb.bind(lm.model, Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)).save(tmp_path / "key.json")
+    key = perturb.bind(lm.model, Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)).save(
+        tmp_path / "key.json"
+    )
     texts = tmp_path / "texts.jsonl"
-    texts.write_text("".join(json.dumps({"text": f"{i} is a number that one can count to, and {i + 1} follows it."}) + "\n" for i in range(8)))
+    texts.write_text(
+        "".join(
+            json.dumps({"text": f"{i} is a number that one can count to, and {i + 1} follows it."})
+            + "\n"
+            for i in range(8)
+        )
+    )
     sizes = ["--texts", "6", "--tokens", "12", "--keys", "5"]
     return ["audit", str(tmp_path / "card"), "--key", str(key), "--text", str(texts), *sizes]
 
@@ -51,7 +59,9 @@ def test_a_full_disk_leaves_no_half_of_a_card(tmp_path, words, capsys, monkeypat
 
     monkeypatch.setattr(Path, "write_text", write)
     assert cli.main(words) == cli.FAILED
-    assert capsys.readouterr().err == f"gaussmark: {tmp_path / 'card.html'}: No space left on device\n"
+    assert (
+        capsys.readouterr().err == f"gaussmark: {tmp_path / 'card.html'}: No space left on device\n"
+    )
     assert not list(tmp_path.glob("card*"))
 
 

@@ -1,4 +1,6 @@
-"""The command line, as a user meets it: exit codes, sentences, and real signals to a process of its own."""
+"""The command line, as a user meets it: exit codes, sentences, and real signals to a process of its
+own.
+"""
 
 import json
 import math
@@ -42,7 +44,9 @@ def test_run_answers_and_prints_where(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(notebooks.Notebook, "code", "tested")
     monkeypatch.chdir(tmp_path)
     cell = code("from gaussmark_lib import runs; runs.record({'twice': 2 * x})")
-    notebook = write(tmp_path / "demo.ipynb", parameters("x: float = 1.0  # [-5, 5] a number"), cell)
+    notebook = write(
+        tmp_path / "demo.ipynb", parameters("x: float = 1.0  # [-5, 5] a number"), cell
+    )
     (tmp_path / "preset.yaml").write_text("x: 4")
     words = ["run", str(notebook), "-f", "preset.yaml", "-p", "x", "-1e-1", "--records", "records"]
     assert cli.main(words) == 0
@@ -72,7 +76,9 @@ def test_an_interrupted_run_leaves_no_kernel_and_a_record_marked_interrupted(tmp
     pids = tmp_path / "pids"
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
     command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(paths.ROOT)})
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    )
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
@@ -94,7 +100,9 @@ def test_a_killed_run_leaves_no_kernel_and_nothing_that_looks_complete(tmp_path)
     pids = tmp_path / "pids"
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
     command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(paths.ROOT)})
+    process = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    )
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert process.poll() is None
         time.sleep(0.05)
@@ -105,7 +113,9 @@ def test_a_killed_run_leaves_no_kernel_and_nothing_that_looks_complete(tmp_path)
         assert _gone(kernel)  # it watches its parent
     finally:
         os.kill(child, signal.SIGKILL)
-    assert not [path for path in (tmp_path / "records" / "demo").iterdir() if not path.name.startswith(".")]
+    assert not [
+        path for path in (tmp_path / "records" / "demo").iterdir() if not path.name.startswith(".")
+    ]
 
 
 def test_bad_input_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypatch):
@@ -117,12 +127,18 @@ def test_bad_input_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypatch):
         (["run", notebook, "-p", "x"], "-p takes a name and a value, got 'x' alone"),
         (["run", notebook, "-p", "x", "1", "-p", "x", "2"], "x was given twice"),
         (["run", notebook, "-f", "none"], "no preset is called 'none'"),
-        (["run", notebook, "-f", ""], "no such preset: expected the name of a file or folder, got ''"),
+        (
+            ["run", notebook, "-f", ""],
+            "no such preset: expected the name of a file or folder, got ''",
+        ),
         (["run", notebook, "--records", notebook], "no record can be kept in"),
         (["run", "no_such"], "no notebook is called 'no_such'"),
         (["detect", "--key", "k"], "expected one text to test"),
         (["detect", "--key", "k", "--text", "a", "b"], "expected one text to test"),
-        (["detect", "--key", str(tmp_path / "none.json"), "--text", "a"], "cannot read the key file"),
+        (
+            ["detect", "--key", str(tmp_path / "none.json"), "--text", "a"],
+            "cannot read the key file",
+        ),
         (["detect", "--key", "k", str(tmp_path / "none.txt")], "cannot read"),
         (["key", "show", notebook], "is not a key file"),
         (["key", "new", notebook, "--weight", "w", "--sigma", "1"], "exists"),
@@ -149,7 +165,14 @@ def test_parameters_are_listed(tmp_path, capsys):
         "import gaussmark_lib.sweeps",
         *[
             f"from gaussmark_lib import cli; cli.main({words!r})"
-            for words in (["--help"], ["--version"], ["list"], ["generate", "--help"], ["tour", "--help"], ["run", "no_such_notebook"])
+            for words in (
+                ["--help"],
+                ["--version"],
+                ["list"],
+                ["generate", "--help"],
+                ["tour", "--help"],
+                ["run", "no_such_notebook"],
+            )
         ],
     ],
 )
@@ -163,7 +186,9 @@ except SystemExit:
 print(*{{"torch", "transformers", "papermill", "distributed", "nbformat"}} & set(sys.modules), file=sys.stderr)
 """
     environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "", done.stderr
 
@@ -181,7 +206,13 @@ def test_a_key_is_made_for_one_weight_and_shown_without_its_secret(tmp_path, cap
     assert cli.main(["key", "show", str(path)]) == 0
     shown = capsys.readouterr().out
     assert content["secret"] not in shown
-    for word in [content["key_id"], WEIGHT, "0.1", "rank_dropped   2", content["binding"]["base_sha256"]]:
+    for word in [
+        content["key_id"],
+        WEIGHT,
+        "0.1",
+        "rank_dropped   2",
+        content["binding"]["base_sha256"],
+    ]:
         assert word in shown
     assert cli.main(words) == 2
     assert "never overwritten" in capsys.readouterr().err
@@ -207,7 +238,11 @@ def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed)
 
     for file, row in zip(files, expected.itertuples(), strict=True):
         found = json.loads(detect("--key", file, "--prompt", prompt, "--text", text, "--json"))
-        assert (found["key_id"], found["n_tokens"], found["p_given"]) == (row.key_id, row.n_tokens, None)
+        assert (found["key_id"], found["n_tokens"], found["p_given"]) == (
+            row.key_id,
+            row.n_tokens,
+            None,
+        )
         for name in ("psi", "p_value", "log10_p"):
             assert found[name] == pytest.approx(getattr(row, name), rel=1e-3)
         shift = keys[0].binding.sigma_carried * row.grad_norm
@@ -217,7 +252,16 @@ def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed)
     assert "without the key" in sentence
     (tmp_path / "text.txt").write_text(text)
     (tmp_path / "prompt.txt").write_text(prompt)
-    assert detect("--key", files[0], "--prompt-file", str(tmp_path / "prompt.txt"), str(tmp_path / "text.txt")) == sentence
+    assert (
+        detect(
+            "--key",
+            files[0],
+            "--prompt-file",
+            str(tmp_path / "prompt.txt"),
+            str(tmp_path / "text.txt"),
+        )
+        == sentence
+    )
     typed(text.encode())
     alone = json.loads(detect("--key", files[0], "-", "--json"))
     assert alone["n_tokens"] == expected.n_tokens[0]
@@ -242,7 +286,10 @@ def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed)
 )
 def test_the_sentence_says_what_a_p_value_means(p, words):
     found = {"p_value": p, "log10_p": math.log10(p), "psi": 1.0, "n_tokens": 7, "key_id": "ab"}
-    assert f", {words} of all keys would score it at least as high as this one does." in answers.sentences(found)
+    assert (
+        f", {words} of all keys would score it at least as high as this one does."
+        in answers.sentences(found)
+    )
 
 
 def test_two_digits_are_right_at_every_size():
@@ -251,7 +298,9 @@ def test_two_digits_are_right_at_every_size():
         log10, said = i / 10 + 1e-7, answers._large(i / 10 + 1e-7)
         number, _, million = said.replace(",", "").partition(" ")
         digits, _, power = number.partition("e")
-        assert abs(math.log10(float(digits)) + int(power or 0) + 6 * bool(million) - log10) < math.log10(1.0501), (log10, said)
+        assert abs(
+            math.log10(float(digits)) + int(power or 0) + 6 * bool(million) - log10
+        ) < math.log10(1.0501), (log10, said)
 
 
 def test_a_p_value_below_the_smallest_float_has_its_sentence():

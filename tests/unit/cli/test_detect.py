@@ -1,4 +1,6 @@
-"""``gaussmark detect`` of many texts: every good one gets its answer, a broken one its reason, and an interrupted run goes on."""
+"""``gaussmark detect`` of many texts: every good one gets its answer, a broken one its reason, and
+an interrupted run goes on.
+"""
 
 import gzip
 import json
@@ -21,7 +23,12 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tracing.windows import windows
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
-TEXTS = ["Returns the mean of the values.", "A list of all names.", "The first of them is used here.", "Values are read from a file."]
+TEXTS = [
+    "Returns the mean of the values.",
+    "A list of all names.",
+    "The first of them is used here.",
+    "Values are read from a file.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,22 +40,39 @@ def lm():
 def keys(lm, tmp_path, monkeypatch) -> list[str]:
     """Key files of the tiny model, which stands for whatever ``--model`` names."""
     monkeypatch.setattr(models, "load", lambda name: lm)
-    return [str(perturb.bind(lm.model, WM, Key.from_seed(seed)).save(tmp_path / f"key{seed}.json")) for seed in (1, 2)]
+    return [
+        str(perturb.bind(lm.model, WM, Key.from_seed(seed)).save(tmp_path / f"key{seed}.json"))
+        for seed in (1, 2)
+    ]
 
 
 def detect(capsys, *words: str) -> tuple[int, list[dict], str]:
     code = cli.main(["detect", *words])
     printed = capsys.readouterr()
-    return code, [json.loads(line) for line in printed.out.splitlines()] if "--json" in words else printed.out.splitlines(), printed.err
+    return (
+        code,
+        (
+            [json.loads(line) for line in printed.out.splitlines()]
+            if "--json" in words
+            else printed.out.splitlines()
+        ),
+        printed.err,
+    )
 
 
 def expected(lm, text: str, seed: int = 1, prompt: str = "") -> dict:
     key = Key.from_seed(seed)
-    return score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], WM, [key]).iloc[0].to_dict()
+    return (
+        score.score(lm.model, [lm.prompt(prompt) if prompt else []], [lm.encode(text)], WM, [key])
+        .iloc[0]
+        .to_dict()
+    )
 
 
 def test_a_long_text_is_tested_in_windows(lm, keys, capsys, tmp_path):
-    """As one: the same ψ alone, among others, and by the library; a wrong key and a control beside it."""
+    """As one: the same ψ alone, among others, and by the library; a wrong key and a control beside
+    it.
+    """
     long = "Returns the mean of the values. " * 5
     prompts, responses = windows(lm.model, [], lm.encode(long))
     wanted = tracing.author(lm.model, prompts, responses, WM, [Key.from_seed(1), Key.from_seed(2)])
@@ -63,23 +87,38 @@ def test_a_long_text_is_tested_in_windows(lm, keys, capsys, tmp_path):
     code, rows, _ = detect(capsys, "--key", keys[0], file, "--json")
     assert code == 0
     np.testing.assert_allclose(
-        [row["psi"] for row in rows], [expected(lm, TEXTS[0])["psi"], wanted["psi"][0], expected(lm, TEXTS[1])["psi"]], rtol=1e-4
+        [row["psi"] for row in rows],
+        [expected(lm, TEXTS[0])["psi"], wanted["psi"][0], expected(lm, TEXTS[1])["psi"]],
+        rtol=1e-4,
     )
     assert ["windows" in row for row in rows] == [False, True, False]
-    assert f"{len(lm.encode(long))} tokens in 4 windows" in "\n".join(detect(capsys, "--key", keys[0], "--text", long)[1])
+    assert f"{len(lm.encode(long))} tokens in 4 windows" in "\n".join(
+        detect(capsys, "--key", keys[0], "--text", long)[1]
+    )
     code, [row], _ = detect(capsys, "--key", keys[0], "--codebook", "50", "--text", long, "--json")
     assert code == 0
     assert row["windows"] == 4
-    code, rows, said = detect(capsys, "--key", keys[0], "--stream", str(tmp_path / "state"), file, "--json")
+    code, rows, said = detect(
+        capsys, "--key", keys[0], "--stream", str(tmp_path / "state"), file, "--json"
+    )
     assert code == 3, "a stream's law is that of whole texts"
     assert "at most 64 tokens" in said
 
 
-BROKEN = {2: b"{", 3: b'{"txt": "a"}', 5: b'{"text": 5}', 6: b'{"text": "\xff"}', 7: b'{"text": ""}', 8: b'["text"]'}
+BROKEN = {
+    2: b"{",
+    3: b'{"txt": "a"}',
+    5: b'{"text": 5}',
+    6: b'{"text": "\xff"}',
+    7: b'{"text": ""}',
+    8: b'["text"]',
+}
 
 
 def test_broken_lines_are_told_by_number_and_the_others_are_scored(lm, keys, tmp_path, capsys):
-    file = lines(tmp_path / "texts.jsonl", [TEXTS[0], "", "", TEXTS[1], "", "", "", "", TEXTS[2]], BROKEN)
+    file = lines(
+        tmp_path / "texts.jsonl", [TEXTS[0], "", "", TEXTS[1], "", "", "", "", TEXTS[2]], BROKEN
+    )
     code, rows, err = detect(capsys, "--key", keys[0], file, "--json", "--batch", "2")
     assert code == cli.PARTLY
     assert [row["text"] for row in rows] == [f"{file}:{number}" for number in range(1, 10)]
@@ -95,17 +134,30 @@ def test_broken_lines_are_told_by_number_and_the_others_are_scored(lm, keys, tmp
     assert "3 texts scored, 6 could not be" in err
 
 
-def test_a_text_or_a_line_without_an_end_is_not_read_until_the_memory_is_full(tmp_path, monkeypatch):
+def test_a_text_or_a_line_without_an_end_is_not_read_until_the_memory_is_full(
+    tmp_path, monkeypatch
+):
     for module in (arguments, inputs):
         monkeypatch.setattr(module, "LONGEST_TEXT", 40)
-    rows = ['{"text": "a"}', '{"text": "%s"}' % ("b" * 28), '{"text": "%s"}' % ("c" * 29), '{"text": "%s"}' % ("d" * 200), '{"text": "e"}']
+    rows = [
+        '{"text": "a"}',
+        '{"text": "%s"}' % ("b" * 28),
+        '{"text": "%s"}' % ("c" * 29),
+        '{"text": "%s"}' % ("d" * 200),
+        '{"text": "e"}',
+    ]
     with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
         file.write("\n".join(rows))
     found = list(inputs.items([str(tmp_path / "rows.jsonl.gz")]))
     assert [len(row) for row in rows[1:3]] == [40, 41]
     assert [item.text[:1] for item in found] == ["a", "b", "", "", "e"]
     assert [item.name.rpartition(":")[2] for item in found] == ["1", "2", "3", "4", "5"]
-    assert [item.error for item in found] == [None, None, *["expected a line of at most 40 bytes; split its text"] * 2, None]
+    assert [item.error for item in found] == [
+        None,
+        None,
+        *["expected a line of at most 40 bytes; split its text"] * 2,
+        None,
+    ]
     (tmp_path / "one.txt").write_text("x" * 41)
     with pytest.raises(GaussMarkError, match="expected a text of at most 40 characters"):
         list(inputs.items([str(tmp_path / "one.txt")]))
@@ -121,7 +173,15 @@ def test_files_folders_zipped_lines_and_prompts(lm, keys, tmp_path, capsys):
     (tmp_path / "one.txt").write_text(TEXTS[2])
     with gzip.open(tmp_path / "more.jsonl.gz", "wt") as file:
         file.write(json.dumps({"text": TEXTS[3], "prompt": "The function"}) + "\n\n")
-    code, rows, _ = detect(capsys, "--key", keys[0], str(folder), str(tmp_path / "one.txt"), str(tmp_path / "more.jsonl.gz"), "--json")
+    code, rows, _ = detect(
+        capsys,
+        "--key",
+        keys[0],
+        str(folder),
+        str(tmp_path / "one.txt"),
+        str(tmp_path / "more.jsonl.gz"),
+        "--json",
+    )
     assert code == cli.PARTLY
     names = {row["text"]: row for row in rows}
     assert list(names) == [
@@ -130,7 +190,9 @@ def test_files_folders_zipped_lines_and_prompts(lm, keys, tmp_path, capsys):
         f"{tmp_path}/more.jsonl.gz:1",
     ]
     assert "UTF-8" in names[str(folder / "latin.txt")]["error"]
-    assert rows[-1]["psi"] == pytest.approx(expected(lm, TEXTS[3], prompt="The function")["psi"], rel=1e-4)
+    assert rows[-1]["psi"] == pytest.approx(
+        expected(lm, TEXTS[3], prompt="The function")["psi"], rel=1e-4
+    )
     assert rows[0]["psi"] == pytest.approx(expected(lm, TEXTS[0])["psi"], rel=1e-4)
 
 
@@ -138,11 +200,15 @@ def test_standard_input_of_lines_and_sentences(lm, keys, typed, capsys):
     typed("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:2]).encode())
     code, printed, err = detect(capsys, "--key", keys[0], "-", "--jsonl")
     assert (code, len(printed)) == (0, 2)
-    assert printed[0].startswith(f"-:1: Not detected at level 0.05: p = {expected(lm, TEXTS[0])['p_value']:.3g}  (ψ = ")
+    assert printed[0].startswith(
+        f"-:1: Not detected at level 0.05: p = {expected(lm, TEXTS[0])['p_value']:.3g}  (ψ = "
+    )
     assert "2 texts scored, 0 could not be" in err
 
 
-def test_progress_is_for_terminals_and_no_answer_stands_behind_it(lm, keys, tmp_path, capsys, monkeypatch):
+def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
+    lm, keys, tmp_path, capsys, monkeypatch
+):
     words = ["--key", keys[0], lines(tmp_path / "t.jsonl", TEXTS[:3]), "--batch", "1"]
     _, answered, err = detect(capsys, *words)
     assert err == "gaussmark: 3 texts scored, 0 could not be\n"
@@ -156,26 +222,49 @@ def test_progress_is_for_terminals_and_no_answer_stands_behind_it(lm, keys, tmp_
 
 
 @pytest.mark.parametrize("words", [[], ["--codebook", "50"], ["--stream", "state"]])
-def test_what_one_text_lacks_is_said_with_the_name_of_its_file(keys, tmp_path, capsys, typed, monkeypatch, words):
+def test_what_one_text_lacks_is_said_with_the_name_of_its_file(
+    keys, tmp_path, capsys, typed, monkeypatch, words
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "none.jsonl").touch()
     typed(b"")
-    for text, name in ((["empty.txt"], "empty.txt"), (["-"], "standard input"), (["--text", ""], "--text")):
+    for text, name in (
+        (["empty.txt"], "empty.txt"),
+        (["-"], "standard input"),
+        (["--text", ""], "--text"),
+    ):
         code, out, err = detect(capsys, "--key", keys[0], *words, *text)
-        assert (code, out, err) == (cli.REFUSED, [], f"gaussmark: {name}: expected at least one token to score, got none\n")
+        assert (code, out, err) == (
+            cli.REFUSED,
+            [],
+            f"gaussmark: {name}: expected at least one token to score, got none\n",
+        )
     (tmp_path / "one.txt").write_text(TEXTS[0])
-    assert "gaussmark: 1 text scored, 1 could not be" in detect(capsys, "--key", keys[0], *words, "one.txt", "empty.txt")[2]
-    assert "expected at least one text to test, got none in none.jsonl" in detect(capsys, "--key", keys[0], *words, "none.jsonl")[2]
+    assert (
+        "gaussmark: 1 text scored, 1 could not be"
+        in detect(capsys, "--key", keys[0], *words, "one.txt", "empty.txt")[2]
+    )
+    assert (
+        "expected at least one text to test, got none in none.jsonl"
+        in detect(capsys, "--key", keys[0], *words, "none.jsonl")[2]
+    )
 
 
 def test_several_keys_of_one_watermark(lm, keys, tmp_path, capsys):
     file = lines(tmp_path / "t.jsonl", TEXTS[:2])
     code, rows, _ = detect(capsys, "--key", keys[0], "--key", keys[1], file, "--json")
     assert code == 0
-    assert [row["psi"] for row in rows] == pytest.approx([expected(lm, text, seed)["psi"] for text in TEXTS[:2] for seed in (1, 2)], rel=1e-4)
-    other = perturb.bind(lm.model, Watermark(WM.weight, 0.1), Key.from_seed(3)).save(tmp_path / "other.json")
-    for second, complaint in ((str(other), "expected keys of one watermark"), (keys[0], "expected different keys")):
+    assert [row["psi"] for row in rows] == pytest.approx(
+        [expected(lm, text, seed)["psi"] for text in TEXTS[:2] for seed in (1, 2)], rel=1e-4
+    )
+    other = perturb.bind(lm.model, Watermark(WM.weight, 0.1), Key.from_seed(3)).save(
+        tmp_path / "other.json"
+    )
+    for second, complaint in (
+        (str(other), "expected keys of one watermark"),
+        (keys[0], "expected different keys"),
+    ):
         code, _, err = detect(capsys, "--key", keys[0], "--key", second, file)
         assert (code, complaint in err) == (cli.REFUSED, True)
 
@@ -184,7 +273,9 @@ def test_a_short_text_says_what_power_to_expect(lm, keys, capsys):
     for text in (TEXTS[0], "A"):
         _, [row], _ = detect(capsys, "--key", keys[0], "--text", text, "--json")
         key = Key.load(keys[0])
-        power = stats.predicted_power([expected(lm, text)["grad_norm"]], key.binding.sigma_carried, 0.05)
+        power = stats.predicted_power(
+            [expected(lm, text)["grad_norm"]], key.binding.sigma_carried, 0.05
+        )
         said = [f"{len(lm.encode(text))} tokens: power {power:.2f} at this length, at level 0.05"]
         assert row["warnings"] == (said if power < scoring.ENOUGH else [])
 
@@ -195,25 +286,51 @@ def test_results_go_on_where_they_ended_whatever_was_cut_off(lm, keys, tmp_path,
     assert detect(capsys, *words)[0] == cli.PARTLY
     whole = out.read_bytes()
     rows = [json.loads(line) for line in whole.splitlines()]
-    assert [row["text"].rpartition(":")[2] for row in rows] == ["1", "1", "2", "2", "3", "4", "4", "5", "5"]
+    assert [row["text"].rpartition(":")[2] for row in rows] == [
+        "1",
+        "1",
+        "2",
+        "2",
+        "3",
+        "4",
+        "4",
+        "5",
+        "5",
+    ]
     for cut in range(0, len(whole), 211):
         out.write_bytes(whole[:cut])
         detect(capsys, *words)
-        assert [json.loads(line)["text"] for line in out.read_bytes().splitlines()] == [row["text"] for row in rows]
+        assert [json.loads(line)["text"] for line in out.read_bytes().splitlines()] == [
+            row["text"] for row in rows
+        ]
     code, printed, err = detect(capsys, *words)
     assert (code, printed) == (cli.PARTLY, [])
-    assert "0 texts scored, 0 could not be, behind 5 of an earlier run, 1 of which could not be" in err
+    assert (
+        "0 texts scored, 0 could not be, behind 5 of an earlier run, 1 of which could not be" in err
+    )
 
 
 def test_results_of_other_texts_are_not_gone_on_with(keys, tmp_path, capsys):
     out = str(tmp_path / "out.jsonl")
     detect(capsys, "--key", keys[0], lines(tmp_path / "a.jsonl", TEXTS), "--out", out)
     for texts in ([TEXTS[0], TEXTS[2]], TEXTS[:2]):
-        code, _, err = detect(capsys, "--key", keys[0], lines(tmp_path / "b.jsonl", texts), "--out", out)
+        code, _, err = detect(
+            capsys, "--key", keys[0], lines(tmp_path / "b.jsonl", texts), "--out", out
+        )
         assert code == cli.REFUSED
         assert "expected results of these texts" in err
     (tmp_path / "none.jsonl").write_text("no JSON\n")
-    assert detect(capsys, "--key", keys[0], str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "none.jsonl"))[0] == cli.REFUSED
+    assert (
+        detect(
+            capsys,
+            "--key",
+            keys[0],
+            str(tmp_path / "a.jsonl"),
+            "--out",
+            str(tmp_path / "none.jsonl"),
+        )[0]
+        == cli.REFUSED
+    )
     held = answers.Kept(out, 1)
     code, _, err = detect(capsys, "--key", keys[0], str(tmp_path / "a.jsonl"), "--out", out)
     held.file.close()
@@ -241,15 +358,22 @@ def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, caps
     words = ["detect", "--key", keys[0], file, "--out", str(out), "--batch", "4"]
     for part in (10, 40, 80):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # this process may have threads; the child uses none of them
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # this process may have threads; the child uses none of them
             child = os.fork()
         if child == 0:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            tqdm.set_lock(threading.RLock())  # its own one is shared by all forks, and stays locked where a killed one held it
+            tqdm.set_lock(
+                threading.RLock()
+            )  # its own one is shared by all forks, and stays locked where a killed one held it
             cli.main(words)
             os._exit(0)
         deadline = time.monotonic() + 120
-        while not (out.exists() and out.read_bytes().count(b"\n") >= part) and time.monotonic() < deadline:
+        while (
+            not (out.exists() and out.read_bytes().count(b"\n") >= part)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.002)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -262,7 +386,9 @@ def test_killed_three_times_nothing_is_lost_or_repeated(lm, keys, tmp_path, caps
     assert Key.load(keys[0]).secret.hex() not in out.read_text()
 
 
-def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(keys, tmp_path, capsys, monkeypatch):
+def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(
+    keys, tmp_path, capsys, monkeypatch
+):
     calls, whole, at = [], scoring.Scoring.__call__, []
 
     def fails_later(self, batch):
@@ -275,24 +401,42 @@ def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(keys, 
     for place, code in ((1, cli.REFUSED), (2, cli.FAILED)):
         at.append(place)
         calls.clear()
-        assert detect(capsys, "--key", keys[0], lines(tmp_path / "texts.jsonl", TEXTS), "--batch", "2")[0] == code
+        assert (
+            detect(
+                capsys, "--key", keys[0], lines(tmp_path / "texts.jsonl", TEXTS), "--batch", "2"
+            )[0]
+            == code
+        )
 
 
 def test_a_full_memory_is_said_once(keys, tmp_path, capsys):
     joint.State(budget=0).save(tmp_path / "state")
-    words = ["--key", keys[0], *(word for text in TEXTS[:2] for word in ("--text", text)), "--batch", "1"]
-    assert detect(capsys, *words, "--stream", str(tmp_path / "state"))[2].count("memory is full") == 1
+    words = [
+        "--key",
+        keys[0],
+        *(word for text in TEXTS[:2] for word in ("--text", text)),
+        "--batch",
+        "1",
+    ]
+    assert (
+        detect(capsys, *words, "--stream", str(tmp_path / "state"))[2].count("memory is full") == 1
+    )
     assert "memory" not in detect(capsys, *words, "--stream", str(tmp_path / "other"))[2]
 
 
 def test_a_stream_that_begins_with_texts_that_cannot_be_scored(keys, tmp_path, capsys):
-    file, state = lines(tmp_path / "t.jsonl", ["", "", TEXTS[0]], {1: b"{", 2: b'{"text": ""}'}), tmp_path / "state"
+    file, state = (
+        lines(tmp_path / "t.jsonl", ["", "", TEXTS[0]], {1: b"{", 2: b'{"text": ""}'}),
+        tmp_path / "state",
+    )
     words = ["--key", keys[0], file, "--stream", str(state), "--json", "--batch", "1"]
     code, rows, _ = detect(capsys, *words)
     assert (code, ["error" in row for row in rows]) == (cli.PARTLY, [True, True, False])
     assert joint.State.load(state).n_texts == 1
     only = lines(tmp_path / "only.jsonl", [""], {1: b"{"})
-    assert detect(capsys, "--key", keys[0], only, "--stream", str(tmp_path / "other"))[0] == cli.PARTLY
+    assert (
+        detect(capsys, "--key", keys[0], only, "--stream", str(tmp_path / "other"))[0] == cli.PARTLY
+    )
     assert joint.State.load(tmp_path / "other").n_texts == 0
 
 
@@ -308,7 +452,9 @@ def test_a_stream_remembers_what_it_answered(lm, keys, tmp_path, capsys):
         for name in ("psi", "p_given", "innovation", "residual", "log_e", "e_value"):
             assert row[name] == pytest.approx(wanted[name], rel=1e-3, abs=1e-6), name
     again = lines(tmp_path / "again.jsonl", [TEXTS[2], "Something that was not said before."])
-    _, [repeated, new], _ = detect(capsys, "--key", keys[0], again, "--stream", str(state), "--json")
+    _, [repeated, new], _ = detect(
+        capsys, "--key", keys[0], again, "--stream", str(state), "--json"
+    )
     assert (repeated["repeats"], new["repeats"]) == (2, -1)
     assert repeated["p_given"] == pytest.approx(rows[2]["p_given"])
     assert joint.State.load(state).n_texts == 6
@@ -316,12 +462,22 @@ def test_a_stream_remembers_what_it_answered(lm, keys, tmp_path, capsys):
     assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
 
 
-def test_an_answer_that_was_counted_and_not_given_is_given_again(lm, keys, tmp_path, capsys, monkeypatch):
-    """The process dies between the state and the results: the same command gives the same answers, and asks nothing twice."""
-    file, state, out = lines(tmp_path / "t.jsonl", TEXTS), tmp_path / "state", tmp_path / "out.jsonl"
+def test_an_answer_that_was_counted_and_not_given_is_given_again(
+    lm, keys, tmp_path, capsys, monkeypatch
+):
+    """The process dies between the state and the results: the same command gives the same answers,
+    and asks nothing twice.
+    """
+    file, state, out = (
+        lines(tmp_path / "t.jsonl", TEXTS),
+        tmp_path / "state",
+        tmp_path / "out.jsonl",
+    )
     words = ["--key", keys[0], file, "--stream", str(state), "--out", str(out), "--batch", "2"]
     with monkeypatch.context() as patch:
-        patch.setattr(answers.Kept, "__call__", lambda self, found: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            answers.Kept, "__call__", lambda self, found: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         assert detect(capsys, *words)[0] == cli.INTERRUPTED
     assert joint.State.load(state).n_texts == 2
     assert not out.exists(), "nothing is left of results without an answer"
@@ -329,20 +485,31 @@ def test_an_answer_that_was_counted_and_not_given_is_given_again(lm, keys, tmp_p
     assert joint.State.load(state).n_texts == 4
     rows = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [row["repeats"] for row in rows] == [-1] * 4
-    table = joint.sequence(lm.model, [[]] * 4, [lm.encode(text) for text in TEXTS], WM, [Key.from_seed(1)])
-    assert [row["innovation"] for row in rows] == pytest.approx(table["innovation"].tolist(), rel=1e-3, abs=1e-5)
+    table = joint.sequence(
+        lm.model, [[]] * 4, [lm.encode(text) for text in TEXTS], WM, [Key.from_seed(1)]
+    )
+    assert [row["innovation"] for row in rows] == pytest.approx(
+        table["innovation"].tolist(), rel=1e-3, abs=1e-5
+    )
 
 
 def test_given_reference_texts(lm, keys, tmp_path, capsys):
     reference = lines(tmp_path / "reference.jsonl", TEXTS[1:])
-    _, [row], _ = detect(capsys, "--key", keys[0], "--text", TEXTS[0], "--given", reference, "--json")
+    _, [row], _ = detect(
+        capsys, "--key", keys[0], "--text", TEXTS[0], "--given", reference, "--json"
+    )
     given = ([[]] * 3, [lm.encode(text) for text in TEXTS[1:]])
-    wanted = joint.sequence(lm.model, [[]], [lm.encode(TEXTS[0])], WM, [Key.from_seed(1)], given=given)
+    wanted = joint.sequence(
+        lm.model, [[]], [lm.encode(TEXTS[0])], WM, [Key.from_seed(1)], given=given
+    )
     assert row["p_given"] == pytest.approx(wanted["p_given"][0], rel=1e-3)
     _, sentence, _ = detect(capsys, "--key", keys[0], "--text", TEXTS[0], "--given", reference)
     assert f"p = {wanted['p_given'][0]:.3g} given what was answered before" in sentence[0]
     broken = lines(tmp_path / "broken.jsonl", TEXTS[:2], {1: b"{"})
-    for words, complaint in ((["--given", broken], "--given: "), (["--given", reference, "--out", "o"], "expected --stream STATE too")):
+    for words, complaint in (
+        (["--given", broken], "--given: "),
+        (["--given", reference, "--out", "o"], "expected --stream STATE too"),
+    ):
         code, _, err = detect(capsys, "--key", keys[0], "--text", TEXTS[0], *words)
         assert (code, complaint in err) == (cli.REFUSED, True)
 
@@ -351,14 +518,26 @@ def test_the_user_is_named(lm, keys, tmp_path, capsys):
     book = tracing.Codebook(Key.load(keys[0]), 30, 4)
     path = str(book.save(tmp_path / "book.json"))
     file = lines(tmp_path / "t.jsonl", TEXTS, {2: b"{"})
-    named = tracing.attribute(lm.model, [[]] * 3, [lm.encode(text) for text in (TEXTS[0], *TEXTS[2:])], WM, book)
+    named = tracing.attribute(
+        lm.model, [[]] * 3, [lm.encode(text) for text in (TEXTS[0], *TEXTS[2:])], WM, book
+    )
     code, rows, _ = detect(capsys, "--key", keys[0], "--codebook", path, file, "--json")
     assert code == cli.PARTLY
     assert [row["user"] for row in rows if "user" in row] == named["user"].tolist()
-    assert [row["p_value"] for row in rows if "user" in row] == pytest.approx(named["p_family"].tolist(), rel=1e-3)
+    assert [row["p_value"] for row in rows if "user" in row] == pytest.approx(
+        named["p_family"].tolist(), rel=1e-3
+    )
     _, sentence, _ = detect(capsys, "--key", keys[0], "--codebook", "30", "--text", TEXTS[0])
     assert sentence[0].startswith("user ")
-    row = {"user": 3, "p_value": 0.1, "psi": 1.0, "runner_up": 0.5, "n_tokens": 7, "key_id": "ab", "warnings": ["too short to name"]}
+    row = {
+        "user": 3,
+        "p_value": 0.1,
+        "psi": 1.0,
+        "runner_up": 0.5,
+        "n_tokens": 7,
+        "key_id": "ab",
+        "warnings": ["too short to name"],
+    }
     assert answers.sentences(row).splitlines()[2:] == ["too short to name"]
     code, _, err = detect(capsys, "--key", keys[0], "--codebook", path, "--stream", "s", file)
     assert (code, "--codebook: expected one --key" in err) == (cli.REFUSED, True)
@@ -366,16 +545,27 @@ def test_the_user_is_named(lm, keys, tmp_path, capsys):
 
 def test_a_codebook_and_a_checkpoint_are_written(lm, keys, tmp_path, capsys):
     path = tmp_path / "book.json"
-    assert cli.main(["key", "users", str(path), "--key", keys[0], "--users", "30", "--base", "4"]) == 0
+    assert (
+        cli.main(["key", "users", str(path), "--key", keys[0], "--users", "30", "--base", "4"]) == 0
+    )
     folder = tmp_path / "marked"
-    assert cli.main(["export", str(folder), "--key", keys[0], "--codebook", str(path), "--user", "7"]) == 0
+    assert (
+        cli.main(["export", str(folder), "--key", keys[0], "--codebook", str(path), "--user", "7"])
+        == 0
+    )
     printed = capsys.readouterr()
     user = tracing.Codebook(Key.load(keys[0]), 30, 4).key(7)
     assert user.key_id in printed.out
     assert json.loads((folder / "config.json").read_text())["gaussmark"]["key_id"] == user.key_id
-    assert not any(Key.load(keys[0]).secret.hex() in text for text in (printed.out, printed.err, path.read_text()))
+    assert not any(
+        Key.load(keys[0]).secret.hex() in text
+        for text in (printed.out, printed.err, path.read_text())
+    )
     assert cli.main(["export", str(folder), "--key", keys[0]]) == cli.REFUSED
-    assert cli.main(["export", str(tmp_path / "other"), "--key", keys[0], "--user", "7"]) == cli.REFUSED
+    assert (
+        cli.main(["export", str(tmp_path / "other"), "--key", keys[0], "--user", "7"])
+        == cli.REFUSED
+    )
     assert "--user and --codebook together" in capsys.readouterr().err
 
 
@@ -404,7 +594,17 @@ def test_no_texts_at_all(keys, tmp_path, capsys):
 def test_a_digest_is_of_text_and_prompt():
     item = inputs.Item("a", "text", "prompt")
     assert item.digest == inputs.Item("another name", "text", "prompt").digest
-    assert len({item.digest, inputs.Item("a", "text").digest, inputs.Item("a", "other", "prompt").digest, inputs.Item("a", error="x").digest}) == 4
+    assert (
+        len(
+            {
+                item.digest,
+                inputs.Item("a", "text").digest,
+                inputs.Item("a", "other", "prompt").digest,
+                inputs.Item("a", error="x").digest,
+            }
+        )
+        == 4
+    )
 
 
 def test_a_folder_of_too_many_files_is_refused_before_it_is_walked_through(tmp_path, monkeypatch):
@@ -418,19 +618,31 @@ def test_a_folder_of_too_many_files_is_refused_before_it_is_walked_through(tmp_p
 
 
 def test_the_verdict_its_power_and_a_control_key(lm, keys, tmp_path, capsys):
-    """A key's own direction, strengthened without bounds, is detected; a short text is called too short; and a control key says what chance says."""
+    """A key's own direction, strengthened without bounds, is detected; a short text is called too
+    short; and a control key says what chance says.
+    """
     said = {}
     for sigma in (0.2, 40.0):
-        key = str(perturb.bind(lm.model, Watermark(tiny_lm.WEIGHT, sigma), Key.from_seed(3)).save(tmp_path / f"of_{sigma}"))
+        key = str(
+            perturb.bind(lm.model, Watermark(tiny_lm.WEIGHT, sigma), Key.from_seed(3)).save(
+                tmp_path / f"of_{sigma}"
+            )
+        )
         for level in ("1e-9", "0.05", "0.999"):
-            code, [row], _ = detect(capsys, "--key", key, "--text", TEXTS[0], "--level", level, "--json")
+            code, [row], _ = detect(
+                capsys, "--key", key, "--text", TEXTS[0], "--level", level, "--json"
+            )
             wanted = expected(lm, TEXTS[0], 3)
             assert code == 0
-            assert row["power"] == pytest.approx(stats.predicted_power([wanted["grad_norm"]], sigma, float(level)), rel=1e-4)
+            assert row["power"] == pytest.approx(
+                stats.predicted_power([wanted["grad_norm"]], sigma, float(level)), rel=1e-4
+            )
             said[sigma, level] = row["verdict"]
             assert row["level"] == float(level)
         control = Key.from_seed(scoring.CONTROL)
-        alone = score.score(lm.model, [[]], [lm.encode(TEXTS[0])], Watermark(tiny_lm.WEIGHT, sigma), [control])
+        alone = score.score(
+            lm.model, [[]], [lm.encode(TEXTS[0])], Watermark(tiny_lm.WEIGHT, sigma), [control]
+        )
         assert row["control_p_value"] == pytest.approx(alone["p_value"][0], rel=1e-4)
     assert 1e-9 < wanted["p_value"] < 0.999
     assert said[0.2, "1e-9"] == "too short to tell"
@@ -442,7 +654,16 @@ def test_the_verdict_its_power_and_a_control_key(lm, keys, tmp_path, capsys):
 
 
 def test_a_stream_has_a_verdict_by_what_is_new_and_no_control(keys, tmp_path, capsys):
-    words = ["--key", keys[0], "--text", TEXTS[0], "--stream", str(tmp_path / "state"), "--level", "0.999"]
+    words = [
+        "--key",
+        keys[0],
+        "--text",
+        TEXTS[0],
+        "--stream",
+        str(tmp_path / "state"),
+        "--level",
+        "0.999",
+    ]
     _, [row], _ = detect(capsys, *words, "--json")
     assert (row["verdict"] == "detected", row["control_p_value"]) == (row["p_given"] <= 0.999, None)
     _, said, _ = detect(capsys, *words)

@@ -1,4 +1,6 @@
-"""``gaussmark playground`` before a server runs: what it serves, and what it says where voila is missing."""
+"""``gaussmark playground`` before a server runs: what it serves, and what it says where voila is
+missing.
+"""
 
 import json
 import sys
@@ -23,7 +25,12 @@ def test_only_the_panel_is_served_and_to_this_machine_alone(served, monkeypatch,
     monkeypatch.setattr(playground.importlib.util, "find_spec", lambda name: name)
     assert answer(capsys, "playground", "--no-browser", "--port", "9000")[0] == 0
     assert served[:4] == [sys.executable, "-m", "voila", str(playground.APP)]
-    assert {"--Voila.ip=127.0.0.1", "--Voila.auto_token=True", "--port=9000", "--no-browser"} <= set(served)
+    assert {
+        "--Voila.ip=127.0.0.1",
+        "--Voila.auto_token=True",
+        "--port=9000",
+        "--no-browser",
+    } <= set(served)
     cells = json.loads(playground.APP.read_text(encoding="utf-8"))["cells"]
     assert [cell["cell_type"] for cell in cells].count("markdown") == 1
     assert all(cell["source"][0] == "%%capture\n" for cell in cells[2:-1]), "nothing is shown"
@@ -31,7 +38,9 @@ def test_only_the_panel_is_served_and_to_this_machine_alone(served, monkeypatch,
 
 
 @pytest.mark.parametrize(("asked", "theme"), [([], "light"), (["--theme", "dark"], "dark")])
-def test_the_page_has_the_theme_that_is_asked_for(served, monkeypatch, capsys, asked: list[str], theme: str):
+def test_the_page_has_the_theme_that_is_asked_for(
+    served, monkeypatch, capsys, asked: list[str], theme: str
+):
     monkeypatch.setattr(playground.importlib.util, "find_spec", lambda name: name)
     assert answer(capsys, "playground", *asked)[0] == 0
     assert f"--VoilaConfiguration.theme={theme}" in served

@@ -1,4 +1,6 @@
-"""README.md: its commands and its code run as they are printed there, and what it points to exists."""
+"""README.md: its commands and its code run as they are printed there, and what it points to
+exists.
+"""
 
 import re
 import shlex
@@ -17,7 +19,9 @@ TEXT = (paths.ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
-    """A new folder to be in, the embedded model loaded once, and keys that are the same in each run of the tests."""
+    """A new folder to be in, the embedded model loaded once, and keys that are the same in each run
+    of the tests.
+    """
     seeds = iter(range(1, 9))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(models, "load", cache(models.load))
@@ -27,7 +31,11 @@ def place(tmp_path, monkeypatch) -> Path:
 
 def commands(text: str) -> list[str]:
     """The lines of a shell that begin with ``gaussmark``, without their comments."""
-    return [line.split("   #")[0].strip() for line in text.splitlines() if line.startswith("    gaussmark ")]
+    return [
+        line.split("   #")[0].strip()
+        for line in text.splitlines()
+        if line.startswith("    gaussmark ")
+    ]
 
 
 def section(title: str) -> str:
@@ -52,19 +60,38 @@ def test_its_commands_work_as_printed(place, capsys, typed):
         return said
 
     said = [shell(line) for line in commands(section("Write and detect, from a shell"))]
-    starts = ["key ", " ", "Detected at level 0.05: p = ", "key ", "Not detected at level 0.05: p = ", "Detected at level 0.05: p = "]
+    starts = [
+        "key ",
+        " ",
+        "Detected at level 0.05: p = ",
+        "key ",
+        "Not detected at level 0.05: p = ",
+        "Detected at level 0.05: p = ",
+    ]
     assert [line[: len(start)] for line, start in zip(said, starts, strict=True)] == starts
-    assert sorted(path.name for path in place.iterdir() if path.name != "typed") == ["my.key", "other.key", "text.txt"]
+    assert sorted(path.name for path in place.iterdir() if path.name != "typed") == [
+        "my.key",
+        "other.key",
+        "text.txt",
+    ]
     assert Key.load("my.key").key_id in said[2]
-    printed = section("Write and detect, from a shell").split("prints, for one key,")[1].strip().split("\n\n")[0]
+    printed = (
+        section("Write and detect, from a shell")
+        .split("prints, for one key,")[1]
+        .strip()
+        .split("\n\n")[0]
+    )
     shape = [re.sub(r"[\d.e-]*\d|above ", "", line).split() for line in (printed, said[2].strip())]
     assert shape[0][:4] == shape[1][:4], "the answer is as printed, up to its numbers"
     assert [len(text.splitlines()) for text in (printed, said[2])] == [3, 3]
     log10 = -float(re.search(r"log10 p = ([-\d.]+)", printed)[1])
-    assert f"about one in {answers._large(round(log10 - 1e-3, 3))} of all keys would score it at least as high" in printed
-    assert [text.splitlines()[1].split(" in ")[1].split(" ", 1)[1] for text in (printed, said[2])] == [
-        "of all keys would score it at least as high as this one does."
-    ] * 2
+    assert (
+        f"about one in {answers._large(round(log10 - 1e-3, 3))} of all keys would score it at least"
+        " as high" in printed
+    )
+    assert [
+        text.splitlines()[1].split(" in ")[1].split(" ", 1)[1] for text in (printed, said[2])
+    ] == ["of all keys would score it at least as high as this one does."] * 2
 
 
 def test_its_claims_of_the_level_are_over_keys_and_the_prompts_part_is_said():
@@ -92,7 +119,9 @@ def test_every_command_is_one_that_the_parser_takes(file):
     for line in found:
         for command in line.split(" > ")[0].split(" | "):
             words = shlex.split(re.split(r"\s{3,}", command)[0])[1:]
-            cli.parser().parse_args(notebooks.joined(words) if words[0] in ("run", "sweep") else words)
+            cli.parser().parse_args(
+                notebooks.joined(words) if words[0] in ("run", "sweep") else words
+            )
     assert found or file == "notebooks/README.md"
 
 
@@ -100,7 +129,9 @@ def test_what_it_points_to_exists():
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
         assert link.startswith("https://") or (paths.ROOT / link).exists(), link
     for target in re.findall(r"^    make ([a-z-]+)", TEXT, re.MULTILINE):
-        assert re.search(rf"^{target}:", (paths.ROOT / "Makefile").read_text(), re.MULTILINE), target
+        assert re.search(rf"^{target}:", (paths.ROOT / "Makefile").read_text(), re.MULTILINE), (
+            target
+        )
     [figure] = re.findall(r"!\[[^\]]{40,}\]\(([^)]+)\)", TEXT)
     assert (paths.ROOT / figure).stat().st_size < 150_000
 

@@ -1,4 +1,6 @@
-"""Rewriting by models: what is kept is kept, what is drawn is the model's, and no sentence is cut or lost on the way through a translator."""
+"""Rewriting by models: what is kept is kept, what is drawn is the model's, and no sentence is cut
+or lost on the way through a translator.
+"""
 
 import json
 import re
@@ -21,11 +23,16 @@ from gaussmark_lib.errors import CorruptionError, InvalidModelError, InvalidText
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 20, 31, 7)
-TEXT = "The first sentence. Is this the second one?  Yes!\n\nAnother paragraph (in 3.5 words). And its end"
+TEXT = (
+    "The first sentence. Is this the second one?  Yes!\n\nAnother paragraph (in 3.5 words). And"
+    " its end"
+)
 
 
 def test_texts_that_fit_alone_fit_together(model):
-    """A long prompt with a short text, beside a short prompt with a long one: neither may be as long as both longest ones."""
+    """A long prompt with a short text, beside a short prompt with a long one: neither may be as
+    long as both longest ones.
+    """
     context = model.config.max_position_embeddings
     prompts = tiny_models.random_ids(np.random.default_rng(3), context - 10, 10, 10)
     texts = tiny_models.random_ids(np.random.default_rng(4), 10, context - 20, 10)
@@ -43,13 +50,20 @@ def test_its_random_numbers_wrote_no_text():
     assert not any(np.array_equal(own, uniform(3, 1, 5, first=row)) for row in range(300))
 
 
-@given(n=st.integers(1, 60), fraction=st.floats(0, 1), span=st.integers(1, 12), seed=st.integers(0, 999))
+@given(
+    n=st.integers(1, 60),
+    fraction=st.floats(0, 1),
+    span=st.integers(1, 12),
+    seed=st.integers(0, 999),
+)
 def test_spans_cover_exactly_the_fraction(n, fraction, span, seed):
     places = by_model.spans(n, fraction, span, corrupt.generator(seed))
     assert len(places) == round(fraction * n)
     assert places <= set(range(n))
     touched = {place // span for place in places}
-    assert len(touched) <= -(-len(places) // span) + 1  # whole spans, but for one that is cut and the short one at the end
+    assert (
+        len(touched) <= -(-len(places) // span) + 1
+    )  # whole spans, but for one that is cut and the short one at the end
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
@@ -60,7 +74,9 @@ def test_what_is_not_redrawn_is_kept(model, fraction):
     assert [len(row) for row in out] == [len(row) for row in RESPONSES]
     for i, (old, new) in enumerate(zip(RESPONSES, out, strict=True)):
         places = by_model.spans(len(old), fraction, 4, corrupt.generator(3, i))
-        assert [token for place, token in enumerate(new) if place not in places] == [token for place, token in enumerate(old) if place not in places]
+        assert [token for place, token in enumerate(new) if place not in places] == [
+            token for place, token in enumerate(old) if place not in places
+        ]
     assert (out == RESPONSES) == (fraction == 0)
 
 
@@ -72,7 +88,13 @@ def test_what_is_redrawn_is_the_models_given_all_before_it(model):
         luck = generate.uniform(seed + by_model._FRESH, 3, 31)[row]
         for k in by_model.spans(len(old), 0.5, 3, corrupt.generator(seed, row)):
             with torch.no_grad():
-                p = model(input_ids=torch.tensor([prompt + new[:k]])).logits[0, -1].double().softmax(-1).cumsum(-1)
+                p = (
+                    model(input_ids=torch.tensor([prompt + new[:k]]))
+                    .logits[0, -1]
+                    .double()
+                    .softmax(-1)
+                    .cumsum(-1)
+                )
             assert p[new[k]] > luck[k] - 1e-5
             assert new[k] == 0 or p[new[k] - 1] < luck[k] + 1e-5
 
@@ -102,22 +124,49 @@ def test_sentences_joined_are_the_text(text):
 
 
 def tiny_marian(max_length: int = 24, seed: int = 0) -> corrupt.Translator:
-    """A random Marian model over characters, with an end token and, as Marian models have it, no start token."""
-    vocabulary = {token: i for i, token in enumerate(["</s>", "<unk>", "<pad>", *map(chr, range(32, 127))])}
+    """A random Marian model over characters, with an end token and, as Marian models have it, no
+    start token.
+    """
+    vocabulary = {
+        token: i for i, token in enumerate(["</s>", "<unk>", "<pad>", *map(chr, range(32, 127))])
+    }
     tokenizer = Tokenizer(tokenizer_models.BPE(vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>", pad_token="<pad>", model_max_length=max_length)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 0)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        model_max_length=max_length,
+    )
     return corrupt.Translator(marian_model(len(vocabulary), max_length, seed), fast, "tiny Marian")
 
 
 def marian_model(n_vocabulary: int, max_length: int, seed: int, pad: int = 2) -> MarianMTModel:
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    sizes = {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+    }
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    ids = {"pad_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0, "decoder_start_token_id": pad}
+    ids = {
+        "pad_token_id": pad,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+        "decoder_start_token_id": pad,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MarianMTModel(MarianConfig(vocab_size=n_vocabulary, max_position_embeddings=max_length, **sizes, **heads, **ids)).eval()
+        model = MarianMTModel(
+            MarianConfig(
+                vocab_size=n_vocabulary, max_position_embeddings=max_length, **sizes, **heads, **ids
+            )
+        ).eval()
         for parameter in model.parameters():
             parameter.data += 0.3 * torch.randn_like(parameter)
     model.generation_config.update(bad_words_ids=[[pad]], num_beams=2, max_length=max_length)
@@ -128,7 +177,11 @@ def marian_model(n_vocabulary: int, max_length: int, seed: int, pad: int = 2) ->
 def seen(monkeypatch) -> list[list[str]]:
     """What reaches the translation model, which answers with the same text in capitals."""
     batches: list[list[str]] = []
-    monkeypatch.setattr(corrupt.Translator, "_translated", lambda self, texts: batches.append(texts) or [text.upper() for text in texts])
+    monkeypatch.setattr(
+        corrupt.Translator,
+        "_translated",
+        lambda self, texts: batches.append(texts) or [text.upper() for text in texts],
+    )
     return batches
 
 
@@ -138,7 +191,12 @@ def test_no_word_is_lost_and_white_space_stays(seen):
     assert sum(len(piece.split()) for batch in seen for piece in batch) == len(TEXT.split())
 
 
-@given(st.one_of(st.text(alphabet="abc .!\n", max_size=120), st.integers(20, 60).map(lambda n: "ab " * (n // 3) + "c" * (n % 3))))
+@given(
+    st.one_of(
+        st.text(alphabet="abc .!\n", max_size=120),
+        st.integers(20, 60).map(lambda n: "ab " * (n // 3) + "c" * (n % 3)),
+    )
+)
 @example("a" * 24)  # with its end token one too many
 def test_no_piece_is_longer_than_the_translator_can_read(text):
     translator = tiny_marian()
@@ -148,7 +206,9 @@ def test_no_piece_is_longer_than_the_translator_can_read(text):
 
 
 def test_translation_of_a_text_is_that_of_its_sentences():
-    """Through the model itself: batched with others and padded, a sentence is translated as it is alone."""
+    """Through the model itself: batched with others and padded, a sentence is translated as it is
+    alone.
+    """
     translator = tiny_marian()
     pieces = [piece.strip() for piece in translator.pieces(TEXT)]
     alone = [translator(piece) for piece in pieces]
@@ -172,23 +232,42 @@ def test_a_round_trip_that_changes_nothing_is_retokenisation(monkeypatch):
     monkeypatch.setattr(corrupt.Translator, "_translated", lambda self, texts: texts)
     lm = tiny_lm.build()
     ids = lm.encode(TEXT.replace("\n", " "))
-    assert corrupt.round_trip(lm, ids, tiny_marian(), tiny_marian()) == corrupt.retokenise(lm, ids) == ids
+    assert (
+        corrupt.round_trip(lm, ids, tiny_marian(), tiny_marian())
+        == corrupt.retokenise(lm, ids)
+        == ids
+    )
 
 
 def test_with_marians_own_tokenizer(tmp_path):
-    """The tokenizer that hub models come with, made here: a sentencepiece model trained on a few lines."""
+    """The tokenizer that hub models come with, made here: a sentencepiece model trained on a few
+    lines.
+    """
     sentencepiece = pytest.importorskip("sentencepiece")
     pytest.importorskip("sacremoses")
     (tmp_path / "lines.txt").write_text("\n".join([TEXT] * 20))
     options = {"vocab_size": 40, "model_type": "char", "character_coverage": 1.0, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(input=str(tmp_path / "lines.txt"), model_prefix=str(tmp_path / "source"), **options)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "lines.txt"), model_prefix=str(tmp_path / "source"), **options
+    )
     model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "source.model"))
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-    vocabulary = {token: i for i, token in enumerate(dict.fromkeys(["</s>", "<unk>", "<pad>", *pieces]))}
+    vocabulary = {
+        token: i for i, token in enumerate(dict.fromkeys(["</s>", "<unk>", "<pad>", *pieces]))
+    }
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     source = str(tmp_path / "source.model")
-    tokenizer = MarianTokenizer(source, source, str(tmp_path / "vocab.json"), source_lang="en", target_lang="fr", model_max_length=24)
-    translator = corrupt.Translator(marian_model(len(vocabulary), 24, seed=1), tokenizer, "tiny Marian")
+    tokenizer = MarianTokenizer(
+        source,
+        source,
+        str(tmp_path / "vocab.json"),
+        source_lang="en",
+        target_lang="fr",
+        model_max_length=24,
+    )
+    translator = corrupt.Translator(
+        marian_model(len(vocabulary), 24, seed=1), tokenizer, "tiny Marian"
+    )
     assert "".join(translator.pieces(TEXT)) == TEXT
     assert translator(TEXT).count("\n") == TEXT.count("\n")
     lm = tiny_lm.build()
@@ -198,14 +277,22 @@ def test_with_marians_own_tokenizer(tmp_path):
 def test_a_translation_models_own_code_is_never_run(tmp_path, monkeypatch):
     folder = tmp_path / "marian"
     marian_model(40, 24, seed=1).save_pretrained(folder)
-    (folder / "mine.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).write_text('ran')\nclass Mine: pass")
-    for name, wants in {"config.json": {"AutoConfig": "mine.Mine"}, "tokenizer_config.json": {"AutoTokenizer": ["mine.Mine", None]}}.items():
+    (folder / "mine.py").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).write_text('ran')\nclass Mine:"
+        " pass"
+    )
+    for name, wants in {
+        "config.json": {"AutoConfig": "mine.Mine"},
+        "tokenizer_config.json": {"AutoTokenizer": ["mine.Mine", None]},
+    }.items():
         path = folder / name
         known = json.loads(path.read_text()) if path.exists() else {"tokenizer_class": "Mine"}
         path.write_text(json.dumps(known | {"model_type": "mine", "auto_map": wants}))
     monkeypatch.setitem(by_model.PAIRS, ("en", "fr"), str(folder))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    with pytest.raises(InvalidModelError, match=r"needs Python code of its own .*which is never run"):
+    with pytest.raises(
+        InvalidModelError, match=r"needs Python code of its own .*which is never run"
+    ):
         corrupt.translator("en", "fr")
     assert not (tmp_path / "ran").exists()
 
@@ -219,7 +306,13 @@ def test_bad_input_is_named(model, monkeypatch):
         corrupt.resample(model, [[1]], [[97]], 0.5)
     with pytest.raises(InvalidModelError, match="expected one of en→fr, fr→en, got 'en' → 'tlh'"):
         corrupt.translator("en", "tlh")
-    with pytest.raises(InvalidModelError, match=r"cannot get Helsinki-NLP/opus-mt-tc-big-en-fr: .*gaussmark\[translation\].*corrupt.resample"):
+    with pytest.raises(
+        InvalidModelError,
+        match=(
+            r"cannot get Helsinki-NLP/opus-mt-tc-big-en-fr:"
+            r" .*gaussmark\[translation\].*corrupt.resample"
+        ),
+    ):
         corrupt.translator("en", "fr")
     monkeypatch.setattr(corrupt.Translator, "_translated", lambda self, texts: ["" for _ in texts])
     lm = tiny_lm.build()

@@ -39,7 +39,9 @@ def test_insertion_adds_exactly_the_fraction_and_keeps_the_rest_in_order(ids, fr
 def test_deletion_removes_exactly_the_fraction(ids, fraction, at, seed):
     n = round(fraction * len(ids))
     assume(n < len(ids))
-    places = [1000 * place + token for place, token in enumerate(ids)]  # each token with its place, so that equal tokens can be told apart
+    places = [
+        1000 * place + token for place, token in enumerate(ids)
+    ]  # each token with its place, so that equal tokens can be told apart
     marked = list(places)
     out = corrupt.delete(marked, fraction, corrupt.generator(seed), at=at)
     assert len(out) == len(ids) - n
@@ -76,14 +78,17 @@ def test_a_fraction_of_0_is_the_identity(ids, at, seed):
 
 
 def test_places_are_uniform_and_without_replacement():
-    """Every place is hit as often as every other; half of the tokens is half, not the 39% of draws with replacement."""
+    """Every place is hit as often as every other; half of the tokens is half, not the 39% of draws
+    with replacement.
+    """
     hits = torch.zeros(20)
     for seed in range(2000):
         out = corrupt.substitute(list(range(20)), 0.5, corrupt.generator(seed), POOL)
         changed = torch.tensor([token >= 1000 for token in out])
         assert changed.sum() == 10
         hits += changed
-    # each count is Binomial(2000, ½); their sum is fixed, so 19 degrees of freedom at variance 500·20/19
+    # each count is Binomial(2000, ½); their sum is fixed, so 19 degrees of freedom at variance
+    # 500·20/19
     statistic = float(((hits - 1000) ** 2).sum() / (500 * 20 / 19))
     assert stats.chi2.sf(statistic, 19) > 1e-3
     gaps = torch.zeros(5)
@@ -94,7 +99,9 @@ def test_places_are_uniform_and_without_replacement():
 
 
 def test_substitutes_are_uniform_over_the_other_tokens():
-    drawn = [corrupt.substitute([3], 1, corrupt.generator(seed), range(6))[0] for seed in range(3000)]
+    drawn = [
+        corrupt.substitute([3], 1, corrupt.generator(seed), range(6))[0] for seed in range(3000)
+    ]
     counts = torch.bincount(torch.tensor(drawn), minlength=6)
     assert counts[3] == 0
     assert stats.chisquare(counts[counts > 0].numpy()).pvalue > 1e-3
@@ -120,19 +127,41 @@ def test_torchs_random_state_is_neither_used_nor_moved():
 @given(prompt=IDS, response=IDS, fraction=FRACTION, seed=SEED)
 def test_of_the_whole_the_last_tokens_are_the_response(prompt, response, fraction, seed):
     n = round(fraction * (len(prompt) + len(response)))
-    x, y = corrupt.of_whole(prompt, response, lambda ids, rng: corrupt.insert(ids, fraction, rng, POOL, at="start"), corrupt.generator(seed))
+    x, y = corrupt.of_whole(
+        prompt,
+        response,
+        lambda ids, rng: corrupt.insert(ids, fraction, rng, POOL, at="start"),
+        corrupt.generator(seed),
+    )
     assert (x[n:], y) == (prompt, response)
-    x, y = corrupt.of_whole(prompt, response, lambda ids, rng: corrupt.substitute(ids, fraction, rng, POOL, at="start"), corrupt.generator(seed))
-    assert [token if token < 1000 else None for token in x + y] == [None] * n + (prompt + response)[n:]
+    x, y = corrupt.of_whole(
+        prompt,
+        response,
+        lambda ids, rng: corrupt.substitute(ids, fraction, rng, POOL, at="start"),
+        corrupt.generator(seed),
+    )
+    assert [token if token < 1000 else None for token in x + y] == [None] * n + (prompt + response)[
+        n:
+    ]
     assert len(y) == len(response)
     assume(n < len(prompt) + len(response))
-    x, y = corrupt.of_whole(prompt, response, lambda ids, rng: corrupt.delete(ids, fraction, rng, at="start"), corrupt.generator(seed))
+    x, y = corrupt.of_whole(
+        prompt,
+        response,
+        lambda ids, rng: corrupt.delete(ids, fraction, rng, at="start"),
+        corrupt.generator(seed),
+    )
     assert (x, y) == (prompt[n:], response[max(0, n - len(prompt)) :])
 
 
 def test_deleting_a_prefix_is_scoring_the_suffix_without_a_prompt(model, wm, key):
     prompt, response = list(range(3, 13)), list(range(20, 50))
-    x, y = corrupt.of_whole(prompt, response, lambda ids, rng: corrupt.delete(ids, 0.5, rng, at="start"), corrupt.generator(0))
+    x, y = corrupt.of_whole(
+        prompt,
+        response,
+        lambda ids, rng: corrupt.delete(ids, 0.5, rng, at="start"),
+        corrupt.generator(0),
+    )
     got = score.score(model, [x], [y], wm, [key])
     expected = score.score(model, [[]], [response[10:]], wm, [key])
     assert got.equals(expected)
@@ -157,7 +186,9 @@ def test_truncating_and_splicing():
 
 def test_without_a_prompt_an_edit_at_the_start_is_one_of_the_response():
     rng = corrupt.generator(0)
-    assert corrupt.of_whole([], [5, 6, 7], lambda ids, rng: corrupt.delete(ids, 1 / 3, rng, at="start"), rng) == ([], [6, 7])
+    assert corrupt.of_whole(
+        [], [5, 6, 7], lambda ids, rng: corrupt.delete(ids, 1 / 3, rng, at="start"), rng
+    ) == ([], [6, 7])
 
 
 def test_wrong_prompts_are_the_other_texts():
@@ -226,14 +257,18 @@ def test_tensors_are_taken_as_they_are():
 
 
 def test_a_watermark_fades_as_more_is_substituted():
-    """On texts that lean towards a key, ψ falls with the fraction, to nothing at 1: the corruption does what it is for."""
+    """On texts that lean towards a key, ψ falls with the fraction, to nothing at 1: the corruption
+    does what it is for.
+    """
     model, prompts = tiny_models.build("llama", seed=3), [[3, 4, 5]] * 60
     wm, key = Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.15), Key.from_seed(77)
     with perturb.watermarked(model, wm, key):
         responses = generate.sample(model, prompts, 50, seed=1)
     means = []
     for fraction in (0.0, 0.5, 1.0):
-        edited = corrupt.each(lambda ids, rng, f=fraction: corrupt.substitute(ids, f, rng, range(97)), responses)
+        edited = corrupt.each(
+            lambda ids, rng, f=fraction: corrupt.substitute(ids, f, rng, range(97)), responses
+        )
         means.append(score.score(model, prompts, edited, wm, [key])["psi"].mean())
     assert means[0] > means[1] + 0.5 > means[2] + 1.0, means
     assert abs(means[2]) < 1

@@ -1,4 +1,6 @@
-"""The registered corruptions: each by its name, harmless at strength 0, and never changing its input."""
+"""The registered corruptions: each by its name, harmless at strength 0, and never changing its
+input.
+"""
 
 import numpy as np
 import pytest
@@ -64,30 +66,49 @@ def test_names_choose_and_order(model):
 
 @pytest.mark.parametrize("names", [["truncate", "paraphrase"], "truncate"])
 def test_an_unknown_name_lists_the_known_ones(names):
-    with pytest.raises(CorruptionError, match=r"(no corruption is called 'paraphrase'|names): expected some of delete at random, insert at random, "):
+    with pytest.raises(
+        CorruptionError,
+        match=(
+            r"(no corruption is called 'paraphrase'|names): expected some of delete at random,"
+            r" insert at random, "
+        ),
+    ):
         corrupt.named(LM, names)
 
 
 def test_adding_one_takes_a_function(own_registry):
     @corrupt.register("reverse")
     def reverse(lm, prompts, responses, fraction, seed):
-        return registry.copied(prompts), [list(reversed(ids)) if fraction else list(ids) for ids in responses]
+        return registry.copied(prompts), [
+            list(reversed(ids)) if fraction else list(ids) for ids in responses
+        ]
 
-    assert corrupt.named(LM, ["reverse"])["reverse"](PROMPTS, RESPONSES, 1.0, 0)[1][0] == RESPONSES[0][::-1]
+    assert (
+        corrupt.named(LM, ["reverse"])["reverse"](PROMPTS, RESPONSES, 1.0, 0)[1][0]
+        == RESPONSES[0][::-1]
+    )
     assert list(corrupt.named(LM)) == [*CHANGES, "reverse"]
 
 
 def test_two_of_one_name_are_refused(own_registry):
-    with pytest.raises(CorruptionError, match="two corruptions are called 'truncate'; give one of them another name"):
+    with pytest.raises(
+        CorruptionError,
+        match="two corruptions are called 'truncate'; give one of them another name",
+    ):
         corrupt.register("truncate")(lambda *_: copies())
-    assert corrupt.named(LM, ["truncate"])["truncate"](PROMPTS, RESPONSES, 0.25, 0)[1][0] == RESPONSES[0][:15]
+    assert (
+        corrupt.named(LM, ["truncate"])["truncate"](PROMPTS, RESPONSES, 0.25, 0)[1][0]
+        == RESPONSES[0][:15]
+    )
 
 
 def test_and_the_example_is_gone():
     assert list(corrupt.named(LM)) == list(CHANGES)
 
 
-@pytest.mark.parametrize("name", ["delete at random", "insert at random", "substitute at random", "resample spans"])
+@pytest.mark.parametrize(
+    "name", ["delete at random", "insert at random", "substitute at random", "resample spans"]
+)
 def test_what_is_random_follows_the_seed(name):
     outs = [CHANGES[name](*copies(), 0.5, seed) for seed in (1, 1, 2)]
     assert outs[0] == outs[1]

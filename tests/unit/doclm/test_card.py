@@ -10,21 +10,52 @@ import torch
 from gaussmark_lib import models
 from gaussmark_lib.doclm import card, train
 
-RECIPE = replace(train.Recipe(), vocab=300, hidden=16, blocks=1, heads=2, intermediate=24, context=32, short_context=16, steps=1000)
-CORPUS = pd.DataFrame(
-    {"source": ["scipy/a.py", "abc.py", "scipy/b.py"], "text": ["Some words." * 9, "More.", "Held."], "split": ["train", "train", "heldout"]}
+RECIPE = replace(
+    train.Recipe(),
+    vocab=300,
+    hidden=16,
+    blocks=1,
+    heads=2,
+    intermediate=24,
+    context=32,
+    short_context=16,
+    steps=1000,
 )
-CURVE = pd.DataFrame({"step": [500, 1000], "tokens": [10, 20], "loss": [5.25, 4.5], "held_out": [5.5, 4.75], "seconds": [30.0, 90.0]})
+CORPUS = pd.DataFrame(
+    {
+        "source": ["scipy/a.py", "abc.py", "scipy/b.py"],
+        "text": ["Some words." * 9, "More.", "Held."],
+        "split": ["train", "train", "heldout"],
+    }
+)
+CURVE = pd.DataFrame(
+    {
+        "step": [500, 1000],
+        "tokens": [10, 20],
+        "loss": [5.25, 4.5],
+        "held_out": [5.5, 4.75],
+        "seconds": [30.0, 90.0],
+    }
+)
 QUALITY = {"bits_per_char": 1.2345, "nats_per_token": 3.21, "tokens": 5, "characters": 12345}
 
 
 @pytest.fixture
 def saved(tmp_path):
-    tokenizer = train.train_tokenizer(["Some words and more words, again and again."] * 3, RECIPE.vocab)
+    tokenizer = train.train_tokenizer(
+        ["Some words and more words, again and again."] * 3, RECIPE.vocab
+    )
     network = train.new_model(RECIPE)
     keep = {name: p.clone() for name, p in network.state_dict().items()}
     target = tmp_path / "made" / "model"
-    facts = {"recipe": RECIPE, "corpus": CORPUS, "curve": CURVE, "quality": QUALITY, "stream_tokens": 1_000_000, "hardware": "an abacus"}
+    facts = {
+        "recipe": RECIPE,
+        "corpus": CORPUS,
+        "curve": CURVE,
+        "quality": QUALITY,
+        "stream_tokens": 1_000_000,
+        "hardware": "an abacus",
+    }
     return card.save(network, tokenizer, target, **facts), keep, (tokenizer, facts)
 
 
@@ -53,9 +84,16 @@ def test_the_card_says_what_was_measured(saved):
 
 def test_the_card_of_a_model_of_own_text_does_not_speak_of_documentation(saved):
     _, _, (tokenizer, facts) = saved
-    folder = card.save(train.new_model(RECIPE), tokenizer, saved[0], **facts, template=card.OWN_TEMPLATE)
+    folder = card.save(
+        train.new_model(RECIPE), tokenizer, saved[0], **facts, template=card.OWN_TEMPLATE
+    )
     text = (folder / "README.md").read_text()
-    for fact in ("1.234", "12,345", "2 paragraphs and 104 characters to train on", "| 1,000 | 20 | 4.500 | 4.750 |"):
+    for fact in (
+        "1.234",
+        "12,345",
+        "2 paragraphs and 104 characters to train on",
+        "| 1,000 | 20 | 4.500 | 4.750 |",
+    ):
         assert fact in text, fact
     assert "{" not in text
     assert "documentation" not in text

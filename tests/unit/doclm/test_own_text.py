@@ -1,4 +1,6 @@
-"""A corpus out of the reader's own folder: which files count, where they are cut, and what cannot be used."""
+"""A corpus out of the reader's own folder: which files count, where they are cut, and what cannot
+be used.
+"""
 
 import json
 
@@ -18,7 +20,10 @@ def folder(tmp_path):
     (tmp_path / "a.txt").write_text("\n\n".join(PARAGRAPHS[:40]))
     (tmp_path / "deep" / "er" / "b.MD").write_text("\n\n\n".join(PARAGRAPHS[30:60]))
     (tmp_path / "c.jsonl").write_text(
-        "".join(json.dumps({"text": "\n\n".join(pair)}) + "\n" for pair in zip(PARAGRAPHS[60::2], PARAGRAPHS[61::2], strict=True))
+        "".join(
+            json.dumps({"text": "\n\n".join(pair)}) + "\n"
+            for pair in zip(PARAGRAPHS[60::2], PARAGRAPHS[61::2], strict=True)
+        )
     )
     (tmp_path / "d.py").write_text("not = 'text'")
     (tmp_path / ".git" / "e.txt").write_text("Hidden.")
@@ -28,7 +33,11 @@ def folder(tmp_path):
 def test_it_has_every_paragraph_once_with_its_file_and_the_split_of_its_hash(folder):
     corpus = own_text.load(folder)
     assert sorted(corpus["text"]) == sorted(PARAGRAPHS)
-    assert set(corpus["source"]) == {"a.txt", "deep/er/b.MD", *(f"c.jsonl/{line}" for line in range(1, 11))}
+    assert set(corpus["source"]) == {
+        "a.txt",
+        "deep/er/b.MD",
+        *(f"c.jsonl/{line}" for line in range(1, 11)),
+    }
     assert corpus["split"].tolist() == [docs.split_of(text) for text in corpus["text"]]
     assert set(corpus["split"]) == {"train", "heldout"}
 

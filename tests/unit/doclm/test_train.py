@@ -1,4 +1,6 @@
-"""Training: the same question gives the same weights, stopped and resumed or not, and every window is seen once an epoch."""
+"""Training: the same question gives the same weights, stopped and resumed or not, and every window
+is seen once an epoch.
+"""
 
 import dataclasses
 import math
@@ -14,8 +16,21 @@ from gaussmark_lib.doclm import train
 from gaussmark_lib.doclm.train import Recipe
 from gaussmark_lib.errors import CorpusError, ParameterError
 
-RECIPE = Recipe(vocab=64, hidden=16, blocks=1, heads=2, intermediate=24, context=32, short_context=16, batch_tokens=64, steps=20, warmup=3)
-STREAM = (torch.arange(3000) * 7 % 60 + torch.arange(3000) // 11 % 3).to(torch.int32)  # regular, so that it can be learnt in 20 steps
+RECIPE = Recipe(
+    vocab=64,
+    hidden=16,
+    blocks=1,
+    heads=2,
+    intermediate=24,
+    context=32,
+    short_context=16,
+    batch_tokens=64,
+    steps=20,
+    warmup=3,
+)
+STREAM = (torch.arange(3000) * 7 % 60 + torch.arange(3000) // 11 % 3).to(
+    torch.int32
+)  # regular, so that it can be learnt in 20 steps
 
 
 def run(recipe=RECIPE, stream=STREAM, **kwargs) -> tuple[dict, pd.DataFrame]:
@@ -36,10 +51,15 @@ def test_the_same_recipe_and_stream_give_the_same_weights_whatever_torchs_seed(u
     torch.manual_seed(123)
     weights, curve = run(held_out=STREAM[-500:])
     assert same(weights, undisturbed[0])
-    pd.testing.assert_frame_equal(curve.drop(columns="seconds"), undisturbed[1].drop(columns="seconds"))
+    pd.testing.assert_frame_equal(
+        curve.drop(columns="seconds"), undisturbed[1].drop(columns="seconds")
+    )
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"lr_matrices": 5e-3}, {"lr_others": 2e-3}, {"weight_decay": 0.2}, {"steps": 21}])
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 1}, {"lr_matrices": 5e-3}, {"lr_others": 2e-3}, {"weight_decay": 0.2}, {"steps": 21}],
+)
 def test_another_recipe_gives_others(undisturbed, change):
     assert not same(run(dataclasses.replace(RECIPE, **change))[0], undisturbed[0])
 
@@ -49,7 +69,9 @@ def test_another_stream_gives_others(undisturbed):
 
 
 @pytest.mark.parametrize("interrupted_at", [3, 5, 13, 19])
-def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_undisturbed_run_does(undisturbed, tmp_path, monkeypatch, interrupted_at):
+def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_undisturbed_run_does(
+    undisturbed, tmp_path, monkeypatch, interrupted_at
+):
     """Also across the change of context, which comes at step 17."""
     checkpoint, batch_at = tmp_path / "folder" / "run.pt", train.batch_at
 
@@ -65,7 +87,9 @@ def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_undisturbed_run_does(u
     assert checkpoint.exists() == (interrupted_at >= 5)
     weights, curve = run(checkpoint=checkpoint, held_out=STREAM[-500:])
     assert same(weights, undisturbed[0])
-    pd.testing.assert_frame_equal(curve.drop(columns="seconds"), undisturbed[1].drop(columns="seconds"))
+    pd.testing.assert_frame_equal(
+        curve.drop(columns="seconds"), undisturbed[1].drop(columns="seconds")
+    )
     assert curve["seconds"].is_monotonic_increasing
     assert os.listdir(checkpoint.parent) == ["run.pt"]
 
@@ -84,7 +108,13 @@ def test_out_of_time_it_returns_and_goes_on_later(undisturbed, tmp_path):
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
     run(checkpoint=tmp_path / "run.pt")
-    with pytest.raises(ParameterError, match=r"run\.pt holds a run of another recipe: expected .*'seed': 1.*remove it or name another file"):
+    with pytest.raises(
+        ParameterError,
+        match=(
+            r"run\.pt holds a run of another recipe: expected .*'seed': 1.*remove it or name"
+            r" another file"
+        ),
+    ):
         run(dataclasses.replace(RECIPE, seed=1), checkpoint=tmp_path / "run.pt")
 
 
@@ -155,7 +185,9 @@ class TestRecipe:
 
     def test_what_comes_before_the_decay_does_not_depend_on_the_number_of_steps(self):
         one, other = Recipe(steps=1000), Recipe(steps=4000)
-        assert [one.lr_factor_at(step) for step in range(500)] == [other.lr_factor_at(step) for step in range(500)]
+        assert [one.lr_factor_at(step) for step in range(500)] == [
+            other.lr_factor_at(step) for step in range(500)
+        ]
 
 
 class TestBatches:
@@ -166,7 +198,9 @@ class TestBatches:
     per_epoch = (2000 - 1 - 16) // 16 // 4
 
     def starts(self, steps) -> list[int]:
-        return [int(row[0]) for step in steps for row in train.batch_at(self.stream, self.recipe, step)]
+        return [
+            int(row[0]) for step in steps for row in train.batch_at(self.stream, self.recipe, step)
+        ]
 
     @given(st.integers(0, 999))
     def test_rows_are_windows_of_context_plus_one(self, step):
@@ -181,12 +215,20 @@ class TestBatches:
         assert starts == list(range(starts[0], starts[0] + 16 * len(starts), 16))
 
     def test_epochs_differ_in_order_and_in_where_they_cut(self):
-        epochs = [self.starts(range(epoch * self.per_epoch, (epoch + 1) * self.per_epoch)) for epoch in range(5)]
+        epochs = [
+            self.starts(range(epoch * self.per_epoch, (epoch + 1) * self.per_epoch))
+            for epoch in range(5)
+        ]
         assert len({starts[0] % 16 for starts in epochs}) > 1
-        assert len({tuple((start - min(starts)) // 16 for start in starts) for starts in epochs}) == 5
+        assert (
+            len({tuple((start - min(starts)) // 16 for start in starts) for starts in epochs}) == 5
+        )
 
     def test_another_seed_is_another_order(self):
-        assert self.starts([0]) != [int(row[0]) for row in train.batch_at(self.stream, dataclasses.replace(self.recipe, seed=1), 0)]
+        assert self.starts([0]) != [
+            int(row[0])
+            for row in train.batch_at(self.stream, dataclasses.replace(self.recipe, seed=1), 0)
+        ]
 
     def test_long_windows_come_in_fewer_rows(self):
         batch = train.batch_at(self.stream, dataclasses.replace(self.recipe, long_share=1.0), 0)
@@ -194,7 +236,10 @@ class TestBatches:
 
     @pytest.mark.parametrize("length", [0, 50, 80])
     def test_a_stream_too_short_for_one_batch_says_what_it_needs(self, length):
-        with pytest.raises(CorpusError, match=rf"the corpus has {length} tokens, a batch of 4 windows of 16 needs 81"):
+        with pytest.raises(
+            CorpusError,
+            match=rf"the corpus has {length} tokens, a batch of 4 windows of 16 needs 81",
+        ):
             train.batch_at(torch.arange(length), self.recipe, 0)
         assert train.batch_at(torch.arange(81), self.recipe, 0).shape == (4, 17)
 
@@ -208,7 +253,11 @@ class TestTokenizer:
 
     def test_its_size_and_its_one_special_token(self):
         assert 257 <= len(self.tokenizer) <= 300
-        assert self.tokenizer.eos_token_id == self.tokenizer.bos_token_id == self.tokenizer.pad_token_id
+        assert (
+            self.tokenizer.eos_token_id
+            == self.tokenizer.bos_token_id
+            == self.tokenizer.pad_token_id
+        )
         assert self.tokenizer.all_special_tokens == [train.END]
 
     def test_the_same_texts_give_the_same_tokenizer(self):
@@ -223,7 +272,13 @@ class TestTokenizer:
 
 def test_pages_are_the_paragraphs_of_a_split_file_by_file():
     corpus = pd.DataFrame(
-        [("b.py", "B1", "train"), ("a.py", "A1", "train"), ("a.py", "A2", "heldout"), ("a.py", "A3", "train")], columns=["source", "text", "split"]
+        [
+            ("b.py", "B1", "train"),
+            ("a.py", "A1", "train"),
+            ("a.py", "A2", "heldout"),
+            ("a.py", "A3", "train"),
+        ],
+        columns=["source", "text", "split"],
     )
     assert train.pages(corpus, "train") == ["A1\n\nA3", "B1"]
     assert train.pages(corpus, "heldout") == ["A2"]

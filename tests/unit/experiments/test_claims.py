@@ -23,7 +23,13 @@ from gaussmark_lib.stats import Estimate
         (0.6, 0.2, 0.9, "too little data", 225),
         (1.2, 1.1, 1.3, "too little data", None),  # at the very end of the range
         (1.2 + 1e-16, 1.1, 1.3, "too little data", None),  # or as near to it as rounding makes it
-        (1.201, 1.1, 1.3, "too little data", None),  # so near that ten thousand times the data may not decide
+        (
+            1.201,
+            1.1,
+            1.3,
+            "too little data",
+            None,
+        ),  # so near that ten thousand times the data may not decide
         (1.0, math.nan, 1.1, "too little data", None),
     ],
 )
@@ -35,15 +41,23 @@ def test_outcomes(value, low, high, outcome, needed):
 def test_the_n_that_would_decide_decides():
     """With intervals that shrink like 1/√n around the same value."""
     for value, half in ((0.95, 0.3), (0.7, 0.15), (1.35, 0.5), (1.1, 1.0)):
-        found = claims.verdict("x", Estimate(value, value - half, value + half, 50), least=0.8, most=1.2)
+        found = claims.verdict(
+            "x", Estimate(value, value - half, value + half, 50), least=0.8, most=1.2
+        )
         shrunk = half * math.sqrt(50 / (found.needed + 1))
-        again = claims.verdict("x", Estimate(value, value - shrunk, value + shrunk, found.needed), least=0.8, most=1.2)
+        again = claims.verdict(
+            "x", Estimate(value, value - shrunk, value + shrunk, found.needed), least=0.8, most=1.2
+        )
         assert found.outcome == "too little data" != again.outcome
 
 
 def test_at_the_end_of_the_range_the_sentence_says_so():
-    assert str(claims.verdict("x", Estimate(1.2, 1.1, 1.3, 9), most=1.2)).endswith("at the end of that range, so no n is sure to decide.")
-    assert str(claims.verdict("x", Estimate(1.2, math.nan, math.nan, 9), most=1.2)).endswith("expected at most 1.2.")
+    assert str(claims.verdict("x", Estimate(1.2, 1.1, 1.3, 9), most=1.2)).endswith(
+        "at the end of that range, so no n is sure to decide."
+    )
+    assert str(claims.verdict("x", Estimate(1.2, math.nan, math.nan, 9), most=1.2)).endswith(
+        "expected at most 1.2."
+    )
 
 
 def test_one_sided_claims():
@@ -52,7 +66,16 @@ def test_one_sided_claims():
     assert claims.verdict("x", Estimate(0.9, 0.8, 0.95, 9), most=0.75).expected == "at most 0.75"
 
 
-@pytest.mark.parametrize("ends", [{}, {"least": 1.0, "most": 1.0}, {"least": 2.0, "most": 1.0}, {"least": math.nan}, {"most": "1"}])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {},
+        {"least": 1.0, "most": 1.0},
+        {"least": 2.0, "most": 1.0},
+        {"least": math.nan},
+        {"most": "1"},
+    ],
+)
 @pytest.mark.usefixtures("wrong_types")
 def test_a_claim_needs_a_range(ends):
     with pytest.raises(StatisticsError, match="expected least < most"):
@@ -71,7 +94,13 @@ def reference(tmp_path, monkeypatch):
     folder.write_json(record / "results.json", json.loads(json.dumps(claims.record([big]))))
     folder.write_json(
         record / "status.json",
-        {"status": "complete", "started": "2026-01-02T03:04", "finished": "2026-01-02T03:05", "seconds": 60, "code": "of another day"},
+        {
+            "status": "complete",
+            "started": "2026-01-02T03:04",
+            "finished": "2026-01-02T03:05",
+            "seconds": 60,
+            "code": "of another day",
+        },
     )
     return record
 
@@ -89,22 +118,30 @@ def test_it_says_when_the_reference_is_older(reference):
     said = claims.about_reference("06_robustness")
     assert "2026-01-02 with the model doclm" in said
     assert "older version" in said
-    assert "2 keys: intervals over so few are rough" in claims.about_reference("06_robustness", n_keys=2)
+    assert "2 keys: intervals over so few are rough" in claims.about_reference(
+        "06_robustness", n_keys=2
+    )
     assert claims.about_reference("06_robustness", n_keys=5) == said
 
 
 def test_no_reference(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "RUNS", tmp_path)
-    table = claims.beside([claims.verdict("a", Estimate(1.0, 0.9, 1.1, 5), least=0.5)], "06_robustness")
+    table = claims.beside(
+        [claims.verdict("a", Estimate(1.0, 0.9, 1.1, 5), least=0.5)], "06_robustness"
+    )
     assert table["reference"].tolist() == ["none"]
     assert "no reference record" in claims.about_reference("06_robustness")
 
 
 @pytest.mark.parametrize(("n", "least"), [(3, 0.9), (12, 0.95)])
 def test_of_hits_alone_so_many_decide_as_their_exact_interval_needs(n, least):
-    """All of n detected: Clopper and Pearson's lower end is (α/2)^(1/n), which rises above ``least`` sooner than 1/√n would."""
+    """All of n detected: Clopper and Pearson's lower end is (α/2)^(1/n), which rises above
+    ``least`` sooner than 1/√n would.
+    """
     found = claims.verdict("x", stats.rate([True] * n), least=least)
     assert found.outcome == "too little data"
-    assert stats.rate([True] * found.needed).low >= least > stats.rate([True] * (found.needed - 1)).low
+    assert (
+        stats.rate([True] * found.needed).low >= least > stats.rate([True] * (found.needed - 1)).low
+    )
     none = claims.verdict("x", stats.rate([False] * n), most=1 - least)
     assert none.needed == found.needed

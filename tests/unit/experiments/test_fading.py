@@ -1,4 +1,6 @@
-"""Signal and norm: their product is the statistic, and a table made by hand gives the shares that it was made with."""
+"""Signal and norm: their product is the statistic, and a table made by hand gives the shares that
+it was made with.
+"""
 
 import numpy as np
 import pandas as pd
@@ -13,8 +15,16 @@ def _table() -> pd.DataFrame:
     for fraction, psi, norm in ((0.0, 4.0, 10.0), (0.5, 1.0, 20.0)):
         for prompt in range(2):
             for key in range(2):
-                own = {"scheme": "GaussMark", "kind": written_and_scored.OWN, "statistic": psi + prompt * psi, "grad_norm": norm + key * norm}
-                rows += [{"corruption": "delete", "fraction": fraction, "prompt": prompt, "key_id": key} | own]
+                own = {
+                    "scheme": "GaussMark",
+                    "kind": written_and_scored.OWN,
+                    "statistic": psi + prompt * psi,
+                    "grad_norm": norm + key * norm,
+                }
+                rows += [
+                    {"corruption": "delete", "fraction": fraction, "prompt": prompt, "key_id": key}
+                    | own
+                ]
                 rows += [rows[-1] | {"kind": written_and_scored.PLAIN, "statistic": 77.0}]
                 rows += [rows[-2] | {"scheme": "KGW-2", "grad_norm": np.nan}]
     return pd.DataFrame(rows)
@@ -26,7 +36,9 @@ def test_shares_of_signal_norm_and_psi():
     for figure, share in {"psi": 0.25, "norm": 2.0, "signal": 0.5}.items():
         assert found.loc[(0.0, figure), "value"] == 1
         assert found.loc[(0.5, figure), "value"] == pytest.approx(share)
-        assert found.loc[(0.5, figure), ["low", "high"]].isna().all(), "texts that all agree bound nothing"
+        assert found.loc[(0.5, figure), ["low", "high"]].isna().all(), (
+            "texts that all agree bound nothing"
+        )
     assert set(found["scheme"]) == {"GaussMark"}
 
 
@@ -41,7 +53,11 @@ def test_the_interval_covers_what_differs_between_texts():
 def test_ratios_and_differences_between_two_edits():
     table = _table()
     one = fading.between(
-        table.assign(corruption=table["fraction"].map({0.0: "unedited", 0.5: "delete"})), "norm", "delete", "unedited", n_resamples=50
+        table.assign(corruption=table["fraction"].map({0.0: "unedited", 0.5: "delete"})),
+        "norm",
+        "delete",
+        "unedited",
+        n_resamples=50,
     )
     assert (one.value, one.n) == (pytest.approx(2), 4)
     named = table.assign(corruption=table["fraction"].map({0.0: "unedited", 0.5: "delete"}))
@@ -49,8 +65,13 @@ def test_ratios_and_differences_between_two_edits():
     assert less.value == pytest.approx(1 / 4 - 1)
 
 
-@pytest.mark.parametrize(("lost", "added", "surprise"), [(0.5, 0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 1.0, 5.0), (0.3, 0.3, 2.0)])
+@pytest.mark.parametrize(
+    ("lost", "added", "surprise"),
+    [(0.5, 0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 1.0, 5.0), (0.3, 0.3, 2.0)],
+)
 def test_the_toy_follows_the_law_without_contexts(lost, added, surprise):
-    """Signal 1 − lost, squared norm 1 − lost + added · surprise; the vectors are nearly orthogonal, to √(n/dimension)."""
+    """Signal 1 − lost, squared norm 1 − lost + added · surprise; the vectors are nearly orthogonal,
+    to √(n/dimension).
+    """
     expected = (1 - lost) / np.sqrt(1 - lost + added * surprise)
     assert fading.toy(lost, added, surprise) == pytest.approx(expected, abs=0.04)

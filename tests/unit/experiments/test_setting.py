@@ -14,7 +14,13 @@ def lm():
 @pytest.fixture(scope="module")
 def jsonl(tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / "mine.jsonl"
-    path.write_text("".join(f'{{"text": "the {i} first words of a line that goes on and on and on and on for a while"}}\n' for i in range(20)))
+    path.write_text(
+        "".join(
+            f'{{"text": "the {i} first words of a line that goes on and on and on and on for a'
+            ' while"}\n'
+            for i in range(20)
+        )
+    )
     return str(path)
 
 
@@ -34,7 +40,9 @@ def test_what_is_not_named_is_chosen_for_the_model(lm, jsonl):
 
 
 def test_either_sigma_or_psi(lm, jsonl):
-    with pytest.raises(InvalidWatermarkError, match="psi, the wanted mean, where no sigma is given"):
+    with pytest.raises(
+        InvalidWatermarkError, match="psi, the wanted mean, where no sigma is given"
+    ):
         setting.watermark(lm, jsonl)
 
 

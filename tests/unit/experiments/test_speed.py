@@ -18,14 +18,24 @@ RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 12, 5, 9)
 
 def test_tasks_take_turns_and_the_warm_up_is_not_counted():
     order = []
-    found = speed.alternating({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=3)
+    found = speed.alternating(
+        {"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=3
+    )
     assert order == ["a", "b"] * 4
-    assert found[["task", "repeat"]].to_numpy().tolist() == [[task, repeat] for repeat in range(3) for task in "ab"]
+    assert found[["task", "repeat"]].to_numpy().tolist() == [
+        [task, repeat] for repeat in range(3) for task in "ab"
+    ]
     assert (found["seconds"] >= 0).all()
 
 
 def test_ratios_are_formed_within_a_repeat():
-    times = pd.DataFrame({"task": ["ref", "x"] * 3, "repeat": [0, 0, 1, 1, 2, 2], "seconds": [2.0, 1.0, 20.0, 4.0, 3.0, 3.0]})
+    times = pd.DataFrame(
+        {
+            "task": ["ref", "x"] * 3,
+            "repeat": [0, 0, 1, 1, 2, 2],
+            "seconds": [2.0, 1.0, 20.0, 4.0, 3.0, 3.0],
+        }
+    )
     found = speed.ratios(times, "ref").set_index("task")
     assert found.loc["x", ["ratio", "low", "high", "seconds"]].tolist() == [2.0, 1.0, 5.0, 3.0]
     assert found.loc["ref", "ratio"] == 1
@@ -33,43 +43,77 @@ def test_ratios_are_formed_within_a_repeat():
 
 def test_a_ratio_is_the_median_over_repeats_with_an_interval_that_one_repeat_does_not_decide():
     load = np.exp(np.random.default_rng(0).normal(size=15))
-    times = pd.DataFrame({"task": ["a", "b"] * 15, "repeat": np.repeat(range(15), 2), "seconds": np.column_stack([3 * load, load]).ravel()})
+    times = pd.DataFrame(
+        {
+            "task": ["a", "b"] * 15,
+            "repeat": np.repeat(range(15), 2),
+            "seconds": np.column_stack([3 * load, load]).ravel(),
+        }
+    )
     times.loc[4, "seconds"] *= 100
     found = speed.ratio(times, "a", "b")
-    assert (found.value, found.low, found.high, found.n) == (pytest.approx(3), pytest.approx(3), pytest.approx(3), 15)
+    assert (found.value, found.low, found.high, found.n) == (
+        pytest.approx(3),
+        pytest.approx(3),
+        pytest.approx(3),
+        15,
+    )
 
 
-@pytest.mark.parametrize(("n", "low", "high"), [(2, None, None), (5, None, None), (6, 0, 5), (8, 0, 7), (9, 1, 7), (15, 3, 11)])
+@pytest.mark.parametrize(
+    ("n", "low", "high"),
+    [(2, None, None), (5, None, None), (6, 0, 5), (8, 0, 7), (9, 1, 7), (15, 3, 11)],
+)
 def test_a_median_has_an_interval_from_six_repeats_on(n, low, high):
     found = speed.median(np.random.default_rng(0).permutation(n))
     assert (found.value, found.n) == ((n - 1) / 2, n)
-    assert (found.low, found.high) == (low, high) if low is not None else np.isnan([found.low, found.high]).all()
+    assert (
+        (found.low, found.high) == (low, high)
+        if low is not None
+        else np.isnan([found.low, found.high]).all()
+    )
 
 
 def test_the_medians_interval_covers_95_percent_whatever_the_law():
-    found = [speed.median(sample) for sample in np.random.default_rng(0).exponential(size=(2000, 7))]
+    found = [
+        speed.median(sample) for sample in np.random.default_rng(0).exponential(size=(2000, 7))
+    ]
     covered = np.mean([one.low <= np.log(2) <= one.high for one in found])
     assert covered == pytest.approx(1 - 2 / 2**7, abs=4 * 0.124 / 2000**0.5)
 
 
 def test_two_repeats_decide_no_ratio():
-    times = pd.DataFrame({"task": ["many", "one"] * 2, "repeat": [0, 0, 1, 1], "seconds": [0.84, 1.0, 0.919, 1.0]})
-    assert claims.verdict("time of many keys over one", speed.ratio(times, "many", "one"), most=1.25).outcome == claims.OPEN
+    times = pd.DataFrame(
+        {"task": ["many", "one"] * 2, "repeat": [0, 0, 1, 1], "seconds": [0.84, 1.0, 0.919, 1.0]}
+    )
+    assert (
+        claims.verdict(
+            "time of many keys over one", speed.ratio(times, "many", "one"), most=1.25
+        ).outcome
+        == claims.OPEN
+    )
 
 
 def test_the_reference_repeats_each_timing_often_enough_for_an_interval():
     preset = yaml.safe_load((paths.PRESETS / "speed_reference.yaml").read_text())
-    assert all(np.isfinite(speed.median(range(preset[name])).low) for name in ("repeats", "repeats_of_curve"))
+    assert all(
+        np.isfinite(speed.median(range(preset[name])).low)
+        for name in ("repeats", "repeats_of_curve")
+    )
 
 
 def test_the_exponent_of_a_power_is_found_whatever_the_repeats_load():
     rows = [(repeat, n, (repeat + 1) * n**1.5) for repeat in range(3) for n in (10, 20, 80)]
-    found = speed.exponent(pd.DataFrame(rows, columns=["repeat", "n_tokens", "seconds"]), "n_tokens")
+    found = speed.exponent(
+        pd.DataFrame(rows, columns=["repeat", "n_tokens", "seconds"]), "n_tokens"
+    )
     assert (found.value, found.n) == (pytest.approx(1.5), 3)
 
 
 def test_blocks_from_a_weight_up_are_counted(model):
-    share = {weight: speed.share_of_blocks(model, weight) for weight in tiny_models.WEIGHTS["llama"]}
+    share = {
+        weight: speed.share_of_blocks(model, weight) for weight in tiny_models.WEIGHTS["llama"]
+    }
     assert share["model.layers.0.mlp.gate_proj.weight"] == 1
     assert share["model.layers.1.self_attn.q_proj.weight"] == pytest.approx(2 / 3)
     assert share["model.layers.2.mlp.down_proj.weight"] == pytest.approx(1 / 3)
@@ -79,15 +123,22 @@ def test_blocks_from_a_weight_up_are_counted(model):
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_the_plain_loop_finds_the_same_psi(architecture):
     model = tiny_models.build(architecture)
-    wm, key = perturb.Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05), perturb.Key.from_seed(3)
+    wm, key = (
+        perturb.Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05),
+        perturb.Key.from_seed(3),
+    )
     loop = speed.plain_loop(model, PROMPTS, RESPONSES, wm, perturb.noise(model, wm, key))
-    np.testing.assert_allclose(loop, score.score(model, PROMPTS, RESPONSES, wm, [key])["psi"], atol=1e-4)
+    np.testing.assert_allclose(
+        loop, score.score(model, PROMPTS, RESPONSES, wm, [key])["psi"], atol=1e-4
+    )
     assert all(p.grad is None for p in model.parameters())
 
 
 def test_the_floor_reads_every_text_once(model):
     seen = []
-    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
     speed.forward_only(model, PROMPTS, RESPONSES, batch_size=2)
     assert seen == [(2, 16), (1, 16)]
 

@@ -1,4 +1,6 @@
-"""The experiments of 13 on a tiny model: what they hand to the notebook is what the library says, one by one."""
+"""The experiments of 13 on a tiny model: what they hand to the notebook is what the library says,
+one by one.
+"""
 
 import json
 import time
@@ -42,10 +44,15 @@ def test_the_users_are_spread_over_the_codebook():
 
 def test_texts_are_named_beside_human_ones(lm, work):
     book, names, noises, prompts, texts, human = work
-    table, plain = whose_text.attributed(lm, prompts, texts, human, WM, book, names, noises, lengths=[6, 12])
+    table, plain = whose_text.attributed(
+        lm, prompts, texts, human, WM, book, names, noises, lengths=[6, 12]
+    )
     assert table["author"].tolist() == np.repeat(names, 6).tolist()
     assert table["n_tokens"].tolist() == [6, 12] * 6
-    own = [score.score(lm.model, prompts, texts[i], WM, [book.key(user)], lengths=[6, 12])["psi"] for i, user in enumerate(names)]
+    own = [
+        score.score(lm.model, prompts, texts[i], WM, [book.key(user)], lengths=[6, 12])["psi"]
+        for i, user in enumerate(names)
+    ]
     assert table["own_psi"].tolist() == pytest.approx(np.concatenate(own).tolist(), rel=1e-4)
     assert (table["psi"] >= table["own_psi"] - 1e-4).all(), "the named user's ψ is the largest"
     assert (table["right"] == (table["user"] == table["author"])).all()
@@ -54,7 +61,11 @@ def test_texts_are_named_beside_human_ones(lm, work):
     assert plain["user"].tolist() == expected["user"].tolist()
     rows = whose_text.by_length(table, 50, 4)
     assert rows["n"].tolist() == [6, 6]
-    assert rows[["given_psi", "predicted", "value"]].apply(lambda column: column.between(0, 1).all()).all()
+    assert (
+        rows[["given_psi", "predicted", "value"]]
+        .apply(lambda column: column.between(0, 1).all())
+        .all()
+    )
 
 
 def test_the_share_given_the_own_psi_is_theorys_in_the_mean():
@@ -63,7 +74,9 @@ def test_the_share_given_the_own_psi_is_theorys_in_the_mean():
     assert given == pytest.approx(tracing.share_right(4.0, 1000, 32), abs=4 * 0.4 / 300**0.5)
     curve = whose_text.curve([2.0, 6.0], 1000, [4, 64])
     assert curve.groupby("n_base")["share"].apply(lambda share: share.is_monotonic_increasing).all()
-    assert curve["nats"].tolist() == pytest.approx([tracing.capacity(p, m) for m in (4, 64) for p in (2.0, 6.0)])
+    assert curve["nats"].tolist() == pytest.approx(
+        [tracing.capacity(p, m) for m in (4, 64) for p in (2.0, 6.0)]
+    )
 
 
 def test_texts_that_nobody_wrote_meet_each_codebook_once(lm, work):
@@ -72,7 +85,9 @@ def test_texts_that_nobody_wrote_meet_each_codebook_once(lm, work):
     assert table["text"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
     book = tracing.Codebook(Key.from_seed(50 + 4 + 2), 20, 3)
     expected = tracing.attribute(lm.model, human[0][1:2], human[1][1:2], WM, book)
-    assert table.loc[6, ["psi", "p_family"]].tolist() == pytest.approx(expected.loc[0, ["psi", "p_family"]].tolist(), rel=1e-4)
+    assert table.loc[6, ["psi", "p_family"]].tolist() == pytest.approx(
+        expected.loc[0, ["psi", "p_family"]].tolist(), rel=1e-4
+    )
     assert (table["p_family"] <= table["bonferroni"] + 1e-9).all()
 
 
@@ -85,13 +100,19 @@ def test_costs_are_times(lm, work):
 
 
 def test_the_codebook_is_faster_from_where_both_take_as_long():
-    seconds = pd.DataFrame({"n_users": [10, 1000, 100_000], "seconds": [2.0001, 2.01, 3.0]})  # 2 + N/100,000
+    seconds = pd.DataFrame(
+        {"n_users": [10, 1000, 100_000], "seconds": [2.0001, 2.01, 3.0]}
+    )  # 2 + N/100,000
     assert whose_text.break_even(seconds, 0.01) == pytest.approx(2 / (0.01 - 1e-5), rel=1e-6)
     assert whose_text.break_even(seconds, 1e-5 / 2) == np.inf
 
 
 def test_near_a_psi_each_text_counts_once_at_its_whole_length():
-    rows = {"text": [0, 0, 1, 1, 2, 2], "n_tokens": [50, 200] * 3, "own_psi": [3.0, 6.5, 6.4, 9.0, 6.6, 7.0]}
+    rows = {
+        "text": [0, 0, 1, 1, 2, 2],
+        "n_tokens": [50, 200] * 3,
+        "own_psi": [3.0, 6.5, 6.4, 9.0, 6.6, 7.0],
+    }
     table = pd.DataFrame(rows | {"right": [False, True, False, True, False, False]})
     found = whose_text.right_between(table, 6.3, 7.3)
     assert (found.value, found.n) == (0.5, 2)
@@ -107,7 +128,9 @@ def test_texts_together(lm, work):
     own = table[(table["kind"] == "own key") & (table["n_texts"] == 3)]["psi"].tolist()
     other = table[(table["kind"] == "another user's key") & (table["n_texts"] == 3)]["psi"].tolist()
     keys = [book.key(user) for user in names]
-    expected = [tracing.author(lm.model, prompts, of_user, WM, keys)["psi"].tolist() for of_user in texts]
+    expected = [
+        tracing.author(lm.model, prompts, of_user, WM, keys)["psi"].tolist() for of_user in texts
+    ]
     assert own == pytest.approx([expected[0][0], expected[1][1]], rel=1e-4)
     assert other == pytest.approx([expected[0][1], expected[1][0]], rel=1e-4)
 
@@ -124,7 +147,12 @@ def test_human_texts_are_different_and_of_one_length(lm, tmp_path):
     assert {len(ids) for ids in found} == {30}
     assert len(set(map(tuple, found))) == 40
     file = tmp_path / "own.jsonl"
-    file.write_text("\n".join(json.dumps({"text": f"{i} is a text of enough characters for these tokens"}) for i in range(6)))
+    file.write_text(
+        "\n".join(
+            json.dumps({"text": f"{i} is a text of enough characters for these tokens"})
+            for i in range(6)
+        )
+    )
     assert len(whose_text.human(lm, str(file), 40, 10)) == 6
     with pytest.raises(CorpusError, match="at least 4 texts of 5000 tokens"):
         whose_text.human(lm, str(file), 40, 5000)
@@ -147,7 +175,9 @@ def test_another_users_expected_psi_is_the_share_of_the_own_that_both_keys_have_
     table = whose_text.authors(lm, prompts, texts, human, WM, noises, [3]).set_index("kind")
     cosine = float(book.code(names[0]) @ book.code(names[1]))
     expected = cosine * table.loc["own key", "psi"].to_numpy()
-    assert table.loc["another user's key", "predicted"].to_numpy() == pytest.approx(expected, rel=0.1), "but for so few weights"
+    assert table.loc["another user's key", "predicted"].to_numpy() == pytest.approx(
+        expected, rel=0.1
+    ), "but for so few weights"
     assert np.abs(expected).max() > 0.2, "which is not 0"
     assert (table.loc["human texts", "predicted"] == 0).all()
 

@@ -24,7 +24,9 @@ X, Y = tiny_models.random_ids(RNG, *[4] * 6), tiny_models.random_ids(RNG, *[27] 
 
 
 def edited(ids: list[int], every: int) -> list[int]:
-    return [(token + 1) % tiny_models.VOCAB if i % every == 0 else token for i, token in enumerate(ids)]
+    return [
+        (token + 1) % tiny_models.VOCAB if i % every == 0 else token for i, token in enumerate(ids)
+    ]
 
 
 def test_the_same_text_twice_is_one_text(model, wm):
@@ -41,7 +43,12 @@ def test_the_same_text_twice_is_one_text(model, wm):
 def test_a_light_edit_inherits_the_verdict_and_another_text_does_not(model, wm):
     first, light, lighter = Y[0], edited(Y[0], 20), edited(edited(Y[0], 20), 13)
     table = joint.sequence(model, [X[0]] * 4, [first, light, lighter, Y[1]], wm, KEYS[:1])
-    assert table["repeats"].tolist() == [-1, 0, 0, -1], "what repeats a text is none that others repeat"
+    assert table["repeats"].tolist() == [
+        -1,
+        0,
+        0,
+        -1,
+    ], "what repeats a text is none that others repeat"
     assert table["p_given"].nunique() == 2
     assert (table["residual"] > 0.01).all()
     assert table["innovation"].nunique() == 4, "what is new in them stays to be seen"
@@ -54,8 +61,13 @@ def test_what_several_texts_have_said_together_is_nothing_new(model, wm):
     memory, e = Memory(4, 1, 1 << 20), np.eye(4, dtype="float32")
     import torch
 
-    units = [torch.from_numpy(each) for each in (e[0], e[1], (e[0] + e[1]) / np.float32(np.sqrt(2)))]
-    answers = [memory.ask(u, np.array([psi]), repeats.runs([i] * 5), i) for i, (u, psi) in enumerate(zip(units, (3.0, 1.0, 2.8), strict=True))]
+    units = [
+        torch.from_numpy(each) for each in (e[0], e[1], (e[0] + e[1]) / np.float32(np.sqrt(2)))
+    ]
+    answers = [
+        memory.ask(u, np.array([psi]), repeats.runs([i] * 5), i)
+        for i, (u, psi) in enumerate(zip(units, (3.0, 1.0, 2.8), strict=True))
+    ]
     assert answers[-1].residual == 0
     assert np.isnan(answers[-1].innovation).all()
     assert answers[-1].p_given.tolist() == [1.0]
@@ -64,11 +76,15 @@ def test_what_several_texts_have_said_together_is_nothing_new(model, wm):
 
 def test_a_reference_text_sent_in_is_nothing_new_and_has_no_verdict_to_give(model, wm):
     table = joint.sequence(model, X[:1], Y[:1], wm, KEYS[:1], given=(X[:3], Y[:3]))
-    assert table[["residual", "p_given", "repeats", "log_e"]].to_numpy().tolist() == [[0.0, 1.0, -1.0, 0.0]]
+    assert table[["residual", "p_given", "repeats", "log_e"]].to_numpy().tolist() == [
+        [0.0, 1.0, -1.0, 0.0]
+    ]
 
 
 def test_a_longer_text_that_ends_in_another_one_is_a_new_text(model, wm):
-    """A human draft with as much again of a machine's: and no chain of such texts gives the machine's own the verdict of the draft."""
+    """A human draft with as much again of a machine's: and no chain of such texts gives the
+    machine's own the verdict of the draft.
+    """
     human, machine = Y[0][:20], Y[1]
     texts = [human, human + machine[:20], human[12:] + machine, machine]
     table = joint.sequence(model, [X[0]] * 4, texts, wm, KEYS[:1])
@@ -83,7 +99,16 @@ def test_a_key_twice_is_refused(model, wm):
         joint.sequence(model, X[:1], Y[:1], wm, [KEYS[0], KEYS[0]])
 
 
-@pytest.mark.parametrize("part", [{"notes": ["a"]}, {"notes": {1: "x"}}, {"notes": {"a": (1, 2)}}, {"budget": 1e9}, {"log_e": {"k": float("inf")}}])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"notes": ["a"]},
+        {"notes": {1: "x"}},
+        {"notes": {"a": (1, 2)}},
+        {"budget": 1e9},
+        {"log_e": {"k": float("inf")}},
+    ],
+)
 def test_what_could_not_be_read_again_is_not_written_over_what_can(model, wm, tmp_path, part):
     state = joint.State()
     joint.sequence(model, X[:1], Y[:1], wm, KEYS, state=state)
@@ -114,7 +139,9 @@ def test_a_text_that_cannot_be_scored_is_recorded_and_leaves_no_trace(model, wm)
     state = joint.State()
     table = joint.sequence(model, X[:3], [Y[0], [], Y[2]], wm, KEYS, state=state, on_error="record")
     assert table["error"].notna().tolist() == [False, False, True, True, False, False]
-    assert table.loc[table["error"].notna(), ["innovation", "p_given", "log_e"]].isna().all(axis=None)
+    assert (
+        table.loc[table["error"].notna(), ["innovation", "p_given", "log_e"]].isna().all(axis=None)
+    )
     assert (state.n_texts, state.n_kept) == (2, 2)
     other = joint.sequence(model, [X[0], X[2]], [Y[0], Y[2]], wm, KEYS)
     assert other["log_e"].tolist() == table.loc[table["error"].isna(), "log_e"].tolist()
@@ -162,7 +189,13 @@ def test_no_other_file_is_written_over(saved):
     state, other = joint.State.load(saved), saved.with_name("thesis.txt")
     for content in (b"years of work", b"", saved.read_bytes()[:40]):
         other.write_bytes(content)
-        with pytest.raises(StateError, match=r"thesis.txt: expected a new name or an earlier state, got another file, which was left as it is"):
+        with pytest.raises(
+            StateError,
+            match=(
+                r"thesis.txt: expected a new name or an earlier state, got another file, which was"
+                r" left as it is"
+            ),
+        ):
             state.save(other)
         assert other.read_bytes() == content
     state.save(saved)
@@ -171,19 +204,27 @@ def test_no_other_file_is_written_over(saved):
 
 def test_a_state_says_what_it_is_and_keeps_its_notes(saved):
     state = joint.State.load(saved)
-    assert repr(state) == f"State(3 texts, 3 directions kept, keys {KEYS[0].key_id}, {KEYS[1].key_id})"
+    assert (
+        repr(state) == f"State(3 texts, 3 directions kept, keys {KEYS[0].key_id}, {KEYS[1].key_id})"
+    )
     assert state.notes == {"lines": 3}
     assert not state.frozen
 
 
 def test_no_secret_in_the_state(saved):
     content = saved.read_bytes()
-    assert not any(form in content for key in KEYS for form in (key.secret, key.secret.hex().encode(), str(key.seed).encode()))
+    assert not any(
+        form in content
+        for key in KEYS
+        for form in (key.secret, key.secret.hex().encode(), str(key.seed).encode())
+    )
 
 
 def test_another_weight_model_or_set_of_keys_is_refused(saved, wm):
     def resumed(model=None, wm=wm, keys=KEYS):
-        joint.sequence(model or tiny_models.build(), X[3:], Y[3:], wm, keys, state=joint.State.load(saved))
+        joint.sequence(
+            model or tiny_models.build(), X[3:], Y[3:], wm, keys, state=joint.State.load(saved)
+        )
 
     resumed()
     with pytest.raises(StateError, match=r"weight: .*layers.1"):
@@ -204,7 +245,15 @@ def test_another_weight_model_or_set_of_keys_is_refused(saved, wm):
 @pytest.mark.parametrize("damage", ["cut", "version", "edited", "parts", "not there"])
 def test_a_damaged_state_is_refused(saved, damage):
     tensors = load_file(saved)
-    head = json.dumps({"budget": 1 << 30, "purpose": {"shape": [32, 48], "keys": ["a", "b"]}, "log_e": {}, "n_texts": 3, "notes": {}})
+    head = json.dumps(
+        {
+            "budget": 1 << 30,
+            "purpose": {"shape": [32, 48], "keys": ["a", "b"]},
+            "log_e": {},
+            "n_texts": 3,
+            "notes": {},
+        }
+    )
     if damage == "cut":
         saved.write_bytes(saved.read_bytes()[:-100])
     elif damage == "version":
@@ -212,7 +261,11 @@ def test_a_damaged_state_is_refused(saved, damage):
     elif damage == "edited":
         save_file(tensors, saved, {"format": "gaussmark joint state 1", "head": head[:-3]})
     elif damage == "parts":
-        save_file(tensors | {"innovations": tensors["innovations"][:1].clone()}, saved, {"format": "gaussmark joint state 1", "head": head})
+        save_file(
+            tensors | {"innovations": tensors["innovations"][:1].clone()},
+            saved,
+            {"format": "gaussmark joint state 1", "head": head},
+        )
     else:
         saved.unlink()
     if saved.exists():
@@ -242,11 +295,17 @@ def test_one_wrong_bit_is_noticed(saved, place):
         joint.State.load(saved)
 
 
-@pytest.mark.parametrize("edit", [{"n_texts": 2}, {"log_e": {}}, {"notes": {}}, {"memory": None}, {"save": "x"}], ids=str)
+@pytest.mark.parametrize(
+    "edit", [{"n_texts": 2}, {"log_e": {}}, {"notes": {}}, {"memory": None}, {"save": "x"}], ids=str
+)
 def test_an_edited_head_is_noticed(saved, edit):
     with safe_open(saved, "pt") as file:
         metadata = dict(file.metadata())
-    save_file(load_file(saved), saved, metadata | {"head": json.dumps(json.loads(metadata["head"]) | edit)})
+    save_file(
+        load_file(saved),
+        saved,
+        metadata | {"head": json.dumps(json.loads(metadata["head"]) | edit)},
+    )
     saved.chmod(0o600)
     with pytest.raises(StateError, match="damaged"):
         joint.State.load(saved)
@@ -265,7 +324,15 @@ def test_a_state_of_the_version_before_has_no_checksum(saved):
         joint.State.load(saved)
 
 
-EDITS = [{"budget": -1}, {"budget": "x"}, {"log_e": []}, {"log_e": {"a": "x"}}, {"log_e": {"a": math.inf}}, {"n_texts": 1.5}, {"n_texts": 10**30}]
+EDITS = [
+    {"budget": -1},
+    {"budget": "x"},
+    {"log_e": []},
+    {"log_e": {"a": "x"}},
+    {"log_e": {"a": math.inf}},
+    {"n_texts": 1.5},
+    {"n_texts": 10**30},
+]
 EDITS += [
     {"n_texts": 1},
     {"notes": []},
@@ -280,7 +347,11 @@ def test_an_edited_state_of_the_version_before_is_refused(saved, edit):
     with safe_open(saved, "pt") as file:
         metadata = dict(file.metadata())
     del metadata["sha256"]
-    save_file(load_file(saved), saved, metadata | {"head": json.dumps(json.loads(metadata["head"]) | edit)})
+    save_file(
+        load_file(saved),
+        saved,
+        metadata | {"head": json.dumps(json.loads(metadata["head"]) | edit)},
+    )
     saved.chmod(0o600)
     with pytest.raises(StateError, match="edited"):
         joint.State.load(saved)
@@ -294,13 +365,31 @@ def test_the_keys_of_the_evidence_are_those_of_the_state(saved, model, wm):
 
 
 NUMBERS = {"dtype": torch.float64}
-TENSORS = [("factor", torch.zeros(3, 3, **NUMBERS)), ("factor", torch.ones(3, 0, **NUMBERS)), ("factor", torch.eye(3))]
-TENSORS += [("innovations", torch.full((3, 2), math.nan, **NUMBERS)), ("p_given", torch.full((3, 2), 2.0, **NUMBERS))]
-TENSORS += [("places", torch.full((3,), 3)), ("places", torch.zeros(3)), ("n_runs", torch.full((3,), -1)), ("n_runs", torch.full((3,), 99))]
-TENSORS += [("directions 0", torch.full((3, 32 * 48), math.nan)), ("n_beyond", torch.tensor([2])), ("n_beyond", torch.tensor([-1]))]
+TENSORS = [
+    ("factor", torch.zeros(3, 3, **NUMBERS)),
+    ("factor", torch.ones(3, 0, **NUMBERS)),
+    ("factor", torch.eye(3)),
+]
+TENSORS += [
+    ("innovations", torch.full((3, 2), math.nan, **NUMBERS)),
+    ("p_given", torch.full((3, 2), 2.0, **NUMBERS)),
+]
+TENSORS += [
+    ("places", torch.full((3,), 3)),
+    ("places", torch.zeros(3)),
+    ("n_runs", torch.full((3,), -1)),
+    ("n_runs", torch.full((3,), 99)),
+]
+TENSORS += [
+    ("directions 0", torch.full((3, 32 * 48), math.nan)),
+    ("n_beyond", torch.tensor([2])),
+    ("n_beyond", torch.tensor([-1])),
+]
 
 
-@pytest.mark.parametrize(("name", "bad"), TENSORS, ids=[f"{name} {i}" for i, (name, _) in enumerate(TENSORS)])
+@pytest.mark.parametrize(
+    ("name", "bad"), TENSORS, ids=[f"{name} {i}" for i, (name, _) in enumerate(TENSORS)]
+)
 def test_tensors_that_no_text_left_are_refused(saved, name, bad):
     with safe_open(saved, "pt") as file:
         metadata = dict(file.metadata())
@@ -338,8 +427,12 @@ def test_a_matrix_that_is_no_covariance_is_refused():
     with pytest.raises(StatisticsError, match="eigenvalue"):
         joint.family([1.0, 2.0, 3.0], [[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
     for K in ([[1.0, 2.0], [2.0, 1.0]], [[0.01, 0.0], [0.0, 0.01]]):
-        with pytest.raises(StatisticsError, match=r"K: expected the 2 × 2 matrix that joint\.gram gives"):
+        with pytest.raises(
+            StatisticsError, match=r"K: expected the 2 × 2 matrix that joint\.gram gives"
+        ):
             joint.family([1.0, 2.0], K)
-        with pytest.raises(StatisticsError, match=r"K: expected the 2 × 2 matrix that joint\.gram gives"):
+        with pytest.raises(
+            StatisticsError, match=r"K: expected the 2 × 2 matrix that joint\.gram gives"
+        ):
             joint.discoveries([1.0, 2.0], [1.0, 1.0], 1.0, K=K)
     assert joint.family([9.0, -9.0], [[1.0, 1.0], [1.0, 1.0]], n=99).tolist() == [0.01, 1.0]

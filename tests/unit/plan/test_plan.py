@@ -1,4 +1,6 @@
-"""Plans of runs: every preset has one, what does not fit comes with what would, and ``run`` refuses it."""
+"""Plans of runs: every preset has one, what does not fit comes with what would, and ``run`` refuses
+it.
+"""
 
 import json
 import subprocess
@@ -21,13 +23,17 @@ load = cache(notebook.load)
 
 
 def _pairs() -> list[tuple[str, str]]:
-    """Every preset with every notebook that it is for: all of them if it is shared, else the one whose name it begins with."""
+    """Every preset with every notebook that it is for: all of them if it is shared, else the one
+    whose name it begins with.
+    """
     found = []
     for path in sorted(paths.PRESETS.glob("*.yaml")):
         if path.stem.endswith("_grid") or path.stem == "slurm":
             continue
         shared = presets.read(path).get("shared", False)
-        found += [(path.stem, name) for name in NUMBERED if shared or path.stem.startswith(name[3:])]
+        found += [
+            (path.stem, name) for name in NUMBERED if shared or path.stem.startswith(name[3:])
+        ]
     return found
 
 
@@ -37,7 +43,9 @@ def values_of(preset: str, name: str) -> dict:
 
 @pytest.mark.parametrize(("preset", "name"), _pairs())
 def test_every_preset_has_a_plan(preset, name):
-    found = plan.of(load(name), values_of(preset, name), on=LAPTOP if preset.startswith("mistral-7b") else GPU)
+    found = plan.of(
+        load(name), values_of(preset, name), on=LAPTOP if preset.startswith("mistral-7b") else GPU
+    )
     assert str(found).startswith(name)
     written = json.loads(json.dumps(found.as_json()))
     assert written["fits"] or written["changes"]
@@ -45,7 +53,9 @@ def test_every_preset_has_a_plan(preset, name):
 
 
 def test_every_preset_is_for_a_notebook_and_every_notebook_is_known():
-    assert {preset for preset, _ in _pairs()} == {p.stem for p in paths.PRESETS.glob("*.yaml") if not p.stem.endswith("_grid")} - {"slurm"}
+    assert {preset for preset, _ in _pairs()} == {
+        p.stem for p in paths.PRESETS.glob("*.yaml") if not p.stem.endswith("_grid")
+    } - {"slurm"}
     assert sorted(work.NOTEBOOKS) == [name[:2] for name in NUMBERED]
 
 
@@ -56,12 +66,18 @@ def test_a_notebook_with_its_defaults_fits_a_laptop(name):
     assert found.peak < 3 * 2**30
 
 
-@pytest.mark.parametrize(("preset", "name"), [pair for pair in _pairs() if presets.read(pair[0]).get("shared", False)])
+@pytest.mark.parametrize(
+    ("preset", "name"), [pair for pair in _pairs() if presets.read(pair[0]).get("shared", False)]
+)
 def test_every_shared_preset_fits_a_large_gpu(preset, name):
     assert plan.of(load(name), values_of(preset, name), on=GPU).fits
 
 
-TOO_MUCH = {"06": {"n_prompts": 1000}, "09": {"n_prompts": 1000}, "12": {"n_texts": 150, "n_tokens": 200}}
+TOO_MUCH = {
+    "06": {"n_prompts": 1000},
+    "09": {"n_prompts": 1000},
+    "12": {"n_texts": 150, "n_tokens": 200},
+}
 
 
 @pytest.mark.parametrize("name", [name for name in NUMBERED if name[:2] in TOO_MUCH])
@@ -77,7 +93,9 @@ def test_what_would_help_helps(preset, name):
 
 def test_more_work_costs_more():
     plans = [plan.of(load("03"), {"n_prompts": n}, on=LAPTOP) for n in (100, 200)]
-    flops = [sum(row.flops for row in one.rows if row.step.what.startswith("every key")) for one in plans]
+    flops = [
+        sum(row.flops for row in one.rows if row.step.what.startswith("every key")) for one in plans
+    ]
     assert flops[1] == pytest.approx(2 * flops[0])
     assert plans[0].peak <= plans[1].peak
 
@@ -133,9 +151,15 @@ def test_somebody_s_own_notebook_of_a_known_number_has_a_plan(tmp_path):
     assert "not known to the plan" in str(plan.of(own, {}, on=LAPTOP))
 
 
-@pytest.mark.parametrize(("stat", "free"), [("anon 5\ninactive_file 0\n", 0.5), (f"inactive_file {2**30}\n", 1.5)])
+@pytest.mark.parametrize(
+    ("stat", "free"), [("anon 5\ninactive_file 0\n", 0.5), (f"inactive_file {2**30}\n", 1.5)]
+)
 def test_memory_that_the_group_uses_already_is_not_free(monkeypatch, tmp_path, stat, free):
-    for name, content in (("memory.max", f"{2 * 2**30}\n"), ("memory.current", f"{1.5 * 2**30:.0f}\n"), ("memory.stat", stat)):
+    for name, content in (
+        ("memory.max", f"{2 * 2**30}\n"),
+        ("memory.current", f"{1.5 * 2**30:.0f}\n"),
+        ("memory.stat", stat),
+    ):
         (tmp_path / name).write_text(content)
     monkeypatch.setattr(device, "CGROUP", tmp_path / "memory.max")
     assert [size / 2**30 for size in device._host()] == [2.0, free]
@@ -157,4 +181,9 @@ def test_neither_help_nor_a_refusal_waits_for_torch():
         "try: cli.main(['run', '--help'])\n"
         "except SystemExit: assert 'torch' not in sys.modules\n"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, timeout=60, check=False
+        ).returncode
+        == 0
+    )

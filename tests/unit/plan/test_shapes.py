@@ -34,7 +34,9 @@ PUBLISHED = {  # hub id → parameters
 
 
 def test_the_committed_configurations_have_the_published_sizes():
-    assert {str(path.relative_to(shapes.CONFIGS))[:-5] for path in shapes.CONFIGS.rglob("*.json")} == set(PUBLISHED)
+    assert {
+        str(path.relative_to(shapes.CONFIGS))[:-5] for path in shapes.CONFIGS.rglob("*.json")
+    } == set(PUBLISHED)
     for name, parameters in PUBLISHED.items():
         shape = shapes.of(name)
         assert shape.parameters == parameters
@@ -48,22 +50,42 @@ def test_a_shape_is_that_of_the_model(architecture):
     shape = shapes.read(model.config.to_dict())
     assert shape.parameters == model.num_parameters()
     for block, small in ((None, False), (None, True), (-1, False), (-1, True)):
-        assert shape.weight(None, block=block, small=small).name == models.default_weight(model, block=block, small=small)
+        assert shape.weight(None, block=block, small=small).name == models.default_weight(
+            model, block=block, small=small
+        )
     for name in {*models.watermarkable(model), *tiny_models.WEIGHTS[architecture]}:
         weight = shape.weight(name)
-        assert (weight.name, (weight.matrix.d_out, weight.matrix.d_in)) == (name, models.linear(model, name).shape)
+        assert (weight.name, (weight.matrix.d_out, weight.matrix.d_in)) == (
+            name,
+            models.linear(model, name).shape,
+        )
 
 
-SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 
 
-@pytest.mark.parametrize("config", [MixtralConfig(**SIZES, num_local_experts=4), Qwen2MoeConfig(**SIZES, num_experts=8, moe_intermediate_size=24)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        MixtralConfig(**SIZES, num_local_experts=4),
+        Qwen2MoeConfig(**SIZES, num_experts=8, moe_intermediate_size=24),
+    ],
+)
 def test_a_mixture_of_experts(config):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     shape = shapes.read(config.to_dict())
     assert shape.parameters == pytest.approx(model.num_parameters(), rel=0.01)
-    assert shape.block_size < sum(matrix.held * matrix.size for matrix in shape.matrices.values()), "a token passes some of the experts"
+    assert shape.block_size < sum(
+        matrix.held * matrix.size for matrix in shape.matrices.values()
+    ), "a token passes some of the experts"
 
 
 @pytest.mark.parametrize("name", ["[8]", "[-1]", "[x]", "", ".weight"])
@@ -78,9 +100,20 @@ def test_doclm_and_a_folder_are_the_same(tmp_path):
     assert here.parameters == there.parameters == 6_163_712
 
 
-WIDTHS = '{"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9, "head_dim": '
-DAMAGED = [("{", "cannot be read"), ("[]", "cannot be read"), ("{}", "without hidden_size"), ("[" * 100_000, "cannot be read")]
-DAMAGED += [(f"{WIDTHS}{value}}}", "expected head_dim to be a whole number below") for value in ('"x"', "-1", "1.5", "1e400", "[]", "1" + "0" * 30)]
+WIDTHS = (
+    '{"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9,'
+    ' "head_dim": '
+)
+DAMAGED = [
+    ("{", "cannot be read"),
+    ("[]", "cannot be read"),
+    ("{}", "without hidden_size"),
+    ("[" * 100_000, "cannot be read"),
+]
+DAMAGED += [
+    (f"{WIDTHS}{value}}}", "expected head_dim to be a whole number below")
+    for value in ('"x"', "-1", "1.5", "1e400", "[]", "1" + "0" * 30)
+]
 
 
 @pytest.mark.parametrize(("content", "what"), DAMAGED, ids=range(len(DAMAGED)))
@@ -100,10 +133,21 @@ def test_an_unknown_model_says_what_is_known(monkeypatch, tmp_path):
     assert shapes.of("nobody/nothing").hidden == 32, "as it was downloaded before"
 
 
-CHANGED = [Gemma2Config(**SIZES, head_dim=8), GraniteConfig(**SIZES, logits_scaling=8.0), CohereConfig(**SIZES)]
+CHANGED = [
+    Gemma2Config(**SIZES, head_dim=8),
+    GraniteConfig(**SIZES, logits_scaling=8.0),
+    CohereConfig(**SIZES),
+]
 
 
-@pytest.mark.parametrize("config", [*CHANGED, GraniteConfig(**SIZES), Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=None)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        *CHANGED,
+        GraniteConfig(**SIZES),
+        Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=None),
+    ],
+)
 def test_what_is_done_to_logits_after_the_head_is_known(config):
     model = AutoModelForCausalLM.from_config(config)
     assert shapes.read(config.to_dict()).ends_in_its_head == likelihood.ends_in_its_head(model)
@@ -121,22 +165,35 @@ EAGER = [
 def test_attention_without_a_fused_kernel_holds_its_scores(config):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    assert shapes.read(config.to_dict()).pair == (4 if model.config._attn_implementation == "eager" else 0)
+    assert shapes.read(config.to_dict()).pair == (
+        4 if model.config._attn_implementation == "eager" else 0
+    )
 
 
 def test_a_kind_whose_names_are_not_known_says_so():
-    config = OPTConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64)
+    config = OPTConfig(
+        vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64
+    )
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     shape = shapes.read(config.to_dict())
     assert not shape.named
     assert shape.weight(None).name not in dict(model.named_parameters())
-    assert "the plan does not know this model's own" in words._model(Plan("", Setting(shape, shape.weight(None)), device.of("cpu"), (), (), ()))[0]
+    assert (
+        "the plan does not know this model's own"
+        in words._model(Plan("", Setting(shape, shape.weight(None)), device.of("cpu"), (), (), ()))[
+            0
+        ]
+    )
     assert all(shapes.of(name).named for name in ["doclm", *PUBLISHED])
 
 
 def test_all_experts_that_a_token_passes_are_at_work_at_once():
-    shape = shapes.read(Qwen2MoeConfig(**SIZES, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24).to_dict())
+    shape = shapes.read(
+        Qwen2MoeConfig(
+            **SIZES, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24
+        ).to_dict()
+    )
     assert shape.intermediate == 3 * 24 + Qwen2MoeConfig().shared_expert_intermediate_size
 
 
@@ -149,7 +206,10 @@ def test_a_kind_that_no_plan_knows_is_refused():
 
 def test_what_comes_after_a_weight():
     shape = shapes.of("meta-llama/Llama-3.1-8B")
-    down, up, query = (shape.weight(f"model.layers.30.{name}.weight") for name in ("mlp.down_proj", "mlp.up_proj", "self_attn.q_proj"))
+    down, up, query = (
+        shape.weight(f"model.layers.30.{name}.weight")
+        for name in ("mlp.down_proj", "mlp.up_proj", "self_attn.q_proj")
+    )
     assert shape.after(down) == (shape.block_size, 1)
     assert shape.after(up) == (shape.block_size + 4096 * 14336, 1)
     assert shape.after(query) == (shape.block_size + 3 * 4096 * 14336 + 4096**2, 2)

@@ -1,4 +1,6 @@
-"""Each figure from a tiny made-up table: error bars for all rows, and axes that say what they show and in which unit."""
+"""Each figure from a tiny made-up table: error bars for all rows, and axes that say what they show
+and in which unit.
+"""
 
 import numpy as np
 import pandas as pd
@@ -41,11 +43,19 @@ def cross(**columns):
 
 
 def named(table, *names):
-    return table.assign(**{f"{name}{part}": value for name in names for part, value in (("", 0.5), ("_low", 0.3), ("_high", 0.6))})
+    return table.assign(
+        **{
+            f"{name}{part}": value
+            for name in names
+            for part, value in (("", 0.5), ("_low", 0.3), ("_high", 0.6))
+        }
+    )
 
 
 def by_length():
-    return cross(n_tokens=LENGTHS, figure=["median p", "TPR at 0.05", "false positives at 0.05", "AUC"]).assign(**ESTIMATE)
+    return cross(
+        n_tokens=LENGTHS, figure=["median p", "TPR at 0.05", "false positives at 0.05", "AUC"]
+    ).assign(**ESTIMATE)
 
 
 def curves(keys):
@@ -53,85 +63,224 @@ def curves(keys):
 
 
 def after_edits(schemes):
-    return cross(scheme=schemes, corruption=["nothing", "delete"], figure=list(robustness.PANELS), fraction=[0.3]).assign(**ESTIMATE)
+    return cross(
+        scheme=schemes,
+        corruption=["nothing", "delete"],
+        figure=list(robustness.PANELS),
+        fraction=[0.3],
+    ).assign(**ESTIMATE)
 
 
 def by_rank():
-    return named(cross(rank_dropped=[0, 4], n_tokens=LENGTHS), "psi", "tpr").assign(predicted_psi=1.0, predicted_power=0.5)
+    return named(cross(rank_dropped=[0, 4], n_tokens=LENGTHS), "psi", "tpr").assign(
+        predicted_psi=1.0, predicted_power=0.5
+    )
 
 
 def shares(schemes):
-    found = cross(scheme=schemes, kind=[OWN, PLAIN], corruption=["delete at random", "no prompt"]).assign(**ESTIMATE)
-    return found.assign(fraction=np.where(found["corruption"] == "no prompt", 0.0, 0.3), label=found["corruption"])
+    found = cross(
+        scheme=schemes, kind=[OWN, PLAIN], corruption=["delete at random", "no prompt"]
+    ).assign(**ESTIMATE)
+    return found.assign(
+        fraction=np.where(found["corruption"] == "no prompt", 0.0, 0.3), label=found["corruption"]
+    )
 
 
 def cells():
-    table = cross(weight=["model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"], sigma=[0.1, 0.2])
+    table = cross(
+        weight=["model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"],
+        sigma=[0.1, 0.2],
+    )
     outcomes = [DIFFERENT, INDISTINGUISHABLE, OPEN, OPEN]
-    return named(table, "psi", "tpr").assign(predicted_psi=0.5, median_p=0.1, delta=[0.1, -0.1, 0.2, 0.0], outcome=outcomes)
+    return named(table, "psi", "tpr").assign(
+        predicted_psi=0.5, median_p=0.1, delta=[0.1, -0.1, 0.2, 0.0], outcome=outcomes
+    )
 
 
 def scores():
-    return cross(kind=["watermarked", "plain"], key=["this key", "wrong key"], text=range(3)).assign(psi=1.0, n_tokens=50)
+    return cross(
+        kind=["watermarked", "plain"], key=["this key", "wrong key"], text=range(3)
+    ).assign(psi=1.0, n_tokens=50)
 
 
 def compared_models(*metrics):
     table = cross(metric=metrics, model=["base, another seed", "watermarked"])
-    return table.assign(base=0.5, value=0.55, difference=0.05, low=-0.02, high=0.08, p_value=0.1, flagged=[True, False] * len(metrics))
+    return table.assign(
+        base=0.5,
+        value=0.55,
+        difference=0.05,
+        low=-0.02,
+        high=0.08,
+        p_value=0.1,
+        flagged=[True, False] * len(metrics),
+    )
 
 
 def binomials():
-    return cross(dim=[4, 16], sigma=[0.1, 0.3, 1.0]).assign(n=50, hits=20, power=0.4, beta=0.6, bound=0.9, mean_psi=0.5, sem_psi=0.1, model="d = 2")
+    return cross(dim=[4, 16], sigma=[0.1, 0.3, 1.0]).assign(
+        n=50, hits=20, power=0.4, beta=0.6, bound=0.9, mean_psi=0.5, sem_psi=0.1, model="d = 2"
+    )
 
 
-SIX = dict.fromkeys(("bound", "exact", "simulated", "simulated_low", "simulated_high", "measured", "measured_low", "measured_high"), 0.05)
+SIX = dict.fromkeys(
+    (
+        "bound",
+        "exact",
+        "simulated",
+        "simulated_low",
+        "simulated_high",
+        "measured",
+        "measured_low",
+        "measured_high",
+    ),
+    0.05,
+)
 ONE, TWO = ["GaussMark"], ["GaussMark", "KGW-2"]
 FIGURES = {  # name → (figure, error bars in all of its panels)
-    "psi_on_null": lambda: (first_watermark.psi_on_null(pd.DataFrame({"psi": [1.0, 2.0], "what": "plain, right key"}), 0.05, "n = 2"), 0),
+    "psi_on_null": lambda: (
+        first_watermark.psi_on_null(
+            pd.DataFrame({"psi": [1.0, 2.0], "what": "plain, right key"}), 0.05, "n = 2"
+        ),
+        0,
+    ),
     "psi_against_sigma": lambda: (
         first_watermark.psi_against_sigma(
-            cross(predicted=[1.0, 2.0, 3.0], text=range(4)).assign(sigma=0.1, psi=lambda t: t["text"] + 0.0), 0.05, "n"
+            cross(predicted=[1.0, 2.0, 3.0], text=range(4)).assign(
+                sigma=0.1, psi=lambda t: t["text"] + 0.0
+            ),
+            0.05,
+            "n",
         ),
         3,
     ),
     "gaussian_rate": lambda: (theory_in_full.gaussian_rate(binomials(), "n"), 6),
     "gaussian_power": lambda: (theory_in_full.gaussian_power(binomials(), 0.05, "n"), 6),
-    "nearest_null": lambda: (theory_in_full.nearest_null(pd.DataFrame({"to_mixture": [0.1, 0.2], "distance": [0.2, 0.3]}), 0.1, "n"), 0),
-    "chain_errors": lambda: (theory_in_full.chain_errors(cross(step=list("abcd"), sigma=[0.1, 0.3]).assign(rms=lambda t: t["sigma"] ** 2), "n"), 0),
-    "chain_powers": lambda: (
-        theory_in_full.chain_powers(cross(null=["any text", "model text"], test=["a", "per text"], sigma=[0.1, 0.3]).assign(power=0.3), 0.05, "n"),
-        0,
-    ),
-    "softmax_power": lambda: (theory_in_full.softmax_power(binomials(), binomials(), {"d = 2": 0.9}, 0.05, "n"), 6),
-    "corollary": lambda: (theory_in_full.corollary(binomials().assign(slope=-1.0), binomials(), binomials(), 0.1, "n"), 6),
-    "log_concave": lambda: (theory_in_full.log_concave(binomials(), 0.05, "n"), 4),
-    "entropy of toys": lambda: (
-        theory_in_full.entropy(
-            pd.DataFrame({"entropy": [1.0, 2.0]}).assign(norm_10=1.0, norm_50=2.0, norm_90=3.0, predicted_psi=1.0, mean_psi=1.0, power=0.5), 0.05, "n"
+    "nearest_null": lambda: (
+        theory_in_full.nearest_null(
+            pd.DataFrame({"to_mixture": [0.1, 0.2], "distance": [0.2, 0.3]}), 0.1, "n"
         ),
         0,
     ),
-    "regime": lambda: (theory_in_full.regime(cross(model=list("abc"), predicted=[0.1, 1.0]).assign(mean_psi=0.5, price=0.1), "n"), 0),
+    "chain_errors": lambda: (
+        theory_in_full.chain_errors(
+            cross(step=list("abcd"), sigma=[0.1, 0.3]).assign(rms=lambda t: t["sigma"] ** 2), "n"
+        ),
+        0,
+    ),
+    "chain_powers": lambda: (
+        theory_in_full.chain_powers(
+            cross(null=["any text", "model text"], test=["a", "per text"], sigma=[0.1, 0.3]).assign(
+                power=0.3
+            ),
+            0.05,
+            "n",
+        ),
+        0,
+    ),
+    "softmax_power": lambda: (
+        theory_in_full.softmax_power(binomials(), binomials(), {"d = 2": 0.9}, 0.05, "n"),
+        6,
+    ),
+    "corollary": lambda: (
+        theory_in_full.corollary(
+            binomials().assign(slope=-1.0), binomials(), binomials(), 0.1, "n"
+        ),
+        6,
+    ),
+    "log_concave": lambda: (theory_in_full.log_concave(binomials(), 0.05, "n"), 4),
+    "entropy of toys": lambda: (
+        theory_in_full.entropy(
+            pd.DataFrame({"entropy": [1.0, 2.0]}).assign(
+                norm_10=1.0, norm_50=2.0, norm_90=3.0, predicted_psi=1.0, mean_psi=1.0, power=0.5
+            ),
+            0.05,
+            "n",
+        ),
+        0,
+    ),
+    "regime": lambda: (
+        theory_in_full.regime(
+            cross(model=list("abc"), predicted=[0.1, 1.0]).assign(mean_psi=0.5, price=0.1), "n"
+        ),
+        0,
+    ),
     "schematic": lambda: (first_watermark.schematic(np.eye(2), np.ones((2, 2)), 0.2, "n"), 0),
-    "log_ratio": lambda: (motivation.log_ratio(cross(kind=[OWN, PLAIN], text=range(3)).assign(first_order=1.0, log_ratio=1.1), "n"), 0),
+    "log_ratio": lambda: (
+        motivation.log_ratio(
+            cross(kind=[OWN, PLAIN], text=range(3)).assign(first_order=1.0, log_ratio=1.1), "n"
+        ),
+        0,
+    ),
     "fresh_keys": lambda: (
-        motivation.fresh_keys(cross(text=[0, 1], key=range(9)).assign(inner=N.normal(size=18), psi=1.0), {0: "a", 1: "b"}, "n"),
+        motivation.fresh_keys(
+            cross(text=[0, 1], key=range(9)).assign(inner=N.normal(size=18), psi=1.0),
+            {0: "a", 1: "b"},
+            "n",
+        ),
         0,
     ),
     "language_model": lambda: (
-        motivation.language_model(named(pd.DataFrame({"predicted": [1.0, 2.0], "predicted_price": 0.1}), "psi", "wrong_psi", "price"), "n"),
+        motivation.language_model(
+            named(
+                pd.DataFrame({"predicted": [1.0, 2.0], "predicted_price": 0.1}),
+                "psi",
+                "wrong_psi",
+                "price",
+            ),
+            "n",
+        ),
         6,
     ),
-    "entropy of texts": lambda: (motivation.entropy(pd.DataFrame({"entropy": [1.0, 2.0], "per_token": [0.5, 0.7]}), "n"), 0),
-    "qq": lambda: (level_check.qq(cross(kind=["docs", "source"], text=range(9)).assign(p_value=N.uniform(size=18)), "n"), 0),
-    "realised_levels": lambda: (level_check.realised_levels(cross(kind=["docs", "source"], level=[0.05, 0.01]).assign(**ESTIMATE), "n"), 4),
-    "per_key_rates": lambda: (level_check.per_key_rates(cross(kind=["docs", "source"], key_id=list("abc")).assign(**ESTIMATE), 0.05, "n"), 0),
-    "trap": lambda: (level_check.trap(cross(at=["θ", "θ + ξ"], text=range(9)).assign(psi=N.normal(size=18)), -1.0, "n"), 0),
-    "median_p": lambda: (detectability.median_p(by_length(), pd.Series(0.5, index=LENGTHS), "n"), 0),
-    "power": lambda: (detectability.power(by_length().query("figure == 'TPR at 0.05'").assign(predicted=0.4), by_length(), "n"), 0),
-    "roc by length": lambda: (detectability.roc(curves(LENGTHS), by_length().query("figure == 'AUC'"), "n"), 0),
-    "norms": lambda: (detectability.norms(cross(n_tokens=LENGTHS, text=range(3)).assign(grad_norm=2.0), 0.1, "n"), 0),
-    "spread": lambda: (detectability.spread(cross(prompt=[1, 2], text=range(4)).assign(grad_norm=2.0), "n"), 0),
+    "entropy of texts": lambda: (
+        motivation.entropy(pd.DataFrame({"entropy": [1.0, 2.0], "per_token": [0.5, 0.7]}), "n"),
+        0,
+    ),
+    "qq": lambda: (
+        level_check.qq(
+            cross(kind=["docs", "source"], text=range(9)).assign(p_value=N.uniform(size=18)), "n"
+        ),
+        0,
+    ),
+    "realised_levels": lambda: (
+        level_check.realised_levels(
+            cross(kind=["docs", "source"], level=[0.05, 0.01]).assign(**ESTIMATE), "n"
+        ),
+        4,
+    ),
+    "per_key_rates": lambda: (
+        level_check.per_key_rates(
+            cross(kind=["docs", "source"], key_id=list("abc")).assign(**ESTIMATE), 0.05, "n"
+        ),
+        0,
+    ),
+    "trap": lambda: (
+        level_check.trap(
+            cross(at=["θ", "θ + ξ"], text=range(9)).assign(psi=N.normal(size=18)), -1.0, "n"
+        ),
+        0,
+    ),
+    "median_p": lambda: (
+        detectability.median_p(by_length(), pd.Series(0.5, index=LENGTHS), "n"),
+        0,
+    ),
+    "power": lambda: (
+        detectability.power(
+            by_length().query("figure == 'TPR at 0.05'").assign(predicted=0.4), by_length(), "n"
+        ),
+        0,
+    ),
+    "roc by length": lambda: (
+        detectability.roc(curves(LENGTHS), by_length().query("figure == 'AUC'"), "n"),
+        0,
+    ),
+    "norms": lambda: (
+        detectability.norms(cross(n_tokens=LENGTHS, text=range(3)).assign(grad_norm=2.0), 0.1, "n"),
+        0,
+    ),
+    "spread": lambda: (
+        detectability.spread(cross(prompt=[1, 2], text=range(4)).assign(grad_norm=2.0), "n"),
+        0,
+    ),
     "entropy": lambda: (
         detectability.entropy(
             pd.DataFrame({"entropy": N.uniform(size=30), "grad_norm": 1.0}),
@@ -143,29 +292,74 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
     "prediction": lambda: (layer_sigma_sweep.prediction(cells(), "n"), 0),
     "scatter": lambda: (layer_sigma_sweep.scatter(cells(), 4.0, "n"), 4),
     "detection map": lambda: (layer_sigma_sweep.detection(cells(), 0.05, "n"), 0),
-    "outcomes": lambda: (layer_sigma_sweep.outcomes(cells(), "delta", "Change of cross-entropy, nats a token", 0.03, "n"), 0),
-    "too_much": lambda: (layer_sigma_sweep.too_much(cells().assign(predicted_psi=[1.0, 4.0] * 2), 0.05, "n"), 8),
+    "outcomes": lambda: (
+        layer_sigma_sweep.outcomes(
+            cells(), "delta", "Change of cross-entropy, nats a token", 0.03, "n"
+        ),
+        0,
+    ),
+    "too_much": lambda: (
+        layer_sigma_sweep.too_much(cells().assign(predicted_psi=[1.0, 4.0] * 2), 0.05, "n"),
+        8,
+    ),
     "solved": lambda: (
-        layer_sigma_sweep.solved(cross(sigma=[0.1, 0.2]).assign(tokens=[10, 20], **ESTIMATE), 0.15, Estimate(0.6, 0.5, 0.7, 99), 0.6, "n"),
+        layer_sigma_sweep.solved(
+            cross(sigma=[0.1, 0.2]).assign(tokens=[10, 20], **ESTIMATE),
+            0.15,
+            Estimate(0.6, 0.5, 0.7, 99),
+            0.6,
+            "n",
+        ),
         3,
     ),
-    "cross_entropy": lambda: (quality.cross_entropy({"base": np.arange(3.0), "watermarked": np.arange(3.0) + 0.1}, "n"), 0),
+    "cross_entropy": lambda: (
+        quality.cross_entropy({"base": np.arange(3.0), "watermarked": np.arange(3.0) + 0.1}, "n"),
+        0,
+    ),
     "tasks": lambda: (quality.tasks(compared_models("copying"), {"copying": 0.25}, "n"), 2),
     "two_sample": lambda: (quality.two_sample(compared_models("MMD²", "classifier"), "n"), 2),
     "diversity": lambda: (
         quality.diversity(
-            {name: pd.DataFrame({"distinct_1": [0.5, 0.6], "length": [9, 8]}) for name in TWO}, {"distinct_1": "distinct-1", "length": "tokens"}, "n"
+            {name: pd.DataFrame({"distinct_1": [0.5, 0.6], "length": [9, 8]}) for name in TWO},
+            {"distinct_1": "distinct-1", "length": "tokens"},
+            "n",
         ),
         4,
     ),
-    "win_rates": lambda: (quality.win_rates(compared_models("win rate"), "base, another seed", "n"), 2),
+    "win_rates": lambda: (
+        quality.win_rates(compared_models("win rate"), "base, another seed", "n"),
+        2,
+    ),
     "exchange": lambda: (
-        quality.exchange(named(cross(text=["own", "human"], weight=["model.layers.0.mlp.up_proj.weight"], wanted=[1, 2]), "psi", "delta"), 100, "n"),
+        quality.exchange(
+            named(
+                cross(
+                    text=["own", "human"],
+                    weight=["model.layers.0.mlp.up_proj.weight"],
+                    wanted=[1, 2],
+                ),
+                "psi",
+                "delta",
+            ),
+            100,
+            "n",
+        ),
         8,
     ),
     "detection": lambda: (robustness.detection(after_edits(ONE), "n"), 8),
-    "against_fraction": lambda: (robustness.against_fraction(after_edits(TWO), "n", title="What is left?"), 8),
-    "parts": lambda: (robustness.parts(cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(**ESTIMATE), "n"), 6),
+    "against_fraction": lambda: (
+        robustness.against_fraction(after_edits(TWO), "n", title="What is left?"),
+        8,
+    ),
+    "parts": lambda: (
+        robustness.parts(
+            cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(
+                **ESTIMATE
+            ),
+            "n",
+        ),
+        6,
+    ),
     "roc": lambda: (robustness.roc(curves(["unedited", "delete", "truncate"]), "n"), 0),
     "one_key": lambda: (
         robustness.one_key(
@@ -177,25 +371,63 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         2,
     ),
     "forest": lambda: (robustness.forest(after_edits(ONE), "n", title="Prompts"), 6),
-    "levels": lambda: (robustness.levels(cross(level=[0.05, 0.01], scheme=TWO, corruption=["a", "b"]).assign(**ESTIMATE), "n"), 8),
+    "levels": lambda: (
+        robustness.levels(
+            cross(level=[0.05, 0.01], scheme=TWO, corruption=["a", "b"]).assign(**ESTIMATE), "n"
+        ),
+        8,
+    ),
     "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "TPR at 0.01", "n"), 4),
-    "against_tokens": lambda: (kgw_baseline.against_tokens(cross(scheme=TWO, n_tokens=LENGTHS).assign(**ESTIMATE), "n"), 6),
+    "against_tokens": lambda: (
+        kgw_baseline.against_tokens(cross(scheme=TWO, n_tokens=LENGTHS).assign(**ESTIMATE), "n"),
+        6,
+    ),
     "tokens_needed": lambda: (
         kgw_baseline.tokens_needed(
-            cross(scheme=TWO, level=[0.01, 1e-4]).assign(value=[30.0, np.inf] * 2, low=[20.0, 60.0] * 2, high=[40.0, np.inf] * 2), LENGTHS, "n"
+            cross(scheme=TWO, level=[0.01, 1e-4]).assign(
+                value=[30.0, np.inf] * 2, low=[20.0, 60.0] * 2, high=[40.0, np.inf] * 2
+            ),
+            LENGTHS,
+            "n",
         ),
         4,
     ),
-    "in_parts": lambda: (kgw_baseline.in_parts(cross(scheme=TWO, part=list(PARTS)).assign(**ESTIMATE), "n"), 6),
-    "pareto": lambda: (kgw_baseline.pareto(named(pd.DataFrame({"scheme": TWO}), "evidence", "nats"), "n"), 4),
+    "in_parts": lambda: (
+        kgw_baseline.in_parts(cross(scheme=TWO, part=list(PARTS)).assign(**ESTIMATE), "n"),
+        6,
+    ),
+    "pareto": lambda: (
+        kgw_baseline.pareto(named(pd.DataFrame({"scheme": TWO}), "evidence", "nats"), "n"),
+        4,
+    ),
     "tails": lambda: (
-        kgw_baseline.tails(cross(test=["exact", "z"], level=[0.05, 0.01]).assign(expected=[0.05, 0.01] * 2, **ESTIMATE | {"n": 100}), "n"),
+        kgw_baseline.tails(
+            cross(test=["exact", "z"], level=[0.05, 0.01]).assign(
+                expected=[0.05, 0.01] * 2, **ESTIMATE | {"n": 100}
+            ),
+            "n",
+        ),
         2,
     ),
-    "seconds": lambda: (kgw_baseline.seconds(cross(of=["generation", "detection"], task=TWO, repeat=range(3)).assign(seconds=1.0), "n"), 0),
+    "seconds": lambda: (
+        kgw_baseline.seconds(
+            cross(of=["generation", "detection"], task=TWO, repeat=range(3)).assign(seconds=1.0),
+            "n",
+        ),
+        0,
+    ),
     "spectrum": lambda: (
         low_rank.spectrum(
-            np.arange(5, 0, -1.0), {"left": cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5)}, (5, 9), "n"
+            np.arange(5, 0, -1.0),
+            {
+                "left": (
+                    cross(rank_dropped=range(6), text=[0, 1]).assign(
+                        share=lambda t: t["rank_dropped"] / 5
+                    )
+                )
+            },
+            (5, 9),
+            "n",
         ),
         0,
     ),
@@ -209,32 +441,62 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         6,
     ),
     "power by rank": lambda: (low_rank.power(by_rank(), "n"), 2),
-    "TPR by length": lambda: (low_rank.by_length(pd.concat(by_rank().assign(level=level) for level in (0.05, 0.01)), "n"), 12),
+    "TPR by length": lambda: (
+        low_rank.by_length(pd.concat(by_rank().assign(level=level) for level in (0.05, 0.01)), "n"),
+        12,
+    ),
     "over σ": lambda: (
         low_rank.against_sigma(
-            cross(scheme=["GaussMark", "k = 4"], sigma=[0.1, 0.2]).assign(rank_dropped=lambda t: (t["scheme"] == "k = 4") * 4, **ESTIMATE),
-            cross(metric=["last_word"], scheme=["GaussMark", "k = 4"], sigma=[0.1, 0.2]).assign(difference=0.0, low=-0.1, high=0.1),
+            cross(scheme=["GaussMark", "k = 4"], sigma=[0.1, 0.2]).assign(
+                rank_dropped=lambda t: (t["scheme"] == "k = 4") * 4, **ESTIMATE
+            ),
+            cross(metric=["last_word"], scheme=["GaussMark", "k = 4"], sigma=[0.1, 0.2]).assign(
+                difference=0.0, low=-0.1, high=0.1
+            ),
             0.05,
             "n",
         ),
         8,
     ),
     "cost": lambda: (
-        low_rank.cost(named(cross(scheme=TWO, sigma=[0.1, 0.2]), "delta").assign(law=[0.1, 0.2] * 2, rank_dropped=[0, 0, 4, 4]), "n"),
+        low_rank.cost(
+            named(cross(scheme=TWO, sigma=[0.1, 0.2]), "delta").assign(
+                law=[0.1, 0.2] * 2, rank_dropped=[0, 0, 4, 4]
+            ),
+            "n",
+        ),
         8,
     ),
-    "equal_price": lambda: (low_rank.equal_price({name: cross(scheme=TWO).assign(**ESTIMATE) for name in ("price", "mean ψ")}, "n"), 4),
+    "equal_price": lambda: (
+        low_rank.equal_price(
+            {name: cross(scheme=TWO).assign(**ESTIMATE) for name in ("price", "mean ψ")}, "n"
+        ),
+        4,
+    ),
     "robustness by rank": lambda: (
         low_rank.robustness(
-            shares(TWO), cross(figure=["statistic"], scheme=TWO[1:], label=["delete at random", "no prompt"]).assign(**ESTIMATE), 0.05, "n"
+            shares(TWO),
+            cross(
+                figure=["statistic"], scheme=TWO[1:], label=["delete at random", "no prompt"]
+            ).assign(**ESTIMATE),
+            0.05,
+            "n",
         ),
         10,
     ),
-    "sides": lambda: (low_rank.sides(named(pd.DataFrame({"scheme": TWO}), "psi").assign(predicted_psi=0.4), "n"), 2),
-    "null": lambda: (token_figures.null(N.normal(size=50), cross(n_tokens=LENGTHS).assign(**SIX), 0.5, 0.5, "n"), 6),
+    "sides": lambda: (
+        low_rank.sides(named(pd.DataFrame({"scheme": TWO}), "psi").assign(predicted_psi=0.4), "n"),
+        2,
+    ),
+    "null": lambda: (
+        token_figures.null(N.normal(size=50), cross(n_tokens=LENGTHS).assign(**SIX), 0.5, 0.5, "n"),
+        6,
+    ),
     "price_and_power": lambda: (
         token_figures.price_and_power(
-            cross(scheme=["one key", "token keys"], key_id=["a", "b"], prompt=range(3)).assign(price=N.random(12)),
+            cross(scheme=["one key", "token keys"], key_id=["a", "b"], prompt=range(3)).assign(
+                price=N.random(12)
+            ),
             cross(scheme=list(token_figures.LOOK), n_tokens=LENGTHS).assign(**ESTIMATE),
             0.05,
             "n",
@@ -252,25 +514,66 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         4,
     ),
     "positions": lambda: (
-        token_figures.positions(cross(corruption=["nothing", "delete"], fraction=[0.0], position=[1, 9]).assign(**ESTIMATE), "n"),
+        token_figures.positions(
+            cross(corruption=["nothing", "delete"], fraction=[0.0], position=[1, 9]).assign(
+                **ESTIMATE
+            ),
+            "n",
+        ),
         4,
     ),
-    "survival": lambda: (token_figures.survival(shares([token_level_keys.ONE, token_level_keys.SUM, token_level_keys.HITS]), 0.05, "n"), 12),
+    "survival": lambda: (
+        token_figures.survival(
+            shares([token_level_keys.ONE, token_level_keys.SUM, token_level_keys.HITS]), 0.05, "n"
+        ),
+        12,
+    ),
     "against": lambda: (
-        speed.against(cross(task=["score"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1), "batch", "texts a pass", "t", "n"),
+        speed.against(
+            cross(task=["score"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1),
+            "batch",
+            "texts a pass",
+            "t",
+            "n",
+        ),
         2,
     ),
-    "ratios": lambda: (speed.ratios(pd.DataFrame({"task": ["a", "b"], "ratio": 2.0, "low": 1.5, "high": 2.5}), "t", "n"), 2),
+    "ratios": lambda: (
+        speed.ratios(
+            pd.DataFrame({"task": ["a", "b"], "ratio": 2.0, "low": 1.5, "high": 2.5}), "t", "n"
+        ),
+        2,
+    ),
     "playground psi_on_null": lambda: (playground.psi_on_null(scores(), 3.0, caption="n"), 0),
-    "psi_when_turned": lambda: (playground.psi_when_turned(scores().assign(wanted=1.0), caption="n"), 0),
-    "sources": lambda: (train_doclm.sources(pd.DataFrame({"source": ["a/b.py", "c.py"], "text": ["x" * 9, "y"]}), "n"), 0),
-    "curves": lambda: (train_doclm.curves({"a run": pd.DataFrame({"tokens": [10, 20], "loss": [3.0, 2.0], "held_out": [3.0, 2.5]})}, "n"), 0),
+    "psi_when_turned": lambda: (
+        playground.psi_when_turned(scores().assign(wanted=1.0), caption="n"),
+        0,
+    ),
+    "sources": lambda: (
+        train_doclm.sources(
+            pd.DataFrame({"source": ["a/b.py", "c.py"], "text": ["x" * 9, "y"]}), "n"
+        ),
+        0,
+    ),
+    "curves": lambda: (
+        train_doclm.curves(
+            {
+                "a run": pd.DataFrame(
+                    {"tokens": [10, 20], "loss": [3.0, 2.0], "held_out": [3.0, 2.5]}
+                )
+            },
+            "n",
+        ),
+        0,
+    ),
 }
 
 
 def drawn_bars(figure):
     """How many error bars the panels hold, both directions counted."""
-    containers = [one for axes in figure.axes for one in axes.containers if isinstance(one, ErrorbarContainer)]
+    containers = [
+        one for axes in figure.axes for one in axes.containers if isinstance(one, ErrorbarContainer)
+    ]
     return sum(len(bars.get_segments()) for container in containers for bars in container.lines[2])
 
 
@@ -279,29 +582,54 @@ def test_a_figure_draws_every_interval_and_names_its_axes(name):
     style.use()
     figure, n_bars = FIGURES[name]()
     assert drawn_bars(figure) == n_bars
-    assert all(axes.get_xlabel() or axes.get_ylabel() for axes in figure.axes if axes.axison)  # not of a schematic
-    assert [text.get_text() for text in figure.texts if text.get_text().startswith("n")] or "Framed" in figure.texts[-1].get_text()
+    assert all(
+        axes.get_xlabel() or axes.get_ylabel() for axes in figure.axes if axes.axison
+    )  # not of a schematic
+    assert [
+        text.get_text() for text in figure.texts if text.get_text().startswith("n")
+    ] or "Framed" in figure.texts[-1].get_text()
     plt.close("all")
 
 
 @pytest.mark.parametrize(
     ("name", "unit"),
-    [("entropy", "[nats]"), ("cost", "nats a token"), ("curves", "nats per token"), ("seconds", "seconds"), ("psi_on_null", "standard deviations")],
+    [
+        ("entropy", "[nats]"),
+        ("cost", "nats a token"),
+        ("curves", "nats per token"),
+        ("seconds", "seconds"),
+        ("psi_on_null", "standard deviations"),
+    ],
 )
 def test_an_axis_with_a_unit_names_it(name, unit):
     figure, _ = FIGURES[name]()
-    assert any(unit in label for axes in figure.axes for label in (axes.get_xlabel(), axes.get_ylabel()))
+    assert any(
+        unit in label for axes in figure.axes for label in (axes.get_xlabel(), axes.get_ylabel())
+    )
     plt.close("all")
 
 
 def test_every_public_figure_is_drawn_here():
     """A figure function that is missing above would be tested by nothing."""
-    files = (detectability, first_watermark, kgw_baseline, layer_sigma_sweep, level_check, low_rank, motivation, playground, quality, robustness)
+    files = (
+        detectability,
+        first_watermark,
+        kgw_baseline,
+        layer_sigma_sweep,
+        level_check,
+        low_rank,
+        motivation,
+        playground,
+        quality,
+        robustness,
+    )
     count = sum(
         1
         for file in (*files, speed, theory_in_full, train_doclm, token_figures)
         for name, function in vars(file).items()
-        if not name.startswith("_") and callable(function) and getattr(function, "__annotations__", {}).get("return") is plt.Figure
+        if not name.startswith("_")
+        and callable(function)
+        and getattr(function, "__annotations__", {}).get("return") is plt.Figure
     )
     assert count == len(FIGURES)
 
@@ -312,12 +640,17 @@ def test_what_is_no_scheme_never_has_a_schemes_colour():
     assert len(set(style.OTHERS)) == len(style.OTHERS)
 
 
-@pytest.mark.parametrize(("low", "high", "ticks"), [(0.02, 0.6, [0.02, 0.05, 0.1, 0.2, 0.5]), (1e-3, 1.0, [0.001, 0.01, 0.1, 1.0])])
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0.02, 0.6, [0.02, 0.05, 0.1, 0.2, 0.5]), (1e-3, 1.0, [0.001, 0.01, 0.1, 1.0])],
+)
 def test_a_narrow_logarithmic_axis_has_ticks_between_the_powers_of_ten(low, high, ticks):
     _, axes = plt.subplots()
     axes.set(xscale="log", xlim=(low, high))
     style.few_log_ticks(axes.xaxis)
-    assert np.allclose([tick for tick in axes.get_xticks() if low * 0.999 <= tick <= high * 1.001], ticks)
+    assert np.allclose(
+        [tick for tick in axes.get_xticks() if low * 0.999 <= tick <= high * 1.001], ticks
+    )
     plt.close("all")
 
 
@@ -328,8 +661,15 @@ def test_a_bar_of_ratios_says_which_task_it_is_compared_with():
 
 
 def test_each_sides_directions_are_drawn_against_their_own_number():
-    """The weight has five of the nine right directions: k = 5 is 5/9 of them, and all of the left ones."""
-    tables = {side: cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5) for side in ("left", "right")}
+    """The weight has five of the nine right directions: k = 5 is 5/9 of them, and all of the left
+    ones.
+    """
+    tables = {
+        side: (
+            cross(rank_dropped=range(6), text=[0, 1]).assign(share=lambda t: t["rank_dropped"] / 5)
+        )
+        for side in ("left", "right")
+    }
     right = low_rank.spectrum(np.arange(5, 0, -1.0), tables, (5, 9), "n").axes[1]
     ends = {line.get_label(): line.get_xdata()[-1] for line in right.lines}
     assert ends["of ‖G‖², 5 left directions"] == 1
@@ -339,16 +679,24 @@ def test_each_sides_directions_are_drawn_against_their_own_number():
 
 @pytest.mark.parametrize(("low", "scale"), [(0.01, "log"), (-0.03, "linear"), (np.nan, "log")])
 def test_a_cost_that_is_not_told_from_zero_keeps_its_lower_end(low, scale):
-    curve = cross(scheme=TWO, sigma=[0.1, 0.2]).assign(law=0.1, rank_dropped=0, delta=0.02, delta_low=low, delta_high=0.04)
+    curve = cross(scheme=TWO, sigma=[0.1, 0.2]).assign(
+        law=0.1, rank_dropped=0, delta=0.02, delta_low=low, delta_high=0.04
+    )
     figure = low_rank.cost(curve, "n")
     assert {axes.get_yscale() for axes in figure.axes} == {scale}
-    assert not any("own text" in words for axes in figure.axes for words in (axes.get_xlabel(), axes.get_title("left")))
+    assert not any(
+        "own text" in words
+        for axes in figure.axes
+        for words in (axes.get_xlabel(), axes.get_title("left"))
+    )
     plt.close("all")
 
 
 def test_a_quantity_without_a_ratio_leaves_no_empty_row():
     known = pd.DataFrame({"scheme": ["k = 4"]}).assign(**ESTIMATE)
-    unknown = pd.DataFrame({"scheme": ["k = 4", "k = 9"]}).assign(value=np.nan, low=np.nan, high=np.nan)
+    unknown = pd.DataFrame({"scheme": ["k = 4", "k = 9"]}).assign(
+        value=np.nan, low=np.nan, high=np.nan
+    )
     [axes] = low_rank.equal_price({"price": known, "cost": unknown}, "n").axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["k = 4"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["price"]
@@ -357,8 +705,14 @@ def test_a_quantity_without_a_ratio_leaves_no_empty_row():
 
 def test_tokens_needed_with_an_unknown_end_is_a_point_without_an_arrow():
     known = {"low": 20.0, "high": 40.0}
-    rows = pd.DataFrame({"scheme": TWO, "level": 0.01, "value": 30.0, "low": [np.nan, 20.0], "high": [np.nan, 40.0]})
-    never = pd.DataFrame({"scheme": TWO, "level": 0.01, "value": [np.inf, 30.0]}).assign(**known).replace({40.0: np.nan, 20.0: np.nan})
+    rows = pd.DataFrame(
+        {"scheme": TWO, "level": 0.01, "value": 30.0, "low": [np.nan, 20.0], "high": [np.nan, 40.0]}
+    )
+    never = (
+        pd.DataFrame({"scheme": TWO, "level": 0.01, "value": [np.inf, 30.0]})
+        .assign(**known)
+        .replace({40.0: np.nan, 20.0: np.nan})
+    )
     for table, arrows in ((rows, 0), (never, 1)):
         [axes] = kgw_baseline.tokens_needed(table, LENGTHS, "n").axes
         assert len([text for text in axes.texts if getattr(text, "arrow_patch", None)]) == arrows
@@ -366,7 +720,9 @@ def test_tokens_needed_with_an_unknown_end_is_a_point_without_an_arrow():
 
 
 def test_the_line_of_equal_parts_is_drawn_though_an_end_is_unknown():
-    table = named(pd.DataFrame({"scheme": TWO}), "evidence", "nats").assign(evidence_low=[np.nan, 0.3], evidence_high=[np.nan, 0.6])
+    table = named(pd.DataFrame({"scheme": TWO}), "evidence", "nats").assign(
+        evidence_low=[np.nan, 0.3], evidence_high=[np.nan, 0.6]
+    )
     [axes] = kgw_baseline.pareto(table, "n").axes
     [line] = [line for line in axes.lines if line.get_label().startswith("a nat")]
     assert np.isfinite(line.get_xydata()).all()
@@ -374,16 +730,33 @@ def test_the_line_of_equal_parts_is_drawn_though_an_end_is_unknown():
 
 
 def test_an_edit_that_is_all_or_nothing_has_no_share_of_tokens():
-    table = cross(scheme=TWO, corruption=["no prompt", "delete at random"], figure=["TPR at 0.01"], fraction=[0.0, 0.4]).assign(**ESTIMATE)
-    labels = {axes.get_title("left"): axes.get_xlabel() for axes in kgw_baseline.after_edits(table, "TPR at 0.01", "n").axes if axes.axison}
+    table = cross(
+        scheme=TWO,
+        corruption=["no prompt", "delete at random"],
+        figure=["TPR at 0.01"],
+        fraction=[0.0, 0.4],
+    ).assign(**ESTIMATE)
+    labels = {
+        axes.get_title("left"): axes.get_xlabel()
+        for axes in kgw_baseline.after_edits(table, "TPR at 0.01", "n").axes
+        if axes.axison
+    }
     assert "share of tokens" in labels["delete at random"]
     assert "share of tokens" not in labels["no prompt (all or nothing)"]
     plt.close("all")
 
 
 def test_a_task_keeps_its_colour_in_another_precision():
-    table = cross(task=["score, float32", "plain loop, bfloat16"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1)
+    table = cross(
+        task=["score, float32", "plain loop, bfloat16"], batch=[1, 4], repeat=range(3)
+    ).assign(seconds=0.1)
     axes = speed.against(table, "batch", "texts a pass", "t", "n").axes[0]
-    colours = dict(zip(axes.get_legend_handles_labels()[1], (bars.lines[0].get_color() for bars in axes.containers), strict=True))
+    colours = dict(
+        zip(
+            axes.get_legend_handles_labels()[1],
+            (bars.lines[0].get_color() for bars in axes.containers),
+            strict=True,
+        )
+    )
     assert colours == {task: speed.LOOKS[task.split(",")[0]][0] for task in colours}
     plt.close("all")

@@ -17,9 +17,13 @@ def ends(container):
 def test_bars_reach_from_low_to_high_of_estimates_and_of_tables(horizontal):
     estimates = [Estimate(0.5, 0.2, 0.6, 9), Estimate(2.0, 1.0, 4.0, 9)]
     table = pd.DataFrame([estimate.row() for estimate in estimates])
-    named = pd.DataFrame([estimate.row("psi") | {"low": -9.0, "high": 9.0} for estimate in estimates])
+    named = pd.DataFrame(
+        [estimate.row("psi") | {"low": -9.0, "high": 9.0} for estimate in estimates]
+    )
     for rows, column in ((estimates, "value"), (table, "value"), (named, "psi")):
-        drawn = ends(intervals.bars(Figure().subplots(), [10, 20], rows, column, horizontal=horizontal))
+        drawn = ends(
+            intervals.bars(Figure().subplots(), [10, 20], rows, column, horizontal=horizontal)
+        )
         along, across = (0, 1) if horizontal else (1, 0)
         assert drawn[:, :, along] == pytest.approx(np.array([[0.2, 0.6], [1.0, 4.0]]))
         assert (drawn[:, :, across] == [[10, 10], [20, 20]]).all()
@@ -31,7 +35,11 @@ def test_a_column_without_bounds_of_its_own_has_those_of_the_row():
 
 
 def test_an_interval_that_excludes_its_own_value_is_drawn_on_one_side_only():
-    container = intervals.bars(Figure().subplots(), [0, 1], [Estimate(0.5, 0.5 + 1e-12, 0.7, 4), Estimate(0.5, 0.1, 0.4, 4)])
+    container = intervals.bars(
+        Figure().subplots(),
+        [0, 1],
+        [Estimate(0.5, 0.5 + 1e-12, 0.7, 4), Estimate(0.5, 0.1, 0.4, 4)],
+    )
     assert ends(container)[:, :, 1] == pytest.approx(np.array([[0.5, 0.7], [0.1, 0.5]]))
 
 

@@ -1,4 +1,6 @@
-"""Each figure of 12 from a tiny made-up table: its error bars, its lines, its axes and its caption."""
+"""Each figure of 12 from a tiny made-up table: its error bars, its lines, its axes and its
+caption.
+"""
 
 import numpy as np
 import pandas as pd
@@ -14,21 +16,40 @@ CAPTION = "n = 40; seed 0"
 
 
 def per_key():
-    rows = pd.MultiIndex.from_product([["docs", "source"], ["ψ", "innovation"], range(5)], names=["kind", "statistic", "key"]).to_frame(index=False)
+    rows = pd.MultiIndex.from_product(
+        [["docs", "source"], ["ψ", "innovation"], range(5)], names=["kind", "statistic", "key"]
+    ).to_frame(index=False)
     return figures.per_key(rows.assign(rate=0.05), 0.05, CAPTION)
 
 
 def spreads(kinds):
-    return pd.DataFrame({"value": 0.1, "low": 0.08, "high": 0.13, "n": 50, "predicted": 0.12}, index=kinds)
+    return pd.DataFrame(
+        {"value": 0.1, "low": 0.08, "high": 0.13, "n": 50, "predicted": 0.12}, index=kinds
+    )
 
 
 def kept():
-    rows = pd.DataFrame({"first": [1, 51], "last": [50, 150], **ESTIMATE, "theory": [0.98, 0.9], "one_factor": [0.97, 0.91]})
+    rows = pd.DataFrame(
+        {
+            "first": [1, 51],
+            "last": [50, 150],
+            **ESTIMATE,
+            "theory": [0.98, 0.9],
+            "one_factor": [0.97, 0.91],
+        }
+    )
     return figures.kept(rows, CAPTION)
 
 
 def evidence():
-    rows = pd.DataFrame({"stream": np.repeat(["a", "b"], 3), "kind": np.repeat(["human", "1 in 2 marked"], 3), "place": [0, 1, 2] * 2, "log_e": 1.0})
+    rows = pd.DataFrame(
+        {
+            "stream": np.repeat(["a", "b"], 3),
+            "kind": np.repeat(["human", "1 in 2 marked"], 3),
+            "place": [0, 1, 2] * 2,
+            "log_e": 1.0,
+        }
+    )
     return figures.evidence(rows, 0.05, CAPTION)
 
 
@@ -38,7 +59,9 @@ def attack(n):
 
 
 def family():
-    rows = pd.MultiIndex.from_product([["docs", "source"], ["Bonferroni", "Fisher"]], names=["kind", "method"]).to_frame(index=False)
+    rows = pd.MultiIndex.from_product(
+        [["docs", "source"], ["Bonferroni", "Fisher"]], names=["kind", "method"]
+    ).to_frame(index=False)
     return figures.family(rows.assign(**ESTIMATE), 0.05, CAPTION)
 
 
@@ -57,7 +80,12 @@ FIGURES = {
 def test_a_figure_says_what_it_shows(name):
     draw, n_bars = FIGURES[name]
     figure = draw()
-    containers = [container for axes in figure.axes for container in axes.containers if isinstance(container, ErrorbarContainer)]
+    containers = [
+        container
+        for axes in figure.axes
+        for container in axes.containers
+        if isinstance(container, ErrorbarContainer)
+    ]
     assert sum(len(container[0].get_xdata()) for container in containers) == n_bars
     assert all(axes.get_xlabel() for axes in figure.axes)
     assert any(CAPTION in text.get_text() for text in figure.texts)
@@ -92,7 +120,9 @@ def test_a_legend_covers_no_point_and_says_whose_training_text_it_is():
 
 
 def test_theory_is_seen_where_the_stream_is_one_bin():
-    rows = pd.DataFrame({"first": [1], "last": [20], **ESTIMATE, "theory": [0.98], "one_factor": [0.97]})
+    rows = pd.DataFrame(
+        {"first": [1], "last": [20], **ESTIMATE, "theory": [0.98], "one_factor": [0.97]}
+    )
     axes = figures.kept(rows, CAPTION).axes[0]
     assert all(line.get_marker() not in ("", "None", None) for line in axes.lines[:2])
     plt.close("all")

@@ -28,7 +28,9 @@ def choice_task(items, name="toy", **more):
     } | more
 
 
-ITEMS = [{"q": f"{i} and {i}", "choices": ["is", "are now", "was"], "answer": i % 3} for i in range(6)]
+ITEMS = [
+    {"q": f"{i} and {i}", "choices": ["is", "are now", "was"], "answer": i % 3} for i in range(6)
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,15 @@ def direct(lm, context, continuation):
 
 
 def test_log_likelihoods_are_a_direct_computation(lm):
-    found = harness.evaluate(lm, {"toy": choice_task([*ITEMS, {"q": "", "choices": ["a", "bcd", "e f"], "answer": 0}], target_delimiter="")})
+    found = harness.evaluate(
+        lm,
+        {
+            "toy": choice_task(
+                [*ITEMS, {"q": "", "choices": ["a", "bcd", "e f"], "answer": 0}],
+                target_delimiter="",
+            )
+        },
+    )
     assert len(found.log_likelihoods) == 7 * 3
     for row in found.log_likelihoods.itertuples():
         log_lik, greedy = direct(lm, row.context, row.continuation)
@@ -55,8 +65,12 @@ def test_log_likelihoods_are_a_direct_computation(lm):
 
 def test_the_score_of_an_item_is_whether_its_answer_is_the_likeliest(lm):
     found = harness.evaluate(lm, {"toy": choice_task(ITEMS)})
-    log_liks = found.log_likelihoods.pivot(index="item", columns="request", values="log_lik").to_numpy()
-    assert found.of("toy").tolist() == [float(row.argmax() == item["answer"]) for row, item in zip(log_liks, ITEMS, strict=True)]
+    log_liks = found.log_likelihoods.pivot(
+        index="item", columns="request", values="log_lik"
+    ).to_numpy()
+    assert found.of("toy").tolist() == [
+        float(row.argmax() == item["answer"]) for row, item in zip(log_liks, ITEMS, strict=True)
+    ]
     assert f"{found.of('toy').mean():.4g}"[:5] in found.table
     assert "|toy" in found.table.replace(" ", "")
     assert found.dropped.empty
@@ -65,9 +79,13 @@ def test_the_score_of_an_item_is_whether_its_answer_is_the_likeliest(lm):
 def test_items_too_long_for_the_context_are_left_out_and_named(lm, caplog):
     long = {"q": "x" * 70, "choices": ["is", "are", "was"], "answer": 0}
     found = harness.evaluate(lm, {"toy": choice_task([ITEMS[0], long, ITEMS[1]])})
-    assert found.dropped.to_dict("records") == [{"task": "toy", "item": 1, "tokens": 73, "context": 64}]
+    assert found.dropped.to_dict("records") == [
+        {"task": "toy", "item": 1, "tokens": 73, "context": 64}
+    ]
     assert found.of("toy").index.tolist() == [0, 2]
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "the harness had nothing to cut"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], (
+        "the harness had nothing to cut"
+    )
 
 
 def test_an_item_that_just_fits_is_kept(lm):
@@ -84,14 +102,23 @@ def test_a_limit_counts_items_that_fit(lm):
 
 
 def test_a_task_of_which_nothing_fits_is_an_error(lm):
-    with pytest.raises(HarnessError, match=r"none of its 1 items fits the model's context of 64 tokens \(the shortest takes 73\)"):
-        harness.evaluate(lm, {"toy": choice_task([{"q": "x" * 70, "choices": ["is", "are"], "answer": 0}])})
+    with pytest.raises(
+        HarnessError,
+        match=(
+            r"none of its 1 items fits the model's context of 64 tokens \(the shortest takes 73\)"
+        ),
+    ):
+        harness.evaluate(
+            lm, {"toy": choice_task([{"q": "x" * 70, "choices": ["is", "are"], "answer": 0}])}
+        )
 
 
 def test_generation_tasks_run_too(lm):
     task = {
         "task": "gen",
-        "custom_dataset": lambda **_: {"test": Dataset.from_list([{"q": "ab", "a": "c"}, {"q": "y" * 60, "a": "c"}])},
+        "custom_dataset": lambda **_: {
+            "test": Dataset.from_list([{"q": "ab", "a": "c"}, {"q": "y" * 60, "a": "c"}])
+        },
         "test_split": "test",
         "output_type": "generate_until",
         "doc_to_text": "q",
@@ -106,15 +133,24 @@ def test_generation_tasks_run_too(lm):
 
 def test_the_watermarked_model_is_what_is_measured_and_the_base_model_is_left_as_it_was(lm):
     wm, key = perturb.Watermark(tiny_lm.WEIGHT, 1.0), perturb.Key.from_seed(0)
-    before, random_state = lm.model.get_parameter(tiny_lm.WEIGHT).clone(), torch.random.get_rng_state()
+    before, random_state = (
+        lm.model.get_parameter(tiny_lm.WEIGHT).clone(),
+        torch.random.get_rng_state(),
+    )
     base = harness.evaluate(lm, {"toy": choice_task(ITEMS)})
     with perturb.watermarked(lm.model, wm, key):
         marked = harness.evaluate(lm, {"toy": choice_task(ITEMS)})
     again = harness.evaluate(lm, {"toy": choice_task(ITEMS)})
-    assert base.log_likelihoods.equals(again.log_likelihoods), "the base model against itself is exactly equal"
-    assert not np.allclose(base.log_likelihoods["log_lik"], marked.log_likelihoods["log_lik"], atol=1e-3)
+    assert base.log_likelihoods.equals(again.log_likelihoods), (
+        "the base model against itself is exactly equal"
+    )
+    assert not np.allclose(
+        base.log_likelihoods["log_lik"], marked.log_likelihoods["log_lik"], atol=1e-3
+    )
     assert torch.equal(before, lm.model.get_parameter(tiny_lm.WEIGHT))
-    assert torch.equal(random_state, torch.random.get_rng_state()), "nobody else's random numbers change"
+    assert torch.equal(random_state, torch.random.get_rng_state()), (
+        "nobody else's random numbers change"
+    )
 
 
 def test_it_shows_nothing_unless_asked(lm, capsys):

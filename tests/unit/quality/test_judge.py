@@ -1,4 +1,6 @@
-"""The endpoint judge against a local server that speaks the protocol: good and bad answers, what is asked again, and where the key goes."""
+"""The endpoint judge against a local server that speaks the protocol: good and bad answers, what is
+asked again, and where the key goes.
+"""
 
 import logging
 import math
@@ -28,14 +30,19 @@ def good_wins(text: str, attempt: int = 1) -> str:
 
 def ask(answer, questions=QUESTIONS, **settings):
     with ChatServer(answer).running() as server:
-        made = judge.EndpointJudge(server.url, "stand-in", KEY, **{"timeout": 5.0, "retries": 2} | settings)
+        made = judge.EndpointJudge(
+            server.url, "stand-in", KEY, **{"timeout": 5.0, "retries": 2} | settings
+        )
         return made.ask(questions), server
 
 
 def test_it_asks_as_the_protocol_says_and_understands_the_answer():
     answers, server = ask(good_wins, [*QUESTIONS, Question("p", "bad", "good")])
     assert [answer.preference for answer in answers] == [1.0, 1.0, 1.0, 0.0]
-    assert all((answer.tokens_in, answer.tokens_out, answer.retries, answer.error) == (100, 1, 0, None) for answer in answers)
+    assert all(
+        (answer.tokens_in, answer.tokens_out, answer.retries, answer.error) == (100, 1, 0, None)
+        for answer in answers
+    )
     request = server.requests[0]
     assert request["path"] == "/v1/chat/completions"
     assert (request["model"], request["temperature"]) == ("stand-in", 0)
@@ -45,7 +52,9 @@ def test_it_asks_as_the_protocol_says_and_understands_the_answer():
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_a_passing_failure_is_tried_again(status):
-    answers, server = ask(lambda text, attempt: (status, TRANSIENT, "{}") if attempt < 3 else good_wins(text))
+    answers, server = ask(
+        lambda text, attempt: (status, TRANSIENT, "{}") if attempt < 3 else good_wins(text)
+    )
     assert [answer.preference for answer in answers] == [1.0] * 3
     assert [answer.retries for answer in answers] == [2] * 3
     assert len(server.requests) == 9
@@ -56,7 +65,12 @@ def test_retry_after_is_waited_for(monkeypatch):
     import openai._base_client as client
 
     monkeypatch.setattr(client.time, "sleep", lambda seconds: waited.append(seconds))
-    answers, _ = ask(lambda text, attempt: (429, {"Retry-After": "7"}, "{}") if attempt == 1 else good_wins(text), QUESTIONS[:1])
+    answers, _ = ask(
+        lambda text, attempt: (
+            (429, {"Retry-After": "7"}, "{}") if attempt == 1 else good_wins(text)
+        ),
+        QUESTIONS[:1],
+    )
     assert answers[0].preference == 1.0
     assert waited == [7.0]
 
@@ -91,7 +105,9 @@ def test_a_slow_judge_times_out():
         return good_wins(text)
 
     with ChatServer(slow).running() as server:
-        answers = judge.EndpointJudge(server.url, "stand-in", KEY, timeout=0.3, retries=0).ask(QUESTIONS)
+        answers = judge.EndpointJudge(server.url, "stand-in", KEY, timeout=0.3, retries=0).ask(
+            QUESTIONS
+        )
     assert [answer.error is None for answer in answers] == [True, False, True]
     assert "APITimeoutError" in answers[1].error
 
@@ -101,7 +117,10 @@ def test_a_judge_that_is_down_is_left_alone():
     answers, server = ask(lambda *_: (401, {}, "{}"), many, concurrent=2, give_up=3, retries=0)
     assert all(math.isnan(answer.preference) for answer in answers)
     assert len(server.requests) < 20
-    assert "not asked: 3 questions in a row had failed, the last with: AuthenticationError" in answers[-1].error
+    assert (
+        "not asked: 3 questions in a row had failed, the last with: AuthenticationError"
+        in answers[-1].error
+    )
 
 
 def test_nobody_listens():
@@ -118,11 +137,15 @@ def test_rerun_asks_only_what_is_missing(tmp_path):
         return (400, {}, "{}") if broken[0] and "prompt 1" in text else good_wins(text)
 
     with ChatServer(sometimes).running() as server:
-        made = judge.EndpointJudge(server.url, "stand-in", KEY, cache=tmp_path / "new" / "cache.sqlite")
+        made = judge.EndpointJudge(
+            server.url, "stand-in", KEY, cache=tmp_path / "new" / "cache.sqlite"
+        )
         first = made.ask(QUESTIONS)
         broken[0] = False
         second = made.ask(QUESTIONS)
-        other = judge.EndpointJudge(server.url, "another model", KEY, cache=made.cache).ask(QUESTIONS)
+        other = judge.EndpointJudge(server.url, "another model", KEY, cache=made.cache).ask(
+            QUESTIONS
+        )
     assert [math.isnan(answer.preference) for answer in first] == [False, True, False]
     assert [answer.preference for answer in second] == [1.0] * 3
     assert [answer.cached for answer in second] == [True, False, True]
@@ -140,7 +163,14 @@ def test_the_same_question_twice_is_asked_once():
 def test_the_key_is_written_nowhere(tmp_path, caplog):
     """Not even where the server sends it back, with everything logged."""
     caplog.set_level(logging.DEBUG)
-    replies = iter(["A", f"your key is {KEY}", (401, {}, f'{{"error": {{"message": "Incorrect API key: {KEY}"}}}}'), (200, {}, f"{KEY}")])
+    replies = iter(
+        [
+            "A",
+            f"your key is {KEY}",
+            (401, {}, f'{{"error": {{"message": "Incorrect API key: {KEY}"}}}}'),
+            (200, {}, f"{KEY}"),
+        ]
+    )
     lock = threading.Lock()
 
     def echo(text, attempt):
@@ -148,12 +178,23 @@ def test_the_key_is_written_nowhere(tmp_path, caplog):
             return next(replies)
 
     with ChatServer(echo).running() as server:
-        made = judge.EndpointJudge(server.url, "stand-in", KEY, cache=tmp_path / "cache.sqlite", retries=0, concurrent=1)
+        made = judge.EndpointJudge(
+            server.url, "stand-in", KEY, cache=tmp_path / "cache.sqlite", retries=0, concurrent=1
+        )
         questions = [*QUESTIONS, Question("p", "good", "bad")]
-        table = win_rate.compare(_Once(made), *zip(*[(q.prompt, q.first, q.second) for q in questions], strict=True))
+        table = win_rate.compare(
+            _Once(made), *zip(*[(q.prompt, q.first, q.second) for q in questions], strict=True)
+        )
     assert table["error"].notna().sum() == 3
     assert table["error"].str.contains("•••").sum() == 3
-    everything = [caplog.text, repr(made), str(made), made.name, table.to_csv(), *(str(path.read_bytes()) for path in tmp_path.rglob("*"))]
+    everything = [
+        caplog.text,
+        repr(made),
+        str(made),
+        made.name,
+        table.to_csv(),
+        *(str(path.read_bytes()) for path in tmp_path.rglob("*")),
+    ]
     assert len(caplog.text) > 100, "the client does log"
     assert not any(KEY in text for text in everything)
 
@@ -173,7 +214,9 @@ def test_the_environment_describes_it(monkeypatch):
     for name in judge.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GAUSSMARK_JUDGE_MODEL", "m")
-    with pytest.raises(JudgeError, match="GAUSSMARK_JUDGE_URL, GAUSSMARK_JUDGE_KEY in the environment"):
+    with pytest.raises(
+        JudgeError, match="GAUSSMARK_JUDGE_URL, GAUSSMARK_JUDGE_KEY in the environment"
+    ):
         judge.EndpointJudge.from_environment()
     monkeypatch.setenv("GAUSSMARK_JUDGE_URL", "https://user:pass@judge.example/v1?x=1")
     monkeypatch.setenv("GAUSSMARK_JUDGE_KEY", KEY)
@@ -189,7 +232,15 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("timeout", -1), ("timeout", "a"), ("retries", None), ("retries", -1), ("concurrent", 0), ("give_up", 0)]
+    ("name", "value"),
+    [
+        ("timeout", -1),
+        ("timeout", "a"),
+        ("retries", None),
+        ("retries", -1),
+        ("concurrent", 0),
+        ("give_up", 0),
+    ],
 )
 @pytest.mark.usefixtures("wrong_types")
 def test_settings_out_of_range_are_named(name, value):
@@ -203,7 +254,10 @@ def test_the_key_is_taken_out_before_an_answer_is_cut_or_quoted():
         for reply in ((200, {}, "x" * 60 + key), "x" * 40 + key):
             with ChatServer(lambda *_, reply=reply: reply).running() as server:
                 [answer] = judge.EndpointJudge(server.url, "m", key, retries=0).ask(QUESTIONS[:1])
-            assert not any(key[:n] in answer.error or repr(key[:n])[1:-1] in answer.error for n in range(5, len(key) + 1))
+            assert not any(
+                key[:n] in answer.error or repr(key[:n])[1:-1] in answer.error
+                for n in range(5, len(key) + 1)
+            )
 
 
 def test_half_a_character_in_a_question_is_its_own_failure():
@@ -213,14 +267,20 @@ def test_half_a_character_in_a_question_is_its_own_failure():
 
 
 def test_an_answer_without_its_number_of_tokens_counts():
-    usage = '{"choices": [{"message": {"content": "A"}}], "usage": {"prompt_tokens": null, "completion_tokens": 1.0}}'
+    usage = (
+        '{"choices": [{"message": {"content": "A"}}], "usage": {"prompt_tokens": null,'
+        ' "completion_tokens": 1.0}}'
+    )
     answers, _ = ask(lambda *_: (200, {}, usage), QUESTIONS[:1])
     assert (answers[0].preference, answers[0].tokens_in, answers[0].tokens_out) == (1.0, 0, 1)
 
 
 def test_a_damaged_answer_in_the_cache_is_asked_again_and_another_table_is_refused(tmp_path):
     ask(good_wins, cache=tmp_path / "c.sqlite")
-    for change in ("UPDATE answers SET preference = 'junk'", "DROP TABLE answers; CREATE TABLE answers (digest TEXT)"):
+    for change in (
+        "UPDATE answers SET preference = 'junk'",
+        "DROP TABLE answers; CREATE TABLE answers (digest TEXT)",
+    ):
         with sqlite3.connect(tmp_path / "c.sqlite") as db:
             db.executescript(change)
         db.close()
@@ -233,7 +293,16 @@ def test_a_damaged_answer_in_the_cache_is_asked_again_and_another_table_is_refus
                 ask(good_wins, cache=tmp_path / "c.sqlite")
 
 
-@pytest.mark.parametrize("url", ["judge.example/v1", "ftp://judge.example", "http://", "http://[bad/v1", "http://judge.example:abc"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "judge.example/v1",
+        "ftp://judge.example",
+        "http://",
+        "http://[bad/v1",
+        "http://judge.example:abc",
+    ],
+)
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(JudgeError, match="http"):
         judge.EndpointJudge(url, "m", KEY)
@@ -249,8 +318,13 @@ def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path):
 
 def test_a_cache_in_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "taken").touch()
-    with ChatServer(good_wins).running() as server, pytest.raises(JudgeError, match=r"cannot use the judge's cache .*File exists"):
-        judge.EndpointJudge(server.url, "m", KEY, cache=tmp_path / "taken" / "c.sqlite").ask(QUESTIONS)
+    with (
+        ChatServer(good_wins).running() as server,
+        pytest.raises(JudgeError, match=r"cannot use the judge's cache .*File exists"),
+    ):
+        judge.EndpointJudge(server.url, "m", KEY, cache=tmp_path / "taken" / "c.sqlite").ask(
+            QUESTIONS
+        )
 
 
 def test_the_cache_holds_digests_and_no_text(tmp_path):
@@ -263,7 +337,17 @@ def test_the_cache_holds_digests_and_no_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "preference"), [("A", 1.0), ("**B**", 0.0), (" T\n", 0.5), ("(A)", 1.0), ("AB", None), ("a", None), ("A is better", None), ("C", None)]
+    ("text", "preference"),
+    [
+        ("A", 1.0),
+        ("**B**", 0.0),
+        (" T\n", 0.5),
+        ("(A)", 1.0),
+        ("AB", None),
+        ("a", None),
+        ("A is better", None),
+        ("C", None),
+    ],
 )
 def test_parse(text, preference):
     assert judge.parse(text) == preference

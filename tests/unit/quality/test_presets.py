@@ -34,6 +34,16 @@ def test_the_exchange_preset_goes_up_to_a_psi_of_4_on_four_weights_and_more(qual
 
 def test_the_hub_preset_asks_the_papers_tasks_of_a_model_of_the_paper(quality):
     values = quality.check(presets.read("quality_hub"))
-    assert set(values["harness_tasks"]) == {"boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc", "gsm8k_cot"}
+    assert set(values["harness_tasks"]) == {
+        "boolq",
+        "cb",
+        "copa",
+        "multirc",
+        "record",
+        "rte",
+        "wic",
+        "wsc",
+        "gsm8k_cot",
+    }
     assert Watermark(values["weight"], values["sigma"]).sigma ** 2 == pytest.approx(1e-5)
     assert (values["text"], values["judge"]) == ("c4", "endpoint")

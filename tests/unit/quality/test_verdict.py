@@ -9,10 +9,21 @@ import pytest
 from gaussmark_lib import stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.quality import compare, diversity, win_rate
-from gaussmark_lib.quality.verdict import DIFFERENT, INDISTINGUISHABLE, OPEN, Metric, outcome, sentence
+from gaussmark_lib.quality.verdict import (
+    DIFFERENT,
+    INDISTINGUISHABLE,
+    OPEN,
+    Metric,
+    outcome,
+    sentence,
+)
 from gaussmark_lib.stats import Estimate, Paired
 
-ACCURACY, LOSS, SHIFT = Metric("accuracy", "", "lower", 0.05), Metric("loss", "nats", "higher", 0.03), Metric("length", "tokens", "either", 2.0)
+ACCURACY, LOSS, SHIFT = (
+    Metric("accuracy", "", "lower", 0.05),
+    Metric("loss", "nats", "higher", 0.03),
+    Metric("length", "tokens", "either", 2.0),
+)
 
 
 def found(difference, half, p_value, n=100, n_equal=0):
@@ -21,18 +32,31 @@ def found(difference, half, p_value, n=100, n_equal=0):
 
 @pytest.mark.parametrize(
     ("metric", "difference", "word"),
-    [(ACCURACY, -0.1, "worse"), (ACCURACY, 0.1, "better"), (LOSS, 0.1, "worse"), (LOSS, -0.1, "better"), (SHIFT, 1, "higher"), (SHIFT, -1, "lower")],
+    [
+        (ACCURACY, -0.1, "worse"),
+        (ACCURACY, 0.1, "better"),
+        (LOSS, 0.1, "worse"),
+        (LOSS, -0.1, "better"),
+        (SHIFT, 1, "higher"),
+        (SHIFT, -1, "lower"),
+    ],
 )
 def test_a_difference_has_a_direction(metric, difference, word):
-    assert sentence(metric, found(difference, 0.02, 0.001)).startswith(f"{word} by {abs(difference):g}")
+    assert sentence(metric, found(difference, 0.02, 0.001)).startswith(
+        f"{word} by {abs(difference):g}"
+    )
 
 
 def test_no_significance_is_no_claim_unless_the_interval_is_narrow():
     assert sentence(LOSS, found(0.005, 0.01, 0.3)).startswith("indistinguishable at this n = 100")
     assert "too small for a claim" in sentence(LOSS, found(0.005, 0.06, 0.3))
     assert "about 400 would do" in sentence(LOSS, found(0.0, 0.06, 0.3))
-    assert "about 400 would do" in sentence(LOSS, found(0.02, 0.02, 0.06)), "twice as narrow, where the change leaves a third of the margin"
-    assert sentence(LOSS, found(0.04, 0.05, 0.06)).endswith("reaches beyond ±0.03, and the change itself, +0.04, lies beyond it")
+    assert "about 400 would do" in sentence(LOSS, found(0.02, 0.02, 0.06)), (
+        "twice as narrow, where the change leaves a third of the margin"
+    )
+    assert sentence(LOSS, found(0.04, 0.05, 0.06)).endswith(
+        "reaches beyond ±0.03, and the change itself, +0.04, lies beyond it"
+    )
 
 
 def test_a_metric_without_a_margin_needs_a_number_of_items():
@@ -45,7 +69,10 @@ def test_a_metric_without_a_margin_needs_a_number_of_items():
 def test_items_that_all_change_alike_leave_no_interval():
     changed = stats.paired([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
     assert math.isnan(changed.change.low)
-    assert sentence(LOSS, changed) == "n = 3 is too small for a claim: all items changed alike, which leaves no interval"
+    assert (
+        sentence(LOSS, changed)
+        == "n = 3 is too small for a claim: all items changed alike, which leaves no interval"
+    )
     assert outcome(LOSS, changed) == OPEN
 
 
@@ -66,7 +93,11 @@ def test_equal_items_are_called_equal_and_none_are_no_claim():
     ],
 )
 def test_the_outcome_is_the_sentence_in_one_word(test, expected):
-    words = {DIFFERENT: ("worse", "better"), INDISTINGUISHABLE: ("indistinguishable", "equal"), OPEN: ("n =", "no claim")}
+    words = {
+        DIFFERENT: ("worse", "better"),
+        INDISTINGUISHABLE: ("indistinguishable", "equal"),
+        OPEN: ("n =", "no claim"),
+    }
     assert outcome(LOSS, test) == expected
     assert sentence(LOSS, test).startswith(words[expected])
 
@@ -91,20 +122,29 @@ class TestPaired:
         difference = np.array([0.3, 0.1, 0.4, -0.1, 0.5, 0.2, 0.35, 0.0])
         sums = np.array([np.dot(signs, difference) for signs in product([-1, 1], repeat=8)])
         exact = (abs(sums) >= abs(difference.sum()) - 1e-12).mean()
-        assert stats.paired(np.zeros(8), difference, n_resamples=20_000).p_value == pytest.approx(exact, abs=0.005)
+        assert stats.paired(np.zeros(8), difference, n_resamples=20_000).p_value == pytest.approx(
+            exact, abs=0.005
+        )
 
     def test_it_is_exact_under_the_null(self):
         rng = np.random.default_rng(2)
-        p = [stats.paired(np.zeros(20), rng.standard_t(3, size=20), n_resamples=199, seed=i).p_value for i in range(600)]
+        p = [
+            stats.paired(np.zeros(20), rng.standard_t(3, size=20), n_resamples=199, seed=i).p_value
+            for i in range(600)
+        ]
         level = stats.rate(np.array(p) <= 0.05, confidence=0.999)
         assert level.low <= 0.05 <= level.high
 
     def test_equal_is_equal(self):
         change, p_value, n_equal = stats.paired([1.0, 2.0], [1.0, 2.0])
         assert (change.value, change.n, p_value, n_equal) == (0, 2, 1.0, 2)
-        assert np.isnan([change.low, change.high]).all(), "two equal pairs do not say that all pairs are equal"
+        assert np.isnan([change.low, change.high]).all(), (
+            "two equal pairs do not say that all pairs are equal"
+        )
 
-    @pytest.mark.parametrize(("base", "other"), [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([1.0, np.nan], [1.0, 2.0])])
+    @pytest.mark.parametrize(
+        ("base", "other"), [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([1.0, np.nan], [1.0, 2.0])]
+    )
     def test_what_cannot_be_paired_is_refused(self, base, other):
         with pytest.raises(GaussMarkError, match="expected"):
             stats.paired(base, other)
@@ -152,10 +192,19 @@ class TestWinRate:
         assert (table["score"] == 0.5).all()
 
     def test_the_better_wins_in_both_orders(self):
-        assert win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.long, self.short)).change.value == 0.5
-        change = win_rate.summary(win_rate.compare(_Favours(0), self.prompts, self.short, self.long)).change
+        assert (
+            win_rate.summary(
+                win_rate.compare(_Favours(0), self.prompts, self.long, self.short)
+            ).change.value
+            == 0.5
+        )
+        change = win_rate.summary(
+            win_rate.compare(_Favours(0), self.prompts, self.short, self.long)
+        ).change
         assert change.value == change.low == -0.5
-        assert change.high == pytest.approx(0.5 - 0.025 ** (1 / 20)), "twenty losses of twenty: exact, as resampling would give no width"
+        assert change.high == pytest.approx(0.5 - 0.025 ** (1 / 20)), (
+            "twenty losses of twenty: exact, as resampling would give no width"
+        )
 
     def test_one_order_alone_would_be_biased(self):
         table = win_rate.compare(_Favours(100), self.prompts, self.short, self.long)
@@ -170,17 +219,26 @@ class TestWinRate:
         assert win_rate.summary(table).n_equal == 20
 
     def test_ties_are_not_identical_answers(self):
-        assert win_rate.summary(win_rate.compare(_Favours(100), self.prompts, self.long, self.short)).n_equal == 0
+        assert (
+            win_rate.summary(
+                win_rate.compare(_Favours(100), self.prompts, self.long, self.short)
+            ).n_equal
+            == 0
+        )
 
     def test_failures_are_counted_and_left_out(self):
-        table = win_rate.compare(_Favours(0, fails={"p3", "p4"}), self.prompts, self.long, self.short)
+        table = win_rate.compare(
+            _Favours(0, fails={"p3", "p4"}), self.prompts, self.long, self.short
+        )
         change = win_rate.summary(table).change
         assert (change.n, change.value) == (18, 0.5)
         assert table["error"].notna().sum() == 2
         assert table.loc[3, "error"] == "down"
 
     def test_a_judge_that_answers_nothing_is_no_claim(self):
-        test = win_rate.summary(win_rate.compare(_Favours(0, fails=self.prompts), self.prompts, self.long, self.short))
+        test = win_rate.summary(
+            win_rate.compare(_Favours(0, fails=self.prompts), self.prompts, self.long, self.short)
+        )
         assert test.change.n == 0
         assert np.isnan([test.change.value, test.change.low, test.change.high, test.p_value]).all()
         table = compare.table([compare.Row(compare.WIN_RATE, "m", 0.5, test)])
@@ -193,7 +251,11 @@ class TestWinRate:
 
 
 def test_the_table_has_the_agreed_columns():
-    rows = compare.cross_entropy_rows({"base": np.array([3.0, 3.1, 3.2]), "other": np.array([3.1, 3.2, 3.3])}, [10, 10, 10], [40, 40, 40])
+    rows = compare.cross_entropy_rows(
+        {"base": np.array([3.0, 3.1, 3.2]), "other": np.array([3.1, 3.2, 3.3])},
+        [10, 10, 10],
+        [40, 40, 40],
+    )
     table = compare.table(rows)
     assert list(table.columns) == compare.COLUMNS
     assert table["unit"].tolist() == ["nats/token", "bits/character"]

@@ -1,4 +1,6 @@
-"""A run ends in a complete record or in one that says it failed; the same question is computed once."""
+"""A run ends in a complete record or in one that says it failed; the same question is computed
+once.
+"""
 
 import errno
 import json
@@ -57,13 +59,20 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
+    return (
+        Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
+    )
 
 
 def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     monkeypatch.setenv("PASSWORD", "hunter2")
     before = os.getcwd(), dict(os.environ)
-    notebook = write(tmp_path / "demo {a}" / "demo.ipynb", parameters(), code(RECORDING), code("1 / 0", "nbval-skip"))
+    notebook = write(
+        tmp_path / "demo {a}" / "demo.ipynb",
+        parameters(),
+        code(RECORDING),
+        code("1 / 0", "nbval-skip"),
+    )
     first = _run(notebook, tmp_path / "runs", params={"x": 2})
     assert (os.getcwd(), dict(os.environ)) == before
     assert not first.cached
@@ -73,11 +82,25 @@ def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     assert first.results["python"] == sys.executable
     assert first.results["folder"] == str(notebook.parent)
     assert not _alive(first.results["pid"])
-    assert first.status.keys() == {"status", "code", "started", "finished", "seconds", "versions", "platform", "commit"}
+    assert first.status.keys() == {
+        "status",
+        "code",
+        "started",
+        "finished",
+        "seconds",
+        "versions",
+        "platform",
+        "commit",
+    }
     assert first.status["code"] == "tested"
     assert first.status["versions"]["torch"].startswith("2.13.0")
     executed = nbformat.read(first.dir / "notebook.ipynb", as_version=4)
-    assert [cell.metadata.tags for cell in executed.cells] == [["parameters"], ["injected-parameters"], [], ["nbval-skip"]]
+    assert [cell.metadata.tags for cell in executed.cells] == [
+        ["parameters"],
+        ["injected-parameters"],
+        [],
+        ["nbval-skip"],
+    ]
     assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, None]
     written = "".join(path.read_text() for path in first.dir.iterdir())
     assert "hunter2" not in written
@@ -92,7 +115,9 @@ def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     assert _folders(tmp_path / "runs") == [f"demo/{first.id}"]
 
 
-@pytest.mark.parametrize("params", [{"y": 1}, {"x": "1"}, {"x": True}, {"x": 1.0}, {"x": 6}, {"x": None}])
+@pytest.mark.parametrize(
+    "params", [{"y": 1}, {"x": "1"}, {"x": True}, {"x": 1.0}, {"x": 6}, {"x": None}]
+)
 def test_parameters_that_do_not_fit_start_no_kernel_and_leave_no_trace(tmp_path, no_kernel, params):
     notebook = write(tmp_path / "demo.ipynb", parameters())
     with pytest.raises(ParameterError):
@@ -110,16 +135,31 @@ def test_parameters_that_do_not_fit_start_no_kernel_and_leave_no_trace(tmp_path,
     ],
 )
 def test_a_failing_cell_leaves_a_record_marked_failed(tmp_path, cell, reason):
-    notebook = write(tmp_path / "demo.ipynb", parameters(), code("print(1)"), code(cell), code("print(2)"))
+    notebook = write(
+        tmp_path / "demo.ipynb", parameters(), code("print(1)"), code(cell), code("print(2)")
+    )
     error = _fail(notebook, tmp_path / "runs")
     first_line = cell.partition("\n")[0]
     assert str(error) == f"demo failed: in cell `{first_line}`: {reason}\nits record is {error.dir}"
     assert error.dir.name.endswith(".failed")
-    assert {path.name for path in error.dir.iterdir()} == {"notebook.ipynb", "params.json", "status.json"}
+    assert {path.name for path in error.dir.iterdir()} == {
+        "notebook.ipynb",
+        "params.json",
+        "status.json",
+    }
     status = json.loads((error.dir / "status.json").read_text())
     assert (status["status"], status["error"], status["cell"]) == ("failed", reason, first_line)
-    cells = [cell for cell in nbformat.read(error.dir / "notebook.ipynb", as_version=4).cells if cell.cell_type == "code"]
-    assert [cell.metadata.papermill["status"] for cell in cells] == ["completed", "completed", "failed", "pending"]
+    cells = [
+        cell
+        for cell in nbformat.read(error.dir / "notebook.ipynb", as_version=4).cells
+        if cell.cell_type == "code"
+    ]
+    assert [cell.metadata.papermill["status"] for cell in cells] == [
+        "completed",
+        "completed",
+        "failed",
+        "pending",
+    ]
     assert "error" in [output.output_type for output in cells[2].outputs]
     assert not cells[3].outputs
     assert records.load(error.dir) is None
@@ -134,7 +174,10 @@ def _fake(monkeypatch, action):
 
 def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path, monkeypatch):
     flag = tmp_path / "flag"
-    _fake(monkeypatch, lambda folder: (folder / "results.json").write_text(f'{{"n": {len(flag.read_text())}}}'))
+    _fake(
+        monkeypatch,
+        lambda folder: (folder / "results.json").write_text(f'{{"n": {len(flag.read_text())}}}'),
+    )
     notebook = write(tmp_path / "demo.ipynb", parameters())
     failed = _fail(notebook, tmp_path / "runs").dir
     flag.write_text("1")
@@ -183,7 +226,10 @@ def test_what_is_no_complete_record_is_not_mistaken_for_one(tmp_path, monkeypatc
     assert _folders(tmp_path / "runs") == [f"demo/{target.name}"]
 
 
-@pytest.mark.parametrize(("error", "status"), [(OSError("no space left"), "failed"), (KeyboardInterrupt(), "interrupted")])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(OSError("no space left"), "failed"), (KeyboardInterrupt(), "interrupted")],
+)
 def test_whatever_stops_a_run_is_recorded(tmp_path, monkeypatch, error, status):
     def stop(folder):
         raise error
@@ -240,11 +286,21 @@ def test_records_that_cannot_be_kept_are_noticed_before_any_work(tmp_path, no_ke
     with pytest.raises(RecordError, match=r"no record can be kept in|found a file; move it away"):
         _run(notebook, tmp_path / "runs")
     assert file.read_text() == "mine"
-    assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and path != file] == []
+    assert [
+        path for path in (tmp_path / "runs").rglob("*") if path.is_file() and path != file
+    ] == []
 
 
-@pytest.mark.parametrize(("error", "expected"), [(OSError(errno.ENOSPC, "No space left"), RecordError), (KeyboardInterrupt(), KeyboardInterrupt)])
-def test_a_disk_that_fills_up_during_a_run_leaves_its_reason_and_no_files(tmp_path, monkeypatch, error, expected):
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), RecordError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_disk_that_fills_up_during_a_run_leaves_its_reason_and_no_files(
+    tmp_path, monkeypatch, error, expected
+):
     def fill(folder):
         def full(*arguments, **options):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -254,6 +310,11 @@ def test_a_disk_that_fills_up_during_a_run_leaves_its_reason_and_no_files(tmp_pa
 
     _fake(monkeypatch, fill)
     notebook = write(tmp_path / "demo.ipynb", parameters())
-    with pytest.raises(expected, match=r"demo (failed|interrupted): .*\nno record of it could be kept: No space left on device"):
+    with pytest.raises(
+        expected,
+        match=(
+            r"demo (failed|interrupted): .*\nno record of it could be kept: No space left on device"
+        ),
+    ):
         _run(notebook, tmp_path / "runs")
     assert list((tmp_path / "runs").iterdir()) == []

@@ -30,12 +30,21 @@ def _said(folder, source: str, **env: str) -> str:
 
 
 def test_a_kernel_has_torch_and_nothing_of_this_library(tmp_path):
-    said = _said(tmp_path, "import sys\nprint('torch' in sys.modules, [name for name in sys.modules if name.startswith('gaussmark')])")
+    said = _said(
+        tmp_path,
+        "import sys\nprint('torch' in sys.modules, [name for name in sys.modules if"
+        " name.startswith('gaussmark')])",
+    )
     assert said == "True []"
 
 
-def test_kernels_of_one_server_are_processes_with_an_environment_and_a_folder_of_their_own(tmp_path):
-    source = "import os\nprint(os.getpid(), os.getppid(), os.getpgid(0), os.environ['GAUSSMARK_TEST'], os.getcwd())"
+def test_kernels_of_one_server_are_processes_with_an_environment_and_a_folder_of_their_own(
+    tmp_path,
+):
+    source = (
+        "import os\nprint(os.getpid(), os.getppid(), os.getpgid(0), os.environ['GAUSSMARK_TEST'],"
+        " os.getcwd())"
+    )
     first, second = (_said(tmp_path, source, GAUSSMARK_TEST=value).split() for value in ("a", "b"))
     assert first[0] == first[2] != second[0] == second[2], "each leads a process group"
     assert first[1] == second[1] == str(forked.Server.of_now().process.pid)

@@ -1,4 +1,6 @@
-"""What names a run: the code that computes its answer, in a small library, and in the real one against what Python itself imports."""
+"""What names a run: the code that computes its answer, in a small library, and in the real one
+against what Python itself imports.
+"""
 
 import importlib
 import os
@@ -13,7 +15,10 @@ from gaussmark_lib.runs import identity
 
 FILES = {
     "__init__": "",
-    "score": "from gaussmark_lib import normal\nfrom gaussmark_lib.keys import Key, nothing\npsi = 'x @ g'",
+    "score": (
+        "from gaussmark_lib import normal\nfrom gaussmark_lib.keys import Key, nothing\npsi = 'x"
+        " @ g'"
+    ),
     "normal": "import math",
     "keys": "class Key: pass",
     "unused": "import gaussmark_lib.score",
@@ -51,7 +56,10 @@ def _names(*sources: str) -> set[str]:
     return {name.removeprefix("gaussmark_lib").removeprefix(".") for name in found} - {""}
 
 
-NOTEBOOK = ["%matplotlib inline\nfrom gaussmark_lib import score, runs", "from gaussmark_lib.plots import bars\nbars.draw(score)"]
+NOTEBOOK = [
+    "%matplotlib inline\nfrom gaussmark_lib import score, runs",
+    "from gaussmark_lib.plots import bars\nbars.draw(score)",
+]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +85,23 @@ def test_the_modules_that_a_cell_uses(library, source, names):
 
 
 def test_a_cell_that_is_not_python_uses_the_whole_library(library):
-    everything = {name.removesuffix("/__init__").replace("/", ".") for name in FILES} - {"__init__", "plots", "plots.bars", "runs"}
+    everything = {name.removesuffix("/__init__").replace("/", ".") for name in FILES} - {
+        "__init__",
+        "plots",
+        "plots.bars",
+        "runs",
+    }
     assert _names("files = !ls\nfrom gaussmark_lib import normal") == everything
 
 
 @pytest.mark.parametrize(
     ("file", "content", "changes"),
     [
-        ("gaussmark_lib/plots/bars.py", "from gaussmark_lib import unused\nlabel = 'power at level 0.05'", False),
+        (
+            "gaussmark_lib/plots/bars.py",
+            "from gaussmark_lib import unused\nlabel = 'power at level 0.05'",
+            False,
+        ),
         ("gaussmark_lib/runs/__init__.py", "# another", False),
         ("gaussmark_lib/unused.py", "psi = 1", False),
         ("gaussmark_lib/notes.txt", "not code", False),
@@ -100,12 +117,17 @@ def test_a_cell_that_is_not_python_uses_the_whole_library(library):
 def test_only_what_computes_the_answer_changes_the_version(library, file, content, changes):
     before = identity.of_sources(NOTEBOOK)
     _write(library.parent / file, content)
-    os.utime(library.parent / file, ns=(1, 1))  # a file system's clock may be too coarse to see the change
+    os.utime(
+        library.parent / file, ns=(1, 1)
+    )  # a file system's clock may be too coarse to see the change
     assert (identity.of_sources(NOTEBOOK) != before) is changes
 
 
 def test_a_new_import_or_a_renamed_file_changes_the_version(library):
-    versions = [identity.of_sources(NOTEBOOK), identity.of_sources([*NOTEBOOK, "import gaussmark_lib.unused"])]
+    versions = [
+        identity.of_sources(NOTEBOOK),
+        identity.of_sources([*NOTEBOOK, "import gaussmark_lib.unused"]),
+    ]
     _write(library / "score.py", FILES["score"] + "\nimport gaussmark_lib.unused")
     versions.append(identity.of_sources(NOTEBOOK))
     assert len(set(versions)) == 3
@@ -119,7 +141,11 @@ def test_a_large_file_is_read_once_for_each_of_its_states(tmp_path, monkeypatch)
     _write(model / "model.safetensors", "weights")
     _write(model / "config.json", "{}")
     monkeypatch.setattr(
-        identity.hashlib, "file_digest", lambda file, kind, digest=identity.hashlib.file_digest: read.append(file.name) or digest(file, kind)
+        identity.hashlib,
+        "file_digest",
+        lambda file, kind, digest=identity.hashlib.file_digest: (
+            read.append(file.name) or digest(file, kind)
+        ),
     )
     versions = [identity.of_inputs({"model": str(model)}, tmp_path) for _ in range(3)]
     assert versions[0] == versions[1] == versions[2]
@@ -131,12 +157,16 @@ def test_a_large_file_is_read_once_for_each_of_its_states(tmp_path, monkeypatch)
     assert [Path(name).name for name in read[2:]] == ["config.json"]
 
 
-@pytest.mark.parametrize("value", ["doclm", "", "organisation/name", None, 3, ["a.jsonl"], "missing.jsonl", "docs"])
+@pytest.mark.parametrize(
+    "value", ["doclm", "", "organisation/name", None, 3, ["a.jsonl"], "missing.jsonl", "docs"]
+)
 def test_values_that_name_no_local_file_have_no_digest(tmp_path, value):
     assert identity.of_inputs({"model": value, "text": value, "other": value}, tmp_path) == {}
 
 
-@pytest.mark.parametrize("value", [".", "..", "./", "/", "~", "", "\0", "x" * 5000, "\ud800", "~nobody/x"])
+@pytest.mark.parametrize(
+    "value", [".", "..", "./", "/", "~", "", "\0", "x" * 5000, "\ud800", "~nobody/x"]
+)
 def test_texts_that_are_no_names_of_files(tmp_path, value):
     assert identity.of_inputs({"prompt": value, "prompts": [value]}, tmp_path) == {}
 
@@ -144,7 +174,13 @@ def test_texts_that_are_no_names_of_files(tmp_path, value):
 def test_whatever_a_parameter_names_is_part_of_the_question_but_what_it_writes(tmp_path):
     _write(tmp_path / "notes.txt", "one")
     _write(tmp_path / "state" / "weights.bin", "two")
-    asked = {"prompt_file": "notes.txt", "checkpoint": str(tmp_path / "state"), "texts": ["notes.txt", "docs", "state"], "save_to": "state", "n": 3}
+    asked = {
+        "prompt_file": "notes.txt",
+        "checkpoint": str(tmp_path / "state"),
+        "texts": ["notes.txt", "docs", "state"],
+        "save_to": "state",
+        "n": 3,
+    }
     before = identity.of_inputs(asked, tmp_path)
     assert before.keys() == {"prompt_file", "checkpoint", "texts"}
     _write(tmp_path / "state" / "weights.bin", "longer")
@@ -174,16 +210,33 @@ def test_what_cannot_be_read_or_is_too_much_is_refused(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", fail)
-    with pytest.raises(ParameterError, match=r"config\.json: expected a file that can be read.*Permission denied"):
+    with pytest.raises(
+        ParameterError, match=r"config\.json: expected a file that can be read.*Permission denied"
+    ):
         identity.of_inputs({"model": "mine"}, tmp_path)
 
 
 def test_the_closure_has_every_module_that_a_loaded_one_takes_something_from():
     importlib.import_module("gaussmark_lib.schemes.cache")
     for name, module in list(sys.modules.items()):
-        if name.startswith("gaussmark_lib") and not identity._is_outside(name) and hasattr(module, "__file__"):
-            values = [value for value in vars(module).values() if not (isinstance(value, ModuleType) and value.__name__.startswith(f"{name}."))]
-            used = {getattr(value, "__module__", None) or getattr(value, "__name__", None) for value in values}
-            used = {other for other in used if str(other).startswith("gaussmark_lib") and not identity._is_outside(other)}
+        if (
+            name.startswith("gaussmark_lib")
+            and not identity._is_outside(name)
+            and hasattr(module, "__file__")
+        ):
+            values = [
+                value
+                for value in vars(module).values()
+                if not (isinstance(value, ModuleType) and value.__name__.startswith(f"{name}."))
+            ]
+            used = {
+                getattr(value, "__module__", None) or getattr(value, "__name__", None)
+                for value in values
+            }
+            used = {
+                other
+                for other in used
+                if str(other).startswith("gaussmark_lib") and not identity._is_outside(other)
+            }
             assert used <= identity._closure({name}), name
     assert "gaussmark_lib.schemes.synthid" in identity._closure({"gaussmark_lib.schemes"})

@@ -78,7 +78,9 @@ def test_numbers_become_plain_json(run_dir):
         (object(), "got object"),
     ],
 )
-def test_what_json_cannot_hold_is_refused_with_its_place(tmp_path, monkeypatch, recording, value, complaint):
+def test_what_json_cannot_hold_is_refused_with_its_place(
+    tmp_path, monkeypatch, recording, value, complaint
+):
     if recording:
         monkeypatch.setenv(inside.RUN_DIR, str(tmp_path))
     with pytest.raises(GaussMarkError, match=complaint):
@@ -113,7 +115,10 @@ def test_a_figure_carries_its_words_and_is_shown_once(run_dir, figure):
     with Image.open(run_dir / "figures" / "power.png") as image:
         assert image.text["Title"] == "Power grows with ψ"
         assert image.text["Comment"] == "n = 64 texts, seed 0"
-        assert image.text["Description"] == "Power grows with ψ, TPR against σ (weight units). n = 64 texts, seed 0."
+        assert (
+            image.text["Description"]
+            == "Power grows with ψ, TPR against σ (weight units). n = 64 texts, seed 0."
+        )
 
 
 def test_the_description_of_a_figure_has_no_holes(run_dir):
@@ -127,7 +132,11 @@ def test_the_description_of_a_figure_has_no_holes(run_dir):
     figure.text(0, 0, "8 texts,\nseed 0")
     inside.save_figure(figure, "survival")
     with Image.open(run_dir / "figures" / "survival.png") as image:
-        assert image.text["Description"] == "What survives? Does it fall? median p. Measured, σ. Legend: right key. 8 texts, seed 0."
+        assert (
+            image.text["Description"]
+            == "What survives? Does it fall? median p. Measured, σ. Legend: right key. 8 texts,"
+            " seed 0."
+        )
         assert image.text["Comment"] == "8 texts, seed 0"
 
 
@@ -135,7 +144,9 @@ def test_a_notebook_keeps_the_description_beside_the_image(figure):
     shown = inside.save_figure(figure, "power", alt="A rising line.")
     formatter = DisplayFormatter()
     formatter.formatters["image/png"].for_type(Figure, lambda figure: "a drawing")
-    assert formatter.format(pickle.loads(pickle.dumps(shown)))[1] == {"image/png": {"alt": "A rising line."}}
+    assert formatter.format(pickle.loads(pickle.dumps(shown)))[1] == {
+        "image/png": {"alt": "A rising line."}
+    }
 
 
 def test_a_figure_can_be_described_better(run_dir, figure):
@@ -167,7 +178,13 @@ def test_without_a_run_nothing_is_written(tmp_path, monkeypatch, figure):
 def test_estimates_are_recorded_by_their_fields_wherever_they_stand(run_dir):
     estimate = stats.Estimate(0.75, 0.194, 0.994, 4)
     fields = {"value": 0.75, "low": 0.194, "high": 0.994, "n": 4}
-    inside.record({"power": estimate, "by": {"KGW": [estimate]}, "paired": stats.Paired(estimate, np.float64(0.5), 2)})
+    inside.record(
+        {
+            "power": estimate,
+            "by": {"KGW": [estimate]},
+            "paired": stats.Paired(estimate, np.float64(0.5), 2),
+        }
+    )
     assert json.loads((run_dir / "results.json").read_text()) == {
         "power": fields,
         "by": {"KGW": [fields]},
@@ -182,13 +199,23 @@ def test_an_estimate_without_an_interval_is_recorded_without_its_ends(run_dir):
     inside.record({"ratios": {"many over one": estimate}})
     inside.headline("time over time", estimate)
     fields = {"value": 1.5, "low": None, "high": None, "n": 2}
-    expected = {"ratios": {"many over one": fields}, "headline": {"sentence": "time over time", **fields, "unit": ""}}
+    expected = {
+        "ratios": {"many over one": fields},
+        "headline": {"sentence": "time over time", **fields, "unit": ""},
+    }
     assert json.loads((run_dir / "results.json").read_text()) == expected
 
 
 def test_a_notebook_has_one_headline(run_dir):
     inside.headline("texts detected", stats.Estimate(0.75, 0.194, 0.994, 4))
-    expected = {"sentence": "texts detected", "value": 0.75, "low": 0.194, "high": 0.994, "n": 4, "unit": ""}
+    expected = {
+        "sentence": "texts detected",
+        "value": 0.75,
+        "low": 0.194,
+        "high": 0.994,
+        "n": 4,
+        "unit": "",
+    }
     assert json.loads((run_dir / "results.json").read_text()) == {"headline": expected}
     with pytest.raises(GaussMarkError, match="recorded already: headline"):
         inside.headline("again", stats.Estimate(0.75, 0.194, 0.994, 4))

@@ -19,7 +19,9 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["00", "00_first", "00_first.ipynb"])
-def test_a_notebook_is_found_by_number_and_name_from_anywhere(folder, name, monkeypatch, tmp_path_factory):
+def test_a_notebook_is_found_by_number_and_name_from_anywhere(
+    folder, name, monkeypatch, tmp_path_factory
+):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert notebooks.load(name).path == folder / "00_first.ipynb"
 
@@ -54,7 +56,16 @@ HUGE_FORMAT = f'{{"cells": [], "nbformat": {"4" * 5000}}}'
 @pytest.mark.parametrize(
     "content",
     [
-        *("", "{", "[]", "{}", '{"cells": [{}], "nbformat": 4}', '{"cells": [], "nbformat": 3}', '{"cells": null, "nbformat": 4}', "\xff"),
+        *(
+            "",
+            "{",
+            "[]",
+            "{}",
+            '{"cells": [{}], "nbformat": 4}',
+            '{"cells": [], "nbformat": 3}',
+            '{"cells": null, "nbformat": 4}',
+            "\xff",
+        ),
         *("[" * 100_000, HUGE_FORMAT),
     ],
 )
@@ -71,15 +82,24 @@ def test_a_notebook_whose_record_would_lie_elsewhere_or_be_hidden_is_refused(tmp
         notebooks.load(write(tmp_path / name, parameters()))
 
 
-@pytest.mark.parametrize("cells", [[], [code("x: int = 1")], [parameters(), parameters()], [markdown("x")]])
+@pytest.mark.parametrize(
+    "cells", [[], [code("x: int = 1")], [parameters(), parameters()], [markdown("x")]]
+)
 def test_a_notebook_has_exactly_one_parameters_cell(tmp_path, cells):
     with pytest.raises(ParameterError, match="expected exactly one code cell tagged 'parameters'"):
         _ = notebooks.load(write(tmp_path / "a.ipynb", *cells)).parameters
 
 
 def test_a_record_s_notebook_is_not_run_with_what_was_injected_into_it(tmp_path):
-    path = write(tmp_path / "a.ipynb", parameters("n: int = 1"), code("n = 7", "injected-parameters"), code("n"))
-    with pytest.raises(GaussMarkError, match=r"is the record of a run.*run the notebook that it was made from"):
+    path = write(
+        tmp_path / "a.ipynb",
+        parameters("n: int = 1"),
+        code("n = 7", "injected-parameters"),
+        code("n"),
+    )
+    with pytest.raises(
+        GaussMarkError, match=r"is the record of a run.*run the notebook that it was made from"
+    ):
         notebooks.load(path)
 
 
@@ -100,7 +120,9 @@ def test_the_id_follows_the_modules_beside_the_notebook(tmp_path):
     assert _id(path) == ids[-1]
 
 
-def test_the_id_follows_the_judge_that_the_environment_names_and_not_its_secret(tmp_path, monkeypatch):
+def test_the_id_follows_the_judge_that_the_environment_names_and_not_its_secret(
+    tmp_path, monkeypatch
+):
     path = write(tmp_path / "a.ipynb", parameters("judge: str = 'itself'"))
     ids = {}
     for name, value in [("URL", "https://a"), ("MODEL", "a"), ("MODEL", "b"), ("KEY", "secret")]:
@@ -113,7 +135,12 @@ def test_the_id_follows_the_judge_that_the_environment_names_and_not_its_secret(
 
 def test_the_numbered_notebooks_are_in_order(folder):
     write(folder / "solution.ipynb", parameters())
-    assert [path.stem for path in notebooks.numbered()] == ["00_first", "01_second", "02_third_a", "02_third_b"]
+    assert [path.stem for path in notebooks.numbered()] == [
+        "00_first",
+        "01_second",
+        "02_third_a",
+        "02_third_b",
+    ]
 
 
 def _id(path, **values):
@@ -143,8 +170,20 @@ def nb_output():
 def test_the_id_changes_with_everything_that_could_change_the_answer(tmp_path, monkeypatch):
     cells = [markdown("# T"), parameters("x: int = 1  # [0, 5]"), code("x")]
     ids = [_id(write(tmp_path / "a.ipynb", *cells)), _id(tmp_path / "a.ipynb", x=2)]
-    for index, changed in [(0, markdown("# U")), (1, parameters("x: int = 1  # [0, 6]")), (2, code("x + 0")), (2, code("x", "nbval-skip"))]:
-        ids.append(_id(write(tmp_path / "b.ipynb", *[changed if i == index else cell for i, cell in enumerate(cells)])))
+    for index, changed in [
+        (0, markdown("# U")),
+        (1, parameters("x: int = 1  # [0, 6]")),
+        (2, code("x + 0")),
+        (2, code("x", "nbval-skip")),
+    ]:
+        ids.append(
+            _id(
+                write(
+                    tmp_path / "b.ipynb",
+                    *[changed if i == index else cell for i, cell in enumerate(cells)],
+                )
+            )
+        )
     ids.append(_id(write(tmp_path / "b.ipynb", *cells, code(""))))
     monkeypatch.setattr(notebooks.Notebook, "code", "another")
     ids.append(_id(tmp_path / "a.ipynb"))
@@ -160,7 +199,10 @@ def test_the_id_does_not_change_when_json_says_the_same_in_another_way(tmp_path)
 
 
 def test_the_id_follows_the_model_and_the_texts_that_the_parameters_name(tmp_path):
-    path = write(tmp_path / "notebooks" / "a.ipynb", parameters("model: str = 'doclm'\ntext: str = 'docs'\nother: str = ''"))
+    path = write(
+        tmp_path / "notebooks" / "a.ipynb",
+        parameters("model: str = 'doclm'\ntext: str = 'docs'\nother: str = ''"),
+    )
     model = tmp_path / "models" / "mine"
     model.mkdir(parents=True)
     ids = [_id(path), _id(path, model="../models/mine"), _id(path, text="../texts.jsonl")]

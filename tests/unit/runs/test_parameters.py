@@ -1,4 +1,6 @@
-"""A notebook's parameters are read without being run, and nothing that does not fit gets through."""
+"""A notebook's parameters are read without being run, and nothing that does not fit gets
+through.
+"""
 
 import os
 
@@ -75,7 +77,9 @@ def test_a_cell_that_is_no_declaration_is_refused(source, complaint):
 
 def test_reading_runs_nothing(tmp_path):
     with pytest.raises(ParameterError):
-        parameters.read(f"a: int = __import__('pathlib').Path({str(tmp_path / 'x')!r}).touch() or 1")
+        parameters.read(
+            f"a: int = __import__('pathlib').Path({str(tmp_path / 'x')!r}).touch() or 1"
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -109,10 +113,19 @@ def test_what_is_typed_becomes_a_value_of_the_right_type(declared, name, text, v
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *[("n_texts", text) for text in ("true", "3.0", "3.5", "'3'", "three", "", "0", "-1", "[3]", "1e3", ".nan")],
-        *[("sigma", text) for text in ("0", "-0.1", "1.01", ".nan", ".inf", "true", "'0.5'", "null", "1e999")],
+        *[
+            ("n_texts", text)
+            for text in ("true", "3.0", "3.5", "'3'", "three", "", "0", "-1", "[3]", "1e3", ".nan")
+        ],
+        *[
+            ("sigma", text)
+            for text in ("0", "-0.1", "1.01", ".nan", ".inf", "true", "'0.5'", "null", "1e999")
+        ],
         *[("greedy", text) for text in ("1", "0", "yes", "no", "on", "'true'")],
-        *[("grid", text) for text in ("1", "[11]", "[1, true]", "[a]", "[[1]]", "{a: 1}", "[.nan]", "[null]")],
+        *[
+            ("grid", text)
+            for text in ("1", "[11]", "[1, true]", "[a]", "[[1]]", "{a: 1}", "[.nan]", "[null]")
+        ],
         ("scheme", "other"),
         ("scheme", "null"),
         ("grid", "!!python/object:os.system x"),
@@ -125,7 +138,11 @@ def test_what_does_not_fit_is_refused(declared, name, text):
 
 def test_all_problems_are_named_at_once_with_the_nearest_names(declared):
     with pytest.raises(ParameterError) as error:
-        parameters.check(declared, {"sgima": 0.1, "n_text": 3, "zzzzzz": 1, "n_texts": 0, "greedy": 1, "sigma": 0.5}, "00_demo")
+        parameters.check(
+            declared,
+            {"sgima": 0.1, "n_text": 3, "zzzzzz": 1, "n_texts": 0, "greedy": 1, "sigma": 0.5},
+            "00_demo",
+        )
     assert str(error.value).splitlines() == [
         "00_demo cannot run with these parameters:",
         "  sgima: no such parameter; did you mean sigma?",
@@ -148,10 +165,20 @@ def test_a_name_given_twice_is_refused(declared):
         parameters.parse(declared, [("sigma", "1"), ("sigma", "0.5")])
 
 
-@given(low=st.integers(-50, 50), width=st.integers(0, 50), value=st.integers(-120, 120), left=st.sampled_from("[("), right=st.sampled_from("])"))
+@given(
+    low=st.integers(-50, 50),
+    width=st.integers(0, 50),
+    value=st.integers(-120, 120),
+    left=st.sampled_from("[("),
+    right=st.sampled_from("])"),
+)
 def test_ranges_hold_exactly_what_they_say(low, width, value, left, right):
-    declared = parameters.read(f"x: int | None = None  # {left}{low}, {low + width}{right} anything")
-    inside = (low <= value if left == "[" else low < value) and (value <= low + width if right == "]" else value < low + width)
+    declared = parameters.read(
+        f"x: int | None = None  # {left}{low}, {low + width}{right} anything"
+    )
+    inside = (low <= value if left == "[" else low < value) and (
+        value <= low + width if right == "]" else value < low + width
+    )
     assert declared["x"].fits(value) == inside
     assert declared["x"].fits(None)
 
@@ -175,35 +202,62 @@ PLACES = "model: str = 'doclm'\ntext: str = 'docs'\nprompt: str = ''\nmodels: li
         ("prompt", "./m", "HERE/m"),
         *[("model", text, text) for text in ("doclm", "organisation/name", "none", "")],
         *[("text", text, text) for text in ("docs", "none.jsonl", "m")],
-        *[("prompt", text, text) for text in (".", "m", "./configure is run first", "~/.bashrc is read", "and/or", "x" * 5000, "./" + "x y" * 5000)],
+        *[
+            ("prompt", text, text)
+            for text in (
+                ".",
+                "m",
+                "./configure is run first",
+                "~/.bashrc is read",
+                "and/or",
+                "x" * 5000,
+                "./" + "x y" * 5000,
+            )
+        ],
     ],
 )
-def test_a_path_is_seen_from_where_the_command_is_typed(tmp_path, monkeypatch, name, text, expected):
+def test_a_path_is_seen_from_where_the_command_is_typed(
+    tmp_path, monkeypatch, name, text, expected
+):
     here = tmp_path / "here"
     (here / "m").mkdir(parents=True)
     (here / "doclm").mkdir()
     (here / "a.jsonl").touch()
     monkeypatch.chdir(here)
     declared = parameters.read(PLACES)
-    whole = lambda value: os.path.abspath(value.replace("HERE", str(here))) if "HERE" in value else value  # noqa: E731
+    whole = lambda value: (
+        os.path.abspath(value.replace("HERE", str(here))) if "HERE" in value else value
+    )  # noqa: E731
     wanted = [whole(item) for item in expected] if isinstance(expected, list) else whole(expected)
     assert parameters.parse(declared, [(name, text.replace("HERE", str(here)))]) == {name: wanted}
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(10**5000, "int of a length that cannot be shown"), ("\udcff", r"'\\udcff'"), ([0] * 1000, r"\[0, 0, .*\.\.\.\]")],
+    [
+        (10**5000, "int of a length that cannot be shown"),
+        ("\udcff", r"'\\udcff'"),
+        ([0] * 1000, r"\[0, 0, .*\.\.\.\]"),
+    ],
     ids=["digits", "half", "long"],
 )
-def test_values_that_no_file_can_hold_or_no_line_can_show_are_refused_in_a_short_message(value, shown):
+def test_values_that_no_file_can_hold_or_no_line_can_show_are_refused_in_a_short_message(
+    value, shown
+):
     declared = parameters.read("x: int = 1  # [0, 5]\ns: str = ''")
     name = "s" if isinstance(value, str) else "x"
-    with pytest.raises(ParameterError, match=rf"expected {'str' if name == 's' else 'int'}.*{shown}$") as error:
+    with pytest.raises(
+        ParameterError, match=rf"expected {'str' if name == 's' else 'int'}.*{shown}$"
+    ) as error:
         parameters.check(declared, {name: value})
     assert len(str(error.value)) < 400
 
 
-@pytest.mark.parametrize("literal", ["-" * 50_000 + "1", "(" * 500 + "1" + ")" * 500, "1" * 5000, "1\0"], ids=["signs", "brackets", "digits", "zero"])
+@pytest.mark.parametrize(
+    "literal",
+    ["-" * 50_000 + "1", "(" * 500 + "1" + ")" * 500, "1" * 5000, "1\0"],
+    ids=["signs", "brackets", "digits", "zero"],
+)
 def test_a_cell_that_would_crash_the_parser_is_refused(literal):
     with pytest.raises(ParameterError, match=r"^00_demo: .*(is not Python|expected a literal)"):
         parameters.read(f"a: int = {literal}", "00_demo")

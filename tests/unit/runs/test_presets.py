@@ -20,7 +20,12 @@ def folder(tmp_path, monkeypatch):
 
 def test_presets_are_found_by_name_and_by_path(folder):
     expected = {"x": 3, "y": 0.001}
-    assert presets.read("large") == presets.read("large.yaml") == presets.read(folder / "large.yaml") == expected
+    assert (
+        presets.read("large")
+        == presets.read("large.yaml")
+        == presets.read(folder / "large.yaml")
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,16 @@ def test_a_missing_preset_is_named_with_what_there_is(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("010", 10), ("12:30", "12:30"), ("no", "no"), ("1.", 1.0), ("-.5", -0.5), ("2026-01-01", "2026-01-01"), ("1_000", "1_000")]
+    ("text", "value"),
+    [
+        ("010", 10),
+        ("12:30", "12:30"),
+        ("no", "no"),
+        ("1.", 1.0),
+        ("-.5", -0.5),
+        ("2026-01-01", "2026-01-01"),
+        ("1_000", "1_000"),
+    ],
 )
 def test_yaml_means_what_it_looks_like(text, value):
     found = presets.load(text)
@@ -54,7 +68,10 @@ def test_yaml_means_what_it_looks_like(text, value):
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize("text", ["{a: 1, a: 2}", "[1,", "a: b: c", "!!python/object/apply:os.system [x]", "a: 1\n---\nb: 2"])
+@pytest.mark.parametrize(
+    "text",
+    ["{a: 1, a: 2}", "[1,", "a: b: c", "!!python/object/apply:os.system [x]", "a: 1\n---\nb: 2"],
+)
 def test_yaml_that_is_ambiguous_or_broken_is_an_error_in_one_line(text):
     with pytest.raises(ValueError, match=r".") as error:
         presets.load(text)
@@ -73,9 +90,24 @@ HOSTILE = {
     "version": ("%YAML 1." + "1" * 5000 + "\n---\na", "cannot be read as YAML"),
     "character": (r'"\UFFFFFFFF"', "cannot be read as YAML"),
     "too long": ("a" * 600_000, "at most 500,000 characters"),
-    **{text: (text, "expected (int|float|bool|null) of") for text in ("!!int abc", "!!int 3.0", "!!float x", "!!float 1:2", "!!bool x", "!!null x")},
-    **{text: (text, "constructor for the tag") for text in ("!!timestamp 2026-01-01", "!!binary aaaa", "!!set {a}", "!!omap [a: 1]", "!mine x")},
-    **{text: (text, "expected a (mapping|sequence|scalar) node") for text in ("!!map 3", "!!seq 3", "!!int [1]", "!!str {a: 1}")},
+    **{
+        text: (text, "expected (int|float|bool|null) of")
+        for text in ("!!int abc", "!!int 3.0", "!!float x", "!!float 1:2", "!!bool x", "!!null x")
+    },
+    **{
+        text: (text, "constructor for the tag")
+        for text in (
+            "!!timestamp 2026-01-01",
+            "!!binary aaaa",
+            "!!set {a}",
+            "!!omap [a: 1]",
+            "!mine x",
+        )
+    },
+    **{
+        text: (text, "expected a (mapping|sequence|scalar) node")
+        for text in ("!!map 3", "!!seq 3", "!!int [1]", "!!str {a: 1}")
+    },
 }
 
 
@@ -90,14 +122,26 @@ def test_yaml_that_would_fill_the_memory_or_crash_is_refused_at_once(name):
     assert len(str(error.value)) < 300
 
 
-@pytest.mark.parametrize("text", ["1" * 400_000 + "x", "{" + ", ".join(f"a{i}: {i}" for i in range(5000)) + "}"], ids=["word", "mapping"])
+@pytest.mark.parametrize(
+    "text",
+    ["1" * 400_000 + "x", "{" + ", ".join(f"a{i}: {i}" for i in range(5000)) + "}"],
+    ids=["word", "mapping"],
+)
 def test_large_yaml_is_read_in_a_time_that_grows_with_its_length(text):
     started = time.process_time()
     assert presets.load(text)
     assert time.process_time() - started < 10
 
 
-@pytest.mark.parametrize(("text", "value"), [("!!str 3", "3"), ("!!int '3'", 3), ("!!float 3", 3.0), ("[.inf, -.INF]", [math.inf, -math.inf])])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("!!str 3", "3"),
+        ("!!int '3'", 3),
+        ("!!float 3", 3.0),
+        ("[.inf, -.INF]", [math.inf, -math.inf]),
+    ],
+)
 def test_right_explicit_tags_and_infinity(text, value):
     found = presets.load(text)
     assert (found, type(found)) == (value, type(value))
@@ -109,7 +153,9 @@ def test_nan_is_read():
 
 @pytest.mark.parametrize("name", ["", "x" * 300, "\0", "\ud800"])
 def test_names_that_no_file_can_have(folder, name):
-    with pytest.raises(ParameterError, match=r"no preset is called|preset: expected the name of a file"):
+    with pytest.raises(
+        ParameterError, match=r"no preset is called|preset: expected the name of a file"
+    ):
         presets.read(name)
 
 
@@ -128,7 +174,11 @@ def test_in_any_other_preset_nothing_is_skipped(folder):
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"), [("shared: 1", "shared: expected true"), ("shared: true\nnotebooks: {'02': 3}", "a notebook's number")]
+    ("line", "complaint"),
+    [
+        ("shared: 1", "shared: expected true"),
+        ("shared: true\nnotebooks: {'02': 3}", "a notebook's number"),
+    ],
 )
 def test_a_shared_preset_that_is_none_is_refused(folder, line, complaint):
     (folder / "paper.yaml").write_text(line)
@@ -136,7 +186,9 @@ def test_a_shared_preset_that_is_none_is_refused(folder, line, complaint):
         presets.taken(presets.read("paper"), "02", {"x"})
 
 
-SHARED_PRESETS = [path for path in sorted(paths.PRESETS.glob("*.yaml")) if "\nshared: true\n" in path.read_text()]
+SHARED_PRESETS = [
+    path for path in sorted(paths.PRESETS.glob("*.yaml")) if "\nshared: true\n" in path.read_text()
+]
 
 
 @pytest.mark.parametrize("notebook", notebooks.numbered(), ids=lambda path: path.stem)
@@ -150,7 +202,9 @@ def test_a_papers_preset_fits_every_notebook(preset, notebook):
     assert set(values["notebooks"]) <= {path.stem[:2] for path in notebooks.numbered()}
 
 
-PAPER = {  # model → weight, σ², and k where it is rank-reduced (arXiv:2501.13941, the tables of selected settings)
+# model → weight, σ², and k where it is rank-reduced (arXiv:2501.13941, the tables of selected
+# settings)
+PAPER = {
     "llama-3.1-8b": ("model.layers.28.mlp.up_proj.weight", 3e-4, None),
     "mistral-7b": ("model.layers.20.mlp.up_proj.weight", 1e-5, None),
     "phi-3.5-mini": ("model.layers.20.mlp.down_proj.weight", 1e-3, None),
@@ -165,4 +219,10 @@ def test_the_papers_settings(name, setting):
     values = presets.read(name)
     assert (values["weight"], values.get("rank_dropped")) == (setting[0], setting[2])
     assert values["sigma"] ** 2 == pytest.approx(setting[1], rel=1e-4)
-    assert (values["n_prompts"], values["n_prompt"], values["n_tokens"], values["n_keys"], values["text"]) == (1000, 200, 1000, 3, "c4")
+    assert (
+        values["n_prompts"],
+        values["n_prompt"],
+        values["n_tokens"],
+        values["n_keys"],
+        values["text"],
+    ) == (1000, 200, 1000, 3, "c4")

@@ -24,7 +24,11 @@ def test_every_row_is_a_number_with_its_place(model):
     assert all(re.fullmatch(r"(Table|Figure) \d+", place) for place in rows["where"])
     assert rows["unit"].notna().all()
     for row in rows.itertuples():
-        told = [not math.isnan(row.value), not math.isnan(row.low) and row.low < row.high, not math.isnan(row.most)]
+        told = [
+            not math.isnan(row.value),
+            not math.isnan(row.low) and row.low < row.high,
+            not math.isnan(row.most),
+        ]
         assert sum(told) == 1, row
         assert math.isnan(row.error) or 0 < row.error < row.value
 
@@ -37,17 +41,31 @@ def test_all_models_have_the_same_quantities(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_mean_of_superglue_is_that_of_its_tasks(model):
-    """Within 0.001: for the base models the printed mean is so much below that of the printed tasks."""
-    tasks = published(model).query("quantity in ['boolq', 'cb', 'copa', 'multirc', 'record', 'rte', 'wic', 'wsc']")
+    """Within 0.001: for the base models the printed mean is so much below that of the printed
+    tasks.
+    """
+    tasks = published(model).query(
+        "quantity in ['boolq', 'cb', 'copa', 'multirc', 'record', 'rte', 'wic', 'wsc']"
+    )
     for row in published(model, "SuperGLUE, mean").itertuples():
-        assert tasks.loc[tasks["scheme"] == row.scheme, "value"].mean() == pytest.approx(row.value, abs=1.5e-3)
+        assert tasks.loc[tasks["scheme"] == row.scheme, "value"].mean() == pytest.approx(
+            row.value, abs=1.5e-3
+        )
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in paths.PRESETS.glob("*.yaml") if "shared: true" in path.read_text()))
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        path.stem for path in paths.PRESETS.glob("*.yaml") if "shared: true" in path.read_text()
+    ),
+)
 def test_the_presets_are_the_papers_settings(name):
     values = presets.read(name)
     chosen = setting(values["model"], "rank-reduced" if name.endswith("lowrank") else "GaussMark")
-    assert (values["weight"], values.get("rank_dropped", 0)) == (chosen["weight"], chosen["rank_dropped"])
+    assert (values["weight"], values.get("rank_dropped", 0)) == (
+        chosen["weight"],
+        chosen["rank_dropped"],
+    )
     assert values["sigma"] ** 2 == pytest.approx(chosen["variance"], rel=1e-4)
 
 
@@ -62,7 +80,9 @@ def test_a_rise_is_the_difference_of_two_numbers_and_its_error_that_of_both():
     (row,) = comparable(MODELS[0], "cross-entropy", "GaussMark", less="base").to_dict("records")
     assert row["model"] == "Llama-3.1-8B"
     assert row["value"] == pytest.approx(2.2331 - 2.1709)
-    assert row["high"] - row["value"] == pytest.approx(norm.ppf(0.975) * math.sqrt(0.0145**2 + 0.0149**2))
+    assert row["high"] - row["value"] == pytest.approx(
+        norm.ppf(0.975) * math.sqrt(0.0145**2 + 0.0149**2)
+    )
     assert row["value"] - row["low"] == pytest.approx(row["high"] - row["value"])
     assert abs(Z_95 - norm.ppf(0.975)) < 1e-15
 
@@ -83,7 +103,8 @@ def test_an_interval_without_a_value_is_drawn_at_its_middle_and_a_bound_stays_on
 
 
 @pytest.mark.parametrize(
-    ("quantity", "scheme", "less"), [("beauty", "GaussMark", None), ("cross-entropy", "KGW-1", None), ("win rate", "KGW-1", "x")]
+    ("quantity", "scheme", "less"),
+    [("beauty", "GaussMark", None), ("cross-entropy", "KGW-1", None), ("win rate", "KGW-1", "x")],
 )
 def test_what_the_paper_does_not_have_is_an_empty_table(quantity, scheme, less):
     assert comparable("doclm", quantity, scheme, less=less).empty

@@ -31,7 +31,9 @@ def temporary(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def owner():
     """Another process with a folder of sockets."""
-    with subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         process.folder = Path(process.stdout.readline().strip())
         yield process
         process.kill()
@@ -47,7 +49,9 @@ def test_a_folder_is_there_as_long_as_it_is_used(temporary):
 
 
 @pytest.mark.parametrize("cleaner", ["the next run", "make clean"])
-def test_what_a_killed_run_left_is_removed_and_what_a_living_one_uses_is_not(temporary, owner, cleaner):
+def test_what_a_killed_run_left_is_removed_and_what_a_living_one_uses_is_not(
+    temporary, owner, cleaner
+):
     def clean():
         if cleaner == "make clean":
             subprocess.run([sys.executable, "-I", str(FILE)], check=True)
@@ -77,7 +81,11 @@ def test_make_clean_leaves_what_a_running_process_writes(tmp_path):
     ended.wait()
     places = [("00_x", ".ab12.partial"), ("00_x", ".ab12.old"), (".", ".tour-1.partial")]
     mine, left = (
-        [tmp_path / "papermill_runs" / where / f"{name}-0123abcd-{pid}-f00ba4" for where, name in places] for pid in (os.getpid(), ended.pid)
+        [
+            tmp_path / "papermill_runs" / where / f"{name}-0123abcd-{pid}-f00ba4"
+            for where, name in places
+        ]
+        for pid in (os.getpid(), ended.pid)
     )
     kept = [tmp_path / "papermill_runs" / "00_x" / "cd34", *mine]
     for folder in [*kept, *left, tmp_path / "papermill_runs" / "00_x" / "ef56.failed"]:

@@ -37,7 +37,9 @@ def model():
 @pytest.fixture
 def ask(model, tmp_path):
     def responses(scheme=MARKED, prompts=PROMPTS, n_tokens=6, seed=0, **sampling):
-        return cache.responses(model, scheme, prompts, n_tokens, seed=seed, folder=tmp_path / "written", **sampling)
+        return cache.responses(
+            model, scheme, prompts, n_tokens, seed=seed, folder=tmp_path / "written", **sampling
+        )
 
     return responses
 
@@ -46,7 +48,11 @@ def kept(tmp_path) -> int:
     return len(list((tmp_path / "written").glob("*.json")))
 
 
-@pytest.mark.parametrize("scheme", [None, MARKED, KGW(1.0, KEY), TokenKeys(WM, KEY)], ids=["plain", "GaussMark", "KGW", "token keys"])
+@pytest.mark.parametrize(
+    "scheme",
+    [None, MARKED, KGW(1.0, KEY), TokenKeys(WM, KEY)],
+    ids=["plain", "GaussMark", "KGW", "token keys"],
+)
 def test_the_second_time_they_are_read(model, ask, tmp_path, monkeypatch, scheme):
     expected = scheme.generate(model, PROMPTS, 6) if scheme else generate.sample(model, PROMPTS, 6)
     assert ask(scheme) == expected
@@ -75,7 +81,9 @@ def test_whatever_a_text_depends_on_is_part_of_its_name(ask, tmp_path, model, mo
     assert kept(tmp_path) == 12, "another model, if only in one bit"
     monkeypatch.setattr(identity, "of_module", lambda name: "another")
     ask()
-    assert kept(tmp_path) == 12, "a process goes on with the code that it began with, even if the files change"
+    assert kept(tmp_path) == 12, (
+        "a process goes on with the code that it began with, even if the files change"
+    )
     cache._code.cache_clear()
     ask()
     assert kept(tmp_path) == 13
@@ -90,7 +98,15 @@ def test_the_tokens_that_end_a_text_are_part_of_its_name(ask, model, tmp_path):
 @pytest.mark.usefixtures("wrong_types")
 def test_numbers_of_numpy_and_texts_from_an_iterator_are_asked_as_any_other(ask, tmp_path):
     expected = ask(temperature=0.5)
-    assert ask(prompts=iter(PROMPTS), n_tokens=np.int64(6), seed=np.int64(0), temperature=np.float32(0.5)) == expected
+    assert (
+        ask(
+            prompts=iter(PROMPTS),
+            n_tokens=np.int64(6),
+            seed=np.int64(0),
+            temperature=np.float32(0.5),
+        )
+        == expected
+    )
     assert kept(tmp_path) == 1
 
 
@@ -115,7 +131,19 @@ def test_nothing_is_kept_of_what_fails_and_no_secret_of_what_does_not(ask, model
     assert KEY.secret.hex() not in path.name + path.read_text()
 
 
-@pytest.mark.parametrize("damage", ["[]", "null", "{}", "", "[" * 100_000, '{"texts": [[1]]}', '{"sha256": "0", "texts": [[1]]}', "one digit"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "[]",
+        "null",
+        "{}",
+        "",
+        "[" * 100_000,
+        '{"texts": [[1]]}',
+        '{"sha256": "0", "texts": [[1]]}',
+        "one digit",
+    ],
+)
 def test_damaged_texts_are_written_again_and_that_is_said(ask, tmp_path, caplog, damage):
     expected = ask()
     [path] = (tmp_path / "written").iterdir()
@@ -128,12 +156,20 @@ def test_damaged_texts_are_written_again_and_that_is_said(ask, tmp_path, caplog,
 
 
 @pytest.mark.parametrize("fault", ["full", "file"])
-def test_texts_that_cannot_be_kept_are_given_all_the_same(ask, tmp_path, monkeypatch, caplog, fault):
+def test_texts_that_cannot_be_kept_are_given_all_the_same(
+    ask, tmp_path, monkeypatch, caplog, fault
+):
     if fault == "full":
-        monkeypatch.setattr(type(tmp_path), "replace", lambda *paths: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        monkeypatch.setattr(
+            type(tmp_path),
+            "replace",
+            lambda *paths: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
+        )
     else:
         (tmp_path / "written").touch()
     assert ask() == MARKED.generate(tiny_lm.build().model, PROMPTS, 6)
     [line] = caplog.messages
     assert line.startswith(f"texts cannot be kept in {tmp_path / 'written'}: ")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == ([] if fault == "full" else [tmp_path / "written"])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == (
+        [] if fault == "full" else [tmp_path / "written"]
+    )

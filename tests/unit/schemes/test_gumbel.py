@@ -1,4 +1,6 @@
-"""Gumbel-max as a scheme: the numbers against a plain loop, the model's distribution over keys, its level by the exact Gamma tail."""
+"""Gumbel-max as a scheme: the numbers against a plain loop, the model's distribution over keys, its
+level by the exact Gamma tail.
+"""
 
 import hashlib
 import hmac
@@ -28,7 +30,15 @@ def numbers(key: Key, before: list[int], n: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def written(model, prompt: list[int], n_tokens: int, seed: int, row: int, top_p: float = 1.0, temperature: float = 1.0) -> list[int]:
+def written(
+    model,
+    prompt: list[int],
+    n_tokens: int,
+    seed: int,
+    row: int,
+    top_p: float = 1.0,
+    temperature: float = 1.0,
+) -> list[int]:
     """The obvious loop: argmax r^(1/p) after a new context, else what the sampler would take."""
     u, response, seen = generate.uniform(seed, row + 1, n_tokens)[row], [], set()
     for t in range(n_tokens):
@@ -46,7 +56,9 @@ def written(model, prompt: list[int], n_tokens: int, seed: int, row: int, top_p:
 
 @pytest.mark.parametrize("sampling", [{}, {"top_p": 0.7, "temperature": 1.3}])
 def test_it_writes_what_the_obvious_loop_writes(model, sampling):
-    expected = [written(model, prompt, 20, 1, row, **sampling) for row, prompt in enumerate(PROMPTS)]
+    expected = [
+        written(model, prompt, 20, 1, row, **sampling) for row, prompt in enumerate(PROMPTS)
+    ]
     assert SCHEME.generate(model, PROMPTS, 20, seed=1, **sampling) == expected
     assert SCHEME.generate(model, PROMPTS[:1], 20, seed=1, **sampling) == expected[:1]
 
@@ -54,17 +66,26 @@ def test_it_writes_what_the_obvious_loop_writes(model, sampling):
 def test_without_a_repeated_context_the_samplers_numbers_do_not_matter(model):
     long = GumbelMax(KEY, context=15)  # no context comes twice
     assert long.generate(model, PROMPTS, 20, seed=1) == long.generate(model, PROMPTS, 20, seed=2)
-    assert GumbelMax(Key.from_seed(4), context=15).generate(model, PROMPTS, 20, seed=1) != long.generate(model, PROMPTS, 20, seed=1)
+    assert GumbelMax(Key.from_seed(4), context=15).generate(
+        model, PROMPTS, 20, seed=1
+    ) != long.generate(model, PROMPTS, 20, seed=1)
 
 
 def test_at_temperature_0_it_changes_nothing(model):
-    assert SCHEME.generate(model, PROMPTS, 12, temperature=0.0) == generate.sample(model, PROMPTS, 12, temperature=0.0)
+    assert SCHEME.generate(model, PROMPTS, 12, temperature=0.0) == generate.sample(
+        model, PROMPTS, 12, temperature=0.0
+    )
 
 
 def test_logits_that_are_not_finite_are_still_refused(model):
     process = SCHEME.processor(model)
     with pytest.raises(InvalidModelError):
-        generate.pick(process(torch.tensor([[1, 2]]), torch.full((1, 97), torch.nan)), torch.tensor([0.5]), 1.0, 1.0)
+        generate.pick(
+            process(torch.tensor([[1, 2]]), torch.full((1, 97), torch.nan)),
+            torch.tensor([0.5]),
+            1.0,
+            1.0,
+        )
 
 
 def test_a_single_number_is_that_of_the_whole_vocabulary():
@@ -77,23 +98,37 @@ def test_a_single_number_is_that_of_the_whole_vocabulary():
 
 @torch.no_grad()
 def test_over_keys_a_text_has_the_models_distribution(model):
-    """All pairs of first tokens over 1,200 keys, by a χ² test; and after a repeated context too, where r is not used again."""
+    """All pairs of first tokens over 1,200 keys, by a χ² test; and after a repeated context too,
+    where r is not used again.
+    """
     n, prompt = 1_200, [7, 7]
     first = model(torch.tensor([prompt])).logits[0, -1].double().softmax(-1).numpy()
     logits = torch.tensor([[2.0, 1.0, 0.5, 0.0]])
     p = logits.double().softmax(-1)[0].numpy()
     schemes = [GumbelMax(Key.from_seed(seed), context=1) for seed in range(n)]
-    chosen = np.array([s.processor(model)(torch.tensor([prompt]), torch.log(torch.tensor(first))[None])[0].argmax().item() for s in schemes])
+    chosen = np.array(
+        [
+            s.processor(model)(torch.tensor([prompt]), torch.log(torch.tensor(first))[None])[0]
+            .argmax()
+            .item()
+            for s in schemes
+        ]
+    )
     expected = np.append(first[first * n >= 5], first[first * n < 5].sum()) * n
     seen = np.bincount(chosen, minlength=len(first))
-    assert stats.chisquare(np.append(seen[first * n >= 5], seen[first * n < 5].sum()), expected).pvalue > 1e-4
+    assert (
+        stats.chisquare(np.append(seen[first * n >= 5], seen[first * n < 5].sum()), expected).pvalue
+        > 1e-4
+    )
     pairs = np.zeros((4, 4))
     for number, scheme in enumerate(schemes):
         process, ids = scheme.processor(model), torch.tensor([[9]])
         u = np.random.default_rng(number).random(2)
         for t in range(2):
             v = generate.pick(process(ids, logits), torch.tensor([u[t]]), 1.0, 1.0)
-            ids = torch.cat([ids, torch.tensor([[9]])], dim=1)  # the same context again, whatever was chosen
+            ids = torch.cat(
+                [ids, torch.tensor([[9]])], dim=1
+            )  # the same context again, whatever was chosen
             u[t] = v.item()
         pairs[int(u[0]), int(u[1])] += 1
     assert stats.chisquare(pairs.ravel(), (np.outer(p, p) * n).ravel()).pvalue > 1e-4
@@ -103,7 +138,11 @@ def test_its_own_text_is_found_and_nothing_else(model):
     prompts = [[3, 4, i] for i in range(20)]
     text = SCHEME.generate(model, prompts, 30, seed=1)
     plain = generate.sample(model, prompts, 30, seed=1)
-    own, wrong, null = SCHEME.score(model, prompts, text), SCHEME.rekeyed(8).score(model, prompts, text), SCHEME.score(model, prompts, plain)
+    own, wrong, null = (
+        SCHEME.score(model, prompts, text),
+        SCHEME.rekeyed(8).score(model, prompts, text),
+        SCHEME.score(model, prompts, plain),
+    )
     assert (own["p_value"] < 0.01).mean() > 0.5
     for table in (wrong, null):
         assert stats.gamma.sf(table["statistic"].sum(), table["n_scored"].sum()) > 1e-3
@@ -113,7 +152,9 @@ def test_the_score_is_the_sum_over_distinct_contexts(model):
     ids = [1, 2, 3, 1, 2, 9, 4, 1, 2, 8]  # of (1, 2), only the first counts
     table = SCHEME.score(model, [[]], [ids])
     first = {(1, 2): 3, (2, 3): 1, (3, 1): 2, (2, 9): 4, (9, 4): 1, (4, 1): 2}
-    total = sum(-np.log(1 - numbers(KEY, list(before), 97)[token]) for before, token in first.items())
+    total = sum(
+        -np.log(1 - numbers(KEY, list(before), 97)[token]) for before, token in first.items()
+    )
     assert table["statistic"][0] == pytest.approx(total)
     assert table["n_scored"][0] == 6
     assert table["p_value"][0] == pytest.approx(stats.gamma(6).sf(total))
@@ -129,7 +170,9 @@ def test_the_tail_does_not_underflow():
 
 def test_the_level_over_keys(model):
     response = np.random.default_rng(1).integers(97, size=24).tolist()
-    p = np.array([SCHEME.rekeyed(seed).score(model, [[]], [response])["p_value"][0] for seed in range(400)])
+    p = np.array(
+        [SCHEME.rekeyed(seed).score(model, [[]], [response])["p_value"][0] for seed in range(400)]
+    )
     assert stats.kstest(p, "uniform").pvalue > 1e-3
 
 

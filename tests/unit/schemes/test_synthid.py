@@ -28,19 +28,25 @@ def test_its_own_text_is_found_and_nothing_else(model):
 def test_a_row_does_not_depend_on_its_batch(model):
     prompts = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
     assert SCHEME.generate(model, prompts, 12)[:1] == SCHEME.generate(model, prompts[:1], 12)
-    assert SCHEME.generate(model, prompts * 30, 12)[:3] == SCHEME.generate(model, prompts, 12)  # two batches, each with a memory of its own
+    assert SCHEME.generate(model, prompts * 30, 12)[:3] == SCHEME.generate(
+        model, prompts, 12
+    )  # two batches, each with a memory of its own
 
 
 def test_p_is_the_exact_tail_and_repetition_counts_once(model):
     response = np.random.default_rng(0).integers(97, size=25).tolist()
     once, repeated = (SCHEME.score(model, [[]], [ids]) for ids in (response, [7] * 25))
-    expected = stats.binomtest(int(once["ones"][0]), int(once["n_bits"][0]), 0.5, alternative="greater").pvalue
+    expected = stats.binomtest(
+        int(once["ones"][0]), int(once["n_bits"][0]), 0.5, alternative="greater"
+    ).pvalue
     assert once["p_value"][0] == pytest.approx(expected)
     assert repeated["n_bits"][0] == SCHEME.depth  # one context
 
 
 def places_by_hand(scheme: SynthID, model, response: list[int]) -> dict[int, int]:
-    """The place in the table of each bit that counts, and the bit: the hash in Python's integers, and each context at its first time."""
+    """The place in the table of each bit that counts, and the bit: the hash in Python's integers,
+    and each context at its first time.
+    """
     processor, found, seen = scheme.processor(model), {}, set()
     for t in range(4, len(response)):
         if tuple(response[t - 4 : t]) in seen:
@@ -55,7 +61,9 @@ def places_by_hand(scheme: SynthID, model, response: list[int]) -> dict[int, int
 
 
 def test_bits_in_one_place_are_one_bit(model):
-    """In a text of repeated contexts, and in one with five tokens that share a hash with five others, which anybody can find without the key."""
+    """In a text of repeated contexts, and in one with five tokens that share a hash with five
+    others, which anybody can find without the key.
+    """
     rng, by_hash = np.random.default_rng(2), {}
     while not isinstance(by_hash.get("twins"), list):
         gram = rng.integers(97, size=5).tolist()
@@ -65,22 +73,41 @@ def test_bits_in_one_place_are_one_bit(model):
         other = by_hash.setdefault(state % 2**20, gram)
         if other[:4] != gram[:4]:
             by_hash["twins"] = other + gram
-    for response in (rng.integers(97, size=1100).tolist() * 2, [1, 2, 3, 4, 5, 1, 2, 3, 4, 6], by_hash["twins"]):
+    for response in (
+        rng.integers(97, size=1100).tolist() * 2,
+        [1, 2, 3, 4, 5, 1, 2, 3, 4, 6],
+        by_hash["twins"],
+    ):
         places = places_by_hand(SCHEME, model, response)
         table = SCHEME.score(model, [[]], [response])
         assert (table["n_bits"][0], table["ones"][0]) == (len(places), sum(places.values()))
     assert len(places) == (6 - 1) * SCHEME.depth
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0.5}, {"top_p": 0.5}, {"temperature": 2.0, "top_p": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0.5}, {"top_p": 0.5}, {"temperature": 2.0, "top_p": 0.9}], ids=str
+)
 def test_over_keys_a_text_has_the_distribution_that_is_sampled_from(model, sampling):
-    """Temperature and top-p come first, as in transformers: whatever they leave is what the tournament keeps, over keys."""
+    """Temperature and top-p come first, as in transformers: whatever they leave is what the
+    tournament keeps, over keys.
+    """
     prompt = [3, 4, 5]
-    p = generate.probabilities(model(torch.tensor([prompt])).logits[:, -1].detach() * 3, sampling.get("top_p", 1.0), sampling.get("temperature", 1.0))
+    p = generate.probabilities(
+        model(torch.tensor([prompt])).logits[:, -1].detach() * 3,
+        sampling.get("top_p", 1.0),
+        sampling.get("temperature", 1.0),
+    )
     with torch.no_grad():
         model.lm_head.weight.mul_(3)  # far from uniform
     p = (p / p.sum()).numpy()[0]
-    drawn = np.array([SynthID(Key.from_seed(seed), depth=8).generate(model, [prompt] * 4, 1, seed=seed, **sampling) for seed in range(400)])[..., 0]
+    drawn = np.array(
+        [
+            SynthID(Key.from_seed(seed), depth=8).generate(
+                model, [prompt] * 4, 1, seed=seed, **sampling
+            )
+            for seed in range(400)
+        ]
+    )[..., 0]
     assert (p[drawn] > 0).all(), "nothing outside the nucleus"
     assert (p == 0).any() == bool(sampling.get("top_p", 1) < 1)
     for token in np.argsort(-p)[:3]:
@@ -89,12 +116,16 @@ def test_over_keys_a_text_has_the_distribution_that_is_sampled_from(model, sampl
 
 
 def test_at_temperature_0_it_changes_nothing(model):
-    assert SCHEME.generate(model, PROMPTS[:1], 8, temperature=0) == generate.sample(model, PROMPTS[:1], 8, temperature=0)
+    assert SCHEME.generate(model, PROMPTS[:1], 8, temperature=0) == generate.sample(
+        model, PROMPTS[:1], 8, temperature=0
+    )
 
 
 def test_the_level_over_keys(model):
     response = np.random.default_rng(1).integers(97, size=24).tolist()
-    p = np.array([SCHEME.rekeyed(seed).score(model, [[]], [response])["p_value"][0] for seed in range(300)])
+    p = np.array(
+        [SCHEME.rekeyed(seed).score(model, [[]], [response])["p_value"][0] for seed in range(300)]
+    )
     assert stats.binom.sf((p <= 0.05).sum() - 1, 300, 0.05) > 1e-3
     assert (p <= 0.2).mean() > 0.1
 

@@ -18,7 +18,13 @@ from gaussmark_lib.stats import Estimate
         ('<img src="a.png" alt="">', 1),
         ('<img src="../_images/a.png" alt="figures/a.png">', 1),
         ('<script src="_static/a.js"></script><a href="https://arxiv.org">paper</a>', 0),
-        ('<script src="https://cdn.example/a.js"></script><link rel="stylesheet" href="//cdn.example/a.css">', 2),
+        (
+            (
+                '<script src="https://cdn.example/a.js"></script><link rel="stylesheet"'
+                ' href="//cdn.example/a.css">'
+            ),
+            2,
+        ),
         ('<link rel="canonical" href="https://example.org/">', 0),
     ],
 )
@@ -51,7 +57,12 @@ def test_every_module_has_a_place_in_the_reference():
 
 def test_presets_are_shown_by_kind():
     page = pages.all_presets()
-    assert page.index("## Presets") < page.index("### level_check_reference") < page.index("## Grids") < page.index("### level_check_grid")
+    assert (
+        page.index("## Presets")
+        < page.index("### level_check_reference")
+        < page.index("## Grids")
+        < page.index("### level_check_grid")
+    )
 
 
 def test_what_is_indented_becomes_a_literal_block_and_arguments_stay():
@@ -71,22 +82,48 @@ def test_what_is_indented_becomes_a_literal_block_and_arguments_stay():
     assert lines[:5] == ["A sum.", "", "::", "", "    |a| + b"]
     several = ["Args:", "    psi: of each text. K: ``gram``. n, seed: of simulations, e.g. 9."]
     docstrings.mend(several)
-    assert several == ["Args:", "    psi: of each text.", "    K: ``gram``.", "    n, seed: of simulations, e.g. 9."]
-    assert lines[6:] == [r"See :func:`.score.score` and ``a | b``, or \|x\|.", "", "Args:", "    x: a number.", "", "    y: another."]
+    assert several == [
+        "Args:",
+        "    psi: of each text.",
+        "    K: ``gram``.",
+        "    n, seed: of simulations, e.g. 9.",
+    ]
+    assert lines[6:] == [
+        r"See :func:`.score.score` and ``a | b``, or \|x\|.",
+        "",
+        "Args:",
+        "    x: a number.",
+        "",
+        "    y: another.",
+    ]
 
 
 def test_signatures_are_those_of_the_file():
-    assert docstrings.signature(batch.family) == ("(psi: ArrayLike, K: ArrayLike, *, n: int=9999, seed: int=0)", "Float[np.ndarray, ' texts']")
+    assert docstrings.signature(batch.family) == (
+        "(psi: ArrayLike, K: ArrayLike, *, n: int=9999, seed: int=0)",
+        "Float[np.ndarray, ' texts']",
+    )
     assert docstrings.signature(Estimate.row) == ("(name: str='')", "dict[str, float]")
-    assert docstrings.signature(claims.verdict)[1] == "gaussmark_lib.experiments.claims.Verdict", "there is another Verdict"
+    assert docstrings.signature(claims.verdict)[1] == "gaussmark_lib.experiments.claims.Verdict", (
+        "there is another Verdict"
+    )
     assert "wm: gaussmark_lib.watermark.Watermark" in docstrings.signature(law.gram)[0]
 
 
 def test_outputs_that_need_a_kernel_are_left_out(tmp_path):
-    widget = nbformat.v4.new_output("execute_result", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "Panel()"})
-    cell = nbformat.v4.new_code_cell("panel", outputs=[widget, nbformat.v4.new_output("stream", text="kept")])
+    widget = nbformat.v4.new_output(
+        "execute_result", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "Panel()"}
+    )
+    cell = nbformat.v4.new_code_cell(
+        "panel", outputs=[widget, nbformat.v4.new_output("stream", text="kept")]
+    )
     path = tmp_path / "a.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A"), cell], metadata={"widgets": {}}), path)
+    nbformat.write(
+        nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_markdown_cell("# A"), cell], metadata={"widgets": {}}
+        ),
+        path,
+    )
     shown = nbformat.reads(sources.without_widgets(path), as_version=4)
     assert [output.output_type for output in shown.cells[1].outputs] == ["stream"]
     assert "widgets" not in shown.metadata

@@ -20,7 +20,12 @@ def test_a_page_says_what_its_record_says(tmp_path):
     results = json.loads(path.read_text(encoding="utf-8"))
     results["audit"]["source"]["max ψ"] = 0.123
     results["claims"] = [
-        row | {"value": 7.89, "low": 7.0, "high": 8.5} if "innovation of the forged" in row["claim"] else row for row in results["claims"]
+        (
+            row | {"value": 7.89, "low": 7.0, "high": 8.5}
+            if "innovation of the forged" in row["claim"]
+            else row
+        )
+        for row in results["claims"]
     ]
     path.write_text(json.dumps(results), encoding="utf-8")
     changed = written.filled(JOINT, tmp_path)
@@ -44,6 +49,8 @@ def test_what_a_record_does_not_have_is_an_error(text, error):
 
 
 def test_the_joint_law_s_table_is_in_no_way_typed():
-    """Where a number of a results section stands in the source, it is a place, a level or part of a formula."""
+    """Where a number of a results section stands in the source, it is a place, a level or part of a
+    formula.
+    """
     table = JOINT[JOINT.index("## 5") : JOINT.index("## 6")]
     assert re.findall(r"\d+\.\d+|\d+%", re.sub(r"\{[{%].*?[%}]\}", "", table)) == ["0.05", "0.05"]

@@ -1,4 +1,6 @@
-"""One folder with a notebook that waits, fails or kills on demand, and one sweep over it that nothing disturbed."""
+"""One folder with a notebook that waits, fails or kills on demand, and one sweep over it that
+nothing disturbed.
+"""
 
 import json
 from collections.abc import Iterator

@@ -13,7 +13,16 @@ def record(tmp_path, **results) -> folder.Run:
 
 
 def claim(name: str, outcome: str, value: float = 0.5) -> dict:
-    return {"claim": name, "outcome": outcome, "value": value, "low": 0.4, "high": 0.6, "n": 9, "expected": "-0.1 to 0.1", "needed": None}
+    return {
+        "claim": name,
+        "outcome": outcome,
+        "value": value,
+        "low": 0.4,
+        "high": 0.6,
+        "n": 9,
+        "expected": "-0.1 to 0.1",
+        "needed": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -34,16 +43,40 @@ def claim(name: str, outcome: str, value: float = 0.5) -> dict:
     ],
 )
 def test_numbers_are_rounded_to_what_their_interval_has_use_for(value, low, high, n, percent, said):
-    assert " ".join(findings.rounded({"value": value, "low": low, "high": high, "n": n}, percent=percent)) == said
+    assert (
+        " ".join(
+            findings.rounded({"value": value, "low": low, "high": high, "n": n}, percent=percent)
+        )
+        == said
+    )
 
 
 def test_a_share_is_given_in_percent_and_a_ratio_is_not(tmp_path):
-    shares = {"sentence": "texts detected", "value": 0.9, "low": 0.8, "high": 1.0, "n": 40, "unit": ""}
+    shares = {
+        "sentence": "texts detected",
+        "value": 0.9,
+        "low": 0.8,
+        "high": 1.0,
+        "n": 40,
+        "unit": "",
+    }
     assert findings.headline(record(tmp_path, headline=shares)).value == "90%"
     assert findings.headline(record(tmp_path, headline=shares | {"high": 1.1})).value == "0.90"
-    assert findings.headline(record(tmp_path, headline=shares | {"unit": "nats"})).value == "0.90 nats"
-    assert findings.headline(record(tmp_path, headline=shares | {"value": 0.9123})).value == "0.91", "no number of 40"
-    assert findings.headline(record(tmp_path, headline=shares | {"value": 98 / 1920, "low": 0.04, "high": 0.06, "n": 1920})).value == "5.1%"
+    assert (
+        findings.headline(record(tmp_path, headline=shares | {"unit": "nats"})).value == "0.90 nats"
+    )
+    assert (
+        findings.headline(record(tmp_path, headline=shares | {"value": 0.9123})).value == "0.91"
+    ), "no number of 40"
+    assert (
+        findings.headline(
+            record(
+                tmp_path,
+                headline=shares | {"value": 98 / 1920, "low": 0.04, "high": 0.06, "n": 1920},
+            )
+        ).value
+        == "5.1%"
+    )
     assert findings.headline(record(tmp_path)) is None
     assert findings.headline(None) is None
 
@@ -63,12 +96,29 @@ def test_sigma_is_that_of_the_one_gaussmark_watermark(tmp_path):
 
 
 def test_what_did_not_hold_comes_first_and_lines_alike_are_shown_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(ask, "reference", lambda name: record(tmp_path, claims=[claim("power", "held", 0.55)]))
-    alike = [claim(f"{kind}: alarms of the innovations over keys", "held") for kind in ("docs", "source", "tables")]
-    run = record(tmp_path, claims=[*alike, claim("price", "too little data"), claim("power", "not held"), {"claim": "no verdict"}])
+    monkeypatch.setattr(
+        ask, "reference", lambda name: record(tmp_path, claims=[claim("power", "held", 0.55)])
+    )
+    alike = [
+        claim(f"{kind}: alarms of the innovations over keys", "held")
+        for kind in ("docs", "source", "tables")
+    ]
+    run = record(
+        tmp_path,
+        claims=[
+            *alike,
+            claim("price", "too little data"),
+            claim("power", "not held"),
+            {"claim": "no verdict"},
+        ],
+    )
     lines = findings.verdicts(run, "00_x")
     assert [line.name for line in lines] == ["power", *(row["claim"] for row in alike), "price"]
-    assert [line.name for line in findings.chosen(lines)] == ["power", "docs: alarms of the innovations over keys", "price"]
+    assert [line.name for line in findings.chosen(lines)] == [
+        "power",
+        "docs: alarms of the innovations over keys",
+        "price",
+    ]
     assert lines[0].verdict == "✗ not held"
     assert lines[0].expected == "−0.1 to 0.1"
     assert lines[0].reference == "held: 0.55 (0.40 to 0.60), n = 9"

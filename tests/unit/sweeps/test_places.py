@@ -42,7 +42,9 @@ def test_what_local_workers_get(monkeypatch, runs, workers, gpus, environments, 
     assert places._shares(runs, workers, gpus) == (environments, resources)
 
 
-@pytest.mark.parametrize(("workers", "gpus"), [(0, 0), (-1, 1), (4, 1), (2, 2), (None, 4), (100_000, 0), (100_000, 1)])
+@pytest.mark.parametrize(
+    ("workers", "gpus"), [(0, 0), (-1, 1), (4, 1), (2, 2), (None, 4), (100_000, 0), (100_000, 1)]
+)
 def test_local_workers_that_cannot_be(monkeypatch, workers, gpus):
     monkeypatch.setattr(places, "gpus", lambda: ["a", "b", "c"])
     with pytest.raises(ClusterError):
@@ -61,27 +63,48 @@ def test_each_local_worker_gets_its_gpus_its_share_of_threads_and_one_run_at_a_t
     asked = {}
 
     def cluster(specification, **options):
-        asked.update(workers=specification, environment=dask.config.get("distributed.nanny.pre-spawn-environ"))
+        asked.update(
+            workers=specification,
+            environment=dask.config.get("distributed.nanny.pre-spawn-environ"),
+        )
         raise ClusterError("enough seen")
 
     monkeypatch.setattr(places, "SpecCluster", cluster)
     with pytest.raises(ClusterError, match="enough seen"), places.connect(runs=9, gpus_per_run=1):
         pass
     options = [worker["options"] for worker in asked["workers"].values()]
-    assert [worker["env"] for worker in options] == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "7"}]
+    assert [worker["env"] for worker in options] == [
+        {"CUDA_VISIBLE_DEVICES": "5"},
+        {"CUDA_VISIBLE_DEVICES": "7"},
+    ]
     assert all(worker["nthreads"] == 1 and worker["resources"] == {"GPU": 1} for worker in options)
-    assert asked["environment"] == dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "4")
+    assert asked["environment"] == dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "4"
+    )
     for name in options[0]["preload"]:
         importlib.import_module(name)
 
 
-@pytest.mark.parametrize(("threads", "gpus", "complaint"), [(2, 0, "one thread"), (1, 1, "no worker has more than 0")])
+@pytest.mark.parametrize(
+    ("threads", "gpus", "complaint"), [(2, 0, "one thread"), (1, 1, "no worker has more than 0")]
+)
 def test_workers_that_a_run_cannot_have_to_itself_are_refused(threads, gpus, complaint):
     with pytest.raises(ClusterError, match=complaint):
         places._enough("tcp://a:1", [(1, 0), (threads, 0)], gpus)
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nowhere://x:1", "", "tcp://127.0.0.1:99999", "tcp://a..b:1", "tcp://\udcff:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tcp://127.0.0.1:9",
+        "nonsense",
+        "nowhere://x:1",
+        "",
+        "tcp://127.0.0.1:99999",
+        "tcp://a..b:1",
+        "tcp://\udcff:1",
+    ],
+)
 def test_a_scheduler_that_does_not_answer(place, tmp_path, monkeypatch, address):
     monkeypatch.setattr(places, "PATIENCE", 1)
     with pytest.raises(ClusterError, match=f"no Dask scheduler answers at {address}"):
@@ -109,18 +132,31 @@ def _other_server(says: bytes) -> Iterator[str]:
             connection.close()
 
 
-@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", bytes(64)])
+@pytest.mark.parametrize(
+    "says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", bytes(64)]
+)
 def test_a_server_that_is_no_scheduler_is_left_after_seconds(monkeypatch, says):
     monkeypatch.setattr(places, "PATIENCE", 1)
-    monkeypatch.setattr(places, "Client", lambda *arguments, **options: pytest.fail("a client would wait for minutes"))
+    monkeypatch.setattr(
+        places,
+        "Client",
+        lambda *arguments, **options: pytest.fail("a client would wait for minutes"),
+    )
     started = time.monotonic()
-    with _other_server(says) as address, pytest.raises(ClusterError, match="no Dask scheduler answers"), places.connect(runs=1, scheduler=address):
+    with (
+        _other_server(says) as address,
+        pytest.raises(ClusterError, match="no Dask scheduler answers"),
+        places.connect(runs=1, scheduler=address),
+    ):
         pass
     assert time.monotonic() - started < 5
 
 
 def test_one_place_at_a_time():
-    with pytest.raises(ClusterError, match="got workers and scheduler"), places.connect(runs=1, workers=1, scheduler="tcp://a:1"):
+    with (
+        pytest.raises(ClusterError, match="got workers and scheduler"),
+        places.connect(runs=1, workers=1, scheduler="tcp://a:1"),
+    ):
         pass
 
 
@@ -140,7 +176,9 @@ def _scheduler(folder: Path, threads: int) -> Iterator[str]:
     (folder / "scheduler.py").write_text(SCHEDULER)
     command = [sys.executable, str(folder / "scheduler.py"), str(threads)]
     environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
     with process:
         yield process.stdout.readline().strip()
         process.stdin.close()
@@ -180,8 +218,14 @@ def test_a_scheduler_that_goes_away(place, tmp_path, monkeypatch):
     monkeypatch.setattr(places, "PATIENCE", 2)
     place.set("hold", 4)
     with _scheduler(tmp_path, 1) as address:
-        scheduler = next(process for process in psutil.Process().children() if "scheduler.py" in " ".join(process.cmdline()))
-        stopper = threading.Thread(target=lambda: (until(lambda: place.kernels(4)), scheduler.kill()))
+        scheduler = next(
+            process
+            for process in psutil.Process().children()
+            if "scheduler.py" in " ".join(process.cmdline())
+        )
+        stopper = threading.Thread(
+            target=lambda: (until(lambda: place.kernels(4)), scheduler.kill())
+        )
         stopper.start()
         with pytest.raises(ClusterError, match="went away"):
             place.sweep(tmp_path / "records", scheduler=address)

@@ -39,33 +39,52 @@ def slurm(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(paths.ROOT))
     file = tmp_path / "cluster.yaml"
-    file.write_text("kind: slurm\njobs: 1\nmemory: 2GB\ninterface: lo\nworker_extra_args: [--resources GPU=1]\n")
+    file.write_text(
+        "kind: slurm\njobs: 1\nmemory: 2GB\ninterface: lo\nworker_extra_args: [--resources GPU=1]\n"
+    )
     return file
 
 
 @pytest.fixture
 def notebook(tmp_path) -> Path:
-    source = "from gaussmark_lib import runs; import os; runs.record({'square': x * x, 'job': os.getppid()})"
+    source = (
+        "from gaussmark_lib import runs; import os; runs.record({'square': x * x, 'job':"
+        " os.getppid()})"
+    )
     return write(tmp_path / "demo.ipynb", parameters(), code(source))
 
 
 def test_jobs_are_submitted_work_and_are_cancelled(slurm, notebook, tmp_path):
-    done = sweeps.sweep(notebook, {"x": [1, 2]}, cluster=slurm, gpus_per_run=1, root=tmp_path / "records", progress=False)
+    done = sweeps.sweep(
+        notebook,
+        {"x": [1, 2]},
+        cluster=slurm,
+        gpus_per_run=1,
+        root=tmp_path / "records",
+        progress=False,
+    )
     assert done.results["square"].tolist() == [1, 4]
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in set(done.results["job"]) if psutil.pid_exists(pid)], timeout=20)
+    _, alive = psutil.wait_procs(
+        [psutil.Process(pid) for pid in set(done.results["job"]) if psutil.pid_exists(pid)],
+        timeout=20,
+    )
     assert [job for job in alive if job.status() != psutil.STATUS_ZOMBIE] == [], "scancel ends them"
 
 
 def test_a_queue_that_takes_no_job(slurm, notebook, tmp_path):
     _command(tmp_path / "bin", "sbatch", "#!/bin/sh\necho 'invalid partition' >&2; exit 1\n")
     with pytest.raises(ClusterError, match="invalid partition"):
-        sweeps.sweep(notebook, {"x": [1, 2]}, cluster=slurm, root=tmp_path / "records", progress=False)
+        sweeps.sweep(
+            notebook, {"x": [1, 2]}, cluster=slurm, root=tmp_path / "records", progress=False
+        )
 
 
 def test_a_machine_without_a_queue(slurm, notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(ClusterError, match="sbatch, which is not on this machine"):
-        sweeps.sweep(notebook, {"x": [1, 2]}, cluster=slurm, root=tmp_path / "records", progress=False)
+        sweeps.sweep(
+            notebook, {"x": [1, 2]}, cluster=slurm, root=tmp_path / "records", progress=False
+        )
 
 
 @pytest.mark.parametrize(
@@ -79,24 +98,44 @@ def test_a_machine_without_a_queue(slurm, notebook, tmp_path, monkeypatch):
         ("kind: slurm\njobs: [0, 1000000]", 0, "`jobs:` a number from 1 to 10,000"),
         ("kind: slurm\njobs: true", 0, "`jobs:` a number"),
         ("kind: slurm\njobs: 1", 0, "no slurm cluster can be made of it: .*memory"),
-        ("kind: slurm\njobs: 1\nmemory: 2GB\npartition: gpu", 0, "no slurm cluster can be made of it: .*partition"),
+        (
+            "kind: slurm\njobs: 1\nmemory: 2GB\npartition: gpu",
+            0,
+            "no slurm cluster can be made of it: .*partition",
+        ),
         ("kind: slurm\njobs: 1\nmemory: 2GB\ncores: 4", 0, "one thread"),
         ("kind: slurm\njobs: 1\nmemory: 2GB", 1, "asks for 1 GPU"),
-        ("kind: slurm\njobs: 1\nmemory: 2GB\nworker_extra_args: [--resources GPU=1]", 2, "no worker has more than 1"),
+        (
+            "kind: slurm\njobs: 1\nmemory: 2GB\nworker_extra_args: [--resources GPU=1]",
+            2,
+            "no worker has more than 1",
+        ),
     ],
 )
 def test_a_file_that_describes_no_cluster_for_such_runs(tmp_path, text, gpus, message):
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
-    with pytest.raises(ClusterError, match=message), places.connect(runs=1, cluster=file, gpus_per_run=gpus):
+    with (
+        pytest.raises(ClusterError, match=message),
+        places.connect(runs=1, cluster=file, gpus_per_run=gpus),
+    ):
         pass
 
 
 @pytest.mark.parametrize(
-    ("extra", "expected"), [("--resources GPU=1", 1), ("--resources 'A=1 GPU=2'", 2), ("--resources=A=3,GPU=4", 4), ("--name GPU=1", 0)]
+    ("extra", "expected"),
+    [
+        ("--resources GPU=1", 1),
+        ("--resources 'A=1 GPU=2'", 2),
+        ("--resources=A=3,GPU=4", 4),
+        ("--name GPU=1", 0),
+    ],
 )
 def test_resources_that_a_job_script_declares(extra, expected):
-    assert places._declared(f"#!/bin/sh\n#SBATCH GPU=9\npython -m distributed.cli.dask_worker tcp://a:1 --nthreads 2 {extra}\n") == (2, expected)
+    assert places._declared(
+        "#!/bin/sh\n#SBATCH GPU=9\npython -m distributed.cli.dask_worker tcp://a:1 --nthreads 2"
+        f" {extra}\n"
+    ) == (2, expected)
 
 
 def test_the_slurm_example_gives_the_script_that_it_says():
@@ -115,7 +154,9 @@ def test_the_slurm_example_gives_the_script_that_it_says():
 
 @pytest.mark.parametrize("inherited", ["SIG_DFL", "SIG_IGN"])
 def test_a_queue_leaves_ctrl_c_as_it_is(inherited):
-    """dask-jobqueue sets a handler of its own, which ends the process with exit code 0. What a shell starts in the background ignores Ctrl-C."""
+    """dask-jobqueue sets a handler of its own, which ends the process with exit code 0. What a
+    shell starts in the background ignores Ctrl-C.
+    """
     source = f"""
 import signal
 signal.signal(signal.SIGINT, signal.{inherited})
@@ -124,4 +165,6 @@ before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 places.queue("slurm")[0].close()
 assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 """
-    subprocess.run([sys.executable, "-c", source], check=True, env=os.environ | {"PYTHONPATH": str(paths.ROOT)})
+    subprocess.run(
+        [sys.executable, "-c", source], check=True, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    )

@@ -1,4 +1,6 @@
-"""Handing out runs and collecting their ends, with a client that runs everything in this process."""
+"""Handing out runs and collecting their ends, with a client that runs everything in this
+process.
+"""
 
 from concurrent.futures import CancelledError
 
@@ -28,7 +30,10 @@ class Bar(tqdm):
 def jobs(tmp_path, monkeypatch) -> list[submit.Job]:
     fake_dask.use(monkeypatch)
     monkeypatch.setattr(submit, "REFRESH", -1)
-    sources = [notebooks.load(write(tmp_path / f"{name}.ipynb", markdown("#"), parameters())) for name in "abc"]
+    sources = [
+        notebooks.load(write(tmp_path / f"{name}.ipynb", markdown("#"), parameters()))
+        for name in "abc"
+    ]
     return [submit.Job(source, {"x": 1}, source.run_id({"x": 1})) for source in sources]
 
 
@@ -51,7 +56,9 @@ def test_every_run_has_its_outcome_and_failures_stop_nothing(jobs, tmp_path, mon
 
 
 def test_a_few_at_a_time_are_handed_out_in_order_and_named(jobs, tmp_path, monkeypatch):
-    outcomes, bar, _ = _run(jobs, tmp_path, monkeypatch, lambda source, *rest: Outcome(), at_a_time=2)
+    outcomes, bar, _ = _run(
+        jobs, tmp_path, monkeypatch, lambda source, *rest: Outcome(), at_a_time=2
+    )
     assert len(outcomes) == 3
     assert bar.words == ["b", "c", ""], "what runs, after each end"
 
@@ -73,9 +80,15 @@ LOST = [CommClosedError("reset by peer"), TimeoutError(), OSError("Timed out try
 
 @pytest.mark.parametrize(
     ("asked", "error"),
-    [("result", CancelledError()), ("result", LOST[0]), *[(asked, error) for asked in ("run", "submit", "nthreads") for error in LOST]],
+    [
+        ("result", CancelledError()),
+        ("result", LOST[0]),
+        *[(asked, error) for asked in ("run", "submit", "nthreads") for error in LOST],
+    ],
 )
-def test_a_scheduler_that_is_lost_while_anything_is_asked_ends_the_sweep(jobs, tmp_path, monkeypatch, asked, error):
+def test_a_scheduler_that_is_lost_while_anything_is_asked_ends_the_sweep(
+    jobs, tmp_path, monkeypatch, asked, error
+):
     def lost(*arguments, **options):
         raise error
 
@@ -85,7 +98,9 @@ def test_a_scheduler_that_is_lost_while_anything_is_asked_ends_the_sweep(jobs, t
     assert list(tmp_path.glob(".sweep-*")) == []
 
 
-def test_a_worker_that_cannot_take_part_is_named_and_nothing_is_handed_out(jobs, tmp_path, monkeypatch):
+def test_a_worker_that_cannot_take_part_is_named_and_nothing_is_handed_out(
+    jobs, tmp_path, monkeypatch
+):
     monkeypatch.setattr(worker, "problem", lambda source, code, seen: "has another version")
     with pytest.raises(ClusterError, match="worker tcp://here has another version"):
         _run(jobs, tmp_path, monkeypatch, lambda *arguments: pytest.fail("it ran"))

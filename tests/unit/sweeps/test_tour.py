@@ -1,4 +1,6 @@
-"""The tour's page shows what every notebook gave, or that it failed, and needs nothing outside its folder."""
+"""The tour's page shows what every notebook gave, or that it failed, and needs nothing outside its
+folder.
+"""
 
 import base64
 from html.parser import HTMLParser
@@ -29,11 +31,23 @@ rarely, where $\langle\xi, g\rangle$ is small.
 
 @pytest.fixture
 def executed(tmp_path, monkeypatch) -> list[str]:
-    """Three notebooks, of which the second fails and the third cannot start; the list fills with what was executed."""
+    """Three notebooks, of which the second fails and the third cannot start; the list fills with
+    what was executed.
+    """
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setattr(notebooks.Notebook, "code", "tested")
-    write(paths.NOTEBOOKS / "00_good.ipynb", markdown(CLAIM.format(name="Zero")), parameters(), code("x"))
-    write(paths.NOTEBOOKS / "01_bad.ipynb", markdown(CLAIM.format(name="One")), parameters(), code("1 / 0"))
+    write(
+        paths.NOTEBOOKS / "00_good.ipynb",
+        markdown(CLAIM.format(name="Zero")),
+        parameters(),
+        code("x"),
+    )
+    write(
+        paths.NOTEBOOKS / "01_bad.ipynb",
+        markdown(CLAIM.format(name="One")),
+        parameters(),
+        code("1 / 0"),
+    )
     write(paths.NOTEBOOKS / "02_none.ipynb", markdown("no heading here"))
     write(paths.NOTEBOOKS / "solution.ipynb", markdown("not numbered"))
     names = []
@@ -46,12 +60,32 @@ def executed(tmp_path, monkeypatch) -> list[str]:
         inside.save_figure(figure, "power")
         if "1 / 0" in path.read_text():
             node = nbformat.read(path, as_version=4)
-            node.cells[2].outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=["\x1b[31mE\x1b[0m", "<b>boom</b>"])]
+            node.cells[2].outputs = [
+                nbformat.v4.new_output(
+                    "error", ename="E", evalue="", traceback=["\x1b[31mE\x1b[0m", "<b>boom</b>"]
+                )
+            ]
             nbformat.write(node, path)
             raise RuntimeError("<b>boom</b>")
         inside.headline("texts detected <at> level 0.05", stats.Estimate(0.95, 0.85, 0.98, 60))
-        claim = {"claim": "power", "outcome": "not held", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "expected": "at least 0.8", "needed": None}
-        inside.record({"p_value": 3.21e-5, "power": {"at 0.05": 0.9}, "trace": [71.25, 2.5], "claims": [claim]})
+        claim = {
+            "claim": "power",
+            "outcome": "not held",
+            "value": 0.5,
+            "low": 0.4,
+            "high": 0.6,
+            "n": 9,
+            "expected": "at least 0.8",
+            "needed": None,
+        }
+        inside.record(
+            {
+                "p_value": 3.21e-5,
+                "power": {"at 0.05": 0.9},
+                "trace": [71.25, 2.5],
+                "claims": [claim],
+            }
+        )
 
     monkeypatch.setattr(kernel, "execute", execute)
     return names
@@ -90,17 +124,27 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
     assert "exceeds 1.645 with probability 5%" in page.text
     assert "power✗ not held; expected at least 0.8\n0.50 (0.40 to 0.60), n = 9" in page.text
     assert "3.21 × 10^−5" in page.text
-    assert "71.25" not in page.text[: page.text.index("Everything it recorded")], "lists are for who asks"
+    assert "71.25" not in page.text[: page.text.index("Everything it recorded")], (
+        "lists are for who asks"
+    )
     assert "power · at 0.05" in page.text
     assert "RuntimeError: <b>boom</b>" in page.text
     assert "E\n<b>boom</b>" in page.text, "the traceback, without colours"
     assert "expected exactly one code cell tagged 'parameters'" in page.text
     assert "2 failed" in page.text
-    assert [attributes["id"] for attributes in page.all("article")] == ["00_good", "01_bad", "02_none"]
+    assert [attributes["id"] for attributes in page.all("article")] == [
+        "00_good",
+        "01_bad",
+        "02_none",
+    ]
 
 
 def test_the_page_begins_with_what_it_is_about_and_the_headlines(tmp_path, executed, monkeypatch):
-    monkeypatch.setattr(cards, "QUESTIONS", {"Does it work?": "00_good", "At what price?": "01_bad", "How fast?": "99_none"})
+    monkeypatch.setattr(
+        cards,
+        "QUESTIONS",
+        {"Does it work?": "00_good", "At what price?": "01_bad", "How fast?": "99_none"},
+    )
     page = Page(tour(workers=1, progress=False, root=tmp_path / "runs").page)
     assert "ψ = ⟨ξ, G⟩ / (σ‖G‖)" in page.text[: page.text.index("One headline a notebook")]
     lines = [line.strip() for line in page.text.splitlines() if line.strip()]
@@ -125,9 +169,14 @@ def test_one_file_has_all_but_the_notebooks(tmp_path, executed):
     done = tour(workers=1, progress=False, root=tmp_path / "runs", single=tmp_path / "one.html")
     whole, page = Page(done.page), Page(tmp_path / "one.html")
     assert [image["src"][:23] for image in page.all("img")] == ["data:image/webp;base64,"] * 2
-    assert [image["alt"] for image in page.all("img")] == [image["alt"] for image in whole.all("img")]
+    assert [image["alt"] for image in page.all("img")] == [
+        image["alt"] for image in whole.all("img")
+    ]
     assert all(link["href"].startswith("#") for link in page.all("a"))
-    with Image.open(BytesIO(base64.b64decode(page.all("img")[0]["src"][23:]))) as image, Image.open(next(done.dir.glob("figures/00*"))) as file:
+    with (
+        Image.open(BytesIO(base64.b64decode(page.all("img")[0]["src"][23:]))) as image,
+        Image.open(next(done.dir.glob("figures/00*"))) as file,
+    ):
         assert image.size == file.size
     for wrong in (tmp_path, tmp_path / "none" / "one.html", ""):
         with pytest.raises(GaussMarkError, match="expected the name"):
@@ -138,15 +187,35 @@ def test_one_file_has_all_but_the_notebooks(tmp_path, executed):
 def test_an_executed_notebook_shows_the_pages_figures_and_its_links_lead_on(tmp_path, executed):
     links = "[on](01_bad.ipynb#1) [the guide](../README.md) [the web](https://example.org) $x^2$"
     good = paths.NOTEBOOKS / "00_good.ipynb"
-    write(good, markdown(CLAIM.format(name="Zero")), markdown(links), parameters(), code('runs.save_figure(figure, "power")'))
+    write(
+        good,
+        markdown(CLAIM.format(name="Zero")),
+        markdown(links),
+        parameters(),
+        code('runs.save_figure(figure, "power")'),
+    )
     node = nbformat.read(good, as_version=4)
-    picture, widget = {"image/png": "AAAA", "text/plain": "<Figure>"}, {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "Panel"}
-    node.cells[-1].outputs = [nbformat.v4.new_output("display_data", data=data) for data in (picture, widget)]
+    picture, widget = (
+        {"image/png": "AAAA", "text/plain": "<Figure>"},
+        {
+            "application/vnd.jupyter.widget-view+json": {},
+            "text/plain": "Panel",
+        },
+    )
+    node.cells[-1].outputs = [
+        nbformat.v4.new_output("display_data", data=data) for data in (picture, widget)
+    ]
     nbformat.write(node, good)
-    page = Page(tour(workers=1, progress=False, root=tmp_path / "runs").dir / "notebooks" / "00_good.html")
+    page = Page(
+        tour(workers=1, progress=False, root=tmp_path / "runs").dir / "notebooks" / "00_good.html"
+    )
     assert [image["src"] for image in page.all("img")] == ["../figures/00_good-power.webp"]
     assert page.all("img")[0]["alt"] == 'Power, TPR at "0.05" against tokens.'
-    assert [link["href"] for link in page.all("a")] == ["../index.html#00_good", "01_bad.html#1", "https://example.org"]
+    assert [link["href"] for link in page.all("a")] == [
+        "../index.html#00_good",
+        "01_bad.html#1",
+        "https://example.org",
+    ]
     assert "the guide" in page.text
     assert page.all("msup")
     assert not page.all("script")
@@ -184,21 +253,42 @@ def _say_to_the_tour(name: str, **words) -> None:
     nbformat.write(node, path)
 
 
-def test_side_by_side_the_longest_is_first_and_what_times_things_is_last(tmp_path, executed, monkeypatch):
+def test_side_by_side_the_longest_is_first_and_what_times_things_is_last(
+    tmp_path, executed, monkeypatch
+):
     """Without workers; the page is the same as that of one notebook after another."""
     fake_dask.use(monkeypatch)
     for name in ("03_long", "04_timings", "05_short"):
-        write(paths.NOTEBOOKS / f"{name}.ipynb", markdown(CLAIM.format(name=name)), parameters(), code("x"))
+        write(
+            paths.NOTEBOOKS / f"{name}.ipynb",
+            markdown(CLAIM.format(name=name)),
+            parameters(),
+            code("x"),
+        )
     _say_to_the_tour("03_long", seconds=90)
     _say_to_the_tour("04_timings", alone=True, seconds=200)
     done = tour(workers=2, progress=False, root=tmp_path / "runs")
     assert executed == ["03_long", "00_good", "01_bad", "05_short", "04_timings"]
-    assert [stop.name for stop in done.stops] == ["00_good", "01_bad", "02_none", "03_long", "04_timings", "05_short"]
+    assert [stop.name for stop in done.stops] == [
+        "00_good",
+        "01_bad",
+        "02_none",
+        "03_long",
+        "04_timings",
+        "05_short",
+    ]
     assert [stop.name for stop in done.failed] == ["01_bad", "02_none"]
     assert "E\n<b>boom</b>" in Page(done.page).text
     again = tour(workers=2, progress=False, root=tmp_path / "runs")
     assert executed[5:] == ["01_bad"]
-    assert [bool(stop.run and stop.run.cached) for stop in again.stops] == [True, False, False, True, True, True]
+    assert [bool(stop.run and stop.run.cached) for stop in again.stops] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_a_second_tour_is_answered_from_records_unless_forced(tmp_path, executed):
@@ -209,7 +299,9 @@ def test_a_second_tour_is_answered_from_records_unless_forced(tmp_path, executed
     assert "from its record" in Page(second.page).text
     tour(workers=1, progress=False, root=tmp_path / "runs", force=True)
     assert executed[3:] == ["00_good", "01_bad"]
-    folders = [path for path in (tmp_path / "runs").iterdir() if path.name.startswith((".", "tour-"))]
+    folders = [
+        path for path in (tmp_path / "runs").iterdir() if path.name.startswith((".", "tour-"))
+    ]
     assert len(folders) == 3
     assert all((folder / "index.html").exists() for folder in folders)
 
@@ -219,8 +311,12 @@ def test_an_interrupted_tour_leaves_no_page(tmp_path, executed, monkeypatch, cap
         raise KeyboardInterrupt
 
     monkeypatch.setattr(kernel, "execute", stop)
-    assert cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == cli.INTERRUPTED
-    assert "interrupted; 1 of 3 notebooks are done" in capsys.readouterr().err, "the one that cannot start"
+    assert (
+        cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == cli.INTERRUPTED
+    )
+    assert "interrupted; 1 of 3 notebooks are done" in capsys.readouterr().err, (
+        "the one that cannot start"
+    )
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["00_good"]
 
 
@@ -246,15 +342,21 @@ def test_no_notebooks_is_an_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize("width", [360, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_and_its_words_stand_out(tmp_path, executed, browser, width, scheme):
-    """No sideways scrolling, every figure loads, nothing is fetched, and text has the contrast that WCAG asks for (4.5 to 1)."""
+    """No sideways scrolling, every figure loads, nothing is fetched, and text has the contrast that
+    WCAG asks for (4.5 to 1).
+    """
     done = tour(workers=1, progress=False, root=tmp_path / "runs")
-    with browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme) as context:
+    with browser.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme
+    ) as context:
         page = context.new_page()
         fetched = []
         page.on("request", lambda request: fetched.append(request.url))
         page.goto(done.page.as_uri())
         page.evaluate("document.querySelectorAll('img').forEach(image => image.loading = 'eager')")
-        page.wait_for_function("[...document.images].every(image => image.complete && image.naturalWidth)")
+        page.wait_for_function(
+            "[...document.images].every(image => image.complete && image.naturalWidth)"
+        )
         assert page.evaluate("document.documentElement.scrollWidth") == width
         assert all(url.startswith("file://") for url in fetched)
         colours = page.evaluate(
@@ -272,5 +374,7 @@ def test_the_page_fits_and_its_words_stand_out(tmp_path, executed, browser, widt
 def _luminance(colour: str) -> float:
     """The relative luminance of ``rgb(r, g, b)`` as WCAG defines it."""
     channels = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    red, green, blue = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -25,7 +25,9 @@ while {wait} and (folder / "hold").exists():
 def test_a_tour_with_real_workers_is_interrupted_and_taken_up(tmp_path, monkeypatch):
     for name, wait in [("00_a", True), ("01_b", True), ("02_c", False)]:
         cell = code(WAITING.format(folder=str(tmp_path), name=name, wait=wait))
-        write(tmp_path / "notebooks" / f"{name}.ipynb", markdown("# T\n\nclaim"), parameters(), cell)
+        write(
+            tmp_path / "notebooks" / f"{name}.ipynb", markdown("# T\n\nclaim"), parameters(), cell
+        )
     (tmp_path / "hold").touch()
     source = f"""
 import sys
@@ -37,7 +39,12 @@ if __name__ == "__main__":
 """
     (tmp_path / "start.py").write_text(source)
     command = [sys.executable, str(tmp_path / "start.py")]
-    options = {"env": os.environ | {"PYTHONPATH": str(paths.ROOT)}, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options = {
+        "env": os.environ | {"PYTHONPATH": str(paths.ROOT)},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     process = subprocess.Popen(command, start_new_session=True, **options)
     until(lambda: list(tmp_path.glob("00_a-*")) and list(tmp_path.glob("01_b-*")), process)
     processes = family(process)
@@ -45,7 +52,9 @@ if __name__ == "__main__":
     _, errors = finish(process, cli.INTERRUPTED)
     until(lambda: gone(processes), seconds=20)
     assert errors.splitlines()[-1].startswith("gaussmark: interrupted; 0 of 3 notebooks are done")
-    assert all(path.name.endswith(".failed") for path in (tmp_path / "runs").glob("*/[!.]*")), "nothing half-written"
+    assert all(path.name.endswith(".failed") for path in (tmp_path / "runs").glob("*/[!.]*")), (
+        "nothing half-written"
+    )
 
     (tmp_path / "hold").unlink()
     printed, _ = finish(subprocess.Popen(command, **options), 0)

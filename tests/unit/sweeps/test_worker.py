@@ -29,7 +29,11 @@ def _run(source, root: Path, **options) -> Outcome:
 
 
 def test_a_run_is_answered_from_its_record_unless_forced(source, tmp_path):
-    assert [_run(source, tmp_path).cached, _run(source, tmp_path).cached, _run(source, tmp_path, force=True).cached] == [False, True, False]
+    assert [
+        _run(source, tmp_path).cached,
+        _run(source, tmp_path).cached,
+        _run(source, tmp_path, force=True).cached,
+    ] == [False, True, False]
 
 
 def test_a_worker_with_other_code_runs_nothing(source, tmp_path, monkeypatch):
@@ -56,13 +60,19 @@ def test_expected_problems_come_back_as_words(source, tmp_path, monkeypatch, err
 
 def test_the_problems_of_a_worker(source, tmp_path):
     assert worker.problem(source, source.code, tmp_path) == ""
-    assert worker.problem(source, "another", tmp_path).startswith(f"has version {source.code} of the code of demo, expected another")
-    assert worker.problem(source, source.code, tmp_path / "missing").startswith(f"does not see {tmp_path / 'missing'}")
+    assert worker.problem(source, "another", tmp_path).startswith(
+        f"has version {source.code} of the code of demo, expected another"
+    )
+    assert worker.problem(source, source.code, tmp_path / "missing").startswith(
+        f"does not see {tmp_path / 'missing'}"
+    )
 
 
 def test_signals_are_left_to_the_sweep_and_not_ignored_by_kernels(monkeypatch):
     handlers = {}
-    monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.update({number: handler}))
+    monkeypatch.setattr(
+        signal, "signal", lambda number, handler: handlers.update({number: handler})
+    )
     worker.dask_setup(Mock(spec=Worker))
     assert handlers.keys() == {signal.SIGINT, signal.SIGTERM}
     assert all(callable(handler) for handler in handlers.values())

@@ -7,7 +7,13 @@ import tiny_models
 import torch
 
 from gaussmark_lib import perturb, schemes
-from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, InvalidWatermarkError, PerturbedModelError, UnknownWeightError
+from gaussmark_lib.errors import (
+    DegenerateScoreError,
+    InvalidTextError,
+    InvalidWatermarkError,
+    PerturbedModelError,
+    UnknownWeightError,
+)
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.token_level import gradients as token_gradients
 from gaussmark_lib.token_level import keys as token_keys
@@ -23,12 +29,16 @@ def test_the_keys_of_the_positions_differ_from_each_other_and_from_the_whole(key
 
 
 def test_a_longer_text_begins_with_the_shorter_one(model, wm, key):
-    assert [row[:5] for row in token_keys.sample(model, [[1, 2], [3]], 9, wm, key)] == token_keys.sample(model, [[1, 2], [3]], 5, wm, key)
+    assert [
+        row[:5] for row in token_keys.sample(model, [[1, 2], [3]], 9, wm, key)
+    ] == token_keys.sample(model, [[1, 2], [3]], 5, wm, key)
 
 
 def test_a_row_does_not_depend_on_its_batch(model, wm, key):
     prompts = [[1, 2], [3, 4, 5, 6, 7], [8]]
-    assert token_keys.sample(model, prompts, 8, wm, key)[:1] == token_keys.sample(model, prompts[:1], 8, wm, key)
+    assert token_keys.sample(model, prompts, 8, wm, key)[:1] == token_keys.sample(
+        model, prompts[:1], 8, wm, key
+    )
     responses = [[5, 6, 7], [8, 9], [10] * 9]
     together = token_keys.score(model, prompts, responses, wm, key)
     for i in range(3):
@@ -69,14 +79,24 @@ def test_a_certain_token_is_no_hit(model, wm, key, monkeypatch):
     assert found["hits"][0] == (table["gamma"][[0, 2]] >= 0).sum()
     assert found["psi"][0] == pytest.approx(table["gamma"][[0, 2]].sum() / 2**0.5)
     g[:] = 0
-    with pytest.raises(DegenerateScoreError, match="text 0: expected finite gradients that are not all zero"):
+    with pytest.raises(
+        DegenerateScoreError, match="text 0: expected finite gradients that are not all zero"
+    ):
         token_keys.per_token(model, [[1]], [[5, 6, 7]], wm, key)
 
 
 @pytest.mark.parametrize("layer", [1, 2])
 def test_a_token_whose_gradient_is_rounding_is_no_hit(model, key, layer):
-    """Over a single position attention does not depend on its query; on some processors that zero is 1e-9 (ATEN_CPU_CAPABILITY=default)."""
-    table = token_keys.per_token(model, [[]], [[3, 4, 5]], Watermark(f"model.layers.{layer}.self_attn.q_proj.weight", 0.2), key)
+    """Over a single position attention does not depend on its query; on some processors that zero
+    is 1e-9 (ATEN_CPU_CAPABILITY=default).
+    """
+    table = token_keys.per_token(
+        model,
+        [[]],
+        [[3, 4, 5]],
+        Watermark(f"model.layers.{layer}.self_attn.q_proj.weight", 0.2),
+        key,
+    )
     assert table["gamma"].tolist()[0] == -np.inf
     assert table["grad_norm"][0] == 0
     assert np.isfinite(table["gamma"][1:]).all()
@@ -88,7 +108,9 @@ def test_several_keys_share_the_gradients_and_nothing_else(model, key, weight):
     prompts, responses = [[1, 2], [3]], [[5, 6, 7], [8, 9]]
     together = token_keys.per_token_of_keys(model, prompts, responses, wm, keys)
     for one, table in zip(keys, together, strict=True):
-        pd.testing.assert_frame_equal(table, token_keys.per_token(model, prompts, responses, wm, one))
+        pd.testing.assert_frame_equal(
+            table, token_keys.per_token(model, prompts, responses, wm, one)
+        )
     assert not np.allclose(together[0]["gamma"], together[1]["gamma"])
 
 
@@ -102,7 +124,13 @@ def test_the_tests_of_part_of_a_text_are_those_of_the_shorter_text(model, wm, ke
 def test_tokens_that_are_all_certain_say_nothing():
     certain = pd.DataFrame({"text": 0, "position": range(3), "gamma": -np.inf, "grad_norm": 0.0})
     row = token_keys.from_gammas(certain).iloc[0]
-    assert (row["psi"], row["p_psi"], row["log10_p_psi"], row["hits"], row["p_hits"]) == (-np.inf, 1.0, 0.0, 0, 1.0)
+    assert (row["psi"], row["p_psi"], row["log10_p_psi"], row["hits"], row["p_hits"]) == (
+        -np.inf,
+        1.0,
+        0.0,
+        0,
+        1.0,
+    )
 
 
 def test_as_a_scheme(model, key):
@@ -139,6 +167,7 @@ def test_bad_input_is_named(model, wm, key):
 
 def test_half_precision_gives_nearly_the_same(wm, key):
     one, half = (
-        token_keys.score(tiny_models.build("llama", dtype), [[1, 2]], [list(range(5, 35))], wm, key) for dtype in (torch.float32, torch.bfloat16)
+        token_keys.score(tiny_models.build("llama", dtype), [[1, 2]], [list(range(5, 35))], wm, key)
+        for dtype in (torch.float32, torch.bfloat16)
     )
     assert half["psi"][0] == pytest.approx(one["psi"][0], abs=0.3)

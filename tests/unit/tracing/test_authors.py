@@ -18,7 +18,10 @@ def test_no_keys_and_no_texts_are_refused(model, wm, key):
 
 
 def test_a_text_without_a_gradient_is_named():
-    texts = [TextGradient(0, torch.ones(2, 2), -1.0, 3), TextGradient(1, torch.zeros(2, 2), -1.0, 3)]
+    texts = [
+        TextGradient(0, torch.ones(2, 2), -1.0, 3),
+        TextGradient(1, torch.zeros(2, 2), -1.0, 3),
+    ]
     with pytest.raises(DegenerateScoreError, match="text 1"):
         tracing.summed(texts)
 

@@ -1,4 +1,6 @@
-"""A codebook's keys: they work wherever a key does, are the same in every process, grow without changing, and show or save no secret."""
+"""A codebook's keys: they work wherever a key does, are the same in every process, grow without
+changing, and show or save no secret.
+"""
 
 import dataclasses
 import hashlib
@@ -9,7 +11,16 @@ import pytest
 import tiny_models
 from secrecy import assert_not_shown, forms
 
-from gaussmark_lib import evidence, generate, generate_many, models, perturb, schemes, score, tracing
+from gaussmark_lib import (
+    evidence,
+    generate,
+    generate_many,
+    models,
+    perturb,
+    schemes,
+    score,
+    tracing,
+)
 from gaussmark_lib.errors import CodebookError, InvalidTextError, KeyFileError, KeyMismatchError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tracing import Codebook, attribution
@@ -24,7 +35,9 @@ def book(key) -> Codebook:
 
 def test_the_same_in_every_process_and_year(book):
     """Golden: a changed stream would lose every user's texts."""
-    numbers = np.concatenate([book.code(0), book.code(999), book.base(3, 5), book.key(999).normals(5)])
+    numbers = np.concatenate(
+        [book.code(0), book.code(999), book.base(3, 5), book.key(999).normals(5)]
+    )
     assert hashlib.sha256(numbers.tobytes()).hexdigest()[:16] == "35c876a803798f90"
     assert book.key(999).key_id == "7e9d2e4a"
 
@@ -35,11 +48,16 @@ def test_more_users_change_nothing_for_those_there_are(key, book):
         assert larger.code(user).tolist() == book.code(user).tolist()
         assert larger.key(user) == book.key(user)
     assert [first for first, _ in book.codes()] == [0, 256, 512, 768]
-    assert np.concatenate([codes for _, codes in book.codes()]).tolist() == [book.code(user).tolist() for user in range(1000)]
+    assert np.concatenate([codes for _, codes in book.codes()]).tolist() == [
+        book.code(user).tolist() for user in range(1000)
+    ]
 
 
 def test_users_differ_and_so_do_other_codebooks(key, book):
-    ids = {book.key(user).key_id for user in range(1000)} | {Codebook(key, 1000, 5).key(0).key_id, Codebook(Key.from_seed(9), 1000, 4).key(0).key_id}
+    ids = {book.key(user).key_id for user in range(1000)} | {
+        Codebook(key, 1000, 5).key(0).key_id,
+        Codebook(Key.from_seed(9), 1000, 4).key(0).key_id,
+    }
     assert len(ids) == 1002
     assert book.key(1) != book.key(2)
     assert book.key(1) == book.key(1)
@@ -53,7 +71,9 @@ def test_a_users_key_works_wherever_a_key_does(model, wm, book):
     assert generate_many.sample(model, X, [(wm, user)], 6, seed=1) == [marked]
     alone = score.score(model, X, marked, wm, [user, book.key(18)])
     assert alone["key_id"].tolist() == [user.key_id, book.key(18).key_id] * 2
-    assert evidence.per_token(model, X[0], marked[0], wm, user)["evidence"].sum() == pytest.approx(alone["psi"][0], rel=1e-3)
+    assert evidence.per_token(model, X[0], marked[0], wm, user)["evidence"].sum() == pytest.approx(
+        alone["psi"][0], rel=1e-3
+    )
     for scheme in schemes.named(Watermark(wm.weight, wm.sigma, rank_dropped=2), user).values():
         assert scheme.key.key_id == user.key_id
     assert pickle.loads(pickle.dumps(user)).normals(3).tolist() == user.normals(3).tolist()
@@ -76,7 +96,10 @@ def test_of_a_bound_master_key_the_users_are_bound_too(model, wm, key):
     perturb.noise(model, wm, book.key(3))
     tracing.attribute(model, X, Y, wm, book)
     wrong = Watermark(wm.weight, 2 * wm.sigma)
-    for use in (lambda: perturb.noise(model, wrong, book.key(3)), lambda: tracing.attribute(model, X, Y, wrong, book)):
+    for use in (
+        lambda: perturb.noise(model, wrong, book.key(3)),
+        lambda: tracing.attribute(model, X, Y, wrong, book),
+    ):
         with pytest.raises(KeyMismatchError, match="sigma"):
             use()
 
@@ -99,7 +122,15 @@ def test_a_saved_codebook_holds_no_secret_and_is_the_same_again(tmp_path, key, b
         Codebook.load(path, Key.from_seed(8))
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"format": "gaussmark codebook 1"}', '{"n_users": 0, "n_base": 4, "format": "", "key_id": ""}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"format": "gaussmark codebook 1"}',
+        '{"n_users": 0, "n_base": 4, "format": "", "key_id": ""}',
+    ],
+)
 def test_a_file_that_is_no_codebook(tmp_path, key, content):
     (tmp_path / "book.json").write_text(content)
     with pytest.raises(CodebookError, match="expected"):
@@ -127,7 +158,14 @@ def test_a_user_outside_the_codebook(book, user):
 
 @pytest.mark.usefixtures("wrong_types")
 def test_what_is_no_codebook_is_refused(model, wm, key, book):
-    for arguments in ((key, 0, 4), (key, 10, 1), (key, 1.5, 4), (key, 10, None), ("key", 10, 4), (book.key(0), 10, 4)):
+    for arguments in (
+        (key, 0, 4),
+        (key, 10, 1),
+        (key, 1.5, 4),
+        (key, 10, None),
+        ("key", 10, 4),
+        (book.key(0), 10, 4),
+    ):
         with pytest.raises(CodebookError, match="expected"):
             Codebook(*arguments)
     with pytest.raises(CodebookError, match="expected a Codebook"):
@@ -135,7 +173,9 @@ def test_what_is_no_codebook_is_refused(model, wm, key, book):
 
 
 def test_memory_does_not_decide_the_answer(model, wm, book, monkeypatch):
-    """Texts are held in batches, base noises pass a few at a time: the same table for every size of both."""
+    """Texts are held in batches, base noises pass a few at a time: the same table for every size of
+    both.
+    """
     whole = tracing.attribute(model, X * 3, Y * 3, wm, book)
     monkeypatch.setattr(attribution, "HELD", 1)
     monkeypatch.setattr(attribution, "AT_ONCE", 3)

@@ -10,7 +10,9 @@ from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, Perturb
 from gaussmark_lib.perturb import Key, watermarked
 from gaussmark_lib.tracing import spans as scan
 
-PROMPTS, RESPONSES = ([*tiny_models.random_ids(np.random.default_rng(0), *lengths)] for lengths in ((3, 1), (12, 20)))
+PROMPTS, RESPONSES = (
+    [*tiny_models.random_ids(np.random.default_rng(0), *lengths)] for lengths in ((3, 1), (12, 20))
+)
 
 
 def test_a_row_for_each_text_and_key(model, wm, key):
@@ -23,7 +25,9 @@ def test_a_row_for_each_text_and_key(model, wm, key):
     assert ((table["start"] < table["end"]) & (table["end"] <= table["n_tokens"])).all()
     assert (table[["start", "end"]] % 4 == 0).all(axis=None)
     assert table["psi"].ge(table["whole_psi"] - 1e-5).all(), "the whole text is one of the spans"
-    assert table.equals(tracing.scan(model, PROMPTS, RESPONSES, wm, keys, block=4)), "the same draws each time"
+    assert table.equals(tracing.scan(model, PROMPTS, RESPONSES, wm, keys, block=4)), (
+        "the same draws each time"
+    )
 
 
 def test_a_fixed_window_has_one_size(model, wm, key):
@@ -35,7 +39,10 @@ def test_a_fixed_window_has_one_size(model, wm, key):
     ("options", "complaint"),
     [
         ({"block": 10, "shortest": 9}, "expected a span of at least one block, 10 tokens, got 9"),
-        ({"block": 4, "shortest": 8, "longest": 7}, "expected at least the shortest span, 8 tokens, got 7"),
+        (
+            {"block": 4, "shortest": 8, "longest": 7},
+            "expected at least the shortest span, 8 tokens, got 7",
+        ),
         ({"block": 13}, "response 0: expected at least 13 tokens"),
         ({"block": 0}, "block: expected a whole number"),
         ({"n_draws": 0}, "n_draws: expected a whole number"),
@@ -57,7 +64,10 @@ def test_a_gradient_that_is_not_finite_is_named(model, wm, key):
 
 def test_a_keys_p_does_not_depend_on_the_keys_beside_it(model, wm, key):
     other = Key.from_seed(8)
-    both, alone = (tracing.scan(model, [[1, 2]], [list(range(3, 33))], wm, keys, block=5) for keys in ([key, other], [other]))
+    both, alone = (
+        tracing.scan(model, [[1, 2]], [list(range(3, 33))], wm, keys, block=5)
+        for keys in ([key, other], [other])
+    )
     assert both.iloc[1].drop("text").tolist() == alone.iloc[0].drop("text").tolist()
 
 
@@ -67,7 +77,9 @@ def test_far_beyond_float64_p_is_0():
 
 def test_sums_over_many_numbers_are_in_float64():
     G = torch.full((2, 1 << 24), 1e-3) * torch.tensor([[1.0], [2.0]])
-    np.testing.assert_allclose(scan._inner(G, G), (1 << 24) * 1e-6 * np.array([[1, 2], [2, 4]]), rtol=1e-6)
+    np.testing.assert_allclose(
+        scan._inner(G, G), (1 << 24) * 1e-6 * np.array([[1, 2], [2, 4]]), rtol=1e-6
+    )
 
 
 def test_a_watermarked_model_is_refused(model, wm, key):

@@ -1,4 +1,6 @@
-"""Windows of a long text: every token is scored once, everything fits, and ψ of their sum is N(0, 1) over keys."""
+"""Windows of a long text: every token is scored once, everything fits, and ψ of their sum is N(0,
+1) over keys.
+"""
 
 from itertools import chain
 
@@ -39,7 +41,12 @@ def test_each_token_once_and_everything_fits(model, n_prompt: int, n: int):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "response", "words"), [([], [], "at least one token"), ([5] * 64, [5], "at most 64"), ([], [10**6], "token ids from")]
+    ("prompt", "response", "words"),
+    [
+        ([], [], "at least one token"),
+        ([5] * 64, [5], "at most 64"),
+        ([], [10**6], "token ids from"),
+    ],
 )
 def test_refused(model, prompt: list, response: list, words: str):
     with pytest.raises(InvalidTextError, match=words):
@@ -47,8 +54,16 @@ def test_refused(model, prompt: list, response: list, words: str):
 
 
 def test_the_level_is_exact_over_keys(model):
-    """300 keys: the Kolmogorov distance of exact p-values is beyond 1.95/√300 once in a thousand."""
+    """300 keys: the Kolmogorov distance of exact p-values is beyond 1.95/√300 once in a
+    thousand.
+    """
     prompts, responses = windows(model, [], [3 + (7 * i) % 90 for i in range(160)])
-    table = tracing.author(model, prompts, responses, Watermark(tiny_lm.WEIGHT, 1.0), [Key.from_seed(i) for i in range(300)])
+    table = tracing.author(
+        model,
+        prompts,
+        responses,
+        Watermark(tiny_lm.WEIGHT, 1.0),
+        [Key.from_seed(i) for i in range(300)],
+    )
     assert table["n_texts"].unique() == len(responses) == 4
     assert kstest(np.asarray(table["p_value"]), "uniform").pvalue > 1e-3

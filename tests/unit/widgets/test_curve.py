@@ -1,4 +1,6 @@
-"""The curve of p against tokens as a picture: where its points stand, what it says without eyes, and that its axes stand still."""
+"""The curve of p against tokens as a picture: where its points stand, what it says without eyes,
+and that its axes stand still.
+"""
 
 import re
 import xml.etree.ElementTree as ET
@@ -13,7 +15,9 @@ from gaussmark_lib.widgets.curve import BOTTOM, FONT, LEAST, LEFT, RIGHT, TOP, W
 
 def points(*psi: float, n: tuple[int, ...] = (25, 50)) -> pd.DataFrame:
     log10_p = norm.logsf(psi) / np.log(10)
-    return pd.DataFrame({"kind": "watermarked", "key": "this key", "n_tokens": n[: len(psi)], "log10_p": log10_p})
+    return pd.DataFrame(
+        {"kind": "watermarked", "key": "this key", "n_tokens": n[: len(psi)], "log10_p": log10_p}
+    )
 
 
 def drawn(picture: str, tag: str) -> list[dict]:
@@ -26,7 +30,9 @@ def test_points_stand_at_their_p():
     assert float(second["cx"]) == RIGHT
     lowest = np.floor(norm.logsf(5.5) / np.log(10))
     for spot, psi in ((first, 1.0), (second, 3.0)):
-        assert float(spot["cy"]) == pytest.approx(TOP + (BOTTOM - TOP) * norm.logsf(psi) / np.log(10) / lowest, abs=0.1)
+        assert float(spot["cy"]) == pytest.approx(
+            TOP + (BOTTOM - TOP) * norm.logsf(psi) / np.log(10) / lowest, abs=0.1
+        )
 
 
 def test_axes_stand_still_while_lines_grow_and_make_room_for_stronger_evidence():
@@ -41,7 +47,10 @@ def test_axes_stand_still_while_lines_grow_and_make_room_for_stronger_evidence()
 def test_it_says_its_last_points_and_its_words_are_large_enough():
     [picture] = drawn(f"<div>{curve(points(1.0, 3.0), 50, 4.0, 0.05)}</div>", "svg")
     assert picture["role"] == "img"
-    assert picture["aria-label"] == "p against tokens. watermarked, this key: log10 p = -2.9 at 50 tokens"
+    assert (
+        picture["aria-label"]
+        == "p against tokens. watermarked, this key: log10 p = -2.9 at 50 tokens"
+    )
     assert FONT * LEAST / WIDTH >= 11
     assert "Nothing is scored yet" in curve(points(), 50, 4.0, 0.05)
 

@@ -1,4 +1,6 @@
-"""The panel without a browser: what its buttons do, what it says when things go wrong, and that it never shows half of anything."""
+"""The panel without a browser: what its buttons do, what it says when things go wrong, and that it
+never shows half of anything.
+"""
 
 import re
 import threading
@@ -76,7 +78,12 @@ def said() -> list:
 
 @pytest.fixture
 def worker(said: list) -> Worker:
-    return Worker(lambda at: said.append("start"), lambda at, *step: said.append(step), lambda at, end: said.append(end), lambda: said.append("idle"))
+    return Worker(
+        lambda at: said.append("start"),
+        lambda at, *step: said.append(step),
+        lambda at, end: said.append(end),
+        lambda: said.append("idle"),
+    )
 
 
 def test_work_is_shown_and_one_at_a_time(worker: Worker, said: list):
@@ -109,7 +116,11 @@ def test_work_stops_at_its_next_step(worker: Worker, said: list):
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"), [(DegenerateScoreError("no gradient"), "No gradient."), (KeyError("x"), "This did not work: KeyError")]
+    ("error", "sentence"),
+    [
+        (DegenerateScoreError("no gradient"), "No gradient."),
+        (KeyError("x"), "This did not work: KeyError"),
+    ],
 )
 def test_an_error_is_a_sentence(worker: Worker, said: list, error: Exception, sentence: str):
     def fail(report):
@@ -140,7 +151,13 @@ def test_generates(panel: Panel):
     assert panel.result.question == ASKED
     assert panel.result.key_id == Key.from_seed(1).key_id
     html = panel.writing.output.value
-    for words in ("Watermarked text, this key:", "wrong key", "Plain text", "had nothing to do with the key", "<img alt="):
+    for words in (
+        "Watermarked text, this key:",
+        "wrong key",
+        "Plain text",
+        "had nothing to do with the key",
+        "<img alt=",
+    ):
         assert words in html
     assert html.count("<span") > 20
 
@@ -150,7 +167,9 @@ def test_says_sigma_at_once(panel: Panel):
     assert "σ = " in first
     panel.psi.value = 4
     number = re.compile(r"σ = ([\d.e-]+),")
-    assert float(number.search(panel.sigma_shown.value)[1]) == pytest.approx(2 * float(number.search(first)[1]), rel=0.01)
+    assert float(number.search(panel.sigma_shown.value)[1]) == pytest.approx(
+        2 * float(number.search(first)[1]), rel=0.01
+    )
 
 
 def test_measures_again_for_another_weight_or_length(panel: Panel):
@@ -186,7 +205,9 @@ def test_buttons_wait_while_it_works(panel: Panel, monkeypatch: pytest.MonkeyPat
     assert "Stopped" in panel.writing.message.value
 
 
-def test_stop_leaves_the_base_model_and_what_was_shown(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+def test_stop_leaves_the_base_model_and_what_was_shown(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+):
     panel.generate.click()
     panel.wait()
     before, result = panel.writing.output.value, panel.result
@@ -206,7 +227,9 @@ def test_stop_leaves_the_base_model_and_what_was_shown(panel: Panel, monkeypatch
     assert panel.writing.output.value == before
     assert panel.result is result
     perturb.refuse_perturbed(panel.session.lm.model)
-    assert perturb.Watermark(tiny_lm.WEIGHT, 1.0).on(panel.session.lm.model).linear.sha256() == theta
+    assert (
+        perturb.Watermark(tiny_lm.WEIGHT, 1.0).on(panel.session.lm.model).linear.sha256() == theta
+    )
 
 
 def test_nothing_starts_by_itself_after_a_stop(panel: Panel):
@@ -244,7 +267,9 @@ def test_tests_a_text_and_takes_the_watermarked_one(panel: Panel):
     assert panel.before.value == ASKED.prompt
     panel.test.click()
     panel.wait()
-    wanted = panel.session.test(panel.result.text("watermarked"), tiny_lm.WEIGHT, panel.key, ASKED.prompt)
+    wanted = panel.session.test(
+        panel.result.text("watermarked"), tiny_lm.WEIGHT, panel.key, ASKED.prompt
+    )
     assert panel.verdict.scores["psi"][0] == pytest.approx(wanted.scores["psi"][0], rel=1e-3)
     assert "Negative control" in panel.testing.output.value
 
@@ -263,7 +288,9 @@ def test_bad_input_is_a_sentence(panel: Panel, inputs: dict, button: str, senten
         getattr(panel, name).value = value
     getattr(panel, button).click()
     panel.wait()
-    at, other = (panel.writing, panel.testing) if button == "generate" else (panel.testing, panel.writing)
+    at, other = (
+        (panel.writing, panel.testing) if button == "generate" else (panel.testing, panel.writing)
+    )
     assert sentence in at.message.value.lower()
     assert 'role="alert"' in at.message.value
     assert other.message.value == "", "an error stands beside its own button"
@@ -281,7 +308,10 @@ def test_a_result_of_earlier_settings_says_so(panel: Panel):
     assert "From earlier settings. Changed since: prompt, wanted ψ." in panel.writing.note.value
     assert "opacity:.45" in panel.writing.output.value
     panel.psi.value, panel.prompt.value = ASKED.psi, ASKED.prompt
-    assert (panel.writing.note.value, panel.writing.output.value) == ("", fresh), "the same settings again"
+    assert (panel.writing.note.value, panel.writing.output.value) == (
+        "",
+        fresh,
+    ), "the same settings again"
     panel.n_samples.value = 2
     panel.generate.click()
     panel.wait()
@@ -289,7 +319,9 @@ def test_a_result_of_earlier_settings_says_so(panel: Panel):
 
 
 def drafts_of(panel: Panel, act) -> list[str]:
-    """What is shown while texts are written; ``act`` is called with each, in the middle of the work."""
+    """What is shown while texts are written; ``act`` is called with each, in the middle of the
+    work.
+    """
     seen = []
 
     def note(change) -> None:
@@ -369,9 +401,13 @@ def test_a_verdict_goes_with_its_text(panel: Panel, name: str):
     assert panel.testing.output.value == panel.testing.message.value == ""
 
 
-def test_a_text_that_changes_while_it_is_tested_has_no_verdict(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+def test_a_text_that_changes_while_it_is_tested_has_no_verdict(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+):
     work, real = Blocked(), panel.session.ask
-    monkeypatch.setattr(panel.session, "ask", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
+    monkeypatch.setattr(
+        panel.session, "ask", lambda *given: (work(given[-1]), real(*given[:-1]))[1]
+    )
     panel.text.value = "Some words"
     panel.test.click()
     work.begun.wait(60)
@@ -383,9 +419,13 @@ def test_a_text_that_changes_while_it_is_tested_has_no_verdict(panel: Panel, mon
     assert panel.testing.output.value == ""
 
 
-def test_inputs_that_change_during_work_make_its_result_old(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+def test_inputs_that_change_during_work_make_its_result_old(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+):
     work, real = Blocked(), panel.session.compare
-    monkeypatch.setattr(panel.session, "compare", lambda *given: (work(given[2]), real(*given[:-1]))[1])
+    monkeypatch.setattr(
+        panel.session, "compare", lambda *given: (work(given[2]), real(*given[:-1]))[1]
+    )
     panel.generate.click()
     work.begun.wait(60)
     panel.psi.value = 7
@@ -418,7 +458,10 @@ def test_a_long_text_is_tested(panel: Panel):
 
 
 def test_says_the_power_to_expect(panel: Panel):
-    for psi, text, said in ((8, "abcdefgh " * 6, "detected at level 0.05 with probability"), (0.5, "xy", "too short to tell")):
+    for psi, text, said in (
+        (8, "abcdefgh " * 6, "detected at level 0.05 with probability"),
+        (0.5, "xy", "too short to tell"),
+    ):
         panel.psi.value, panel.text.value = psi, text
         panel.test.click()
         panel.wait()
@@ -447,13 +490,20 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
         assert (tested.edited.share, tested.edited.how) == (tested.share.value, tested.how.value)
         html = unescape(tested.editing.output.value)
         for row in (tested.verdict.row("this key"), tested.edited.after.row("this key")):
-            assert f"p = {row['p_value']:.2g} (ψ = {row['psi']:.2f}, {row['n_tokens']} tokens)".replace("-", "−") in html
+            assert (
+                f"p = {row['p_value']:.2g} (ψ = {row['psi']:.2f}, {row['n_tokens']} tokens)".replace(
+                    "-", "−"
+                )
+                in html
+            )
         assert "30% of the tokens" in html
     assert tested.edited.after.row("this key")["n_tokens"] == 19
     assert tested.editing.note.value == tested.editing.message.value == ""
     monkeypatch.setattr(models, "load", lambda name: tested.session.lm)
     exec(code_of(tested.editing.output.value), editing := {})
-    assert editing["scores"]["psi"][0] == pytest.approx(tested.edited.after.row("this key")["psi"], abs=1e-4)
+    assert editing["scores"]["psi"][0] == pytest.approx(
+        tested.edited.after.row("this key")["psi"], abs=1e-4
+    )
 
 
 def test_an_edit_needs_a_test(panel: Panel):
@@ -473,7 +523,9 @@ def test_an_edited_text_of_earlier_settings_says_so(tested: Panel):
     tested.edit.click()
     tested.wait()
     fresh = tested.editing.output.value
-    tested.editing.doing.observe(lambda change: tested.editing.stop.click() if change["new"] else None, "value")
+    tested.editing.doing.observe(
+        lambda change: tested.editing.stop.click() if change["new"] else None, "value"
+    )
     tested.share.value = 0.4  # begins, and is stopped
     tested.wait()
     assert "Stopped" in tested.editing.message.value
@@ -484,12 +536,21 @@ def test_an_edited_text_of_earlier_settings_says_so(tested: Panel):
     assert "Changed since: wanted ψ, share edited." in tested.editing.note.value
     tested.text.value = "other"
     assert tested.edited is None
-    assert tested.editing.output.value == tested.editing.note.value == tested.editing.message.value == ""
+    assert (
+        tested.editing.output.value
+        == tested.editing.note.value
+        == tested.editing.message.value
+        == ""
+    )
 
 
-def test_a_text_that_changes_while_it_is_edited_is_not_shown(tested: Panel, monkeypatch: pytest.MonkeyPatch):
+def test_a_text_that_changes_while_it_is_edited_is_not_shown(
+    tested: Panel, monkeypatch: pytest.MonkeyPatch
+):
     work, real = Blocked(), tested.session.edited
-    monkeypatch.setattr(tested.session, "edited", lambda *given: (work(given[-1]), real(*given[:-1]))[1])
+    monkeypatch.setattr(
+        tested.session, "edited", lambda *given: (work(given[-1]), real(*given[:-1]))[1]
+    )
     tested.edit.click()
     work.begun.wait(60)
     assert (tested.editing.doing.value, tested.testing.doing.value) == ("working", "")
@@ -510,7 +571,11 @@ def test_says_what_is_new_after_the_texts_before(panel: Panel):
     assert "tested before" not in said("abcdefgh")
     second = said("Some other words")
     assert "Given the 1 text you tested before with this key and weight: p = " in second
-    assert second.index("This key:") < second.index("Given the 1 text") < second.index("What to expect")
+    assert (
+        second.index("This key:")
+        < second.index("Given the 1 text")
+        < second.index("What to expect")
+    )
     again = said("abcdefgh")
     assert "it is text 1 of the 2 texts you tested before" in again
     assert f"p = {panel.verdict.given.p_value:.2g}." in again
@@ -535,8 +600,17 @@ def test_earlier_texts_in_words(given: Given, said: str):
 
 
 def verdict(p_value: float, grad_norm: float) -> Verdict:
-    this = {"key": "this key", "psi": 0.0, "p_value": p_value, "log10_p": np.log10(p_value), "grad_norm": grad_norm, "n_tokens": 9}
-    return Verdict("x", "", tiny_lm.WEIGHT, "0", 1, pd.DataFrame([this]), pd.DataFrame(), ASKED, 0.1)
+    this = {
+        "key": "this key",
+        "psi": 0.0,
+        "p_value": p_value,
+        "log10_p": np.log10(p_value),
+        "grad_norm": grad_norm,
+        "n_tokens": 9,
+    }
+    return Verdict(
+        "x", "", tiny_lm.WEIGHT, "0", 1, pd.DataFrame([this]), pd.DataFrame(), ASKED, 0.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -571,7 +645,9 @@ def test_the_code_shown_does_the_same(panel: Panel, monkeypatch: pytest.MonkeyPa
         panel.test.click()
         panel.wait()
         exec(code_of(panel.testing.output.value), testing := {})
-        assert testing["scores"]["psi"][0] == pytest.approx(panel.verdict.scores["psi"][0], abs=1e-4)
+        assert testing["scores"]["psi"][0] == pytest.approx(
+            panel.verdict.scores["psi"][0], abs=1e-4
+        )
 
 
 def test_keys_are_saved_and_loaded(panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -582,7 +658,9 @@ def test_keys_are_saved_and_loaded(panel: Panel, tmp_path: Path, monkeypatch: py
     assert "a key.json" in panel.key_shown.value
     saved = Key.load(tmp_path / "a key.json")
     assert saved.secret == secret.secret
-    assert saved.watermark == perturb.Watermark(tiny_lm.WEIGHT, panel.session.sigma(tiny_lm.WEIGHT, ASKED.n_tokens, ASKED.psi))
+    assert saved.watermark == perturb.Watermark(
+        tiny_lm.WEIGHT, panel.session.sigma(tiny_lm.WEIGHT, ASKED.n_tokens, ASKED.psi)
+    )
     panel.save_key.click()
     panel.wait()
     assert "exists" in panel.filing.message.value, "a key file is never written over"
@@ -599,7 +677,12 @@ def test_keys_are_saved_and_loaded(panel: Panel, tmp_path: Path, monkeypatch: py
     panel.generate.click()
     panel.wait()
     exec(code_of(panel.writing.output.value), generating := {})
-    np.testing.assert_allclose(generating["scores"]["psi"], panel.result.scores.query("key == 'this key'")["psi"], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(
+        generating["scores"]["psi"],
+        panel.result.scores.query("key == 'this key'")["psi"],
+        rtol=0,
+        atol=2e-5,
+    )
     everything = shown(panel)
     assert secret.secret.hex() not in everything
     assert str(secret.seed) not in everything
@@ -610,7 +693,9 @@ def test_keys_are_saved_and_loaded(panel: Panel, tmp_path: Path, monkeypatch: py
 
 def test_settings_are_saved_as_parameters(panel: Panel, tmp_path: Path):
     cells = nbformat.read(paths.NOTEBOOKS / "11_playground.ipynb", as_version=4).cells
-    declared = parameters.read(next(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])))
+    declared = parameters.read(
+        next(cell.source for cell in cells if "parameters" in cell.metadata.get("tags", []))
+    )
     panel.prompt.value, panel.key_seed.value, panel.seed.value = "The: 'function' # é", 7, 5
     for new, key_seed in ((False, 7), (True, None)):
         if new:
@@ -619,7 +704,10 @@ def test_settings_are_saved_as_parameters(panel: Panel, tmp_path: Path):
         panel.save_parameters.click()
         assert "gaussmark run 11 -f" in panel.filing.message.value
         values = parameters.check(declared, presets.read(file))
-        assert {name: values[name] for name in ("prompt", "weight", "psi", "n_tokens", "n_samples", "seed", "key_seed")} == {
+        assert {
+            name: values[name]
+            for name in ("prompt", "weight", "psi", "n_tokens", "n_samples", "seed", "key_seed")
+        } == {
             **asdict(panel.question()),
             "key_seed": key_seed,
         }
@@ -634,7 +722,9 @@ def test_every_input_and_button_says_what_it_is_for(panel: Panel):
     while widgets:
         widget = widgets.pop()
         widgets += getattr(widget, "children", ())
-        if isinstance(widget, w.Button | w.widget_description.DescriptionWidget) and not isinstance(widget, w.HTML | w.FloatProgress):
+        if isinstance(widget, w.Button | w.widget_description.DescriptionWidget) and not isinstance(
+            widget, w.HTML | w.FloatProgress
+        ):
             assert widget.description, widget
             assert widget.tooltip, widget.description
     assert keyboard.PANEL in panel.view._dom_classes
@@ -705,7 +795,9 @@ def test_an_unknown_weight_is_refused_at_once(session: Session):
 
 
 def test_any_linear_weight_can_be_asked_for(session: Session):
-    panel = Panel(session, question=Question("The", "model.layers.0.self_attn.q_proj.weight", n_tokens=5))
+    panel = Panel(
+        session, question=Question("The", "model.layers.0.self_attn.q_proj.weight", n_tokens=5)
+    )
     panel.wait()
     assert panel.weight.value == "model.layers.0.self_attn.q_proj.weight"
 
@@ -720,7 +812,14 @@ def test_says_what_it_is_where_it_cannot_be_shown(panel: Panel):
 
 
 def test_text_is_escaped():
-    pieces = pd.DataFrame({"text": ["<script>", "&amp;", '"'], "evidence": [0.4, -0.4, 0.0], "log_p": -1.0, "n_tokens": 1})
+    pieces = pd.DataFrame(
+        {
+            "text": ["<script>", "&amp;", '"'],
+            "evidence": [0.4, -0.4, 0.0],
+            "log_p": -1.0,
+            "n_tokens": 1,
+        }
+    )
     html = render.tokens(pieces, psi=0.0)
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
@@ -730,7 +829,14 @@ def test_text_is_escaped():
 
 
 def test_evidence_is_shown_by_more_than_colour():
-    pieces = pd.DataFrame({"text": ["for", "against", "neither"], "evidence": [2.0, -2.0, 0.0], "log_p": -1.0, "n_tokens": 1})
+    pieces = pd.DataFrame(
+        {
+            "text": ["for", "against", "neither"],
+            "evidence": [2.0, -2.0, 0.0],
+            "log_p": -1.0,
+            "n_tokens": 1,
+        }
+    )
     for_it, against, neither = re.findall(r"<span[^>]*>", render.tokens(pieces, psi=0.0))
     assert "solid" in for_it
     assert "dotted" in against
@@ -743,12 +849,20 @@ def test_evidence_is_shown_by_more_than_colour():
 def test_full_colour_depends_on_the_length():
     one = pd.DataFrame({"text": ["a"], "evidence": [0.1], "log_p": -1.0, "n_tokens": 1})
     long = pd.concat([one] * 900)
-    strength = [float(re.search(r",([\d.]+)\)", render.tokens(pieces, 0.0))[1]) for pieces in (one, long)]
+    strength = [
+        float(re.search(r",([\d.]+)\)", render.tokens(pieces, 0.0))[1]) for pieces in (one, long)
+    ]
     assert strength == [0.02, 0.6]
 
 
 @pytest.mark.parametrize(
-    ("p", "log10_p", "words"), [(0.5, -0.3, "0.5"), (0.0123, -1.91, "0.012"), (0.00042, np.log10(0.00042), "4.2·10⁻⁴"), (0.0, -400.3, "5.0·10⁻⁴⁰¹")]
+    ("p", "log10_p", "words"),
+    [
+        (0.5, -0.3, "0.5"),
+        (0.0123, -1.91, "0.012"),
+        (0.00042, np.log10(0.00042), "4.2·10⁻⁴"),
+        (0.0, -400.3, "5.0·10⁻⁴⁰¹"),
+    ],
 )
 def test_probabilities_in_words(p: float, log10_p: float, words: str):
     assert render.probability(p, log10_p) == words
@@ -761,13 +875,20 @@ def test_verdicts_claim_no_more_than_a_p_value_says():
     row["p_value"], row["log10_p"] = 1 / 25_574, -np.log10(25_574)
     assert "about once in 26,000" in render.verdict_sentence(row)
     row["p_value"], row["log10_p"] = 0.4, np.log10(0.4)
-    assert "Not detected at level 0.05: that is no proof of absence." in render.verdict_sentence(row)
+    assert "Not detected at level 0.05: that is no proof of absence." in render.verdict_sentence(
+        row
+    )
     assert "about once" not in render.verdict_sentence(row)
 
 
 def scores() -> pd.DataFrame:
     groups = [(kind, key) for kind in ("plain", "watermarked") for key in ("this key", "wrong key")]
-    return pd.DataFrame([{"kind": kind, "key": key, "psi": float(i), "n_tokens": 9, "wanted": 3.0} for i, (kind, key) in enumerate(groups)])
+    return pd.DataFrame(
+        [
+            {"kind": kind, "key": key, "psi": float(i), "n_tokens": 9, "wanted": 3.0}
+            for i, (kind, key) in enumerate(groups)
+        ]
+    )
 
 
 def test_figures():
