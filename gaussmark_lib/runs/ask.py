@@ -42,6 +42,7 @@ def run(
     force: bool = False,
     progress: dict | bool = True,
     root: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
     wanted: Callable[[], bool] = lambda: True,
 ) -> Run:
     """A notebook's answer to these parameters, from its record or by running it.
@@ -51,6 +52,7 @@ def run(
         force: run it even if there is a record, which is replaced once the new one is complete.
         progress: whether to show a bar over the cells, or tqdm's options for it.
         root: where records lie; ``papermill_runs`` by default.
+        env: added to the environment of its kernel; no part of the question.
         wanted: asked twice a second; once it says no, the run is interrupted.
 
     Raises:
@@ -84,7 +86,7 @@ def run(
             file,
             changed,
             folder=source.path.parent,
-            env={RUN_DIR: str(partial)},
+            env={**(env or {}), RUN_DIR: str(partial)},
             progress=bar,
             wanted=wanted,
         )
