@@ -1,7 +1,6 @@
 """``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters."""
 
 import argparse
-import json
 import sys
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
@@ -25,14 +24,10 @@ def add(commands: Any) -> None:
         "--parameters", action="store_true", help="list the notebook's parameters, and run nothing"
     )
     run.add_argument(
-        "--plan",
+        "--check",
         action="store_true",
-        help="print the run's texts, tokens, operations, memory and time here, and run nothing",
+        help="check and print the parameters' values, and run nothing",
     )
-    run.add_argument(
-        "--json", action="store_true", help="with --plan: as JSON, in bytes, operations and seconds"
-    )
-    run.add_argument("--anyway", action="store_true", help="run it even if it cannot fit in memory")
 
     what = (
         "run a notebook for every combination in a grid of parameters and write one table; what has"
@@ -162,16 +157,8 @@ def _values(
     )
 
 
-def _plan(notebook: "Notebook", values: dict[str, Any], *, as_json: bool) -> int:
-    from gaussmark_lib import plan
-
-    found = plan.of(notebook, values)
-    print(json.dumps(found.as_json(), indent=1, ensure_ascii=False) if as_json else found)
-    return 0
-
-
 def _run(arguments: argparse.Namespace) -> int:
-    from gaussmark_lib import plan, runs
+    from gaussmark_lib import runs
     from gaussmark_lib.runs import notebook as notebooks
     from gaussmark_lib.runs.stopping import stoppable
     from gaussmark_lib.sweeps import findings
@@ -180,19 +167,15 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.parameters:
         print("\n".join(map(str, notebook.parameters.values())))
         return 0
-    if arguments.json and not arguments.plan:
-        raise GaussMarkError(
-            "--json: expected --plan too; what a run recorded is in its folder, in results.json"
-        )
     preset, typed = _values(arguments, notebook)
-    if arguments.plan:
-        return _plan(notebook, preset | typed, as_json=arguments.json)
-    has_answer = (
-        not arguments.force
-        and runs.find(notebook, preset | typed, root=arguments.records) is not None
-    )
-    if not arguments.anyway and not has_answer and (why := plan.refusal(notebook, preset | typed)):
-        raise GaussMarkError(why)
+    if arguments.check:
+        values = notebook.check(preset | typed)
+        print(
+            f"{notebook.name} can run with",
+            *(f"  {n:32} {v!r}" for n, v in values.items()),
+            sep="\n",
+        )
+        return 0
     try:
         with stoppable():
             run = runs.run(notebook, preset | typed, force=arguments.force, root=arguments.records)

@@ -48,9 +48,7 @@ REFUSED = [
     (["run", NOTEBOOK, "-p", "x", "1", "-p", "x", "2"], "given twice"),
     (["run", NOTEBOOK, "-f", "no_such"], "no preset"),
     (["run", NOTEBOOK, "--workers", "2"], "unrecognized"),
-    (["run", NOTEBOOK, "--plan", "-p", "y", "1"], "no such parameter"),
-    (["run", "03", "--plan", "-p", "model", "nobody/nothing-at-all"], "a plan asks no network"),
-    (["run", "03", "--plan", "-p", "model", ""], "a plan asks no network"),
+    (["run", NOTEBOOK, "--check", "-p", "y", "1"], "no such parameter"),
     (["sweep", NOTEBOOK], "required"),
     (["sweep", NOTEBOOK, "--grid", "no_such"], "no grid"),
     (["sweep", NOTEBOOK, "--grid", GRID, "-p", "x", "1"], "give it once"),
@@ -200,7 +198,6 @@ REFUSED = [
         "--keys: expected a whole number from 4 to",
     ),
     (["audit", "KEYS/", "--key", KEY], "expected a name for the card"),
-    (["run", NOTEBOOK, "--json"], "--json: expected --plan too"),
     (["run", NOTEBOOK, *["-p", "x", "1"] * 2000], "given twice"),
     (
         ["detect", "--key", KEY, "KEYS", "--out", "KEYS/out.jsonl"],

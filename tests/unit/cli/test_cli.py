@@ -157,6 +157,17 @@ def test_parameters_are_listed(tmp_path, capsys):
     assert capsys.readouterr().out == "x: int in [0, 5] = 1  # a number\n"
 
 
+def test_a_preset_is_checked_and_nothing_runs(tmp_path, capsys):
+    notebook = str(write(tmp_path / "demo.ipynb", parameters()))
+    (tmp_path / "preset.yaml").write_text("x: 4")
+    words = ["run", notebook, "-f", str(tmp_path / "preset.yaml"), "--check"]
+    assert cli.main([*words, "--records", str(tmp_path / "records")]) == 0
+    assert capsys.readouterr().out.split() == ["demo", "can", "run", "with", "x", "4"]
+    assert not (tmp_path / "records").exists()
+    assert cli.main([*words, "-p", "x", "9"]) == 2
+    assert "x: expected int in [0, 5], got 9" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -172,6 +183,7 @@ def test_parameters_are_listed(tmp_path, capsys):
                 ["generate", "--help"],
                 ["tour", "--help"],
                 ["run", "no_such_notebook"],
+                ["run", "03", "-f", "llama-3.1-8b", "--check"],
             )
         ],
     ],
