@@ -6,6 +6,7 @@ The scheme, flat:
 ====================  ================================================================================
 ``errors``            what the library refuses, by name; ``checks``: the refusals that many functions share
 ``paths`` ``files``   where the repository's folders are; files that somebody names
+``words``             numbers in words
 ``weights``           the matrices that can carry a watermark: linear layers', and single experts'
 ``models``            language models: on what terms they are loaded, and in what they compute
 ``tokens``            prompts and responses as checked, padded token ids

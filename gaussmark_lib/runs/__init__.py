@@ -15,7 +15,6 @@ is to be kept.
 ``sockets``     the private folder of its sockets
 ``stopping``    Ctrl-C and SIGTERM as one interruption
 ``folder``      the folder that a run leaves
-``words``       its results in words
 ``published``   the paper's own numbers, to draw beside them
 ``versions``    with which versions it ran, when and where
 ``inside``      what a notebook calls to record results, tables and figures

@@ -24,9 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaussmark_lib import files
+from gaussmark_lib import files, words
 from gaussmark_lib.errors import RecordError
-from gaussmark_lib.runs import words
 
 if TYPE_CHECKING:
     import pandas as pd

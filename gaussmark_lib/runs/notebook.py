@@ -17,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import paths
+from gaussmark_lib import paths, words
 from gaussmark_lib.errors import GaussMarkError, ParameterError, shown
-from gaussmark_lib.runs import identity, parameters, words
+from gaussmark_lib.runs import identity, parameters
 from gaussmark_lib.runs.parameters import Parameter
 
 INJECTED = "injected-parameters"  # papermill's tag of what it puts into the notebook that it runs

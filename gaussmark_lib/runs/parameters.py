@@ -28,7 +28,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs import presets
-from gaussmark_lib.runs.words import nearest
+from gaussmark_lib.words import nearest
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 

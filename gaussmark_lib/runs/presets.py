@@ -15,9 +15,8 @@ from typing import Any
 
 import yaml
 
-from gaussmark_lib import files, paths
+from gaussmark_lib import files, paths, words
 from gaussmark_lib.errors import ParameterError, shown
-from gaussmark_lib.runs import words
 
 MOST_CHARACTERS, MOST_LEVELS, MOST_DIGITS = (
     500_000,
@@ -48,7 +47,7 @@ class _Loader(yaml.SafeLoader):
     yaml_constructors = {
         tag: yaml.SafeLoader.yaml_constructors[tag]
         for tag in (f"{TAG}str", f"{TAG}seq", f"{TAG}map", None)
-    }  # noqa: RUF012
+    }
     level = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:

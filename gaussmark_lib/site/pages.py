@@ -12,7 +12,7 @@ import pandas as pd
 from PIL import Image
 
 import gaussmark_lib
-from gaussmark_lib import paths
+from gaussmark_lib import paths, words
 from gaussmark_lib.runs import folder, presets
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
@@ -28,7 +28,7 @@ def record(run: Run) -> str:
         {
             "claim": row["claim"],
             "expected": row["expected"],
-            "measured": " ".join(findings.rounded(row)),
+            "measured": " ".join(words.estimate(row)),
             "outcome": findings.SHOWN[row["outcome"]],
         }
         for row in run.results.get("claims", [])

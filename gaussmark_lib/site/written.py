@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jinja2
 
-from gaussmark_lib import paths
+from gaussmark_lib import paths, words
 from gaussmark_lib.errors import RecordError
 from gaussmark_lib.runs import folder
 from gaussmark_lib.runs.folder import Run
@@ -53,7 +53,7 @@ def claim(run: Run, name: str, *, percent: bool = False) -> str:
     found = [row for row in run.results["claims"] if row["claim"] == name]
     if len(found) != 1:
         raise RecordError(f"{run.id}: expected one of its claims, got {name!r}")
-    return " ".join(findings.rounded(found[0], percent=percent))
+    return " ".join(words.estimate(found[0], as_percent=percent))
 
 
 def headline(run: Run) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from gaussmark_lib import words
 from gaussmark_lib.runs import ask
 from gaussmark_lib.runs.folder import Run
 
 MOST, FEWEST = 6, 3  # lines of a notebook
-FEWEST_OF_INTERVAL = 6  # values whose range holds the median with 95%: 1 − 2/2⁶ ≥ 0.95
 # of two names of quantities, as difflib has it: "docs: alarms over keys" and "source: alarms over
 # keys"
 ALIKE = 0.8
@@ -51,7 +51,7 @@ def headline(run: Run | None) -> Line | None:
     found = run and run.results.get("headline")
     if not (_is_estimate(found) and "sentence" in found):
         return None
-    value, basis = rounded(found, percent=is_share(found))
+    value, basis = words.estimate(found, as_percent=is_share(found))
     return Line(found["sentence"], f"{value} {found.get('unit') or ''}".strip(), basis)
 
 
@@ -99,11 +99,11 @@ def verdicts(run: Run | None, notebook: str) -> list[Line]:
     lines = []
     for claim in sorted(claims, key=lambda claim: ORDER.index(claim["outcome"])):
         beside = known.get(claim["claim"])
-        reference = f"{beside['outcome']}: {' '.join(rounded(beside))}" if beside else ""
+        reference = f"{beside['outcome']}: {' '.join(words.estimate(beside))}" if beside else ""
         lines.append(
             Line(
                 claim["claim"],
-                *rounded(claim),
+                *words.estimate(claim),
                 claim["outcome"],
                 str(claim.get("expected", "")).replace("-", "−"),
                 reference,
@@ -145,66 +145,12 @@ def numbers(run: Run | None, most: int) -> list[Line]:
     ]
     found.sort(key=lambda pair: not _is_estimate(pair[1]))
     return [
-        Line(name.replace("_", " "), *(rounded(item) if _is_estimate(item) else (_three(item), "")))
+        Line(
+            name.replace("_", " "),
+            *(words.estimate(item) if _is_estimate(item) else (words.number(item), "")),
+        )
         for name, item in found[:most]
     ]
-
-
-def rounded(estimate: dict[str, Any], *, percent: bool = False) -> tuple[str, str]:
-    """The value, and its interval and n, with as many decimals as the interval's width has use for:
-    two of its digits.
-
-    >>> rounded({"value": 0.0510416, "low": 0.0416293, "high": 0.0618532, "n": 1920}, percent=True)
-    ('5.1%', '(4.2% to 6.2%), n = 1,920')
-    >>> rounded({"value": -1.2345, "low": None, "high": None, "n": 4})
-    ('−1.23', '(n = 4, too few for an interval)')
-    """
-    value, low, high = (
-        item and item * (100 if percent else 1)
-        for item in (estimate["value"], estimate["low"], estimate["high"])
-    )
-    n = f"n = {estimate['n']:,}" if estimate.get("n") is not None else ""
-    if value is None:
-        return "none", ", ".join(filter(None, ["(no number)", n]))
-    width = high - low if low is not None and high is not None else 0
-    decimals = (
-        max(1 - math.floor(math.log10(width)), int(abs(value) < 10 and not percent))
-        if width > 0
-        else None
-    )
-
-    def shown(number: float) -> str:
-        digits = (
-            _three(number)
-            if decimals is None or decimals > 6
-            else _number(number, max(0, decimals))
-        )
-        return digits + "%" * percent
-
-    if None in (low, high) and n and estimate["n"] < FEWEST_OF_INTERVAL:
-        return shown(value), f"({n}, too few for an interval)"
-    interval = (
-        f"({shown(low)} to {shown(high)})"
-        if low is not None and high is not None
-        else "(no interval)"
-    )
-    return shown(value), ", ".join(filter(None, [interval, n]))
-
-
-def _three(number: float) -> str:
-    """Three digits."""
-    size = abs(number)
-    if isinstance(number, int) or size == 0:
-        return f"{number:,}".replace("-", "−")
-    if 1e-4 <= size < 1e7:
-        return _number(number, max(0, 2 - math.floor(math.log10(size))))
-    digits, power = f"{number:.2e}".split("e")
-    return f"{digits.replace('-', '−')} × 10^{str(int(power)).replace('-', '−')}"
-
-
-def _number(number: float, decimals: int) -> str:
-    text = f"{number:,.{decimals}f}".replace("-", "−")
-    return text.removeprefix("−") if not float(f"{number:.{decimals}f}") else text
 
 
 def _is_estimate(item: Any) -> bool:

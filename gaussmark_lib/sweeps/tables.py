@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from gaussmark_lib.runs import words
+from gaussmark_lib import words
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.sweeps import findings
 

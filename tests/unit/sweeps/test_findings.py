@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gaussmark_lib import words
 from gaussmark_lib.runs import ask, folder
 from gaussmark_lib.sweeps import findings
 
@@ -45,7 +46,7 @@ def claim(name: str, outcome: str, value: float = 0.5) -> dict:
 def test_numbers_are_rounded_to_what_their_interval_has_use_for(value, low, high, n, percent, said):
     assert (
         " ".join(
-            findings.rounded({"value": value, "low": low, "high": high, "n": n}, percent=percent)
+            words.estimate({"value": value, "low": low, "high": high, "n": n}, as_percent=percent)
         )
         == said
     )
