@@ -77,10 +77,11 @@ lint: $(STAMP) ## check format and style of .py and .ipynb files
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
-# A hidden folder's name ends in the process that writes it and six digits: what a running one writes stays.
+# A hidden folder's name ends in the process that writes it and six or eight letters: what a running one writes stays.
 clean: ## remove caches and what interrupted or failed runs left; records, data and .venv stay
 	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info papermill_runs/*/*.failed
-	@for left in papermill_runs/.*.partial-* papermill_runs/.*.old-* papermill_runs/*/.*.partial-* papermill_runs/*/.*.old-*; do \
+	@find . \( -path ./.venv -o -path ./.git \) -prune -o \( -name '.*.partial-*[0-9]-*' -o -path './papermill_runs/*' -name '.*.old-*' \) \
+		-prune -print | while read -r left; do \
 		process=$${left%-*}; kill -0 "$${process##*-}" 2>/dev/null || rm -rf "$$left"; done
 	@test -z '$(PYTHON)' || $(PYTHON) gaussmark_lib/runs/sockets.py
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

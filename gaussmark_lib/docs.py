@@ -14,12 +14,10 @@ import gc
 import hashlib
 import inspect
 import logging
-import os
 import re
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
@@ -28,6 +26,7 @@ from typing import Any
 import pandas as pd
 
 from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.files import hidden_folder
 from gaussmark_lib.paths import CACHE
 
 # distributions that every environment has; the main sources of the embedded model's training text
@@ -207,15 +206,12 @@ def load() -> pd.DataFrame:
             return pd.read_parquet(path)
         except (OSError, ValueError):
             _log.warning("%s is damaged, and is built again", path)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()  # before the minute of work, not after it
-        build().to_parquet(partial)
-        partial.replace(path)  # a reader never sees half a file
+        with hidden_folder(path) as partial:  # before the minute of work, not after it
+            build().to_parquet(Path(partial) / path.name)
+            (Path(partial) / path.name).replace(path)  # a reader never sees half a file
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise CorpusError(
             f"the documentation corpus cannot be kept in {path.parent}: {error.strerror or error};"
             " make room there"

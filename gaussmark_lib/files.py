@@ -8,6 +8,7 @@ key)``, is read as it comes.
 import errno
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,14 @@ def named(name: Any, what: str, error: type[GaussMarkError]) -> Path:
     if not str(name) or "\0" in str(name):
         raise error(f"{what}: expected the name of a file or folder, got {shown(name)}")
     return path
+
+
+def hidden_folder(path: Path) -> tempfile.TemporaryDirectory:
+    """A folder beside a path, for what is renamed to it once it is complete; only its owner may
+    enter it, and `make clean` knows its name.
+    """
+    prefix = f".{path.name}.partial-{os.getpid()}-"
+    return tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix)
 
 
 def refuse_others(name: str | Path) -> None:

@@ -8,7 +8,6 @@ model inside ``watermarked(model, wm, key)``.
 
 import math
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -261,7 +260,7 @@ def export(
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as partial:
+        with files.hidden_folder(folder) as partial:
             whole = Path(partial) / "checkpoint"
             with watermarked(model, wm, key):
                 model.save_pretrained(whole)

@@ -241,10 +241,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _set_by(grid: dict[str, Any]) -> set[str]:
     """The parameters that a grid sets, for all its runs or for some."""
-    some = [
-        run for name in ("runs", "cells") for run in grid.get(name) or () if isinstance(run, dict)
-    ]
-    return {*grid, *(name for run in some for name in run)}
+    lists = [grid[name] for name in ("runs", "cells") if isinstance(grid.get(name), list)]
+    return {
+        *grid,
+        *(name for runs in lists for run in runs if isinstance(run, dict) for name in run),
+    }
 
 
 def _tour(arguments: argparse.Namespace) -> int:

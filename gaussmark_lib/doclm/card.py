@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from gaussmark_lib import docs
+from gaussmark_lib import docs, files
 from gaussmark_lib.doclm.train import Recipe
 
 TEMPLATE = Path(__file__).parent / "model_card.md"
@@ -33,16 +33,17 @@ def save(
     (``facts``); replaces a folder only once all is written.
     """
     folder = Path(folder)
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    model.config.use_cache = True
-    model.to(torch.bfloat16).save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    (partial / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1) + "\n")
-    curve.to_csv(partial / "curve.csv", index=False, float_format="%.5g")
-    (partial / "README.md").write_text(card(model, recipe, curve, **facts))
-    shutil.rmtree(folder, ignore_errors=True)
-    return partial.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with files.hidden_folder(folder) as hidden:
+        complete = Path(hidden) / folder.name
+        model.config.use_cache = True
+        model.to(torch.bfloat16).save_pretrained(complete)
+        tokenizer.save_pretrained(complete)
+        (complete / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1) + "\n")
+        curve.to_csv(complete / "curve.csv", index=False, float_format="%.5g")
+        (complete / "README.md").write_text(card(model, recipe, curve, **facts))
+        shutil.rmtree(folder, ignore_errors=True)
+        return complete.rename(folder)
 
 
 def card(

@@ -7,7 +7,6 @@ resumed: a batch depends on (seed, step) alone.
 
 import json
 import math
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from gaussmark_lib import models
+from gaussmark_lib import files, models
 from gaussmark_lib.doclm.muon import Muon
 from gaussmark_lib.errors import CorpusError, ParameterError
 
@@ -307,9 +306,9 @@ def _save(
         "curve": json.dumps(curve),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    torch.save(state, partial)
-    partial.replace(path)
+    with files.hidden_folder(path) as partial:
+        torch.save(state, Path(partial) / path.name)
+        (Path(partial) / path.name).replace(path)
 
 
 def _loss(model: LlamaForCausalLM, ids: Tensor) -> Tensor:

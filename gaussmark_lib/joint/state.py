@@ -11,7 +11,6 @@ import math
 import os
 import shlex
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -182,9 +181,7 @@ class State:
                     f"{path}: expected a new name or an earlier state, got another file, which was"
                     " left as it is; choose another name"
                 )
-            with tempfile.TemporaryDirectory(
-                dir=path.parent, prefix=f".{path.name}."
-            ) as partial:  # which its owner alone can enter
+            with files.hidden_folder(path) as partial:
                 whole = Path(partial) / "state"
                 tensors = _tensors(self.memory)
                 save_file(

@@ -3,7 +3,8 @@ files that it reads.
 
     of_sources(cells)  = SHA-256 over the files of all library modules that the cells import,
     directly or not, without ``OUTSIDE``,
-                         and over the files of the embedded model
+                         and over the files of the embedded model;
+                         where they read the corpus, over the versions of its packages too
     of_inputs(values)  = SHA-256 of each local file and folder that a parameter names: a model,
     texts, a checkpoint
 
@@ -35,6 +36,7 @@ OUTSIDE = (
 )  # they show, call or keep an answer, and compute nothing of it
 JUDGE = "GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL"  # of quality.judge; its key is a secret
 WRITTEN = "save_"  # begins the names of parameters that say where a notebook writes
+CORPUS = "gaussmark_lib.docs"  # what it reads is installed with other packages
 MOST_FILES = 10_000  # in a folder that a parameter names
 
 
@@ -124,9 +126,13 @@ def _of_path(path: Path) -> str:
 
 
 def _of_modules(names: set[str]) -> str:
-    digest = hashlib.sha256(_of_folder(MODEL).encode())
-    for name in sorted(_closure(names)):
+    digest, modules = hashlib.sha256(_of_folder(MODEL).encode()), _closure(names)
+    for name in sorted(modules):
         digest.update(f"{name}\0{_digest(*_state(_file(name)))}\0".encode())
+    if CORPUS in modules:
+        from gaussmark_lib import docs  # it imports pandas
+
+        digest.update(docs.fingerprint().encode())
     return digest.hexdigest()[:12]
 
 

@@ -146,6 +146,7 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     command(
         0, "key", "new", str(file), "--weight", tiny_lm.WEIGHT, "--sigma", "0.2", "--model", model
     )
+    assert "never commit it" in printed[0]
     command(0, "key", "show", str(file))
     command(
         cli.REFUSED,

@@ -238,8 +238,8 @@ def test_a_cache_that_cannot_be_kept_is_noticed_before_the_work(tmp_path, monkey
         (tmp_path / "cache").touch()
     else:
         monkeypatch.setattr(
-            type(tmp_path),
-            "touch",
+            docs,
+            "hidden_folder",
             lambda path: (_ for _ in ()).throw(OSError(30, "Read-only file system")),
         )
     with pytest.raises(

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from gaussmark_lib import files
 from gaussmark_lib.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -213,6 +214,40 @@ def test_the_top_level_of_the_tree_is_the_agreed_one():
         listed, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\0")
     assert {file.split("/")[0] for file in files if file} == TOP_LEVEL
+
+
+KILLED = """
+import os, pathlib, signal
+from gaussmark_lib import files
+with files.hidden_folder(pathlib.Path("marked")) as folder:
+    pathlib.Path(folder, "checkpoint").mkdir()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_make_clean_removes_what_a_killed_export_left_and_nothing_else(tmp_path):
+    """Also in a folder below; what a living process writes stays, and so do files of a user."""
+    (tmp_path / "mine").mkdir()
+    living = files.hidden_folder(tmp_path / "marked")
+    for place in (tmp_path, tmp_path / "mine"):
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", KILLED], cwd=place, env=environment)
+    (tmp_path / ".notes.old-2020").touch()
+    assert len(os.listdir(tmp_path)) == 4
+    clean = ["make", "--file", ROOT / "Makefile", "clean", "PYTHON="]
+    subprocess.run(clean, cwd=tmp_path, check=True, capture_output=True)
+    left = {Path(living.name).name, ".notes.old-2020", "mine"}
+    assert {path.name for path in tmp_path.rglob("*")} == left
+    living.cleanup()
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git")
+@pytest.mark.parametrize(
+    "name",
+    ["my.key", "keys/other.key", "notebooks/playground_key.json", ".marked.partial-7-ab_c12"],
+)
+def test_git_ignores_secrets_and_leftovers(name):
+    subprocess.run(["git", "check-ignore", "--quiet", "--no-index", name], cwd=ROOT, check=True)
 
 
 def test_make_runs_the_tiers():

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from gaussmark_lib import docs
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import identity
 
@@ -240,3 +241,18 @@ def test_the_closure_has_every_module_that_a_loaded_one_takes_something_from():
             }
             assert used <= identity._closure({name}), name
     assert "gaussmark_lib.schemes.synthid" in identity._closure({"gaussmark_lib.schemes"})
+
+
+def test_what_reads_the_corpus_is_of_its_packages_versions_and_nothing_else_is(
+    library, monkeypatch
+):
+    _write(library / "docs.py", "")
+    _write(library / "texts.py", "def load():\n    from gaussmark_lib import docs")
+    reads, computes = ["from gaussmark_lib import texts"], ["from gaussmark_lib import score"]
+    versions = []
+    for fingerprint in ("as installed", "as installed", "after an upgrade"):
+        monkeypatch.setattr(docs, "fingerprint", lambda fingerprint=fingerprint: fingerprint)
+        versions.append((identity.of_sources(reads), identity.of_sources(computes)))
+    assert versions[0] == versions[1]
+    assert versions[2][0] != versions[0][0], "its corpus is another one"
+    assert versions[2][1] == versions[0][1]
