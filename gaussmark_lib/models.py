@@ -8,10 +8,12 @@ a minute without a network. What in a model can carry a watermark is said in ``w
 import math
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -158,12 +160,33 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def native_bfloat16(device: torch.device) -> bool:
-    """Whether the processor multiplies bfloat16 itself; emulation is far slower than float32."""
+    """Whether bfloat16 products are computed by the device itself, and on a CPU also faster than
+    float32's: some processors with the instructions are slower with them.
+    """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type != "cpu" or bool(
-        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    )
+    return device.type != "cpu" or (_has_bfloat16() and _bfloat16_is_faster())
+
+
+def _has_bfloat16() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+@cache
+def _bfloat16_is_faster() -> bool:
+    """A trial of some 20 milliseconds, once per process: autocast's product, which rounds one
+    factor, against float32's.
+    """
+    x, w = torch.ones(2, 512, 512)
+
+    def seconds(w: torch.Tensor) -> float:
+        started = time.perf_counter()
+        x.to(w.dtype).mm(w)
+        return time.perf_counter() - started
+
+    trials = [[seconds(w.bfloat16()), seconds(w)] for _ in range(6)][1:]  # the first one compiles
+    rounded, exact = map(min, zip(*trials, strict=True))
+    return rounded < exact
 
 
 def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch.dtype:

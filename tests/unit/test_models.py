@@ -5,9 +5,12 @@ missing or broken.
 import ast
 import io
 import json
+import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -343,3 +346,44 @@ def test_a_block_that_is_not_there(block):
         UnknownWeightError, match=f"expected one of 3 that can carry a watermark, got {block}"
     ):
         models.default_weight(tiny_models.build("llama"), block=block)
+
+
+class TestBfloat16:
+    @pytest.mark.parametrize("flag", [True, False])
+    @pytest.mark.parametrize("faster", [True, False])
+    def test_a_cpu_needs_the_instructions_and_has_to_win_the_trial(self, monkeypatch, flag, faster):
+        monkeypatch.setattr(models, "_has_bfloat16", lambda: flag)
+        monkeypatch.setattr(models, "_bfloat16_is_faster", lambda: faster)
+        assert models.native_bfloat16(torch.device("cpu")) is (flag and faster)
+
+    @pytest.mark.parametrize(
+        ("slower", "expected"), [(torch.bfloat16, False), (torch.float32, True)]
+    )
+    def test_the_faster_product_wins(self, monkeypatch, slower, expected):
+        mm = torch.Tensor.mm
+
+        def delayed(x, w):
+            time.sleep(0.05 * (w.dtype == slower))
+            return mm(x, w)
+
+        monkeypatch.setattr(torch.Tensor, "mm", delayed)
+        assert models._bfloat16_is_faster.__wrapped__() is expected
+
+    def test_the_trial_is_made_once_and_draws_no_random_number(self):
+        models._bfloat16_is_faster.cache_clear()
+        state = torch.get_rng_state()
+        first = models._bfloat16_is_faster()
+        assert torch.equal(torch.get_rng_state(), state)
+        assert models._bfloat16_is_faster() is first
+        assert models._bfloat16_is_faster.cache_info().misses == 1
+
+    @pytest.mark.slow
+    def test_an_emulated_product_loses(self):
+        """oneDNN without the instructions, on a processor that may have them."""
+        source = (
+            "import torch; from gaussmark_lib import models;"
+            "print(models.native_bfloat16(torch.device('cpu')))"
+        )
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "ONEDNN_MAX_CPU_ISA": "AVX2"}
+        command = [sys.executable, "-c", source]
+        assert subprocess.check_output(command, env=environment, text=True) == "False\n"
