@@ -24,12 +24,13 @@ The scheme, flat:
 ``joint``             many texts and one key: their joint law, streams, batches
 ``tracing``           whose text: users of a codebook, several texts of one author, the marked span
 ``divergence``        the price of a watermark: KL(p_{θ+ξ} ‖ p_θ)
+``corrupt``           what happens to a text on its way, by name
 ``scheme`` ``kgw``    what every watermark can do, and the registry; the baseline KGW
 ``stats``             estimates with intervals, levels, power
 ====================  ================================================================================
 
-The rooms around it, which import the core and are imported by none of it: ``corrupt`` (what happens
-to a text on its way), ``schemes`` (all watermarks by name), ``token_level`` (Algs. 3 and 4),
+The rooms around it, which import the core and are imported by none of it: ``rewrite``
+(translation there and back), ``schemes`` (all watermarks by name), ``token_level`` (Algs. 3 and 4),
 ``experiments`` and ``plots`` (a file per notebook, with its name), ``quality``, ``runs`` (one
 notebook run and its record), ``sweeps`` (many runs: grids, the tour), ``site`` (the static site),
 ``doclm`` (the embedded model), ``toys`` (the theory in closed form), ``widgets``, and ``cli`` (the

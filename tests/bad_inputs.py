@@ -17,6 +17,7 @@ from datasets import Dataset
 from hypothesis import strategies as st
 
 from gaussmark_lib import (
+    corrupt,
     divergence,
     evidence,
     generate,
@@ -28,6 +29,7 @@ from gaussmark_lib import (
     normal,
     perturb,
     rank_reduce,
+    rewrite,
     scheme,
     schemes,
     score,
@@ -35,7 +37,6 @@ from gaussmark_lib import (
     texts,
     tokens,
 )
-from gaussmark_lib.corrupt import by_model, edits, registry
 from gaussmark_lib.joint import batch, law, stream
 from gaussmark_lib.keys import Key
 from gaussmark_lib.quality import (
@@ -263,7 +264,6 @@ def doors(folder: Path) -> dict[str, Door]:
     )
     both = {"prompts": X, "responses": Y}
     of_both = {"model": "model", "prompts": "texts", "responses": "texts"}
-    ids = {"ids": [5, 6, 7, 8], "fraction": 0.5, "rng": edits.generator(0)}
     [gradient] = score.gradients(MODEL, X[:1], Y[:1], WM)
     xis = perturb.noises(MODEL, WM, [KEY])
     paired = Paired(Estimate(0.1, 0.0, 0.2, 40), 0.5, 0)
@@ -681,67 +681,22 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"psi": 3.0, "n_tokens": 200},
                 {"psi": numbers, "n_tokens": "positive"},
             ),
-            door(edits.generator, {"seed": 0}, {"seed": "seed", "text": "seed"}),
+            door(corrupt.named, {"lm": LM, "names": ["truncate"]}, {"lm": "lm", "names": "list?"}),
             door(
-                edits.count,
-                {"n_tokens": 9, "fraction": 0.5},
-                {"n_tokens": "seed", "fraction": "fraction"},
+                change_of,
+                {**both, "fraction": 0.5, "seed": 0},
+                {
+                    "prompts": "texts",
+                    "responses": "texts",
+                    "fraction": "fraction",
+                    "seed": "seed",
+                },
             ),
             door(
-                edits.insert,
-                {**ids, "pool": [1, 2]},
-                {"ids": "ids", "fraction": "fraction", "pool": "ids", "at": "word"},
-            ),
-            door(edits.delete, ids, {"ids": "ids", "fraction": "fraction", "at": "word"}),
-            door(
-                edits.substitute,
-                {**ids, "pool": [1, 2]},
-                {"ids": "ids", "fraction": "fraction", "pool": "ids", "at": "word"},
-            ),
-            door(
-                edits.each,
-                {"edit": lambda ids, rng: ids, "texts": Y},
-                {"texts": "list", "seed": "seed"},
-            ),
-            door(
-                edits.of_whole,
-                {"prompt": X[0], "response": Y[0], "edit": lambda ids, rng: ids, "rng": None},
-                {"prompt": "ids", "response": "ids"},
-            ),
-            door(edits.wrong_prompts, {"prompts": X}, {"prompts": "list"}),
-            door(
-                edits.truncate,
-                {"ids": [3, 4], "n_tokens": 1},
-                {"ids": "ids", "n_tokens": "count", "skip": "seed"},
-            ),
-            door(
-                edits.splice,
-                {"passage": [3], "host": [4], "rng": edits.generator(0)},
-                {"passage": "ids", "host": "ids"},
-            ),
-            door(edits.retokenise, {"lm": LM, "ids": [10, 11]}, {"lm": "lm", "ids": "ids"}),
-            door(
-                by_model.resample,
-                {"model": MODEL, **both, "fraction": 0.5},
-                of_both | {"fraction": "fraction", "span": "count", "seed": "seed"},
-            ),
-            door(
-                by_model.spans,
-                {"n_tokens": 9, "fraction": 0.5, "span": 2, "rng": edits.generator(0)},
-                {"n_tokens": "seed", "fraction": "fraction", "span": "count"},
-            ),
-            door(
-                by_model.translator,
+                rewrite.translator,
                 {"source": "en", "target": "fr"},
                 {"source": "word", "device": "device"},
                 runs=False,
-            ),
-            door(registry.named, {"lm": LM, "names": ["truncate"]}, {"lm": "lm", "names": "list?"}),
-            door(registry.copied, {"texts": Y}, {"texts": "list"}),
-            door(
-                registry.resample_spans,
-                {"lm": LM, **both, "fraction": 0.5, "seed": 0},
-                {"prompts": "texts", "responses": "texts", "fraction": "fraction"},
             ),
             door(
                 cache.responses,
@@ -976,6 +931,13 @@ def crossed_interval(matrix: Any, **options: Any) -> Estimate:
 
 crossed_interval.__module__ = stats.__name__
 
+
+def change_of(prompts: Any, responses: Any, fraction: Any, seed: Any) -> Any:
+    """The corruption "delete at random"."""
+    change = corrupt.named(LM, ["delete at random"])["delete at random"]
+    return change(prompts, responses, fraction, seed)
+
+
 # Public functions without a row: {why: {module: names}}
 _REASONS: dict[str, dict[str, str]] = {
     "they are the checks, and tested by every row": {
@@ -989,7 +951,6 @@ _REASONS: dict[str, dict[str, str]] = {
     "they take nothing, or any text": {
         "docs": "build fingerprint load source_files versions",
         "models": "first_line hub_reachable hub_terms reason",
-        "corrupt.by_model": "sentences",
         "quality.judge": "parse",
     },
     "rules of the corpus, for text out of installed files": {
@@ -1030,8 +991,10 @@ _REASONS: dict[str, dict[str, str]] = {
         "quality.win_rate": "position_bias summary",
     },
     "they take or return functions": {
-        "corrupt.registry": "register spliced translation",
-        "corrupt.by_model": "round_trip",
+        "corrupt": (
+            "count delete generator insert register resample retokenise spans splice spliced"
+            " substitute wrong_prompts"
+        ),
         "scheme": "register scores",
     },
     "they take a key, a watermark or a file: tests/unit/test_keys*.py, test_perturb*.py": {

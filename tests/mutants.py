@@ -49,8 +49,7 @@ TESTS = {
     "scheme.py": "unit/schemes/test_synthid.py unit/test_kgw.py",
     "schemes/synthid.py": "unit/schemes/test_synthid.py",
     "schemes/gumbel.py": "unit/schemes/test_gumbel.py",
-    "corrupt/edits.py": "unit/corrupt/test_edits.py",
-    "corrupt/registry.py": "unit/corrupt unit/experiments/test_robustness.py",
+    "corrupt.py": "unit/test_corrupt.py",
     "rank_reduce.py": "oracle/test_rank_reduce.py oracle/test_gradients.py",
     "joint/directions.py": "oracle/joint/test_directions.py unit/joint/test_room.py",
     "joint/memory.py": (
@@ -60,7 +59,6 @@ TESTS = {
     "joint/repeats.py": "unit/joint/test_joint.py",
     "joint/state.py": "unit/joint/test_joint.py",
     "joint/batch.py": "unit/joint/test_joint.py oracle/joint/test_batch.py",
-    "corrupt/by_model.py": "unit/corrupt/test_by_model.py",
     "token_level/keys.py": (
         "unit/token_level/test_keys.py oracle/token_level/test_keys.py unit/test_keys.py"
     ),
@@ -340,50 +338,44 @@ MUTANTS = [
     Mutant("schemes/gumbel.py", "key not used", 'self.key.derived("Gumbel-max")', 'b"Gumbel-max"'),
     Mutant("kgw.py", "bias doubled", "bias=self.bias,", "bias=2 * self.bias,"),
     Mutant(
-        "corrupt/edits.py",
+        "corrupt.py",
         "with replacement",
-        "torch.randperm(n_tokens, generator=rng)[:n]",
-        "torch.randint(n_tokens, (n,), generator=rng)",
+        "torch.randperm(n_tokens, generator=rng).tolist()",
+        "torch.randint(n_tokens, (n_tokens,), generator=rng).tolist()",
     ),
     Mutant(
-        "corrupt/edits.py",
+        "corrupt.py",
         "rounded down",
         "return round(fraction * n_tokens)",
         "return int(fraction * n_tokens)",
     ),
+    Mutant("corrupt.py", "replaced by itself", "if changed[place] == ids[place]]", "if False]"),
+    Mutant("corrupt.py", "right prompts", "[*prompts[1:], prompts[0]]", "prompts"),
+    Mutant("corrupt.py", "all texts alike", "SeedSequence([seed, text])", "SeedSequence([seed])"),
+    Mutant("corrupt.py", "seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"),
     Mutant(
-        "corrupt/edits.py", "replaced by itself", "if changed[place] == ids[place]]", "if False]"
-    ),
-    Mutant("corrupt/edits.py", "right prompts", "(*prompts[1:], prompts[0])", "prompts"),
-    Mutant(
-        "corrupt/edits.py", "all texts alike", "SeedSequence([seed, text])", "SeedSequence([seed])"
-    ),
-    Mutant(
-        "corrupt/edits.py", "seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"
-    ),
-    Mutant(
-        "corrupt/edits.py",
+        "corrupt.py",
         "cut at the old prompt",
-        "max(0, len(whole) - len(response))",
-        "len(prompt)",
+        "max(0, len(ids) - len(y))",
+        "len(ids) // 2",
     ),
     Mutant(
-        "corrupt/registry.py",
+        "corrupt.py",
         "seed of resampling not used",
-        "responses, fraction, seed=seed)",
-        "responses, fraction, seed=0)",
+        "x, y, f, seed=seed)",
+        "x, y, f, seed=0)",
     ),
     Mutant(
-        "corrupt/registry.py",
+        "corrupt.py",
         "the wrong share stays",
-        "len(ids) - edits.count(len(ids), f)",
-        "edits.count(len(ids), f) or len(ids)",
+        "delete(ids[::-1], f, rng,",
+        "delete(ids[::-1], 1 - f, rng,",
     ),
     Mutant(
-        "corrupt/registry.py",
+        "corrupt.py",
         "the caller's own lists",
-        "return [tokens.whole_numbers(",
-        "return list(texts) or [tokens.whole_numbers(",
+        "    prompts, responses = (\n        [tokens.checked(",
+        "    _ = (\n        [tokens.checked(",
     ),
     Mutant(
         "joint/directions.py",
@@ -647,9 +639,7 @@ MUTANTS = [
         "part.double() @ other.to(part).double().T",
         "(part @ other.to(part).T).double()",
     ),
-    Mutant(
-        "corrupt/by_model.py", "the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"
-    ),
+    Mutant("corrupt.py", "the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"),
     Mutant(
         "keys.py",
         "seal not checked",

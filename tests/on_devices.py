@@ -11,6 +11,7 @@ import tiny_models
 from transformers import PreTrainedModel
 
 from gaussmark_lib import (
+    corrupt,
     divergence,
     evidence,
     generate,
@@ -25,7 +26,6 @@ from gaussmark_lib import (
     score,
     tracing,
 )
-from gaussmark_lib.corrupt import by_model
 from gaussmark_lib.experiments import level_check, low_rank, marked_streams, motivation, robustness
 from gaussmark_lib.experiments import one_key_in_production as production
 from gaussmark_lib.joint import directions, law
@@ -111,7 +111,7 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
         model, TEXTS[0], [None, (WM, KEYS[0]), (DROPPED, KEYS[1])], N
     ),
     "a bound key": _bound,
-    "resample": lambda model: by_model.resample(model, *TEXTS, 0.5, span=2),
+    "resample": lambda model: corrupt.resample(model, *TEXTS, 0.5, span=2),
     "divergence": lambda model: divergence.per_text(model, *TEXTS, WM, KEYS[0]),
     "entropies": lambda model: likelihood.entropies(model, *TEXTS),
     "evidence": lambda model: evidence.per_token(model, TEXTS[0][0], TEXTS[1][0], WM, KEYS[0]),

@@ -14,7 +14,7 @@ import pytest
 from gaussmark_lib.paths import ROOT
 
 LIBRARY, TESTS = ROOT / "gaussmark_lib", ROOT / "tests"
-MOST_CORE_FILES = 29  # with `record`, `verdict` and `words` beside the core
+MOST_CORE_FILES = 29
 FRONT_DOOR = "cli"  # the room that imports every other, each when it is needed; nobody imports it
 NO_ROOM = {
     "browser",

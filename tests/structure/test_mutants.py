@@ -11,7 +11,7 @@ ASKED_FOR = [
     "score.py",
     "gradients.py",
     "kgw.py",
-    "corrupt/",
+    "corrupt.py",
     "rank_reduce.py",
     "token_level/",
 ]

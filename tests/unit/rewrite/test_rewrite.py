@@ -1,129 +1,34 @@
-"""Rewriting by models: what is kept is kept, what is drawn is the model's, and no sentence is cut
-or lost on the way through a translator.
-"""
+"""Translation there and back: no sentence is cut or lost on the way through a translator."""
 
 import json
 import re
 
-import numpy as np
 import pytest
 import tiny_lm
-import tiny_models
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy import stats
 from tokenizers import Tokenizer, decoders, processors
 from tokenizers import models as tokenizer_models
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer, PreTrainedTokenizerFast
 
-from gaussmark_lib import corrupt, generate
-from gaussmark_lib.corrupt import by_model
-from gaussmark_lib.errors import CorruptionError, InvalidModelError, InvalidTextError
+from gaussmark_lib import corrupt, rewrite
+from gaussmark_lib.errors import CorruptionError, InvalidModelError
 
-PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
-RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 20, 31, 7)
 TEXT = (
     "The first sentence. Is this the second one?  Yes!\n\nAnother paragraph (in 3.5 words). And"
     " its end"
 )
 
 
-def test_texts_that_fit_alone_fit_together(model):
-    """A long prompt with a short text, beside a short prompt with a long one: neither may be as
-    long as both longest ones.
-    """
-    context = model.config.max_position_embeddings
-    prompts = tiny_models.random_ids(np.random.default_rng(3), context - 10, 10, 10)
-    texts = tiny_models.random_ids(np.random.default_rng(4), 10, context - 20, 10)
-    together = corrupt.resample(model, prompts, texts, 0.5, seed=1)
-    assert list(map(len, together)) == list(map(len, texts))
-    assert together[0] == corrupt.resample(model, prompts[:1], texts[:1], 0.5, seed=1)[0]
-    with pytest.raises(InvalidTextError, match="text 1: expected at most"):
-        corrupt.resample(model, [[], prompts[0]], [[5], texts[0] + [5]], 0.5)
-
-
-def test_its_random_numbers_wrote_no_text():
-    from gaussmark_lib.generate import uniform
-
-    own = uniform(3 + by_model._FRESH, 1, 5)
-    assert not any(np.array_equal(own, uniform(3, 1, 5, first=row)) for row in range(300))
-
-
-@given(
-    n=st.integers(1, 60),
-    fraction=st.floats(0, 1),
-    span=st.integers(1, 12),
-    seed=st.integers(0, 999),
-)
-def test_spans_cover_exactly_the_fraction(n, fraction, span, seed):
-    places = by_model.spans(n, fraction, span, corrupt.generator(seed))
-    assert len(places) == round(fraction * n)
-    assert places <= set(range(n))
-    touched = {place // span for place in places}
-    assert (
-        len(touched) <= -(-len(places) // span) + 1
-    )  # whole spans, but for one that is cut and the short one at the end
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
-def test_what_is_not_redrawn_is_kept(model, fraction):
-    before = [list(row) for row in RESPONSES]
-    out = corrupt.resample(model, PROMPTS, RESPONSES, fraction, span=4, seed=3)
-    assert before == RESPONSES
-    assert [len(row) for row in out] == [len(row) for row in RESPONSES]
-    for i, (old, new) in enumerate(zip(RESPONSES, out, strict=True)):
-        places = by_model.spans(len(old), fraction, 4, corrupt.generator(3, i))
-        assert [token for place, token in enumerate(new) if place not in places] == [
-            token for place, token in enumerate(old) if place not in places
-        ]
-    assert (out == RESPONSES) == (fraction == 0)
-
-
-def test_what_is_redrawn_is_the_models_given_all_before_it(model):
-    """Token by token from the model's own probabilities over the rewritten text so far."""
-    seed = 5
-    out = corrupt.resample(model, PROMPTS, RESPONSES, 0.5, span=3, seed=seed)
-    for row, (prompt, old, new) in enumerate(zip(PROMPTS, RESPONSES, out, strict=True)):
-        luck = generate.uniform(seed + by_model._FRESH, 3, 31)[row]
-        for k in by_model.spans(len(old), 0.5, 3, corrupt.generator(seed, row)):
-            with torch.no_grad():
-                p = (
-                    model(input_ids=torch.tensor([prompt + new[:k]]))
-                    .logits[0, -1]
-                    .double()
-                    .softmax(-1)
-                    .cumsum(-1)
-                )
-            assert p[new[k]] > luck[k] - 1e-5
-            assert new[k] == 0 or p[new[k] - 1] < luck[k] + 1e-5
-
-
-def test_redrawn_tokens_are_independent_of_the_luck_that_wrote_the_text(model):
-    prompts = [[3, 4]] * 200
-    text = generate.sample(model, prompts, 1, seed=0)
-    again = corrupt.resample(model, prompts, text, 1.0, seed=0)
-    with torch.no_grad():
-        p = model(input_ids=torch.tensor([[3, 4]])).logits[0, -1].double().softmax(-1)
-    same = sum(a == b for a, b in zip(text, again, strict=True))
-    assert stats.binomtest(same, 200, float((p**2).sum())).pvalue > 1e-3
-
-
-def test_a_text_does_not_depend_on_those_beside_it(model):
-    whole = corrupt.resample(model, PROMPTS, RESPONSES, 0.5, seed=1)
-    assert corrupt.resample(model, PROMPTS[:1], RESPONSES[:1], 0.5, seed=1) == whole[:1]
-    many = corrupt.resample(model, PROMPTS * 30, RESPONSES * 30, 0.5, seed=1)  # two batches
-    assert many[:3] == whole
-
-
 @given(st.text(alphabet="ab .!?\n\"')…", max_size=60))
 def test_sentences_joined_are_the_text(text):
-    pieces = by_model.sentences(text)
+    pieces = rewrite.sentences(text)
     assert "".join(pieces) == text
     assert all(pieces)
 
 
-def tiny_marian(max_length: int = 24, seed: int = 0) -> corrupt.Translator:
+def tiny_marian(max_length: int = 24, seed: int = 0) -> rewrite.Translator:
     """A random Marian model over characters, with an end token and, as Marian models have it, no
     start token.
     """
@@ -142,7 +47,7 @@ def tiny_marian(max_length: int = 24, seed: int = 0) -> corrupt.Translator:
         pad_token="<pad>",
         model_max_length=max_length,
     )
-    return corrupt.Translator(marian_model(len(vocabulary), max_length, seed), fast, "tiny Marian")
+    return rewrite.Translator(marian_model(len(vocabulary), max_length, seed), fast, "tiny Marian")
 
 
 def marian_model(n_vocabulary: int, max_length: int, seed: int, pad: int = 2) -> MarianMTModel:
@@ -178,7 +83,7 @@ def seen(monkeypatch) -> list[list[str]]:
     """What reaches the translation model, which answers with the same text in capitals."""
     batches: list[list[str]] = []
     monkeypatch.setattr(
-        corrupt.Translator,
+        rewrite.Translator,
         "_translated",
         lambda self, texts: batches.append(texts) or [text.upper() for text in texts],
     )
@@ -222,18 +127,18 @@ def test_translation_of_a_text_is_that_of_its_sentences():
 def test_a_round_trip_goes_through_both_models_and_adds_no_start_token():
     lm, there, back = tiny_lm.build(), tiny_marian(seed=1), tiny_marian(seed=2)
     ids = lm.encode("Some text. More of it.")
-    out = corrupt.round_trip(lm, [lm.tokenizer.bos_token_id, *ids], there, back)
+    out = rewrite.round_trip(lm, [lm.tokenizer.bos_token_id, *ids], there, back)
     assert lm.decode(out) == back(there("Some text. More of it."))
     assert not {lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id} & set(out)
     assert out != ids
 
 
 def test_a_round_trip_that_changes_nothing_is_retokenisation(monkeypatch):
-    monkeypatch.setattr(corrupt.Translator, "_translated", lambda self, texts: texts)
+    monkeypatch.setattr(rewrite.Translator, "_translated", lambda self, texts: texts)
     lm = tiny_lm.build()
     ids = lm.encode(TEXT.replace("\n", " "))
     assert (
-        corrupt.round_trip(lm, ids, tiny_marian(), tiny_marian())
+        rewrite.round_trip(lm, ids, tiny_marian(), tiny_marian())
         == corrupt.retokenise(lm, ids)
         == ids
     )
@@ -265,13 +170,13 @@ def test_with_marians_own_tokenizer(tmp_path):
         target_lang="fr",
         model_max_length=24,
     )
-    translator = corrupt.Translator(
+    translator = rewrite.Translator(
         marian_model(len(vocabulary), 24, seed=1), tokenizer, "tiny Marian"
     )
     assert "".join(translator.pieces(TEXT)) == TEXT
     assert translator(TEXT).count("\n") == TEXT.count("\n")
     lm = tiny_lm.build()
-    assert len(corrupt.round_trip(lm, lm.encode("Is this it? Yes!"), translator, translator)) > 0
+    assert len(rewrite.round_trip(lm, lm.encode("Is this it? Yes!"), translator, translator)) > 0
 
 
 def test_a_translation_models_own_code_is_never_run(tmp_path, monkeypatch):
@@ -288,24 +193,18 @@ def test_a_translation_models_own_code_is_never_run(tmp_path, monkeypatch):
         path = folder / name
         known = json.loads(path.read_text()) if path.exists() else {"tokenizer_class": "Mine"}
         path.write_text(json.dumps(known | {"model_type": "mine", "auto_map": wants}))
-    monkeypatch.setitem(by_model.PAIRS, ("en", "fr"), str(folder))
+    monkeypatch.setitem(rewrite.PAIRS, ("en", "fr"), str(folder))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(
         InvalidModelError, match=r"needs Python code of its own .*which is never run"
     ):
-        corrupt.translator("en", "fr")
+        rewrite.translator("en", "fr")
     assert not (tmp_path / "ran").exists()
 
 
-def test_bad_input_is_named(model, monkeypatch):
-    with pytest.raises(CorruptionError, match=r"fraction: expected a number from 0 to 1, got 1\.5"):
-        corrupt.resample(model, PROMPTS, RESPONSES, 1.5)
-    with pytest.raises(CorruptionError, match="span: expected a whole number ≥ 1, got 0"):
-        corrupt.resample(model, PROMPTS, RESPONSES, 0.5, span=0)
-    with pytest.raises(InvalidTextError, match="expected token ids from 0 to 96, got 97"):
-        corrupt.resample(model, [[1]], [[97]], 0.5)
+def test_bad_input_is_named(monkeypatch):
     with pytest.raises(InvalidModelError, match="expected one of en→fr, fr→en, got 'en' → 'tlh'"):
-        corrupt.translator("en", "tlh")
+        rewrite.translator("en", "tlh")
     with pytest.raises(
         InvalidModelError,
         match=(
@@ -313,8 +212,8 @@ def test_bad_input_is_named(model, monkeypatch):
             r" .*gaussmark\[translation\].*corrupt.resample"
         ),
     ):
-        corrupt.translator("en", "fr")
-    monkeypatch.setattr(corrupt.Translator, "_translated", lambda self, texts: ["" for _ in texts])
+        rewrite.translator("en", "fr")
+    monkeypatch.setattr(rewrite.Translator, "_translated", lambda self, texts: ["" for _ in texts])
     lm = tiny_lm.build()
     with pytest.raises(CorruptionError, match="got an empty one"):
-        corrupt.round_trip(lm, lm.encode("Text."), tiny_marian(), tiny_marian())
+        rewrite.round_trip(lm, lm.encode("Text."), tiny_marian(), tiny_marian())

@@ -1,21 +1,15 @@
-"""Corruptions by a model: spans written anew by the unwatermarked language model, and translation
-there and back (paper, Sec. "robust").
+"""Translation there and back (paper, Sec. "robust": English to French and back, opus-mt-tc-big). It
+changes the words, as a paraphraser does, and leaves readable text.
 
-Both change the words, as a paraphraser does, and leave readable text. ``resample`` works with any
-language model: at chosen positions it draws the next token from p_θ(· | x, all before it),
-elsewhere it keeps the text. ``round_trip`` needs two translation models (the paper: English to
-French and back, opus-mt-tc-big). Translators read single sentences, so a text is cut at sentence
-ends and joined again by the same white space.
+Translators read single sentences, so a text is cut at sentence ends and joined again by the same
+white space. ``corrupt.resample`` paraphrases without another model.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -23,8 +17,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from gaussmark_lib import checks, generate, models, tokens
-from gaussmark_lib.corrupt import edits
+from gaussmark_lib import checks, models
+from gaussmark_lib.corrupt import Change, Pairs
 from gaussmark_lib.errors import CorruptionError, InvalidModelError
 from gaussmark_lib.tokens import Texts
 
@@ -33,108 +27,7 @@ PAIRS = {
     ("en", "fr"): "Helsinki-NLP/opus-mt-tc-big-en-fr",
     ("fr", "en"): "Helsinki-NLP/opus-mt-tc-big-fr-en",
 }
-_FRESH = (
-    1 << 96
-    # added to the seed: the random numbers that wrote a text would often draw the same token again.
-    # 96
-    # bits, since NumPy pads
-)
-# (seed, row) with zeros to four words of 32, so that a smaller number is the row of some other text
-BATCH = 64  # texts at a time
 _SENTENCE = re.compile(r".+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|\n|\Z)", re.DOTALL)
-
-
-def resample(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
-    fraction: float,
-    *,
-    span: int = 8,
-    seed: int = 0,
-) -> list[list[int]]:
-    """Each response with ⌊f·T⌉ of its tokens drawn anew by the model, in spans of consecutive
-    tokens (the last one drawn may be shorter).
-
-    The model may draw the token that was there. Its tokenizer must be that of the model that wrote.
-    The seed decides both places and tokens; a text's result does not depend on those beside it.
-
-    Raises CorruptionError for a fraction outside [0, 1] or a span below 1.
-    """
-    prompts, responses = tokens.as_many(prompts, responses)
-    prompts = tokens.checked_prompts(model, prompts)
-    originals = [
-        tokens.checked(model, response, f"response {i}") for i, response in enumerate(responses)
-    ]
-    redrawn = [
-        spans(len(ids), fraction, span, edits.generator(seed, i)) for i, ids in enumerate(originals)
-    ]
-    if not any(redrawn):
-        return originals
-    ids, mask = tokens.pad(originals, "right", model.device)
-    kept = mask.bool()
-    for row, places in zip(kept, redrawn, strict=True):
-        row[list(places)] = False
-    found: dict[int, list[int]] = {}
-    for rows, n_tokens in _together(model, prompts, originals):
-        of_rows = (
-            [prompts[i] for i in rows],
-            generate.uniform(seed + _FRESH, len(prompts), n_tokens)[rows],
-        )
-        only = partial(_of_batch, ids[rows], kept[rows])
-        drawn = generate.continued(model, *of_rows, 1.0, 1.0, BATCH, processor=only)
-        found |= {i: text[: len(originals[i])] for i, text in zip(rows, drawn, strict=True)}
-    return [found.get(i, []) for i in range(len(originals))]
-
-
-def _together(
-    model: PreTrainedModel, prompts: Texts, responses: Texts
-) -> list[tuple[list[int], int]]:
-    """Texts that are continued together, and by how many tokens: all of them where the context has
-    room for it, else those of one length.
-    """
-    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        tokens.check_fits(model, len(prompt), len(response), f"text {i}")
-    longest, context = max(map(len, responses)), tokens.context(model)
-    if context is None or max(map(len, prompts)) + longest <= context:
-        return [(list(range(len(responses))), longest)]
-    return [
-        ([i for i, ids in enumerate(responses) if len(ids) == n], n)
-        for n in sorted({*map(len, responses)} - {0})
-    ]
-
-
-def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> set[int]:
-    """⌊f·T⌉ of T positions, as whole spans of a grid in random order; of the last span only its
-    beginning.
-    """
-    checks.whole(span, "span", CorruptionError)
-    n = edits.count(n_tokens, fraction)
-    starts = torch.randperm(-(-n_tokens // span), generator=rng) * span
-    places = [
-        place for start in starts.tolist() for place in range(start, min(start + span, n_tokens))
-    ]
-    return set(places[:n])
-
-
-def _of_batch(
-    ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"], batch: slice
-) -> generate.Processor:
-    return _keeping(ids[batch], kept[batch])
-
-
-def _keeping(
-    ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"]
-) -> generate.Processor:
-    """A processor of logits that leaves no choice at the positions that are kept."""
-    positions = zip(ids.T[..., None], kept.T[..., None], strict=True)
-
-    def process(_: Tensor, logits: Tensor) -> Tensor:
-        token, is_kept = next(positions)
-        only = torch.full_like(logits, -torch.inf).scatter(-1, token, 0.0)
-        return torch.where(is_kept, only, logits)
-
-    return process
 
 
 @dataclass(frozen=True)
@@ -230,7 +123,6 @@ def round_trip(lm: models.LM, ids: Sequence[int], there: Translator, back: Trans
 
     Raises CorruptionError if nothing is left.
     """
-    tokens.check_lm(lm)
     text = back(there(lm.decode(list(ids))))
     if not text.strip() or not (again := lm.encode(text)):
         raise CorruptionError(
@@ -238,3 +130,15 @@ def round_trip(lm: models.LM, ids: Sequence[int], there: Translator, back: Trans
             " nothing is left to score"
         )
     return again
+
+
+def translation(lm: models.LM, there: Translator, back: Translator) -> Change:
+    """The round trip as a corruption, done in full at every fraction above 0. It is not registered,
+    since it needs two more models.
+    """
+
+    def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
+        again = (round_trip(lm, ids, there, back) if fraction else list(ids) for ids in responses)
+        return [list(ids) for ids in prompts], list(again)
+
+    return change

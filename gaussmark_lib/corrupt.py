@@ -1,0 +1,318 @@
+"""What may happen to a text between model and detector (paper, App. "robustness"), by name:
+
+    corrupt.named(lm, ["delete at random"])["delete at random"](prompts, responses, 0.3, seed)
+
+A corruption takes prompts and responses, a strength from 0 to 1 and a seed. It returns new lists:
+the prompts as the detector believes them to be, and the responses that it tests. Strength 0 changes
+nothing. Of T tokens a fraction f is ⌊f·T⌉ tokens, at places drawn *without* replacement: with
+replacement, "50%" would touch 39% of the text. Translation is in ``rewrite``. To add a corruption:
+
+    @corrupt.register("reverse")
+    def reverse(lm, prompts, responses, fraction, seed):
+        return prompts, [ids[::-1] if fraction else ids for ids in responses]
+
+The registry's tests and the level tests of every scheme then run over it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gaussmark_lib import checks, generate, tokens
+from gaussmark_lib.errors import CorruptionError, InvalidTextError
+from gaussmark_lib.models import LM
+from gaussmark_lib.tokens import Texts
+
+Ids = list[int]
+Pairs = tuple[list[Ids], list[Ids]]  # prompts as the detector believes them, responses
+Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
+Corruption = Callable[[LM, list[Ids], list[Ids], float, int], Pairs]
+ALL_OR_NOTHING = ("no prompt", "wrong prompt", "retokenise")  # in full at every fraction above 0
+BATCH = 64  # texts that are resampled at a time
+# Added to a resampling's seed: the random numbers that wrote a text would draw the same tokens
+# again. NumPy pads (seed, row) with zeros, so that a smaller number is the row of another text.
+_FRESH = 1 << 96
+
+
+def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
+    """The corruptions of these names, or all of them.
+
+    Edits ``at random`` change the response, with tokens from the vocabulary (``own tokens``: from
+    the text). Edits ``at the start`` change prompt and response as one text, for a detector that
+    does not know where the prompt ends. Raises CorruptionError for an unknown name.
+    """
+    tokens.check_lm(lm)
+    known = f"expected some of {', '.join(_corruptions)}"
+    if names is None:
+        names = list(_corruptions)
+    names = tokens.listed(names, f"names: {known}", CorruptionError)
+    if unknown := [name for name in names if name not in _corruptions]:
+        raise CorruptionError(f"no corruption is called {unknown[0]!r}: {known}")
+    return {name: partial(_changed, _corruptions[name], lm) for name in names}
+
+
+def register(name: str) -> Callable[[Corruption], Corruption]:
+    """Registers a function (lm, prompts, responses, fraction, seed) → (prompts, responses)."""
+
+    def kept(corruption: Corruption) -> Corruption:
+        if _corruptions.setdefault(name, corruption) is not corruption:
+            raise CorruptionError(
+                f"two corruptions are called {name!r}; expected another name for one of them"
+            )
+        return corruption
+
+    return kept
+
+
+def _changed(
+    corruption: Corruption, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int
+) -> Pairs:
+    """The door: a corruption gets lists of its own, of checked ids."""
+    count(1, fraction)
+    checks.whole(seed, "seed", CorruptionError, least=0)
+    prompts, responses = (
+        [tokens.checked(lm.model, ids, f"{kind} {i}") for i, ids in enumerate(texts)]
+        for kind, texts in zip(
+            ("prompt", "response"), tokens.as_many(prompts, responses), strict=True
+        )
+    )
+    if not all(responses):
+        raise InvalidTextError("expected responses of at least one token, got an empty one")
+    return corruption(lm, prompts, responses, fraction, seed)
+
+
+def generator(seed: int, text: int = 0) -> torch.Generator:
+    """The random numbers of one text, a function of (seed, text) alone."""
+    state = np.random.SeedSequence([seed, text]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+
+
+def count(n_tokens: int, fraction: float) -> int:
+    """⌊f·T⌉: how many of T tokens a fraction is. CorruptionError for a fraction outside [0, 1].
+
+    >>> count(40, 0.3)
+    12
+    """
+    if not checks.is_number(fraction) or not 0 <= fraction <= 1:
+        got = checks.shown(fraction)
+        raise CorruptionError(f"fraction: expected a number from 0 to 1, got {got}")
+    return round(fraction * n_tokens)
+
+
+def insert(
+    ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], at: str = "random"
+) -> Ids:
+    """⌊f·T⌉ more tokens from the pool, each in another gap (``at="random"``), or all before the
+    text (``at="start"``).
+    """
+    n = count(len(ids), fraction)
+    added = _drawn(n, pool, rng)
+    gaps = [0] * n if at == "start" else torch.randperm(len(ids) + 1, generator=rng)[:n].tolist()
+    return np.insert(ids, sorted(gaps), added).tolist()
+
+
+def delete(ids: Ids, fraction: float, rng: torch.Generator, at: str = "random") -> Ids:
+    """The text without ⌊f·T⌉ of its tokens, or without its first ones."""
+    gone = _places(len(ids), fraction, rng, at)
+    if len(gone) == len(ids):
+        raise CorruptionError(
+            f"fraction = {fraction} removes all {len(ids)} tokens: expected at least one to stay;"
+            " choose a smaller fraction"
+        )
+    return np.delete(ids, gone).tolist()
+
+
+def substitute(
+    ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], at: str = "random"
+) -> Ids:
+    """⌊f·T⌉ of the tokens, or the first ones, each replaced by *another* token from the pool."""
+    changed, places = list(ids), _places(len(ids), fraction, rng, at)
+    if places and len(only := set(pool)) < 2 and only & {ids[place] for place in places}:
+        raise CorruptionError(
+            "expected a pool with at least one token other than the one it replaces, got only"
+            f" {sorted(only)}"
+        )
+    while places:  # again for those that drew the token they have
+        for place, token in zip(places, _drawn(len(places), pool, rng), strict=True):
+            changed[place] = token
+        places = [place for place in places if changed[place] == ids[place]]
+    return changed
+
+
+def splice(passage: Ids, host: Ids, rng: torch.Generator) -> Ids:
+    """The host text with the passage in one of its gaps: a quotation inside human text."""
+    at = int(torch.randint(len(host) + 1, (1,), generator=rng))
+    return host[:at] + passage + host[at:]
+
+
+def spliced(hosts: Texts) -> Change:
+    """Each response put unchanged into a host text of its own; the given fraction of the result is
+    the host's. Not registered: it needs hosts.
+    """
+
+    def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
+        count(1, fraction)
+        out = []
+        for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
+            n = round(len(response) * fraction / (1 - fraction)) if fraction < 1 else len(host) + 1
+            if n > len(host):
+                raise CorruptionError(
+                    f"expected a host of at least {n} tokens for response {i}, got {len(host)}"
+                )
+            out.append(splice(list(response), list(host[:n]), generator(seed, i)))
+        return [list(ids) for ids in prompts], out
+
+    return change
+
+
+def wrong_prompts(prompts: list[Ids]) -> list[Ids]:
+    """Each text's prompt exchanged for the next text's."""
+    if len(prompts) < 2:
+        raise CorruptionError(f"a wrong prompt: expected at least 2 texts, got {len(prompts)}")
+    return [*prompts[1:], prompts[0]]
+
+
+def retokenise(lm: LM, ids: Ids) -> Ids:
+    """The ids of the text that these ids spell, without a start token: what a detector sees that
+    was given text.
+    """
+    if not (again := lm.encode(lm.decode(ids))):
+        raise CorruptionError("expected ids that spell a text, got an empty one")
+    return again
+
+
+def resample(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: list[Ids],
+    fraction: float,
+    *,
+    span: int = 8,
+    seed: int = 0,
+) -> list[Ids]:
+    """Each response with ⌊f·T⌉ of its tokens drawn anew from p_θ(· | x, all before it), in spans of
+    consecutive tokens (the last one drawn may be shorter), as a paraphraser would.
+
+    The model may draw the token that was there. Its tokenizer must be that of the model that wrote.
+    """
+    prompts = tokens.checked_prompts(model, prompts)  # an empty one becomes the start token
+    for i, (prompt, ids) in enumerate(zip(prompts, responses, strict=True)):
+        tokens.check_fits(model, len(prompt), len(ids), f"text {i}")
+    lengths = [len(ids) for ids in responses]
+    ids, mask = tokens.pad(responses, "right", model.device)
+    kept = mask.bool()
+    for i, row in enumerate(kept):
+        row[spans(lengths[i], fraction, span, generator(seed, i))] = False
+    out = list(responses)
+    for n in sorted({*lengths} - {0}):  # those of one length are continued together
+        rows = [i for i, length in enumerate(lengths) if length == n]
+        uniforms = generate.uniform(seed + _FRESH, len(prompts), n)[rows]
+        drawn = generate.continued(
+            model,
+            [prompts[i] for i in rows],
+            uniforms,
+            1.0,
+            1.0,
+            BATCH,
+            processor=partial(_keeping, ids[rows], kept[rows]),
+        )
+        for i, text in zip(rows, drawn, strict=True):
+            out[i] = text
+    return out
+
+
+def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> list[int]:
+    """⌊f·T⌉ of T positions, as spans of a grid in random order; of the last span its beginning."""
+    starts = torch.randperm(-(-n_tokens // span), generator=rng).tolist()
+    places = [i for start in starts for i in range(n_tokens)[start * span :][:span]]
+    return places[: count(n_tokens, fraction)]
+
+
+def _keeping(
+    ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"], batch: slice
+) -> generate.Processor:
+    """A processor of a batch's logits that leaves no choice at the positions that are kept."""
+    positions = zip(ids[batch].T[..., None], kept[batch].T[..., None], strict=True)
+
+    def process(_: Tensor, logits: Tensor) -> Tensor:
+        token, is_kept = next(positions)  # both (texts, 1)
+        only = torch.full_like(logits, -torch.inf).scatter(-1, token, 0.0)
+        return torch.where(is_kept, only, logits)
+
+    return process
+
+
+def _places(n_tokens: int, fraction: float, rng: torch.Generator, at: str) -> list[int]:
+    n = count(n_tokens, fraction)
+    order = torch.randperm(n_tokens, generator=rng).tolist() if at == "random" else range(n_tokens)
+    return list(order[:n])
+
+
+def _drawn(n: int, pool: Sequence[int], rng: torch.Generator) -> list[int]:
+    return [pool[i] for i in torch.randint(len(pool), (n,), generator=rng).tolist()]
+
+
+def _of_responses(
+    edit: Callable, lm: LM, prompts: list[Ids], responses: list[Ids], fraction: float, seed: int
+) -> Pairs:
+    """An edit (lm, ids, fraction, random numbers) → ids of each response."""
+    return prompts, [edit(lm, ids, fraction, generator(seed, i)) for i, ids in enumerate(responses)]
+
+
+def _of_texts(
+    edit: Callable, lm: LM, prompts: list[Ids], responses: list[Ids], fraction: float, seed: int
+) -> Pairs:
+    """An edit of prompt and response as one text, whose last T tokens are the new response, T being
+    the length of the old one; a deletion beyond the prompt shortens it.
+    """
+    texts = [x + y for x, y in zip(prompts, responses, strict=True)]
+    _, edited = _of_responses(edit, lm, prompts, texts, fraction, seed)
+    cuts = [max(0, len(ids) - len(y)) for ids, y in zip(edited, responses, strict=True)]
+    both = list(zip(edited, cuts, strict=True))
+    return [ids[:cut] for ids, cut in both], [ids[cut:] for ids, cut in both]
+
+
+def _all_or_nothing(
+    change: Callable, lm: LM, prompts: list[Ids], responses: list[Ids], fraction: float, seed: int
+) -> Pairs:
+    """A change (lm, prompts, responses) → (prompts, responses) without a strength."""
+    return change(lm, prompts, responses) if fraction else (prompts, responses)
+
+
+def _with_pool(edit: Callable) -> dict[str, Corruption]:
+    """An edit with tokens from the vocabulary, from the text, and at the start of both."""
+
+    def from_vocabulary(lm: LM, ids: Ids, fraction: float, rng: torch.Generator, **at: str) -> Ids:
+        return edit(ids, fraction, rng, range(tokens.config(lm.model).vocab_size), **at)
+
+    return {
+        f"{edit.__name__} at random": partial(_of_responses, from_vocabulary),
+        f"{edit.__name__} own tokens": partial(
+            _of_responses, lambda lm, ids, f, rng: edit(ids, f, rng, ids)
+        ),
+        f"{edit.__name__} at the start": partial(_of_texts, partial(from_vocabulary, at="start")),
+    }
+
+
+_corruptions: dict[str, Corruption] = {
+    "delete at random": partial(_of_responses, lambda lm, ids, f, rng: delete(ids, f, rng)),
+    **_with_pool(insert),
+    **_with_pool(substitute),
+    "delete at the start": partial(
+        _of_texts, lambda lm, ids, f, rng: delete(ids, f, rng, at="start")
+    ),
+    "truncate": partial(  # the end is the start of the reversed text
+        _of_responses, lambda lm, ids, f, rng: delete(ids[::-1], f, rng, at="start")[::-1]
+    ),
+    "resample spans": lambda lm, x, y, f, seed: (x, resample(lm.model, x, y, f, seed=seed)),
+    "no prompt": partial(_all_or_nothing, lambda lm, x, y: ([[] for _ in x], y)),
+    "wrong prompt": partial(_all_or_nothing, lambda lm, x, y: (wrong_prompts(x), y)),
+    "retokenise": partial(
+        _all_or_nothing, lambda lm, x, y: (x, [retokenise(lm, ids) for ids in y])
+    ),
+}
