@@ -31,7 +31,6 @@ from gaussmark_lib import (
     rank_reduce,
     rewrite,
     scheme,
-    schemes,
     score,
     stats,
     texts,
@@ -51,7 +50,7 @@ from gaussmark_lib.quality import (
     verdict,
     win_rate,
 )
-from gaussmark_lib.schemes import cache, gumbel
+from gaussmark_lib.schemes import cache
 from gaussmark_lib.stats import Estimate, Paired
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import keys as token_keys
@@ -703,19 +702,6 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"model": MODEL, "scheme": None, "prompts": X, "n_tokens": 2, "folder": folder},
                 {"model": "model", "prompts": "texts", "n_tokens": "count"},
             ),
-            door(schemes.GaussMark, {"wm": WM, "key": KEY}, {"wm": "wm", "key": "key"}),
-            door(
-                schemes.TokenKeys,
-                {"wm": WM, "key": KEY},
-                {"wm": "wm", "key": "key", "alpha_0": "share", "test": "word"},
-            ),
-            door(schemes.SynthID, {"key": KEY}, {"key": "key", "depth": "count"}),
-            door(schemes.GumbelMax, {"key": KEY}, {"key": "key", "context": "count"}),
-            door(
-                gumbel.exact_tail,
-                {"total": np.array([2.0]), "n": np.array([4])},
-                {"total": some, "n": some},
-            ),
             door(
                 Watermark,
                 {"weight": "w", "sigma": 0.1},
@@ -981,7 +967,6 @@ _REASONS: dict[str, dict[str, str]] = {
         "tracing.attribution": "base_inner best cosine_tail",
         "tracing.blocks": "gradients",
         "tracing.spans": "inner_products loadings maximum_p strongest",
-        "schemes.cache": "sha256",
     },
     "they read a table or rows that another function returned": {
         "tracing.authors": "summed",
@@ -1000,7 +985,6 @@ _REASONS: dict[str, dict[str, str]] = {
     "they take a key, a watermark or a file: tests/unit/test_keys*.py, test_perturb*.py": {
         "binding": "check",
         "perturb": "export",
-        "schemes.gaussmark": "rank_reduced",
     },
     "they read a notebook's or a user's YAML: tests/unit/runs": {
         "runs.parameters": "check parse read",

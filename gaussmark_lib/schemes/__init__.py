@@ -11,21 +11,12 @@ this folder and its test.
 ==================  ==========================================================================
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.scheme import COLUMNS, Scheme, named, register, scores
-
-for _module in iter_modules(__path__):  # each file registers its schemes
-    import_module(f"{__name__}.{_module.name}")
-
-from gaussmark_lib.schemes.gaussmark import (
-    GaussMark,
-)  # noqa: E402 - after the loop, which decides the order of names
-from gaussmark_lib.schemes.gumbel import GumbelMax  # noqa: E402
-from gaussmark_lib.schemes.synthid import SynthID  # noqa: E402
-from gaussmark_lib.schemes.token_keys import TokenKeys  # noqa: E402
+from gaussmark_lib.schemes.gaussmark import GaussMark
+from gaussmark_lib.schemes.gumbel import GumbelMax
+from gaussmark_lib.schemes.synthid import SynthID
+from gaussmark_lib.schemes.token_keys import TokenKeys
 
 __all__ = [
     "COLUMNS",

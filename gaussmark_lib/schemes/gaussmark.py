@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, keys, perturb, score, watermark
+from gaussmark_lib import divergence, generate, perturb, score
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Scheme, register
@@ -25,13 +25,7 @@ class GaussMark(Scheme):
     wm: Watermark
     key: Key
     name: str = "GaussMark"
-    dtype: str | None = field(
-        default=None, repr=False
-    )  # no part of the name of the texts that it writes
-
-    def __post_init__(self):
-        watermark.checked(self.wm)
-        keys.checked(self.key)
+    dtype: str | None = field(default=None, repr=False)  # no part of who writes a text
 
     def generate(
         self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling
@@ -47,12 +41,9 @@ class GaussMark(Scheme):
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]
     ) -> list[pd.DataFrame]:
         """All keys share the gradients, which are nearly all of the work."""
-        table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype).rename(
-            columns={"psi": "statistic"}
-        )
-        return [
-            table.iloc[j :: len(keys)].reset_index(drop=True) for j in range(len(keys))
-        ]  # a text's rows are in the order of the keys
+        table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype)
+        table = table.rename(columns={"psi": "statistic"})  # a text's rows are in the keys' order
+        return [table.iloc[j :: len(keys)].reset_index(drop=True) for j in range(len(keys))]
 
     def divergences(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts

@@ -18,9 +18,9 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, SynthIDTextWatermarkLogitsProcessor
 
-from gaussmark_lib import checks, generate, kgw, tokens
-from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.keys import Key, checked
+from gaussmark_lib import generate, kgw, tokens
+from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
@@ -35,10 +35,6 @@ class SynthID(SamplerScheme):
     key: Key
     depth: int = 30
     name: str = "SynthID"
-
-    def __post_init__(self):
-        checked(self.key)
-        checks.whole(self.depth, "depth", InvalidWatermarkError)
 
     def processor(self, model: PreTrainedModel) -> SynthIDTextWatermarkLogitsProcessor:
         """A fresh one: it remembers the contexts of the batch it has seen."""
@@ -61,31 +57,21 @@ class SynthID(SamplerScheme):
         """``scheme.COLUMNS`` with the share of ones as ``statistic``, and ``n_bits``, ``ones``;
         InvalidTextError for less than five tokens.
         """
-        tokens.check_model(model)
         processor, rows = self.processor(model), []
-        for i, response in enumerate(
-            tokens.listed(responses, "responses: expected lists of token ids")
-        ):
-            ids = torch.tensor(
-                [tokens.checked(model, response, f"response {i}")], device=model.device
-            )
-            if ids.shape[1] < NGRAM:
-                wanted = (
-                    f"expected at least {NGRAM} tokens, since SynthID scores a token by the four"
-                    " before it"
+        for i, response in enumerate(responses):
+            ids = tokens.checked(model, response, f"response {i}")
+            if len(ids) < NGRAM:
+                raise InvalidTextError(
+                    f"response {i}: expected at least {NGRAM} tokens, since SynthID scores a token"
+                    f" by the four before it, got {len(ids)}"
                 )
-                raise InvalidTextError(f"response {i}: {wanted}, got {ids.numel()}")
-            grams = ids.unfold(1, NGRAM, 1)
+            grams = torch.tensor([ids], device=model.device).unfold(1, NGRAM, 1)  # (1, t, NGRAM)
             first = {
-                tuple(gram[:-1]): place
-                for place, gram in reversed(list(enumerate(grams[0].tolist())))
+                tuple(gram[:-1]): t for t, gram in reversed(list(enumerate(grams[0].tolist())))
             }  # of equal contexts, the first
-            places = (
-                processor.compute_ngram_keys(grams[:, sorted(first.values())]) % TABLE
-            ).unique()
-            rows.append(
-                (i, ids.numel(), places.numel(), int(processor.sampling_table[places].sum()))
-            )
+            hashes = processor.compute_ngram_keys(grams[:, sorted(first.values())])
+            places = (hashes % TABLE).unique()
+            rows.append((i, len(ids), len(places), int(processor.sampling_table[places].sum())))
         table = pd.DataFrame(rows, columns=["text", "n_tokens", "n_bits", "ones"])
         return table.assign(
             statistic=table["ones"] / table["n_bits"],

@@ -11,8 +11,6 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, keys, watermark
-from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Scheme, register
 from gaussmark_lib.token_level import divergence
@@ -31,12 +29,6 @@ class TokenKeys(Scheme):
     key: Key
     alpha_0: float = 0.5
     test: str = "hits"
-
-    def __post_init__(self):
-        watermark.checked(self.wm)
-        keys.checked(self.key)
-        checks.chosen(self.test, "test", ("hits", "sum"), InvalidWatermarkError)
-        checks.share(self.alpha_0, "alpha_0", InvalidWatermarkError)
 
     @property
     def name(self) -> str:
