@@ -5,6 +5,7 @@ seconds: the hub's own client tries every file six times and sleeps in between, 
 a minute without a network. What in a model can carry a watermark is said in ``weights``.
 """
 
+import json
 import math
 import os
 import re
@@ -14,18 +15,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
+import psutil
 import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import get_session
+from safetensors import safe_open
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
+from transformers.utils import (
+    CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    cached_file,
+    logging,
+)
+from transformers.utils.hub import get_checkpoint_shard_files
 
 from gaussmark_lib import checks, tokens
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
@@ -35,6 +47,9 @@ from gaussmark_lib.weights import linear, watermarkable
 PATIENCE = 5  # seconds that the hub has to answer
 EMBEDDED = "doclm"
 _IN_BLOCK = re.compile(r"(.+?)\.(\d+)\.")  # a stack of blocks, and a block's number in it
+_MANY = re.compile("layer|expert|label")  # numbers in config.json of what is built one by one
+UNFIT = "the checkpoint does not fit its config.json"
+MOST_BUILT = 1000  # layers, or one per tensor of the checkpoint where it has more
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 
 
@@ -87,7 +102,8 @@ def load(
 
     Raises:
         InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that
-            needs code of its own, a weight that is not finite.
+            needs code of its own, a weight that is not finite, a model that does not fit into
+            the free memory.
     """
     if not isinstance(name, str | Path):
         raise InvalidModelError(
@@ -111,11 +127,14 @@ def load(
     terms = {"revision": revision, **hub_terms(local=is_local)}
     strict = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
+        _check_size(source, terms, dtype, device)
         tokenizer = AutoTokenizer.from_pretrained(source, **terms)
         with _quiet() if is_local else nullcontext():
             model, info = AutoModelForCausalLM.from_pretrained(
                 source, **terms, **strict, dtype=dtype
             )
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{name}: {error}") from None
     except (
         Exception
     ) as error:  # a broken checkpoint fails in as many ways as there are libraries below
@@ -123,12 +142,82 @@ def load(
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
             first = sorted(map(str, info[kind]))[:5]
-            raise InvalidModelError(
-                f"{name}: the checkpoint does not fit its config.json, {kind.replace('_', ' ')}:"
-                f" {first}"
-            )
+            raise InvalidModelError(f"{name}: {UNFIT}, {kind.replace('_', ' ')}: {first}")
     _check_finite(model, str(name))
     return LM(model.to(device).eval(), tokenizer, str(name))
+
+
+def _check_size(
+    source: Path | str, terms: dict, dtype: str | torch.dtype, device: torch.device
+) -> None:
+    """InvalidModelError, before anything is built, for a config.json that describes more numbers
+    than the checkpoint's files hold, or than the free memory takes.
+    """
+    files = _weight_files(source, terms)
+    config = cached_file(source, CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **terms)
+    if not files or not config:
+        return  # transformers knows other kinds of checkpoints, and says what is missing
+    shapes = {name: shape for file in files for name, shape in _header(file)}
+    _check_counts(Path(config), len(shapes))
+    settings = {} if dtype == "auto" else {"dtype": dtype}
+    with torch.device("meta"):  # shapes without numbers
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(source, **terms), trust_remote_code=False, **settings
+        )
+    parameters = dict(model.named_parameters())
+    n_bytes = sum(t.numel() * t.element_size() for t in (*parameters.values(), *model.buffers()))
+    n_held = sum(map(math.prod, shapes.values()))
+    if getattr(model.config, "quantization_config", None):  # packed: at least a bit per parameter
+        n_bytes = sum(map(os.path.getsize, files))
+        n_held = 8 * n_bytes
+    if sum(p.numel() for p in parameters.values()) > n_held:
+        differ = (
+            f"{name}: expected {list(p.shape)}, got {shapes.get(name, 'none')}"
+            for name, p in parameters.items()
+            if list(p.shape) != shapes.get(name)
+        )
+        raise InvalidModelError(f"{UNFIT}, {'; '.join(islice(differ, 5))}")
+    for where, free in _free_memory(device).items():
+        if n_bytes > free:
+            raise InvalidModelError(
+                f"expected {n_bytes / 2**30:.1f} GiB of free memory on {where}, got"
+                f" {free / 2**30:.1f} GiB; choose another dtype, or a smaller model"
+            )
+
+
+def _header(file: str) -> list[tuple[str, list[int]]]:
+    """Name and shape of each tensor in a safetensors file, whose numbers are not read."""
+    with safe_open(file, "pt") as header:
+        return [(name, header.get_slice(name).get_shape()) for name in header.keys()]  # noqa: SIM118
+
+
+def _check_counts(config: Path, n_tensors: int) -> None:
+    """InvalidModelError for a number of layers, experts or labels that would take hours to build,
+    anywhere in the file.
+    """
+    pairs: list[tuple[str, object]] = []
+    json.loads(config.read_bytes(), object_pairs_hook=lambda some: pairs.extend(some) or some)
+    for name, value in pairs:
+        if _MANY.search(name) and type(value) is int and value > max(MOST_BUILT, n_tensors):
+            raise InvalidModelError(f"{UNFIT}: {n_tensors} tensors, and {name} = {value}")
+
+
+def _weight_files(source: Path | str, terms: dict) -> list[str]:
+    """The checkpoint's safetensors files; [] without any."""
+    missing_is_fine = {"_raise_exceptions_for_missing_entries": False, **terms}
+    if file := cached_file(source, SAFE_WEIGHTS_NAME, **missing_is_fine):
+        return [file]
+    index = cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **missing_is_fine)
+    terms = {name: value for name, value in terms.items() if name != "trust_remote_code"}
+    return get_checkpoint_shard_files(source, index, **terms)[0] if index else []
+
+
+def _free_memory(device: torch.device) -> dict[str, int]:
+    """Bytes per device that a model passes: it is read into the machine's memory first."""
+    free = {"the CPU": psutil.virtual_memory().available}
+    if device.type == "cuda":
+        free["the GPU"] = torch.cuda.mem_get_info(device)[0]
+    return free
 
 
 def device_of(name: str | torch.device | None) -> torch.device:

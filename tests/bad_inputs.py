@@ -929,7 +929,7 @@ _REASONS: dict[str, dict[str, str]] = {
     "they are the checks, and tested by every row": {
         "checks": "chosen counts is_number is_whole kind numbers positive share whole",
         "errors": "shown",
-        "files": "named opener refuse_others",
+        "files": "hidden_folder named opener refuse_others",
         "keys": "checked listed",
         "paths": "records",
         "watermark": "checked placed",

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import tiny_models
 import torch
@@ -200,22 +201,103 @@ def test_a_broken_checkpoint(copy, how):
     assert str(copy) in message
 
 
-def test_missing_weights_are_named_and_not_made_up(copy):
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+@pytest.mark.parametrize("shape", [None, [47, 32], [48, 31]])
+def test_weights_that_are_missing_or_of_another_shape_are_named_and_not_made_up(
+    copy, shape, compensated
+):
     weights = load_file(copy / WEIGHTS)
-    del weights["model.layers.1.mlp.up_proj.weight"]
+    del weights[UP]
+    if shape:
+        weights[UP] = torch.zeros(shape)
+    if compensated:  # as many numbers as config.json describes
+        weights["other"] = torch.zeros(48, 32)
     save_file(weights, copy / WEIGHTS, {"format": "pt"})
-    refused(
-        copy,
-        r"does not fit its config\.json, missing keys:"
-        r" \['model\.layers\.1\.mlp\.up_proj\.weight'\]",
+    message = refused(
+        copy, r"does not fit its config\.json, .*model\.layers\.1\.mlp\.up_proj\.weight"
     )
+    if not compensated:
+        assert f"{UP}: expected [48, 32], got {shape or 'none'}" in message
 
 
-def test_weights_of_another_shape_are_named_and_not_made_up(copy):
-    weights = load_file(copy / WEIGHTS)
-    weights["model.layers.1.mlp.up_proj.weight"] = torch.zeros(47, 32)
-    save_file(weights, copy / WEIGHTS, {"format": "pt"})
-    refused(copy, r"mismatched keys: .*model\.layers\.1\.mlp\.up_proj\.weight.*47")
+@pytest.mark.parametrize("config", ["hidden_size", "vocab_size", "intermediate_size", "head_dim"])
+def test_a_size_that_the_files_do_not_hold_is_refused_before_anything_is_built(
+    copy, config, monkeypatch
+):
+    """As of an attacker's config.json over small weights: transformers would draw the rest."""
+    configure(copy, **{config: 10**6})
+    monkeypatch.setattr(
+        models.AutoTokenizer, "from_pretrained", lambda *_, **__: pytest.fail("read")
+    )
+    start = time.monotonic()
+    refused(copy, r"does not fit its config\.json, model.*000000")
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": 10**9},
+        {"n_layer": 10**9},
+        {"num_labels": 10**9},
+        {"num_local_experts": 10**9},
+        {"text_config": {"num_hidden_layers": 10**9}},
+    ],
+)
+def test_a_number_of_layers_that_would_take_hours_is_refused_at_once(copy, changes):
+    configure(copy, **changes)
+    start = time.monotonic()
+    refused(copy, r"does not fit its config\.json: \d+ tensors, and \w+ = 1000000000")
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_every_architecture_fits_its_own_files(saved, tmp_path, architecture, shards):
+    model = tiny_models.build(architecture)
+    size = sum(p.numel() for p in model.parameters()) * 4
+    model.save_pretrained(tmp_path, max_shard_size=size if shards == 1 else size // 2)
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shards > 1)
+    for path in saved.glob("tokenizer*"):
+        shutil.copy(path, tmp_path)
+    loaded = models.load(tmp_path, device="cpu").model.state_dict()
+    assert all(torch.equal(p, loaded[name]) for name, p in model.state_dict().items())
+
+
+def test_a_model_of_the_hub_is_checked_in_the_cache_too(copy, tmp_path, monkeypatch):
+    snapshots = tmp_path / "models--some--model"
+    (snapshots / "refs").mkdir(parents=True)
+    (snapshots / "refs" / "main").write_text("0" * 40)
+    (snapshots / "snapshots").mkdir()
+    copy.rename(snapshots / "snapshots" / ("0" * 40))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert models.load("some/model").name == "some/model"
+    configure(snapshots / "snapshots" / ("0" * 40), hidden_size=10**6)
+    refused("some/model", "does not fit its")
+
+
+@pytest.mark.parametrize(("dtype", "n"), [("float32", 4), ("bfloat16", 2), ("auto", 2)])
+def test_a_model_needs_its_bytes_of_free_memory(saved, monkeypatch, dtype, n):
+    model = models.load(saved).model
+    expected = n * sum(p.numel() for p in model.parameters())
+    expected += sum(b.numel() * b.element_size() for b in model.buffers())
+    for free, fits in ((expected, True), (expected - 1, False)):
+        monkeypatch.setattr(models, "_free_memory", lambda device, free=free: {"the CPU": free})
+        if fits:
+            models.load(saved, dtype=dtype)
+        else:
+            with pytest.raises(InvalidModelError, match="GiB of free memory on the CPU, got"):
+                models.load(saved, dtype=dtype)
+
+
+def test_the_free_memory_is_the_machines():
+    free = models._free_memory(torch.device("cpu"))
+    assert 0 < free.pop("the CPU") <= psutil.virtual_memory().total
+    assert free == {}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -301,7 +383,8 @@ def test_every_load_in_the_library_is_on_these_terms():
     ]
     assert len(loads) >= 4
     for file, call in loads:
-        assert "**terms" in call, f"{file}: {call} does not say models.hub_terms()"
+        told = "trust_remote_code=False" if "from_config" in call else "**terms"
+        assert told in call, f"{file}: {call} does not say models.hub_terms()"
     assert models.hub_terms(local=True) == {"local_files_only": True, "trust_remote_code": False}
 
 
