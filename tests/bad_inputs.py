@@ -54,7 +54,6 @@ from gaussmark_lib.schemes import cache
 from gaussmark_lib.stats import Estimate, Paired
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import keys as token_keys
-from gaussmark_lib.token_level import quantile_test
 from gaussmark_lib.tracing import Codebook, attribution, authors, spans, windows
 from gaussmark_lib.watermark import Watermark
 
@@ -62,6 +61,7 @@ NAN, INF = float("nan"), float("inf")
 LM = tiny_lm.build()
 MODEL = LM.model
 WM, KEY = Watermark(tiny_lm.WEIGHT, 0.05), Key.from_seed(0)
+LAST = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)  # token-level keys need it
 BOOK = Codebook(KEY, 9, 3)
 SECRET = bytes.fromhex("0f1e2d3c4b5a69788796a5b4c3d2e1f0")  # one that was given in place of its key
 X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18, 19, 20]]
@@ -267,7 +267,6 @@ def doors(folder: Path) -> dict[str, Door]:
     xis = perturb.noises(MODEL, WM, [KEY])
     paired = Paired(Estimate(0.1, 0.0, 0.2, 40), 0.5, 0)
     numbers, some = "numbers", "numbers + some numbers"
-    quantile = {"n_tokens": 20, "quantile": 0.5, "alpha_0": 0.3}
     theta = torch.randn(4, 5)
 
     def door(
@@ -278,7 +277,7 @@ def doors(folder: Path) -> dict[str, Door]:
         )
 
     def marked(**more: Any) -> dict[str, Any]:
-        return {"model": MODEL, **both, "wm": WM, "key": KEY, **more}
+        return {"model": MODEL, **both, "wm": WM, "key": KEY} | more
 
     return dict(
         [
@@ -707,11 +706,14 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"weight": "w", "sigma": 0.1},
                 {"sigma": "positive", "rank_dropped": "seed", "side": "word"},
             ),
-            door(token_divergence.per_text, marked(), of_both | {"wm": "wm", "key": "key"}),
-            door(token_keys.key_of, {"key": KEY, "k": 0}, {"key": "key", "k": "seed"}),
+            door(
+                token_divergence.per_text,
+                marked(wm=LAST),
+                of_both | {"wm": "wm", "key": "key"},
+            ),
             door(
                 token_keys.sample,
-                {"model": MODEL, "prompts": X, "n_tokens": 2, "wm": WM, "key": KEY},
+                {"model": MODEL, "prompts": X, "n_tokens": 2, "wm": LAST, "key": KEY},
                 {
                     "model": "model",
                     "prompts": "texts",
@@ -721,71 +723,7 @@ def doors(folder: Path) -> dict[str, Door]:
                     "seed": "seed",
                 },
             ),
-            door(token_keys.per_token, marked(), of_both | {"wm": "wm", "key": "key"}),
-            door(
-                token_keys.per_token_of_keys,
-                {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
-                of_both | {"wm": "wm", "keys": "list + keys"},
-            ),
-            door(
-                token_keys.score, marked(), of_both | {"wm": "wm", "key": "key", "alpha_0": "share"}
-            ),
-            door(
-                token_keys.from_gammas,
-                {"gammas": token_keys.per_token(MODEL, X, Y, WM, KEY)},
-                {"alpha_0": "share"},
-            ),
-            door(
-                quantile_test.lower_quantile,
-                {"gammas": [0.1, 0.2], "quantile": 0.5},
-                {"gammas": some, "quantile": "share"},
-            ),
-            door(
-                quantile_test.detected,
-                {"gammas": [0.1, 0.2], "quantile": 0.5, "alpha_0": 0.5},
-                {"gammas": some, "quantile": "share", "alpha_0": "share"},
-            ),
-            door(
-                quantile_test.hits_needed,
-                {"n_tokens": 20, "quantile": 0.5},
-                {"n_tokens": "count", "quantile": "share"},
-            ),
-            door(
-                quantile_test.exact_level,
-                quantile,
-                {"n_tokens": "count", "quantile": "share", "alpha_0": "share"},
-            ),
-            door(
-                quantile_test.level_bound,
-                quantile,
-                {"n_tokens": "count", "quantile": "share", "alpha_0": "share"},
-            ),
-            door(
-                quantile_test.power_bound,
-                {"n_tokens": 20, "quantile": 0.8, "beta_0": 0.1, "corrupted": 0.1},
-                {"n_tokens": "count", "quantile": "share", "beta_0": "share"},
-            ),
-            door(
-                quantile_test.tokens_for_level,
-                {"level": 0.01, "quantile": 0.8, "alpha_0": 0.1},
-                {"level": "share", "quantile": "share", "alpha_0": "share"},
-            ),
-            door(
-                quantile_test.quantile_for,
-                {"n_tokens": 100, "level": 0.05, "alpha_0": 0.5},
-                {"n_tokens": "count", "level": "share", "alpha_0": "share"},
-            ),
-            door(
-                quantile_test.p_value,
-                {"hits": 3, "n_tokens": 9, "alpha_0": 0.5},
-                {"hits": some, "n_tokens": some, "alpha_0": "share"},
-            ),
-            door(
-                quantile_test.log10_p,
-                {"hits": 3, "n_tokens": 9, "alpha_0": 0.5},
-                {"hits": some, "n_tokens": some, "alpha_0": "share"},
-            ),
-            door(quantile_test.efficiency, {"alpha_0": 0.5}, {"alpha_0": "share"}),
+            door(token_keys.per_token, marked(wm=LAST), of_both | {"wm": "wm", "key": "key"}),
             door(
                 accuracy.changes,
                 {"base": [1, 0], "other": [1, 1]},
@@ -961,9 +899,6 @@ _REASONS: dict[str, dict[str, str]] = {
         "rank_reduce": "norm project_out",
         "score": "checked_noises failure finite fitting in_blocks rows table",
         "tokens": "by_text check_fits config context pad",
-        "token_level.gradients": "each factors is_local",
-        "token_level.keys": "noise per_token_by_owner",
-        "token_level.quantile_test": "quantiles_near",
         "tracing.attribution": "base_inner best cosine_tail",
         "tracing.blocks": "gradients",
         "tracing.spans": "inner_products loadings maximum_p strongest",

@@ -439,10 +439,7 @@ MUTANTS = [
         '(0).to_bytes(8, "big")',
     ),
     Mutant(
-        "token_level/keys.py",
-        "bound key not checked",
-        "    checked(key).check(binding.Use(wm))\n    keep_cache",
-        "    keep_cache",
+        "token_level/keys.py", "bound key not checked", "        key.check(use)", "        pass"
     ),
     Mutant("token_level/keys.py", "σ forgotten in Γ", "slope / (sigma * length)", "slope / length"),
     Mutant(
@@ -484,8 +481,8 @@ MUTANTS = [
     Mutant(
         "token_level/quantile_test.py",
         "P(X > hits)",
-        "binom.sf(np.asarray(hits) - 1,",
-        "binom.sf(np.asarray(hits),",
+        "quantile) - 1, n_tokens",
+        "quantile), n_tokens",
     ),
     Mutant(
         "token_level/quantile_test.py",
@@ -496,8 +493,8 @@ MUTANTS = [
     Mutant(
         "token_level/divergence.py",
         "positions off by one",
-        "[len(pairs[i][0]) - 1 + k",
-        "[len(pairs[i][0]) + k",
+        "predicting[i].start + k",
+        "predicting[i].start + k + 1",
     ),
     Mutant("likelihood.py", "a soft cap forgotten", "and torch.equal(made, logits)  #", "#"),
     Mutant(

@@ -3,10 +3,10 @@
 A linear layer computes y_s = W·a_s at each position s, so G_k = Σ_s g_s a_sᵀ with g_s = ∂ log p(v_k
 | …)/∂y_s. A weight is *local* if log p(v_k | …) depends on it only through the position that
 predicts v_k. Then one term is left, G_k = g_k a_kᵀ, and one backward pass from the sum of all
-log-probabilities gives every g_k. Otherwise each token needs a backward pass.
+log-probabilities gives every g_k.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,8 @@ from transformers import PreTrainedModel
 from gaussmark_lib import gradients, likelihood, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 from gaussmark_lib.weights import Linear
+
+Factors = tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]  # a_k and g_k of each token
 
 
 def is_local(model: PreTrainedModel, linear: Linear) -> bool:
@@ -32,42 +34,28 @@ def is_local(model: PreTrainedModel, linear: Linear) -> bool:
 
 def factors(
     model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
-) -> tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]:
-    """a_k and g_k of each response token, for a local weight: G_k = g_k a_kᵀ; float32 at least. g_k
-    is 0 where it is no more than rounding.
+) -> Factors:
+    """a_k and g_k of each response token, for a local weight; float32 at least. g_k is 0 where it
+    is no more than rounding.
     """
     log_p, call = _traced(model, linear, prompt, response)
     [slope] = gradients.backward(log_p, [call])
     g = slope.g.masked_fill(gradients.is_rounding(slope.felt)[..., None], 0.0)
     predicting = slice(-len(response) - 1, -1)
-    return call.a[0, predicting], g[0, predicting].to(call.a)
-
-
-def each(
-    model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
-) -> Iterator[Float[Tensor, "d_out d_in"]]:
-    """G_k of each response token in turn, 0 where it is rounding, for any weight: one forward pass,
-    and a backward pass a token.
-    """
-    log_p, call = _traced(model, linear, prompt, response)
-    for of_token in log_p:
-        [slope] = gradients.backward(of_token, [call], retain_graph=True)
-        G = slope.g[0].to(call.a).T @ call.a[0]
-        yield torch.zeros_like(G) if gradients.is_rounding(slope.felt.sum(-1)) else G
+    a = call.a[0, predicting]
+    a = a.to(torch.promote_types(a.dtype, torch.float32))
+    return a, g[0, predicting].to(a)
 
 
 def _traced(
     model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
 ) -> tuple[Float[Tensor, " k"], gradients.Call]:
-    """One text's forward pass: log p of each response token, and the layer's call, with its input
-    in float32 at least.
+    """One text's forward pass: log p of each response token, and the layer's call.
 
     Count positions from the end: the head may not see positions that predict nothing of interest.
     """
-    with (
-        likelihood.frozen(model),
-        gradients.traced([linear], (1, len(prompt) + len(response))) as calls,
-    ):
+    shape = (1, len(prompt) + len(response))
+    with likelihood.frozen(model), gradients.traced([linear], shape) as calls:
         log_p = likelihood.token_log_p(model, [(prompt, response)])[0][0]
     if len(calls) != 1:
         raise InvalidModelError(
@@ -79,5 +67,4 @@ def _traced(
             f"expected texts that depend on {linear.name}, but the model computes them without it;"
             " choose another weight"
         )
-    [call] = calls
-    return log_p, call._replace(a=call.a.to(torch.promote_types(call.a.dtype, torch.float32)))
+    return log_p, calls[0]

@@ -10,15 +10,14 @@ one-key ψ's power, since Σ_k ‖G_k‖² is the mean of ‖Σ_k G_k‖².
 
 Key k belongs to *position* k: an insertion or deletion shifts all later tokens off their keys.
 
-For a local weight (``gradients``: o_proj, q_proj and MLP of the last block, and the head) no cache
-depends on ξ_k, so cached generation is exact, and one backward pass gives every Γ_k = g_kᵀ ξ_k a_k
-/ (σ‖g_k‖‖a_k‖). With any other weight each token is generated from the whole text anew, and has its
-own backward pass, which is slow. ξ_k is ``noise(wm, key, k)``, drawn when needed; one ``Key`` gives
-the keys of all positions.
+The weight must be local (``gradients``: o_proj, q_proj and MLP of the last block, and the head):
+then no cache depends on ξ_k, so cached generation is exact, and one backward pass gives every Γ_k =
+g_kᵀ ξ_k a_k / (σ‖g_k‖‖a_k‖). ξ_k is ``noise(wm, key, k)``, drawn when needed; one ``Key`` gives the
+keys of all positions.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -29,10 +28,11 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import binding, checks, generate, models, perturb, rank_reduce, stats, tokens
-from gaussmark_lib.errors import DegenerateScoreError
-from gaussmark_lib.keys import Key, checked, listed
-from gaussmark_lib.token_level import gradients, quantile_test
+from gaussmark_lib import binding, generate, kgw, models, perturb, rank_reduce, stats, tokens
+from gaussmark_lib.errors import DegenerateScoreError, InvalidWatermarkError
+from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.token_level import gradients
+from gaussmark_lib.token_level.gradients import Factors
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
 
@@ -41,17 +41,33 @@ def key_of(key: Key, k: int) -> Key:
     """The key of position k ≥ 0; neither the other positions' keys nor ``key`` itself can be
     computed from it.
     """
-    checks.whole(k, "k", least=0)
-    return Key(
-        hashlib.sha256(
-            b"gaussmark token key" + checked(key).secret + k.to_bytes(8, "big")
-        ).digest()[:16]
-    )
+    message = b"gaussmark token key" + key.secret + k.to_bytes(8, "big")
+    return Key(hashlib.sha256(message).digest()[:16])
 
 
 def noise(wm: PlacedWatermark, key: Key, k: int) -> Float[Tensor, "d_out d_in"]:
     """ξ_k before any projection, float32 on the CPU."""
     return perturb.isotropic(key_of(key, k), wm.sigma, wm.linear.shape)
+
+
+def ready(model: PreTrainedModel, wm: Watermark, keys: Iterable[Key]) -> PlacedWatermark:
+    """The door: the watermark on its base model, where it is local and the keys are for it.
+
+    Raises:
+        PerturbedModelError, UnknownWeightError, KeyMismatchError: as ``score.score``.
+        InvalidWatermarkError: a weight that is not local.
+    """
+    perturb.refuse_perturbed(model)
+    wm = perturb.placed(model, wm)
+    use = binding.Use(wm)
+    for key in {*listed(keys)}:
+        key.check(use)
+    if not gradients.is_local(model, wm.linear):
+        raise InvalidWatermarkError(
+            "token-level keys: expected a weight that changes no prediction but that of its own"
+            f" position (o_proj, q_proj or MLP of the last block, or the head), got {wm.weight}"
+        )
+    return wm
 
 
 @torch.no_grad()
@@ -72,16 +88,9 @@ def sample(
 
     All prompts form one batch, so that each noise is drawn once. Afterwards the model is bit for
     bit the same, also after an exception.
-
-    Raises:
-        PerturbedModelError, InvalidTextError, InvalidModelError, UnknownWeightError,
-            KeyMismatchError: as ``generate.sample`` and ``perturb.watermarked``.
     """
-    perturb.refuse_perturbed(model)
+    wm = ready(model, wm, [key])
     prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size=1)
-    wm = perturb.placed(model, wm)
-    checked(key).check(binding.Use(wm))
-    keep_cache = gradients.is_local(model, wm.linear)
     uniforms = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
     ids, mask = tokens.pad(prompts, "left", model.device)
     cache = None
@@ -95,14 +104,12 @@ def sample(
                     attention_mask=mask,
                     position_ids=position,
                     past_key_values=cache,
-                    use_cache=keep_cache,
+                    use_cache=True,
                 )
-            cache = out.past_key_values if keep_cache else None
+            cache = out.past_key_values
             token = generate.pick(out.logits[:, -1], uniforms[:, k], top_p, temperature)
-            ids, mask = (
-                torch.cat([ids, token[:, None]], dim=1),
-                torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1),
-            )
+            ids = torch.cat([ids, token[:, None]], dim=1)
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
     chosen = ids[:, -n_tokens:].tolist()
     return generate.cut(model, chosen) if until_end else chosen
 
@@ -115,10 +122,6 @@ def per_token(
 
     A token that is certain has no gradient: its ``gamma`` is −∞, never a hit, which keeps the
     level.
-
-    Raises:
-        PerturbedModelError, InvalidTextError, UnknownWeightError, DegenerateScoreError,
-            KeyMismatchError: as ``score.score``.
     """
     return per_token_of_keys(model, prompts, responses, wm, [key])[0]
 
@@ -126,10 +129,8 @@ def per_token(
 def per_token_of_keys(
     model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, keys: Sequence[Key]
 ) -> list[pd.DataFrame]:
-    """:func:`per_token` for each of several keys. They share the gradients, which are most of the
-    work.
-    """
-    return per_token_by_owner(model, [(prompts, responses, keys)], wm)
+    """:func:`per_token` for each of several keys, which share the gradients."""
+    return per_token_by_owner(model, [(prompts, responses, listed(keys))], wm)
 
 
 def per_token_by_owner(
@@ -138,77 +139,25 @@ def per_token_by_owner(
     """:func:`per_token` of several groups (prompts, responses, keys), a table for each group and
     key in order. No noise is drawn twice.
     """
-    perturb.refuse_perturbed(model)
-    wm = perturb.placed(model, wm)
-    groups, use = [(x, y, listed(keys)) for x, y, keys in groups], binding.Use(wm)
-    for key in {key for _, _, keys in groups for key in keys}:
-        key.check(use)
-    measure = _by_factors if gradients.is_local(model, wm.linear) else _by_gradients
-    checked = [(list(tokens.checked_pairs(model, x, y).values()), keys) for x, y, keys in groups]
-    return [
-        _table(pairs, slopes, norms, wm.sigma)
-        for pairs, slopes, norms in measure(model, wm, checked)
-    ]
-
-
-Group = tuple[list[Pair], Sequence[Key]]  # texts, and the keys that each of them is tested for
-Numbers = Sequence[Float[Tensor, " _"]]  # one for each token of each text
-Leaning = tuple[list[Pair], Numbers, Numbers]  # texts under one key, with ⟨ξ_k, PG_k⟩ and ‖PG_k‖
-Factors = tuple[Float[Tensor, "_ d_in"], Float[Tensor, "_ d_out"]]  # Qa_k and Pg_k of each token
-
-
-def _table(pairs: list[Pair], slopes: Numbers, norms: Numbers, sigma: float) -> pd.DataFrame:
-    rows = []
-    for text, ((_, response), *numbers) in enumerate(zip(pairs, slopes, norms, strict=True)):
-        slope, length = (values.double().cpu().numpy() for values in numbers)
-        if not np.isfinite(slope).all() or not np.isfinite(length).all() or not length.any():
-            raise DegenerateScoreError(
-                f"text {text}: expected finite gradients that are not all zero; a weight without"
-                " influence, or an overflow"
-            )
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gamma = np.where(length > 0, slope / (sigma * length), -np.inf)
-        rows.append(
-            pd.DataFrame(
-                {
-                    "text": text,
-                    "position": range(len(response)),
-                    "token_id": response,
-                    "gamma": gamma,
-                    "grad_norm": length,
-                }
-            )
-        )
-    return pd.concat(rows, ignore_index=True)
-
-
-def _by_factors(
-    model: PreTrainedModel, wm: PlacedWatermark, groups: Sequence[Group]
-) -> list[Leaning]:
-    """Of a local weight: one backward pass a text, and each key's noises drawn once for all texts
-    that it is tested on.
-    """
-    factors = [[_factors(model, wm, *pair) for pair in pairs] for pairs, _ in groups]
-    slopes: dict[tuple[int, str], list[Tensor]] = {}
-    names = [
-        {key.fingerprint for key in keys} for _, keys in groups
-    ]  # bound or not, one secret is one stream of noises
-    for name, key in {key.fingerprint: key for _, keys in groups for key in keys}.items():
-        tested = [g for g in range(len(groups)) if name in names[g]]
+    keys = {key.fingerprint: key for *_, of_group in groups for key in of_group}
+    wm = ready(model, wm, [key for *_, of_group in groups for key in of_group])
+    pairs = [list(tokens.checked_pairs(model, x, y).values()) for x, y, _ in groups]
+    factors = [[_projected(wm, pair) for pair in of_group] for of_group in pairs]
+    slopes: dict[tuple[int, str], list[Tensor]] = {}  # (group, key) → ⟨ξ_k, PG_k⟩ of each text
+    for name, key in keys.items():
+        tested = [g for g, (*_, of) in enumerate(groups) if name in {k.fingerprint for k in of}]
         along = iter(_along(wm, key, [of_text for g in tested for of_text in factors[g]]))
         slopes |= {(g, name): list(islice(along, len(factors[g]))) for g in tested}
-    norms = [[a.norm(dim=-1) * g.norm(dim=-1) for a, g in of_group] for of_group in factors]
     return [
-        (pairs, slopes[g, key.fingerprint], norms[g])
-        for g, (pairs, keys) in enumerate(groups)
-        for key in keys
+        _table(pairs[g], factors[g], slopes[g, key.fingerprint], wm.sigma)
+        for g, (*_, of_group) in enumerate(groups)
+        for key in of_group
     ]
 
 
-def _factors(
-    model: PreTrainedModel, wm: PlacedWatermark, prompt: Sequence[int], response: Sequence[int]
-) -> Factors:
-    a, g = gradients.factors(model, wm.linear, prompt, response)
+def _projected(wm: PlacedWatermark, pair: Pair) -> Factors:
+    """Qa_k and Pg_k of each token."""
+    a, g = gradients.factors(wm.model, wm.linear, *pair)
     return (
         rank_reduce.project_out(a.T, wm.project.right).T,
         rank_reduce.project_out(g.T, wm.project.left).T,
@@ -221,83 +170,50 @@ def _along(wm: PlacedWatermark, key: Key, factors: Sequence[Factors]) -> list[Fl
     for k in range(max(len(a) for a, _ in factors)):
         there = [i for i, (a, _) in enumerate(factors) if k < len(a)]
         a, g = (torch.stack([factors[i][part][k] for i in there]) for part in (0, 1))
-        of_token = ((g @ noise(wm, key, k).to(g)) * a).sum(-1).cpu()
+        of_token = ((g @ noise(wm, key, k).to(g)) * a).sum(-1).cpu()  # one number per text
         for i, slope in zip(there, of_token, strict=True):
             slopes[i][k] = slope
     return slopes
 
 
-def _by_gradients(
-    model: PreTrainedModel, wm: PlacedWatermark, groups: Sequence[Group]
-) -> list[Leaning]:
-    """Of any weight: a backward pass a token."""
-    leanings = []
-    for pairs, keys in groups:
-        norms, *slopes = zip(
-            *(_norms_and_slopes(model, wm, keys, *pair) for pair in pairs), strict=True
-        )
-        leanings += [(pairs, of_key, norms) for of_key in slopes]
-    return leanings
-
-
-def _norms_and_slopes(
-    model: PreTrainedModel,
-    wm: PlacedWatermark,
-    keys: Sequence[Key],
-    prompt: Sequence[int],
-    response: Sequence[int],
-) -> Float[Tensor, "numbers tokens"]:
-    """‖PG_k‖ of each token, and below it ⟨ξ_k, PG_k⟩ for each key."""
-    columns = []
-    for k, gradient in enumerate(gradients.each(model, wm.linear, prompt, response)):
-        gradient = wm.project(gradient)
-        columns.append(
-            torch.stack(
-                [
-                    gradient.new_tensor(rank_reduce.norm(gradient)),
-                    *((noise(wm, key, k).to(gradient) * gradient).sum() for key in keys),
-                ]
-            )
-        )
-    return torch.stack(columns, dim=-1)
-
-
-def score(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
-    wm: Watermark,
-    key: Key,
-    *,
-    alpha_0: float = 0.5,
+def _table(
+    pairs: Sequence[Pair], factors: Sequence[Factors], slopes: Sequence[Tensor], sigma: float
 ) -> pd.DataFrame:
-    """Algorithm 4 for every λ' at once: the p-value is the smallest exact level of a quantile test
-    that detects the text.
-
-    One row a text: ``text, n_tokens``; ``hits, p_hits, log10_p_hits``, ``alpha_0`` being the level
-    of one token's test (½: the sign test); and for the sum ``psi, p_psi, log10_p_psi``.
-    """
-    return from_gammas(per_token(model, prompts, responses, wm, key), alpha_0)
+    tables = []
+    for text, ((_, response), (a, g), slope) in enumerate(zip(pairs, factors, slopes, strict=True)):
+        slope = slope.double().numpy()
+        length = (a.norm(dim=-1) * g.norm(dim=-1)).double().cpu().numpy()
+        if not np.isfinite(slope).all() or not np.isfinite(length).all() or not length.any():
+            raise DegenerateScoreError(
+                f"text {text}: expected finite gradients that are not all zero; a weight without"
+                " influence, or an overflow"
+            )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gamma = np.where(length > 0, slope / (sigma * length), -np.inf)
+        columns = {"text": text, "position": range(len(response)), "token_id": response}
+        tables.append(pd.DataFrame(columns | {"gamma": gamma, "grad_norm": length}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
-    """:func:`score`'s table from that of :func:`per_token`, or from part of its rows, such as the
-    first tokens of each text.
+    """Algorithm 4 for every λ' at once, from :func:`per_token`'s table or part of its rows: the
+    p-value is the smallest exact level of a quantile test that detects the text.
+
+    One row per text: ``text, n_tokens``; ``hits, p_hits, log10_p_hits``, ``alpha_0`` being the
+    level of one token's test (½: the sign test); and for the sum ``psi, p_psi, log10_p_psi``.
     """
     threshold = stats.threshold(alpha_0)
     rows = []
     for text, of_text in gammas.groupby("text"):
         gamma, length = of_text["gamma"].to_numpy(), of_text["grad_norm"].to_numpy()
-        norm_g = np.linalg.norm(
-            length
-        )  # 0 where all tokens are certain, which says nothing of any key
+        norm_g = np.linalg.norm(length)  # 0 where all tokens are certain
         psi = gamma[length > 0] @ length[length > 0] / norm_g if norm_g else -np.inf
         rows.append((text, len(of_text), int((gamma >= threshold).sum()), psi))
     table = pd.DataFrame(rows, columns=["text", "n_tokens", "hits", "psi"])
-    counted = table["hits"], table["n_tokens"], alpha_0
-    table = table.assign(
-        p_hits=quantile_test.p_value(*counted), log10_p_hits=quantile_test.log10_p(*counted)
-    )
+    tail = kgw.exact_tail(table["hits"], table["n_tokens"], alpha_0)
     return table.assign(
-        p_psi=norm.sf(table["psi"]), log10_p_psi=norm.logsf(table["psi"]) / np.log(10)
+        p_hits=tail["p_value"],
+        log10_p_hits=tail["log10_p"],
+        p_psi=norm.sf(table["psi"]),
+        log10_p_psi=norm.logsf(table["psi"]) / np.log(10),
     )

@@ -314,16 +314,15 @@ def test_an_exported_checkpoint_has_the_sum(architecture, tmp_path):
         assert torch.equal(p, expected[name]), name
 
 
-@pytest.mark.parametrize("weight", [WEIGHT, "model.layers.1.mlp.experts.gate_up_proj[2]"])
-def test_joint_and_token_level(weight):
-    model, wm = build("qwen2_moe"), Watermark(weight, 0.3)
+def test_joint_and_token_level():
+    model, wm = build("qwen2_moe"), Watermark("model.layers.1.mlp.experts.gate_up_proj[2]", 0.3)
     before = {name: p.clone() for name, p in model.named_parameters()}
     together = joint.sequence(model, PROMPTS, RESPONSES, wm, KEYS)
     assert together["psi"].tolist() == pytest.approx(
         score.score(model, PROMPTS, RESPONSES, wm, KEYS)["psi"].tolist(), rel=1e-3, abs=1e-4
     )
     texts = token_keys.sample(model, PROMPTS, 12, wm, KEYS[0], seed=3)
-    found = token_keys.score(model, PROMPTS, texts, wm, KEYS[0])
+    found = token_keys.from_gammas(token_keys.per_token(model, PROMPTS, texts, wm, KEYS[0]))
     assert np.isfinite(found["psi"]).all()
     assert (token_divergence.per_text(model, PROMPTS, texts, wm, KEYS[0]) > 0).all()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())

@@ -23,7 +23,7 @@ SECRET = [
     bad_inputs.SECRET.hex()[:12],
     repr(bad_inputs.SECRET)[2:20],
 ]  # and its beginning, of a message that is cut off
-ROOMS = ["joint", "token_level", "quality", "tracing"]
+ROOMS = ["joint", "quality", "tracing"]
 
 
 pytestmark = pytest.mark.usefixtures("no_types_checked")

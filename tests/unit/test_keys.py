@@ -134,7 +134,6 @@ DOORS = {
     "token_keys.per_token": lambda model, wm, key: token_keys.per_token(
         model, [[1]], [[2, 3]], wm, key
     ),
-    "token_keys.score": lambda model, wm, key: token_keys.score(model, [[1]], [[2, 3]], wm, key),
     "token divergence": lambda model, wm, key: token_divergence.per_text(
         model, [[1]], [[2, 3]], wm, key
     ),

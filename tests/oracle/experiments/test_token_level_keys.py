@@ -61,9 +61,10 @@ def test_every_row_is_that_of_the_text_alone(measured, written):
                     & (table["kind"] == kind)
                 ].sort_values("prompt")
                 one = score.score(LM.model, *change(PROMPTS, texts or written[0][j]), WM, [key])
-                each = token_keys.score(
-                    LM.model, *change(PROMPTS, texts or written[1][j]), WM, key, alpha_0=0.4
+                own = token_keys.per_token(
+                    LM.model, *change(PROMPTS, texts or written[1][j]), WM, key
                 )
+                each = token_keys.from_gammas(own, 0.4)
                 expected = {
                     token_level_keys.ONE: one["p_value"],
                     token_level_keys.HITS: each["p_hits"],
@@ -92,7 +93,7 @@ def test_at_each_length_the_beginnings_are_tested(measured, written):
     for n in (5, 20):
         cut = [[text[:n] for text in texts] for texts in written[1]]
         scored = [
-            token_keys.score(LM.model, PROMPTS, texts, WM, key, alpha_0=0.4)
+            token_keys.from_gammas(token_keys.per_token(LM.model, PROMPTS, texts, WM, key), 0.4)
             for texts, key in zip(cut, KEYS, strict=True)
         ]
         assert table["value"][token_level_keys.HITS, n] == np.mean(

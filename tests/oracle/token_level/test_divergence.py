@@ -8,7 +8,6 @@ import tiny_models
 import torch
 
 from gaussmark_lib import divergence, generate, perturb, stats
-from gaussmark_lib.errors import PerturbedModelError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import keys as token_keys
@@ -17,7 +16,6 @@ WEIGHTS = [
     ("llama", "model.layers.2.mlp.down_proj.weight"),
     ("llama", "model.layers.2.self_attn.o_proj.weight"),
     ("gpt2", "transformer.h.1.mlp.c_fc.weight"),
-    ("llama", "model.layers.1.mlp.down_proj.weight"),
 ]
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 1, 7)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 6, 9, 3)
@@ -90,8 +88,3 @@ def test_at_one_sigma_it_is_the_one_key_price_to_second_order():
     ratio = stats.mean(one / each.mean(), confidence=0.999)
     assert ratio.low <= 1 <= ratio.high
     assert each.std() < one.std() / 1.3, "many noises average out what one leaves to luck"
-
-
-def test_a_perturbed_model_is_refused(model, wm, key):
-    with perturb.watermarked(model, wm, key), pytest.raises(PerturbedModelError):
-        token_divergence.per_text(model, [[1]], [[2]], wm, key)

@@ -13,6 +13,7 @@ from gaussmark_lib.schemes import GaussMark, TokenKeys, cache
 
 PROMPTS = [[5, 6, 7], [8, 9]]
 WM = perturb.Watermark(tiny_lm.WEIGHT, 0.3)
+LAST = perturb.Watermark("model.layers.2.mlp.down_proj.weight", 0.3)  # token keys need it
 KEY = perturb.Key.from_seed(0)
 MARKED = GaussMark(WM, KEY)
 
@@ -36,7 +37,7 @@ def kept(tmp_path) -> list:
     return list((tmp_path / "written").rglob("output.pkl"))
 
 
-@pytest.mark.parametrize("scheme", [None, MARKED, TokenKeys(WM, KEY)], ids=str)
+@pytest.mark.parametrize("scheme", [None, MARKED, TokenKeys(LAST, KEY)], ids=str)
 def test_the_second_time_they_are_read(model, ask, tmp_path, monkeypatch, scheme):
     expected = scheme.generate(model, PROMPTS, 6) if scheme else generate.sample(model, PROMPTS, 6)
     assert ask(scheme) == expected
