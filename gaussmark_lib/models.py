@@ -5,6 +5,7 @@ seconds: the hub's own client tries every file six times and sleeps in between, 
 a minute without a network. What in a model can carry a watermark is said in ``weights``.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -76,11 +77,18 @@ class LM:
         tokens.check_text(text, "prompt")
         if self.tokenizer.chat_template:
             turn = [{"role": "user", "content": f"Complete the following prompt: {text}"}]
-            return list(
-                self.tokenizer.apply_chat_template(
-                    turn, add_generation_prompt=True, return_dict=False
+            try:
+                return list(
+                    self.tokenizer.apply_chat_template(
+                        turn, add_generation_prompt=True, return_dict=False
+                    )
                 )
-            )
+            except Exception as error:  # a template is a program of the model's author
+                raise InvalidModelError(
+                    f"{self.name}: expected a chat template that takes a user's turn, got"
+                    f" {type(error).__name__}: {first_line(error)}; mend or remove it in the"
+                    " tokenizer's files"
+                ) from error
         return self.tokenizer.encode(text, split_special_tokens=True)
 
 
@@ -105,7 +113,7 @@ def load(
             needs code of its own, a weight that is not finite, a model that does not fit into
             the free memory.
     """
-    if not isinstance(name, str | Path):
+    if not isinstance(name, str | Path) or not str(name):
         raise InvalidModelError(
             f"name: expected {EMBEDDED!r}, a folder or a hub id, got {checks.shown(name)}"
         )
@@ -218,6 +226,16 @@ def _free_memory(device: torch.device) -> dict[str, int]:
     if device.type == "cuda":
         free["the GPU"] = torch.cuda.mem_get_info(device)[0]
     return free
+
+
+def digest(model: PreTrainedModel) -> str:
+    """SHA-256 of the names, dtypes, shapes and bytes of all parameters."""
+    sha256 = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        sha256.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+        numbers = parameter.detach().cpu().contiguous().flatten()
+        sha256.update(numbers.view(torch.uint8).numpy())
+    return sha256.hexdigest()
 
 
 def device_of(name: str | torch.device | None) -> torch.device:

@@ -268,8 +268,10 @@ def rows(
     """The rows of several texts, as :func:`table`."""
     n, k = psi.shape
     flat = psi.ravel()
+    kinds = {"text": int, "grad_norm": float, "log_lik": float, "n_tokens": int}
     by_text = (
-        pd.DataFrame(facts, columns=["text", "grad_norm", "log_lik", "n_tokens"])
+        pd.DataFrame(facts, columns=list(kinds))
+        .astype(kinds)  # also where there are none
         .loc[np.repeat(np.arange(n), k)]
         .reset_index(drop=True)
     )

@@ -158,9 +158,9 @@ def _jsonl(path: Path) -> list[dict]:
         )
     try:
         with (
-            gzip.open(path, "rt", encoding="utf-8")
+            gzip.open(path, "rt", encoding="utf-8-sig")
             if path.suffix == ".gz"
-            else path.open(encoding="utf-8")
+            else path.open(encoding="utf-8-sig")
         ) as file:
             lines = file.read().split("\n")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:

@@ -54,9 +54,9 @@ TESTS = {
     "joint/directions.py": "oracle/joint/test_directions.py unit/joint/test_room.py",
     "joint/memory.py": (
         "unit/joint/test_room.py oracle/joint/test_directions.py oracle/joint/test_stream.py"
-        " unit/joint/test_joint.py"
+        " unit/joint/test_joint.py oracle/joint/test_repeats.py"
     ),
-    "joint/repeats.py": "unit/joint/test_joint.py",
+    "joint/repeats.py": "unit/joint/test_joint.py oracle/joint/test_repeats.py",
     "joint/state.py": "unit/joint/test_joint.py",
     "joint/batch.py": "unit/joint/test_joint.py oracle/joint/test_batch.py",
     "token_level/keys.py": (
@@ -611,6 +611,13 @@ MUTANTS = [
     Mutant("kgw.py", "public pairs count", "if before == 0}", "if False}"),
     Mutant("kgw.py", "public pairs count as green", "- len(public & after_0)", ""),
     Mutant("joint/repeats.py", "of the shorter text", "n / max(len(text)", "n / min(len(text)"),
+    Mutant("joint/repeats.py", "every run once", "return np.sort(", "return np.unique("),
+    Mutant(
+        "joint/memory.py",
+        "a victim of a frame",
+        "np.maximum(self.p_given[earlier], norm.sf(psi))",
+        "self.p_given[earlier]",
+    ),
     Mutant(
         "joint/memory.py",
         "a chain of repeats",

@@ -31,7 +31,7 @@ class Kept:
         self,
         path: str,
         per_text: int,
-        what: str = "results of these texts with these keys, this prompt and level",
+        what: str = "results of these texts with this model, these keys, this prompt and level",
     ):
         self.path, self.per_text, self.what = Path(path), per_text, what
         try:
@@ -123,8 +123,9 @@ class Kept:
 @contextmanager
 def alone(state: Path) -> Iterator[None]:
     """Inside, no other process answers with this state: of two that do, each would forget what the
-    other gave away.
+    other gave away. A link is what it names; a second name would go on as a state of its own.
     """
+    state = Path(os.path.realpath(state))
     lock = state.parent / f".{state.name}.lock"
     try:
         file = open(lock, "ab", opener=files.opener)  # noqa: SIM115 - closed below
@@ -144,6 +145,11 @@ def alone(state: Path) -> Iterator[None]:
                 " wait for the other's end"
             )
         try:
+            if state.is_file() and (names := state.stat().st_nlink) > 1:
+                raise GaussMarkError(
+                    f"{state}: expected a state with one name, got a file with {names} (hard"
+                    " links), of which each would forget what another gave away; delete the others"
+                )
             yield
         finally:
             lock.unlink(missing_ok=True)

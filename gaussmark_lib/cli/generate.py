@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -131,6 +131,7 @@ def _generate(arguments: argparse.Namespace) -> int:
                 f"--{option}: expected a whole number from 1 to {most:,}, got {got}"
             )
 
+    from gaussmark_lib import models
     from gaussmark_lib.cli import answers, inputs
     from gaussmark_lib.keys import Key
     from gaussmark_lib.runs.stopping import stoppable
@@ -150,28 +151,29 @@ def _generate(arguments: argparse.Namespace) -> int:
         raise GaussMarkError(items[0].error)
     key = Key.load(arguments.key)
     key.watermark  # noqa: B018 - refuses an unbound key before the model is loaded
-    options = [
-        arguments.tokens,
-        arguments.temperature,
-        arguments.top_p,
-        arguments.seed,
-        arguments.until_end,
-        key.fingerprint,
-    ]
-    asked = [
-        Asked(item.name, item.text, item.error, i, inputs.digest([item.digest, i, *options]))
-        for i, item in enumerate(items)
-    ]
-    with stoppable(), _writing(arguments, key) as write:
+    with stoppable(), ExitStack() as stack:
+        lm = models.load(arguments.model)
+        options = [
+            arguments.tokens,
+            arguments.temperature,
+            arguments.top_p,
+            arguments.seed,
+            arguments.until_end,
+            key.fingerprint,
+            models.digest(lm.model),
+        ]
+        asked = [
+            Asked(item.name, item.text, item.error, i, inputs.digest([item.digest, i, *options]))
+            for i, item in enumerate(items)
+        ]
+        write = stack.enter_context(_writing(lm, arguments, key))
+        what = "texts of these prompts, with this model, this key and these options"
         kept = (
-            answers.Kept(
-                arguments.out, 1, "texts of these prompts, with this key and these options"
-            )
+            stack.enter_context(answers.Kept(arguments.out, 1, what))
             if arguments.out is not None
             else None
         )
-        with kept or nullcontext():
-            return _write(arguments, asked, write, kept, many)
+        return _write(arguments, asked, write, kept, many)
 
 
 def _items(arguments: argparse.Namespace) -> Iterator[Any]:
@@ -246,20 +248,19 @@ def _print(rows: Sequence[Row], *, as_json: bool, alone: bool) -> None:
 
 
 @contextmanager
-def _writing(arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
+def _writing(lm: Any, arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
     """What continues a batch of prompts: one row each, a text or an error. Inside, the model
     carries the watermark.
     """
-    from gaussmark_lib import generate, models, perturb, tokens
+    from gaussmark_lib import generate, perturb, tokens
 
-    lm = models.load(arguments.model)
     model, n, options = (
         lm.model,
         arguments.tokens,
         (arguments.top_p, arguments.temperature, arguments.batch),
     )
     generate.checked(
-        model, [[]], 1, *options
+        model, [[0]], 1, *options
     )  # refuses options before anything is written; what fits is asked of each prompt
     generate.uniform(arguments.seed, 1, 1)
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from io import BufferedIOBase
 from itertools import islice
@@ -150,6 +151,7 @@ def _of_lines(name: str, field: str) -> Iterator[Item]:
         ) as file:
             lines = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
             for number, line in enumerate(iter(lambda: lines.readline(LONGEST_TEXT + 1), b""), 1):
+                line = line.removeprefix(BOM_UTF8)
                 if len(line) > LONGEST_TEXT and not line.endswith(b"\n"):
                     yield Item(
                         f"{name}:{number}",

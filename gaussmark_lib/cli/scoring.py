@@ -76,12 +76,21 @@ class Scoring:
             self.state.use(
                 self.wm.on(self.lm.model), self.keys
             )  # refuses another key's state before any answer
-        self.given = self._references(arguments.given)
+        references = _references(arguments.given)
+        self.given = self._new(references)
+        self._asked = [  # all that makes an answer, beside its text
+            models.digest(self.lm.model),
+            [key.fingerprint for key in self.keys],
+            prompt,
+            arguments.level,
+            [self.book.n_users, self.book.n_base] if self.book else None,
+            [arguments.share, [item.digest for item in references]] if self.state else None,
+        ]
 
     def __call__(self, items: Sequence[Item]) -> list[list[Row]]:
         pending = self._pending()
         found: dict[int, list[Row]] = {
-            i: pending[_name(item)] for i, item in enumerate(items) if _name(item) in pending
+            i: pending[name] for i, name in enumerate(map(self._question, items)) if name in pending
         }
         ready: dict[int, Windows] = {}
         for i, item in enumerate(items):
@@ -105,11 +114,11 @@ class Scoring:
         for i, rows in zip(ready, scored, strict=True):
             found[i] = [{"text": items[i].name} | row for row in rows]
         answers = [
-            [row | {LAST: self.digest(items[i])} for row in found[i]] for i in range(len(items))
+            [row | {LAST: self.digest(item)} for row in found[i]] for i, item in enumerate(items)
         ]
         if self.state_file:  # on the disk before anybody sees an answer
             self.state.notes[PENDING] = [
-                [_name(item), rows] for item, rows in zip(items, answers, strict=True)
+                [self._question(item), rows] for item, rows in zip(items, answers, strict=True)
             ]
             self.state.save(self.state_file)
         return answers
@@ -118,10 +127,10 @@ class Scoring:
         """What tells whether a result is of this text, tested as here: sixteen hexadecimal
         digits.
         """
-        users = [self.book.n_users, self.book.n_base] if self.book else None
-        return inputs.digest(
-            [item.digest, [key.fingerprint for key in self.keys], self.prompt, self.level, users]
-        )
+        return inputs.digest([item.digest, *self._asked])
+
+    def _question(self, item: Item) -> str:
+        return f"{item.name} {self.digest(item)}"
 
     def new_warnings(self) -> Iterator[str]:
         """What the library warned of, each once."""
@@ -311,16 +320,12 @@ class Scoring:
         found |= {"n_tokens": row["n_tokens"], "warnings": [short] if right < ENOUGH else []}
         return {name: _plain(value) for name, value in found.items()}
 
-    def _references(self, names: Sequence[str]) -> tuple[list, list] | None:
-        """Prompts and texts that the state is to remember before the first text; none where it does
-        already.
+    def _new(self, texts: Sequence[Item]) -> tuple[list, list] | None:
+        """Prompts and texts of the references that the state is to remember before the first text;
+        none where it does already.
         """
-        texts = list(inputs.items(names))
-        if names and not texts:
-            raise GaussMarkError(
-                f"--given: expected at least one text, got none in {', '.join(names)}"
-            )
-        if not texts or self.state.notes.get(GIVEN) == (digests := [item.digest for item in texts]):
+        digests = [self.prompt, *(item.digest for item in texts)]
+        if not texts or self.state.notes.get(GIVEN) == digests:
             return None
         encoded = [self._encoded(item) for item in texts]
         if bad := [
@@ -331,6 +336,13 @@ class Scoring:
             raise GaussMarkError(f"--given: {bad[0]}")
         self.state.notes[GIVEN] = digests  # saved with the first answers, not before
         return [prompts[0] for prompts, _ in encoded], [responses[0] for _, responses in encoded]
+
+
+def _references(names: Sequence[str]) -> list[Item]:
+    texts = list(inputs.items(names))
+    if names and not texts:
+        raise GaussMarkError(f"--given: expected at least one text, got none in {', '.join(names)}")
+    return texts
 
 
 def _state(path: Path | None) -> Any:
@@ -345,10 +357,6 @@ def _checked(row: Row) -> Row:
     if not ("error" in row or row.keys() >= {*FIELDS, *VERDICT}):
         raise GaussMarkError("not an answer")
     return row
-
-
-def _name(item: Item) -> str:
-    return f"{item.name} {item.digest}"
 
 
 def _one_watermark(keys: Sequence[Key]) -> perturb.Watermark:

@@ -115,8 +115,8 @@ class Given:
     Args:
         n_before, n_known: how many those are, and how many of them the memory had room for.
         p_value, innovation: ``p_given`` and r of ``joint.sequence``.
-        repeats: the place, from 0, of the earlier text that this one repeats, whose p-value it
-            inherits; −1 if there is none.
+        repeats: the place, from 0, of the earlier text that this one repeats; −1 if there is
+            none.
     """
 
     n_before: int

@@ -111,7 +111,7 @@ class Memory:
         p_given = (
             np.nan_to_num(norm.sf(innovation), nan=1.0)
             if earlier is None
-            else self.p_given[earlier]
+            else np.maximum(self.p_given[earlier], norm.sf(psi))  # not accused by another's text
         )
         correlation, kept = (
             0.0,

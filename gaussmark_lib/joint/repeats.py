@@ -3,7 +3,8 @@ few edits from another text of one kind.
 
 (Two texts with a common direction c and parts of their own have the gradients c + e_1 and c + e_2,
 whether c is what all files of a kind share or what two copies share.) A text repeats an earlier one
-where both share at least two thirds of the runs of three tokens of the longer one. One token in
+where both share at least two thirds of the runs of three tokens of the longer one; a run that
+occurs n times counts n times, so that a few repeated words do not hide behind many. One token in
 nine can be exchanged at random before that ends, or half as much text be added. Only texts that
 repeat none are compared with, so that no chain of edits leads from one text to quite another; and
 only those for which the memory had room: a copy of one beyond it is tested as a new text.
@@ -23,7 +24,7 @@ _MIX = np.array(
 
 
 def runs(ids: Sequence[int]) -> NDArray[np.uint64]:
-    """The hashes of a text's runs of three tokens, each once; a shorter text is one run."""
+    """The hashes of a text's runs of three tokens, sorted; a shorter text is one run."""
     padded = np.array([*ids, *[-1] * (RUN - len(ids))], dtype=np.int64).astype(
         np.uint64
     ) + np.uint64(2)
@@ -33,7 +34,7 @@ def runs(ids: Sequence[int]) -> NDArray[np.uint64]:
         * _MIX[-i - 1]
         for i in range(RUN)
     ]
-    return np.unique(mixed[0] + mixed[1] + mixed[2])
+    return np.sort(mixed[0] + mixed[1] + mixed[2])
 
 
 class Said:
@@ -41,18 +42,21 @@ class Said:
 
     def __init__(self) -> None:
         self.texts: dict[int, NDArray[np.uint64]] = {}
-        self._with: dict[int, list[int]] = defaultdict(list)
+        self._with: dict[int, dict[int, int]] = defaultdict(dict)  # run → text → how often
 
     def add(self, number: int, text: NDArray[np.uint64]) -> None:
         self.texts[number] = text
-        for run in text.tolist():
-            self._with[run].append(number)
+        for run, times in Counter(text.tolist()).items():
+            self._with[run][number] = times
 
     def nearest(self, text: NDArray[np.uint64]) -> int | None:
         """The earlier text that this one repeats: of several, the one that shares most, and of
         those the first.
         """
-        shared = Counter(number for run in text.tolist() for number in self._with.get(run, ()))
+        shared: Counter[int] = Counter()
+        for run, times in Counter(text.tolist()).items():
+            for number, earlier in self._with.get(run, {}).items():
+                shared[number] += min(times, earlier)
         alike = {
             number: n / max(len(text), len(self.texts[number])) for number, n in shared.items()
         }

@@ -87,12 +87,12 @@ def sequence(
     Returns:
         One row per text × key, texts in the order given: ``score.score``'s columns (ψ is what the
         memory expects of it where nothing is new), then ``innovation`` (r, N(0, 1) given all
-        answers before), ``p_given`` (the p-value to act on: 1 − Φ(r), or that of the earlier text
-        that this one repeats), ``residual`` (s, 0 where nothing is new: r is then that of the text
-        it repeats, or NaN and p = 1 where several together had said it all), ``e_value`` (e_i),
-        ``log_e`` (natural log of E_n so far), ``repeats`` (the place in the stream, from 0, of the
-        text that it repeats, or −1), ``correlation`` (with the innovations before: 0 within the
-        state's budget, beyond it the mean).
+        answers before), ``p_given`` (the p-value to act on: 1 − Φ(r), or for a text that repeats
+        an earlier one the greater of that one's and 1 − Φ(ψ)), ``residual`` (s, 0 where nothing
+        is new: r is then that of the text it repeats, or NaN and p = 1 where several together had
+        said it all), ``e_value`` (e_i), ``log_e`` (natural log of E_n so far), ``repeats`` (the
+        place in the stream, from 0, of the text that it repeats, or −1), ``correlation`` (with the
+        innovations before: 0 within the state's budget, beyond it the mean).
 
     Raises:
         StateError: a state of another weight, model or set of keys, or a key twice;

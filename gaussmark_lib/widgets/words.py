@@ -80,7 +80,7 @@ def earlier(given: Given, level: float = LEVEL) -> str:
     if given.repeats >= 0:
         return (
             f"You tested this text before, or nearly the same: it is text {given.repeats + 1} of"
-            f" {tested}. So its verdict is that of then: p = {p}."
+            f" {tested}. Its p-value is the greater of that text's and its own: p = {p}."
         )
     if np.isnan(given.innovation):
         return (

@@ -112,6 +112,43 @@ class TestAWholeCheckpoint:
         assert all(type(i) is int for i in ids)
         assert lm.decode(ids) == "<user>Complete the following prompt: The quick<assistant>"
 
+    @pytest.mark.parametrize(
+        "template",
+        ["{{ raise_exception('no') }}", "{{ ''.__class__.__mro__ }}", "{{ range(10**9) }}"],
+    )
+    def test_a_chat_template_that_raises_is_named(self, saved, template):
+        lm = models.load(saved)
+        lm.tokenizer.chat_template = template
+        with pytest.raises(InvalidModelError, match="expected a chat template that takes a user's"):
+            lm.prompt("The quick")
+
+
+class TestADigest:
+    def test_is_of_every_weight_its_name_and_its_dtype(self):
+        model, wanted = tiny_models.build(), models.digest(tiny_models.build())
+        assert models.digest(model) == wanted
+        assert models.digest(tiny_models.build(dtype=torch.bfloat16)) != wanted
+        assert models.digest(tiny_models.build("mistral")) != wanted
+        for weight in dict(model.named_parameters()).values():
+            before = weight.detach().clone()
+            weight.data.view(-1)[-1] += 0.001  # in place, which counts as no version
+            assert models.digest(model) != wanted
+            weight.data.copy_(before)
+        assert models.digest(model) == wanted
+
+    def test_tells_two_weights_of_one_shape_apart(self):
+        model = tiny_models.build()
+        wanted, block = models.digest(model), model.model.layers[0].mlp
+        gate, up = block.gate_proj.weight.detach(), block.up_proj.weight.detach()
+        block.gate_proj.weight.data, block.up_proj.weight.data = up, gate
+        assert models.digest(model) != wanted
+
+
+def test_an_empty_name_is_not_the_current_folder(saved, monkeypatch):
+    monkeypatch.chdir(saved)
+    refused("", "name: expected 'doclm', a folder or a hub id, got ''")
+    assert models.load(".").name == "."
+
 
 def test_the_embedded_model_is_found_from_any_folder(saved, tmp_path, monkeypatch):
     shutil.copytree(saved, tmp_path / "data" / "doclm")

@@ -149,6 +149,10 @@ class TestJsonl:
         ]
         assert texts.load(str(path), n=1)["text"] == ["b ξ\u2028x"]
 
+    def test_a_byte_order_mark_is_no_part_of_a_text(self, tmp_path):
+        path = self.write(tmp_path / "mine.jsonl", "\ufeff" + json.dumps({"text": "a ξ"}))
+        assert texts.load(path)["text"] == ["a ξ"]
+
     def test_min_chars_holds_where_it_is_given(self, tmp_path):
         path = self.write(tmp_path / "mine.jsonl", {"text": "short"}, {"text": "long enough"})
         assert texts.load(path, min_chars=6)["text"] == ["long enough"]

@@ -346,7 +346,7 @@ def test_results_of_another_question_are_not_gone_on_with(keys, tmp_path, capsys
     before = (tmp_path / "out.jsonl").read_bytes()
     words = ["--key", keys[1]] if other == "key" else ["--key", keys[0], *other]
     code, _, err = detect(capsys, *words, file, "--out", out)
-    assert (code, "with these keys, this prompt and level" in err) == (cli.REFUSED, True)
+    assert (code, "these keys, this prompt and level" in err) == (cli.REFUSED, True)
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
@@ -456,7 +456,7 @@ def test_a_stream_remembers_what_it_answered(lm, keys, tmp_path, capsys):
         capsys, "--key", keys[0], again, "--stream", str(state), "--json"
     )
     assert (repeated["repeats"], new["repeats"]) == (2, -1)
-    assert repeated["p_given"] == pytest.approx(rows[2]["p_given"])
+    assert repeated["p_given"] == pytest.approx(max(rows[2]["p_given"], rows[2]["p_value"]))
     assert joint.State.load(state).n_texts == 6
     code, _, err = detect(capsys, "--key", keys[1], again, "--stream", str(state))
     assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
@@ -677,3 +677,135 @@ def test_a_prompt_file_s_last_line_end_is_no_part_of_the_prompt(keys, tmp_path, 
         for words in (["--prompt", "Returns the"], ["--prompt-file", str(tmp_path / "prompt")])
     ]
     assert given[0] == given[1]
+
+
+def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, keys, tmp_path, capsys):
+    """The last answers wait in the state for who asks the same again: the same text under another
+    level, prompt or share, or with other references, is another question.
+    """
+    (tmp_path / "m.txt").write_text(TEXTS[0])
+    words = ["--key", keys[0], str(tmp_path / "m.txt"), "--stream", str(tmp_path / "st"), "--json"]
+    _, [first], _ = detect(capsys, *words)
+    assert detect(capsys, *words)[1] == [first]
+    assert joint.State.load(tmp_path / "st").n_texts == 1
+    _, [strict], _ = detect(capsys, *words, "--level", "1e-6")
+    assert strict["level"] == 1e-6
+    _, [prompted], _ = detect(capsys, *words, "--prompt", "Returns the")
+    assert prompted["psi"] == pytest.approx(
+        expected(lm, TEXTS[0], prompt="Returns the")["psi"], rel=1e-4
+    )
+    (tmp_path / "reference.txt").write_text(TEXTS[1])
+    _, [given], _ = detect(capsys, *words, "--given", str(tmp_path / "reference.txt"))
+    _, [shared], _ = detect(capsys, *words, "--share", "0.5")
+    assert joint.State.load(tmp_path / "st").n_texts == 5
+    digests = {row["digest"] for row in (first, strict, prompted, given, shared)}
+    assert len(digests) == 5, "and no line of another question is gone on with"
+
+
+def test_references_under_another_prompt_are_others(keys, tmp_path, capsys):
+    (tmp_path / "reference.txt").write_text(TEXTS[1])
+    words = ["--key", keys[0], "--text", TEXTS[0], "--stream", str(tmp_path / "state")]
+    for n_kept, prompt in ((2, []), (4, ["--prompt", "Returns the"])):
+        detect(capsys, *words, "--given", str(tmp_path / "reference.txt"), *prompt)
+        assert joint.State.load(tmp_path / "state").n_kept == n_kept
+
+
+@pytest.mark.filterwarnings("ignore::gaussmark_lib.errors.BaseModelWarning")
+def test_results_of_another_model_are_not_gone_on_with(keys, tmp_path, capsys, monkeypatch):
+    """Of a fine-tune above all, whose marked matrix is the same."""
+    out, file = tmp_path / "out.jsonl", lines(tmp_path / "a.jsonl", TEXTS)
+    words = ["--key", keys[0], file, "--out", str(out)]
+    detect(capsys, *words)
+    before, other = out.read_bytes(), tiny_lm.build()
+    other.model.get_parameter("model.layers.0.mlp.up_proj.weight").data *= 1.5
+    monkeypatch.setattr(models, "load", lambda name: other)
+    code, _, err = detect(capsys, *words)
+    assert (code, "expected results of these texts with this model" in err) == (cli.REFUSED, True)
+    assert out.read_bytes() == before
+
+
+def test_a_state_is_one_process_s_alone_whatever_name_it_has(keys, tmp_path, capsys):
+    """Of two that answer with it, each would forget what the other gave away."""
+    state, link, twin = (tmp_path / name for name in ("state", "link", "twin"))
+    words = ["--key", keys[0], "--text", TEXTS[0], "--stream"]
+    link.symlink_to(state)
+    with answers.alone(state):
+        for name in (state, link, tmp_path / "." / "link"):
+            code, _, err = detect(capsys, *words, str(name))
+            assert (code, "another process answers with it" in err) == (cli.REFUSED, True)
+    detect(capsys, *words, str(state))
+    assert detect(capsys, *words, str(link))[0] == 0
+    assert sorted(tmp_path.glob("*st*")) == [state], "the link stays one, and no lock is left"
+    os.link(state, twin)
+    for name in (state, twin):
+        code, _, err = detect(capsys, *words, str(name))
+        assert (code, "expected a state with one name" in err) == (cli.REFUSED, True)
+
+
+@pytest.fixture
+def unmoved(lm, keys, tmp_path, monkeypatch) -> str:
+    """A key of a model whose texts have no gradient: its logits are 0 whatever its weights."""
+    other = tiny_lm.build()
+    other.model.lm_head.weight.data.zero_()
+    monkeypatch.setattr(models, "load", lambda name: other)
+    return str(perturb.bind(other.model, WM, Key.from_seed(1)).save(tmp_path / "unmoved.json"))
+
+
+@pytest.mark.parametrize("batch", ["1", "2", "64"])
+@pytest.mark.parametrize("words", [[], ["--codebook", "50"], ["--stream", "state"]])
+def test_texts_without_a_gradient_are_told_and_the_run_goes_on(
+    unmoved, tmp_path, capsys, monkeypatch, words, batch
+):
+    monkeypatch.chdir(tmp_path)
+    file = lines(tmp_path / "t.jsonl", [*TEXTS[:2], "", "Returns the mean. " * 5])
+    code, rows, err = detect(
+        capsys, "--key", unmoved, *words, file, "--json", "--batch", batch, "--prompt", "A"
+    )
+    assert (code, [row["text"].rpartition(":")[2] for row in rows]) == (cli.PARTLY, [*"1234"])
+    assert all("non-zero gradient" in rows[i]["error"] for i in (0, 1))
+    assert "0 texts scored, 4 could not be" in err
+    code, rows, err = detect(capsys, "--key", unmoved, *words, "--text", TEXTS[0])
+    assert (code, rows, "non-zero gradient" in err) == (cli.REFUSED, [], True)
+
+
+def test_lines_may_begin_with_a_byte_order_mark(lm, keys, tmp_path, capsys):
+    file = tmp_path / "texts.jsonl"
+    lines(file, TEXTS[:2])
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    code, rows, _ = detect(capsys, "--key", keys[0], str(file), "--json")
+    assert (code, len(rows)) == (0, 2)
+    assert rows[0]["psi"] == pytest.approx(expected(lm, TEXTS[0])["psi"], rel=1e-4)
+    file.write_bytes(b"\xef\xbb\xbf\n" + b'{"text": "a"}\n')
+    assert [item.name for item in inputs.items([str(file)])] == [f"{file}:2"]
+    (tmp_path / "alone.txt").write_bytes(b"\xef\xbb\xbfA text")
+    assert [item.text for item in inputs.items([str(tmp_path / "alone.txt")])] == ["A text"]
+
+
+TEMPLATES = ["{{ raise_exception('no') }}", "{{ ''.__class__.__mro__ }}", "{{ range(10**9) }}"]
+TEMPLATES += ["{{ 1 // 0 }}", "{% if %}"]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_chat_template_that_raises_is_told_per_text(lm, keys, tmp_path, capsys, template):
+    file = tmp_path / "t.jsonl"
+    rows = [{"text": TEXTS[0], "prompt": "A list"}, {"text": TEXTS[1]}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lm.tokenizer.chat_template = template
+    try:
+        code, [bad, good], err = detect(capsys, "--key", keys[0], str(file), "--json")
+        assert (code, "psi" in good) == (cli.PARTLY, True)
+        assert "tiny: expected a chat template that takes a user's turn" in bad["error"]
+        code, _, err = detect(capsys, "--key", keys[0], "--text", TEXTS[0], "--prompt", "A")
+        assert (code, "--text: tiny: expected a chat template" in err) == (cli.REFUSED, True)
+    finally:
+        lm.tokenizer.chat_template = None
+
+
+def test_a_prompt_serves_a_model_without_a_start_token(keys, tmp_path, capsys, monkeypatch):
+    other = tiny_lm.build()
+    other.model.config.bos_token_id = other.model.config.eos_token_id = None
+    monkeypatch.setattr(models, "load", lambda name: other)
+    words = ["--key", keys[0], "--text", TEXTS[0]]
+    assert detect(capsys, *words, "--prompt", "A")[0] == 0
+    code, _, err = detect(capsys, *words)
+    assert (code, "an empty prompt needs a start token" in err) == (cli.REFUSED, True)

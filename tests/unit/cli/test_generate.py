@@ -244,7 +244,7 @@ def test_an_interrupted_run_goes_on_and_other_texts_are_left_alone(
         code, _, err = write(capsys, *words, *changed)
         assert (
             code,
-            "expected texts of these prompts, with this key and these options" in err,
+            "expected texts of these prompts, with this model, this key and these options" in err,
         ) == (cli.REFUSED, True)
     assert out.read_bytes() == whole
     (tmp_path / "mine").write_text("my own notes")
@@ -299,3 +299,50 @@ def test_an_unbound_key_is_refused(key, tmp_path, capsys):
     Key.from_seed(2).save(tmp_path / "unbound")
     code, _, err = write(capsys, "--key", str(tmp_path / "unbound"), "a")
     assert (code, "is not bound" in err) == (cli.REFUSED, True)
+
+
+def test_texts_of_another_model_are_not_gone_on_with(lm, key, tmp_path, capsys, monkeypatch):
+    """Of a fine-tune above all, whose marked matrix is the same."""
+    out = tmp_path / "texts.jsonl"
+    words = ["--key", key, "--out", str(out), "a", "b"]
+    assert write(capsys, *words)[0] == 0
+    assert write(capsys, *words)[0] == 0
+    before, other = out.read_bytes(), tiny_lm.build()
+    other.model.get_parameter("model.layers.0.mlp.up_proj.weight").data *= 1.5
+    monkeypatch.setattr(models, "load", lambda name: other)
+    code, _, err = write(capsys, *words)
+    assert (code, "expected texts of these prompts, with this model" in err) == (cli.REFUSED, True)
+    assert out.read_bytes() == before
+
+
+def test_a_prompt_serves_a_model_without_a_start_token(key, capsys, monkeypatch):
+    other = tiny_lm.build()
+    for config in (other.model.config, other.model.generation_config):
+        config.bos_token_id = config.eos_token_id = None
+    monkeypatch.setattr(models, "load", lambda name: other)
+    for words in ([], ["--until-end"]):
+        code, out, _ = write(capsys, "--key", key, "A list of", *words)
+        assert (code, len(out) > 1) == (0, True)
+    code, out, err = write(capsys, "--key", key, "")
+    assert (code, out) == (cli.REFUSED, "")
+    assert "an empty prompt needs a start token" in err
+
+
+def test_a_chat_template_that_raises_is_told_per_prompt(lm, key, capsys):
+    lm.tokenizer.chat_template = "{{ raise_exception('no') if messages[0]['content'][-1] == 'b' }}A"
+    try:
+        code, out, err = write(capsys, "--key", key, "a", "b", "--json")
+        assert (code, len(out.splitlines())) == (cli.PARTLY, 2)
+        assert "gaussmark: prompt 2: tiny: expected a chat template" in err
+        assert write(capsys, "--key", key, "b")[0] == cli.REFUSED
+    finally:
+        lm.tokenizer.chat_template = None
+
+
+def test_an_empty_name_is_no_model(key, capsys, monkeypatch):
+    monkeypatch.undo()
+    code, _, err = write(capsys, "--key", key, "a", "--model", "")
+    assert (code, "name: expected 'doclm', a folder or a hub id, got ''" in err) == (
+        cli.REFUSED,
+        True,
+    )

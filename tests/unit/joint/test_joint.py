@@ -35,12 +35,12 @@ def test_the_same_text_twice_is_one_text(model, wm):
     assert (again["residual"] == 0).all()
     assert (again["repeats"] == 2).all()
     assert again["innovation"].tolist() == once["innovation"].tolist()
-    assert again["p_given"].tolist() == once["p_given"].tolist()
+    assert again["p_given"].tolist() == np.maximum(once["p_given"], again["p_value"]).tolist()
     assert (again["e_value"] == 1).all()
     assert again["log_e"].tolist() == table[table["text"] == 5]["log_e"].tolist()
 
 
-def test_a_light_edit_inherits_the_verdict_and_another_text_does_not(model, wm):
+def test_a_light_edit_is_not_accused_anew_and_another_text_is_new(model, wm):
     first, light, lighter = Y[0], edited(Y[0], 20), edited(edited(Y[0], 20), 13)
     table = joint.sequence(model, [X[0]] * 4, [first, light, lighter, Y[1]], wm, KEYS[:1])
     assert table["repeats"].tolist() == [
@@ -49,7 +49,9 @@ def test_a_light_edit_inherits_the_verdict_and_another_text_does_not(model, wm):
         0,
         -1,
     ], "what repeats a text is none that others repeat"
-    assert table["p_given"].nunique() == 2
+    p_given, p_value = table["p_given"].to_numpy(), table["p_value"].to_numpy()
+    assert p_given[1:3].tolist() == np.maximum(p_given[0], p_value[1:3]).tolist()
+    assert p_given[0] == pytest.approx(p_value[0])
     assert (table["residual"] > 0.01).all()
     assert table["innovation"].nunique() == 4, "what is new in them stays to be seen"
 
