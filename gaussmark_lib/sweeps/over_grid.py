@@ -32,7 +32,7 @@ from gaussmark_lib.sweeps import grid as grids
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gaussmark_lib.sweeps.worker import Outcome
+    from gaussmark_lib.sweeps.jobs import Outcome
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Sweep:
 
     @property
     def results(self) -> "pd.DataFrame":
-        """One row a run."""
+        """One row per run."""
         return self._read("results")
 
     def table(self, name: str) -> "pd.DataFrame":
@@ -87,7 +87,6 @@ def sweep(
     grid: Mapping[str, Any],
     params: Mapping[str, Any] | None = None,
     *,
-    gpus_per_run: int = 0,
     progress: bool = True,
     root: str | Path | None = None,
     **place: Any,
@@ -99,67 +98,32 @@ def sweep(
         notebook: number, name or path, or one that is loaded already.
         grid: name → values to try, see ``gaussmark_lib.sweeps.grid``.
         params: values that are the same in every run.
-        gpus_per_run: GPUs that a run has to itself.
         root: where records lie; ``papermill_runs`` by default.
-        place: ``workers=``, ``scheduler=`` or ``cluster=``, see
-            ``gaussmark_lib.sweeps.places.connect``.
+        place: ``workers=``, ``scheduler=`` or ``cluster=``, and ``gpus_per_run=``, see
+            ``gaussmark_lib.sweeps.places.executor``.
 
     Raises:
         ParameterError: a grid that cannot be swept over.
         RecordError: no table or record can be kept there; before anything runs, or after it if the
             disk fills up meanwhile.
-        ClusterError: no worker has the resources that the runs ask for, or a worker cannot take
-            part.
+        ClusterError: there is no such place, or nothing there has the GPUs.
         KeyboardInterrupt: after everything that runs is stopped; finished runs keep their records.
     """
-    from gaussmark_lib.sweeps import (
-        tables,
-    )  # here, because workers import this package, and need no pandas
-
-    source = notebooks.load(notebook)
-    root = paths.records(root)
+    source, root = notebooks.load(notebook), paths.records(root)
     started, code = datetime.now(UTC), source.code
     rows = grids.runs(source, grid, params)
     runs = {source.run_id(values, code): values for values in rows}
     target = root / f"sweep-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:12]}"
     records.check(target)
-    answers = {run_id: run for run_id in runs if (run := records.load(root / source.name / run_id))}
-    cached, outcomes = len(answers), {}
-    with tqdm(
-        total=len(runs),
-        initial=cached,
-        desc=source.name,
-        unit=" runs",
-        smoothing=0,
-        disable=not progress,
-    ) as bar:
-        try:
-            if missing := {
-                run_id: values for run_id, values in runs.items() if run_id not in answers
-            }:
-                outcomes = _run(
-                    source, missing, root, gpus_per_run, {"runs": len(runs), **place}, bar
-                )
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"interrupted; {bar.n} of {len(runs)} runs are done, and the same command goes on"
-                " from there"
-            ) from None
-    answers = {run_id: run for run_id in runs if (run := records.load(root / source.name / run_id))}
+    known = _answers(source, runs, root)
+    outcomes = _run_missing(source, runs, known, root, progress, place)
+    answers = _answers(source, runs, root)
     varying = grids.varying(rows)
-    own = {run_id: {name: values[name] for name in varying} for run_id, values in runs.items()}
+    varied = {run: {name: values[name] for name in varying} for run, values in runs.items()}
     failed = {
-        run_id: _failure(run_id, own[run_id], outcomes.get(run_id), root)
+        run_id: _failure(run_id, varied[run_id], outcomes[run_id], root)
         for run_id in runs
         if run_id not in answers
-    }
-    # how long a run took is only in sweep.json, because no two sweeps agree on it
-    ends = {
-        run_id: {"status": "complete", "seconds": run.status.get("seconds")}
-        for run_id, run in answers.items()
-    }
-    ends |= {
-        run_id: {"status": "failed", "error": failure.reason} for run_id, failure in failed.items()
     }
     facts = {
         "notebook": source.name,
@@ -167,56 +131,71 @@ def sweep(
         "grid": dict(grid),
         "params": dict(params or {}),
         "code": code,
-        "runs": [{"run": run_id, "params": own[run_id], **ends[run_id]} for run_id in runs],
+        "runs": [
+            {"run": run_id, "params": varied[run_id]}
+            | _end(answers.get(run_id), failed.get(run_id))
+            for run_id in runs
+        ],
         **versions.circumstances(started),
     }
+    from gaussmark_lib.sweeps import tables  # here, because workers need no pandas
+
     with records.written(target, replace=True) as partial:
         records.write_json(partial / "sweep.json", facts)
         tables.write(partial, runs, answers, varying)
-    cached += sum(outcome.cached for outcome in outcomes.values())
-    return Sweep(
-        target, runs, cached, list(failed.values()), tables.summary(runs, answers, varying)
-    )
+    summary = tables.summary(runs, answers, varying)
+    return Sweep(target, runs, len(known), list(failed.values()), summary)
 
 
-def _run(
+def _answers(source: Notebook, runs: Mapping[str, Any], root: Path) -> dict[str, records.Run]:
+    found = {run_id: records.load(root / source.name / run_id) for run_id in runs}
+    return {run_id: run for run_id, run in found.items() if run}
+
+
+def _run_missing(
     source: Notebook,
-    missing: dict[str, dict],
+    runs: Mapping[str, dict[str, Any]],
+    known: Mapping[str, Any],
     root: Path,
-    gpus_per_run: int,
-    place: dict[str, Any],
-    bar: tqdm,
+    progress: bool,
+    place: Mapping[str, Any],
 ) -> "dict[str, Outcome]":
-    from gaussmark_lib.sweeps import (
-        places,
-        submit,
-    )  # here, because Dask and papermill take seconds to import, and a sweep may be done already
+    missing = {run_id: values for run_id, values in runs.items() if run_id not in known}
+    if not missing:
+        return {}
+    from gaussmark_lib.sweeps import jobs  # here, because a sweep may be done already
 
-    jobs = [submit.Job(source, values, run_id) for run_id, values in missing.items()]
-    with places.connect(gpus_per_run=gpus_per_run, **place) as client:
-        root.mkdir(parents=True, exist_ok=True)
-        return dict(
-            zip(
-                missing,
-                submit.run_all(client, jobs, root=root, gpus_per_run=gpus_per_run, bar=bar),
-                strict=True,
-            )
-        )
+    root.mkdir(parents=True, exist_ok=True)
+    asked = [jobs.Job(source, values, run_id) for run_id, values in missing.items()]
+    with tqdm(
+        total=len(runs), initial=len(known), desc="sweep", unit=" runs", disable=not progress
+    ) as bar:
+        try:
+            outcomes = jobs.run_all(asked, len(runs), root=root, bar=bar, **place)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted; {bar.n} of {len(runs)} runs are done, and the same command goes on"
+                " from there"
+            ) from None
+    return dict(zip(missing, outcomes, strict=True))
 
 
-def _failure(run_id: str, own: dict[str, Any], outcome: "Outcome | None", root: Path) -> Failure:
+def _end(run: records.Run | None, failure: Failure | None) -> dict[str, Any]:
+    """How a run ended. Its time is only in sweep.json, because no two sweeps agree on it."""
+    if failure:
+        return {"status": "failed", "error": failure.reason}
+    return {"status": "complete", "seconds": run.status.get("seconds")}
+
+
+def _failure(run_id: str, varied: dict[str, Any], outcome: "Outcome", root: Path) -> Failure:
     from gaussmark_lib.runs import kernel
 
-    if outcome is None or not outcome.error:
-        return Failure(
-            run_id,
-            own,
-            f"its worker says that it is complete, and there is no record in {root}; do all"
-            " machines share that folder?",
-            "",
-        )
+    reason = outcome.error or (
+        f"its worker says that it is complete, and there is no record in {root}; do all machines"
+        " share that folder?"
+    )
     try:
         traceback = kernel.traceback(outcome.failed / "notebook.ipynb") if outcome.failed else ""
     except (OSError, ValueError):  # stopped before its notebook was written, or run again meanwhile
         traceback = ""
-    return Failure(run_id, own, outcome.error, traceback)
+    return Failure(run_id, varied, reason, traceback)

@@ -1,0 +1,114 @@
+"""Runs side by side: hands them to an executor, and collects how each of them ended.
+
+A run that fails, or whose process is killed, is an outcome like any other, and the others go on.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from gaussmark_lib import runs
+from gaussmark_lib.errors import ClusterError, GaussMarkError
+from gaussmark_lib.runs.notebook import Notebook
+from gaussmark_lib.sweeps import places
+
+REFRESH = 2  # seconds after which the bar is drawn again, even if nothing has finished
+
+
+@dataclass(frozen=True)
+class Job:
+    """A notebook with checked values of all its parameters, and the id of that run."""
+
+    source: Notebook
+    values: Mapping[str, Any]
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: ``error`` is empty if its record is complete; ``failed`` is the folder of a
+    run that is not.
+    """
+
+    error: str = ""
+    failed: Path | None = None
+
+
+def run_all(
+    jobs: Sequence[Job], n_runs: int, *, root: Path, bar: tqdm, force: bool = False, **place: Any
+) -> list[Outcome]:
+    """How each job ended, in the order of the jobs; ``bar`` moves on by one for each.
+
+    Args:
+        n_runs: of the whole sweep, those included that have their records already.
+        root: where records lie, for the workers too.
+        place: see ``places.executor``.
+
+    Raises:
+        ClusterError: no such place, or its scheduler went away.
+    """
+    n_failed = 0
+    with places.executor(n_runs, **place) as executor:
+        futures = [executor.submit(run_one, _small(job), root, force) for job in jobs]
+        names = {id(future): job.source.name for future, job in zip(futures, jobs, strict=True)}
+        left = set(futures)
+        while left:
+            done, left = wait(left, REFRESH, FIRST_COMPLETED)
+            n_failed += sum(bool(_outcome(future).error) for future in done)
+            running = sorted({names[id(future)] for future in left if future.running()})
+            bar.set_postfix_str(", ".join([*running, f"{n_failed} failed"]), refresh=False)
+            bar.update(len(done)) or bar.refresh()
+        return [_outcome(future) for future in futures]
+
+
+def run_one(job: Job, root: Path, force: bool) -> Outcome:
+    """Runs one notebook, or finds its record. Expected problems come back as words, which travel
+    between machines.
+    """
+    if job.source.run_id(job.values) != job.run_id:
+        return Outcome(
+            "its code or its model is not the same on this worker as where the sweep began, or has"
+            " changed since; start again"
+        )
+    stop = places.slot.stop
+    options = {"env": places.slot.env, "wanted": lambda: not stop.is_set()}
+    try:
+        runs.run(job.source, job.values, force=force, progress=False, root=root, **options)
+    except runs.RunFailedError as error:
+        return Outcome(error.reason, error.dir)
+    except KeyboardInterrupt:
+        return Outcome("interrupted")
+    except GaussMarkError as error:
+        return Outcome(str(error))
+    return Outcome()
+
+
+def _small(job: Job) -> Job:
+    """The same question as a smaller file: committed notebooks have figures in them."""
+    return replace(job, source=_without_outputs(job.source))
+
+
+@cache
+def _without_outputs(source: Notebook) -> Notebook:
+    content = json.loads(source.text)
+    for cell in content["cells"]:
+        cell.get("outputs", []).clear()
+    return replace(source, text=json.dumps(content))
+
+
+def _outcome(future: "Future[Outcome]") -> Outcome:
+    try:
+        return future.result()
+    except CancelledError:
+        raise ClusterError(
+            "the scheduler went away; finished runs have their records, and the same command goes"
+            " on from there"
+        ) from None
+    except Exception as error:  # the worker died, or could not load what it was sent
+        return Outcome(f"{type(error).__name__}: {error}")
