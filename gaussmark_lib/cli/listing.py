@@ -123,14 +123,8 @@ def _records(records: Path) -> Iterator[tuple[str, str]]:
     )
     for run in filter(None, (folder.load(path.parent) for path in found)):
         line = findings.headline(run)
-        said = (
-            f"{line.name}: {line.said}"
-            if line
-            else "; ".join(
-                ["no headline", *(f"{each.name}: {each.said}" for each in findings.numbers(run, 3))]
-            )
-        )
-        yield f"{run.dir.parent.name}/{run.id}", f"{run.status['finished'][:16]}{GAP}{said}"
+        about = f"{line.name}: {line}" if line else "no headline"
+        yield f"{run.dir.parent.name}/{run.id}", f"{run.status['finished'][:16]}{GAP}{about}"
     for path in sorted([*records.glob("sweep-*"), *records.glob("tour-*")]):
         yield path.name, "a table of runs" if path.name.startswith("sweep") else "a page"
 

@@ -85,13 +85,6 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="folder of the records and the tour, instead of papermill_runs",
     )
-    tour.add_argument(
-        "--single",
-        metavar="FILE",
-        help=(
-            "write the page also as this one file, with its figures inside it, to send to somebody"
-        ),
-    )
 
 
 def _add_question(command: argparse.ArgumentParser) -> None:
@@ -189,7 +182,7 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     print(f"{notebook.name}: {how}")
     if line := findings.headline(run):
-        print(f"  {line.name}: {line.said}")
+        print(f"  {line.name}: {line}")
     for name, value in run.numbers.items():
         print(f"  {name:32} {value}")
     print(run.dir)
@@ -253,16 +246,8 @@ def _tour(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.sweeps.tour import tour
 
     with stoppable():
-        done = tour(
-            force=arguments.force,
-            workers=arguments.workers,
-            root=arguments.records,
-            single=arguments.single,
-        )
+        done = tour(force=arguments.force, workers=arguments.workers, root=arguments.records)
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
-    print(
-        f"\nThe tour is in {done.page}"
-        + (f" and in {arguments.single}" if arguments.single else "")
-    )
+    print(f"\nThe tour is in {done.page}")
     return FAILED if done.failed else 0

@@ -29,7 +29,7 @@ def record(run: Run) -> str:
             "claim": row["claim"],
             "expected": row["expected"],
             "measured": " ".join(words.estimate(row)),
-            "outcome": findings.SHOWN[row["outcome"]],
+            "outcome": findings.OUTCOMES[row["outcome"]],
         }
         for row in run.results.get("claims", [])
     ]

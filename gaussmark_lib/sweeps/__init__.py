@@ -3,12 +3,12 @@ processes or machines.
 
 ==============  ====================================================================
 ``over_grid``   one sweep: what has no record is run, and one table of all runs is written
+``tour``        all numbered notebooks with their defaults, and one page about them
 ``grid``        the grid: the values to try, and the runs that they span
-``places``      where the runs run: this machine, a Dask scheduler, a batch queue
-``submit``      hands the runs to workers and collects how each of them ended
-``worker``      what a worker does
+``jobs``        runs side by side, and how each of them ended
+``places``      where they run: this machine, a Dask scheduler, a batch queue
 ``tables``      the tables of a sweep, made of its records alone
-``tour``        all numbered notebooks, and one page about them
+``page``        the tour's page; ``findings``: what it says of each record
 ==============  ====================================================================
 """
 

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from gaussmark_lib import runs
 from gaussmark_lib.errors import ClusterError, GaussMarkError
+from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs.notebook import Notebook
 from gaussmark_lib.sweeps import places
 
@@ -112,3 +113,11 @@ def _outcome(future: "Future[Outcome]") -> Outcome:
         ) from None
     except Exception as error:  # the worker died, or could not load what it was sent
         return Outcome(f"{type(error).__name__}: {error}")
+
+
+def traceback(folder: Path | None) -> str:
+    """The traceback that the notebook of a failed run shows; empty if it shows none."""
+    try:
+        return kernel.traceback(folder / "notebook.ipynb") if folder else ""
+    except (OSError, ValueError):  # stopped before its notebook was written, or run again meanwhile
+        return ""

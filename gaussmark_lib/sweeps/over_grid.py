@@ -14,7 +14,7 @@ where the id is a hash of its runs' ids.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -117,7 +117,7 @@ def sweep(
     records.check(target)
     known = _answers(source, runs, root)
     outcomes = _run_missing(source, runs, known, root, progress, place)
-    answers = _answers(source, runs, root)
+    answers = known | _answers(source, outcomes, root)
     varying = grids.varying(rows)
     varied = {run: {name: values[name] for name in varying} for run, values in runs.items()}
     failed = {
@@ -147,8 +147,8 @@ def sweep(
     return Sweep(target, runs, len(known), list(failed.values()), summary)
 
 
-def _answers(source: Notebook, runs: Mapping[str, Any], root: Path) -> dict[str, records.Run]:
-    found = {run_id: records.load(root / source.name / run_id) for run_id in runs}
+def _answers(source: Notebook, run_ids: Iterable[str], root: Path) -> dict[str, records.Run]:
+    found = {run_id: records.load(root / source.name / run_id) for run_id in run_ids}
     return {run_id: run for run_id, run in found.items() if run}
 
 
@@ -188,14 +188,10 @@ def _end(run: records.Run | None, failure: Failure | None) -> dict[str, Any]:
 
 
 def _failure(run_id: str, varied: dict[str, Any], outcome: "Outcome", root: Path) -> Failure:
-    from gaussmark_lib.runs import kernel
+    from gaussmark_lib.sweeps import jobs
 
     reason = outcome.error or (
         f"its worker says that it is complete, and there is no record in {root}; do all machines"
         " share that folder?"
     )
-    try:
-        traceback = kernel.traceback(outcome.failed / "notebook.ipynb") if outcome.failed else ""
-    except (OSError, ValueError):  # stopped before its notebook was written, or run again meanwhile
-        traceback = ""
-    return Failure(run_id, varied, reason, traceback)
+    return Failure(run_id, varied, reason, jobs.traceback(outcome.failed))

@@ -2,6 +2,7 @@
 each of which starts one kernel process at a time; a Dask scheduler; or jobs of a queue.
 """
 
+import importlib
 import os
 import signal
 import threading
@@ -127,20 +128,20 @@ def gpus() -> list[str]:
     return given.split(",")[:count] if given else [str(number) for number in range(count)]
 
 
-def _distributed() -> Any:
+def _extra(name: str) -> Any:
+    """A module of the extra ``cluster``."""
     try:
-        import distributed
+        return importlib.import_module(name)
     except ImportError:
         raise ClusterError(
             "a sweep on other machines needs Dask: pip install 'gaussmark[cluster]'"
         ) from None
-    return distributed
 
 
 @contextmanager
 def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
     try:
-        client = _distributed().Client(address, timeout=PATIENCE, set_as_default=False)
+        client = _extra("distributed").Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {address}; start one with `dask scheduler`, or correct"
@@ -173,7 +174,7 @@ def _queue(file: str | Path, gpus_per_run: int) -> Iterator[Executor]:
                 f"{file}: the queue took no job; correct the file and start again: {error}"
             ) from None
         cluster.adapt(minimum_jobs=least, maximum_jobs=most)
-        with _distributed().Client(cluster, set_as_default=False) as client:
+        with _extra("distributed").Client(cluster, set_as_default=False) as client:
             yield _executor(client, gpus_per_run)
 
 
@@ -184,8 +185,10 @@ def _submit_one(cluster: Any) -> None:
         try:
             await cluster
         except BaseException:
-            for job in cluster.workers.values():
-                job.status = _distributed().Status.failed  # or Dask would not close the cluster
+            for job in cluster.workers.values():  # or Dask would not close the cluster
+                job.status = _extra(
+                    "distributed"
+                ).Status.failed
             raise
 
     cluster.worker_spec.update(cluster.new_worker_spec())
@@ -199,15 +202,13 @@ def described(file: str | Path) -> tuple[Any, int, int]:
     ``kind`` says which queue, ``jobs`` how many (a number, or [least, most]); all else are keyword
     arguments of the cluster of that kind. A file that describes none is a ClusterError.
     """
-    _distributed()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    import dask_jobqueue  # makes a Ctrl-C end the process with exit code 0
-
+    queues = _extra("dask_jobqueue")  # importing it makes a Ctrl-C end the process with exit code 0
     for number, handler in before.items():
         signal.signal(number, handler)
     kinds = {
         name.removesuffix("Cluster").lower(): name
-        for name in vars(dask_jobqueue)
+        for name in vars(queues)
         if name.endswith("Cluster")
     }
     given = presets.read(file, "cluster")
@@ -221,7 +222,7 @@ def described(file: str | Path) -> tuple[Any, int, int]:
             f" {jobs!r}"
         )
     try:
-        cluster = getattr(dask_jobqueue, kinds[kind])(**{"cores": 1, "processes": 1, **given})
+        cluster = getattr(queues, kinds[kind])(**{"cores": 1, "processes": 1, **given})
     except (TypeError, ValueError, OSError, RuntimeError) as error:
         raise ClusterError(f"{file}: no {kind} cluster can be made of it: {error}") from None
     return cluster, least, most

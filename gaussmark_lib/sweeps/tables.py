@@ -32,27 +32,20 @@ def write(folder: Path, runs: Params, answers: Mapping[str, Run], varying: list[
 
 
 def results(runs: Params, answers: Mapping[str, Run]) -> pd.DataFrame:
-    """One row a run; one without a complete record is ``failed`` and has no results.
+    """One row per run; one without a complete record is ``failed`` and has no results.
 
     Nested results have their names joined by dots. A result named like a parameter becomes
     ``result.<name>``.
     """
     rows = []
     for run_id, params in runs.items():
-        found = _flat(answers[run_id].results) if run_id in answers else {}
-        taken = {"run", "status", *params}
-        recorded = {
-            f"result.{name}" if name in taken else name: value for name, value in found.items()
-        }
+        status = "complete" if run_id in answers else "failed"
+        row = {"run": run_id, "status": status, **params}
+        recorded = answers[run_id].results if run_id in answers else {}
         rows.append(
-            {
-                "run": run_id,
-                "status": "complete" if run_id in answers else "failed",
-                **params,
-                **recorded,
-            }
+            row | {f"result.{key}" if key in row else key: recorded[key] for key in recorded}
         )
-    return _storable(pd.DataFrame(rows))
+    return _storable(pd.json_normalize(rows))
 
 
 def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.DataFrame:
@@ -62,28 +55,17 @@ def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.
     A run without a complete record has ``failed`` in place of them. ``attrs["headlines"]`` says
     what the headline is, each wording once.
     """
-    headlines = {
-        run_id: line for run_id, run in answers.items() if (line := findings.headline(run))
-    }
-    numbers = {
-        run_id: ({"headline": headlines[run_id].said} if run_id in headlines else {}) | run.numbers
+    headlines = {run: line for run in answers if (line := findings.headline(answers[run]))}
+    in_words = {
+        run_id: ({"headline": str(headlines[run_id])} if run_id in headlines else {}) | run.numbers
         for run_id, run in answers.items()
     }
-    names = list(dict.fromkeys(name for found in numbers.values() for name in found))
-    is_same = {
-        name: name != "headline" and len({found.get(name) for found in numbers.values()}) == 1
-        for name in names
-    }
-    rows = {}
-    for run_id, params in runs.items():
-        found = {
-            name: numbers[run_id].get(name, "–") if run_id in answers else "failed"
-            for name in sorted(names, key=is_same.get)
-        }
-        rows[run_id] = {
-            f"param.{name}" if name in found else name: words.of(params[name]) for name in varying
-        } | found
-    table = pd.DataFrame.from_dict(rows, orient="index")
+    table = pd.DataFrame.from_dict(in_words, orient="index").fillna("–")
+    is_same = {name: name != "headline" and table[name].nunique() == 1 for name in table}
+    table = table[sorted(table, key=is_same.get)].reindex(list(runs), fill_value="failed")
+    for position, name in enumerate(varying):
+        values = [words.of(params[name]) for params in runs.values()]
+        table.insert(position, f"param.{name}" if name in table else name, values)
     table.attrs["headlines"] = list(dict.fromkeys(line.name for line in headlines.values()))
     return table
 
@@ -93,34 +75,16 @@ def saved(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> dict[
     columns becomes ``param.<name>``.
     """
     parts: dict[str, list[pd.DataFrame]] = {}
-    for run_id, params in runs.items():
-        if run_id not in answers:
-            continue
-        for path in sorted(answers[run_id].dir.glob("*.parquet")):
-            table = answers[run_id].table(path.stem)
+    for run_id, run in ((run_id, answers[run_id]) for run_id in runs if run_id in answers):
+        for path in sorted(run.dir.glob("*.parquet")):
+            table = run.table(path.stem)
             table = table.reset_index(drop=table.index.names == [None])
-            columns = {"run": run_id, **{name: params[name] for name in varying}}
+            columns = {"run": run_id, **{name: runs[run_id][name] for name in varying}}
             for position, (name, value) in enumerate(columns.items()):
-                table.insert(
-                    position,
-                    f"param.{name}" if name in table else name,
-                    pd.Series([value] * len(table), index=table.index),
-                )
+                column = f"param.{name}" if name in table else name
+                table.insert(position, column, [value] * len(table))
             parts.setdefault(path.stem, []).append(table)
-    return {
-        name: _storable(pd.concat(tables, ignore_index=True))
-        for name, tables in sorted(parts.items())
-    }
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {name: value}
-    return {
-        long: leaf
-        for key, item in value.items()
-        for long, leaf in _flat(item, f"{name}.{key}" if name else key).items()
-    }
+    return {name: _storable(pd.concat(parts[name], ignore_index=True)) for name in sorted(parts)}
 
 
 def _storable(table: pd.DataFrame) -> pd.DataFrame:

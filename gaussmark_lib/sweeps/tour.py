@@ -1,47 +1,40 @@
-"""The tour: every numbered notebook with its defaults, side by side, and one page that shows what
-came of them.
+"""The tour: a sweep over every numbered notebook with its defaults, and one page that shows what
+came of them, ``papermill_runs/tour-<id>/index.html``.
 
-    papermill_runs/tour-<id>/index.html      the page, with figures/ and notebooks/ beside it; the
-    folder can be moved or served as it is
-
-As many notebooks run at a time as there are cores, each in a process of its own, the longest first.
-A notebook that times things says so in its metadata, ``{"gaussmark": {"alone": true, "seconds":
-90}}``, and runs after the others, alone and on all cores; ``seconds`` is about how long a notebook
-takes. A notebook that was run before is answered from its record. If one fails, the page says so,
-and the others still run.
+As many notebooks run at a time as there are cores, the longest first. A notebook that times things
+says so in its metadata, ``{"gaussmark": {"alone": true, "seconds": 90}}``, and runs after the
+others, alone and on all cores; ``seconds`` is about how long a notebook takes. A notebook that was
+run before is answered from its record. If one fails, the page says so, and the others still run.
 """
 
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from gaussmark_lib import files, paths, runs
+from gaussmark_lib import paths
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.sweeps import page
+from gaussmark_lib.sweeps.jobs import Job, run_all
 
 
 @dataclass
 class Stop:
-    """One notebook's part of the page."""
+    """One notebook and what came of it."""
 
     name: str
     title: str
     claim: str = ""  # HTML
-    source: notebooks.Notebook | None = None
-    values: dict[str, Any] = field(default_factory=dict)
-    run_id: str = ""
-    run: runs.Run | None = None
+    job: Job | None = None
+    run: Run | None = None
     failed: Path | None = None  # the folder of a run that did not end
     error: str = ""
-    traceback: str = ""
-    figures: list[page.Figure] = field(default_factory=list)
-    notebook: str = ""  # of its HTML, in the page's folder
 
     @property
     def record(self) -> Path | None:
@@ -50,11 +43,13 @@ class Stop:
 
     @property
     def outcome(self) -> str:
-        return (
-            f"{self.run.status['seconds']} s{', from its record' if self.run.cached else ''}"
-            if self.run
-            else f"failed: {self.error}"
-        )
+        if not self.run:
+            return f"failed: {self.error}"
+        return f"{self.run.status['seconds']} s{', from its record' * self.run.cached}"
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.run or self.error)
 
 
 @dataclass(frozen=True)
@@ -77,15 +72,11 @@ def tour(
     workers: int | None = None,
     progress: bool = True,
     root: str | Path | None = None,
-    single: str | Path | None = None,
 ) -> Tour:
     """Runs all numbered notebooks and writes the page; a notebook that fails is in ``failed``.
 
     Args:
-        workers: how many notebooks run at a time; one a core by default, as far as memory allows.
-            With 1 each has all cores.
-        single: a file to write the page to as well, with its figures inside it and without the
-            notebooks, to send to somebody.
+        workers: how many notebooks run at a time; by default one per core, as far as memory allows.
 
     Raises:
         GaussMarkError: there is no notebook to run, or no page can be kept there.
@@ -100,34 +91,26 @@ def tour(
         )
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     records.check(target)
-    file = (
-        None
-        if single is None
-        else page.writable(files.named(single, "no such folder", GaussMarkError))
-    )
     for stop in stops:
-        if not force and stop.source:
-            stop.run = records.load(root / stop.name / stop.run_id)
-    done = sum(bool(stop.run or stop.error) for stop in stops)
+        if stop.job and not force:
+            stop.run = records.load(root / stop.name / stop.job.run_id)
+    together = [stop for stop in stops if stop.job and not _hint(stop, "alone")]
+    alone = [stop for stop in stops if stop.job and _hint(stop, "alone")]
+    done = sum(not stop.is_open for stop in stops)
     with tqdm(
-        total=len(stops),
-        initial=done,
-        desc="tour",
-        unit=" notebooks",
-        smoothing=0,
-        disable=not progress,
+        total=len(stops), initial=done, desc="tour", unit=" notebooks", disable=not progress
     ) as bar:
+        options = {"root": root, "bar": bar, "force": force}
         try:
-            _run(stops, force, workers, bar, root)
+            _run(together, workers=workers, **options)
+            _run(alone, workers=1, **options)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command"
                 " without --force goes on from there"
             ) from None
     with records.written(target, replace=False) as partial:
-        page.write(stops, partial)
-    if file:
-        page.write_single(stops, target, file)
+        (partial / "index.html").write_text(page.html(stops), encoding="utf-8")
     return Tour(target, stops)
 
 
@@ -136,50 +119,27 @@ def _read(file: Path) -> Stop:
     try:
         source = notebooks.load(file)
         stop.title, stop.claim = page.claim(source)
-        stop.values = source.check({})
-        stop.source, stop.run_id = source, source.run_id(stop.values)
+        values = source.check({})
+        stop.job = Job(source, values, source.run_id(values))
     except GaussMarkError as error:
         stop.error = str(error)
     return stop
 
 
-def _run(stops: list[Stop], force: bool, workers: int | None, bar: tqdm, root: Path) -> None:
-    """Runs what has no answer yet: first side by side what may, then one by one in this process,
-    which leaves all cores to each.
-    """
-    if all(stop.run or stop.error for stop in stops):
+def _hint(stop: Stop, name: str) -> Any:
+    return stop.job.source.tour.get(name, 0)
+
+
+def _run(stops: list[Stop], root: Path, **options: Any) -> None:
+    """Runs what has no answer yet, the longest first."""
+    waiting = sorted(
+        (stop for stop in stops if stop.is_open), key=lambda stop: -_hint(stop, "seconds")
+    )
+    if not waiting:
         return
-    from gaussmark_lib.sweeps import places  # here, because Dask takes a second to import
-
-    together = [stop for stop in stops if stop.source and not stop.source.tour.get("alone")]
-    n = places.at_once(len(together), workers)
-    if n > 1 and (waiting := [stop for stop in together if not (stop.run or stop.error)]):
-        _run_side_by_side(waiting, force, n, bar, root)
-    for stop in stops:
-        if not (stop.run or stop.error):
-            bar.set_postfix_str(stop.name)
-            try:
-                stop.run = runs.run(
-                    stop.source,
-                    force=force,
-                    progress=not bar.disable and {"leave": False, "position": 1},
-                    root=root,
-                )
-            except runs.RunFailedError as error:
-                stop.error, stop.failed = error.reason, error.dir
-            bar.update()
-
-
-def _run_side_by_side(stops: list[Stop], force: bool, workers: int, bar: tqdm, root: Path) -> None:
-    from gaussmark_lib.sweeps import places, submit
-
-    longest_first = sorted(stops, key=lambda stop: -stop.source.tour.get("seconds", 0))
-    jobs = [submit.Job(stop.source, stop.values, stop.run_id) for stop in longest_first]
-    with places.connect(runs=len(stops), workers=workers) as client:
-        root.mkdir(parents=True, exist_ok=True)
-        outcomes = submit.run_all(client, jobs, root=root, bar=bar, force=force, at_a_time=workers)
-    for stop, outcome in zip(longest_first, outcomes, strict=True):
-        if run := not outcome.error and records.load(root / stop.name / stop.run_id):
-            stop.run = replace(run, cached=outcome.cached)
-        else:
-            stop.error, stop.failed = outcome.error, outcome.failed
+    root.mkdir(parents=True, exist_ok=True)
+    outcomes = run_all([stop.job for stop in waiting], len(stops), root=root, **options)
+    for stop, outcome in zip(waiting, outcomes, strict=True):
+        stop.error, stop.failed = outcome.error, outcome.failed
+        if not stop.error:
+            stop.run = replace(records.read(root / stop.name / stop.job.run_id), cached=False)

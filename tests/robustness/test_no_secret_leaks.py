@@ -8,7 +8,6 @@ import os
 import tempfile
 from pathlib import Path
 
-import fake_dask
 import jaxtyping
 import pytest
 import tiny_lm
@@ -227,7 +226,6 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     asked = ["-p", "key", str(file), "-p", "model", model, "--records", str(place / "records")]
     command(0, "run", works, *asked)
     command(cli.FAILED, "run", fails, *asked)
-    fake_dask.use(monkeypatch)
     monkeypatch.setenv(inside.RUN_DIR, "")  # put back afterwards
     monkeypatch.setattr(kernel, "execute", _in_this_process)
     done = sweeps.sweep(
@@ -235,6 +233,7 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
         {"seed": [1, 2]},
         {"key": str(file), "model": model},
         root=place / "records",
+        workers=1,
         progress=False,
     )
     assert len(done.runs) == 2

@@ -1,163 +1,88 @@
-"""Where runs run: this machine, a scheduler that is there already."""
+"""Where runs run: this machine, a scheduler that is there already, jobs of a queue."""
 
-import importlib
 import os
-import signal
-import socket
+import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-import dask
-import distributed
+import joblib
 import psutil
 import pytest
-from sweep_places import finish, gone, same_files, until
+from small_notebooks import code, parameters, write
+from sweep_places import finish, same_files, until
 
-from gaussmark_lib import paths
+from gaussmark_lib import paths, sweeps
 from gaussmark_lib.errors import ClusterError
-from gaussmark_lib.runs.notebook import Notebook
 from gaussmark_lib.sweeps import places
 
+# dask-jobqueue drops a cluster whose arguments it refuses, without closing it
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed cluster:ResourceWarning")
+
 
 @pytest.mark.parametrize(
-    ("runs", "workers", "gpus", "environments", "resources"),
+    ("runs", "workers", "gpus", "expected"),
     [
-        (1, None, 0, [{}], {}),
-        (100, None, 0, [{}] * 4, {}),  # a core each
-        (100, 9, 0, [{}] * 9, {}),
-        (100, None, 1, [{"CUDA_VISIBLE_DEVICES": name} for name in "abc"], {"GPU": 1}),
-        (2, None, 1, [{"CUDA_VISIBLE_DEVICES": name} for name in "ab"], {"GPU": 1}),
-        (100, None, 2, [{"CUDA_VISIBLE_DEVICES": "a,b"}], {"GPU": 2}),
+        (1, None, 0, [{}]),
+        (100, None, 0, [{}] * 4),  # a core each
+        (100, 9, 0, [{}] * 9),
+        (100, None, 1, [{"CUDA_VISIBLE_DEVICES": name} for name in "abc"]),
+        (2, None, 1, [{"CUDA_VISIBLE_DEVICES": name} for name in "ab"]),
+        (100, None, 2, [{"CUDA_VISIBLE_DEVICES": "a,b"}]),
+        (100, 0, 0, None),
+        (100, -1, 1, None),
+        (100, 4, 1, None),
+        (100, 2, 2, None),
+        (100, None, 4, None),
+        (100, 65, 0, None),
     ],
 )
-def test_what_local_workers_get(monkeypatch, runs, workers, gpus, environments, resources):
+def test_what_runs_get_on_this_machine(monkeypatch, runs, workers, gpus, expected):
     monkeypatch.setattr(places, "gpus", lambda: ["a", "b", "c"])
-    monkeypatch.setattr(places, "CPU_COUNT", 4)
-    monkeypatch.setattr(places, "MEMORY_LIMIT", 2**40)
-    assert places._shares(runs, workers, gpus) == (environments, resources)
+    monkeypatch.setattr(places, "MEMORY", 1)
+    if expected is None:
+        with pytest.raises(ClusterError, match="expected"):
+            places._environments(runs, workers, gpus, cores=4)
+    else:
+        assert places._environments(runs, workers, gpus, cores=4) == expected
 
 
-@pytest.mark.parametrize(
-    ("workers", "gpus"), [(0, 0), (-1, 1), (4, 1), (2, 2), (None, 4), (100_000, 0), (100_000, 1)]
-)
-def test_local_workers_that_cannot_be(monkeypatch, workers, gpus):
-    monkeypatch.setattr(places, "gpus", lambda: ["a", "b", "c"])
-    with pytest.raises(ClusterError):
-        places._shares(10, workers, gpus)
-
-
-def test_gpus_that_are_not_there_are_refused_before_anything_starts(place, tmp_path):
-    with pytest.raises(ClusterError, match="this machine has 0"):
-        place.sweep(tmp_path, gpus_per_run=1)
-    assert not (tmp_path / "demo").exists()
-
-
-def test_each_local_worker_gets_its_gpus_its_share_of_threads_and_one_run_at_a_time(monkeypatch):
+def test_each_slot_has_its_gpu_and_its_share_of_the_cores(monkeypatch):
     monkeypatch.setattr(places, "gpus", lambda: ["5", "7"])
-    monkeypatch.setattr(places, "CPU_COUNT", 8)
-    asked = {}
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
 
-    def cluster(specification, **options):
-        asked.update(
-            workers=specification,
-            environment=dask.config.get("distributed.nanny.pre-spawn-environ"),
-        )
-        raise ClusterError("enough seen")
+    barrier = threading.Barrier(2)
 
-    monkeypatch.setattr(places, "SpecCluster", cluster)
-    with pytest.raises(ClusterError, match="enough seen"), places.connect(runs=9, gpus_per_run=1):
-        pass
-    options = [worker["options"] for worker in asked["workers"].values()]
-    assert [worker["env"] for worker in options] == [
-        {"CUDA_VISIBLE_DEVICES": "5"},
-        {"CUDA_VISIBLE_DEVICES": "7"},
-    ]
-    assert all(worker["nthreads"] == 1 and worker["resources"] == {"GPU": 1} for worker in options)
-    assert asked["environment"] == dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "4"
-    )
-    for name in options[0]["preload"]:
-        importlib.import_module(name)
+    def seen() -> tuple[str, str]:
+        barrier.wait(10)  # both at a time
+        return places.slot.env["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]
+
+    with places.executor(9, gpus_per_run=1) as executor:
+        futures = [executor.submit(seen) for _ in range(4)]
+        assert sorted(future.result() for future in futures) == [("5", "4")] * 2 + [("7", "4")] * 2
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
-@pytest.mark.parametrize(
-    ("threads", "gpus", "complaint"), [(2, 0, "one thread"), (1, 1, "no worker has more than 0")]
-)
-def test_workers_that_a_run_cannot_have_to_itself_are_refused(threads, gpus, complaint):
-    with pytest.raises(ClusterError, match=complaint):
-        places._enough("tcp://a:1", [(1, 0), (threads, 0)], gpus)
+def test_one_place_at_a_time():
+    with pytest.raises(ClusterError, match="got workers and scheduler"):
+        places.executor(1, workers=1, scheduler="tcp://a:1")
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "tcp://127.0.0.1:9",
-        "nonsense",
-        "nowhere://x:1",
-        "",
-        "tcp://127.0.0.1:99999",
-        "tcp://a..b:1",
-        "tcp://\udcff:1",
-    ],
-)
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nowhere://x:1", ""])
 def test_a_scheduler_that_does_not_answer(place, tmp_path, monkeypatch, address):
     monkeypatch.setattr(places, "PATIENCE", 1)
     with pytest.raises(ClusterError, match=f"no Dask scheduler answers at {address}"):
         place.sweep(tmp_path, scheduler=address)
 
 
-@contextmanager
-def _other_server(says: bytes) -> Iterator[str]:
-    """Something that listens, says a few bytes to whoever comes, and reads nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = []
-
-        def take():
-            with suppress(OSError):
-                while True:
-                    taken.append(server.accept()[0])
-                    taken[-1].sendall(says)
-
-        thread = threading.Thread(target=take)
-        thread.start()
-        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for connection in taken:
-            connection.close()
-
-
-@pytest.mark.parametrize(
-    "says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", bytes(64)]
-)
-def test_a_server_that_is_no_scheduler_is_left_after_seconds(monkeypatch, says):
-    monkeypatch.setattr(places, "PATIENCE", 1)
-    monkeypatch.setattr(
-        places,
-        "Client",
-        lambda *arguments, **options: pytest.fail("a client would wait for minutes"),
-    )
-    started = time.monotonic()
-    with (
-        _other_server(says) as address,
-        pytest.raises(ClusterError, match="no Dask scheduler answers"),
-        places.connect(runs=1, scheduler=address),
-    ):
-        pass
-    assert time.monotonic() - started < 5
-
-
-def test_one_place_at_a_time():
-    with (
-        pytest.raises(ClusterError, match="got workers and scheduler"),
-        places.connect(runs=1, workers=1, scheduler="tcp://a:1"),
-    ):
-        pass
+def test_without_the_extra_cluster_one_sentence_says_so(place, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    with pytest.raises(ClusterError, match=re.escape("pip install 'gaussmark[cluster]'")):
+        place.sweep(tmp_path, cluster="slurm")
 
 
 SCHEDULER = """
@@ -165,68 +90,139 @@ import sys
 from distributed import LocalCluster
 if __name__ == "__main__":
     quiet = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
-    with LocalCluster(n_workers=1, threads_per_worker=int(sys.argv[1]), **quiet) as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=1, **quiet) as cluster:
         print(cluster.scheduler_address, flush=True)
         sys.stdin.read()
 """
 
 
 @contextmanager
-def _scheduler(folder: Path, threads: int) -> Iterator[str]:
+def _scheduler(folder: Path) -> Iterator[tuple[str, subprocess.Popen]]:
     (folder / "scheduler.py").write_text(SCHEDULER)
-    command = [sys.executable, str(folder / "scheduler.py"), str(threads)]
-    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, str(folder / "scheduler.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
     )
     with process:
-        yield process.stdout.readline().strip()
+        yield process.stdout.readline().strip(), process
         process.stdin.close()
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_is_there_already(place, undisturbed, tmp_path, monkeypatch):
-    root = tmp_path / "records"
-    with _scheduler(tmp_path, 1) as address:
-        with pytest.raises(ClusterError, match="no worker has more than 0"):
-            place.sweep(root, scheduler=address, gpus_per_run=1)
-        with distributed.Client(address, set_as_default=False) as client:
-            (worker_address,) = client.scheduler_info()["workers"]
-        with pytest.raises(ClusterError, match="it is a Dask Worker"):
-            place.sweep(root, scheduler=worker_address)
-        with monkeypatch.context() as patch:
-            patch.setattr(Notebook, "code", "another one")
-            with pytest.raises(ClusterError, match=r"has version .*, expected another one"):
-                place.sweep(root, scheduler=address)
-        assert place.kernels() == []
+def test_a_scheduler_that_is_there_already_and_then_goes_away(place, undisturbed, tmp_path):
+    with _scheduler(tmp_path) as (address, scheduler):
+        with pytest.raises(ClusterError, match=r"none of the 1 workers .* has 1 GPU"):
+            place.sweep(tmp_path / "records", scheduler=address, gpus_per_run=1)
+        done = place.sweep(tmp_path / "records", scheduler=address)
+        assert done.cached == 0
+        same_files(tmp_path / "records", undisturbed)
 
-        place.set("hold", 1)
-        process = place.start(root, "--scheduler", address)
-        (kernel,) = map(psutil.Process, until(lambda: place.kernels(1), process))
-        worker = kernel.parent()
-        process.send_signal(signal.SIGINT)
-        finish(process, 130)
-        until(lambda: gone([kernel]))
-        assert worker.is_running(), "it is not the sweep's"
-        place.unset("hold")
-        done = place.sweep(root, scheduler=address)
-    assert done.cached == 1
-    same_files(root, undisturbed)
+        place.unset("pid")
+        place.set("hold", 4)
+        process = place.start(tmp_path / "others", "--scheduler", address)
+        until(lambda: place.kernels(4), process)
+        scheduler.kill()
+        _, errors = finish(process, 2)
+        assert "the scheduler went away" in errors
 
 
-def test_a_scheduler_that_goes_away(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "PATIENCE", 2)
-    place.set("hold", 4)
-    with _scheduler(tmp_path, 1) as address:
-        scheduler = next(
-            process
-            for process in psutil.Process().children()
-            if "scheduler.py" in " ".join(process.cmdline())
-        )
-        stopper = threading.Thread(
-            target=lambda: (until(lambda: place.kernels(4)), scheduler.kill())
-        )
-        stopper.start()
-        with pytest.raises(ClusterError, match="went away"):
-            place.sweep(tmp_path / "records", scheduler=address)
-        stopper.join()
+SBATCH = """#!/bin/sh
+setsid sh -c "$(cat "$1")" >/dev/null 2>&1 &
+echo "Submitted batch job $!"
+"""
+SCANCEL = """#!/bin/sh
+kill -TERM -"$1"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch) -> Path:
+    """A cluster file, and two scripts that are called like the commands of its queue."""
+    (tmp_path / "bin").mkdir()
+    for name, text in {"sbatch": SBATCH, "scancel": SCANCEL}.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(paths.ROOT))
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "kind: slurm\njobs: 1\nmemory: 2GB\ninterface: lo\nworker_extra_args: [--resources GPU=1]\n"
+    )
+    return file
+
+
+def test_jobs_are_submitted_work_and_are_cancelled(slurm, tmp_path):
+    source = "from gaussmark_lib import runs; import os; runs.record({'job': os.getppid()})"
+    notebook = write(tmp_path / "demo.ipynb", parameters(), code(source))
+    done = sweeps.sweep(
+        notebook,
+        {"x": [1, 2]},
+        cluster=slurm,
+        gpus_per_run=1,
+        root=tmp_path / "records",
+        progress=False,
+    )
+    assert done.results["status"].tolist() == ["complete"] * 2
+    workers = [psutil.Process(pid) for pid in set(done.results["job"]) if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert [job for job in alive if job.status() != psutil.STATUS_ZOMBIE] == [], "scancel ends them"
+
+
+@pytest.mark.parametrize("sbatch", ["echo 'invalid partition' >&2; exit 1", None])
+def test_a_queue_that_takes_no_job(slurm, place, tmp_path, sbatch):
+    if sbatch:
+        (tmp_path / "bin" / "sbatch").write_text(f"#!/bin/sh\n{sbatch}\n")
+    else:
+        (tmp_path / "bin" / "sbatch").unlink()
+    with pytest.raises(ClusterError, match="invalid partition" if sbatch else "sbatch"):
+        place.sweep(tmp_path / "records", cluster=slurm)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: slrum\njobs: 1", "`kind:` one of .*slurm.*, got 'slrum'"),
+        ("kind: slurm", "`jobs:` a number"),
+        ("kind: slurm\njobs: [2, 1]", "`jobs:` a number"),
+        ("kind: slurm\njobs: true", "`jobs:` a number"),
+        ("kind: slurm\njobs: 1", "no slurm cluster can be made of it: .*memory"),
+        ("kind: slurm\njobs: 1\nmemory: 2GB\npartition: gpu", "can be made of it: .*partition"),
+    ],
+)
+def test_a_file_that_describes_no_cluster(tmp_path, text, message):
+    (tmp_path / "cluster.yaml").write_text(text)
+    with pytest.raises(ClusterError, match=message):
+        places.described(tmp_path / "cluster.yaml")
+
+
+def test_the_slurm_example_gives_the_script_that_it_says():
+    cluster, least, most = places.described("slurm")
+    with cluster:
+        script = cluster.job_script()
+    assert (least, most) == (0, 8)
+    for line in ["-p gpu", "-t 08:00:00", "--gres=gpu:1", "--cpus-per-task=8", "--mem=60G"]:
+        assert f"#SBATCH {line}" in script.splitlines()
+    assert "--nthreads 1 " in script.splitlines()[-1]
+    assert "--resources GPU=1" in script.splitlines()[-1]
+    assert "export OMP_NUM_THREADS=8" in script
+
+
+@pytest.mark.parametrize("inherited", ["SIG_DFL", "SIG_IGN"])
+def test_a_queue_leaves_ctrl_c_as_it_is(inherited):
+    """dask-jobqueue sets a handler of its own, which ends the process with exit code 0. What a
+    shell starts in the background ignores Ctrl-C.
+    """
+    source = f"""
+import signal
+signal.signal(signal.SIGINT, signal.{inherited})
+from gaussmark_lib.sweeps import places
+before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+places.described("slurm")[0].close()
+assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+"""
+    subprocess.run(
+        [sys.executable, "-c", source], check=True, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    )
