@@ -341,19 +341,6 @@ def doors(folder: Path) -> dict[str, Door]:
                 of_both | {"wm": "wm", "book": "book", "batch_size": "count"},
             ),
             door(
-                attribution.family_p,
-                {"psi": 2.0, "n_users": 9, "n_base": 3},
-                {"psi": numbers, "n_users": "count", "n_base": "count"},
-            ),
-            door(
-                attribution.share_right,
-                {"psi": 2.0, "n_users": 9, "n_base": 3},
-                {"psi": numbers, "n_users": "count", "n_base": "count"},
-            ),
-            door(
-                attribution.capacity, {"psi": 2.0, "n_base": 3}, {"psi": numbers, "n_base": "count"}
-            ),
-            door(
                 authors.author,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
                 of_both | {"wm": "wm", "keys": "list + keys", "batch_size": "count"},
@@ -373,7 +360,6 @@ def doors(folder: Path) -> dict[str, Door]:
                     "dtype": "dtype",
                 },
             ),
-            door(spans.intervals, {"n_blocks": 3}, {"n_blocks": "count"}),
             door(
                 texts.load,
                 {"kind": jsonl, "n": 1},
@@ -875,7 +861,6 @@ _REASONS: dict[str, dict[str, str]] = {
     "they take nothing, or any text": {
         "docs": "build fingerprint load source_files versions",
         "models": "first_line hub_reachable hub_terms reason",
-        "quality.judge": "parse",
     },
     "rules of the corpus, for text out of installed files": {
         "docs": "files_of is_prose paragraphs paragraphs_of_file split_of"
@@ -899,16 +884,9 @@ _REASONS: dict[str, dict[str, str]] = {
         "rank_reduce": "norm project_out",
         "score": "checked_noises failure finite fitting in_blocks rows table",
         "tokens": "by_text check_fits config context pad",
-        "tracing.attribution": "base_inner best cosine_tail",
-        "tracing.blocks": "gradients",
-        "tracing.spans": "inner_products loadings maximum_p strongest",
     },
     "they read a table or rows that another function returned": {
-        "tracing.authors": "summed",
         "evidence": "pieces",
-        "quality.compare": "cross_entropy_rows task_rows",
-        "quality.tasks": "last_words minimal_pairs next_paragraphs",
-        "quality.win_rate": "position_bias summary",
     },
     "they take or return functions": {
         "corrupt": (

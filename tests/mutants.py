@@ -214,16 +214,14 @@ MUTANTS = [
         "n += chosen * (beyond - (n * chosen).sum(1))[:, None]",
         "n += chosen * beyond[:, None]",
     ),
-    Mutant("tracing/spans.py", "a block short", "ends[last - 1], *found", "ends[last - 2], *found"),
+    Mutant("tracing/spans.py", "a block short", "0, ends[last - 1]", "0, ends[last - 2]"),
     Mutant(
         "tracing/blocks.py",
         "a block loses its first token",
         "of_block[:, start:end] = of_tokens.g[:, start:end]",
         "of_block[:, start + 1 : end] = of_tokens.g[:, start + 1 : end]",
     ),
-    Mutant(
-        "tracing/blocks.py", "gradient not projected", "found.append(wm.project(", "found.append(("
-    ),
+    Mutant("tracing/blocks.py", "gradient not projected", "wm.project(", "("),
     Mutant("perturb.py", "gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
     Mutant(
         "perturb.py", "marked checkpoint allowed", "if hasattr(model.config, _MARK):", "if False:"

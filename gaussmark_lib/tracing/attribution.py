@@ -84,10 +84,7 @@ def attribute(
     if book.master.binding:
         book.key(0).check(binding.Use(wm))
     if together and settings.get("lengths") is not None:
-        raise InvalidTextError(
-            "lengths: expected whole texts with together=True, got"
-            f" {checks.shown(settings['lengths'])}"
-        )
+        raise InvalidTextError("lengths: expected none with together=True, got some")
     found: Iterable[TextGradient] = gradients(model, prompts, responses, wm, **settings)
     if together:
         found = [summed(found)]
@@ -110,12 +107,10 @@ def _named(several: Sequence[tuple[Tensor, int, int, float]], book: Codebook) ->
 
 def base_inner(units: Float[Tensor, "texts d"], book: Codebook) -> Float[np.ndarray, "texts m"]:
     """w: the inner products of unit gradients with each base noise, float64."""
-    n, found = units.shape[1], []
+    found = []
     for numbers in _batched(range(book.n_base), AT_ONCE):
-        noises = torch.from_numpy(
-            np.stack([book.base(j, n).astype("float32") for j in numbers], axis=1)
-        )
-        found.append((units @ noises.to(units)).double().cpu().numpy())
+        noises = np.stack([book.base(j, units.shape[1]).astype("float32") for j in numbers], axis=1)
+        found.append((units @ torch.from_numpy(noises).to(units)).double().cpu().numpy())
     return np.concatenate(found, axis=1)
 
 
@@ -124,11 +119,8 @@ def best(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each text: the user with the largest ψ, that ψ, and the largest of all other users."""
     rows = np.arange(len(inner))
-    user, first, second = (
-        np.zeros(len(inner), int),
-        np.full(len(inner), -np.inf),
-        np.full(len(inner), -np.inf),
-    )
+    user, first = np.zeros(len(inner), int), np.full(len(inner), -np.inf)
+    second = first.copy()
     for number, codes in book.codes():
         psi = inner @ codes.T
         here = psi.argmax(1)
@@ -146,8 +138,6 @@ def family_p(psi: float, n_users: int, n_base: int) -> float:
     >>> round(family_p(4.3, 100_000, 256), 3), family_p(6.8, 100_000, 256) < 1e5 * 5.3e-12
     (0.477, True)
     """
-    [psi] = checks.numbers([psi], "psi")
-    n_users, n_base = _sizes(n_users, n_base)
     if abs(psi) > FAR:
         return float(psi < 0)
     r, weights = _radii(abs(psi), n_base)
@@ -166,8 +156,6 @@ def share_right(psi: float, n_users: int, n_base: int) -> float:
     largest with probability (1 − F̄_m(ψ_own/r))^(N − 1); averaged over ψ_own ~ N(psi, 1) and r² =
     ψ_own² + χ²_{m−1}.
     """
-    checks.numbers(psi, "psi", finite=True)
-    n_users, n_base = _sizes(n_users, n_base)
     nodes, weights = special.roots_hermitenorm(60)
     own = psi + nodes[:, None]
     rest = stats.chi2(n_base - 1).ppf((np.arange(400) + 0.5) / 400)
@@ -185,9 +173,7 @@ def capacity(psi: float, n_base: int) -> float:
     >>> round(capacity(6.8, 256), 1), round(capacity(6.8, 10**6), 1)
     (21.3, 23.1)
     """
-    [psi] = checks.numbers([psi], "psi", finite=True)
-    _, m = _sizes(1, n_base)
-    return float(m * np.log(np.hypot(1, psi / np.sqrt(m))))
+    return float(n_base * np.log(np.hypot(1, psi / np.sqrt(n_base))))
 
 
 def cosine_tail(x: np.ndarray, m: int) -> np.ndarray:
@@ -209,12 +195,6 @@ def _radii(psi: float, m: int) -> tuple[np.ndarray, np.ndarray]:
         special.xlogy(m - 1, r) - r**2 / 2 - special.gammaln(m / 2) - (m / 2 - 1) * np.log(2)
     )
     return r, np.exp(log_density) * s / r * ds
-
-
-def _sizes(n_users: int, n_base: int) -> tuple[int, int]:
-    return checks.whole(n_users, "n_users", CodebookError), checks.whole(
-        n_base, "n_base", CodebookError, least=2
-    )
 
 
 def _batched(items: Iterable, n: int) -> Iterator[list]:

@@ -13,13 +13,14 @@ A user's noise does not depend on how many users there are, so a codebook can gr
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from gaussmark_lib import checks, files, normal, tokens
+from gaussmark_lib import checks, files, normal
 from gaussmark_lib.errors import CodebookError, KeyFileError
 from gaussmark_lib.keys import Key, checked
 
@@ -42,10 +43,8 @@ class Codebook:
     Raises:
         CodebookError: a number out of its range, or something else than a key.
 
-    >>> book = Codebook(Key.from_seed(7), n_users=100_000)
-    >>> book, book.key(99_999)
-    (Codebook(key_id='8201c635', n_users=100000, n_base=256), UserKey(key_id='bc28f682', user=99999,
-    unbound))
+    >>> Codebook(Key.from_seed(7), n_users=100_000).key(99_999)
+    UserKey(key_id='bc28f682', user=99999, unbound)
     """
 
     def __init__(self, key: Key, n_users: int, n_base: int = 256):
@@ -92,27 +91,14 @@ class Codebook:
 
     def base(self, j: int, n: int) -> Float[np.ndarray, " n"]:
         """The first n numbers of base noise z_j."""
-        if not checks.is_whole(j) or not 0 <= j < self.n_base:
-            raise CodebookError(
-                f"j: expected a whole number from 0 to {self.n_base - 1}, got {checks.shown(j)}"
-            )
         return normal.standard_normal(self._seed(f"base noise {j}"), n)
 
     def normals(self, users: Sequence[int], n: int) -> Float[np.ndarray, "users n"]:
         """Σ_j c_uj z_j of each user, in one pass over the base noises and added in this order: the
         same bits on every machine.
         """
-        if not (
-            users := tokens.listed(
-                users, "users: expected a list of at least one user", CodebookError
-            )
-        ):
-            raise CodebookError("users: expected a list of at least one user, got none")
-        codes, total = (
-            np.stack([self.code(user) for user in users]),
-            np.zeros((len(users), checks.whole(n, "n", CodebookError, least=0))),
-        )
-        for j, weights in enumerate(codes.T):
+        total = np.zeros((len(users), n))
+        for j, weights in enumerate(np.stack([self.code(user) for user in users], axis=1)):
             base = self.base(j, n)
             for row, weight in zip(total, weights, strict=True):
                 row += weight * base
@@ -123,25 +109,23 @@ class Codebook:
         (``Key.save``). There is no secret in it.
         """
         path = files.named(path, "cannot write the codebook", CodebookError)
-        content = {
-            "format": FORMAT,
-            "key_id": self.master.key_id,
-            "n_users": self.n_users,
-            "n_base": self.n_base,
-        }
-        is_new = False
         try:
-            with path.open("x") as file:
-                is_new = True
-                file.write(json.dumps(content, indent=1))
+            with path.open("x") as file, ExitStack() as undo:
+                undo.callback(path.unlink)
+                file.write(json.dumps(self._content, indent=1))
+                file.flush()
+                undo.pop_all()  # a full disk leaves nothing of it
         except OSError as error:
-            if is_new:
-                path.unlink(missing_ok=True)  # what a full disk left of it
             raise CodebookError(
-                f"cannot write the codebook {path}: {error.strerror}; name a new file in a folder"
-                " that exists"
+                f"cannot write the codebook {path}: {error.strerror}; expected the name of a new"
+                " file in a folder that exists"
             ) from None
         return path
+
+    @property
+    def _content(self) -> dict[str, str | int]:
+        numbers = {"n_users": self.n_users, "n_base": self.n_base}
+        return {"format": FORMAT, "key_id": self.master.key_id, **numbers}
 
     @classmethod
     def load(cls, path: str | Path, key: Key) -> "Codebook":
@@ -153,7 +137,6 @@ class Codebook:
             with open(path, encoding="utf-8", opener=files.opener) as file:
                 content = json.loads(file.read(MOST_CHARACTERS))
             book = cls(key, content["n_users"], content["n_base"])
-            made_by = content["format"], content["key_id"]
         except OSError as error:
             raise CodebookError(f"cannot read the codebook {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -161,23 +144,20 @@ class Codebook:
                 f"{path}: expected a codebook as Codebook.save writes it, got"
                 f" {checks.shown(str(error))}"
             ) from None
-        if made_by != (FORMAT, key.key_id):
+        if content != book._content:
             raise CodebookError(
                 f"{path}: expected a codebook of key {key.key_id} in format {FORMAT!r}, got key"
-                f" {made_by[1]!r} and {made_by[0]!r}"
+                f" {content.get('key_id')!r} and {content.get('format')!r}"
             )
         return book
 
     def _group(self, number: int) -> Float[np.ndarray, "users m"]:
-        """Codes of ``GROUP`` users: normal numbers over their length. Sums column by column, so
-        that the bits are the same on every machine.
+        """Codes of ``GROUP`` users: normal numbers over their length. A running sum has the
+        same bits on every machine.
         """
-        codes = normal.standard_normal(
-            self._seed(f"codes {number} of {self.n_base} base noises"), GROUP * self.n_base
-        ).reshape(GROUP, -1)
-        squares = np.zeros(GROUP)
-        for column in codes.T:
-            squares += column * column
+        seed = self._seed(f"codes {number} of {self.n_base} base noises")
+        codes = normal.standard_normal(seed, GROUP * self.n_base).reshape(GROUP, -1)
+        squares = np.cumsum(codes * codes, axis=1)[:, -1]
         return codes / np.sqrt(squares)[:, None]
 
     def _seed(self, purpose: str) -> int:
@@ -215,13 +195,10 @@ class UserKey(Key):
         return out
 
     def save(self, path: str | Path) -> Path:
-        """Refused: the file would hold the master secret, from which every user's key can
-        be made.
-        """
+        """Refused: the file would hold the master secret."""
         raise KeyFileError(
-            f"user {self.user}'s key contains the master secret of its codebook and is not written"
-            f" to {path}: expected the master key to be saved; make this key from it again with"
-            " Codebook.key"
+            f"user {self.user}'s key contains the master secret and is not written to {path}:"
+            " expected the master key to be saved; Codebook.key makes this key from it again"
         )
 
     def __repr__(self) -> str:

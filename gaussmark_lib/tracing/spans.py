@@ -36,18 +36,8 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing import blocks
 from gaussmark_lib.watermark import PlacedWatermark, Watermark, placed
 
-COLUMNS = [
-    "text",
-    "key_id",
-    "start",
-    "end",
-    "psi",
-    "p_value",
-    "bonferroni",
-    "whole_psi",
-    "whole_p",
-    "n_tokens",
-]
+SPAN = ["start", "end", "psi", "p_value", "bonferroni"]
+COLUMNS = ["text", "key_id", *SPAN, "whole_psi", "whole_p", "n_tokens"]
 N_DRAWS = 2000
 WIDTH = 1 << 18  # columns that are widened at a time
 
@@ -86,33 +76,29 @@ def scan(
         InvalidTextError: a span shorter than a block, or longer than the text; errors as
             ``score.score``.
     """
-    checks.whole(block, "block")
-    checks.whole(n_draws, "n_draws")
-    checks.whole(seed, "seed", least=0)
-    keys = listed(keys)
-    least = block if shortest is None else checks.whole(shortest, "shortest")
-    if least < block:
+    for name, value, least in (("block", block, 1), ("n_draws", n_draws, 1), ("seed", seed, 0)):
+        checks.whole(value, name, least=least)
+    keys, shortest = listed(keys), checks.whole(block if shortest is None else shortest, "shortest")
+    if shortest < block:
         raise InvalidTextError(
-            f"shortest: expected a span of at least one block, {block} tokens, got {least}; choose"
-            " smaller blocks"
+            f"shortest: expected at least one block, {block} tokens, got {shortest}"
         )
-    if longest is not None and checks.whole(longest, "longest") < least:
-        raise InvalidTextError(
-            f"longest: expected at least the shortest span, {least} tokens, got {longest}"
-        )
+    if longest is not None:
+        checks.whole(longest, "longest", least=shortest)
     perturb.refuse_perturbed(model)
     pairs, wm = tokens.checked_pairs(model, prompts, responses), placed(model, wm)
-    if short := [i for i, (_, y) in pairs.items() if len(y) < least]:
-        raise InvalidTextError(
-            f"response {short[0]}: expected at least {least} tokens, the shortest span, got"
-            f" {len(pairs[short[0]][1])}"
-        )
+    for i, (_, y) in pairs.items():
+        if len(y) < shortest:
+            raise InvalidTextError(
+                f"response {i}: expected at least {shortest} tokens, the shortest span, got"
+                f" {len(y)}"
+            )
     rows: list[dict] = []
     for text, pair in pairs.items():
         ends = [*range(block, len(pair[1]), block), len(pair[1])]
         G = blocks.gradients(pair, wm, ends, dtype=dtype)
         most = len(ends) if longest is None else math.ceil(longest / block)
-        spans = intervals(len(ends), math.ceil(least / block), most)
+        spans = intervals(len(ends), math.ceil(shortest / block), most)
         rows += _rows(text, G, spans, ends, wm, keys, seed, n_draws)
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -128,33 +114,19 @@ def _rows(
     n_draws: int,
 ) -> Iterator[dict]:
     K = _inner(G, G)
-    if not np.isfinite(K).all():
-        raise DegenerateScoreError(
-            f"text {text}: expected a gradient that is finite, got NaN or infinite numbers; score"
-            " it in a wider dtype"
-        )
-    A, spans = loadings(K, spans)
+    A, spans = loadings(K, spans) if np.isfinite(K).all() else (None, [])
     if not len(spans):
         raise DegenerateScoreError(
-            f"text {text}: expected a gradient that is finite and not zero in some span, got none"
+            f"text {text}: expected a gradient that is finite and not zero in some span, got none;"
+            " score it in a wider dtype"
         )
     for key in keys:
-        products, rng = (
-            inner_products(G, wm, key),
-            np.random.default_rng([seed, text, int(key.fingerprint, 16)]),
-        )
+        products = inner_products(G, wm, key)
+        rng = np.random.default_rng([seed, text, int(key.fingerprint, 16)])
         first, last, *found = strongest(products, K, A, spans, rng, n_draws)
         whole = products.sum() / np.sqrt(K.sum())
-        row = (
-            text,
-            key.key_id,
-            ends[first - 1] if first else 0,
-            ends[last - 1],
-            *found,
-            whole,
-            norm.sf(whole),
-            ends[-1],
-        )
+        span = ends[first - 1] if first else 0, ends[last - 1]
+        row = (text, key.key_id, *span, *found, whole, norm.sf(whole), ends[-1])
         yield dict(zip(COLUMNS, row, strict=True))
 
 
@@ -191,15 +163,9 @@ def strongest(
     spans, and Bonferroni's bound.
     """
     psi = _sums(inner, spans) / _norms(K, spans)
-    i = int(psi.argmax())
-    first, last = map(int, spans[i])
-    return (
-        first,
-        last,
-        float(psi[i]),
-        maximum_p(float(psi[i]), A, rng, n_draws),
-        float(min(1.0, len(spans) * norm.sf(psi[i]))),
-    )
+    largest, (first, last) = float(psi.max()), map(int, spans[psi.argmax()])
+    bonferroni = float(min(1.0, len(spans) * norm.sf(largest)))
+    return first, last, largest, maximum_p(largest, A, rng, n_draws), bonferroni
 
 
 def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.ndarray, "spans 2"]:
@@ -209,7 +175,7 @@ def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.
     >>> intervals(3, least=2).tolist()
     [[0, 2], [0, 3], [1, 3]]
     """
-    first, last = np.triu_indices(checks.whole(n_blocks, "n_blocks"))
+    first, last = np.triu_indices(n_blocks)
     size = last + 1 - first
     kept = (size >= min(least, n_blocks)) & (size <= (most or n_blocks))
     return np.stack([first, last + 1], axis=1)[kept]

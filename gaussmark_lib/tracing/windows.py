@@ -27,10 +27,8 @@ def windows(
         InvalidTextError: no token to score, ids that the model does not have, or a prompt that
             leaves no room for a token.
     """
-    before, rest = (
-        tokens.checked_prompt(model, prompt, "the prompt"),
-        tokens.checked(model, response, "the text"),
-    )
+    before = tokens.checked_prompt(model, prompt, "the prompt")
+    rest = tokens.checked(model, response, "the text")
     if not rest:
         raise InvalidTextError("the text: expected at least one token to score, got none")
     tokens.check_fits(model, len(before), 1, "the prompt and a token of the text")

@@ -6,8 +6,8 @@ import tiny_models
 import torch
 
 from gaussmark_lib import tracing
-from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, PerturbedModelError
-from gaussmark_lib.perturb import Key, watermarked
+from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
+from gaussmark_lib.perturb import Key
 from gaussmark_lib.tracing import spans as scan
 
 PROMPTS, RESPONSES = (
@@ -38,15 +38,10 @@ def test_a_fixed_window_has_one_size(model, wm, key):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"block": 10, "shortest": 9}, "expected a span of at least one block, 10 tokens, got 9"),
-        (
-            {"block": 4, "shortest": 8, "longest": 7},
-            "expected at least the shortest span, 8 tokens, got 7",
-        ),
+        ({"block": 10, "shortest": 9}, "expected at least one block, 10 tokens, got 9"),
+        ({"block": 4, "shortest": 8, "longest": 7}, "longest: expected a whole number ≥ 8, got 7"),
         ({"block": 13}, "response 0: expected at least 13 tokens"),
         ({"block": 0}, "block: expected a whole number"),
-        ({"n_draws": 0}, "n_draws: expected a whole number"),
-        ({"seed": -1}, "seed: expected a whole number"),
         ({"keys": []}, "expected at least one key"),
     ],
 )
@@ -71,20 +66,11 @@ def test_a_keys_p_does_not_depend_on_the_keys_beside_it(model, wm, key):
     assert both.iloc[1].drop("text").tolist() == alone.iloc[0].drop("text").tolist()
 
 
-def test_far_beyond_float64_p_is_0():
-    assert scan.maximum_p(50.0, np.eye(2), np.random.default_rng(0), 10) == 0
-
-
 def test_sums_over_many_numbers_are_in_float64():
     G = torch.full((2, 1 << 24), 1e-3) * torch.tensor([[1.0], [2.0]])
     np.testing.assert_allclose(
         scan._inner(G, G), (1 << 24) * 1e-6 * np.array([[1, 2], [2, 4]]), rtol=1e-6
     )
-
-
-def test_a_watermarked_model_is_refused(model, wm, key):
-    with watermarked(model, wm, key), pytest.raises(PerturbedModelError):
-        tracing.scan(model, PROMPTS, RESPONSES, wm, [key], block=4)
 
 
 def test_blocks_without_a_gradient_have_no_psi(model, wm, key):

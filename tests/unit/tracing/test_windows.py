@@ -23,8 +23,8 @@ def model():
     return tiny_models.build()
 
 
-@pytest.mark.parametrize("n_prompt", [0, 1, 40, 63])
-@pytest.mark.parametrize("n", [1, 24, 63, 64, 65, 200])
+@pytest.mark.parametrize("n_prompt", [0, 40, 63])
+@pytest.mark.parametrize("n", [1, 24, 64, 200])
 def test_each_token_once_and_everything_fits(model, n_prompt: int, n: int):
     prompt, response = list(range(3, 3 + n_prompt)), [3 + i % 90 for i in range(n)]
     prompts, responses = windows(model, prompt, response)
