@@ -66,7 +66,9 @@ playground: .venv/.extra-app ## open the playground alone in the browser, as an 
 	$(BIN)/gaussmark playground $(ARGS)
 
 site: .venv/.extra-site ## notebooks, library reference, records and pages as a static site: build/site/index.html
-	$(BIN)/python -m gaussmark_lib.site build/site
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs=auto --fresh-env \
+		--conf-dir=notebooks/pages --doctree-dir=build/doctrees . build/site
+	@echo '<meta http-equiv="refresh" content="0; url=notebooks/pages/index.html">' > build/site/index.html
 
 # An extra of pyproject.toml, beside the versions that are installed already.
 .venv/.extra-%: $(STAMP)

@@ -32,7 +32,7 @@ The scheme, flat:
 The rooms around it, which import the core and are imported by none of it: ``rewrite``
 (translation there and back), ``schemes`` (all watermarks by name), ``token_level`` (Algs. 3 and 4),
 ``experiments`` and ``plots`` (a file per notebook, with its name), ``quality``, ``runs`` (one
-notebook run and its record), ``sweeps`` (many runs: grids, the tour), ``site`` (the static site),
-``doclm`` (the embedded model), ``toys`` (the theory in closed form), ``widgets``, and ``cli`` (the
-command ``gaussmark``), which imports all of them when they are needed.
+notebook run and its record), ``sweeps`` (many runs: grids, the tour), ``doclm`` (the
+embedded model), ``toys`` (the theory in closed form), ``widgets``, and ``cli`` (the command
+``gaussmark``), which imports all of them when they are needed.
 """

@@ -1,13 +1,13 @@
 """Text to prompt with and to test on, as ``datasets.Dataset`` with the columns ``text`` and
 ``source``.
 
-=============  ==============================================================================================
-``"docs"``     documentation prose of a fixed list of packages, as the embedded model was trained on (``docs``)
+============== ====================================================================================
+``"docs"``     documentation prose of fixed packages, as the embedded model was trained on
 ``"licences"`` licence files of the same packages: English of another kind, much of it repeated
 ``"source"``   Python source code of two of these packages: not prose at all
 ``"c4"``       ``allenai/c4``, ``realnewslike``: the paper's prompts; needs a network
 a path         a ``.jsonl`` file with a ``text`` field a line
-=============  ==============================================================================================
+============== ====================================================================================
 """
 
 import gzip

@@ -1,49 +1,89 @@
-"""Links of the site's written pages lead somewhere. Sphinx checks all links of all pages when the
-site is built; this is the fast part.
+"""The site's written pages: their numbers are those of the reference records, and their links lead
+somewhere. Sphinx checks all links of all pages when the site is built; this is the fast part.
 """
 
+import importlib.util
+import json
 import re
-from pathlib import Path
+import shutil
 
+import jinja2
 import pytest
 
-from gaussmark_lib.site import sources, written
+from gaussmark_lib import paths
 
-LINK = re.compile(
-    r"\]\(([^)\s]+)\)| <(/[\w/]+)>$", re.MULTILINE
-)  # in prose, and in a table of contents
-PAGES = sorted(path.stem for path in written.PAGES.glob("*.md"))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """All that Sphinx reads."""
-    folder = tmp_path_factory.mktemp("sources")
-    sources.assemble(folder)
-    return folder
+PAGES = paths.NOTEBOOKS / "pages"
+NAMES = sorted(path.stem for path in PAGES.glob("*.md"))
+LINK = re.compile(r"\]\(([^)\s#]+)| <([\w/]+)>$", re.MULTILINE)  # in prose; in a table of contents
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_of_written_pages_lead_somewhere(made, page):
-    path = made / "index.md" if page == "index" else made / "notebooks" / "pages" / f"{page}.md"
-    found = [
-        target
-        for pair in LINK.findall(path.read_text(encoding="utf-8"))
-        for target in pair
-        if target and not target.startswith("http")
+def _conf():
+    """The site's settings, which import nothing of Sphinx."""
+    specification = importlib.util.spec_from_file_location("conf", PAGES / "conf.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+CONF = _conf()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_of_written_pages_lead_somewhere(name):
+    text = CONF.filled((PAGES / f"{name}.md").read_text(encoding="utf-8"))
+    links = [one or other for one, other in LINK.findall(text)]
+    assert [link for link in links if not link.startswith("http") and not _exists(link)] == []
+
+
+def _exists(link: str) -> bool:
+    place = paths.ROOT / link[1:] if link.startswith("/") else PAGES / link
+    return any(place.with_name(place.name + ending).exists() for ending in ("", ".md", ".ipynb"))
+
+
+def test_a_link_to_nowhere_is_noticed():
+    assert not _exists("/notebooks/14_no_such.ipynb")
+    assert not _exists("no_such.md")
+    assert _exists("/notebooks/README")
+    assert {"guarantee", "index", "joint_law", "library", "own_model", "records"} <= set(NAMES)
+
+
+def test_a_page_says_what_its_record_says(tmp_path):
+    law = (PAGES / "joint_law.md").read_text(encoding="utf-8")
+    shutil.copytree(CONF.REFERENCE / "one_key_in_production", tmp_path / "one_key_in_production")
+    assert CONF.filled(law, tmp_path) == CONF.filled(law)
+    path = tmp_path / "one_key_in_production" / "results.json"
+    results = json.loads(path.read_text(encoding="utf-8"))
+    results["audit"]["source"]["max ψ"] = 0.123
+    path.write_text(json.dumps(results), encoding="utf-8")
+    assert "<td>12%</td>" in CONF.filled(law, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{{ headline("no_such") }}', KeyError),
+        ('{{ claim("speed", "no such claim") }}', ValueError),
+        ('{{ records["speed"].results["no such number"] }}', jinja2.UndefinedError),
+    ],
+)
+def test_what_a_record_does_not_have_is_an_error(text, error):
+    with pytest.raises(error):
+        CONF.filled(text)
+
+
+def test_formulas_of_docstrings_become_literal_and_their_arguments_stay():
+    lines = [
+        "A sum.",
+        "",
+        "    |a| + b",
+        "",
+        "See :func:`score.score`, |x|.",
+        "",
+        "Args:",
+        "    x: a",
     ]
-    assert found
-    assert [target for target in found if not _exists(made, path.parent, target)] == []
-
-
-def _exists(made: Path, folder: Path, target: str) -> bool:
-    place = made / target[1:] if target.startswith("/") else folder / target
-    return any(
-        place.with_name(place.name + ending).exists() for ending in ("", ".md", ".rst", ".ipynb")
-    )
-
-
-def test_a_link_to_nowhere_is_noticed(made):
-    assert not _exists(made, made, "/notebooks/14_no_such.ipynb")
-    assert not _exists(made / "notebooks" / "pages", made, "no_such.md")
-    assert {"guarantee", "index", "joint_law", "own_model"} <= set(PAGES)
+    CONF._literal(None, "", "", None, None, lines)
+    assert lines == [
+        *("A sum.", "", "::", "", "    |a| + b", ""),
+        *(r"See :func:`.score.score`, \|x\|.", "", "Args:", "    x: a"),
+    ]

@@ -1,0 +1,131 @@
+"""The site's settings for Sphinx, which reads the repository as it lies here: written pages,
+notebooks as executed, and docstrings (``make site``).
+
+A written page is a Jinja template: ``claim("speed", "…")`` is what a reference record measured
+of one of its claims. A number, a claim or a link that there is not ends the build.
+"""
+
+import hashlib
+import pkgutil
+import re
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import nbformat
+
+import gaussmark_lib
+from gaussmark_lib import paths, words
+from gaussmark_lib.runs import folder
+from gaussmark_lib.sweeps import findings
+from gaussmark_lib.sweeps.page import mathml
+
+project = html_title = "GaussMark workbench"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "notebooks/pages/index"
+include_patterns = ["*.md", "notebooks/**", "papermill_runs/README.md", "data/doclm/README.md"]
+exclude_patterns = [".*", "build", "**/.ipynb_checkpoints"]
+
+nb_execution_mode = "off"  # the notebooks are committed as executed
+nb_merge_streams = True
+nb_ipywidgets_js: dict[str, dict] = {}  # which would come from the network
+nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+python_use_unqualified_type_names = True
+nitpicky = True
+# types in signatures, most of them other projects'; functions and modules must exist
+nitpick_ignore_regex = [("py:(class|data|obj|exc)", ".*")]
+
+html_theme = "furo"
+html_math_renderer = "mathml"  # needs no script
+html_copy_source = html_show_copyright = False
+html_show_search_summary = (
+    False  # fetched from each page, which a browser refuses for local files
+)
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+highlight_language = "none"  # formulas and shells; notebooks and fences name theirs
+pygments_style, pygments_dark_style = "default", "github-dark"
+
+REFERENCE = paths.RUNS / "reference"
+
+
+def setup(app: Any) -> None:
+    app.add_html_math_renderer("mathml", (_math, None), (_math, None))
+    app.connect("source-read", _fill)
+    app.connect("doctree-read", _describe)
+    app.connect("autodoc-process-docstring", _literal, priority=400)  # before napoleon
+
+
+def filled(text: str, reference: Path = REFERENCE) -> str:
+    """A page's text with its numbers; an error for a record or a claim that there is not."""
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["percent"] = words.percent
+    records = {
+        run.id: run for path in sorted(reference.iterdir()) if (run := folder.load(path))
+    }
+    return environment.from_string(text).render(
+        records=records,
+        headline=lambda name: findings.headline(records[name]),
+        claim=lambda name, which, **options: _claim(records[name], which, **options),
+        verdicts=lambda run: findings.verdicts(run, run.id),
+        modules=[module.name for module in pkgutil.iter_modules(gaussmark_lib.__path__)],
+        presets=sorted(path.stem for path in paths.PRESETS.glob("*.yaml")),
+    )
+
+
+def _claim(run: folder.Run, name: str, **options: bool) -> str:
+    (claim,) = [claim for claim in run.results["claims"] if claim["claim"] == name]
+    return " ".join(words.estimate(claim, **options))
+
+
+def _fill(app: Any, document: str, source: list[str]) -> None:
+    if document.startswith("notebooks/pages/"):
+        source[0] = filled(source[0])
+
+
+def _math(translator: Any, node: Any) -> None:
+    display = "block" if node.tagname == "math_block" else "inline"
+    translator.body.append(mathml(node.astext(), display))
+    node.clear()  # its LaTeX, which would be written behind it
+
+
+def _describe(app: Any, doctree: Any) -> None:
+    """Figures get the texts that their notebooks keep. MyST-NB names them by a hash of their
+    bytes.
+    """
+    path = Path(app.env.doc2path(app.env.docname))
+    cells = nbformat.read(path, as_version=4).cells if path.suffix == ".ipynb" else []
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    texts = {
+        hashlib.sha256(b64decode(output.data["image/png"])).hexdigest(): image["alt"]
+        for output in outputs
+        if "alt" in (image := output.get("metadata", {}).get("image/png", {}))
+    }
+    for image in doctree.findall(lambda node: node.tagname == "image"):
+        image["alt"] = texts.get(Path(image["uri"]).stem, image.get("alt", ""))
+
+
+def _literal(app: Any, what: str, name: str, it: Any, options: Any, lines: list[str]) -> None:
+    """Formulas in docstrings, which are indented, become literal blocks; :func:`score.score`
+    is looked for in the whole library.
+    """
+    section = literal = False
+    before, made = "", []
+    for line in lines:
+        if line and not line.startswith(" "):
+            section = bool(re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line))
+            literal = False
+        elif line and not (section or literal or before):
+            literal = True
+            made += ["::", ""] if made else []
+        if not literal:  # |z| is no substitution
+            line = re.sub(r"(?<![`\w])\|([^|`\s]+)\|", r"\\|\1\\|", line)
+        made.append(re.sub(r":(func|class|meth):`(?=\w+\.)", r":\1:`.", line))
+        before = line
+    lines[:] = made
