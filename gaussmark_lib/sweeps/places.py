@@ -186,9 +186,7 @@ def _submit_one(cluster: Any) -> None:
             await cluster
         except BaseException:
             for job in cluster.workers.values():  # or Dask would not close the cluster
-                job.status = _extra(
-                    "distributed"
-                ).Status.failed
+                job.status = _extra("distributed").Status.failed
             raise
 
     cluster.worker_spec.update(cluster.new_worker_spec())
