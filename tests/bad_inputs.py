@@ -39,19 +39,12 @@ from gaussmark_lib import (
 from gaussmark_lib.joint import batch, law, stream
 from gaussmark_lib.keys import Key
 from gaussmark_lib.quality import (
-    accuracy,
-    compare,
-    diversity,
     harness,
-    judge,
-    offline_judge,
     tasks,
     two_sample,
-    verdict,
-    win_rate,
 )
 from gaussmark_lib.schemes import cache
-from gaussmark_lib.stats import Estimate, Paired
+from gaussmark_lib.stats import Estimate
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tracing import Codebook, attribution, authors, spans, windows
@@ -265,7 +258,6 @@ def doors(folder: Path) -> dict[str, Door]:
     of_both = {"model": "model", "prompts": "texts", "responses": "texts"}
     [gradient] = score.gradients(MODEL, X[:1], Y[:1], WM)
     xis = perturb.noises(MODEL, WM, [KEY])
-    paired = Paired(Estimate(0.1, 0.0, 0.2, 40), 0.5, 0)
     numbers, some = "numbers", "numbers + some numbers"
     theta = torch.randn(4, 5)
 
@@ -711,75 +703,10 @@ def doors(folder: Path) -> dict[str, Door]:
             ),
             door(token_keys.per_token, marked(wm=LAST), of_both | {"wm": "wm", "key": "key"}),
             door(
-                accuracy.changes,
-                {"base": [1, 0], "other": [1, 1]},
-                {"base": f"{some} + p-values", "other": some},
-            ),
-            door(
-                accuracy.paired,
-                {"base": [1, 0], "other": [1, 1]},
-                {"base": some, "other": some, "confidence": "share"},
-            ),
-            door(accuracy.mcnemar, {"lost": 5, "gained": 0}, {"lost": numbers, "gained": numbers}),
-            door(
-                accuracy.power,
-                {"n": 9, "drop": 0.1, "churn": 0.1},
-                {"n": "count", "drop": "fraction", "churn": "fraction", "level": "share"},
-            ),
-            door(
-                accuracy.detectable_drop,
-                {"n": 9, "churn": 0.99},
-                {"n": "count", "churn": "share", "wanted_power": "share", "level": "share"},
-            ),
-            door(
-                compare.under_each, {"lm": LM, "contenders": [], "measurement": len}, {"lm": "lm"}
-            ),
-            door(
-                compare.cross_entropies, {"lm": LM, "contenders": [], "passages": Y}, {"lm": "lm"}
-            ),
-            door(
-                compare.evaluations, {"lm": LM, "contenders": [], "tasks": ["boolq"]}, {"lm": "lm"}
-            ),
-            door(
-                compare.write,
-                {"lm": LM, "contenders": [], "prompts": X, "n_tokens": 2},
-                {"lm": "lm"},
-            ),
-            door(
-                compare.text_rows, {"lm": LM, "prompts": X, "written": {}}, {"lm": "lm"}, runs=False
-            ),
-            door(
-                compare.judge_rows,
-                {"lm": LM, "prompts": X, "written": {}, "judge": None},
-                {"lm": "lm"},
-                runs=False,
-            ),
-            door(compare.table, {"rows": []}, {"level": "share"}),
-            door(
-                diversity.distinct, {"response": [5, 6], "n": 1}, {"response": "ids", "n": "count"}
-            ),
-            door(diversity.until_end, {"response": [5, 6], "ends": {6}}, {"response": "ids"}),
-            door(diversity.table, {"responses": Y, "ends": {6}}, {"responses": "list"}),
-            door(
                 harness.evaluate,
                 {"lm": LM, "tasks": ["boolq"]},
                 {"lm": "lm", "limit": "count?", "batch_size": "count"},
                 runs=False,
-            ),
-            door(
-                judge.cost,
-                {"tokens_in": 1, "tokens_out": 1, "price_in": 1.0, "price_out": 1.0},
-                {"tokens_in": "not negative", "price_in": "not negative"},
-            ),
-            door(
-                judge.EndpointJudge,
-                {"url": "https://host/v1", "model": "m", "key": "k"},
-                {"url": "word"},
-            ),
-            door(
-                offline_judge.Ngram,
-                {"texts": [[3, 4]], "vocabulary": 97},
-                {"texts": "texts", "vocabulary": "count", "start": "seed", "order": "count"},
             ),
             door(
                 tasks.build,
@@ -788,48 +715,6 @@ def doors(folder: Path) -> dict[str, Door]:
                 runs=False,
             ),
             door(two_sample.embed, {"model": MODEL, **both}, of_both),
-            door(
-                two_sample.median_bandwidth,
-                {"x": EMBEDDED, "y": -EMBEDDED},
-                {"x": f"{some} + finite numbers", "y": some},
-            ),
-            door(
-                two_sample.mmd,
-                {"x": EMBEDDED, "y": -EMBEDDED, "n_resamples": 9},
-                {
-                    "x": some,
-                    "y": some,
-                    "n_resamples": "count",
-                    "seed": "seed",
-                    "bandwidth": "positive?",
-                },
-            ),
-            door(
-                two_sample.classifier,
-                {"x": EMBEDDED, "y": -EMBEDDED},
-                {"x": some, "y": some, "seed": "seed"},
-                runs=False,
-            ),
-            door(
-                verdict.Metric,
-                {"name": "x", "unit": "", "worse": "higher", "margin": 0.1},
-                {"worse": "word", "margin": "positive?"},
-            ),
-            door(
-                verdict.sentence,
-                {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired},
-                {"level": "share"},
-            ),
-            door(
-                verdict.outcome,
-                {"metric": verdict.Metric("x", "", "higher", 0.1), "test": paired},
-                {"level": "share"},
-            ),
-            door(
-                win_rate.compare,
-                {"judge": None, "prompts": ["a"], "candidates": ["b"], "references": ["b"]},
-                dict.fromkeys(("prompts", "candidates", "references"), "list"),
-            ),
         ]
     )
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib import checks, generate, likelihood, models, perturb, stats, tokens
+from gaussmark_lib import generate, likelihood, models, perturb, stats
 from gaussmark_lib.errors import HarnessError
 from gaussmark_lib.quality import accuracy, diversity, harness, two_sample, win_rate
 from gaussmark_lib.quality.verdict import Metric, sentence
@@ -33,20 +33,8 @@ DIVERSITY = {
     for name in ("distinct_1", "distinct_2", "seq_rep_4")
 }
 DIVERSITY["length"] = Metric("length at the end", "tokens", "either", 3.0)
-COLUMNS = [
-    "metric",
-    "unit",
-    "model",
-    "base",
-    "value",
-    "difference",
-    "low",
-    "high",
-    "n",
-    "p_value",
-    "flagged",
-    "verdict",
-]
+NUMBERS = ["base", "value", "difference", "low", "high", "n", "p_value"]
+COLUMNS = ["metric", "unit", "model", *NUMBERS, "flagged", "verdict"]
 
 
 class Row(NamedTuple):
@@ -77,7 +65,6 @@ def under_each(
     """``measurement(lm)`` by contender; those that differ only in their seed are the same model,
     and share one measurement.
     """
-    tokens.check_lm(lm)
     measured: dict[tuple, Any] = {}
     for contender in contenders:
         if (contender.wm, contender.key) not in measured:
@@ -110,7 +97,6 @@ def write(
     """Each contender's continuations of the same prompts, from its own seed, sampled through end
     tokens.
     """
-    tokens.check_lm(lm)
     written = {}
     for contender in contenders:
         with contender.on(lm):
@@ -160,7 +146,6 @@ def text_rows(
     """Two-sample tests without the key, and diversity paired per prompt, of each model's texts
     against the first's.
     """
-    tokens.check_lm(lm)
     ends = generate.end_tokens(lm.model)
     embedded = {
         name: two_sample.embed(lm.model, prompts, responses) for name, responses in written.items()
@@ -169,23 +154,12 @@ def text_rows(
     first, *others = written
     rows = []
     for name in others:
-        rows.append(Row(MMD, name, 0.0, two_sample.mmd(embedded[first], embedded[name], seed=seed)))
-        rows.append(
-            Row(
-                CLASSIFIER,
-                name,
-                0.5,
-                two_sample.classifier(embedded[first], embedded[name], seed=seed),
-            )
-        )
+        x, y = embedded[first], embedded[name]
+        rows.append(Row(MMD, name, 0.0, two_sample.mmd(x, y, seed=seed)))
+        rows.append(Row(CLASSIFIER, name, 0.5, two_sample.classifier(x, y, seed=seed)))
         for column, metric in DIVERSITY.items():
-            rows.append(
-                _paired_row(
-                    metric,
-                    name,
-                    *(varied[model][column].to_numpy(float) for model in (first, name)),
-                )
-            )
+            pair = (varied[model][column].to_numpy(float) for model in (first, name))
+            rows.append(_paired_row(metric, name, *pair))
     return rows
 
 
@@ -200,7 +174,6 @@ def judge_rows(
     """Win rates against the first model's texts, cut at their end tokens; and of each model the
     judge's answers (:func:`win_rate.compare`).
     """
-    tokens.check_lm(lm)
     ends = generate.end_tokens(lm.model)
     read = {
         name: [lm.decode(diversity.until_end(response, ends)) for response in responses]
@@ -225,18 +198,9 @@ def table(rows: Sequence[Row], level: float = 0.05) -> pd.DataFrame:
     """The rows with a verdict each; ``flagged`` where p is below the level, as one in 1/level is by
     chance.
     """
-    checks.share(level, "level")
     records = []
     for metric, model, base, test in rows:
         numbers = [base, base + test.change.value, *astuple(test.change), test.p_value]
-        records.append(
-            [
-                metric.name,
-                metric.unit,
-                model,
-                *numbers,
-                test.p_value < level,
-                sentence(metric, test, level),
-            ]
-        )
+        verdict = test.p_value < level, sentence(metric, test, level)
+        records.append([metric.name, metric.unit, model, *numbers, *verdict])
     return pd.DataFrame(records, columns=COLUMNS)

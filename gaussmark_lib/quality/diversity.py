@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from gaussmark_lib import checks, tokens
 from gaussmark_lib.tokens import Texts
 
 
@@ -21,7 +20,6 @@ def distinct(response: Sequence[int], n: int) -> float:
     >>> distinct([5, 6, 5, 6, 5], 2)
     0.5
     """
-    response, n = tokens.whole_numbers(response, "response"), checks.whole(n, "n")
     grams = [tuple(response[i : i + n]) for i in range(len(response) - n + 1)]
     return len(set(grams)) / len(grams) if grams else float("nan")
 
@@ -32,9 +30,8 @@ def until_end(response: Sequence[int], ends: Collection[int]) -> list[int]:
     >>> until_end([7, 8, 0, 9], {0})
     [7, 8]
     """
-    response = tokens.whole_numbers(response, "response")
     stop = next((i for i, token in enumerate(response) if token in ends), len(response))
-    return response[:stop]
+    return list(response[:stop])
 
 
 def table(responses: Texts, ends: Collection[int]) -> pd.DataFrame:
@@ -45,15 +42,8 @@ def table(responses: Texts, ends: Collection[int]) -> pd.DataFrame:
     length, and would otherwise measure that.
     """
     rows = []
-    for response in tokens.listed(responses, "responses: expected lists of token ids"):
+    for response in responses:
         length = len(until_end(response, ends))
-        rows.append(
-            [
-                distinct(response, 1),
-                distinct(response, 2),
-                1 - distinct(response, 4),
-                length,
-                length < len(response),
-            ]
-        )
+        one, two, four = (distinct(response, n) for n in (1, 2, 4))
+        rows.append([one, two, 1 - four, length, length < len(response)])
     return pd.DataFrame(rows, columns=["distinct_1", "distinct_2", "seq_rep_4", "length", "ended"])

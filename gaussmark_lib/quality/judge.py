@@ -15,18 +15,17 @@ import json
 import math
 import os
 import re
-import sqlite3
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from joblib import Memory
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 from tqdm.auto import tqdm
 
-from gaussmark_lib import checks
 from gaussmark_lib.errors import JudgeError
 from gaussmark_lib.quality.win_rate import Answer, Question
 
@@ -55,7 +54,7 @@ class EndpointJudge:
     Args:
         url, model: the endpoint's base address, and the model's name there.
         key: its secret; not in ``repr``, not in the cache, and removed from every error.
-        cache: an SQLite file of answers; None to keep none.
+        cache: a folder of answers (``joblib.Memory``); None to keep none.
         timeout: seconds for one attempt.
         retries: further attempts after a timeout, a lost connection, 408, 409, 429 (after what
             Retry-After says) or 5xx.
@@ -86,11 +85,6 @@ class EndpointJudge:
         return cls(url, model, key, **settings)
 
     def __post_init__(self):
-        if not isinstance(self.url, str) or not isinstance(self.key, str):
-            raise JudgeError(
-                f"expected the judge's address and its key as text, got {type(self.url).__name__}"
-                f" and {type(self.key).__name__}"
-            )
         if not _is_address(self.url):
             raise JudgeError(
                 f"expected the judge's address as http(s)://host/…, got {self._clean(self.url)!r}"
@@ -100,113 +94,70 @@ class EndpointJudge:
                 "expected the judge's key to be printable ASCII, since a header holds it, got other"
                 " characters (it is not shown)"
             )
-        checks.positive(self.timeout, "timeout", JudgeError)
-        for name, least in (("retries", 0), ("concurrent", 1), ("give_up", 1)):
-            checks.whole(getattr(self, name), name, JudgeError, least=least)
 
     @property
     def name(self) -> str:
         return f"{self.model} at {urlsplit(self.url).hostname}"
 
     def ask(self, questions: Sequence[Question], *, progress: bool = False) -> list[Answer]:
-        """One answer a question; those in the cache cost nothing."""
-        names = [self._digest(question) for question in questions]
-        with closing(_cache(self.cache)) as cache:
-            known = {
-                name: (
-                    cache.execute(
-                        "SELECT preference FROM answers WHERE digest = ?", [name]
-                    ).fetchone()
-                )
-                for name in names
-            }
-            answers = {
-                name: Answer(row[0], cached=True)
-                for name, row in known.items()
-                if row and row[0] in PREFERENCE.values()
-            }
-            missing = {
-                name: question
-                for name, question in zip(names, questions, strict=True)
-                if name not in answers
-            }
-            with tqdm(
-                total=len(missing), desc=self.name, unit="question", disable=not progress
-            ) as bar:
-                for name, answer in self._fresh(missing) if missing else ():
-                    answers[name] = answer
-                    if answer.error is None:
-                        with cache:
-                            row = [name, answer.preference, answer.tokens_in, answer.tokens_out]
-                            cache.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", row)
-                    asked = answers.values()
-                    bar.set_postfix(
-                        failed=sum(a.error is not None for a in asked),
-                        tokens=sum(a.tokens_in + a.tokens_out for a in asked),
-                    )
-                    bar.update()
-        return [answers[name] for name in names]
-
-    def _fresh(self, missing: dict[str, Question]) -> Iterator[tuple[str, Answer]]:
-        """Answers as they come in; ``give_up`` failures in a row cancel the rest."""
+        """One answer per question; those in the cache cost nothing."""
         from openai import OpenAI
 
-        with OpenAI(
+        client = OpenAI(
             api_key=self.key, base_url=self.url, timeout=self.timeout, max_retries=self.retries
-        ) as client:
-            pool = ThreadPoolExecutor(self.concurrent)
-            try:
-                names: dict[Future, str] = {
-                    pool.submit(self._one, client, question): name
-                    for name, question in missing.items()
-                }
-                in_a_row, last = 0, ""
-                for future in as_completed(names):
-                    if future.cancelled():
-                        answer = Answer(
-                            math.nan,
-                            f"not asked: {self.give_up} questions in a row had failed, the last"
-                            f" with: {last}",
-                        )
-                    else:
-                        answer = future.result()
-                        in_a_row, last = (in_a_row + 1, answer.error) if answer.error else (0, last)
-                        if in_a_row >= self.give_up:
-                            for waiting in names:
-                                waiting.cancel()
-                    yield names[future], answer
-            finally:
-                pool.shutdown(cancel_futures=True)
+        )
+        try:
+            kept = Memory(self.cache and str(self.cache), verbose=0).cache(_kept, ignore=["ask"])
+        except OSError as error:
+            raise JudgeError(
+                f"cannot use the judge's cache {self.cache}: expected a folder, got {error}"
+            ) from None
+        failed: list[str] = []  # in a row
+        distinct = list(dict.fromkeys(questions))
+        with client, ThreadPoolExecutor(self.concurrent) as pool:
+            answers = pool.map(partial(self._answer, client, kept, failed), distinct)
+            bar = tqdm(answers, self.name, len(distinct), unit="question", disable=not progress)
+            by_question = dict(zip(distinct, bar, strict=True))
+        return [by_question[question] for question in questions]
 
-    def _one(self, client, question: Question) -> Answer:
+    def _answer(self, client, kept: Callable, failed: list[str], question: Question) -> Answer:
         from openai import OpenAIError
 
-        try:
-            raw = client.chat.completions.with_raw_response.create(
-                model=self.model, messages=self._messages(question), temperature=0, max_tokens=4
-            )
-            reply = _Reply.model_validate_json(raw.text)
-        except (
-            OpenAIError,
-            UnicodeError,
-        ) as error:  # after its retries; half a character in a question cannot be sent
-            return Answer(
-                math.nan, self._clean(f"{type(error).__name__}: {error}"), retries=self.retries
-            )
-        except ValidationError:
+        messages = self._messages(question)
+        digest = hashlib.sha256(json.dumps([self.url, self.model, messages]).encode()).hexdigest()
+        ask = partial(self._asked, client, messages)
+        if kept.check_call_in_cache(digest, ask):
+            return Answer(kept(digest, ask)[0], cached=True)
+        if len(failed) >= self.give_up:
             return Answer(
                 math.nan,
-                f"expected a chat completion as JSON, got {self._clean(raw.text)[:80]!r}",
-                retries=raw.retries_taken,
+                f"not asked: {self.give_up} questions in a row had failed, the last with:"
+                f" {failed[-1]}",
             )
-        preference = parse(reply.text)
-        error = (
-            None
-            if preference is not None
-            else f"expected the answer A, B or T, got {self._clean(reply.text)[:60]!r}"
+        try:
+            preference, *counts = kept(digest, ask)
+        except (OpenAIError, UnicodeError) as error:  # half a character cannot be sent
+            failed.append(self._clean(f"{type(error).__name__}: {error}"))
+            return Answer(math.nan, failed[-1], retries=self.retries)
+        except JudgeError as error:
+            failed.append(str(error))
+            return Answer(math.nan, failed[-1])
+        failed.clear()
+        return Answer(preference, None, False, *counts)
+
+    def _asked(self, client, messages: list[dict[str, str]]) -> tuple[float, int, int, int]:
+        """The preference, tokens in and out, and retries; JudgeError for an answer of no use."""
+        raw = client.chat.completions.with_raw_response.create(
+            model=self.model, messages=messages, temperature=0, max_tokens=4
         )
-        n_tokens = [int(number or 0) for number in (reply.tokens_in, reply.tokens_out)]
-        return Answer(math.nan if error else preference, error, False, *n_tokens, raw.retries_taken)
+        try:
+            reply = _Reply.model_validate_json(raw.text)
+        except ValidationError:
+            got = self._clean(raw.text)[:80]
+            raise JudgeError(f"expected a chat completion as JSON, got {got!r}") from None
+        if (preference := parse(reply.text)) is None:
+            raise JudgeError(f"expected the answer A, B or T, got {self._clean(reply.text)[:60]!r}")
+        return preference, int(reply.tokens_in or 0), int(reply.tokens_out or 0), raw.retries_taken
 
     def _messages(self, question: Question) -> list[dict[str, str]]:
         parts = {
@@ -217,12 +168,6 @@ class EndpointJudge:
         }
         text = "\n\n".join(f"# {heading}\n{content}" for heading, content in parts.items())
         return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": text}]
-
-    def _digest(self, question: Question) -> str:
-        """The name of a question in the cache; the key is no part of it."""
-        return hashlib.sha256(
-            json.dumps([self.url, self.model, self._messages(question)]).encode()
-        ).hexdigest()
 
     def _clean(self, text: str) -> str:
         """An error's text on one line, without the key, which a server may have sent back."""
@@ -254,34 +199,9 @@ def cost(tokens_in: int, tokens_out: int, price_in: float, price_out: float) -> 
     >>> cost(1_000_000, 500_000, price_in=2.5, price_out=10.0)
     7.5
     """
-    for name, value in {
-        "tokens_in": tokens_in,
-        "tokens_out": tokens_out,
-        "price_in": price_in,
-        "price_out": price_out,
-    }.items():
-        checks.positive(value, name, JudgeError, or_zero=True)
     return (tokens_in * price_in + tokens_out * price_out) / 1e6
 
 
-def _cache(path: Path | None) -> sqlite3.Connection:
-    """Answers by digest in one SQLite table, in memory if there is no path: never half written, and
-    safe for several processes.
-    """
-    try:
-        if path is not None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(path or ":memory:", timeout=30)
-        db.execute(
-            "CREATE TABLE IF NOT EXISTS answers (digest TEXT PRIMARY KEY, preference REAL,"
-            " tokens_in INTEGER, tokens_out INTEGER)"
-        )
-        db.execute(
-            "SELECT digest, preference, tokens_in, tokens_out FROM answers LIMIT 1"
-        )  # another program's table of this name
-    except (sqlite3.DatabaseError, OSError) as error:
-        raise JudgeError(
-            f"cannot use the judge's cache {path}: {error}; expected an SQLite file of its own,"
-            " name another or remove it"
-        ) from None
-    return db
+def _kept(digest: str, ask: Callable[[], tuple]) -> tuple:
+    """What joblib keeps under the digest; what fails raises, and is not kept."""
+    return ask()

@@ -17,8 +17,8 @@ beat human text. A win rate of ½ under it is evidence against gross damage, not
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from gaussmark_lib import checks, tokens
 from gaussmark_lib.errors import JudgeError
 from gaussmark_lib.quality.win_rate import Answer, Question
 from gaussmark_lib.tokens import Ids, Texts
@@ -34,23 +34,14 @@ class Ngram:
     """
 
     def __init__(self, texts: Texts, vocabulary: int, *, start: int = 0, order: int = 3):
-        checks.whole(vocabulary, "vocabulary", JudgeError)
-        checks.whole(order, "order", JudgeError)
-        checks.whole(start, "start", JudgeError, least=0)
         if vocabulary**order >= 2**63:
             raise JudgeError(
                 f"expected vocabulary^order below 2^63, got {vocabulary}^{order}; use a lower order"
             )
-        texts = [
-            tokens.whole_numbers(text, "text")
-            for text in tokens.listed(texts, "texts: expected lists of token ids")
-        ]
-        if not any(texts):
-            raise JudgeError(
-                "expected at least one token of text to fit an n-gram model on, got none"
-            )
+        if not any(map(len, texts)):
+            raise JudgeError("expected at least one token to fit an n-gram model on, got none")
         self.vocabulary, self.start, self.order = vocabulary, start, order
-        windows = np.concatenate([self._windows([], text) for text in texts])
+        windows = np.concatenate([self._windows([], text) for text in texts if len(text)])
         self._counts = [_Counts(self._codes(windows, n), vocabulary) for n in range(1, order + 1)]
 
     def log_q(self, prompt: Ids, response: Ids) -> np.ndarray:
@@ -63,19 +54,13 @@ class Ngram:
 
     def _windows(self, prompt: Ids, response: Ids) -> np.ndarray:
         """(tokens, order): each response token with what stands before it."""
-        prompt, response = (
-            tokens.whole_numbers(prompt, "prompt"),
-            tokens.whole_numbers(response, "response"),
-        )
-        ids = np.array([self.start] * (self.order - 1) + prompt + response, dtype=np.int64)
+        ids = np.array([*[self.start] * (self.order - 1), *prompt, *response], dtype=np.int64)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.vocabulary:
             raise JudgeError(
                 f"expected token ids from 0 to {self.vocabulary - 1}, got {ids.min()} to"
                 f" {ids.max()}; use one tokenizer throughout"
             )
-        return ids[
-            np.arange(len(prompt), len(prompt) + len(response))[:, None] + np.arange(self.order)
-        ]
+        return sliding_window_view(ids, self.order)[len(prompt) :]
 
     def _codes(self, windows: np.ndarray, n: int) -> np.ndarray:
         """The last n tokens of each window as one number in base V."""

@@ -1,11 +1,11 @@
 """Three tasks for lm-evaluation-harness that need no download: made from held-out text, on which
 also small models can be compared.
 
-==================  =============================================================  ==================================
-``next_paragraph``  which of four openings continues this paragraph?               chance ¼; the three wrong ones come from other sources
-``last_word``       the last word of a passage, exactly, by greedy choice          chance about 0
-``minimal_pairs``   a sentence, or the same with one verb or demonstrative wrong   chance ½
-==================  =============================================================  ==================================
+==================  ===========================================================  ===========
+``next_paragraph``  which of four openings continues this paragraph?             chance ¼
+``last_word``       the last word of a passage, exactly, by greedy choice        chance about 0
+``minimal_pairs``   a sentence, or the same with one verb or demonstrative wrong  chance ½
+==================  ===========================================================  ===========
 
 Token boundaries are kept: contexts end without a space, and the scored text starts with one.
 """

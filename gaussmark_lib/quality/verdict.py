@@ -9,8 +9,6 @@ about how many items are enough if the change stays as it is.
 import math
 from dataclasses import astuple, dataclass
 
-from gaussmark_lib import checks
-from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.stats import Paired
 
 
@@ -30,11 +28,6 @@ class Metric:
     worse: str
     margin: float | None
 
-    def __post_init__(self):
-        checks.chosen(self.worse, "worse", ("higher", "lower", "either"), StatisticsError)
-        if self.margin is not None:
-            checks.positive(self.margin, "margin")
-
 
 DIFFERENT, INDISTINGUISHABLE, OPEN = "different", "indistinguishable", "n too small"
 FEWEST = 30  # items, for a claim of indistinguishability without a margin
@@ -47,13 +40,10 @@ def sentence(metric: Metric, test: Paired, level: float = 0.05) -> str:
     >>> from gaussmark_lib.stats import Estimate
     >>> accuracy = Metric("accuracy", "", "lower", 0.05)
     >>> sentence(accuracy, Paired(Estimate(-0.12, -0.15, -0.09, 300), 1e-6, 0))
-    'worse by 0.12 (95% interval −0.15 to −0.09, n = 300, p = 1e-06)' >>> sentence(accuracy,
-    Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0)) 'n = 20 is too small for a claim: the interval
-    −0.2 to +0.2 reaches beyond ±0.05; about 320 would do' >>> sentence(accuracy,
-    Paired(Estimate(-0.06, -0.13, 0.01, 20), 0.1, 0)) 'n = 20 is too small for a claim: the interval
-    −0.13 to +0.01 reaches beyond ±0.05, and the change itself, −0.06, lies beyond it'
+    'worse by 0.12 (95% interval −0.15 to −0.09, n = 300, p = 1e-06)'
+    >>> sentence(accuracy, Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))[-20:]
+    '; about 320 would do'
     """
-    checks.share(level, "level")
     (value, low, high, n), p_value = astuple(test.change), test.p_value
     if math.isnan(p_value) or n < 2:
         return f"no claim: {n} usable items, at least 2 are needed"
@@ -108,18 +98,13 @@ def outcome(metric: Metric, test: Paired, level: float = 0.05) -> str:
     >>> outcome(Metric("accuracy", "", "lower", 0.05), Paired(Estimate(0.0, -0.2, 0.2, 20), 1.0, 0))
     'n too small'
     """
-    checks.share(level, "level")
-    change = test.change
+    change, margin = test.change, metric.margin
     if math.isnan(test.p_value) or change.n < 2:
         return OPEN
-    if test.n_equal == change.n:
-        return INDISTINGUISHABLE
-    if test.p_value < level:
+    if test.n_equal < change.n and test.p_value < level:
         return DIFFERENT
-    within = (
-        metric.margin is not None and -metric.margin <= change.low and change.high <= metric.margin
-    )
-    return INDISTINGUISHABLE if within else OPEN
+    within = margin is not None and -margin <= change.low and change.high <= margin
+    return INDISTINGUISHABLE if within or test.n_equal == change.n else OPEN
 
 
 def _direction(metric: Metric, difference: float) -> str:

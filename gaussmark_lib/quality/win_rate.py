@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib import stats, tokens
+from gaussmark_lib import stats
 from gaussmark_lib.errors import JudgeError
 from gaussmark_lib.stats import Estimate, Paired
 
@@ -69,9 +69,6 @@ def compare(
         ``candidate_first`` and ``reference_first`` (the judge's preference for the first text),
         ``error``, and sums over both orders: ``asked, cached, tokens_in, tokens_out, retries``.
     """
-    prompts, candidates, references = (
-        tokens.listed(each, "expected lists of texts") for each in (prompts, candidates, references)
-    )
     if not len(prompts) == len(candidates) == len(references) > 0:
         raise JudgeError(
             f"expected one candidate and one reference a prompt, got {len(prompts)},"

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.quality import accuracy
 
 
@@ -96,16 +95,3 @@ def test_the_detectable_drop_has_the_wanted_power_and_no_smaller_one_has():
     drop = accuracy.detectable_drop(300, 0.03)
     assert accuracy.power(300, drop, 0.03) >= 0.8 > accuracy.power(300, drop - 0.001, 0.03)
     assert np.isnan(accuracy.detectable_drop(3, 0.03))
-
-
-@pytest.mark.parametrize("wrong", [[0.5, 1.0], [2, 1], [np.nan, 1]])
-def test_items_are_right_or_wrong(wrong):
-    with pytest.raises(StatisticsError, match=r"right or wrong|NaN"):
-        accuracy.paired(wrong, [1, 1])
-
-
-def test_other_items_are_refused():
-    with pytest.raises(StatisticsError, match="same items"):
-        accuracy.paired([1, 0], [1])
-    with pytest.raises(StatisticsError, match="drop \\+ churn"):
-        accuracy.power(10, 0.9, 0.2)
