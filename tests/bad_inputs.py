@@ -746,6 +746,7 @@ _REASONS: dict[str, dict[str, str]] = {
     "they take nothing, or any text": {
         "docs": "build fingerprint load source_files versions",
         "models": "first_line hub_reachable hub_terms reason",
+        "words": "estimate lines nearest number of percent",
     },
     "rules of the corpus, for text out of installed files": {
         "docs": "files_of is_prose paragraphs paragraphs_of_file split_of"
