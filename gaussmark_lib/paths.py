@@ -1,5 +1,6 @@
 """Where things lie in a checkout, whatever folder a notebook or papermill was started from."""
 
+import os
 from pathlib import Path
 
 from gaussmark_lib import files
@@ -10,16 +11,13 @@ NOTEBOOKS = ROOT / "notebooks"
 DATA = ROOT / "data"
 RUNS = ROOT / "papermill_runs"
 PRESETS = RUNS / "presets"
-CACHE = DATA / "cache"  # rebuilt on demand, ignored by git
+CACHE = Path(os.environ.get("GAUSSMARK_CACHE", DATA / "cache"))  # rebuilt on demand
 TEXTS = CACHE / "written"  # texts of schemes, kept by ``schemes.cache``
 
 
 def records(root: str | Path | None) -> Path:
-    """The folder of all records, absolute: ``papermill_runs`` where none is named. RecordError for
-    what is no name.
+    """The folder of all records, absolute; where none is named, that of ``GAUSSMARK_RUNS``, or
+    ``papermill_runs``. RecordError for what is no name.
     """
-    return (
-        RUNS
-        if root is None
-        else files.named(root, "no record can be kept there", RecordError).absolute()
-    )
+    root = os.environ.get("GAUSSMARK_RUNS", RUNS) if root is None else root
+    return files.named(root, "no record can be kept there", RecordError).absolute()

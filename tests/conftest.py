@@ -1,10 +1,13 @@
-"""For all tests: one thread a worker, what stays together on one, no network, the same examples
-from hypothesis, a real browser where asked for.
+"""For all tests: one thread per worker, what stays together on one, no network, records, caches
+and a home of their own, the same examples from hypothesis, a real browser where asked for.
 """
 
+import atexit
 import os
 import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,6 +20,27 @@ if (
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it warns after a fork otherwise
 os.environ.pop("GAUSSMARK_RUN_DIR", None)
+
+
+def _own_folders() -> None:
+    """Nothing of the user's is read or written; workers and kernels inherit these folders."""
+    own = Path(tempfile.mkdtemp(prefix="gaussmark-tests-"))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    for corpus in (Path(__file__).parent.parent / "data" / "cache").glob("docs-*.parquet"):
+        (own / "cache").mkdir(exist_ok=True)  # it takes a minute to read, and depends on nothing
+        (own / "cache" / corpus.name).symlink_to(corpus.resolve())
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        os.environ.pop(name, None)
+    os.environ.setdefault("GIT_CONFIG_GLOBAL", str(Path.home() / ".gitconfig"))  # whom git trusts
+    os.environ |= {
+        "HOME": str(own),
+        "GAUSSMARK_RUNS": str(own / "runs"),
+        "GAUSSMARK_CACHE": str(own / "cache"),
+    }
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _own_folders()
 
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, max_examples=60, database=None
@@ -96,14 +120,6 @@ def key():
     from gaussmark_lib.perturb import Key
 
     return Key.from_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _own_text_cache(tmp_path_factory, monkeypatch):
-    """Texts of tiny models do not belong among those of the checkout."""
-    from gaussmark_lib import paths  # imports no torch
-
-    monkeypatch.setattr(paths, "TEXTS", tmp_path_factory.getbasetemp() / "written")
 
 
 @pytest.fixture

@@ -1,16 +1,18 @@
 """Which notebooks there are, for tests that have one case each."""
 
 import pytest
+import tracked
 
 from gaussmark_lib import paths
-from gaussmark_lib.runs import notebook as notebooks
 
-NUMBERED = notebooks.numbered()
-SOLUTIONS = sorted((paths.NOTEBOOKS / "solutions").glob("*.ipynb"))
+SOLUTIONS = tracked.files("notebooks/solutions/*.ipynb")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for name, files in {"numbered": NUMBERED, "any_notebook": NUMBERED + SOLUTIONS}.items():
+    for name, files in {
+        "numbered": tracked.NOTEBOOKS,
+        "any_notebook": tracked.NOTEBOOKS + SOLUTIONS,
+    }.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(
                 name, files, ids=[str(path.relative_to(paths.NOTEBOOKS)) for path in files]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import tracked
 
 from gaussmark_lib import runs, texts
 from gaussmark_lib.runs import folder
@@ -218,7 +219,7 @@ def _own_text(folder: Path) -> Path:
 
 
 def test_every_notebook_has_a_second_set_of_parameters():
-    assert set(OTHER) == {path.stem for path in notebooks.numbered()}
+    assert set(OTHER) == {path.stem for path in tracked.NOTEBOOKS}
 
 
 def _with_exercises(path: Path, folder: Path) -> Path:

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import tracked
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -209,11 +210,7 @@ def test_the_command_exists_and_every_file_of_the_library_is_packaged():
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git what belongs to the project")
 def test_the_top_level_of_the_tree_is_the_agreed_one():
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    files = subprocess.run(
-        listed, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split("\0")
-    assert {file.split("/")[0] for file in files if file} == TOP_LEVEL
+    assert {path.relative_to(ROOT).parts[0] for path in tracked.files("**")} == TOP_LEVEL
 
 
 KILLED = """
@@ -265,7 +262,10 @@ def test_make_runs_the_tiers():
         "notebooks/00_first_watermark.ipynb",
         "notebooks/02_level_check.ipynb",
     ]
-    assert run["test-all"].split()[-2:] == ["tests", "notebooks"]
+    committed = [
+        path.relative_to(ROOT).as_posix() for path in tracked.files("notebooks/**/*.ipynb")
+    ]
+    assert run["test-all"].partition(" tests ")[2].split() == committed
     assert all(
         "--dist loadfile --no-loadscope-reorder --nbval-lax" in run[target]
         for target in ("test", "test-all")
@@ -281,11 +281,12 @@ def test_make_runs_the_tiers():
     assert [target for target in run if f"make {target} " not in listed] == []
 
 
-def test_ci_runs_the_tests_and_insists_on_a_browser():
+def test_ci_makes_the_tour_and_then_the_tests_and_insists_on_a_browser():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
     assert lines[0] == "set -euo pipefail"
     assert lines[-1] == "make test-all", "its last line is the test suite's"
+    assert "make tour" in lines
     assert any(line.startswith("export GAUSSMARK_REQUIRE_BROWSER=1") for line in lines)
     subprocess.run(["bash", "-n", str(script)], check=True)

@@ -7,6 +7,7 @@ from importlib import metadata
 import pytest
 import tiny_lm
 import tiny_models
+import tracked
 from command_lines import answer
 
 from gaussmark_lib import cli, models, paths
@@ -21,11 +22,22 @@ def _wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
 
+@pytest.fixture
+def committed(tmp_path, monkeypatch):
+    """The committed notebooks and presets, without a user's own beside them."""
+    for name in ("NOTEBOOKS", "PRESETS"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(paths, name, tmp_path / name)
+        for file in getattr(tracked, name):
+            (tmp_path / name / file.name).symlink_to(file)
+
+
 def first_words(text: str) -> list[str]:
     """Of the lines that begin something; what it goes on with is indented."""
     return [line.split()[0] for line in text.splitlines() if not line.startswith(" ")]
 
 
+@pytest.mark.usefixtures("committed")
 def test_notebooks_presets_and_grids_are_listed(capsys):
     _, out, _ = answer(capsys, "list", "notebooks")
     assert first_words(out) == [path.stem for path in notebooks.numbered()]
@@ -43,6 +55,7 @@ def test_notebooks_presets_and_grids_are_listed(capsys):
     assert "level_check_grid" in listed["grids"]
 
 
+@pytest.mark.usefixtures("committed")
 def test_a_grid_is_known_by_its_name():
     """Each that is listed spans several runs of its notebook, and no preset that is listed writes
     out runs.

@@ -4,6 +4,7 @@ import math
 import time
 
 import pytest
+import tracked
 
 from gaussmark_lib import paths
 from gaussmark_lib.errors import ParameterError
@@ -186,12 +187,10 @@ def test_a_shared_preset_that_is_none_is_refused(folder, line, complaint):
         presets.taken(presets.read("paper"), "02", {"x"})
 
 
-SHARED_PRESETS = [
-    path for path in sorted(paths.PRESETS.glob("*.yaml")) if "\nshared: true\n" in path.read_text()
-]
+SHARED_PRESETS = [path for path in tracked.PRESETS if "\nshared: true\n" in path.read_text()]
 
 
-@pytest.mark.parametrize("notebook", notebooks.numbered(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("notebook", tracked.NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("preset", SHARED_PRESETS, ids=lambda path: path.stem)
 def test_a_papers_preset_fits_every_notebook(preset, notebook):
     notebook, values = notebooks.load(notebook), presets.read(preset)
@@ -199,7 +198,7 @@ def test_a_papers_preset_fits_every_notebook(preset, notebook):
     checked = notebook.check(known)
     assert known.items() <= checked.items()
     assert not set(skipped) & set(notebook.parameters)
-    assert set(values["notebooks"]) <= {path.stem[:2] for path in notebooks.numbered()}
+    assert set(values["notebooks"]) <= {path.stem[:2] for path in tracked.NOTEBOOKS}
 
 
 # model → weight, σ², and k where it is rank-reduced (arXiv:2501.13941, the tables of selected
