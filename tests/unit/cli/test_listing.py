@@ -241,6 +241,7 @@ def test_the_version(capsys):
     )
 
 
+@pytest.mark.usefixtures("committed")
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
