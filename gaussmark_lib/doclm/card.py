@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pandas as pd
 import torch
 import transformers
@@ -16,8 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from gaussmark_lib import docs, files
 from gaussmark_lib.doclm.train import Recipe
 
-TEMPLATE = Path(__file__).parent / "model_card.md"
-OWN_TEMPLATE = TEMPLATE.with_name("own_model_card.md")  # for a model of the reader's own text
+CARD = Path(__file__).parent / "model_card.md"
 
 
 def save(
@@ -55,46 +55,45 @@ def card(
     quality: dict[str, float],
     stream_tokens: int,
     hardware: str,
-    template: Path = TEMPLATE,
+    own: bool = False,
 ) -> str:
     """The model card as Markdown, from the corpus, ``train.bits_per_character`` on held-out text,
-    and the training text's length.
+    and the training text's length; ``own``: of a model of the reader's own text.
     """
     lengths = corpus["text"].str.len()
     packages = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
     sources = (lengths.groupby(packages).sum() / 1e3).sort_values(ascending=False).head(12)
     shown = curve[curve["step"] % max(recipe.steps // 10 // 100 * 100, 1) == 0]
     tokens, versions = recipe.steps * recipe.batch_tokens, docs.versions()
-    return template.read_text().format(
-        **asdict(recipe),
-        parameters=sum(p.numel() for p in model.parameters()) / 1e6,
-        quality=quality,
-        tokens=tokens,
-        epochs=tokens / stream_tokens,
-        minutes=curve["seconds"].iloc[-1] / 60,
-        hardware=hardware,
-        n_packages=len(versions),
-        paragraphs=corpus["split"].value_counts(),
-        characters=lengths.groupby(corpus["split"]).sum(),
-        heldout_share=docs.HELDOUT_SHARE,
-        fingerprint=docs.fingerprint(),
-        rules=docs.VERSION,
-        sources=", ".join(f"{name} {size:,.0f}" for name, size in sources.items()),
-        curve=_table(shown[["step", "tokens", "loss", "held_out"]]),
-        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-        torch=torch.__version__,
-        transformers=transformers.__version__,
+    return (
+        jinja2.Template(CARD.read_text())
+        .render(own=own)
+        .format(
+            **asdict(recipe),
+            parameters=sum(p.numel() for p in model.parameters()) / 1e6,
+            quality=quality,
+            tokens=tokens,
+            epochs=tokens / stream_tokens,
+            minutes=curve["seconds"].iloc[-1] / 60,
+            hardware=hardware,
+            n_packages=len(versions),
+            paragraphs=corpus["split"].value_counts(),
+            characters=lengths.groupby(corpus["split"]).sum(),
+            heldout_share=docs.HELDOUT_SHARE,
+            fingerprint=docs.fingerprint(),
+            rules=docs.VERSION,
+            sources=", ".join(f"{name} {size:,.0f}" for name, size in sources.items()),
+            curve=_table(shown[["step", "tokens", "loss", "held_out"]]),
+            versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+            torch=torch.__version__,
+            transformers=transformers.__version__,
+        )
     )
 
 
 def _table(frame: pd.DataFrame) -> str:
-    head = "| " + " | ".join(frame.columns) + " |\n|" + "---:|" * len(frame.columns)
-    rows = (
-        "| "
-        + " | ".join(
-            f"{value:,.0f}" if float(value).is_integer() else f"{value:.3f}" for value in row
-        )
-        + " |"
-        for row in frame.to_numpy()
-    )
-    return "\n".join([head, *rows])
+    lines = ["| " + " | ".join(frame.columns) + " |", "|" + "---:|" * len(frame.columns)]
+    for row in frame.to_numpy():
+        cells = (f"{x:,.0f}" if float(x).is_integer() else f"{x:.3f}" for x in row)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -2,7 +2,6 @@
 their source and their split.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,58 +18,39 @@ def load(folder: str | Path) -> pd.DataFrame:
     ``source``, ``text``, ``split``.
 
     ``source`` is the file, and of a ``.jsonl`` file also the line (``mine.jsonl/12``), since each
-    is a text of its own.
-
-    Paragraphs are cut at blank lines, each is kept once, and ``docs.split_of`` (a hash of its text)
-    holds out 5% of them. A line of a ``.jsonl`` file is an object with the field ``text``. Hidden
-    files and folders are left out.
+    is a text of its own. Paragraphs are cut at blank lines, each is kept once, and
+    ``docs.split_of`` (a hash of its text) holds out 5% of them. Hidden files are left out.
 
     Raises:
         CorpusError: no such folder, a file that is not UTF-8 text, or too little text for both
             splits.
     """
-    root = Path(folder).expanduser()
+    root, kinds = Path(folder).expanduser(), f"files ending in {', '.join(SUFFIXES)}"
     if not root.is_dir():
-        raise CorpusError(
-            f"expected a folder with files ending in {', '.join(SUFFIXES)}, got {str(folder)!r},"
-            " which is none"
-        )
-    rows = [
-        row for path in _files(root) for row in _paragraphs(path, path.relative_to(root).as_posix())
-    ]
-    corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates(
-        "text", ignore_index=True
-    )
+        raise CorpusError(f"expected a folder with {kinds}, got {str(folder)!r}, which is none")
+    corpus = pd.DataFrame(_paragraphs(root), columns=["source", "text"])
+    corpus = corpus.drop_duplicates("text", ignore_index=True)
     corpus["split"] = [docs.split_of(paragraph) for paragraph in corpus["text"]]
     if corpus["split"].nunique() < 2:
         raise CorpusError(
             f"{folder}: expected paragraphs in both splits (about 5% of them are held out), got"
-            f" {len(corpus)} paragraphs in files ending in {', '.join(SUFFIXES)}; add text"
+            f" {len(corpus)} paragraphs in {kinds}; add text"
         )
     return corpus
 
 
-def _files(root: Path) -> list[Path]:
-    found = []
-    for place, folders, names in os.walk(root):
-        folders[:] = (name for name in folders if not name.startswith("."))
-        found += [
-            Path(place, name)
-            for name in names
-            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-        ]
-    return sorted(found)
-
-
-def _paragraphs(path: Path, name: str) -> Iterator[tuple[str, str]]:
-    if path.name.lower().endswith(SUFFIXES[2:]):
-        whole = {
-            f"{name}/{number}": text for number, text in enumerate(texts.load(path)["text"], 1)
-        }
-    else:
+def _paragraphs(root: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if not path.name.lower().endswith(SUFFIXES) or "/." in f"/{name}":
+            continue
         try:
-            whole = {name: path.read_text(encoding="utf-8")}
+            if path.name.lower().endswith((".jsonl", ".jsonl.gz")):
+                lines = enumerate(texts.load(path)["text"], 1)
+                sources = {f"{name}/{line}": text for line, text in lines}
+            else:
+                sources = {name: path.read_text(encoding="utf-8")}
         except (OSError, UnicodeDecodeError) as error:
             raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text") from None
-    for source, text in whole.items():
-        yield from ((source, part.strip("\n")) for part in text.split("\n\n") if part.strip())
+        for source, text in sources.items():
+            yield from ((source, part.strip("\n")) for part in text.split("\n\n") if part.strip())

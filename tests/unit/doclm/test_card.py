@@ -84,9 +84,7 @@ def test_the_card_says_what_was_measured(saved):
 
 def test_the_card_of_a_model_of_own_text_does_not_speak_of_documentation(saved):
     _, _, (tokenizer, facts) = saved
-    folder = card.save(
-        train.new_model(RECIPE), tokenizer, saved[0], **facts, template=card.OWN_TEMPLATE
-    )
+    folder = card.save(train.new_model(RECIPE), tokenizer, saved[0], **facts, own=True)
     text = (folder / "README.md").read_text()
     for fact in (
         "1.234",
