@@ -27,11 +27,11 @@ from scipy import special, stats
 
 from gaussmark_lib.stats import threshold
 from gaussmark_lib.toys import gaussian
-from gaussmark_lib.toys.softmax import LinearSoftmax
+from gaussmark_lib.toys.softmax import Keys, LinearSoftmax
 
 
 def quantiles(
-    model: LinearSoftmax, unit_noise: Float[np.ndarray, "keys d"], shares: list[float]
+    model: LinearSoftmax, unit_noise: Keys, shares: list[float]
 ) -> Float[np.ndarray, "shares keys"]:
     """Γ_a(Z) for each share a and each key: the largest t with P_{y ~ p_θ}(⟨Z, ∇⟩ ≥ t) ≥ a.
 
@@ -66,11 +66,7 @@ def log_k(
 
 
 def corollary(
-    model: LinearSoftmax,
-    sigmas: list[float],
-    level: float,
-    unit_noise: Float[np.ndarray, "keys d"],
-    shares: list[float],
+    model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Keys, shares: list[float]
 ) -> pd.DataFrame:
     """The corollary's bound at each σ, at the best of the given shares a.
 
@@ -88,28 +84,17 @@ def corollary(
         log_bound = k[share][0] - np.log(share)
         log_printed = log_k(model, sigma, 1.0, quantile[share])[0] - np.log(share)
         rows.append(
-            (
-                sigma,
-                share,
-                _capped(log_bound),
-                log_bound,
-                k[share][0] / sigma,
-                _capped(log_printed),
-                k[share][1],
-            )
+            {
+                "sigma": sigma,
+                "share": share,
+                "bound": _capped(log_bound),
+                "log_bound": log_bound,
+                "slope": k[share][0] / sigma,
+                "printed_bound": _capped(log_printed),
+                "effective_keys": k[share][1],
+            }
         )
-    return pd.DataFrame(
-        rows,
-        columns=[
-            "sigma",
-            "share",
-            "bound",
-            "log_bound",
-            "slope",
-            "printed_bound",
-            "effective_keys",
-        ],
-    )
+    return pd.DataFrame(rows)
 
 
 def _capped(log_bound: float) -> float:

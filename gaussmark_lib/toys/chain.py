@@ -22,15 +22,13 @@ from jaxtyping import Bool, Float
 from scipy import special
 
 from gaussmark_lib.stats import threshold
-from gaussmark_lib.toys.softmax import LinearSoftmax
+from gaussmark_lib.toys.softmax import Keys, LinearSoftmax
 
 Table = Float[np.ndarray, "keys texts"]
 Rejected = Bool[np.ndarray, "keys texts"]
 
 
-def statistics(
-    model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]
-) -> dict[str, Table]:
+def statistics(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> dict[str, Table]:
     """The four statistics above; the expectation over ξ' is the mean over the given keys."""
     log_p = model.log_p(sigma * unit_noise)
     inner = sigma * unit_noise @ model.gradients.T
@@ -42,9 +40,7 @@ def statistics(
     }
 
 
-def errors(
-    model: LinearSoftmax, sigmas: list[float], unit_noise: Float[np.ndarray, "keys d"]
-) -> pd.DataFrame:
+def errors(model: LinearSoftmax, sigmas: list[float], unit_noise: Keys) -> pd.DataFrame:
     """Root mean square, over keys and y ~ p_θ, of the inner product and of what each approximation
     changes: ``sigma, step, rms`` (nats).
     """
@@ -91,7 +87,7 @@ def reject_model_text(
 
 
 def powers(
-    model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Float[np.ndarray, "keys d"]
+    model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Keys
 ) -> pd.DataFrame:
     """Each test's exact power over the given keys: ``sigma``, ``null`` (for which the level holds:
     "any text", "model text"), ``test, power``.

@@ -94,12 +94,8 @@ def table(dims: list[int], sigmas: list[float], n: int, level: float, seed: int)
     rows = []
     for i, (dim, sigma) in enumerate(product(dims, sigmas)):
         psi = simulate_psi(dim, sigma, n, seed + i)
-        simulated = {
-            "mean_psi": psi.mean(),
-            "sem_psi": stats.sem(psi),
-            "hits": (psi >= threshold(level)).sum(),
-        }
-        exact = {"power": power(dim, sigma, level), "expected_psi": expected_psi(dim, sigma)}
-        rates = {"rate": rate(dim, sigma), "printed_rate": printed_rate(dim, sigma)}
-        rows.append({"dim": dim, "sigma": sigma, "n": n, **simulated, **exact, **rates})
-    return pd.DataFrame(rows)
+        simulated = psi.mean(), stats.sem(psi), (psi >= threshold(level)).sum()
+        exact = (f(dim, sigma) for f in (expected_psi, rate, printed_rate))
+        rows.append((dim, sigma, n, *simulated, power(dim, sigma, level), *exact))
+    columns = "dim sigma n mean_psi sem_psi hits power expected_psi rate printed_rate"
+    return pd.DataFrame(rows, columns=columns.split())

@@ -11,15 +11,12 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import stats
 
-from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.stats import threshold
 from gaussmark_lib.toys import softmax
-from gaussmark_lib.toys.softmax import LinearSoftmax
+from gaussmark_lib.toys.softmax import Keys, LinearSoftmax
 
 
-def miss_probability(
-    model: LinearSoftmax, sigma: float, level: float, unit_noise: Float[np.ndarray, "keys d"]
-) -> float:
+def miss_probability(model: LinearSoftmax, sigma: float, level: float, unit_noise: Keys) -> float:
     """β as the proposition writes it: the mean over keys of Σ_y p_θ(y) γ(y, ξ) 1{ψ ≤ τ}."""
     missed = model.psi(unit_noise) <= threshold(level)
     return float((model.tilt(sigma * unit_noise) * missed @ model.base_p).mean())
@@ -36,11 +33,6 @@ def miss_probability_integrated(
     converge to rounding, for σ up to about 2 with 48 nodes.
     """
     tau, dim = threshold(level), len(model.theta)
-    if dim > 3:
-        raise StatisticsError(
-            f"quadrature needs nodes^d points: expected d ≤ 3, got d = {dim}; use miss_probability"
-            " with unit_noises"
-        )
     along, weight_along = np.polynomial.legendre.leggauss(nodes)
     along = (along + 1) / 2 * (tau + 9) - 9
     weight = weight_along * (tau + 9) / 2 * stats.norm.pdf(along)
@@ -65,9 +57,7 @@ def _frame(direction: Float[np.ndarray, " d"]) -> Float[np.ndarray, "d d"]:
     return basis.T
 
 
-def miss_probability_limit(
-    model: LinearSoftmax, level: float, unit_noise: Float[np.ndarray, "keys d"]
-) -> float:
+def miss_probability_limit(model: LinearSoftmax, level: float, unit_noise: Keys) -> float:
     """β as σ → ∞: the text is argmax_y ⟨ξ, ∇ log p_θ(y)⟩ for certain, and is missed where its ψ ≤
     τ.
     """
@@ -87,7 +77,7 @@ def simulated(
 
 
 def summed(
-    model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Float[np.ndarray, "keys d"]
+    model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Keys
 ) -> pd.DataFrame:
     """One row a σ: ``beta`` by :func:`miss_probability`, and ``power`` = 1 − β."""
     beta = np.array([miss_probability(model, sigma, level, unit_noise) for sigma in sigmas])
@@ -100,7 +90,7 @@ def temperature_table(
     temperatures: list[float],
     sigma: float,
     level: float,
-    unit_noise: Float[np.ndarray, "keys d"],
+    unit_noise: Keys,
     seed: int,
 ) -> pd.DataFrame:
     """θ of one model divided by each temperature: entropy, 10/50/90% quantiles of ‖∇‖ over y ~ p_θ,
@@ -109,25 +99,13 @@ def temperature_table(
     rows = []
     for temperature in temperatures:
         model = softmax.random_model(n_outcomes, dim, temperature, seed)
-        low, middle, high = np.quantile(
+        norms = np.quantile(
             model.grad_norms, (0.1, 0.5, 0.9), weights=model.base_p, method="inverted_cdf"
         )
-        predicted, mean = (
-            sigma * model.expected_norm,
-            softmax.expected_psi(model, sigma, unit_noise),
-        )
-        power = 1 - miss_probability(model, sigma, level, unit_noise)
-        rows.append((temperature, model.entropy, low, middle, high, predicted, mean, power))
-    return pd.DataFrame(
-        rows,
-        columns=[
-            "temperature",
-            "entropy",
-            "norm_10",
-            "norm_50",
-            "norm_90",
-            "predicted_psi",
-            "mean_psi",
-            "power",
-        ],
-    )
+        row = {"temperature": temperature, "entropy": model.entropy}
+        row |= dict(zip(("norm_10", "norm_50", "norm_90"), norms, strict=True))
+        row["predicted_psi"] = sigma * model.expected_norm
+        row["mean_psi"] = softmax.expected_psi(model, sigma, unit_noise)
+        row["power"] = 1 - miss_probability(model, sigma, level, unit_noise)
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -14,10 +14,10 @@ and that distance is at most the price.
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from scipy import special
 
 from gaussmark_lib.toys import coins, gaussian, softmax
+from gaussmark_lib.toys.softmax import Keys
 
 
 def least_price(power: float, level: float) -> float:
@@ -31,10 +31,7 @@ def least_price(power: float, level: float) -> float:
 
 
 def table(
-    model: softmax.LinearSoftmax,
-    unit_noise: Float[np.ndarray, "keys d"],
-    size: int,
-    predicted: list[float],
+    model: softmax.LinearSoftmax, unit_noise: Keys, size: int, predicted: list[float]
 ) -> pd.DataFrame:
     """Exact mean ψ and price of a linear softmax model, a Gaussian of dimension ``size`` and
     ``size`` coins, at the σ that predicts each given ψ.
@@ -45,31 +42,12 @@ def table(
     rows = []
     for psi in predicted:
         sigma = psi / model.expected_norm
-        rows.append(
-            (
-                "linear softmax",
-                psi,
-                sigma,
-                softmax.expected_psi(model, sigma, unit_noise),
-                softmax.price(model, sigma, unit_noise),
-            )
-        )
-        toys = (
+        measured = (f(model, sigma, unit_noise) for f in (softmax.expected_psi, softmax.price))
+        rows.append(("linear softmax", psi, sigma, *measured))
+        for name, toy, norm in (
             (f"Gaussian, d = {size}", gaussian, gaussian.expected_norm(size)),
-            (
-                f"{size} coins",
-                coins,
-                np.sqrt(size),
-            ),
-        )
-        for name, toy, norm in toys:
-            rows.append(
-                (
-                    name,
-                    psi,
-                    psi / norm,
-                    toy.expected_psi(size, psi / norm),
-                    toy.price(size, psi / norm),
-                )
-            )
+            (f"{size} coins", coins, np.sqrt(size)),
+        ):
+            measured = (f(size, psi / norm) for f in (toy.expected_psi, toy.price))
+            rows.append((name, psi, psi / norm, *measured))
     return pd.DataFrame(rows, columns=["model", "predicted", "sigma", "mean_psi", "price"])

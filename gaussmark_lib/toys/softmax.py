@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special, stats
 
-from gaussmark_lib.errors import StatisticsError
+Keys = Float[np.ndarray, "keys d"]  # ξ, or ξ/σ, of each key
+Table = Float[np.ndarray, "keys outcomes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,7 @@ class LinearSoftmax:
     theta: Float[np.ndarray, " d"]
     features: Float[np.ndarray, "outcomes d"]
 
-    def log_p(self, noise: Float[np.ndarray, "keys d"]) -> Float[np.ndarray, "keys outcomes"]:
+    def log_p(self, noise: Keys) -> Table:
         """log p_{θ+ξ}(y), nats."""
         return special.log_softmax((self.theta + noise) @ self.features.T, axis=1)
 
@@ -52,11 +53,11 @@ class LinearSoftmax:
         """−Σ_y p_θ(y) log p_θ(y), nats."""
         return float(special.entr(self.base_p).sum())
 
-    def psi(self, unit_noise: Float[np.ndarray, "keys d"]) -> Float[np.ndarray, "keys outcomes"]:
+    def psi(self, unit_noise: Keys) -> Table:
         """ψ(y, ξ) = ⟨ξ, ∇⟩/(σ‖∇‖) for ξ = σ · unit_noise; σ cancels."""
         return unit_noise @ (self.gradients / self.grad_norms[:, None]).T
 
-    def tilt(self, noise: Float[np.ndarray, "keys d"]) -> Float[np.ndarray, "keys outcomes"]:
+    def tilt(self, noise: Keys) -> Table:
         """γ(y, ξ), by the right-hand side of the identity above."""
         inner = noise @ self.gradients.T
         return np.exp(inner - special.logsumexp(inner, axis=1, b=self.base_p, keepdims=True))
@@ -77,18 +78,13 @@ def random_model(
     return LinearSoftmax(rng.standard_normal(dim) / temperature, features)
 
 
-def unit_noises(dim: int, n: int, seed: int) -> Float[np.ndarray, "n dim"]:
+def unit_noises(dim: int, n: int, seed: int) -> Keys:
     """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net, whose averages
     converge fast, and its mirror image.
 
     The mirror makes odd moments vanish exactly, so that no term of order σ disturbs one of order
     σ².
     """
-    if n < 2 or n & (n - 1):
-        raise StatisticsError(
-            f"unit_noises: a Sobol net is balanced only at powers of 2, got n = {n}; take"
-            f" {1 << max(1, n.bit_length())}"
-        )
     half = stats.qmc.MultivariateNormalQMC(
         np.zeros(dim), rng=np.random.default_rng([seed, 2])
     ).random(n // 2)
@@ -108,16 +104,14 @@ def simulate_psi(
     return np.einsum("nd,nd->n", unit_noise, model.gradients[outcome]) / model.grad_norms[outcome]
 
 
-def expected_psi(
-    model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]
-) -> float:
+def expected_psi(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> float:
     """Mean over the given keys of Σ_y p_{θ+ξ}(y) ψ(y, ξ)."""
     return float(
         (np.exp(model.log_p(sigma * unit_noise)) * model.psi(unit_noise)).sum(axis=1).mean()
     )
 
 
-def price(model: LinearSoftmax, sigma: float, unit_noise: Float[np.ndarray, "keys d"]) -> float:
+def price(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> float:
     """Mean over the given keys of KL(p_{θ+ξ} ‖ p_θ), nats a text."""
     log_p = model.log_p(sigma * unit_noise)
     return float((np.exp(log_p) * (log_p - np.log(model.base_p))).sum(axis=1).mean())

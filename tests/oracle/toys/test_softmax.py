@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from gaussmark_lib.errors import StatisticsError
 from gaussmark_lib.stats import rate as share
 from gaussmark_lib.stats import threshold
 from gaussmark_lib.toys import power, projection, regime, softmax
@@ -57,12 +56,10 @@ def test_psi_is_the_definition_and_ignores_scale():
             assert MODEL.psi(unit)[k, y] == pytest.approx(slow, rel=1e-12)
 
 
-def test_unit_noises_look_normal_and_need_a_power_of_two():
+def test_unit_noises_look_normal():
     unit = softmax.unit_noises(3, 4096, seed=0)
     assert np.cov(unit.T) == pytest.approx(np.eye(3), abs=0.01)
     assert unit.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-14)
-    with pytest.raises(StatisticsError, match="powers of 2, got n = 1000; take 1024"):
-        softmax.unit_noises(3, 1000, seed=0)
 
 
 @pytest.mark.parametrize("sigma", [0.2, 1.0, 4.0])
@@ -129,13 +126,6 @@ def test_entropy():
     assert softmax.LinearSoftmax(np.zeros(2), MODEL.features).entropy == pytest.approx(np.log(12))
     assert MODEL.entropy == pytest.approx(-sum(p * np.log(p) for p in MODEL.base_p))
     assert MODEL.base_p.sum() == pytest.approx(1)
-
-
-def test_temperature_scales_theta_only():
-    cold, hot = (softmax.random_model(10, 3, temperature=t, seed=1) for t in (0.5, 2.0))
-    assert (cold.features == hot.features).all()
-    assert cold.theta == pytest.approx(4 * hot.theta)
-    assert cold.entropy < hot.entropy
 
 
 def test_least_price_is_binary_kl_and_nothing_undercuts_it():
@@ -215,11 +205,6 @@ def test_integral_lies_in_the_simulation_interval(sigma):
         softmax.simulate_psi(MODEL, sigma, 20_000, seed=11) <= threshold(0.05), confidence=0.9999
     )
     assert found.low <= power.miss_probability_integrated(MODEL, sigma, 0.05) <= found.high
-
-
-def test_integral_refuses_many_dimensions():
-    with pytest.raises(StatisticsError, match="expected d ≤ 3, got d = 4"):
-        power.miss_probability_integrated(softmax.random_model(5, 4), 1.0, 0.05)
 
 
 def test_power_ends():

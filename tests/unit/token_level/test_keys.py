@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from gaussmark_lib import perturb, schemes
-from gaussmark_lib.errors import (
-    DegenerateScoreError,
-    InvalidWatermarkError,
-    PerturbedModelError,
-)
+from gaussmark_lib.errors import DegenerateScoreError, InvalidWatermarkError, PerturbedModelError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.token_level import divergence as token_divergence
 from gaussmark_lib.token_level import gradients as token_gradients
@@ -80,11 +76,7 @@ def test_a_token_whose_gradient_is_rounding_is_no_hit(model, key):
     is 1e-9 (ATEN_CPU_CAPABILITY=default).
     """
     table = token_keys.per_token(
-        model,
-        [[]],
-        [[3, 4, 5]],
-        Watermark("model.layers.2.self_attn.q_proj.weight", 0.2),
-        key,
+        model, [[]], [[3, 4, 5]], Watermark("model.layers.2.self_attn.q_proj.weight", 0.2), key
     )
     assert table["gamma"].tolist()[0] == -np.inf
     assert table["grad_norm"][0] == 0

@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 from secrecy import assert_not_shown, forms
 
-from gaussmark_lib import (
-    evidence,
-    generate,
-    generate_many,
-    perturb,
-    schemes,
-    score,
-    tracing,
-)
+from gaussmark_lib import evidence, generate, generate_many, perturb, schemes, score, tracing
 from gaussmark_lib.errors import CodebookError, InvalidTextError, KeyFileError, KeyMismatchError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tracing import Codebook, attribution
