@@ -219,15 +219,6 @@ def test_half_a_character_in_a_question_is_its_own_failure():
     assert answers[1].preference == 1.0
 
 
-def test_an_answer_without_its_number_of_tokens_counts():
-    usage = (
-        '{"choices": [{"message": {"content": "A"}}], "usage": {"prompt_tokens": null,'
-        ' "completion_tokens": 1.0}}'
-    )
-    answers, _ = ask(lambda *_: (200, {}, usage), QUESTIONS[:1])
-    assert (answers[0].preference, answers[0].tokens_in, answers[0].tokens_out) == (1.0, 0, 1)
-
-
 @pytest.mark.parametrize(
     "url",
     [

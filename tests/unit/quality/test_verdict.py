@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from gaussmark_lib import stats
-from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.quality import compare, diversity, win_rate
 from gaussmark_lib.quality.verdict import (
     DIFFERENT,
@@ -142,13 +141,6 @@ class TestPaired:
             "two equal pairs do not say that all pairs are equal"
         )
 
-    @pytest.mark.parametrize(
-        ("base", "other"), [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([1.0, np.nan], [1.0, 2.0])]
-    )
-    def test_what_cannot_be_paired_is_refused(self, base, other):
-        with pytest.raises(GaussMarkError, match="expected"):
-            stats.paired(base, other)
-
 
 class TestDiversity:
     def test_by_hand(self):
@@ -158,9 +150,6 @@ class TestDiversity:
         assert table["seq_rep_4"].tolist() == pytest.approx([1 / 3, 0.0])
         assert table["length"].tolist() == [6, 2]
         assert table["ended"].tolist() == [False, True]
-
-    def test_short_texts_have_no_n_grams(self):
-        assert math.isnan(diversity.distinct([1, 2], 4))
 
 
 class _Favours:
@@ -206,10 +195,6 @@ class TestWinRate:
             "twenty losses of twenty: exact, as resampling would give no width"
         )
 
-    def test_one_order_alone_would_be_biased(self):
-        table = win_rate.compare(_Favours(100), self.prompts, self.short, self.long)
-        assert table["candidate_first"].mean() == 1.0
-
     def test_identical_answers_are_a_tie_and_nobody_is_asked(self):
         judge = _Favours(100)
         table = win_rate.compare(judge, self.prompts, self.long, self.long)
@@ -217,14 +202,6 @@ class TestWinRate:
         assert (table["score"] == 0.5).all()
         assert (table["asked"] == 0).all()
         assert win_rate.summary(table).n_equal == 20
-
-    def test_ties_are_not_identical_answers(self):
-        assert (
-            win_rate.summary(
-                win_rate.compare(_Favours(100), self.prompts, self.long, self.short)
-            ).n_equal
-            == 0
-        )
 
     def test_failures_are_counted_and_left_out(self):
         table = win_rate.compare(
@@ -244,10 +221,6 @@ class TestWinRate:
         table = compare.table([compare.Row(compare.WIN_RATE, "m", 0.5, test)])
         assert table["verdict"][0].startswith("no claim")
         assert not table["flagged"][0]
-
-    def test_as_many_answers_as_prompts(self):
-        with pytest.raises(GaussMarkError, match="one candidate"):
-            win_rate.compare(_Favours(0), ["p"], [], [])
 
 
 def test_the_table_has_the_agreed_columns():
