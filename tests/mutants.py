@@ -82,6 +82,14 @@ TESTS = {
     "tracing/blocks.py": "oracle/tracing/test_spans.py",
     "binding.py": "unit/test_keys.py unit/test_binding.py",
     "divergence.py": "oracle/test_divergence.py oracle/test_divergence_of_processor.py",
+    "words.py": "unit/test_words.py",
+    "sweeps/grid.py": "unit/sweeps/test_grid.py",
+    "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
+    "sweeps/over_grid.py": "unit/sweeps/test_sweep.py",
+    "sweeps/places.py": "unit/sweeps/test_places.py unit/sweeps/test_sweep.py",
+    "sweeps/tables.py": "unit/sweeps/test_tables.py",
+    "sweeps/findings.py": "unit/sweeps/test_findings.py",
+    "sweeps/tour.py": "unit/sweeps/test_tour.py",
 }
 
 
@@ -680,6 +688,50 @@ MUTANTS = [
         "(log_q.exp() * (log_q - log_p))",
         "(log_p.exp() * (log_p - log_q))",
     ),
+    Mutant("words.py", "the interval's low end twice", "to {shown(high)}", "to {shown(low)}"),
+    Mutant("sweeps/grid.py", "the same run twice", "index)) != index:", "index)) > index:"),
+    Mutant(
+        "sweeps/jobs.py",
+        "another code's answer",
+        "job.values) != job.run_id",
+        "job.values) is None",
+    ),
+    Mutant(
+        "sweeps/jobs.py",
+        "outcomes in the order of their ends",
+        "for future in futures]\n\n\ndef run_one",
+        "for future in reversed(futures)]\n\n\ndef run_one",
+    ),
+    Mutant("sweeps/over_grid.py", "what has a record runs again", "if run_id not in known}", "}"),
+    Mutant(
+        "sweeps/over_grid.py",
+        "a sweep with failures is complete",
+        '"failed" if failed else "complete"',
+        '"complete"',
+    ),
+    Mutant("sweeps/places.py", "an interruption that stops no run", "        stop.set()\n", ""),
+    Mutant(
+        "sweeps/places.py",
+        "all runs on the first GPU",
+        "names[i * gpus_per_run : (i + 1) * gpus_per_run]",
+        "names[:gpus_per_run]",
+    ),
+    Mutant(
+        "sweeps/tables.py",
+        "tables of failed runs",
+        '"complete" if run_id in answers else "failed"',
+        '"complete"',
+    ),
+    Mutant(
+        "sweeps/tables.py",
+        "a result takes a parameter's column",
+        'f"result.{key}" if key in row else key',
+        "key",
+    ),
+    Mutant(
+        "sweeps/findings.py", "a ratio in percent", "abs(count - round(count)) < 1e-9 * n", "True"
+    ),
+    Mutant("sweeps/tour.py", "timings beside other notebooks", 'not _hint(stop, "alone")', "True"),
 ]
 
 

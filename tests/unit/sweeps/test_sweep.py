@@ -58,21 +58,21 @@ def test_the_same_sweep_again_starts_nothing_and_a_smaller_one_neither(
 def test_a_run_that_fails_does_not_stop_the_others_and_is_run_again(
     place, undisturbed, tmp_path, in_this_process, capsys
 ):
-    place.set("fail", 1)
+    place.set("fail", 4)
     grid = ["--grid", str(place.folder / "grid.yaml"), "--records", str(tmp_path)]
     assert cli.main(["sweep", str(place.notebook), *grid, "--workers", "1"]) == cli.FAILED
     printed = capsys.readouterr()
-    assert "failed: x=1\n" in printed.err
-    assert "RuntimeError: no 1" in printed.err
+    assert "failed: x=4\n" in printed.err
+    assert "RuntimeError: no 4" in printed.err
     assert "2 of 3 runs complete, 0 of them from record, 1 failed" in printed.out
     table = [line.split()[:2] for line in printed.out.splitlines()[-5:-1]]
-    assert table == [["param.x", "square"], ["4", "16"], ["1", "failed"], ["3", "9"]]
+    assert table == [["param.x", "square"], ["4", "failed"], ["1", "1"], ["3", "9"]]
     (folder,) = tmp_path.glob("sweep-*")
     results = pd.read_parquet(folder / "results.parquet")
-    assert results["status"].tolist() == ["complete", "failed", "complete"]
-    assert results["square"].isna().tolist() == [False, True, False]
+    assert results["status"].tolist() == ["failed", "complete", "complete"]
+    assert results["square"].isna().tolist() == [True, False, False]
     about = json.loads((folder / "sweep.json").read_text())
-    assert (about["status"], about["runs"][1]["error"]) == ("failed", "RuntimeError: no 1")
+    assert (about["status"], about["runs"][0]["error"]) == ("failed", "RuntimeError: no 4")
 
     place.unset("fail")
     again = place.sweep(tmp_path, workers=1)
