@@ -713,7 +713,7 @@ MUTANTS = [
     Mutant(
         "sweeps/places.py",
         "all runs on the first GPU",
-        "names[i * gpus_per_run : (i + 1) * gpus_per_run]",
+        "names[i : i + gpus_per_run]",
         "names[:gpus_per_run]",
     ),
     Mutant(

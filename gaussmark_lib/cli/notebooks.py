@@ -234,11 +234,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _set_by(grid: dict[str, Any]) -> set[str]:
     """The parameters that a grid sets, for all its runs or for some."""
-    lists = [grid[name] for name in ("runs", "cells") if isinstance(grid.get(name), list)]
-    return {
-        *grid,
-        *(name for runs in lists for run in runs if isinstance(run, dict) for name in run),
-    }
+    runs = grid["runs"] if isinstance(grid.get("runs"), list) else []
+    return {*grid, *(name for run in runs if isinstance(run, dict) for name in run)}
 
 
 def _tour(arguments: argparse.Namespace) -> int:

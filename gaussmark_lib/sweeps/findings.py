@@ -98,10 +98,11 @@ def _is_share(estimate: dict[str, Any]) -> bool:
 
 def _is_estimate(item: Any) -> bool:
     """An estimate as ``runs.record`` writes it; a record from elsewhere may hold anything."""
-    if not (isinstance(item, dict) and {"value", "low", "high"} <= item.keys()):
-        return False
-    numbers = [item.get(name) for name in ("value", "low", "high", "n")]
-    return all(
-        number is None or (isinstance(number, int | float) and math.isfinite(number))
-        for number in numbers
+    return (
+        isinstance(item, dict)
+        and {"value", "low", "high"} <= item.keys()
+        and all(
+            isinstance(item.get(name), int | float | None) and math.isfinite(item.get(name) or 0)
+            for name in ("value", "low", "high", "n")
+        )
     )

@@ -24,10 +24,7 @@ from typing import Any
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs.notebook import Notebook
 
-RUNS, ONCE = (
-    "runs",
-    "cells",
-)  # not a parameter's name: no parameter can be a list of mappings; and how older grids say it
+RUNS = "runs"  # not a parameter's name: no parameter can be a list of mappings
 MOST = 10_000  # runs: more take minutes to check, and days to run
 
 
@@ -45,55 +42,40 @@ def runs(
         ParameterError: lists everything in the grid that cannot be used, with the expected and the
             given value.
     """
-    for what, given in (("grid", grid), ("params", params)):
-        if given is not None and not isinstance(given, Mapping):
-            raise ParameterError(
-                f"{what}: expected a mapping from names to values, got {shown(given)}"
-            )
-    if (
-        n := math.prod(max(1, len(values)) for values in grid.values() if isinstance(values, list))
-    ) > MOST:
+    for name, given in {"grid": grid, "params": params or {}}.items():
+        if not isinstance(given, Mapping):
+            raise ParameterError(f"{name}: expected names with values, got {shown(given)}")
+    n = math.prod(max(1, len(values)) for values in grid.values() if isinstance(values, list))
+    if n > MOST:
         raise ParameterError(
             f"{notebook.name} cannot be swept over this grid: expected at most {MOST:,} runs, got"
             f" {n:,}; sweep it in parts"
         )
-    problems: list[str] = []
-    written = ONCE if ONCE in grid and RUNS not in grid else RUNS
-    listed = _listed(written, grid.get(written, [{}]), problems)
-    crossed = {
-        name: _values(notebook, name, given, problems)
-        for name, given in grid.items()
-        if name != written
-    }
-    for part in [
-        params or {},
-        *listed,
-        *({name: value} for name, values in crossed.items() for value in values),
-    ]:
-        try:
-            notebook.check(part)
-        except ParameterError as error:
-            problems += [line.strip() for line in str(error).splitlines()[1:]]
+    problems = [] if grid else ["it is empty; write `name: [value, value]` lines"]
+    listed = _listed(grid.get(RUNS, [{}]), problems)
+    tried = {name: _values(notebook, name, grid[name], problems) for name in grid if name != RUNS}
+    crossed = {name: values for name, values in tried.items() if values}
     problems += [
         f"{name}: given both in a run and beside the runs; say it once"
         for name in crossed
         if any(name in run for run in listed)
     ]
-    if not grid:
-        problems.append("it is empty; write `name: [value, value]` lines")
     rows = [
-        {**run, **dict(zip(crossed, row, strict=True))}
+        {**run, **dict(zip(crossed, values, strict=True))}
         for run in listed
-        for row in itertools.product(*crossed.values())
+        for values in itertools.product(*crossed.values())
     ]
-    checked = [] if problems else [notebook.check({**(params or {}), **row}) for row in rows]
-    problems += _duplicates(rows, checked)
+    checked = []
+    for row in rows:
+        try:
+            checked.append(notebook.check({**(params or {}), **row}))
+        except ParameterError as error:
+            problems += [line.strip() for line in str(error).splitlines()[1:]]
+    if not problems:
+        problems = _duplicates(rows, checked)
     if problems:
-        raise ParameterError(
-            "\n  ".join(
-                [f"{notebook.name} cannot be swept over this grid:", *dict.fromkeys(problems)]
-            )
-        )
+        first = f"{notebook.name} cannot be swept over this grid:"
+        raise ParameterError("\n  ".join([first, *dict.fromkeys(problems)]))
     return checked
 
 
@@ -102,11 +84,11 @@ def varying(runs: list[dict[str, Any]]) -> list[str]:
     return [name for name in runs[0] if any(run[name] != runs[0][name] for run in runs)]
 
 
-def _listed(name: str, given: Any, problems: list[str]) -> list[dict[str, Any]]:
+def _listed(given: Any, problems: list[str]) -> list[dict[str, Any]]:
     if isinstance(given, list) and given and all(isinstance(run, dict) for run in given):
         return given
     problems.append(
-        f"{name}: expected a list of runs like `- {{sigma: 0.1, seed: 0}}`, got {shown(given)}"
+        f"{RUNS}: expected a list of runs like `- {{sigma: 0.1, seed: 0}}`, got {shown(given)}"
     )
     return [{}]
 

@@ -4,8 +4,9 @@ A run that fails, or whose process is killed, is an outcome like any other, and 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -41,6 +42,19 @@ class Outcome:
     failed: Path | None = None
 
 
+@contextmanager
+def progress(n: int, n_done: int, unit: str, again: str, *, shown: bool) -> Iterator[tqdm]:
+    """A bar; an interruption says what is done, and what goes on from there."""
+    title = f"{n} {unit}"
+    with tqdm(total=n, initial=n_done, desc=title, unit=f" {unit}", disable=not shown) as bar:
+        try:
+            yield bar
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted; {bar.n} of {title} are done, and {again} goes on from there"
+            ) from None
+
+
 def run_all(
     jobs: Sequence[Job], n_runs: int, *, root: Path, bar: tqdm, force: bool = False, **place: Any
 ) -> list[Outcome]:
@@ -56,13 +70,16 @@ def run_all(
     """
     n_failed = 0
     with places.executor(n_runs, **place) as executor:
-        futures = [executor.submit(run_one, _small(job), root, force) for job in jobs]
-        names = {id(future): job.source.name for future, job in zip(futures, jobs, strict=True)}
+        futures = [
+            executor.submit(run_one, replace(job, source=_without_outputs(job.source)), root, force)
+            for job in jobs
+        ]
+        names = {future: job.source.name for future, job in zip(futures, jobs, strict=True)}
         left = set(futures)
         while left:
             done, left = wait(left, REFRESH, FIRST_COMPLETED)
             n_failed += sum(bool(_outcome(future).error) for future in done)
-            running = sorted({names[id(future)] for future in left if future.running()})
+            running = sorted({names[future] for future in left if future.running()})
             bar.set_postfix_str(", ".join([*running, f"{n_failed} failed"]), refresh=False)
             bar.update(len(done)) or bar.refresh()
         return [_outcome(future) for future in futures]
@@ -90,13 +107,9 @@ def run_one(job: Job, root: Path, force: bool) -> Outcome:
     return Outcome()
 
 
-def _small(job: Job) -> Job:
-    """The same question as a smaller file: committed notebooks have figures in them."""
-    return replace(job, source=_without_outputs(job.source))
-
-
 @cache
 def _without_outputs(source: Notebook) -> Notebook:
+    """The same question as a smaller file: committed notebooks have figures in them."""
     content = json.loads(source.text)
     for cell in content["cells"]:
         cell.get("outputs", []).clear()

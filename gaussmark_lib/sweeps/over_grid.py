@@ -20,8 +20,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-
 from gaussmark_lib import paths
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
@@ -167,16 +165,8 @@ def _run_missing(
 
     root.mkdir(parents=True, exist_ok=True)
     asked = [jobs.Job(source, values, run_id) for run_id, values in missing.items()]
-    with tqdm(
-        total=len(runs), initial=len(known), desc="sweep", unit=" runs", disable=not progress
-    ) as bar:
-        try:
-            outcomes = jobs.run_all(asked, len(runs), root=root, bar=bar, **place)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"interrupted; {bar.n} of {len(runs)} runs are done, and the same command goes on"
-                " from there"
-            ) from None
+    with jobs.progress(len(runs), len(known), "runs", "the same command", shown=progress) as bar:
+        outcomes = jobs.run_all(asked, len(runs), root=root, bar=bar, **place)
     return dict(zip(missing, outcomes, strict=True))
 
 

@@ -6,6 +6,7 @@ bytes, and lie inside the page.
 
 import base64
 import platform
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from html import escape
@@ -79,18 +80,17 @@ def html(stops: "list[Stop]") -> str:
 def _view(stop: "Stop") -> dict[str, Any]:
     """What the page shows of a notebook."""
     verdicts = findings.verdicts(stop.run, stop.name)
-    counts = {
-        outcome: sum(line.outcome == outcome for line in verdicts) for outcome in findings.OUTCOMES
-    }
+    counts = Counter(line.outcome for line in verdicts)
     numbers = stop.run.numbers if stop.run else {}
+    folder = stop.run.dir if stop.run else stop.failed
     with ThreadPoolExecutor() as threads:
-        figures = list(threads.map(_figure, records.figures(stop.record) if stop.record else []))
+        figures = list(threads.map(_figure, records.figures(folder) if folder else []))
     return {
         "stop": stop,
         "headline": findings.headline(stop.run),
         "sigma": findings.sigma(stop.run),
         "verdicts": verdicts,
-        "counts": ", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n),
+        "counts": ", ".join(f"{n} {outcome}" for outcome, n in counts.items()),
         "numbers": {name: value for name, value in numbers.items() if name != "claims"},
         "figures": figures,
         "traceback": jobs.traceback(stop.failed),

@@ -20,7 +20,7 @@ from gaussmark_lib.runs import presets
 
 PATIENCE = 10  # seconds for a scheduler to answer
 MEMORY = 2 * 1024**3  # bytes that a small model's run may need
-MOST_PER_CORE = 16  # runs at a time
+MOST = 256  # runs at a time
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -102,21 +102,20 @@ def _environments(
     How many there are does not depend on what is left to do, because the number of threads of a
     run may change a last digit.
     """
-    if workers is not None and not (checks.is_whole(workers) and workers >= 1):
-        raise ClusterError(f"expected a number of workers from 1, got {checks.shown(workers)}")
-    names = gpus() if gpus_per_run else []
-    most = len(names) // gpus_per_run if gpus_per_run else MOST_PER_CORE * cores
-    if (workers or 1) > most:
+    if workers is not None and not (checks.is_whole(workers) and 1 <= workers <= MOST):
+        raise ClusterError(f"expected from 1 to {MOST} workers, got {checks.shown(workers)}")
+    if not gpus_per_run:
+        memory = psutil.virtual_memory().total // MEMORY
+        return [{}] * (workers or max(1, min(n_runs, cores, memory)))
+    names = gpus()
+    parts = [names[i : i + gpus_per_run] for i in range(0, len(names), gpus_per_run)]
+    shares = [part for part in parts if len(part) == gpus_per_run][: workers or n_runs]
+    if len(shares) < (workers or 1):
         raise ClusterError(
-            f"expected at most {most} workers with {gpus_per_run} GPU(s) each on this machine of"
-            f" {cores} cores, got {workers or 1}; ask for fewer, or name a --scheduler or --cluster"
+            f"expected at most {len(shares)} workers with {gpus_per_run} GPU(s) each on this"
+            f" machine, got {workers or 1}; ask for fewer, or name a --scheduler or --cluster"
         )
-    if gpus_per_run:
-        n = workers or min(n_runs, most)
-        shares = [names[i * gpus_per_run : (i + 1) * gpus_per_run] for i in range(n)]
-        return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
-    memory = psutil.virtual_memory().total // MEMORY
-    return [{}] * (workers or max(1, min(n_runs, cores, memory)))
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
 
 
 def gpus() -> list[str]:

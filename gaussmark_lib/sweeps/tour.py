@@ -11,9 +11,7 @@ import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-from tqdm.auto import tqdm
+from typing import Any, NamedTuple
 
 from gaussmark_lib import paths
 from gaussmark_lib.errors import GaussMarkError
@@ -22,6 +20,7 @@ from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.sweeps import page
 from gaussmark_lib.sweeps.jobs import Job, run_all
+from gaussmark_lib.sweeps.jobs import progress as progress_bar
 
 
 @dataclass
@@ -37,11 +36,6 @@ class Stop:
     error: str = ""
 
     @property
-    def record(self) -> Path | None:
-        """The folder of its run, complete or failed; None if it could not start."""
-        return self.run.dir if self.run else self.failed
-
-    @property
     def outcome(self) -> str:
         if not self.run:
             return f"failed: {self.error}"
@@ -52,8 +46,9 @@ class Stop:
         return not (self.run or self.error)
 
 
-@dataclass(frozen=True)
-class Tour:
+class Tour(NamedTuple):
+    """A page, in its folder, and what it is about."""
+
     dir: Path
     stops: list[Stop]
 
@@ -97,18 +92,11 @@ def tour(
     together = [stop for stop in stops if stop.job and not _hint(stop, "alone")]
     alone = [stop for stop in stops if stop.job and _hint(stop, "alone")]
     done = sum(not stop.is_open for stop in stops)
-    with tqdm(
-        total=len(stops), initial=done, desc="tour", unit=" notebooks", disable=not progress
-    ) as bar:
+    again = "the same command without --force"
+    with progress_bar(len(stops), done, "notebooks", again, shown=progress) as bar:
         options = {"root": root, "bar": bar, "force": force}
-        try:
-            _run(together, workers=workers, **options)
-            _run(alone, workers=1, **options)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"interrupted; {bar.n} of {len(stops)} notebooks are done, and the same command"
-                " without --force goes on from there"
-            ) from None
+        _run(together, workers=workers, **options)
+        _run(alone, workers=1, **options)
     with records.written(target, replace=False) as partial:
         (partial / "index.html").write_text(page.html(stops), encoding="utf-8")
     return Tour(target, stops)

@@ -72,7 +72,7 @@ def test_a_grid_is_known_by_its_name():
         )
     for name in presets.known():
         values = presets.read(name)
-        assert not {grid.RUNS, grid.ONCE, "kind"} & values.keys()
+        assert not {grid.RUNS, "kind"} & values.keys()
     assert presets.known("cluster") == ["slurm"]
 
 

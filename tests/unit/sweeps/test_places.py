@@ -19,8 +19,12 @@ from gaussmark_lib import paths, sweeps
 from gaussmark_lib.errors import ClusterError
 from gaussmark_lib.sweeps import places
 
-# dask-jobqueue drops a cluster whose arguments it refuses, without closing it
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed cluster:ResourceWarning")
+pytestmark = [
+    # dask-jobqueue drops a cluster whose arguments it refuses, without closing it
+    pytest.mark.filterwarnings("ignore:unclosed cluster:ResourceWarning"),
+    pytest.mark.filterwarnings(r"ignore:\nPort 8787:UserWarning"),  # of another test's cluster
+    pytest.mark.filterwarnings("ignore:Port 8787:UserWarning"),
+]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed cluster:ResourceWarning
         (100, 4, 1, None),
         (100, 2, 2, None),
         (100, None, 4, None),
-        (100, 65, 0, None),
+        (100, 257, 0, None),
     ],
 )
 def test_what_runs_get_on_this_machine(monkeypatch, runs, workers, gpus, expected):
