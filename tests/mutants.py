@@ -86,7 +86,7 @@ TESTS = {
     "sweeps/grid.py": "unit/sweeps/test_grid.py",
     "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
     "sweeps/over_grid.py": "unit/sweeps/test_sweep.py",
-    "sweeps/places.py": "unit/sweeps/test_places.py unit/sweeps/test_sweep.py",
+    "sweeps/places.py": "unit/sweeps/test_sweep.py unit/sweeps/test_places.py",
     "sweeps/tables.py": "unit/sweeps/test_tables.py",
     "sweeps/findings.py": "unit/sweeps/test_findings.py",
     "sweeps/tour.py": "unit/sweeps/test_tour.py",

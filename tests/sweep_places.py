@@ -110,7 +110,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def finish(process: subprocess.Popen, code: int) -> tuple[str, str]:
-    printed, errors = process.communicate(timeout=180)
+    printed, errors = process.communicate(timeout=90)
     assert process.returncode == code, errors
     return printed, errors
 
