@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
+import tracked
 from small_notebooks import code, markdown, parameters, write
 
 from gaussmark_lib import cli, paths, stats
@@ -139,7 +140,7 @@ def test_the_page_is_one_accessible_file(tmp_path, executed):
 
 def test_every_formula_of_the_notebooks_is_set():
     n = 0
-    for file in notebooks.numbered():
+    for file in tracked.NOTEBOOKS:
         for cell in notebooks.load(file).cells:
             text = CODE.sub("", cell.source) if cell.kind == "markdown" else ""
             for match in FORMULA.finditer(text):
