@@ -2,6 +2,7 @@
 the ψ it adds up to.
 """
 
+import closeness
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +16,7 @@ from gaussmark_lib import errors, evidence, perturb, score
 from gaussmark_lib.perturb import Key, Watermark
 
 PROMPT, RESPONSE = [5, 17, 60], [8, 44, 2, 90, 31, 31, 12, 77, 3]
+ROUNDING = closeness.of_sum(torch.float64, 100_000)  # numbers of the weight × tokens
 ON_EVERY_ARCHITECTURE = pytest.mark.parametrize(
     ("architecture", "weight"), tiny_models.ONE_WEIGHT.items()
 )
@@ -54,7 +56,7 @@ def test_is_one_backward_pass_a_token(architecture: str, weight: str):
     assert table["token_id"].tolist() == RESPONSE
     assert table["position"].tolist() == list(range(len(RESPONSE)))
     np.testing.assert_allclose(
-        table["evidence"], by_backward_passes(model, wm, key), rtol=1e-9, atol=1e-12
+        table["evidence"], by_backward_passes(model, wm, key), rtol=1e-9, atol=ROUNDING
     )
     np.testing.assert_allclose(
         table["log_p"], log_probabilities(model, PROMPT, RESPONSE).detach(), rtol=1e-12
@@ -71,7 +73,7 @@ def test_a_model_with_a_derivative_of_its_own_making():
     wm, key = Watermark("transformer.h.0.mlp.dense_4h_to_h.weight", 0.1), Key.from_seed(3)
     found = evidence.per_token(model, PROMPT, RESPONSE, wm, key)["evidence"]
     np.testing.assert_allclose(
-        found, by_backward_passes(model.eval(), wm, key), rtol=1e-9, atol=1e-12
+        found, by_backward_passes(model.eval(), wm, key), rtol=1e-9, atol=ROUNDING
     )
 
 

@@ -2,6 +2,7 @@
 weight's own gradient.
 """
 
+import closeness
 import numpy as np
 import pytest
 import tiny_models
@@ -196,19 +197,19 @@ def test_many_keys_at_once_are_the_keys_one_at_a_time():
     )
     for key in keys:
         alone = score.score(model, prompts, responses, wm, [key])
-        np.testing.assert_allclose(together[key.key_id], alone["psi"], rtol=1e-5, atol=1e-5)
+        rounding = closeness.of_sum(torch.float32, 32 * 48)
+        np.testing.assert_allclose(together[key.key_id], alone["psi"], rtol=0, atol=rounding)
 
 
 @pytest.mark.parametrize("rank_dropped", [0, 3])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_keys_that_stream_past_are_the_keys_one_at_a_time(
-    monkeypatch, dtype, tolerance, rank_dropped
-):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_keys_that_stream_past_are_the_keys_one_at_a_time(monkeypatch, dtype, rank_dropped):
     """Blocks of 8 texts and parts of 4 keys, neither of which divides what there is."""
     model, wm = (
         tiny_models.build("llama", dtype),
         Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05, rank_dropped=rank_dropped),
     )
+    tolerance = closeness.of_sum(dtype, 32 * 48)
     prompts, responses = texts()
     keys = [Key.from_seed(i) for i in range(21)]
     keys[2:15:6] = [perturb.bind(model, wm, key) for key in keys[2:15:6]]

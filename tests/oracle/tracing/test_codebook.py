@@ -86,11 +86,13 @@ def test_the_family_wise_p_is_the_tail_of_the_largest_over_fresh_codebooks(psi, 
 @pytest.mark.parametrize("m", [2, 3, 8, 256, 4096])
 def test_of_one_user_it_is_the_normal_tail_however_far(m):
     for psi in (-1.5, 0.5, 3.0, 8.0, 30.0):
-        assert tracing.family_p(psi, 1, m) == pytest.approx(stats.norm.sf(psi), rel=1e-10)
+        assert tracing.family_p(psi, 1, m) == pytest.approx(stats.norm.sf(psi), rel=1e-10, abs=0)
         assert tracing.family_p(psi, 1000, m) <= min(1, 1000 * stats.norm.sf(psi)) * (1 + 1e-9), (
             "Bonferroni's bound"
         )
-    assert tracing.family_p(8.0, 1000, m) == pytest.approx(1000 * stats.norm.sf(8.0), rel=1e-3)
+    if m > 8:  # with fewer base noises, users share their false alarms
+        bonferroni = 1000 * stats.norm.sf(8.0)
+        assert tracing.family_p(8.0, 1000, m) == pytest.approx(bonferroni, rel=1e-3, abs=0)
 
 
 def test_the_integral_by_another_rule():
