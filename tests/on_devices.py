@@ -32,9 +32,6 @@ from gaussmark_lib.joint import directions, law
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
-NOT_LAST = Watermark(
-    "model.layers.0.self_attn.k_proj.weight", 0.05
-)  # which token-level keys treat another way
 DROPPED = Watermark(WM.weight, 0.05, rank_dropped=3, side="both")
 KEYS = [Key.from_seed(i) for i in range(6)]
 _RNG = np.random.default_rng(0)
@@ -98,7 +95,9 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     "score, given noises": lambda model: score.score(
         model, *TEXTS, WM, KEYS, xis=perturb.noises(model, WM, KEYS)
     ),
-    "norms": lambda model: gradients.norms(model, *TEXTS, [WM.weight, NOT_LAST.weight]),
+    "norms": lambda model: gradients.norms(
+        model, *TEXTS, [WM.weight, "model.layers.0.self_attn.k_proj.weight"]
+    ),
     "gram": lambda model: law.gram(model, *TEXTS, WM),
     "sequence": lambda model: joint.sequence(
         model, *TEXTS, WM, KEYS[:2], given=(TEXTS[0][:1], TEXTS[1][1:2])
@@ -163,7 +162,6 @@ COMPUTATIONS |= {
     for name in scheme.named(DROPPED, KEYS[0])
     if name not in _LIKE_ANOTHER
 }
-COMPUTATIONS["token keys of another weight"] = _of_scheme("token keys", NOT_LAST, 1)
 
 
 def same(found: object, expected: object, rtol: float, atol: float) -> None:

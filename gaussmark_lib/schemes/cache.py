@@ -17,7 +17,8 @@ import transformers
 from joblib import Memory
 from transformers import PreTrainedModel
 
-from gaussmark_lib import binding, generate, paths, perturb
+from gaussmark_lib import binding, files, generate, paths, perturb
+from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.runs import identity
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
@@ -60,8 +61,9 @@ def responses(
         sha256(model),
         sorted(generate.end_tokens(model)) if sampling.get("until_end") else None,
     )
+    folder = paths.TEXTS if folder is None else files.named(folder, "folder", CorpusError)
     try:
-        kept = Memory(folder or paths.TEXTS, verbose=0).cache(_written, ignore=["write", "model"])
+        kept = Memory(folder, verbose=0).cache(_written, ignore=["write", "model"])
     except OSError as error:
         _log.warning("texts cannot be kept, and are written each time: %s", error)
         return write(model, prompts, **settings)
