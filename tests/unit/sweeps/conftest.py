@@ -22,7 +22,7 @@ def place(sweep_place) -> Iterator[Place]:
     yield sweep_place
     for process in sweep_place.started:  # by a test that failed
         if process.poll() is None:
-            process.terminate()
+            process.kill()
             process.communicate()
     sweep_place.started.clear()
     for what in ("hold", "fail", "kill", "pid"):
