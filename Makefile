@@ -87,5 +87,4 @@ clean: ## remove caches and what interrupted or failed runs left; records, data 
 	@find . \( -path ./.venv -o -path ./.git \) -prune -o \( -name '.*.partial-*[0-9]-*' -o -path './papermill_runs/*' -name '.*.old-*' \) \
 		-prune -print | while read -r left; do \
 		process=$${left%-*}; kill -0 "$${process##*-}" 2>/dev/null || rm -rf "$$left"; done
-	@test -z '$(PYTHON)' || $(PYTHON) gaussmark_lib/runs/sockets.py
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ key)``, is read as it comes.
 """
 
 import errno
+import json
 import os
 import stat
 import tempfile
@@ -47,6 +48,17 @@ def hidden_folder(path: Path) -> tempfile.TemporaryDirectory:
     """
     prefix = f".{path.name}.partial-{os.getpid()}-"
     return tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Complete or not at all, on a full disk too."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def refuse_others(name: str | Path) -> None:

@@ -1,5 +1,4 @@
-"""Runs of notebooks: ask a question, keep the answer. Inside a notebook, the same module takes what
-is to be kept.
+"""Runs of notebooks: ask a question, keep the answer.
 
     answer = runs.run("00_first_watermark", {"sigma": 0.1})
     answer.results, answer.dir
@@ -10,20 +9,17 @@ is to be kept.
 ``parameters``  what the cell tagged ``parameters`` declares, checked
 ``identity``    the versions of code, model and texts that are part of the id
 ``presets``     YAML files of parameter values
-``kernel``      the process that executes the cells
-``forked``      the server that starts such processes, with torch imported
-``sockets``     the private folder of its sockets
+``kernel``      the process that executes the cells; ``forked``: with torch imported
 ``stopping``    Ctrl-C and SIGTERM as one interruption
 ``folder``      the folder that a run leaves
 ``published``   the paper's own numbers, to draw beside them
 ``versions``    with which versions it ran, when and where
-``inside``      what a notebook calls to record results, tables and figures
 ==============  ==========================================================================
 """
 
+from gaussmark_lib.record import headline, record, save_figure, save_table
 from gaussmark_lib.runs.ask import RunFailedError, find, reference, run
 from gaussmark_lib.runs.folder import Run
-from gaussmark_lib.runs.inside import headline, record, save_figure, save_table
 from gaussmark_lib.runs.published import comparable, published
 
 __all__ = [

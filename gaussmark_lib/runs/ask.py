@@ -2,13 +2,11 @@
 ``papermill_runs/<notebook>/<id>``.
 
 The same question again is answered from its record. If two processes ask the same question, both
-run it, and the first record is kept. A process runs one notebook at a time; any number of processes
-may run notebooks side by side.
+run it, and the first record is kept.
 """
 
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +14,11 @@ from typing import Any
 
 from gaussmark_lib import files, paths
 from gaussmark_lib.errors import RecordError
+from gaussmark_lib.record import RUN_DIR
 from gaussmark_lib.runs import folder as records
-from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import versions
 from gaussmark_lib.runs.folder import Run
-from gaussmark_lib.runs.inside import RUN_DIR
-from gaussmark_lib.runs.notebook import Notebook
+from gaussmark_lib.runs.notebook import Notebook, Question, question
 
 
 class RunFailedError(RuntimeError):
@@ -36,7 +33,7 @@ class RunFailedError(RuntimeError):
 
 
 def run(
-    notebook: str | Path | Notebook,
+    notebook: str | Path | Notebook | Question,
     params: Mapping[str, Any] | None = None,
     *,
     force: bool = False,
@@ -48,7 +45,7 @@ def run(
     """A notebook's answer to these parameters, from its record or by running it.
 
     Args:
-        notebook: number, name or path, or one that is loaded already.
+        notebook: number, name or path, or a question, which has its parameters.
         force: run it even if there is a record, which is replaced once the new one is complete.
         progress: whether to show a bar over the cells, or tqdm's options for it.
         root: where records lie; ``papermill_runs`` by default.
@@ -59,95 +56,74 @@ def run(
         GaussMarkError: before anything starts: no such notebook, or parameters that cannot be used.
         RecordError: before anything starts: the record cannot be kept there; or after a run that
             failed and could not be kept.
-        RunFailedError: a cell raised, or the kernel died; what there is was kept in
-            ``<id>.failed``.
+        RunFailedError: a cell raised, or the kernel died; ``<id>.failed`` has what there is.
         KeyboardInterrupt: after keeping it in the same way.
     """
-    source, values, target = _question(notebook, params, root)
+    asked = question(notebook, params)
+    target, source = asked.target(root), asked.notebook
     if not force and (known := records.load(target)):
         return known
-    from gaussmark_lib.runs import (
-        kernel,
-    )  # here, because papermill takes two seconds to import and notebooks import this module too
+    from gaussmark_lib.runs import kernel  # papermill takes two seconds to import
 
-    changed = {
-        name: value for name, value in values.items() if value != source.parameters[name].default
-    }
-    bar = progress and {"desc": source.name, "unit": "cell"} | (
-        progress if isinstance(progress, dict) else {}
-    )
+    bar = {"desc": source.name, "unit": "cell"} | (progress if isinstance(progress, dict) else {})
     started = datetime.now(UTC)
-    partial = records.begin(
-        target, {"params.json": records.as_json(values), "notebook.ipynb": source.text}
-    )
-    file = partial / "notebook.ipynb"
-    try:
-        kernel.execute(
-            file,
-            changed,
-            folder=source.path.parent,
-            env={**(env or {}), RUN_DIR: str(partial)},
-            progress=bar,
-            wanted=wanted,
-        )
-        if not (
-            partial / "results.json"
-        ).exists():  # nothing was recorded; a record without this file is damaged
-            records.write_json(partial / "results.json", {})
-        records.write_json(
-            partial / "status.json",
-            {"status": "complete", "code": source.code, **versions.circumstances(started)},
-        )
-    except BaseException as error:
-        cell, reason = kernel.mark_stopped(file, error)
-        raise _stopped(
-            source.name, error, cell, reason, partial, records.failed(target), started
-        ) from error
-    records.finish(partial, target, replace=force)
+    with records.hidden(target) as partial:
+        try:
+            file = partial / "notebook.ipynb"
+            file.write_text(source.text, encoding="utf-8")
+            files.write_json(partial / "params.json", asked.values)
+            kernel.execute(
+                file,
+                asked.changed,
+                folder=source.path.parent,
+                env={**(env or {}), RUN_DIR: str(partial)},
+                progress=progress and bar,
+                wanted=wanted,
+            )
+            if not (partial / "results.json").exists():  # it recorded nothing
+                files.write_json(partial / "results.json", {})
+            _write_status(partial, started, status="complete", code=asked.code)
+        except BaseException as error:
+            raise _stopped(error, asked, partial, records.failed(target), started) from error
+        records.place(partial, target, replace=force)
     shutil.rmtree(records.failed(target), ignore_errors=True)
     return replace(records.read(target), cached=False)
 
 
 def _stopped(
-    name: str,
-    error: BaseException,
-    cell: str | None,
-    reason: str,
-    partial: Path,
-    kept: Path,
-    started: datetime,
+    error: BaseException, asked: Question, partial: Path, kept: Path, started: datetime
 ) -> BaseException:
-    """What to raise for a run that did not end, once the record of how far it came is ``kept``."""
-    outcome = "failed" if isinstance(error, Exception) else "interrupted"
+    """What to raise for a run that did not end, once its record is ``kept``."""
+    from gaussmark_lib.runs import kernel
+
+    cell, reason = kernel.mark_stopped(partial / "notebook.ipynb", error)
+    has_failed = isinstance(error, Exception)
+    outcome = "failed" if has_failed else "interrupted"
     where = f"in cell `{cell}`: {reason}" if cell else reason
-    message = f"{name} {outcome}: {where}"
+    message = f"{asked.notebook.name} {outcome}: {where}"
     try:
-        records.write_json(
-            partial / "status.json",
-            {"status": outcome, "error": reason, "cell": cell, **versions.circumstances(started)},
-        )
-        records.finish(partial, kept, replace=True)
+        _write_status(partial, started, status=outcome, error=reason, cell=cell)
+        records.place(partial, kept, replace=True)
     except (OSError, RecordError) as problem:  # a disk that filled up, for example
-        shutil.rmtree(partial, ignore_errors=True)
-        with suppress(OSError):
-            partial.parent.rmdir()  # unless there are other records
-        message = (
-            f"{message}\nno record of it could be kept:"
-            f" {getattr(problem, 'strerror', None) or problem}"
-        )
-        return RecordError(message) if outcome == "failed" else type(error)(message)
-    message = f"{message}\nits record is {kept}"
-    return RunFailedError(message, where, kept) if outcome == "failed" else type(error)(message)
+        why = getattr(problem, "strerror", None) or problem
+        message += f"\nno record of it could be kept: {why}"
+        return RecordError(message) if has_failed else type(error)(message)
+    message += f"\nits record is {kept}"
+    return RunFailedError(message, where, kept) if has_failed else type(error)(message)
+
+
+def _write_status(partial: Path, started: datetime, **outcome: Any) -> None:
+    files.write_json(partial / "status.json", outcome | versions.circumstances(started))
 
 
 def find(
-    notebook: str | Path | Notebook,
+    notebook: str | Path | Notebook | Question,
     params: Mapping[str, Any] | None = None,
     *,
     root: str | Path | None = None,
 ) -> Run | None:
     """The record that answers exactly this question, if there is one."""
-    return records.load(_question(notebook, params, root)[-1])
+    return records.load(question(notebook, params).target(root))
 
 
 def reference(notebook: str) -> Run | None:
@@ -156,11 +132,3 @@ def reference(notebook: str) -> Run | None:
     """
     name = files.named(notebook, "no such notebook", RecordError).name.lstrip("0123456789_")
     return records.load(paths.RUNS / "reference" / name) if name else None
-
-
-def _question(
-    notebook: str | Path | Notebook, params: Mapping[str, Any] | None, root: str | Path | None
-) -> tuple[Notebook, dict[str, Any], Path]:
-    source = notebooks.load(notebook)
-    values = source.check(params or {})
-    return source, values, paths.records(root) / source.name / source.run_id(values)

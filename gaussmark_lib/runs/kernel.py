@@ -1,16 +1,14 @@
 """Runs a notebook's cells in a kernel that uses this interpreter and has always ended afterwards.
 
-"python3" is looked up by name among the machine's kernels, so a notebook may end up in another
-environment than the one it was started from; and a Ctrl-C in the middle of an event loop leaves its
-tasks behind. So the kernel here is made from ``sys.executable`` and talks over ipc (sockets in a
-private folder: no port to collide on, none that another user can reach), and papermill runs in a
-thread of its own: an interruption kills the kernel, papermill sees it die, and ends as it does for
-any dead kernel.
+The kernel is made from ``sys.executable``, because "python3" may name another environment; it talks
+over ipc, in a private folder that no other user can reach. Papermill runs in a thread: an
+interruption kills the kernel, papermill sees it die, and ends as it does for any dead kernel.
 """
 
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -25,28 +23,26 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop, run_sync
 
-from gaussmark_lib.runs import forked, sockets
+from gaussmark_lib.runs import forked
 
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
-logging.getLogger("papermill").addHandler(
-    logging.NullHandler()
-)  # what goes wrong is raised; without a handler it is printed as well
+# what goes wrong is raised; without a handler it is printed as well
+logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 
 class Kernel(AsyncKernelManager):
-    """One kernel process of this interpreter, with an environment and a working directory of its
-    own.
-    """
+    """A kernel process of this interpreter, with its own environment and working directory."""
 
     def __init__(self, private: str, env: dict[str, str], folder: Path, source: str):
         super().__init__(transport="ipc", connection_file=os.path.join(private, "kernel.json"))
         self.launch = {"env": env, "cwd": str(folder)}
-        self.source = source
         self.clients: list[AsyncKernelClient] = []
+        if forked.is_worth_it(source):
+            self.provisioner = forked.Provisioner(kernel_spec=self.kernel_spec, parent=self)
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict() | {"metadata": forked.metadata(self.source)})
+        return KernelSpec(**get_kernel_dict())
 
     async def start_kernel(self, **options: Any) -> None:
         await super().start_kernel(**(options | self.launch))
@@ -61,13 +57,9 @@ class Kernel(AsyncKernelManager):
         await self.shutdown_kernel()
 
     def kill(self) -> None:
-        """Ends the process and whatever it started; from any thread, at any time, any number of
-        times.
-        """
-        with suppress(AttributeError, ProcessLookupError):  # not started yet, or gone already
-            os.killpg(
-                self.provisioner.process.pid, signal.SIGKILL
-            )  # a kernel leads its own process group
+        """Ends the process and whatever it started; from any thread, any number of times."""
+        with suppress(AttributeError, TypeError, ProcessLookupError):  # not started yet, or gone
+            os.killpg(self.provisioner.process.pid, signal.SIGKILL)  # it leads a process group
 
 
 def execute(
@@ -83,10 +75,9 @@ def execute(
 
     Args:
         parameters: injected after the cell tagged ``parameters``.
-        folder: where the cells run; the caller's own working directory stays as it is.
-        env: added to the environment of the kernel, and of nothing else.
-        progress, wanted: as for ``runs.run``; a caller that cannot receive a Ctrl-C has ``wanted``
-            say no.
+        folder: where the cells run.
+        env: added to the environment of the kernel.
+        progress, wanted: as for ``runs.run``.
 
     Raises:
         papermill.PapermillExecutionError: a cell raised.
@@ -94,8 +85,10 @@ def execute(
         KeyboardInterrupt: as it came in the caller's thread, or because the answer is not wanted
             any more.
     """
-    with sockets.folder() as private, ThreadPoolExecutor(1) as pool:
-        kernel = Kernel(private, {**os.environ, **env}, folder, path.read_text(encoding="utf-8"))
+    private = tempfile.TemporaryDirectory(prefix="gaussmark-kernel-")
+    with private, ThreadPoolExecutor(1) as pool:
+        source = path.read_text(encoding="utf-8")
+        kernel = Kernel(private.name, {**os.environ, **env}, folder, source)
         job = pool.submit(_execute, kernel, path, dict(parameters), progress)
         try:
             while wait([job], timeout=0.5).not_done:
@@ -110,79 +103,78 @@ def execute(
 
 def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: dict | bool) -> None:
     name = str(path).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
-    patience = {
-        "start_timeout": 300,
-        "iopub_timeout": 60,
-    }  # seconds; a busy machine is slow, and a dead kernel is seen at once
-    settings = {
-        "kernel_name": "python3",
-        "language": "python",
-        "km": kernel,
-        "skip_cells_with_tag": SKIP_TAG,
-        "progress_bar": progress,
-    }
     try:
-        notebook = papermill.execute_notebook(name, name, parameters, **settings, **patience)
+        notebook = papermill.execute_notebook(
+            name,
+            name,
+            parameters,
+            kernel_name="python3",
+            language="python",
+            km=kernel,
+            skip_cells_with_tag=SKIP_TAG,
+            progress_bar=progress,
+            start_timeout=300,  # seconds; a busy machine is slow, a dead kernel is seen at once
+            iopub_timeout=60,
+        )
     finally:
         run_sync(kernel.stop)()
         ensure_event_loop().close()
-    notebook.metadata.papermill.update(
-        input_path=path.name, output_path=path.name
-    )  # the folder will get another name
-    nbformat.write(notebook, path)
+    _write(notebook, path)
     if notebook.metadata.papermill.exception:  # sys.exit(0), which papermill takes for success
         raise RuntimeError("a cell left the notebook before its end")
+
+
+def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
+    """Without the folder's name, which will be another one."""
+    notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
+    nbformat.write(notebook, path)
 
 
 def mark_stopped(path: Path, error: BaseException) -> tuple[str | None, str]:
     """Marks in the notebook the cell where an error stopped it; returns its first line (None if no
     cell had begun) and the reason.
 
-    Papermill calls cells complete that never ran, and knows nothing of a dead kernel or an
-    interruption.
+    Papermill calls cells complete that never ran, and knows nothing of a dead kernel.
     """
-    name, text = (
+    name, text = (  # of the cell's own error, if it raised one
         getattr(error, "ename", type(error).__name__),
         getattr(error, "evalue", str(error)),
-    )  # of the cell's own error, if it raised one
+    )
     reason = f"{name}: {text}" if text else name
     try:
         notebook = nbformat.read(path, as_version=4)
     except (OSError, ValueError):
         return None, reason
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     begun = [
-        index
-        for index, cell in enumerate(notebook.cells)
-        if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
+        i for i, cell in enumerate(code) if cell.metadata.get("papermill", {}).get("start_time")
     ]
     if not begun:
         return None, reason
-    stopped = notebook.cells[begun[-1]]
-    for cell in notebook.cells[begun[-1] :]:
+    stopped, *pending = code[begun[-1] :]
+    for cell in (stopped, *pending):
         cell.metadata.papermill["status"] = "failed" if cell is stopped else "pending"
-    if not any(output.output_type == "error" for output in stopped.outputs):
+    if not _errors([stopped]):
         stopped.outputs.append(
-            nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"])
+            nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[reason])
         )
-    notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
-    with suppress(OSError):  # a full disk is what stopped it, and why must still be said
-        nbformat.write(notebook, path)
+    with suppress(OSError):  # a full disk is what stopped it, and the reason must still be told
+        _write(notebook, path)
     return stopped.source.strip().partition("\n")[0], reason
 
 
 def traceback(path: Path) -> str:
-    """The last traceback that the notebook at ``path`` shows, without colours; empty if there is
-    none.
-    """
-    from nbconvert.filters import (
-        strip_ansi,
-    )  # here, because it takes a second and most runs do not fail
+    """The last traceback that the notebook at ``path`` shows, without colours; or nothing."""
+    from nbconvert.filters import strip_ansi  # a second, and most runs do not fail
 
-    cells = nbformat.read(path, as_version=4).cells
-    errors = [
+    errors = _errors(nbformat.read(path, as_version=4).cells)
+    return strip_ansi("\n".join(errors[-1].traceback)) if errors else ""
+
+
+def _errors(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    return [
         output
         for cell in cells
         for output in cell.get("outputs", [])
         if output.output_type == "error"
     ]
-    return strip_ansi("\n".join(errors[-1].traceback)) if errors else ""

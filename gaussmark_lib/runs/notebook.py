@@ -46,27 +46,28 @@ class Notebook:
     def name(self) -> str:
         return self.path.stem
 
+    @property
+    def sources(self) -> list[str]:
+        """Of its code cells."""
+        return [cell.source for cell in self.cells if cell.kind == "code"]
+
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """What its one code cell tagged ``parameters`` declares; ParameterError where that is not
-        one, or not readable.
-        """
-        sources = [
-            cell.source for cell in self.cells if cell.kind == "code" and "parameters" in cell.tags
-        ]
-        if len(sources) != 1:
-            found = f"found {len(sources)}; tag the cell that declares them"
+        """What its one code cell tagged ``parameters`` declares; or ParameterError."""
+        tagged = [c.source for c in self.cells if c.kind == "code" and "parameters" in c.tags]
+        if len(tagged) != 1:
             raise ParameterError(
-                f"{self.name}: expected exactly one code cell tagged 'parameters', {found}"
+                f"{self.name}: expected exactly one code cell tagged 'parameters', found"
+                f" {len(tagged)}; tag the cell that declares them"
             )
-        return parameters.read(sources[0], self.name)
+        return parameters.read(tagged[0], self.name)
 
     @property
     def code(self) -> str:
         """The version of the code that computes this notebook's answer, see ``runs.identity``. Not
         kept here: a worker must find its own.
         """
-        return identity.of_sources(cell.source for cell in self.cells if cell.kind == "code")
+        return identity.of_sources(self.sources, self.path.parent)
 
     @property
     def tour(self) -> dict[str, Any]:
@@ -80,8 +81,8 @@ class Notebook:
         return parameters.check(self.parameters, given, self.name)
 
     def run_id(self, values: Mapping[str, Any], code: str | None = None) -> str:
-        """The id of this notebook's run with these values, which are complete and checked; ``code``
-        is ``self.code``, for who asks often.
+        """The id of the run with these values, which are complete and checked; ``code`` is
+        ``self.code``, for callers that ask often.
         """
         question = {
             "cells": [[cell.kind, cell.source, cell.tags] for cell in self.cells],
@@ -89,15 +90,46 @@ class Notebook:
             "code": code or self.code,
             "inputs": identity.of_inputs(values, self.path.parent),
         }
-        question |= identity.elsewhere(
-            [cell.source for cell in self.cells if cell.kind == "code"], values, self.path.parent
-        )
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A notebook with values for all its parameters, checked, and the id of both."""
+
+    notebook: Notebook
+    values: dict[str, Any]
+    id: str
+    code: str
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The values that are not the notebook's defaults."""
+        declared = self.notebook.parameters
+        return {name: v for name, v in self.values.items() if v != declared[name].default}
+
+    def target(self, root: str | Path | None) -> Path:
+        """The folder of its record."""
+        return paths.records(root) / self.notebook.name / self.id
+
+
+def question(
+    notebook: str | Path | Notebook | Question, params: Mapping[str, Any] | None = None
+) -> Question:
+    """A notebook asked with these parameters; a question is returned as it is.
+
+    GaussMarkError: there is no such notebook, or parameters cannot be used.
+    """
+    if isinstance(notebook, Question):
+        return notebook
+    source = load(notebook)
+    values, code = source.check(params or {}), source.code
+    return Question(source, values, source.run_id(values, code), code)
 
 
 def load(name: str | Path | Notebook) -> Notebook:
     """A notebook by path, by name (``00_first_watermark``) or by number (``00``); one that is
-    loaded already is given back.
+    loaded already is returned as it is.
 
     Raises:
         GaussMarkError: there is none, or it cannot be read; says which there are.
@@ -105,9 +137,7 @@ def load(name: str | Path | Notebook) -> Notebook:
     if isinstance(name, Notebook):
         return name
     path = _find(str(name))
-    if path.stem.startswith(
-        "."
-    ):  # the record of "...ipynb" would lie in papermill_runs/.., and clean-ups take hidden folders
+    if path.stem.startswith("."):  # its record would be hidden, or lie in papermill_runs/..
         raise GaussMarkError(
             f"expected a notebook whose name does not begin with a dot, got {path.name!r};"
             " rename it"
@@ -126,9 +156,9 @@ def load(name: str | Path | Notebook) -> Notebook:
             f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab"
         ) from None
     if any(INJECTED in cell.tags for cell in cells):
-        why = f"is the record of a run: its cell tagged {INJECTED!r} would set parameters once more"
         raise GaussMarkError(
-            f"{path} {why}; run the notebook that it was made from, or take that cell out"
+            f"{path} is the record of a run: its cell tagged {INJECTED!r} would set parameters once"
+            " more; run the notebook that it was made from, or take that cell out"
         )
     return Notebook(path.resolve(), text, cells)
 
@@ -144,13 +174,9 @@ def _find(name: str) -> Path:
             return path
     known = {path.stem: path for path in sorted(paths.NOTEBOOKS.glob("*.ipynb"))}
     wanted = Path(name).stem if name.endswith(".ipynb") else name
-    matches = (
-        [known[wanted]]
-        if wanted in known
-        else [path for stem, path in known.items() if stem.startswith(f"{wanted}_")]
-    )
+    matches = [wanted] if wanted in known else [s for s in known if s.startswith(f"{wanted}_")]
     if len(matches) == 1:
-        return matches[0]
+        return known[matches[0]]
     raise GaussMarkError(
         f"{'several notebooks are' if matches else 'no notebook is'} called {shown(name)};"
         f" {words.nearest(wanted, known)}"

@@ -6,7 +6,6 @@ annotated literal per line:
 
     sigma: float = 0.05  # (0, 1] standard deviation of the noise
     scheme: str = "plain"  # {plain, low_rank} which noise
-    n_texts: int = 64  # [1, 10000] texts to score
     weight: str | None = None  # name of the matrix; None takes the model's default
 
 The cell is parsed, never executed. Pydantic checks values in strict mode: True is not an int, 3 is
@@ -15,29 +14,39 @@ accepted as a float, nan is refused.
 
 import ast
 import io
-import operator
 import os
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from gaussmark_lib.errors import ParameterError, shown
-from gaussmark_lib.runs import presets
+from gaussmark_lib.runs import identity, presets
 from gaussmark_lib.words import nearest
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+NOT_PYTHON = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 
+
+def _encodable(text: str) -> str:
+    text.encode()  # or UnicodeEncodeError: half a character, which no file can hold
+    return text
+
+
+SCALARS = {
+    "int": int,
+    "float": float,
+    "str": Annotated[str, AfterValidator(_encodable)],
+    "bool": bool,
+}
 _NUMBER = r"[-+]?(?:inf|[\d.]+(?:[eE][-+]?\d+)?)"
 _RANGE = re.compile(rf"([\[(])\s*({_NUMBER})\s*,\s*({_NUMBER})\s*([\])])\s*(.*)")
 _CHOICES = re.compile(r"\{(.*?)\}\s*(.*)")
-_PLACE = re.compile(
-    r"(\.{1,2}|~)/.*", re.DOTALL
-)  # how a shell writes a place that is seen from where one stands
 
 
 @dataclass(frozen=True)
@@ -53,9 +62,7 @@ class Parameter:
     help: str
 
     def check(self, value: Any) -> Any:
-        """``value`` as the parameter's type; raises pydantic's ValidationError where it does not
-        fit.
-        """
+        """``value`` as the parameter's type, or pydantic's ValidationError."""
         return self._adapter.validate_python(value)
 
     @cached_property
@@ -70,16 +77,25 @@ class Parameter:
         return True
 
     def parse(self, text: str) -> Any:
-        """The value of a typed text: the text itself where a string is allowed, otherwise (and for
-        None) parsed as YAML.
+        """The value of a typed text: the text itself where a string is allowed, else (and for None)
+        parsed as YAML. A path is seen from where the command was typed.
         """
-        null = text in ("None", "null") and self.fits(None)
-        return text if self.fits(text) and not null else presets.load(text)
+        if text in ("None", "null") and self.fits(None):
+            return None
+        value = text if self.fits(text) else presets.load(text)
+        return self._absolute(value) if identity.is_path(self.name) else value
+
+    def _absolute(self, value: Any) -> Any:
+        """Of a path of something that exists; ``docs`` may be a text's name and a folder's."""
+        if not isinstance(value, str) or not value or "\0" in value or value == self.default:
+            return value
+        path = os.path.abspath(os.path.expanduser(value))
+        exists = os.path.isfile if self.name == "text" else os.path.exists
+        return path if exists(path) else value
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.allowed} = {self.default!r}" + (
-            f"  # {self.help}" if self.help else ""
-        )
+        about = f"  # {self.help}" if self.help else ""
+        return f"{self.name}: {self.allowed} = {self.default!r}{about}"
 
 
 def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
@@ -92,36 +108,27 @@ def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
     try:
         tree = ast.parse(source)
         comments = _comments(source)
-    except (
-        SyntaxError,
-        ValueError,
-        tokenize.TokenError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # the last two: nested too deeply
+    except NOT_PYTHON as error:
         raise ParameterError(f"{name}: the parameters cell is not Python: {error}") from None
-    found: dict[str, Parameter] = {}
+    declared: dict[str, Parameter] = {}
     last_line = 0
     for statement in tree.body:
+        lines = range(statement.lineno, statement.end_lineno + 1)
+        comment = " ".join(comments[line] for line in lines if line in comments)
         try:
             if statement.lineno <= last_line:
                 raise ParameterError("expected one parameter per line")
-            last_line = statement.end_lineno
-            parameter = _parameter(
-                statement,
-                " ".join(
-                    comments.get(line, "") for line in range(statement.lineno, last_line + 1)
-                ).strip(),
-            )
-            if parameter.name in found:
+            parameter = _parameter(statement, comment)
+            if parameter.name in declared:
                 raise ParameterError("declared twice")
         except ValueError as error:
             line = ast.get_source_segment(source, statement)
             raise ParameterError(
                 f"{name}: line {statement.lineno} of the parameters cell, `{line}`: {error}"
             ) from None
-        found[parameter.name] = parameter
-    return found
+        declared[parameter.name] = parameter
+        last_line = statement.end_lineno
+    return declared
 
 
 def check(
@@ -153,44 +160,20 @@ def check(
 def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Values from a command line's (name, text) pairs; unknown names are kept, so that ``check``
     reports them with all other problems.
-
-    A path is seen from where the command was typed: a text that begins with ``./``, ``../`` or
-    ``~/``, and the name of a model's folder or of a ``.jsonl`` file that is there.
     """
     values: dict[str, Any] = {}
     for key, text in typed:
         if key in values:
             raise ParameterError(f"{key} was given twice; give each parameter once")
         try:
-            values[key] = _placed(key, declared[key].parse(text)) if key in declared else text
+            values[key] = declared[key].parse(text) if key in declared else text
         except ValueError as error:
             raise ParameterError(f"{key}: cannot read {shown(text)}: {error}") from None
     return values
 
 
-def _placed(name: str, value: Any) -> Any:
-    if isinstance(value, list):
-        return [_placed(name, item) for item in value]
-    if not isinstance(value, str) or not value or "\0" in value:
-        return value
-    place = os.path.abspath(os.path.expanduser(value))
-    is_place = _PLACE.fullmatch(value) and (
-        os.path.exists(place) or not re.search(r"\s", value)
-    )  # "./configure is run first" is a text
-    is_model = name == "model" and value != "doclm" and os.path.isdir(place)
-    return (
-        place
-        if is_place
-        or is_model
-        or (value.endswith((".jsonl", ".jsonl.gz")) and os.path.isfile(place))
-        else value
-    )
-
-
 def _comments(source: str) -> dict[int, str]:
-    """Line number → its comment without the hash. Tokens, because a ``#`` may stand inside a
-    string.
-    """
+    """Line number → its comment. Tokens, because a ``#`` may stand inside a string."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return {
         token.start[0]: token.string.lstrip("# ").rstrip()
@@ -200,88 +183,59 @@ def _comments(source: str) -> dict[int, str]:
 
 
 def _parameter(statement: ast.stmt, comment: str) -> Parameter:
-    if not (
-        isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and statement.value is not None
-    ):
-        raise ParameterError("expected `name: type = literal  # [low, high] help`")
+    match statement:
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            pass
+        case _:
+            raise ParameterError("expected `name: type = literal  # [low, high] help`")
     try:
         default = ast.literal_eval(statement.value)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         raise ParameterError(
             "expected a literal; what is derived belongs in a later cell"
         ) from None
     annotation = ast.unparse(statement.annotation)
-    limit, words, help_text = _limit(comment)
-    parameter = Parameter(
-        statement.target.id,
-        _type(statement.annotation, limit),
-        default,
-        annotation + words,
-        help_text,
-    )
+    limit, in_words, help_text = _limit(comment)
+    allowed = annotation + in_words
+    parameter = Parameter(name, _type(statement.annotation, limit), default, allowed, help_text)
     try:
-        return replace(
-            parameter, default=parameter.check(default)
-        )  # 1 becomes the float that it stands for
+        return replace(parameter, default=parameter.check(default))  # 1 becomes a float's 1.0
     except ValidationError:
-        raise ParameterError(f"the default {default!r} is not {parameter.allowed}") from None
-    except TypeError:  # the type has no order
+        raise ParameterError(f"the default {default!r} is not {allowed}") from None
+    except Exception:  # a TypeError, or pydantic_core's SchemaError, which is no ValueError
         raise ParameterError(f"a range does not go with {annotation}") from None
 
 
-def _limit(comment: str) -> tuple[list[AfterValidator], str, str]:
-    """(pydantic's check, the same in words, the help text) of a comment ``[low, high] help``, ``{a,
+def _limit(comment: str) -> tuple[Any, str, str]:
+    """(pydantic's limit, the same in words, the help text) of a comment ``[low, high] help``, ``{a,
     b} help`` or ``help``.
     """
     if match := _RANGE.fullmatch(comment):
         left, low, high, right, help_text = match.groups()
-        bottom, top = float(low), float(high)
-        above = operator.ge if left == "[" else operator.gt
-        below = operator.le if right == "]" else operator.lt
-        return (
-            [_only(lambda value: above(value, bottom) and below(value, top))],
-            f" in {left}{low}, {high}{right}",
-            help_text,
-        )
+        above, below = "ge" if left == "[" else "gt", "le" if right == "]" else "lt"
+        limits = {above: _bound(low), below: _bound(high)}
+        return Field(**limits), f" in {left}{low}, {high}{right}", help_text
     if match := _CHOICES.fullmatch(comment):
-        choices = [presets.load(choice) for choice in match[1].split(",")]
-        return (
-            [_only(lambda value: value in choices)],
-            f", one of {', '.join(map(repr, choices))}",
-            match[2],
-        )
+        choices = tuple(presets.load(choice) for choice in match[1].split(","))
+        return Literal[choices], f", one of {', '.join(map(repr, choices))}", match[2]
     if comment.startswith(("[", "{")):
         raise ParameterError("expected `# [low, high] help` or `# {a, b} help`")
-    return [], "", comment
+    return None, "", comment
 
 
-def _only(accepts: Callable[[Any], bool]) -> AfterValidator:
-    def validate(value: Any) -> Any:
-        if not accepts(value):
-            raise ParameterError("not allowed")
-        return value
-
-    return AfterValidator(validate)
+def _bound(text: str) -> float | None:
+    number = float(text)
+    if number in (float("inf"), -float("inf")):
+        return None
+    return int(number) if number.is_integer() else number
 
 
-def _whole(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ParameterError("half a character, which no file can hold") from None
-    return text
-
-
-SCALARS = {"int": int, "float": float, "str": Annotated[str, AfterValidator(_whole)], "bool": bool}
-
-
-def _type(node: ast.expr, limit: list[AfterValidator]) -> Any:
+def _type(node: ast.expr, limit: Any) -> Any:
     """The type of an annotation, with the limit on its innermost scalars. Nothing is evaluated."""
     match node:
         case ast.Name(id=name) if name in SCALARS:
-            return Annotated[(SCALARS[name], *limit)] if limit else SCALARS[name]
+            is_range = isinstance(limit, FieldInfo)
+            return Annotated[SCALARS[name], limit] if is_range else limit or SCALARS[name]
         case ast.Constant(value=None):
             return None
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):

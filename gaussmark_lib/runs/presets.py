@@ -1,95 +1,23 @@
-"""Preset files, and YAML as people expect it: 1e-3 is a number, ``no`` is a word, and a name given
-twice is an error.
-
-PyYAML speaks YAML 1.1, where 1e-3 is a string, ``no`` is False, 12:30 is 750 and the last of two
-equal names wins silently. It also reads what a few characters blow up to gigabytes or to a crash,
-so there are limits here, no aliases, and no types but those of JSON.
+"""Preset files, and YAML 1.2 as people expect it: 1e-3 is a number, ``no`` is a word, and a name
+given twice is an error.
 """
 
 import os
 import re
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent
 
 from gaussmark_lib import files, paths, words
 from gaussmark_lib.errors import ParameterError, shown
 
-MOST_CHARACTERS, MOST_LEVELS, MOST_DIGITS = (
-    500_000,
-    50,
-    100,
-)  # of a document, of what is nested in it, of a number
-TAG = "tag:yaml.org,2002:"
-SCALARS = {  # tag → how it is written, the characters that it begins with, and its value
-    "null": (r"|~|null|Null|NULL|None", ["", *"~nN"], lambda text: None),
-    "bool": (
-        r"true|True|TRUE|false|False|FALSE",
-        list("tTfF"),
-        lambda text: text.lower() == "true",
-    ),
-    "int": (r"[-+]?[0-9]+", list("-+0123456789"), int),  # 010 is ten, not eight
-    "float": (
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        list("-+.0123456789"),
-        lambda text: float(re.sub(r"\.(?=[iInN])", "", text)),
-    ),
-}
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the core schema of YAML 1.2, and None as Python writes it."""
-
-    yaml_implicit_resolvers = {}  # noqa: RUF012 – the base class's own protocol
-    yaml_constructors = {
-        tag: yaml.SafeLoader.yaml_constructors[tag]
-        for tag in (f"{TAG}str", f"{TAG}seq", f"{TAG}map", None)
-    }
-    level = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        if self.check_event(yaml.AliasEvent):
-            raise _refused(
-                f"*{self.peek_event().anchor} stands for another place; write the value out",
-                self.peek_event(),
-            )
-        if self.level >= MOST_LEVELS:
-            raise _refused(
-                f"expected at most {MOST_LEVELS} lists and mappings inside each other",
-                self.peek_event(),
-            )
-        self.level += 1
-        node = super().compose_node(parent, index)
-        self.level -= 1
-        return node
-
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
-        found = super().construct_mapping(node, deep)
-        if len(found) < len(node.value):
-            names = Counter(self.construct_object(key, deep=True) for key, _ in node.value)
-            raise _refused(f"{names.most_common(1)[0][0]!r} is given twice", node)
-        return found
-
-    def scalar(self, node: yaml.Node) -> Any:
-        text, kind = self.construct_scalar(node), node.tag.removeprefix(TAG)
-        pattern, _, value = SCALARS[kind]
-        if len(text) > MOST_DIGITS or not re.fullmatch(pattern, text):
-            raise _refused(
-                f"expected {kind} of at most {MOST_DIGITS} characters, got {text[:40]!r}", node
-            )
-        return value(text)
-
-
-for _kind, (_pattern, _first, _) in SCALARS.items():
-    _Loader.add_implicit_resolver(f"{TAG}{_kind}", re.compile(rf"^(?:{_pattern})$"), _first)
-    _Loader.add_constructor(f"{TAG}{_kind}", _Loader.scalar)
-
-
-def _refused(what: str, where: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=what, problem_mark=where.start_mark)
+MOST_CHARACTERS = 100_000  # of a document
+# the parser's own error, and those of tags and numbers that do not fit, and of deep nesting
+UNREADABLE = (YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 
 
 def load(text: str) -> Any:
@@ -98,15 +26,16 @@ def load(text: str) -> Any:
         raise ParameterError(
             f"expected at most {MOST_CHARACTERS:,} characters of YAML, got {len(text):,}"
         )
+    yaml = YAML(typ="safe", pure=True)
     try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ParameterError(" ".join(str(error).split())) from None
-    except (
-        ValueError,
-        OverflowError,
-    ) as error:  # "\\UFFFFFFFF", or %YAML with a version of thousands of digits
-        raise ParameterError(f"cannot be read as YAML: {error}") from None
+        value = yaml.load(text)
+        has_alias = "*" in text and any(isinstance(e, AliasEvent) for e in yaml.parse(text))
+    except UNREADABLE as error:
+        why = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise ParameterError(f"cannot be read as YAML: {why[:200]}") from None
+    if has_alias:  # a few characters of them stand for gigabytes
+        raise ParameterError("expected YAML without aliases (*name); write the values out")
+    return value
 
 
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
@@ -134,7 +63,7 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ParameterError(
             f"the {kind} {path} should be lines of `name: value`, and is {type(values).__name__}"
-            f" {repr(values)[:60]}"
+            f" {shown(values)}"
         )
     return values
 
@@ -149,11 +78,8 @@ def known(kind: str = "preset") -> list[str]:
 def _kind(path: Path) -> str:
     if path.stem.endswith("grid"):
         return "grid"
-    return (
-        "cluster"
-        if re.search(r"^kind:", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        else "preset"
-    )
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return "cluster" if re.search(r"^kind:", text, re.MULTILINE) else "preset"
 
 
 def taken(
@@ -162,21 +88,17 @@ def taken(
     """What the notebook of this number takes of a preset's values, and the names that it skips.
 
     A preset that says ``shared: true`` serves every notebook: names that are not among ``declared``
-    are skipped, and under ``notebooks`` stands, by number, what one of them takes in place of the
-    shared values or besides. In any other preset nothing is skipped, so that a wrong name is
-    reported where parameters are checked.
+    are skipped, and ``notebooks`` has, by number, what one of them takes besides. In any other
+    preset nothing is skipped, so that a wrong name is reported where parameters are checked.
     """
-    values = dict(values)
-    shared = values.pop("shared", False)
-    if not isinstance(shared, bool):
-        raise ParameterError(f"shared: expected true or false, got {shown(shared)}")
-    if not shared:
+    if not values.get("shared"):
         return values, []
-    own = values.pop("notebooks", {})
-    if not isinstance(own, dict) or not all(isinstance(one, dict) for one in own.values()):
+    own = values.get("notebooks", {})
+    if not isinstance(own, dict) or not isinstance(own.get(number, {}), dict):
         raise ParameterError(
             "notebooks: expected a notebook's number and under it lines of `name: value`, got"
             f" {shown(own)}"
         )
-    known = {name: value for name, value in values.items() if name in declared}
-    return known | own.get(number, {}), sorted(values.keys() - known)
+    others = {name: v for name, v in values.items() if name not in ("shared", "notebooks")}
+    known = {name: value for name, value in others.items() if name in declared}
+    return known | own.get(number, {}), sorted(others.keys() - known)

@@ -81,13 +81,6 @@ def comparable(
     return pd.DataFrame(rows, columns=["model", "value", "low", "high", "most", "where", "less"])
 
 
-def setting(model: str, scheme: str = "GaussMark") -> dict[str, Any] | None:
-    """``weight, variance, rank_dropped, where`` that the paper chose for a model; None for another
-    model or scheme.
-    """
-    return _models(FILE).get(model, {}).get("settings", {}).get(scheme)
-
-
 @cache
 def _models(path: Path) -> dict[str, Any]:
     try:

@@ -2,9 +2,8 @@
 its settings as a preset.
 """
 
+import json
 from dataclasses import asdict
-
-import yaml
 
 from gaussmark_lib.experiments.played import EDIT_SEED, Comparison, Edited, Question, Verdict
 
@@ -73,10 +72,9 @@ def preset(question: Question, model: str, key_seed: int | None) -> str:
     secret.
     """
     key = {} if key_seed is None else {"key_seed": key_seed}
-    values = yaml.safe_dump(
-        {"model": model, **asdict(question), **key}, sort_keys=False, allow_unicode=True
-    )
+    values = {"model": model, **asdict(question), **key}
+    lines = (f"{name}: {json.dumps(v, ensure_ascii=False)}\n" for name, v in values.items())
     return (
         "# Notebook 11 with the panel's settings: gaussmark run 11 -f this_file, or papermill ..."
-        " -f this_file\n" + values
+        " -f this_file\n" + "".join(lines)
     )

@@ -20,7 +20,7 @@ from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.joint import State
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark
-from gaussmark_lib.runs import folder, presets
+from gaussmark_lib.runs import presets
 from gaussmark_lib.schemes import cache
 from gaussmark_lib.tracing import Codebook
 
@@ -154,8 +154,6 @@ ROOTS: dict[str, Callable] = {
     "runs.run": lambda root: runs.run("demo.ipynb", root=root, progress=False),
     "sweep": lambda root: sweeps.sweep("demo.ipynb", {"x": [1]}, root=root, progress=False),
     "cache": lambda root: cache.responses(tiny_lm.build().model, None, [[3]], 1, folder=root),
-    "folder.read": folder.read,
-    "folder.load": folder.load,
     "runs.reference": runs.reference,
     **READERS,
     **WRITERS,
@@ -176,9 +174,9 @@ def test_a_folder_of_records_may_be_a_string(place):
     write(place / "demo.ipynb", parameters())
     assert runs.find("demo.ipynb", root="records") is None
     for wrong in (5, "x", [("x", 1)]):
-        with pytest.raises(GaussMarkError, match="expected a mapping"):
+        with pytest.raises(GaussMarkError, match="expected (a mapping|names with values)"):
             runs.find("demo.ipynb", wrong)
-        with pytest.raises(GaussMarkError, match="expected a mapping"):
+        with pytest.raises(GaussMarkError, match="expected (a mapping|names with values)"):
             sweeps.sweep("demo.ipynb", wrong)
 
 

@@ -13,9 +13,9 @@ import pytest
 import tiny_lm
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import cli, generate, perturb, schemes, sweeps
+from gaussmark_lib import cli, generate, perturb, record, schemes, sweeps
 from gaussmark_lib.keys import Key
-from gaussmark_lib.runs import inside, kernel
+from gaussmark_lib.runs import kernel
 from gaussmark_lib.schemes import cache
 
 DECLARED = 'key: str = ""\nmodel: str = ""\nseed: int = 0  # [0, 9] of the text'
@@ -124,7 +124,7 @@ def place(tmp_path, tmp_path_factory, monkeypatch) -> Path:
 
 def _in_this_process(path, parameters, *, env, **options):
     """``kernel.execute`` without a kernel."""
-    os.environ[inside.RUN_DIR] = env[inside.RUN_DIR]
+    os.environ[record.RUN_DIR] = env[record.RUN_DIR]
     names: dict = {}
     for number, cell in enumerate(json.loads(path.read_text())["cells"]):
         exec("".join(cell["source"]), names)
@@ -226,7 +226,7 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     asked = ["-p", "key", str(file), "-p", "model", model, "--records", str(place / "records")]
     command(0, "run", works, *asked)
     command(cli.FAILED, "run", fails, *asked)
-    monkeypatch.setenv(inside.RUN_DIR, "")  # put back afterwards
+    monkeypatch.setenv(record.RUN_DIR, "")  # put back afterwards
     monkeypatch.setattr(kernel, "execute", _in_this_process)
     done = sweeps.sweep(
         works,
@@ -245,8 +245,8 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     (file.parent / "damaged.key").unlink()
     (place / "printed").write_text("\n".join(printed))
     assert key.key_id in (place / "printed").read_text()
-    [record] = (place / "records").glob("fails/*.failed")
-    assert "KeyFileError" in (record / "notebook.ipynb").read_text()
+    [kept] = (place / "records").glob("fails/*.failed")
+    assert "KeyFileError" in (kept / "notebook.ipynb").read_text()
     assert "KeyMismatchError" in (place / "printed").read_text()
     assert len([path for path in place.rglob("*") if path.is_file()]) > 20
     assert found_in(place, key.secret) == {}

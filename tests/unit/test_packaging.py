@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import tracked
-import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from gaussmark_lib import files
 from gaussmark_lib.paths import ROOT
+from gaussmark_lib.runs import presets
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]
@@ -92,7 +92,9 @@ def test_what_the_tests_import_is_declared():
 
 
 def test_the_check_for_undeclared_imports_can_fail():
-    assert _undeclared({"pandas", "yaml", "PIL", "zmq", "no_such_package"}, _names(DECLARED)) == {
+    assert _undeclared(
+        {"pandas", "sklearn", "PIL", "zmq", "no_such_package"}, _names(DECLARED)
+    ) == {
         "zmq",
         "no_such_package",
     }
@@ -176,7 +178,7 @@ def test_torch_is_pinned_and_the_makefile_installs_that_version_the_lock_file_an
 
 
 def test_the_conda_environment_is_that_of_pyproject():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    environment = presets.load((ROOT / "environment.yml").read_text())
     assert environment["name"] == "gaussmark"
     python, pip, through_pip = environment["dependencies"]
     name, version = python.split("=")

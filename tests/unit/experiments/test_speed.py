@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
-import yaml
 
 from gaussmark_lib import paths, perturb, score
 from gaussmark_lib.experiments import claims, speed
+from gaussmark_lib.runs import presets
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 1, 7)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 12, 5, 9)
@@ -95,7 +95,7 @@ def test_two_repeats_decide_no_ratio():
 
 
 def test_the_reference_repeats_each_timing_often_enough_for_an_interval():
-    preset = yaml.safe_load((paths.PRESETS / "speed_reference.yaml").read_text())
+    preset = presets.read("speed_reference")
     assert all(
         np.isfinite(speed.median(range(preset[name])).low)
         for name in ("repeats", "repeats_of_curve")

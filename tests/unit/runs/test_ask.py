@@ -14,114 +14,89 @@ from small_notebooks import code, parameters, write
 
 from gaussmark_lib import runs
 from gaussmark_lib.errors import ParameterError, RecordError
-from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs.notebook import Notebook
 
 RECORDING = """
 from gaussmark_lib import runs
 import os, sys
-runs.record({"x": x, "python": sys.executable, "folder": os.getcwd(), "pid": os.getpid(), "secret": "PASSWORD" in os.environ})
+runs.record({"x": x, "python": sys.executable, "folder": os.getcwd(), "pid": os.getpid()})
 """
 
 
 @pytest.fixture(autouse=True)
 def _same_library(monkeypatch):
     """The id of a question stays, whoever edits the library meanwhile."""
-    monkeypatch.setattr(Notebook, "code", "tested")
+    monkeypatch.setattr(notebooks.Notebook, "code", "tested")
 
 
 @pytest.fixture
-def no_kernel(monkeypatch):
-    def start(*arguments, **options):
-        pytest.fail("a kernel was started")
+def cells(monkeypatch):
+    """What runs in place of a notebook's cells: ``cells(action)``, which gets the folder."""
 
-    monkeypatch.setattr(kernel, "execute", start)
+    def put(action):
+        monkeypatch.setattr(kernel, "execute", lambda path, *_, **__: action(path.parent))
+
+    put(lambda folder: pytest.fail("a kernel was started"))
+    return put
 
 
-def _run(notebook: Path, root: Path, **options):
-    return runs.run(notebook, progress=False, root=root, **options)
-
-
-def _fail(notebook: Path, root: Path) -> runs.RunFailedError:
-    with pytest.raises(runs.RunFailedError) as error:
-        _run(notebook, root)
-    return error.value
+def _run(notebook: Path, root: Path, params=None, **options):
+    return runs.run(notebook, params, progress=False, root=root / "runs", **options)
 
 
 def _folders(root: Path) -> list[str]:
-    return sorted(str(path.relative_to(root)) for path in root.glob("*/*"))
+    return sorted(path.name for path in (root / "runs" / "demo").iterdir())
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return (
-        Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
-    )
+def _recording(value):
+    return lambda folder: (folder / "results.json").write_text(json.dumps({"is": value}))
 
 
 def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     monkeypatch.setenv("PASSWORD", "hunter2")
     before = os.getcwd(), dict(os.environ)
-    notebook = write(
-        tmp_path / "demo {a}" / "demo.ipynb",
-        parameters(),
-        code(RECORDING),
-        code("1 / 0", "nbval-skip"),
-    )
-    first = _run(notebook, tmp_path / "runs", params={"x": 2})
+    cells = [parameters(), code(RECORDING), code("1 / 0", "nbval-skip")]
+    notebook = write(tmp_path / "demo {a}" / "demo.ipynb", *cells)
+    first = _run(notebook, tmp_path, {"x": 2})
     assert (os.getcwd(), dict(os.environ)) == before
     assert not first.cached
-    assert first.dir == tmp_path / "runs" / "demo" / first.id
     assert first.params == {"x": 2}
-    assert first.results["x"] == 2
-    assert first.results["python"] == sys.executable
-    assert first.results["folder"] == str(notebook.parent)
-    assert not _alive(first.results["pid"])
-    assert first.status.keys() == {
-        "status",
-        "code",
-        "started",
-        "finished",
-        "seconds",
-        "versions",
-        "platform",
-        "commit",
-    }
-    assert first.status["code"] == "tested"
-    assert first.status["versions"]["torch"].startswith("2.13.0")
+    pid = first.results.pop("pid")
+    assert first.results == {"x": 2, "python": sys.executable, "folder": str(notebook.parent)}
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    about = "status code started finished seconds versions platform commit"
+    assert first.status.keys() == set(about.split())
     executed = nbformat.read(first.dir / "notebook.ipynb", as_version=4)
-    assert [cell.metadata.tags for cell in executed.cells] == [
-        ["parameters"],
-        ["injected-parameters"],
-        [],
-        ["nbval-skip"],
-    ]
     assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, None]
     written = "".join(path.read_text() for path in first.dir.iterdir())
     assert "hunter2" not in written
-    assert ".partial" not in written.replace(first.results["folder"], "")
+    assert ".partial" not in written
 
     monkeypatch.setattr(kernel, "execute", lambda *a, **k: pytest.fail("a kernel was started"))
-    again = _run(notebook, tmp_path / "runs", params={"x": 2})
-    assert again.cached
-    assert (again.dir, again.results, again.status) == (first.dir, first.results, first.status)
+    again = _run(notebook, tmp_path, {"x": 2})
+    assert (again.cached, again.dir, again.status) == (True, first.dir, first.status)
     assert runs.find(notebook, {"x": 2}, root=tmp_path / "runs") == again
     assert runs.find(notebook, {"x": 3}, root=tmp_path / "runs") is None
-    assert _folders(tmp_path / "runs") == [f"demo/{first.id}"]
+    assert _folders(tmp_path) == [first.id]
 
 
-@pytest.mark.parametrize(
-    "params", [{"y": 1}, {"x": "1"}, {"x": True}, {"x": 1.0}, {"x": 6}, {"x": None}]
-)
-def test_parameters_that_do_not_fit_start_no_kernel_and_leave_no_trace(tmp_path, no_kernel, params):
+def test_a_question_is_loaded_checked_and_hashed_once(tmp_path, cells, monkeypatch):
+    cells(lambda folder: None)
+    asked = notebooks.question(write(tmp_path / "demo.ipynb", parameters()), {"x": 2})
+    assert (asked.values, asked.changed, asked.code) == ({"x": 2}, {"x": 2}, "tested")
+    monkeypatch.setattr(notebooks, "load", lambda name: pytest.fail("loaded again"))
+    monkeypatch.setattr(notebooks.Notebook, "run_id", lambda *_: pytest.fail("hashed again"))
+    assert _run(asked, tmp_path).id == asked.id
+    assert runs.find(asked, root=tmp_path / "runs").cached
+
+
+def test_parameters_that_do_not_fit_start_no_kernel_and_leave_no_trace(tmp_path, cells):
     notebook = write(tmp_path / "demo.ipynb", parameters())
-    with pytest.raises(ParameterError):
-        _run(notebook, tmp_path / "runs", params=params)
+    for params in ({"y": 1}, {"x": "1"}, {"x": True}, {"x": 1.0}, {"x": 6}):
+        with pytest.raises(ParameterError):
+            _run(notebook, tmp_path, params)
     assert not (tmp_path / "runs").exists()
 
 
@@ -130,191 +105,144 @@ def test_parameters_that_do_not_fit_start_no_kernel_and_leave_no_trace(tmp_path,
     [
         ("x = 2\n1 / 0", "ZeroDivisionError: division by zero"),
         ("import sys; sys.exit(0)", "RuntimeError: a cell left the notebook before its end"),
-        ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("import os; os._exit(1)", "DeadKernelError: Kernel died"),
     ],
 )
 def test_a_failing_cell_leaves_a_record_marked_failed(tmp_path, cell, reason):
-    notebook = write(
-        tmp_path / "demo.ipynb", parameters(), code("print(1)"), code(cell), code("print(2)")
-    )
-    error = _fail(notebook, tmp_path / "runs")
-    first_line = cell.partition("\n")[0]
-    assert str(error) == f"demo failed: in cell `{first_line}`: {reason}\nits record is {error.dir}"
-    assert error.dir.name.endswith(".failed")
-    assert {path.name for path in error.dir.iterdir()} == {
-        "notebook.ipynb",
-        "params.json",
-        "status.json",
-    }
-    status = json.loads((error.dir / "status.json").read_text())
+    cells = [parameters(), code("print(1)"), code(cell), code("print(2)")]
+    with pytest.raises(runs.RunFailedError) as caught:
+        _run(write(tmp_path / "demo.ipynb", *cells), tmp_path)
+    first_line, folder = cell.partition("\n")[0], caught.value.dir
+    where = f"in cell `{first_line}`: {reason}"
+    assert str(caught.value) == f"demo failed: {where}\nits record is {folder}"
+    assert sorted(os.listdir(folder)) == ["notebook.ipynb", "params.json", "status.json"]
+    status = json.loads((folder / "status.json").read_text())
     assert (status["status"], status["error"], status["cell"]) == ("failed", reason, first_line)
-    cells = [
-        cell
-        for cell in nbformat.read(error.dir / "notebook.ipynb", as_version=4).cells
-        if cell.cell_type == "code"
-    ]
-    assert [cell.metadata.papermill["status"] for cell in cells] == [
-        "completed",
-        "completed",
-        "failed",
-        "pending",
-    ]
-    assert "error" in [output.output_type for output in cells[2].outputs]
-    assert not cells[3].outputs
-    assert records.load(error.dir) is None
-    assert runs.find(notebook, root=tmp_path / "runs") is None
-    assert _folders(tmp_path / "runs") == [f"demo/{error.dir.name}"]
+    cells = nbformat.read(folder / "notebook.ipynb", as_version=4).cells
+    ends = [cell.metadata.papermill["status"] for cell in cells if cell.cell_type == "code"]
+    assert ends == ["completed", "completed", "failed", "pending"]
+    shown = kernel.traceback(folder / "notebook.ipynb")
+    assert "exit" in cell or reason.partition(":")[0] in shown
+    assert runs.find(tmp_path / "demo.ipynb", root=tmp_path / "runs") is None
 
 
-def _fake(monkeypatch, action):
-    """Runs ``action(folder)`` in place of the notebook's cells."""
-    monkeypatch.setattr(kernel, "execute", lambda path, parameters, **options: action(path.parent))
+def test_what_is_not_wanted_any_more_is_interrupted(tmp_path):
+    started = tmp_path / "started"
+    cell = code(f"open({str(started)!r}, 'w').close(); import time; time.sleep(600)")
+    with pytest.raises(KeyboardInterrupt, match="demo interrupted: in cell"):
+        _run(write(tmp_path / "demo.ipynb", cell, parameters()), tmp_path, wanted=_not(started))
+    (folder,) = (tmp_path / "runs" / "demo").iterdir()
+    assert json.loads((folder / "status.json").read_text())["status"] == "interrupted"
 
 
-def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path, monkeypatch):
-    flag = tmp_path / "flag"
-    _fake(
-        monkeypatch,
-        lambda folder: (folder / "results.json").write_text(f'{{"n": {len(flag.read_text())}}}'),
-    )
+def _not(file: Path):
+    return lambda: not file.exists()
+
+
+def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path, cells):
     notebook = write(tmp_path / "demo.ipynb", parameters())
-    failed = _fail(notebook, tmp_path / "runs").dir
-    flag.write_text("1")
-    first = _run(notebook, tmp_path / "runs")
-    assert first.results == {"n": 1}
-    assert not failed.exists(), "what failed has been answered now"
-    flag.write_text("12")
-    assert _run(notebook, tmp_path / "runs").results == {"n": 1}
-    assert _run(notebook, tmp_path / "runs", force=True).results == {"n": 2}
-    flag.unlink()
+    cells(_recording(1))
+    first = _run(notebook, tmp_path)
+    cells(_recording(2))
+    assert _run(notebook, tmp_path).results == {"is": 1}
+    assert _run(notebook, tmp_path, force=True).results == {"is": 2}
+    cells(lambda folder: 1 / 0)
     with pytest.raises(runs.RunFailedError):
-        _run(notebook, tmp_path / "runs", force=True)
-    assert _run(notebook, tmp_path / "runs").results == {"n": 2}
-    assert _folders(tmp_path / "runs") == [f"demo/{first.id}", f"demo/{first.id}.failed"]
+        _run(notebook, tmp_path, force=True)
+    assert _run(notebook, tmp_path).results == {"is": 2}
+    assert _folders(tmp_path) == [first.id, f"{first.id}.failed"]
+    cells(_recording(3))
+    _run(notebook, tmp_path, force=True)
+    assert _folders(tmp_path) == [first.id], "the failure has been answered"
 
 
-def test_the_first_of_two_processes_is_kept(tmp_path, monkeypatch):
+def test_the_first_of_two_processes_is_kept(tmp_path, cells):
     notebook = write(tmp_path / "demo.ipynb", parameters())
 
     def slow(folder):
-        _fake(monkeypatch, lambda inner: (inner / "results.json").write_text('{"who": "fast"}'))
-        _run(notebook, tmp_path / "runs")  # the other process, meanwhile
-        (folder / "results.json").write_text('{"who": "slow"}')
+        cells(_recording("fast"))
+        _run(notebook, tmp_path)  # the other process, meanwhile
+        _recording("slow")(folder)
 
-    _fake(monkeypatch, slow)
-    run = _run(notebook, tmp_path / "runs")
-    assert run.results == {"who": "fast"}
-    assert _folders(tmp_path / "runs") == [f"demo/{run.id}"]
+    cells(slow)
+    run = _run(notebook, tmp_path)
+    assert run.results == {"is": "fast"}
+    assert _folders(tmp_path) == [run.id]
 
 
-def test_what_is_no_complete_record_is_not_mistaken_for_one(tmp_path, monkeypatch):
+def test_a_damaged_record_is_run_again_and_told_once(tmp_path, cells, caplog):
+    cells(lambda folder: None)
     notebook = write(tmp_path / "demo.ipynb", parameters())
-    _fake(monkeypatch, lambda folder: (folder / "results.json").write_text("{}"))
-    target = _run(notebook, tmp_path / "runs").dir
-    for spoil in [
-        lambda: (target / "status.json").write_text("{"),
-        lambda: (target / "status.json").unlink(),
-        lambda: (target / "params.json").unlink(),
-        lambda: (target / "results.json").unlink(),
-        lambda: (target / "status.json").write_text("[]"),
-    ]:
-        spoil()
-        assert runs.find(notebook, root=tmp_path / "runs") is None
-        assert not _run(notebook, tmp_path / "runs").cached
-        assert _run(notebook, tmp_path / "runs").cached
-    assert _folders(tmp_path / "runs") == [f"demo/{target.name}"]
+    first = _run(notebook, tmp_path)
+    assert first.results == {}, "a run that records nothing is complete too"
+    for name, content in [("status", "{"), ("status", "[]"), ("params", None), ("results", None)]:
+        caplog.clear()
+        file = first.dir / f"{name}.json"
+        file.write_text(content) if content else file.unlink()
+        assert not _run(notebook, tmp_path).cached
+        assert len(caplog.messages) == 1
+        assert _run(notebook, tmp_path).cached
+    assert _folders(tmp_path) == [first.id]
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(OSError("no space left"), "failed"), (KeyboardInterrupt(), "interrupted")],
-)
-def test_whatever_stops_a_run_is_recorded(tmp_path, monkeypatch, error, status):
-    def stop(folder):
-        raise error
-
-    _fake(monkeypatch, stop)
-    notebook = write(tmp_path / "demo.ipynb", parameters())
-    expected = runs.RunFailedError if status == "failed" else KeyboardInterrupt
-    with pytest.raises(expected, match=f"demo {status}: "):
-        _run(notebook, tmp_path / "runs")
-    (folder,) = (tmp_path / "runs" / "demo").iterdir()
-    assert folder.name.endswith(".failed")
-    assert json.loads((folder / "status.json").read_text())["status"] == status
-
-
-def test_a_damaged_record_is_run_again_and_that_is_said_once(tmp_path, monkeypatch, caplog):
-    _fake(monkeypatch, lambda folder: None)
-    notebook = write(tmp_path / "demo.ipynb", parameters())
-    first = _run(notebook, tmp_path / "runs")
-    (first.dir / "status.json").write_text("[]")
-    again = _run(notebook, tmp_path / "runs")
-    assert (again.cached, again.dir) == (False, first.dir)
-    assert len(caplog.messages) == 1
-
-
-def test_a_run_that_records_nothing_is_complete_too(tmp_path, monkeypatch):
-    _fake(monkeypatch, lambda folder: None)
-    notebook = write(tmp_path / "demo.ipynb", parameters())
-    assert _run(notebook, tmp_path / "runs").results == {}
-    assert _run(notebook, tmp_path / "runs").cached
-
-
-def test_changed_weights_are_another_question(tmp_path, monkeypatch):
-    _fake(monkeypatch, lambda folder: None)
+def test_changed_weights_are_another_question(tmp_path, cells):
+    cells(lambda folder: None)
     notebook = write(tmp_path / "demo.ipynb", parameters("model: str = 'doclm'"))
     weights = tmp_path / "mine" / "model.safetensors"
     weights.parent.mkdir()
-    weights.write_text("one")
-    asked = {"params": {"model": str(weights.parent)}}
-    first = _run(notebook, tmp_path / "runs", **asked)
-    assert _run(notebook, tmp_path / "runs", **asked).dir == first.dir
-    weights.write_text("two")
-    again = _run(notebook, tmp_path / "runs", **asked)
-    assert not again.cached
-    assert again.id != first.id
+    ids = []
+    for content in ("one", "one", "two"):
+        weights.write_text(content)
+        ids.append(_run(notebook, tmp_path, {"model": str(weights.parent)}).id)
+    assert ids[0] == ids[1] != ids[2]
 
 
 @pytest.mark.parametrize("place", ["runs", "runs/demo", "runs/demo/ID"])
-def test_records_that_cannot_be_kept_are_noticed_before_any_work(tmp_path, no_kernel, place):
-    notebook = write(tmp_path / "demo.ipynb", parameters())
-    source = notebooks.load(notebook)
-    file = tmp_path / place.replace("ID", source.run_id(source.check({})))
+def test_records_that_cannot_be_kept_are_noticed_before_any_work(tmp_path, cells, place):
+    asked = notebooks.question(write(tmp_path / "demo.ipynb", parameters()))
+    file = tmp_path / place.replace("ID", asked.id)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("mine")
-    with pytest.raises(RecordError, match=r"no record can be kept in|found a file; move it away"):
-        _run(notebook, tmp_path / "runs")
+    with pytest.raises(RecordError, match=r"no record can be kept in|cannot be read"):
+        _run(asked, tmp_path)
     assert file.read_text() == "mine"
-    assert [
-        path for path in (tmp_path / "runs").rglob("*") if path.is_file() and path != file
-    ] == []
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert [path for path in files if path != file] == []
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
-    [
-        (OSError(errno.ENOSPC, "No space left"), RecordError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
-    ],
+    [(OSError(errno.ENOSPC, "Full"), RecordError), (KeyboardInterrupt(), KeyboardInterrupt)],
 )
-def test_a_disk_that_fills_up_during_a_run_leaves_its_reason_and_no_files(
-    tmp_path, monkeypatch, error, expected
+def test_a_disk_that_fills_up_leaves_the_reason_and_no_files(
+    tmp_path, monkeypatch, cells, error, expected
 ):
-    def fill(folder):
-        def full(*arguments, **options):
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
+    def fill(folder):
         monkeypatch.setattr(Path, "write_text", full)
         raise error
 
-    _fake(monkeypatch, fill)
-    notebook = write(tmp_path / "demo.ipynb", parameters())
-    with pytest.raises(
-        expected,
-        match=(
-            r"demo (failed|interrupted): .*\nno record of it could be kept: No space left on device"
-        ),
-    ):
-        _run(notebook, tmp_path / "runs")
-    assert list((tmp_path / "runs").iterdir()) == []
+    cells(fill)
+    why = r"demo (failed|interrupted): .*\nno record of it could be kept: No space left on device"
+    with pytest.raises(expected, match=why):
+        _run(write(tmp_path / "demo.ipynb", parameters()), tmp_path)
+    assert _folders(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
+def test_a_forked_kernel_is_a_process_of_its_own(tmp_path):
+    source = (
+        "import os, sys  # torch\n"
+        "from gaussmark_lib import runs\n"
+        "runs.record({'torch': 'torch' in sys.modules, 'group': os.getpgid(0), 'pid': os.getpid(),"
+        " 'folder': os.getcwd(), 'named': os.environ.get('NAMED'), 'main': __name__})"
+    )
+    notebook = write(tmp_path / "demo.ipynb", parameters(), code(source))
+    forked = _run(notebook, tmp_path, env={"NAMED": "yes"}).results
+    plain = _run(notebook, tmp_path, {"x": 2}, env={"NAMED": "yes", "OMP_NUM_THREADS": "3"}).results
+    for result, has_torch in ((forked, True), (plain, False)):
+        assert result.pop("pid") == result.pop("group") != os.getpgid(0)
+        expected = {"folder": str(tmp_path), "named": "yes", "main": "__main__"}
+        assert result == expected | {"torch": has_torch}, "another process reads other variables"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from sweep_places import Place
 
-from gaussmark_lib import sweeps
-from gaussmark_lib.runs import inside, kernel
+from gaussmark_lib import record, sweeps
+from gaussmark_lib.runs import kernel
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def place(sweep_place) -> Iterator[Place]:
     yield sweep_place
     for process in sweep_place.started:  # by a test that failed
         if process.poll() is None:
-            process.kill()
+            process.terminate()
             process.communicate()
     sweep_place.started.clear()
     for what in ("hold", "fail", "kill", "pid"):
@@ -41,7 +41,7 @@ def in_this_process(monkeypatch):
     """Cells run without kernels, one run at a time."""
 
     def execute(path, parameters, *, env, **options):
-        monkeypatch.setenv(inside.RUN_DIR, env[inside.RUN_DIR])
+        monkeypatch.setenv(record.RUN_DIR, env[record.RUN_DIR])
         cells = [cell["source"] for cell in json.loads(path.read_text())["cells"]]
         names: dict = {}
         exec("".join(cells[0]), names)

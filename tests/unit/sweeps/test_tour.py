@@ -12,9 +12,9 @@ import pytest
 import tracked
 from small_notebooks import code, markdown, parameters, write
 
-from gaussmark_lib import cli, paths, stats
+from gaussmark_lib import cli, paths, record, stats
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.runs import inside, kernel
+from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.sweeps import page
 from gaussmark_lib.sweeps.tour import tour
@@ -51,11 +51,11 @@ def executed(tmp_path, monkeypatch) -> list[str]:
     names = []
 
     def execute(path: Path, parameters, **options):
-        names.append(path.parent.parent.name)
-        monkeypatch.setenv(inside.RUN_DIR, options["env"][inside.RUN_DIR])
+        names.append(path.parents[2].name)
+        monkeypatch.setenv(record.RUN_DIR, options["env"][record.RUN_DIR])
         figure, axes = plt.subplots()
         axes.set(title="Power", xlabel="tokens", ylabel='TPR at "0.05"')
-        inside.save_figure(figure, "power")
+        record.save_figure(figure, "power")
         if "1 / 0" in path.read_text():
             node = nbformat.read(path, as_version=4)
             node.cells[2].outputs = [
@@ -67,8 +67,8 @@ def executed(tmp_path, monkeypatch) -> list[str]:
             raise RuntimeError("<b>boom</b>")
         estimate = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
         claim = {"claim": "power", "outcome": "not held", "expected": "at least 0.8"} | estimate
-        inside.headline("texts detected <at> level 0.05", stats.Estimate(0.95, 0.85, 0.98, 60))
-        inside.record({"σ": 0.15, "power": {"at 0.05": 0.9}, "claims": [claim]})
+        record.headline("texts detected <at> level 0.05", stats.Estimate(0.95, 0.85, 0.98, 60))
+        record.record({"σ": 0.15, "power": {"at 0.05": 0.9}, "claims": [claim]})
 
     monkeypatch.setattr(kernel, "execute", execute)
     return names

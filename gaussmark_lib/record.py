@@ -1,4 +1,4 @@
-"""What a notebook hands on: numbers, tables and figures, written into its run's folder.
+"""What a notebook keeps: numbers, tables and figures, written into its run's folder.
 
 The process that runs the notebook names the folder in an environment variable. In JupyterLab there
 is no run: the same calls then check what they are given, show it, and write nothing.
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.runs.folder import write_json
+from gaussmark_lib.files import write_json
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from gaussmark_lib.stats import Estimate
@@ -38,14 +39,13 @@ def record(results: dict[str, Any]) -> None:
             already.
     """
     plain = _plain(results, "results")
-    if (folder := _folder()) is None:
+    if not (folder := _folder()):
         return
     path = folder / "results.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if again := known.keys() & plain.keys():
-        raise GaussMarkError(
-            f"recorded already: {', '.join(sorted(again))}; give each result one name of its own"
-        )
+        names = ", ".join(sorted(again))
+        raise GaussMarkError(f"recorded already: {names}; give each result a name of its own")
     write_json(path, known | plain)
 
 
@@ -61,29 +61,29 @@ def headline(sentence: str, estimate: "Estimate", unit: str = "") -> None:
 
 
 def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
-    """Writes the table to ``<name>.parquet`` of the run, and gives it back."""
+    """Writes the table to ``<name>.parquet`` of the run, and returns it."""
     _check(name)
-    if (folder := _folder()) is not None:
+    if folder := _folder():
         table.to_parquet(folder / f"{name}.parquet")
     return table
 
 
 def save_figure(figure: "Figure", name: str, alt: str | None = None) -> "Figure":
-    """Writes the figure to ``figures/<name>.png`` of the run, and gives it back: as a cell's last
+    """Writes the figure to ``figures/<name>.png`` of the run, and returns it: as a cell's last
     expression it is shown, once.
 
-    ``alt`` says what it shows, for a reader who cannot see it; by default its titles, axes and
-    caption. The notebook keeps it beside the image.
+    ``alt`` describes it for a reader who cannot see it; by default its titles, axes, legends and
+    caption. The PNG file and the notebook keep the description.
     """
     from matplotlib import pyplot
 
     _check(name)
-    words = _words(figure) | ({"Description": alt} if alt else {})
-    if (folder := _folder()) is not None:
+    described = _described(figure) | ({"Description": alt} if alt else {})
+    if folder := _folder():
         path = folder / "figures" / f"{name}.png"
         path.parent.mkdir(exist_ok=True)
-        figure.savefig(path, dpi=144, metadata=words)
-    figure._repr_mimebundle_ = partial(_with_alt, words["Description"])
+        figure.savefig(path, dpi=144, metadata=described)
+    figure._repr_mimebundle_ = partial(_with_alt, described["Description"])
     pyplot.close(figure)  # or the notebook would show it a second time
     return figure
 
@@ -93,52 +93,41 @@ def _with_alt(alt: str, **_: object) -> tuple[dict, dict]:
     return {}, {"image/png": {"alt": alt}}
 
 
-def _words(figure: "Figure") -> dict[str, str]:
-    """The figure in words, for its PNG file: its title, its caption, and between them each panel's
-    title and axes, and what the legends name.
+def _described(figure: "Figure") -> dict[str, str]:
+    """A PNG file's metadata: title, caption, and a description made of both, the panels and the
+    legends.
     """
     title = figure.get_suptitle().strip()
-    caption = " ".join(
-        " ".join(text.get_text().split())
-        for text in figure.texts
-        if text.get_text().strip() != title
-    )
-    panels, headings, named = [], [], {}
-    for axes in (axes for axes in figure.axes if axes.axison):
-        across, up = axes.get_xlabel().strip(), axes.get_ylabel().strip()
-        panels.append(
-            _sentence(
-                [
-                    axes.get_title(),
-                    axes.get_title("left"),
-                    f"{up} against {across}" if up and across else up or across,
-                ]
-            )
-        )
-        headings.append(axes.get_title("left") or axes.get_title())
-        named |= (
-            dict.fromkeys(
-                " ".join(text.get_text().split()) for text in axes.get_legend().get_texts()
-            )
-            if axes.get_legend()
-            else {}
-        )
-    legend = f"Legend: {'; '.join(filter(None, named))}." if any(named) else ""
-    description = " ".join(
-        filter(None, [_sentence([title]), *panels, legend, _sentence([caption])])
-    )
+    texts = [_line(text.get_text()) for text in figure.texts]
+    caption = " ".join(text for text in texts if text != _line(title))
+    shown = [axes for axes in figure.axes if axes.axison]
+    legends = [axes.get_legend() for axes in shown if axes.get_legend()]
+    names = dict.fromkeys(_line(text.get_text()) for one in legends for text in one.get_texts())
+    legend = f"Legend: {'; '.join(filter(None, names))}" if any(names) else ""
+    sentences = [title, *map(_panel, shown), legend, caption]
+    headings = [axes.get_title("left") or axes.get_title() for axes in shown]
     return {
         "Title": title or next(filter(None, headings), ""),
-        "Description": description,
+        "Description": " ".join(filter(None, map(_sentence, sentences))),
         "Comment": caption,
     }
 
 
-def _sentence(parts: list[str]) -> str:
-    """The parts that say something as one sentence; what follows a question begins a new one."""
-    said = [stripped for part in parts if (stripped := " ".join(part.split()).rstrip(".,;:"))]
-    text = ", ".join(said).replace("?, ", "? ")
-    return text + "." * (not text.endswith("?")) if text else ""
+def _panel(axes: "Axes") -> str:
+    across, up = _line(axes.get_xlabel()), _line(axes.get_ylabel())
+    against = f"{up} against {across}" if up and across else up or across
+    parts = [axes.get_title(), axes.get_title("left"), against]
+    stripped = [text.rstrip(".,;:") for part in parts if (text := _line(part))]
+    return ", ".join(stripped).replace("?, ", "? ")
+
+
+def _sentence(text: str) -> str:
+    text = _line(text).rstrip(".,;:")
+    return text + "." if text and not text.endswith("?") else text
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _folder() -> Path | None:
@@ -154,11 +143,9 @@ def _fields(value: Any) -> dict[str, Any]:
     """Of a dataclass. An estimate without an interval has NaN for both ends, which become None."""
     fields = asdict(value)
     ends = [fields.get(name) for name in ("low", "high")]
-    return (
-        fields | {"low": None, "high": None}
-        if all(isinstance(end, float) and math.isnan(end) for end in ends)
-        else fields
-    )
+    if all(isinstance(end, float) and math.isnan(end) for end in ends):
+        fields |= {"low": None, "high": None}
+    return fields
 
 
 def _plain(value: Any, where: str) -> Any:

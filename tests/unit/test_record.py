@@ -15,15 +15,14 @@ from IPython.core.formatters import DisplayFormatter
 from matplotlib.figure import Figure
 from PIL import Image
 
-from gaussmark_lib import stats
+from gaussmark_lib import record, stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.plots import style
-from gaussmark_lib.runs import inside
 
 
 @pytest.fixture
 def run_dir(tmp_path, monkeypatch):
-    monkeypatch.setenv(inside.RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(record.RUN_DIR, str(tmp_path))
     return tmp_path
 
 
@@ -38,7 +37,7 @@ def figure():
 
 
 def test_numbers_become_plain_json(run_dir):
-    inside.record(
+    record.record(
         {
             "float64": np.float64(0.25),
             "int32": np.int32(3),
@@ -82,17 +81,17 @@ def test_what_json_cannot_hold_is_refused_with_its_place(
     tmp_path, monkeypatch, recording, value, complaint
 ):
     if recording:
-        monkeypatch.setenv(inside.RUN_DIR, str(tmp_path))
+        monkeypatch.setenv(record.RUN_DIR, str(tmp_path))
     with pytest.raises(GaussMarkError, match=complaint):
-        inside.record({"fine": 1, "a": value})
+        record.record({"fine": 1, "a": value})
     assert not list(tmp_path.iterdir())
 
 
 def test_recording_twice_adds_and_never_replaces(run_dir):
-    inside.record({"a": 1})
-    inside.record({"b": 2})
+    record.record({"a": 1})
+    record.record({"b": 2})
     with pytest.raises(GaussMarkError, match="recorded already: a"):
-        inside.record({"a": 3, "c": 4})
+        record.record({"a": 3, "c": 4})
     assert json.loads((run_dir / "results.json").read_text()) == {"a": 1, "b": 2}
 
 
@@ -105,12 +104,12 @@ def test_results_are_utf_8_whatever_the_locale_is(run_dir):
 
 def test_tables_come_back_as_they_were(run_dir):
     table = pd.DataFrame({"key_id": ["a", "b"], "psi": [1.5, np.nan]})
-    assert inside.save_table(table, "scores") is table
+    assert record.save_table(table, "scores") is table
     pd.testing.assert_frame_equal(pd.read_parquet(run_dir / "scores.parquet"), table)
 
 
 def test_a_figure_carries_its_words_and_is_shown_once(run_dir, figure):
-    assert inside.save_figure(figure, "power") is figure
+    assert record.save_figure(figure, "power") is figure
     assert not plt.get_fignums(), "an open figure would be shown a second time"
     with Image.open(run_dir / "figures" / "power.png") as image:
         assert image.text["Title"] == "Power grows with ψ"
@@ -130,7 +129,7 @@ def test_the_description_of_a_figure_has_no_holes(run_dir):
     empty.set_axis_off()
     figure.suptitle("What survives?")
     figure.text(0, 0, "8 texts,\nseed 0")
-    inside.save_figure(figure, "survival")
+    record.save_figure(figure, "survival")
     with Image.open(run_dir / "figures" / "survival.png") as image:
         assert (
             image.text["Description"]
@@ -141,7 +140,7 @@ def test_the_description_of_a_figure_has_no_holes(run_dir):
 
 
 def test_a_notebook_keeps_the_description_beside_the_image(figure):
-    shown = inside.save_figure(figure, "power", alt="A rising line.")
+    shown = record.save_figure(figure, "power", alt="A rising line.")
     formatter = DisplayFormatter()
     formatter.formatters["image/png"].for_type(Figure, lambda figure: "a drawing")
     assert formatter.format(pickle.loads(pickle.dumps(shown)))[1] == {
@@ -150,7 +149,7 @@ def test_a_notebook_keeps_the_description_beside_the_image(figure):
 
 
 def test_a_figure_can_be_described_better(run_dir, figure):
-    inside.save_figure(figure, "power", alt="A rising line.")
+    record.save_figure(figure, "power", alt="A rising line.")
     with Image.open(run_dir / "figures" / "power.png") as image:
         assert image.text["Description"] == "A rising line."
 
@@ -158,27 +157,27 @@ def test_a_figure_can_be_described_better(run_dir, figure):
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".hidden", "a b"])
 def test_names_are_plain(run_dir, figure, name):
     with pytest.raises(GaussMarkError, match="plain file name"):
-        inside.save_figure(figure, name)
+        record.save_figure(figure, name)
     with pytest.raises(GaussMarkError, match="plain file name"):
-        inside.save_table(pd.DataFrame(), name)
+        record.save_table(pd.DataFrame(), name)
     assert not list(run_dir.rglob("*"))
 
 
 def test_without_a_run_nothing_is_written(tmp_path, monkeypatch, figure):
-    monkeypatch.delenv(inside.RUN_DIR, raising=False)
+    monkeypatch.delenv(record.RUN_DIR, raising=False)
     monkeypatch.chdir(tmp_path)
-    inside.record({"a": 1})
-    inside.record({"a": 1})  # a cell that is run twice
+    record.record({"a": 1})
+    record.record({"a": 1})  # a cell that is run twice
     table = pd.DataFrame({"a": [1]})
-    assert inside.save_table(table, "t") is table
-    assert inside.save_figure(figure, "f") is figure
+    assert record.save_table(table, "t") is table
+    assert record.save_figure(figure, "f") is figure
     assert not list(tmp_path.iterdir())
 
 
 def test_estimates_are_recorded_by_their_fields_wherever_they_stand(run_dir):
     estimate = stats.Estimate(0.75, 0.194, 0.994, 4)
     fields = {"value": 0.75, "low": 0.194, "high": 0.994, "n": 4}
-    inside.record(
+    record.record(
         {
             "power": estimate,
             "by": {"KGW": [estimate]},
@@ -191,13 +190,13 @@ def test_estimates_are_recorded_by_their_fields_wherever_they_stand(run_dir):
         "paired": {"change": fields, "p_value": 0.5, "n_equal": 2},
     }
     with pytest.raises(GaussMarkError, match=r"results\['a'\]\['low'\] is nan"):
-        inside.record({"a": stats.Estimate(1.0, float("nan"), 2.0, 3)})
+        record.record({"a": stats.Estimate(1.0, float("nan"), 2.0, 3)})
 
 
 def test_an_estimate_without_an_interval_is_recorded_without_its_ends(run_dir):
     estimate = stats.Estimate(1.5, float("nan"), float("nan"), 2)
-    inside.record({"ratios": {"many over one": estimate}})
-    inside.headline("time over time", estimate)
+    record.record({"ratios": {"many over one": estimate}})
+    record.headline("time over time", estimate)
     fields = {"value": 1.5, "low": None, "high": None, "n": 2}
     expected = {
         "ratios": {"many over one": fields},
@@ -207,7 +206,7 @@ def test_an_estimate_without_an_interval_is_recorded_without_its_ends(run_dir):
 
 
 def test_a_notebook_has_one_headline(run_dir):
-    inside.headline("texts detected", stats.Estimate(0.75, 0.194, 0.994, 4))
+    record.headline("texts detected", stats.Estimate(0.75, 0.194, 0.994, 4))
     expected = {
         "sentence": "texts detected",
         "value": 0.75,
@@ -218,4 +217,4 @@ def test_a_notebook_has_one_headline(run_dir):
     }
     assert json.loads((run_dir / "results.json").read_text()) == {"headline": expected}
     with pytest.raises(GaussMarkError, match="recorded already: headline"):
-        inside.headline("again", stats.Estimate(0.75, 0.194, 0.994, 4))
+        record.headline("again", stats.Estimate(0.75, 0.194, 0.994, 4))
