@@ -4,6 +4,7 @@ shape of the tree.
 
 import ast
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from gaussmark_lib import files
+from gaussmark_lib import files, paths
 from gaussmark_lib.paths import ROOT
 from gaussmark_lib.runs import presets
 
@@ -217,7 +218,7 @@ def test_the_top_level_of_the_tree_is_the_agreed_one():
 
 KILLED = """
 import os, pathlib, signal
-from gaussmark_lib import files
+from gaussmark_lib import files, paths
 with files.hidden_folder(pathlib.Path("marked")) as folder:
     pathlib.Path(folder, "checkpoint").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -292,3 +293,22 @@ def test_ci_makes_the_tour_and_then_the_tests_and_insists_on_a_browser():
     assert "make tour" in lines
     assert any(line.startswith("export GAUSSMARK_REQUIRE_BROWSER=1") for line in lines)
     subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_the_tests_have_records_caches_and_a_home_of_their_own():
+    places = [paths.records(None), paths.CACHE, paths.TEXTS, Path.home()]
+    assert [place for place in places if place.is_relative_to(ROOT)] == []
+    assert Path.home() != Path(pwd.getpwuid(os.getuid()).pw_dir)
+
+
+def test_what_git_does_not_know_is_no_concern_of_the_tests(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracked, "ROOT", tmp_path)
+    for name in ("ours.yaml", "mine.yaml", "deep/ours.yaml", "gone.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert len(tracked.files("*.yaml")) == 3, "all of them in a copy without git"
+    for command in (["init", "--quiet"], ["add", "ours.yaml", "deep/ours.yaml", "gone.yaml"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (tmp_path / "gone.yaml").unlink()
+    assert tracked.files("*.yaml") == [tmp_path / "ours.yaml"]
+    assert tracked.files("**/*.yaml") == [tmp_path / "deep" / "ours.yaml", tmp_path / "ours.yaml"]
