@@ -21,13 +21,14 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.files import hidden_folder
 from gaussmark_lib.paths import CACHE
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # distributions that every environment has; the main sources of the embedded model's training text
 # come first
@@ -194,12 +195,14 @@ def source_files(*packages: str) -> list[tuple[str, Path]]:
     ]
 
 
-def load() -> pd.DataFrame:
+def load() -> "pd.DataFrame":
     """The whole corpus as columns ``source`` (file), ``text`` (one paragraph), ``split``.
 
     It is built once per set of package versions, from some 12,000 files in less than a minute on
     two cores, and kept in ``data/cache``.
     """
+    import pandas as pd  # 0.3 s, which a run's id need not wait for
+
     path = CACHE / f"docs-{fingerprint()}.parquet"
     if path.exists():
         try:
@@ -219,7 +222,8 @@ def load() -> pd.DataFrame:
     return pd.read_parquet(path)
 
 
-def build() -> pd.DataFrame:
+def build() -> "pd.DataFrame":
+    import pandas as pd
     from tqdm.auto import tqdm
 
     files = source_files()

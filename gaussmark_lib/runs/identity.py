@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import paths
+from gaussmark_lib import docs, paths
 from gaussmark_lib.errors import ParameterError
 
 PACKAGE = paths.ROOT / "gaussmark_lib"
@@ -102,8 +102,6 @@ def _of_modules(names: set[str], folder: Path) -> str:
     for name in sorted(modules):
         digest.update(f"{name}\0{modules[name]}\0".encode())
     if CORPUS in modules:
-        from gaussmark_lib import docs  # it imports pandas
-
         digest.update(docs.fingerprint().encode())
     return digest.hexdigest()[:12]
 
