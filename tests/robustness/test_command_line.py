@@ -53,7 +53,7 @@ REFUSED = [
     (["sweep", NOTEBOOK, "--grid", "no_such"], "no grid"),
     (["sweep", NOTEBOOK, "--grid", GRID, "-p", "x", "1"], "give it once"),
     (["sweep", NOTEBOOK, "--grid", "KEYS/number.yaml"], "runs: expected a list of runs"),
-    (["sweep", NOTEBOOK, "--grid", "KEYS/word.yaml"], "cells: expected a list of runs"),
+    (["sweep", NOTEBOOK, "--grid", "KEYS/word.yaml"], "runs: expected a list of runs"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "two"], "invalid int"),
     (
         ["sweep", NOTEBOOK, "--grid", GRID, "--workers", "2", "--scheduler", "tcp://h:1"],
@@ -233,7 +233,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path, key_file, capsys,
     write(tmp_path / "demo.ipynb", parameters())
     (tmp_path / "grid.yaml").write_text("x: [1, 2]")
     (tmp_path / "number.yaml").write_text("runs: 5")
-    (tmp_path / "word.yaml").write_text("cells: x")
+    (tmp_path / "word.yaml").write_text("runs: [x]")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     (tmp_path / "empty").mkdir()
     (tmp_path / "none.jsonl").write_text("\n\n")
