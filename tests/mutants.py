@@ -774,7 +774,7 @@ MUTANTS = [
     Mutant(
         "sweeps/jobs.py",
         "another code's answer",
-        "job.values) != job.run_id",
+        "job.values) != job.id",
         "job.values) is None",
     ),
     Mutant(

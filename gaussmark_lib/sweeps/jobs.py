@@ -4,7 +4,7 @@ A run that fails, or whose process is killed, is an outcome like any other, and 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,19 +17,10 @@ from tqdm.auto import tqdm
 from gaussmark_lib import runs
 from gaussmark_lib.errors import ClusterError, GaussMarkError
 from gaussmark_lib.runs import kernel
-from gaussmark_lib.runs.notebook import Notebook
+from gaussmark_lib.runs.notebook import Notebook, Question
 from gaussmark_lib.sweeps import places
 
 REFRESH = 2  # seconds after which the bar is drawn again, even if nothing has finished
-
-
-@dataclass(frozen=True)
-class Job:
-    """A notebook with checked values of all its parameters, and the id of that run."""
-
-    source: Notebook
-    values: Mapping[str, Any]
-    run_id: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,13 @@ def progress(n: int, n_done: int, unit: str, again: str, *, shown: bool) -> Iter
 
 
 def run_all(
-    jobs: Sequence[Job], n_runs: int, *, root: Path, bar: tqdm, force: bool = False, **place: Any
+    jobs: Sequence[Question],
+    n_runs: int,
+    *,
+    root: Path,
+    bar: tqdm,
+    force: bool = False,
+    **place: Any,
 ) -> list[Outcome]:
     """How each job ended, in the order of the jobs; ``bar`` moves on by one for each.
 
@@ -71,10 +68,12 @@ def run_all(
     n_failed = 0
     with places.executor(n_runs, **place) as executor:
         futures = [
-            executor.submit(run_one, replace(job, source=_without_outputs(job.source)), root, force)
+            executor.submit(
+                run_one, replace(job, notebook=_without_outputs(job.notebook)), root, force
+            )
             for job in jobs
         ]
-        names = {future: job.source.name for future, job in zip(futures, jobs, strict=True)}
+        names = {future: job.notebook.name for future, job in zip(futures, jobs, strict=True)}
         left = set(futures)
         while left:
             done, left = wait(left, REFRESH, FIRST_COMPLETED)
@@ -85,11 +84,11 @@ def run_all(
         return [_outcome(future) for future in futures]
 
 
-def run_one(job: Job, root: Path, force: bool) -> Outcome:
+def run_one(job: Question, root: Path, force: bool) -> Outcome:
     """Runs one notebook, or finds its record. Expected problems come back as words, which travel
     between machines.
     """
-    if job.source.run_id(job.values) != job.run_id:
+    if job.notebook.run_id(job.values) != job.id:
         return Outcome(
             "its code or its model is not the same on this worker as where the sweep began, or has"
             " changed since; start again"
@@ -97,7 +96,7 @@ def run_one(job: Job, root: Path, force: bool) -> Outcome:
     stop = places.slot.stop
     options = {"env": places.slot.env, "wanted": lambda: not stop.is_set()}
     try:
-        runs.run(job.source, job.values, force=force, progress=False, root=root, **options)
+        runs.run(job, force=force, progress=False, root=root, **options)
     except runs.RunFailedError as error:
         return Outcome(error.reason, error.dir)
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ from gaussmark_lib import paths
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import versions
-from gaussmark_lib.runs.notebook import Notebook
+from gaussmark_lib.runs.notebook import Notebook, Question
 from gaussmark_lib.sweeps import grid as grids
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ def _run_missing(
     from gaussmark_lib.sweeps import jobs  # here, because a sweep may be done already
 
     root.mkdir(parents=True, exist_ok=True)
-    asked = [jobs.Job(source, values, run_id) for run_id, values in missing.items()]
+    code = source.code
+    asked = [Question(source, values, run_id, code) for run_id, values in missing.items()]
     with jobs.progress(len(runs), len(known), "runs", "the same command", shown=progress) as bar:
         outcomes = jobs.run_all(asked, len(runs), root=root, bar=bar, **place)
     return dict(zip(missing, outcomes, strict=True))

@@ -19,8 +19,8 @@ from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.sweeps import page
-from gaussmark_lib.sweeps.jobs import Job, run_all
 from gaussmark_lib.sweeps.jobs import progress as progress_bar
+from gaussmark_lib.sweeps.jobs import run_all
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Stop:
     name: str
     title: str
     claim: str = ""  # HTML
-    job: Job | None = None
+    job: notebooks.Question | None = None
     run: Run | None = None
     failed: Path | None = None  # the folder of a run that did not end
     error: str = ""
@@ -88,7 +88,7 @@ def tour(
     records.check(target)
     for stop in stops:
         if stop.job and not force:
-            stop.run = records.load(root / stop.name / stop.job.run_id)
+            stop.run = records.load(root / stop.name / stop.job.id)
     together = [stop for stop in stops if stop.job and not _hint(stop, "alone")]
     alone = [stop for stop in stops if stop.job and _hint(stop, "alone")]
     done = sum(not stop.is_open for stop in stops)
@@ -107,15 +107,14 @@ def _read(file: Path) -> Stop:
     try:
         source = notebooks.load(file)
         stop.title, stop.claim = page.claim(source)
-        values = source.check({})
-        stop.job = Job(source, values, source.run_id(values))
+        stop.job = notebooks.question(source)
     except GaussMarkError as error:
         stop.error = str(error)
     return stop
 
 
 def _hint(stop: Stop, name: str) -> Any:
-    return stop.job.source.tour.get(name, 0)
+    return stop.job.notebook.tour.get(name, 0)
 
 
 def _run(stops: list[Stop], root: Path, **options: Any) -> None:
@@ -130,4 +129,4 @@ def _run(stops: list[Stop], root: Path, **options: Any) -> None:
     for stop, outcome in zip(waiting, outcomes, strict=True):
         stop.error, stop.failed = outcome.error, outcome.failed
         if not stop.error:
-            stop.run = replace(records.read(root / stop.name / stop.job.run_id), cached=False)
+            stop.run = replace(records.read(root / stop.name / stop.job.id), cached=False)

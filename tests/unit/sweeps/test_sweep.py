@@ -81,8 +81,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_run_again(
 
 
 def test_a_run_of_changed_code_is_refused(place, tmp_path, monkeypatch):
-    source = notebooks.load(place.notebook)
-    asked = jobs.Job(source, source.check({}), source.run_id(source.check({})))
+    asked = notebooks.question(place.notebook)
     monkeypatch.setattr(Notebook, "code", "another one")
     assert "code or its model is not the same" in jobs.run_one(asked, tmp_path, False).error
 
