@@ -159,8 +159,8 @@ MUTANTS = [
     Mutant(
         "weights.py",
         "an expert computed everywhere",
-        "h.detach().masked_fill(~here.any(-1, keepdim=True), 0)",
-        "h.detach()",
+        "~here.any(-1, keepdim=True), 0\n",
+        "(here & ~here).any(-1, keepdim=True), 0\n",
     ),
     Mutant(
         "weights.py", "an expert counted twice", "(self.block(h, w) - unhooked)", "self.block(h, w)"
@@ -173,7 +173,12 @@ MUTANTS = [
     ),
     Mutant("perturb.py", "bound key not checked", "key.check(use, xi)", "pass"),
     Mutant("perturb.py", "a watermark of nothing", "if changed == 0:", "if False:"),
-    Mutant("perturb.py", "config not marked", "setattr(model.config, _MARK, {", "dict({"),
+    Mutant(
+        "perturb.py",
+        "config not marked",
+        "setattr(\n            model.config, _MARK, {",
+        "dict(\n            {",
+    ),
     Mutant("perturb.py", "θ − ξ", "theta.float() + xi)", "theta.float() - xi)"),
     Mutant(
         "perturb.py",
@@ -296,7 +301,7 @@ MUTANTS = [
         "return self.G.flatten()",
     ),
     Mutant("gradients.py", "a prefix loses its beginning", "so_far + slope.g[row]", "slope.g[row]"),
-    Mutant("gradients.py", "likelihood of the last part only", ".cumsum(0).tolist()", ".tolist()"),
+    Mutant("gradients.py", "likelihood of the last part only", "            .cumsum(0)\n", ""),
     Mutant("likelihood.py", "parameters stay frozen", "p.requires_grad_(True)", "pass"),
     Mutant(
         "gradients.py",
@@ -304,12 +309,12 @@ MUTANTS = [
         "prefix._replace(text=batch[prefix.text])",
         "prefix",
     ),
-    Mutant("kgw.py", "context off by one", "context_width=1)", "context_width=2)"),
+    Mutant("kgw.py", "context off by one", "context_width=1,", "context_width=2,"),
     Mutant(
         "kgw.py",
         "repeated pairs count twice",
-        "ignore_repeated_ngrams=True)",
-        "ignore_repeated_ngrams=False)",
+        "self.config, ignore_repeated_ngrams=True",
+        "self.config, ignore_repeated_ngrams=False",
     ),
     Mutant(
         "kgw.py",
@@ -410,21 +415,21 @@ MUTANTS = [
     Mutant(
         "joint/memory.py",
         "a shorter text is kept after one without room",
-        "not self.n_beyond and self.directions",
-        "self.directions",
+        "            and not self.n_beyond\n",
+        "",
     ),
     Mutant("joint/memory.py", "correlation of whole directions", "- coordinates @ self.along", ""),
     Mutant(
         "rank_reduce.py",
         "a wide matrix summed at once",
-        "matrix if matrix.numel() <= WIDE else",
-        "matrix if True else",
+        "if matrix.numel() <= WIDE",
+        "if True",
     ),
     Mutant(
         "rank_reduce.py",
         "norm without what two terms share",
-        "other.a.double().T)).sum()",
-        "other.a.double().T)).trace()",
+        "            .sum()\n            .item()\n",
+        "            .trace()\n            .item()\n",
     ),
     Mutant(
         "rank_reduce.py",
@@ -438,8 +443,15 @@ MUTANTS = [
         "return project_out(matrix.T, self.right).T if self.right.shape[1] else matrix",
         "return matrix",
     ),
-    Mutant("rank_reduce.py", "rank off by one", "[:, :k].clone(", "[:, 1 : k + 1].clone("),
-    Mutant("rank_reduce.py", "the wrong end", "[:, :k].clone(", "[:, -k:].clone("),
+    Mutant(
+        "rank_reduce.py",
+        "rank off by one",
+        "[:, :k]\n        .clone(",
+        "[:, 1 : k + 1]\n        .clone(",
+    ),
+    Mutant(
+        "rank_reduce.py", "the wrong end", "[:, :k]\n        .clone(", "[:, -k:]\n        .clone("
+    ),
     Mutant(
         "rank_reduce.py", "cache knows no side", "(_sha256(theta), side)", '(_sha256(theta), "")'
     ),
@@ -510,14 +522,14 @@ MUTANTS = [
         "predicting[i].start + k",
         "predicting[i].start + k + 1",
     ),
-    Mutant("likelihood.py", "a soft cap forgotten", "and torch.equal(made, logits)  #", "#"),
+    Mutant("likelihood.py", "a soft cap forgotten", " and torch.equal(made, logits)\n", "\n"),
     Mutant(
         "likelihood.py",
         "a change in place not seen",
         "calls.append((inputs, output.clone()))",
         "calls.append((inputs, output))",
     ),
-    Mutant("likelihood.py", "a change of h twice", " or head._forward_pre_hooks:", ":"),
+    Mutant("likelihood.py", "a change of h twice", " or head._forward_pre_hooks\n", "\n"),
     Mutant(
         "likelihood.py",
         "a change since it was tried",
@@ -527,14 +539,14 @@ MUTANTS = [
     Mutant(
         "models.py",
         "float32 rounded to the model's dtype",
-        " and torch.finfo(p.dtype).bits in widened}",
-        "}",
+        " and torch.finfo(p.dtype).bits in widened\n",
+        "\n",
     ),
     Mutant(
         "perturb.py",
         "torch's default dtype",
-        ', dtype=torch.float32, device="cpu"), binding',
-        "), binding",
+        ', dtype=torch.float32, device="cpu"),\n        binding',
+        "),\n        binding",
     ),
     Mutant(
         "perturb.py",
@@ -599,8 +611,8 @@ MUTANTS = [
     Mutant(
         "watermark.py",
         "a matrix that the model has no longer",
-        "any(parameter is self.linear.stored for parameter in model.parameters())",
-        "True",
+        "parameter is self.linear.stored for parameter in model.parameters()",
+        "True for parameter in model.parameters()",
     ),
     Mutant(
         "perturb.py",
@@ -661,8 +673,8 @@ MUTANTS = [
     Mutant(
         "keys.py",
         "seal not checked",
-        "not hmac.compare_digest(file.seal.encode(), expected.encode()) or",
-        "",
+        "not hmac.compare_digest(file.seal.encode(), expected.encode())",
+        "False",
     ),
     Mutant(
         "keys.py",

@@ -42,10 +42,11 @@ class Verdict:
     """A claim with its outcome. ``needed`` is the n that would decide it, where there is too little
     data and an n could.
 
-    >>> print(verdict("measured over predicted ψ", Estimate(0.97, 0.91, 1.02, 48), least=0.8, most=1.2))
-    Held: measured over predicted ψ is 0.97 (0.91 to 1.02), n = 48; expected 0.8 to 1.2. >>>
-    print(verdict("texts detected", Estimate(0.75, 0.6, 0.9, 40), least=0.7)) Too little data: texts
-    detected is 0.75 (0.6 to 0.9), n = 40; expected at least 0.7. About 360 would decide.
+    >>> estimate = Estimate(0.97, 0.91, 1.02, 48)
+    >>> print(verdict("measured over predicted ψ", estimate, least=0.8, most=1.2))
+    Held: measured over predicted ψ is 0.97 (0.91 to 1.02), n = 48; expected 0.8 to 1.2.
+    >>> print(verdict("texts detected", Estimate(0.75, 0.6, 0.9, 40), least=0.7).outcome)
+    too little data
     """
 
     claim: str

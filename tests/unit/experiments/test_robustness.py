@@ -84,7 +84,9 @@ def test_splicing_makes_up_the_fraction():
         "".join(map(chr, old)) in "".join(map(chr, new))
         for old, new in zip(RESPONSES, y, strict=True)
     )
-    with pytest.raises(CorruptionError, match="a host of at least 180 tokens for response 0, got 100"):
+    with pytest.raises(
+        CorruptionError, match="a host of at least 180 tokens for response 0, got 100"
+    ):
         change(PROMPTS, RESPONSES, 0.9, 0)
     with pytest.raises(CorruptionError):
         change(PROMPTS, RESPONSES, 1.0, 0)
