@@ -3,7 +3,7 @@ until they are needed.
 
 ============== ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``
-``listing``    ``list``: which notebooks, presets, grids, clusters and records there are, and a model's weights
+``listing``    ``list``: notebooks, presets, grids, clusters, records, a model's weights
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``
 ``audit``      ``audit``: a key's calibration card
 ``generate``   ``generate``: text under a key's watermark
@@ -39,6 +39,10 @@ from gaussmark_lib.cli.arguments import (
 )
 from gaussmark_lib.errors import GaussMarkError
 
+COMMANDS = dict.fromkeys(("run", "sweep", "tour"), notebooks)
+COMMANDS |= {"list": listing, "key": keys, "export": keys, "generate": generate, "detect": detect}
+COMMANDS |= {"audit": audit, "playground": playground}
+
 __all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
 
 
@@ -49,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
     arguments = None
     try:
-        arguments = parser().parse_args(
+        arguments = parser(*words[:1]).parse_args(
             notebooks.joined(words) if words[:1] in (["run"], ["sweep"]) else words
         )
         code = arguments.do(arguments) or 0
@@ -95,7 +99,8 @@ def _open_what_is_closed() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """Of this command's arguments alone, or of all commands'."""
     top = Parser(
         prog="gaussmark",
         description=(
@@ -112,6 +117,6 @@ def parser() -> argparse.ArgumentParser:
         help="print the versions of this, torch, transformers and numpy",
     )
     commands = top.add_subparsers(title="commands", metavar=COMMAND, required=True)
-    for group in (notebooks, listing, keys, generate, detect, audit, playground):
+    for group in [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values()):
         group.add(commands)
     return top

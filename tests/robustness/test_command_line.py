@@ -133,11 +133,6 @@ REFUSED = [
     (["run", NOTEBOOK, "-p", "x", "1", "--records", ""], "expected the name of a file or folder"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--records", ""], "expected the name of a file or folder"),
     (["tour", "--records", ""], "expected the name of a file or folder"),
-    (["tour", "--single", ""], "expected the name of a file or folder"),
-    (
-        ["tour", "--single", "no_such_folder/page.html"],
-        "expected the name of a file, in a folder that exists",
-    ),
     (["run", NOTEBOOK, "--param", "x"], "takes a name and a value"),
     (["run", NOTEBOOK, "--preset", "no_such"], "no preset"),
     (["run", NOTEBOOK, "--param", "x", "1", "-p", "x", "2"], "given twice"),
