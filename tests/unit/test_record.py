@@ -109,6 +109,8 @@ def test_tables_come_back_as_they_were(run_dir):
 
 
 def test_a_figure_carries_its_words_and_is_shown_once(run_dir, figure):
+    for number in set(plt.get_fignums()) - {figure.number}:
+        plt.close(number)  # of another test
     assert record.save_figure(figure, "power") is figure
     assert not plt.get_fignums(), "an open figure would be shown a second time"
     with Image.open(run_dir / "figures" / "power.png") as image:
