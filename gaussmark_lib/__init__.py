@@ -3,8 +3,9 @@
 
 The scheme, flat:
 
-====================  ================================================================================
-``errors``            what the library refuses, by name; ``checks``: the refusals that many functions share
+====================  ==============================================================================
+``errors``            what the library refuses, by name
+``checks``            the refusals that many functions share
 ``paths`` ``files``   where the repository's folders are; files that somebody names
 ``words``             numbers in words
 ``weights``           the matrices that can carry a watermark: linear layers', and single experts'
@@ -27,7 +28,7 @@ The scheme, flat:
 ``corrupt``           what happens to a text on its way, by name
 ``scheme`` ``kgw``    what every watermark can do, and the registry; the baseline KGW
 ``stats``             estimates with intervals, levels, power
-====================  ================================================================================
+====================  ==============================================================================
 
 The rooms around it, which import the core and are imported by none of it: ``rewrite``
 (translation there and back), ``schemes`` (all watermarks by name), ``token_level`` (Algs. 3 and 4),

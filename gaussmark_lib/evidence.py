@@ -69,8 +69,10 @@ def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFr
         One row per piece, in order: ``text``, ``evidence`` and ``log_p`` (sums over its tokens),
             ``n_tokens``. The texts joined are the whole text.
 
-    >>> table = pd.DataFrame({"token_id": [104, 195, 169], "evidence": [0.5, 0.25, 0.25], "log_p": -1.0})
-    >>> pieces(table, lambda ids: bytes(ids).decode(errors="replace"))[["text", "evidence", "n_tokens"]].values.tolist()
+    >>> ids, evidence = [104, 195, 169], [0.5, 0.25, 0.25]
+    >>> table = pd.DataFrame({"token_id": ids, "evidence": evidence, "log_p": -1.0})
+    >>> joined = pieces(table, lambda ids: bytes(ids).decode(errors="replace"))
+    >>> joined[["text", "evidence", "n_tokens"]].values.tolist()
     [['h', 0.5, 1], ['é', 0.5, 2]]
     """
     texts, starts = zip(*_whole_characters(table["token_id"].tolist(), decode), strict=True)

@@ -196,7 +196,8 @@ def _check_size(
 def _header(file: str) -> list[tuple[str, list[int]]]:
     """Name and shape of each tensor in a safetensors file, whose numbers are not read."""
     with safe_open(file, "pt") as header:
-        return [(name, header.get_slice(name).get_shape()) for name in header.keys()]  # noqa: SIM118
+        names = header.keys()
+        return [(name, header.get_slice(name).get_shape()) for name in names]
 
 
 def _check_counts(config: Path, n_tensors: int) -> None:

@@ -34,7 +34,8 @@ if (folder / f"fail-{{x}}").exists():
     raise RuntimeError(f"no {{x}}")
 if (folder / f"kill-{{x}}").exists():
     os.kill(os.getppid(), 9)
-runs.record({{"square": x * x, "x": 10 * x, "deep": {{"list": [x, 0.5]}}, "gpu": os.environ.get("CUDA_VISIBLE_DEVICES")}})
+gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+runs.record({{"square": x * x, "x": 10 * x, "deep": {{"list": [x, 0.5]}}, "gpu": gpu}})
 runs.save_table(pd.DataFrame({{"n": [1, 2], "x": [x / 2, x / 3]}}), "rows")
 """
 GRID = {"x": [4, 1, 3], "words": [["a", "b"]]}

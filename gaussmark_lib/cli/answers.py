@@ -36,7 +36,7 @@ class Kept:
         self.path, self.per_text, self.what = Path(path), per_text, what
         try:
             self.is_new = not os.path.lexists(self.path)
-            self.file = open(self.path, "a+b", opener=files.opener)  # noqa: SIM115 - open as long as the run lasts
+            self.file = open(self.path, "a+b", opener=files.opener)  # noqa: SIM115 - for the run
         except OSError as error:
             raise GaussMarkError(
                 f"cannot write {path}: {error.strerror}; expected a file in a folder that exists"

@@ -94,8 +94,9 @@ def _new(arguments: argparse.Namespace) -> None:
     key = perturb.bind(models.load(arguments.model).model, watermark, perturb.Key.new())
     key.save(arguments.path)
     print(
-        f"key {key.key_id} for {arguments.weight}: {arguments.path}\nKeep it secret and never commit"
-        " it: whoever has it can detect the watermark, and remove it."
+        f"key {key.key_id} for {arguments.weight}: {arguments.path}\n"
+        "Keep it secret and never commit it: whoever has it can detect the watermark, and remove"
+        " it."
     )
 
 

@@ -25,7 +25,8 @@ OPTIONS += ["--VoilaConfiguration.template=gaussmark"]
 # Voila's own page, without the two style sheets of icons that it asks of the network and the panel
 # has no use for.
 PAGE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
-{%- block notebook_css -%}{{ super() | replace('https://cdn.jsdelivr.net/', 'data:text/css,') }}{%- endblock notebook_css -%}
+{%- block notebook_css -%}{{ super() \
+| replace('https://cdn.jsdelivr.net/', 'data:text/css,') }}{%- endblock notebook_css -%}
 """
 HEADING = (
     "# Playground\n\nWrite text with a watermark, and test any text for it. Notebook 11 explains"

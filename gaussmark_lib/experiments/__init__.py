@@ -1,8 +1,9 @@
 """The experiments behind the notebooks: one file a notebook, with the notebook's name, and what
 several of them share.
 
-=========================  ===========================================================================
-``motivation``             01: the likelihood ratio, ψ under fresh keys, strength and price of a language model
+=========================  =========================================================================
+``motivation``             01: the likelihood ratio, ψ under fresh keys, strength and
+                           price of a language model
 ``level_check``            02: p-values of texts that no key has touched
 ``detectability``          03: detection against the number of tokens
 ``layer_sigma_sweep``      04: the map over weight × σ, predicted and measured
@@ -14,14 +15,16 @@ several of them share.
 ``kgw_baseline``           08: how schemes change the text
 ``token_level_keys``       09: token-level keys beside one key
 ``speed``                  10: fair timings
-``playground``             11: the playground without its widgets; ``played``: its questions and answers; ``drafts``: writing that is watched;
-                           ``asked``: texts tested one after another with one key
+``playground``             11: the playground without its widgets; ``played``: its questions and
+                           answers; ``drafts``: writing that is watched; ``asked``: texts
+                           tested one after another with one key
 ``one_key_in_production``  12: one key over many texts, and what an asker gains
-``calibration_card``       12: what the owner of a key should know before using it; ``law_of_spread``: the spread over keys beside its prediction
+``calibration_card``       12: what the owner of a key should know before using it;
+                           ``law_of_spread``: the spread over keys beside its prediction
 ``scanned_spans``          13: the marked span of a longer text
 ``written_and_scored``     what they share: write under each key, score under each key, labelled
 ``crossed``                figures of prompts × keys, with intervals over both
 ``lengths``                how long texts can be on this model
 ``compared``               schemes against each other, paired over prompts and keys
-=========================  ===========================================================================
+=========================  =========================================================================
 """

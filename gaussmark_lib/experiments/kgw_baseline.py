@@ -3,16 +3,18 @@ costs.
 
 A text's measures, less those of plain texts to the same prompts:
 
-=================  =================================================================================
-``cross-entropy``  −(1/T) log p_θ(y | x) of the text under the *base* model, nats a token: how unlikely it finds it
+=================  ================================================================================
+``cross-entropy``  −(1/T) log p_θ(y | x) of the text under the *base* model, nats per token: how
+                   unlikely it finds it
 ``distinct-2``     share of a text's pairs of tokens that are new (``quality.diversity``)
 ``seq-rep-4``      share of its runs of four that are repetitions
-=================  =================================================================================
+=================  ================================================================================
 
 The cross-entropy of sampled text is no divergence. With q_t the distributions that a text y was
 sampled from, and p_t the base model's,
 
-    E[−log p_t(y_t)]  =  KL(q_t ‖ p_t) + H(q_t),      so      Δ cross-entropy  =  price + change of entropy
+    E[−log p_t(y_t)]  =  KL(q_t ‖ p_t) + H(q_t),
+    so  Δ cross-entropy  =  price + change of entropy
 
 (:func:`in_parts`): a scheme that is near p and less certain than p raises it, and one that is far
 from p and certain need not.
@@ -104,10 +106,12 @@ def tokens_needed(
         matrices = [stats.matrix(own[own["n_tokens"] == n], "log10_p") for n in lengths]
         for level in levels:
             found = stats.crossed_interval(
-                lambda *at: first_below([*map(np.median, at)], lengths, level),
+                lambda *at, lengths=lengths, level=level: first_below(
+                    [*map(np.median, at)], lengths, level
+                ),
                 *matrices,
                 n_resamples=n_resamples,
-            )  # noqa: B023 - used at once
+            )
             bounds = {
                 name: np.inf if number > lengths[-1] else number
                 for name, number in found.row().items()

@@ -168,8 +168,10 @@ def predicted_spread(cosine: float, n: int, level: float) -> float:
     """Standard deviation over keys of one key's rate over n texts, any two of which have gradients
     of this cosine (formula above).
 
-    >>> round(predicted_spread(0.0, 100, 0.05), 4), round(predicted_spread(1.0, 100, 0.05), 4)  # binomial; all texts at once, or none
-    (0.0218, 0.2179)
+    >>> round(predicted_spread(0.0, 100, 0.05), 4)  # binomial
+    0.0218
+    >>> round(predicted_spread(1.0, 100, 0.05), 4)  # all texts at once, or none
+    0.2179
     """
     c, below = min(max(cosine, 0.0), 1.0), [-stats.threshold(level)] * 2
     both = float(multivariate_normal.cdf(below, cov=[[1, c], [c, 1]], allow_singular=True))

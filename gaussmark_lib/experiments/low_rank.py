@@ -219,10 +219,12 @@ def misuses(
     """The statistic of a rank-reduced watermark, and what becomes of it if P is not where it
     belongs.
 
-        P on both                 ⟨Pξ, PG⟩ / (σ‖PG‖)     N(0, 1) under the null, mean σ‖PG‖ on its own text
-        divided by σ‖G‖           ⟨Pξ, PG⟩ / (σ‖G‖)      N(0, ‖PG‖²/‖G‖²): the level is not α; ⟨Pξ,
-        G⟩/(σ‖G‖), P on the noise alone, is the same P forgotten in the test   ⟨ξ, G⟩ / (σ‖G‖)
-        N(0, 1), but the mean is σ‖PG‖²/‖G‖
+    =======================  ==================  ===============================================
+    P on both                ⟨Pξ, PG⟩ / (σ‖PG‖)  N(0, 1) under the null, mean σ‖PG‖ on its own text
+    divided by σ‖G‖          ⟨Pξ, PG⟩ / (σ‖G‖)   N(0, ‖PG‖²/‖G‖²): the level is not α; the same as
+                                                 ⟨Pξ, G⟩ / (σ‖G‖), P on the noise alone
+    P forgotten in the test  ⟨ξ, G⟩ / (σ‖G‖)     N(0, 1), but the mean is σ‖PG‖²/‖G‖
+    =======================  ==================  ===============================================
 
     ``keys`` are, for each text, those that it is tested for. Returns ``text, key_id, statistic,
     psi``, a row a text × key × statistic.

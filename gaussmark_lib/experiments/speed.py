@@ -60,7 +60,8 @@ def ratios(times: pd.DataFrame, reference: str) -> pd.DataFrame:
     """How many times faster than the reference each task is: ``task, ratio`` (median over repeats),
     ``low, high`` (range), ``seconds`` (median).
 
-    >>> times = pd.DataFrame({"task": ["slow", "fast"] * 2, "repeat": [0, 0, 1, 1], "seconds": [2.0, 1.0, 3.0, 1.0]})
+    >>> tasks, seconds = ["slow", "fast"] * 2, [2.0, 1.0, 3.0, 1.0]
+    >>> times = pd.DataFrame({"task": tasks, "repeat": [0, 0, 1, 1], "seconds": seconds})
     >>> ratios(times, "slow").loc[1, ["ratio", "low", "high"]].tolist()
     [2.5, 2.0, 3.0]
     """

@@ -210,10 +210,8 @@ class State:
             files.refuse_others(path)
             mode = stat.S_IMODE(path.stat().st_mode)
             with safe_open(path, "pt") as file:
-                metadata, tensors = (
-                    file.metadata() or {},
-                    {name: file.get_tensor(name) for name in file.keys()},
-                )  # noqa: SIM118
+                metadata, names = file.metadata() or {}, file.keys()
+                tensors = {name: file.get_tensor(name) for name in names}
         except OSError as error:
             raise StateError(
                 f"cannot read the state {path}: {error.strerror or error}; expected a file that"

@@ -1,12 +1,13 @@
 """The figures: one file a notebook, with the notebook's name; each function takes tables and a
 caption, and returns a figure.
 
-=================  ====================================================================================================
+=================  ================================================================================
 ``style``          colours, line styles, captions, and the axes that several figures share
-``intervals``      estimates as points with error bars or as lines with bands, from a table or from ``stats.Estimate``
+``intervals``      estimates as points with error bars or as lines with bands, from a table
+                   or from ``stats.Estimate``
 ``show``           text that a notebook shows to people
 all others         a notebook's figures
-=================  ====================================================================================================
+=================  ================================================================================
 
 Nothing here computes a result, and nothing needs a model.
 """

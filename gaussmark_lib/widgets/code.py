@@ -26,7 +26,8 @@ from gaussmark_lib.perturb import Key, Watermark, watermarked
 
 lm = models.load({model!r})
 key = {key}
-wm = Watermark({asked.weight!r}, {result.wm.sigma!r})  # σ = ψ / median‖G‖, for a wanted ψ of {asked.psi:g}
+wm = Watermark({asked.weight!r}, {result.wm.sigma!r})  \
+# σ = ψ / median‖G‖, for a wanted ψ of {asked.psi:g}
 prompts = [lm.prompt({asked.prompt!r})] * {n}
 plain = generate.sample(lm.model, prompts, {asked.n_tokens}, seed={asked.seed})
 with watermarked(lm.model, wm, key):

@@ -9,8 +9,9 @@ PANEL = "gaussmark-panel"  # the class of the panel's outermost element
 KEYBOARD = """<style>
 .gaussmark-panel .jupyter-widget-Collapse-header { color: var(--jp-ui-font-color1); }
 [data-jp-theme-light='false'] .gaussmark-panel {
-  --jp-widgets-dropdown-arrow: url("data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E%3C\
-path fill='%23bdbdbd' d='M5 7l4 4 4-4z'/%3E%3C/svg%3E");
+  --jp-widgets-dropdown-arrow: url("data:image/svg+xml,\
+%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E\
+%3Cpath fill='%23bdbdbd' d='M5 7l4 4 4-4z'/%3E%3C/svg%3E");
 }
 </style>
 <img alt="" hidden src="data:," onerror="
@@ -26,14 +27,18 @@ const reach = tries => {
   panel.addEventListener('click', event => {
     const slider = event.target.closest('.widget-slider');
     const take = () => {
-      const focused = document.activeElement;  // the body, when a pressed button is disabled: Tab goes on from it to Stop
+      // The body, when a pressed button is disabled: Tab goes on from it to Stop.
+      const focused = document.activeElement;
       if (focused === document.body || panel.contains(focused)) return;
       (slider && slider.querySelector('.noUi-handle') || place).focus({preventScroll: true});
     };
-    for (const later of [0, 30, 100]) setTimeout(take, later);  // behind JupyterLab, which gives the focus to the cell
+    // Behind JupyterLab, which gives the focus to the cell.
+    for (const later of [0, 30, 100]) setTimeout(take, later);
   });
   for (const drawer of drawers) {
-    const tell = () => drawer.setAttribute('aria-expanded', String(drawer.parentElement.classList.contains('jupyter-widget-Collapse-open')));
+    const states = drawer.parentElement.classList;
+    const tell = () => drawer.setAttribute(
+      'aria-expanded', String(states.contains('jupyter-widget-Collapse-open')));
     drawer.tabIndex = 0;
     drawer.setAttribute('role', 'button');
     drawer.addEventListener('click', () => setTimeout(tell));
@@ -44,8 +49,10 @@ const reach = tries => {
   }
   panel.addEventListener('focusin', event => {
     const focused = event.target, slider = focused.closest('.widget-slider');
-    if (!focused.matches('textarea, input')) focused.setAttribute('data-lm-suppress-shortcuts', 'true');
-    if (slider && focused.matches('.noUi-handle')) focused.setAttribute('aria-label', slider.querySelector('.widget-label').textContent);
+    if (!focused.matches('textarea, input'))
+      focused.setAttribute('data-lm-suppress-shortcuts', 'true');
+    if (slider && focused.matches('.noUi-handle'))
+      focused.setAttribute('aria-label', slider.querySelector('.widget-label').textContent);
   });
 };
 reach(100);">"""

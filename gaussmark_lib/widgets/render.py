@@ -268,8 +268,8 @@ def _paragraph(html: str, look: str = "") -> str:
 def _side_by_side(*parts: str) -> str:
     """On a narrow screen, below one another."""
     return (
-        "<div"
-        f' style="display:flex;flex-wrap:wrap;gap:1em;align-items:stretch;margin-top:.8em">{"".join(parts)}</div>'
+        '<div style="display:flex;flex-wrap:wrap;gap:1em;align-items:stretch;margin-top:.8em">'
+        f"{''.join(parts)}</div>"
     )
 
 
@@ -339,8 +339,8 @@ def _score_table(scores: pd.DataFrame, level: float) -> str:
             + "</tr>"
         )
     return (
-        "<table"
-        f' style="border-collapse:collapse;background:none;font-size:inherit"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        '<table style="border-collapse:collapse;background:none;font-size:inherit">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
 
 

@@ -25,31 +25,39 @@ panel.psi.value = 8
 assert panel.sigma_shown.value != before
 
 panel.generate.click()
-assert panel.generate.disabled and panel.test.disabled and panel.new_key.disabled and not panel.writing.stop.disabled
+assert panel.generate.disabled and panel.test.disabled and panel.new_key.disabled
+assert not panel.writing.stop.disabled
 panel.wait()
-assert not panel.generate.disabled and panel.writing.stop.disabled and panel.writing.message.value == "", panel.writing.message.value
-assert panel.result.question.psi == 8 and "wrong key" in panel.writing.output.value and "<img" in panel.writing.output.value
+assert panel.writing.message.value == "", panel.writing.message.value
+assert not panel.generate.disabled and panel.writing.stop.disabled
+assert panel.result.question.psi == 8
+assert "wrong key" in panel.writing.output.value and "<img" in panel.writing.output.value
 
 panel.take.click()
 panel.before.value = ""
 panel.test.click()
 panel.wait()
-assert "had nothing to do with the key" in panel.testing.output.value and panel.verdict.key_id == panel.key.key_id
+assert "had nothing to do with the key" in panel.testing.output.value
+assert panel.verdict.key_id == panel.key.key_id
 panel.text.value = "Returns the value of the given key, or the default. " * 200
 assert panel.testing.output.value == "" and panel.verdict is None
 panel.test.click()
 panel.wait()
-assert panel.testing.message.value == "" and panel.verdict.n_windows > 1, panel.testing.message.value
-assert "What to expect" in panel.testing.output.value and "Given the 1 text you tested before" in panel.testing.output.value
+assert panel.testing.message.value == "", panel.testing.message.value
+assert panel.verdict.n_windows > 1
+assert "What to expect" in panel.testing.output.value
+assert "Given the 1 text you tested before" in panel.testing.output.value
 panel.share.value = 0.3
 panel.wait()
-assert panel.edited.share == 0.3 and "30% of the tokens" in panel.editing.output.value, panel.editing.message.value
+assert panel.edited.share == 0.3, panel.editing.message.value
+assert "30% of the tokens" in panel.editing.output.value, panel.editing.message.value
 
 shown = panel.writing.output.value
 panel.prompt.value = "  "
 panel.generate.click()
 panel.wait()
-assert "expected a prompt" in panel.writing.message.value.lower() and "Traceback" not in panel.writing.message.value
+assert "expected a prompt" in panel.writing.message.value.lower()
+assert "Traceback" not in panel.writing.message.value
 assert shown in panel.writing.output.value, "what was shown stays"
 assert "From earlier settings. Changed since: prompt." in panel.writing.note.value
 
@@ -61,7 +69,7 @@ while panel.writing.doing.value != "writing watermarked text":
     time.sleep(0.01)
 panel.writing.stop.click()
 panel.wait()
-assert panel.writing.message.value and "Stopped" in panel.writing.message.value and shown in panel.writing.output.value
+assert "Stopped" in panel.writing.message.value and shown in panel.writing.output.value
 assert perturb.Watermark(weight, 1.0).on(lm.model).linear.sha256() == theta
 print("driven")
 """

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -165,18 +166,17 @@ NONE_IS_FINE = ("runs.find", "runs.run", "sweep", "cache")
 def test_what_is_no_name_is_refused(place, function):
     write(place / "demo.ipynb", parameters())
     names = [name for name in NO_NAMES if name is not None or function not in NONE_IS_FINE]
-    assert not {
-        repr(name): wrong for name in names if (wrong := outcome(lambda: ROOTS[function](name)))
-    }  # noqa: B023 - called at once
+    outcomes = {repr(name): outcome(partial(ROOTS[function], name)) for name in names}
+    assert not {name: wrong for name, wrong in outcomes.items() if wrong}
 
 
 def test_a_folder_of_records_may_be_a_string(place):
     write(place / "demo.ipynb", parameters())
     assert runs.find("demo.ipynb", root="records") is None
     for wrong in (5, "x", [("x", 1)]):
-        with pytest.raises(GaussMarkError, match="expected (a mapping|names with values)"):
+        with pytest.raises(GaussMarkError, match=r"expected (a mapping|names with values)"):
             runs.find("demo.ipynb", wrong)
-        with pytest.raises(GaussMarkError, match="expected (a mapping|names with values)"):
+        with pytest.raises(GaussMarkError, match=r"expected (a mapping|names with values)"):
             sweeps.sweep("demo.ipynb", wrong)
 
 

@@ -40,7 +40,9 @@ try:
     perturb.Key.load(damaged)
 except Exception as error:
     for each in filter(None, [error, error.__context__, error.__cause__]):
-        print(repr(each), [dict(frame.f_locals) for frame, _ in traceback.walk_tb(each.__traceback__) if frame.f_code.co_name != "<module>"])
+        frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
+        inner = [frame for frame in frames if frame.f_code.co_name != "<module>"]
+        print(repr(each), [dict(frame.f_locals) for frame in inner])
 other = perturb.Watermark("model.layers.0.mlp.down_proj.weight", 0.05)
 with perturb.watermarked(lm.model, other, k):
     pass

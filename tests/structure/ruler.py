@@ -1,4 +1,5 @@
-"""How large the house is: files, lines and code tokens by room (``python tests/structure/ruler.py``).
+"""How large the house is: files, lines and code tokens by room
+(``python tests/structure/ruler.py``).
 
 Lines are those of files that ruff keeps at 100 columns; tokens are Python's own, without comments
 and layout, so that a budget cannot be met by dense lines.

@@ -195,7 +195,8 @@ try:
     {source}
 except SystemExit:
     pass
-print(*{{"torch", "transformers", "papermill", "distributed", "nbformat"}} & set(sys.modules), file=sys.stderr)
+heavy = {{"torch", "transformers", "papermill", "distributed", "nbformat"}}
+print(*heavy & set(sys.modules), file=sys.stderr)
 """
     environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
     done = subprocess.run(

@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import paths, perturb, score
+from gaussmark_lib import perturb, score
 from gaussmark_lib.experiments import claims, speed
 from gaussmark_lib.runs import presets
 

@@ -490,12 +490,8 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
         assert (tested.edited.share, tested.edited.how) == (tested.share.value, tested.how.value)
         html = unescape(tested.editing.output.value)
         for row in (tested.verdict.row("this key"), tested.edited.after.row("this key")):
-            assert (
-                f"p = {row['p_value']:.2g} (ψ = {row['psi']:.2f}, {row['n_tokens']} tokens)".replace(
-                    "-", "−"
-                )
-                in html
-            )
+            psi = f"ψ = {row['psi']:.2f}, {row['n_tokens']} tokens"
+            assert f"p = {row['p_value']:.2g} ({psi})".replace("-", "−") in html
         assert "30% of the tokens" in html
     assert tested.edited.after.row("this key")["n_tokens"] == 19
     assert tested.editing.note.value == tested.editing.message.value == ""
