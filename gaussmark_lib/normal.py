@@ -11,10 +11,9 @@ relative error about 1e-16), computed by additions, multiplications, divisions a
 alone, which IEEE 754 rounds in one way only. The logarithm that the tails need is built from the
 same four operations.
 
-On a processor they are compiled (numba), a chunk at a time; without ``fastmath``, none of them is
-fused or reordered. A counter can start anywhere, so several threads make one stream, each a span at
-a time. A GPU makes the same bits by the same operations on tensors, of which it rounds each by
-itself. (On a processor, torch's square roots are not those of IEEE 754.)
+They are compiled (numba), a chunk at a time; without ``fastmath``, none of them is fused or
+reordered. A counter can start anywhere, so several threads make one stream, each a span at a time.
+(NumPy's uniforms with torch's ``ndtri`` take 2.3 times as long on two threads.)
 """
 
 import inspect
@@ -27,9 +26,8 @@ from copy import deepcopy
 import numba
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gaussmark_lib import checks
 from gaussmark_lib.errors import StatisticsError
@@ -40,10 +38,6 @@ SPAN = (
     # numbers that a thread makes with one counter, which takes as long to set up as some thousand
     # numbers
 )
-LARGE, GPU_CHUNK = (
-    1 << 20,
-    1 << 23,
-)  # from so many numbers on, a GPU makes them, where there is one, and so many at a time
 MOST = 1 << 40  # numbers, beyond any memory
 
 # AS 241, highest power first: |u − ½| ≤ 0.425, then √(−log r) ≤ 5, then beyond; r is the distance
@@ -117,12 +111,6 @@ _FAR_TAIL = (
 _ARTANH = tuple(1.0 / k for k in range(23, 0, -2))  # of artanh t = t·Σ (t²)ʲ/(2j + 1)
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
-_MULTIPLIERS = (
-    0xD2E7470EE14C6C93,
-    0xCA5A826395121157,
-)  # of Philox4x64 (Salmon and others, SC 2011), and what a round adds to its key
-_WEYL = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
-_LOW = (1 << 32) - 1
 
 
 def standard_normal(
@@ -157,8 +145,6 @@ def standard_normal(
             f"out: expected room for {n:,} floating-point numbers that can be written to, got"
             f" {out.dtype} of shape {out.shape}"
         )
-    if n >= LARGE and torch.cuda.is_available() and _on_gpu(bits, out, scale, torch.device("cuda")):
-        return out
 
     def fill(start: int) -> None:
         span, stream = (
@@ -175,62 +161,6 @@ def standard_normal(
     else:  # starting a thread takes longer than a few numbers
         list(map(fill, starts))
     return out
-
-
-def _on_gpu(
-    bits: np.random.Philox, out: Float[np.ndarray, " n"], scale: float, device: torch.device
-) -> bool:
-    """False where the GPU cannot: the processor makes them then, and no error shows what depends on
-    the secret.
-    """
-    try:
-        low, high = bits.state["state"]["key"].tolist()
-        for start in range(0, len(out), GPU_CHUNK):
-            part = torch.from_numpy(out[start : start + GPU_CHUNK])
-            k = (philox(high << 64 | low, start // 4, len(part), device) >> 12) & ((1 << 52) - 1)
-            part.copy_(_of_tensor(k.double().add_(0.5).mul_(2.0**-52)).mul_(scale))
-        return True
-    except Exception:
-        return False
-
-
-def philox(seed: int, first: int, n: int, device: torch.device) -> Int[Tensor, " n"]:
-    """n numbers of 64 bits from block ``first`` on, four a block, read with a sign:
-    ``numpy.random.Philox``'s ten rounds by tensor operations.
-    """
-    counter = torch.arange(first + 1, first + 1 + -(-n // 4), device=device)
-    c, k = (
-        [counter, *(torch.zeros_like(counter) for _ in range(3))],
-        [
-            _signed(seed),
-            _signed(seed >> 64),
-        ],
-    )
-    for _ in range(10):
-        (high_0, low_0), (high_2, low_2) = (_product(c[2 * i], _MULTIPLIERS[i]) for i in (0, 1))
-        c = [high_2 ^ c[1] ^ k[0], low_2, high_0 ^ c[3] ^ k[1], low_0]
-        k = [_signed(one + add) for one, add in zip(k, _WEYL, strict=True)]
-    return torch.stack(c, dim=1).flatten()[:n]
-
-
-def _product(a: Int[Tensor, " n"], m: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
-    """The high and the low 64 bits of a·m, both without a sign: by halves of 32 bits, since tensors
-    have no integers of 128.
-    """
-    a_high, a_low, m_high, m_low = _upper(a), a & _LOW, m >> 32, m & _LOW
-    middle = a_high * m_low + _upper(a_low * m_low)
-    return a_high * m_high + _upper(middle) + _upper(a_low * m_high + (middle & _LOW)), a * _signed(
-        m
-    )
-
-
-def _upper(a: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    return (a >> 32) & _LOW
-
-
-def _signed(value: int) -> int:
-    """The number of 64 bits, read with a sign, as tensors hold it."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -277,32 +207,13 @@ class _OrNone(suppress, ContextDecorator):
 
 
 def _horner(coefficients, x):
-    """The polynomial in x, a number or a tensor."""
+    """The polynomial in x."""
     value = coefficients[0] * x
     for c in coefficients[1:-1]:
         value += c
         value *= x
     value += coefficients[-1]
     return value
-
-
-def _of_tensor(u: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Φ⁻¹(u), as ``_quantiles`` computes it."""
-    q = u - 0.5
-    x = 0.180625 - q * q
-    z = _horner(_CENTRE[0], x).div_(_horner(_CENTRE[1], x)).mul_(q)
-    [tail] = torch.where(q.abs() > 0.425)
-    q, u = q[tail], u[tail]
-    m, e = torch.frexp(torch.where(q < 0, u, 1.0 - u))
-    low = m < _SQRT_HALF
-    m = torch.where(low, 2 * m, m)
-    t = (m - 1) / (m + 1)
-    r = torch.sqrt(-((e - 1 * low).double() * _LN2 + 2 * t * _horner(_ARTANH, t * t)))
-    size = _horner(_TAIL[0], r - 1.6).div_(_horner(_TAIL[1], r - 1.6))
-    [far] = torch.where(r > 5.0)  # about one number in 10¹¹
-    size[far] = _horner(_FAR_TAIL[0], r[far] - 5.0) / _horner(_FAR_TAIL[1], r[far] - 5.0)
-    z[tail] = torch.copysign(size, q)
-    return z
 
 
 _polynomial = _compiled(_horner, is_kept=False)  # but as a part of those below

@@ -768,7 +768,6 @@ _REASONS: dict[str, dict[str, str]] = {
         "gradients": "backward is_rounding of_pairs traced",
         "likelihood": "ends_in_its_head frozen log_softmax states token_log_p",
         "models": "computing_in digest evaluating native_bfloat16",
-        "normal": "philox",
         "perturb": "in_parts isotropic rounded",
         "rank_reduce": "norm project_out",
         "score": "checked_noises failure finite fitting in_blocks rows table",

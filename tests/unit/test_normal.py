@@ -49,40 +49,6 @@ def test_the_sizes_of_chunks_and_spans_do_not_matter(chunk, span):
         np.testing.assert_array_equal(normal.standard_normal(7, 500), expected)
 
 
-@given(seed=st.integers(0, 2**128 - 1), first=st.integers(0, 2**50), n=st.integers(1, 50))
-def test_bits_of_tensors_are_those_of_numpy(seed, first, n):
-    """What a GPU computes, here on the processor: every bit of the key counts, and a chunk begins
-    anywhere.
-    """
-    found = normal.philox(seed, first, n, torch.device("cpu")).numpy().view(np.uint64)
-    np.testing.assert_array_equal(found, np.random.Philox(key=seed).advance(first).random_raw(n))
-
-
-@pytest.mark.parametrize("chunk", [1 << 10, 1 << 23])
-def test_numbers_of_tensors_are_those_of_numpy(monkeypatch, chunk):
-    """Here up to the last bit, since torch's square roots on a processor are not those of IEEE 754;
-    on a GPU to the bit (tests/gpu).
-    """
-    expected = normal.standard_normal(2**100 + 3, 10_001, 0.3)
-    monkeypatch.setattr(normal, "GPU_CHUNK", chunk)
-    found = np.empty(10_001)
-    assert normal._on_gpu(np.random.Philox(key=2**100 + 3), found, 0.3, torch.device("cpu"))
-    np.testing.assert_allclose(found, expected, rtol=1e-14)
-
-
-def test_a_gpu_without_room_leaves_the_work_to_the_processor(monkeypatch):
-    """An error there would hold what the key is made of."""
-
-    def full(*_):
-        raise torch.OutOfMemoryError("of a GPU")
-
-    expected = normal.standard_normal(7, 1000)
-    monkeypatch.setattr(normal, "philox", full)
-    monkeypatch.setattr(normal, "LARGE", 10)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    np.testing.assert_array_equal(normal.standard_normal(7, 1000), expected)
-
-
 def test_scale_and_dtype_round_once():
     z = normal.standard_normal(7, 5000)
     scaled = normal.standard_normal(7, 5000, 0.3, np.float32)
