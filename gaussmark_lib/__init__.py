@@ -8,7 +8,7 @@ The scheme, flat:
 ``checks``            the refusals that many functions share
 ``paths`` ``files``   where the repository's folders are; files that somebody names
 ``words``             numbers in words
-``weights``           the matrices that can carry a watermark: linear layers', and single experts'
+``weights``           the matrices that can carry a watermark: linear layers'
 ``models``            language models: on what terms they are loaded, and in what they compute
 ``tokens``            prompts and responses as checked, padded token ids
 ``texts`` ``docs``    where prompts and human texts come from; the embedded corpus

@@ -23,8 +23,7 @@ class Watermark:
 
     Args:
         weight: full name of a linear layer's matrix, e.g.
-            ``"model.layers.4.mlp.down_proj.weight"``, or one expert's in a mixture, by its number:
-            ``"model.layers.4.mlp.experts.down_proj[2]"``.
+            ``"model.layers.4.mlp.down_proj.weight"``.
         sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights (the paper's
             tables give σ²).
         rank_dropped: k ≥ 0, how many top singular directions of θ the noise avoids; 0 is the

@@ -73,7 +73,7 @@ TESTS = {
     "models.py": "oracle/test_likelihood.py",
     "generate_many.py": "oracle/test_generate_many.py",
     "watermark.py": "unit/test_watermark.py unit/test_perturb.py",
-    "weights.py": "oracle/test_experts.py unit/test_perturb.py",
+    "weights.py": "unit/test_perturb.py",
     "keys.py": "unit/test_keys_files.py unit/test_keys.py unit/test_perturb.py",
     "tracing/codebook.py": "unit/tracing/test_codebook.py oracle/tracing/test_codebook.py",
     "tracing/attribution.py": "oracle/tracing/test_codebook.py unit/tracing/test_codebook.py",
@@ -142,34 +142,6 @@ MUTANTS = [
         "weight not restored",
         "            self.stored.data = theta\n",
         "            pass\n",
-    ),
-    Mutant("weights.py", "expert not restored", "self.part(self.stored.data).copy_(theta)", "pass"),
-    Mutant(
-        "weights.py",
-        "every position routed to the expert",
-        "here = chosen == self.number",
-        "here = chosen >= 0",
-    ),
-    Mutant(
-        "weights.py",
-        "routing weights forgotten",
-        "down(self.gate(up(h))) * w",
-        "down(self.gate(up(h))) * (w != 0)",
-    ),
-    Mutant(
-        "weights.py",
-        "an expert computed everywhere",
-        "~here.any(-1, keepdim=True), 0\n",
-        "(here & ~here).any(-1, keepdim=True), 0\n",
-    ),
-    Mutant(
-        "weights.py", "an expert counted twice", "(self.block(h, w) - unhooked)", "self.block(h, w)"
-    ),
-    Mutant(
-        "weights.py",
-        "experts that are seen taken for this one",
-        "return Linear(self.name, self.experts",
-        "return self or Linear(self.name, self.experts",
     ),
     Mutant("perturb.py", "bound key not checked", "key.check(use, xi)", "pass"),
     Mutant("perturb.py", "a watermark of nothing", "if changed == 0:", "if False:"),

@@ -108,8 +108,6 @@ WEIGHTS = {  # of each: attention and MLP, first and last block
     "qwen2_moe": [
         "model.layers.0.self_attn.o_proj.weight",
         "model.layers.0.mlp.shared_expert.up_proj.weight",
-        "model.layers.0.mlp.experts.gate_up_proj[2]",
-        "model.layers.1.mlp.experts.down_proj[2]",
         "model.layers.1.mlp.shared_expert.gate_proj.weight",
         "model.layers.1.mlp.shared_expert.down_proj.weight",
     ],
@@ -164,14 +162,8 @@ def build(
 
 
 def parameter(model: PreTrainedModel, weight: str) -> torch.nn.Parameter:
-    """The parameter that a weight is, or is one expert's slice of, by its name alone."""
-    return dict(model.named_parameters())[weight.partition("[")[0]]
-
-
-def part(whole: torch.Tensor, weight: str) -> torch.Tensor:
-    """The weight's own numbers in a tensor like its parameter."""
-    _, _, number = weight.partition("[")
-    return whole[int(number[:-1])] if number else whole
+    """The parameter that a weight is, by its name alone."""
+    return dict(model.named_parameters())[weight]
 
 
 def _norms_in_float64(model: PreTrainedModel) -> None:

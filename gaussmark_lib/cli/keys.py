@@ -23,10 +23,7 @@ def add(commands: Any) -> None:
     new.add_argument(
         "--weight",
         required=True,
-        help=(
-            "full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight, or of"
-            " an expert's: '….experts.down_proj[2]'"
-        ),
+        help="full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight",
     )
     new.add_argument("--sigma", required=True, type=float, help="standard deviation of the noise")
     new.add_argument("--model", **MODEL)

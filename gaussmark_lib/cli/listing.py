@@ -6,13 +6,11 @@ import argparse
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gaussmark_lib import paths
 from gaussmark_lib.cli.arguments import MODEL, command, visible
-from gaussmark_lib.errors import UnknownWeightError
 
 GAP, LEAST = "  ", 30  # between two columns; the least width of a text
 WEIGHTS = "weights"
@@ -130,21 +128,12 @@ def _records(records: Path) -> Iterator[tuple[str, str]]:
 
 
 def _weights(model: str) -> Iterator[tuple[str, str]]:
-    """Those that can carry a watermark, each with its shape; those of a mixture's experts in one
-    line.
-    """
+    """Those that can carry a watermark, each with its shape."""
     from gaussmark_lib import models
 
     loaded = models.load(model).model
     for name in models.watermarkable(loaded):
         yield name, " × ".join(map(str, models.linear(loaded, name).shape))
-    for name, parameter in loaded.named_parameters():
-        with suppress(UnknownWeightError):
-            if parameter.ndim == 3:
-                yield (
-                    f"{name}[0] to [{len(parameter) - 1}]",
-                    " × ".join(map(str, models.linear(loaded, f"{name}[0]").shape)),
-                )
 
 
 LISTS = {

@@ -145,7 +145,7 @@ def plain_loop(
         logits = model(input_ids=ids, use_cache=False).logits[0, len(x) - 1 : -1]
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
         [gradient] = torch.autograd.grad(log_p, linear.stored)
-        gradient = linear.oriented(linear.part(gradient)).float()
+        gradient = linear.oriented(gradient).float()
         psi.append(
             (
                 (xi.to(gradient) * gradient).sum() / (wm.sigma * gradient.square().sum().sqrt())

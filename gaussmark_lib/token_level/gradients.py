@@ -27,7 +27,7 @@ def is_local(model: PreTrainedModel, linear: Linear) -> bool:
     Then nothing that a cache holds of earlier positions depends on the layer either.
     """
     *prompt, token = (v % tokens.config(model).vocab_size for v in (1, 2, 3, 4))
-    log_p, call = _traced(model, linear.place, prompt, [token])
+    log_p, call = _traced(model, linear, prompt, [token])
     [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     return not g[0, :-2].any()  # the last position predicts nothing, the one before it the token
 

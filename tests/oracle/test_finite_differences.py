@@ -24,7 +24,7 @@ def test_the_slope_along_the_noise_is_the_inner_product(architecture, weight, ra
     prompt, response = tiny_models.random_ids(np.random.default_rng(3), 4, 12)
     [row] = score.score(model, [prompt], [response], wm, [key]).itertuples()
     expected = row.psi * row.grad_norm  # σ = 1
-    stored = tiny_models.part(tiny_models.parameter(model, weight).data, weight)
+    stored = tiny_models.parameter(model, weight).data
     theta = stored.clone()
     xi = perturb.noise(model, wm, key).double()
     xi = xi.T if architecture == "gpt2" else xi

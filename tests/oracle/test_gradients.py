@@ -92,9 +92,7 @@ def test_norms_of_several_weights_are_those_of_each_alone(architecture):
         each = gradients.gradients(
             model, PROMPTS, RESPONSES, Watermark(weight, 1.0), lengths=[5, 12]
         )
-        alone = sorted(
-            (text.text, text.n_tokens, text.norm, text.log_lik) for text in each
-        )  # also those that no expert of this number reads
+        alone = sorted((text.text, text.n_tokens, text.norm, text.log_lik) for text in each)
         np.testing.assert_allclose(
             found[found["weight"] == weight][["text", "n_tokens", "grad_norm", "log_lik"]],
             alone,

@@ -56,7 +56,7 @@ def slower(
 
 def taken(model, weight: str) -> torch.Tensor:
     """The weight's gradient as (d_out, d_in), and no gradient left behind."""
-    gradient = tiny_models.part(tiny_models.parameter(model, weight).grad, weight).double()
+    gradient = tiny_models.parameter(model, weight).grad.double()
     model.zero_grad()
     return gradient.T if "gpt2" in type(model).__name__.lower() else gradient
 
@@ -165,7 +165,7 @@ def test_with_directions_dropped_noise_and_gradient_are_projected_explicitly(arc
     )
     vanilla = Watermark(weight, 0.05)
     prompts, responses = (rows[3:5] for rows in texts())
-    stored = tiny_models.part(tiny_models.parameter(model, weight).detach(), weight)
+    stored = tiny_models.parameter(model, weight).detach()
     theta = stored.T if architecture == "gpt2" else stored
     u = torch.linalg.svd(theta, full_matrices=False).U[:, :5]
     projector = torch.eye(len(theta), dtype=torch.float64) - u @ u.T

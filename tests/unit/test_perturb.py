@@ -156,14 +156,14 @@ def test_inside_it_is_theta_plus_xi_and_outside_theta_to_the_last_bit(
     wm = Watermark(weight, 0.05)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     where = {name: p.data_ptr() for name, p in model.named_parameters()}
-    parameter, stored = tiny_models.parameter(model, weight), weight.partition("[")[0]
+    parameter, stored = tiny_models.parameter(model, weight), weight
     xi = perturb.noise(model, wm, key).double()
     xi = xi.T if architecture == "gpt2" else xi  # Conv1D stores its matrix transposed
     with perturb.watermarked(model, wm, key) as inside:
         assert inside is model
         assert tiny_models.parameter(model, weight) is parameter
         exact = before[stored].double().clone()
-        tiny_models.part(exact, weight).add_(xi)  # and the other experts as they are
+        exact.add_(xi)
         torch.testing.assert_close(
             parameter.double(),
             exact,

@@ -24,7 +24,7 @@ LOCAL = [
     ("phi3", "model.layers.1.mlp.gate_up_proj.weight"),
     ("gpt2", "transformer.h.1.mlp.c_fc.weight"),
     ("gemma", "model.layers.1.mlp.gate_proj.weight"),
-    ("qwen2_moe", "model.layers.1.mlp.experts.down_proj[2]"),
+    ("qwen2_moe", "model.layers.1.mlp.shared_expert.down_proj.weight"),
 ]
 ELSEWHERE = [
     ("llama", "model.layers.2.self_attn.k_proj.weight"),
@@ -33,7 +33,7 @@ ELSEWHERE = [
     ("mistral", "model.layers.0.self_attn.v_proj.weight"),
     ("phi3", "model.layers.1.self_attn.qkv_proj.weight"),
     ("gpt2", "transformer.h.1.attn.c_attn.weight"),
-    ("qwen2_moe", "model.layers.0.mlp.experts.gate_up_proj[2]"),
+    ("qwen2_moe", "model.layers.0.mlp.shared_expert.up_proj.weight"),
 ]
 PROMPTS = tiny_models.random_ids(
     np.random.default_rng(0), 4, 2, 7
@@ -50,7 +50,7 @@ def gradient_by_autograd(
     parameter = tiny_models.parameter(model, weight)
     logits = model(input_ids=torch.tensor([prompt + response[:k]])).logits[0, -1]
     [gradient] = torch.autograd.grad(logits.log_softmax(-1)[response[k]], parameter)
-    return models.linear(model, weight).oriented(tiny_models.part(gradient, weight))
+    return models.linear(model, weight).oriented(gradient)
 
 
 @pytest.mark.parametrize(("architecture", "weight"), LOCAL)
@@ -86,7 +86,7 @@ def test_every_gamma_is_that_of_autograd(case):
             ((xi * gradient).sum() / (wm.sigma * gradient.norm())).item()
             if gradient.any()
             else -np.inf
-        )  # an expert that is not asked
+        )
         rounding = closeness.of_sum(torch.float32, gradient.numel())
         assert row["gamma"] == pytest.approx(leaning, abs=rounding)
         assert row["token_id"] == RESPONSES[text][k]

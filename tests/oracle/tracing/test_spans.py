@@ -27,7 +27,7 @@ def gradient_of(
     model.zero_grad()
     log_p = model(input_ids=torch.tensor([prompt + response])).logits[0].log_softmax(-1)
     sum(log_p[len(prompt) - 1 + t, response[t]] for t in range(start, end)).backward()
-    gradient = tiny_models.part(tiny_models.parameter(model, weight).grad, weight).double()
+    gradient = tiny_models.parameter(model, weight).grad.double()
     model.zero_grad()
     return gradient
 

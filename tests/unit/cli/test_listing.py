@@ -6,7 +6,6 @@ from importlib import metadata
 
 import pytest
 import tiny_lm
-import tiny_models
 import tracked
 from command_lines import answer
 
@@ -201,24 +200,6 @@ def test_the_weights_of_a_model_are_listed_and_an_unknown_one_is_told_how(
     assert "weights\n" not in answer(capsys, "list", "--records", str(tmp_path))[1], (
         "that would load a model"
     )
-
-
-def test_the_experts_of_a_mixture_are_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(
-        models,
-        "load",
-        lambda name: models.LM(tiny_models.build("qwen2_moe"), tiny_lm.build().tokenizer, name),
-    )
-    lines = answer(capsys, "list", "weights", "--model", "tiny")[1].splitlines()
-    assert len(lines) == len(models.watermarkable(tiny_models.build("qwen2_moe"))) + 4
-    assert lines[-1].split() == [
-        "model.layers.1.mlp.experts.down_proj[0]",
-        "to",
-        "[3]",
-        "32",
-        "×",
-        "24",
-    ]
 
 
 @pytest.mark.parametrize(("words", "inside"), [([], "detect"), (["key"], "users")])
