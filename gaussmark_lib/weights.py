@@ -137,8 +137,8 @@ def linear(model: PreTrainedModel, weight: str) -> Linear:
             f"no weight {weight!r} in this model; the nearest names are: {near}."
             f" models.watermarkable(model) lists all {len(linears)}"
         )
+    shape, shared = tuple(parameters[weight].shape), "shared with another layer, or a single row"
     raise UnknownWeightError(
-        f"{weight} of shape {tuple(parameters[weight].shape)} cannot carry the watermark: expected"
-        " the 2-D matrix of one linear layer, at least two rows, shared with no other layer (the"
-        f" experts of a mixture are stacked). Try: {near}"
+        f"{weight} of shape {shape} cannot carry the watermark: expected a linear layer's own"
+        f" matrix, but it is {shared if len(shape) == 2 else 'not 2-D'}. Try: {near}"
     )

@@ -14,7 +14,7 @@ from small_notebooks import code, parameters, write
 
 from gaussmark_lib import runs
 from gaussmark_lib.errors import ParameterError, RecordError
-from gaussmark_lib.runs import kernel
+from gaussmark_lib.runs import forked, kernel
 from gaussmark_lib.runs import notebook as notebooks
 
 RECORDING = """
@@ -232,7 +232,8 @@ def test_a_disk_that_fills_up_leaves_the_reason_and_no_files(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
-def test_a_forked_kernel_is_a_process_of_its_own(tmp_path):
+def test_a_forked_kernel_is_a_process_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(forked, "_of_server", None)  # whatever variables another test began with
     source = (
         "import os, sys  # torch\n"
         "from gaussmark_lib import runs\n"
@@ -240,9 +241,9 @@ def test_a_forked_kernel_is_a_process_of_its_own(tmp_path):
         " 'folder': os.getcwd(), 'named': os.environ.get('NAMED'), 'main': __name__})"
     )
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(source))
-    forked = _run(notebook, tmp_path, env={"NAMED": "yes"}).results
+    fork = _run(notebook, tmp_path, env={"NAMED": "yes"}).results
     plain = _run(notebook, tmp_path, {"x": 2}, env={"NAMED": "yes", "OMP_NUM_THREADS": "3"}).results
-    for result, has_torch in ((forked, True), (plain, False)):
+    for result, has_torch in ((fork, True), (plain, False)):
         assert result.pop("pid") == result.pop("group") != os.getpgid(0)
         expected = {"folder": str(tmp_path), "named": "yes", "main": "__main__"}
         assert result == expected | {"torch": has_torch}, "another process reads other variables"
