@@ -12,7 +12,7 @@ than one token in 300 in float32 and one in 20 in bfloat16 (the embedded model, 
 16: 0 of 3,200, and 1 of 70); never so far in float64 (tests/oracle/test_batch_invariance.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
@@ -42,6 +42,7 @@ def sample(
     on_step: Callable[[int, int], None] | None = None,
     processor: Callable[[slice], Processor] | None = None,
     engine: str = "exact",
+    marks: Sequence[tuple | None] | None = None,
 ) -> list[list[int]]:
     """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t); one list of token ids per
     prompt.
@@ -61,6 +62,8 @@ def sample(
             left, and logits (rows, vocabulary) → logits.
         engine: ``exact`` is this file; ``transformers``, or ``compiled`` on a GPU, that library's
             ``generate``: other texts, the same distribution.
+        marks: a (watermark, key) or None per prompt, all of one weight: row i is written by
+            p_{θ+ξ} of its own key, on the base model; engine ``exact``, no processor.
 
     Raises:
         InvalidTextError: no prompts, ids outside the vocabulary, or prompt and response beyond the
@@ -73,16 +76,27 @@ def sample(
         == "exact"
     ):
         uniforms = uniform(seed, len(prompts), n_tokens)
-        chosen = continued(
-            model,
-            prompts,
-            uniforms,
-            top_p,
-            temperature,
-            batch_size,
-            on_step=on_step,
-            processor=processor,
-        )
+        if marks is not None:
+            from gaussmark_lib import generate_many
+
+            if len(marks := list(marks)) != len(prompts):
+                raise InvalidTextError(
+                    f"marks: expected one per prompt, got {len(marks)} for {len(prompts)} prompts"
+                )
+            chosen = generate_many.sample_marked(
+                model, prompts, marks, uniforms, top_p, temperature, batch_size, on_step
+            )
+        else:
+            chosen = continued(
+                model,
+                prompts,
+                uniforms,
+                top_p,
+                temperature,
+                batch_size,
+                on_step=on_step,
+                processor=processor,
+            )
     else:
         chosen, seed = [], checks.whole(seed, "seed", least=0)
         how = (

@@ -14,7 +14,8 @@ first to differ), of nearly the same distribution. The bounds are tested in
 tests/oracle/test_batch_invariance.py.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, islice
 
@@ -29,6 +30,7 @@ from gaussmark_lib import checks, generate, keys, perturb, tokens, watermark
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.tokens import Texts
 
+NOISE_BYTES = 1 << 30  # of noises that are held while a block of rows is written
 Cell = tuple[perturb.Watermark, perturb.Key] | None  # None is the base model
 
 
@@ -89,6 +91,57 @@ def sample(
     flat = iter(generate.cut(model, texts) if until_end else texts)
     found = {i: list(islice(flat, len(prompts))) for i in order}
     return [found[i] for i in range(len(cells))]
+
+
+def sample_marked(
+    model: PreTrainedModel,
+    prompts: Sequence[list[int]],
+    marks: Sequence[Cell],
+    uniforms: np.ndarray,
+    top_p: float,
+    temperature: float,
+    batch_size: int,
+    on_step: Callable[[int, int], None] | None = None,
+) -> list[list[int]]:
+    """Row i is written under ``marks[i]``: blocks of rows whose noises fit ``NOISE_BYTES``."""
+    if all(mark is None for mark in marks):
+        return generate.continued(
+            model, list(prompts), uniforms, top_p, temperature, batch_size, on_step=on_step
+        )
+    first = next(mark for mark in marks if mark)
+    of_noise = 4 * math.prod(first[0].on(model).linear.shape)
+    at_once = max(4, NOISE_BYTES // of_noise)
+    texts: list[list[int]] = []
+    for rows in blocks(marks, at_once):
+        noises = Noises(model, marks[rows] + [first])  # never without a watermark
+        owner = range(rows.start, rows.stop)
+
+        def around(batch: slice, noises: Noises = noises, n: int = len(owner)):
+            return watermarked_rows(model, noises, range(n)[batch])
+
+        texts += generate.continued(
+            model,
+            list(prompts[rows]),
+            uniforms[rows],
+            top_p,
+            temperature,
+            batch_size,
+            around=around,
+            on_step=on_step,
+        )
+    return texts
+
+
+def blocks(marks: Sequence[Cell], at_once: int) -> Iterator[slice]:
+    """Consecutive rows that need at most ``at_once`` different noises."""
+    start, names = 0, set()
+    for row, mark in enumerate(marks):
+        name = mark and (mark[1].fingerprint, mark[0].rank_dropped, mark[0].side)
+        if name and name not in names and len(names) == at_once:
+            yield slice(start, row)
+            start, names = row, set()
+        names |= {name} - {None}
+    yield slice(start, len(marks))
 
 
 def _check(cell: Cell, what: str) -> None:

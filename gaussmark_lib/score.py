@@ -9,6 +9,7 @@ text or of the model. G is taken at the base θ.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,7 @@ def score(
     dtype: str | torch.dtype | None = None,
     batch_size: int = 8,
     on_error: str = "raise",
+    paired: bool = False,
 ) -> pd.DataFrame:
     """Tests each response, given its prompt, against each key.
 
@@ -70,6 +72,7 @@ def score(
             and 0.006 to 0.03; tests/oracle/test_batch_invariance.py).
         on_error: ``"record"`` keeps a text that cannot be scored as rows with NaN and its reason in
             a further column ``error``, and goes on.
+        paired: text i is tested with ``keys[i]`` alone.
 
     Returns:
         One row per text (× length) × key, texts in the order given: ``text`` (index), ``key_id``,
@@ -86,23 +89,39 @@ def score(
     keys = listed(keys)
     perturb.refuse_perturbed(model)
     wm = placed(model, wm)
-    noises = Noises(wm, keys, xis)
     prompts, responses = tokens.as_many(prompts, responses)
+    if paired:
+        if len(keys) != len(responses):
+            raise InvalidTextError(
+                f"paired: expected one key per text, got {len(keys)} for {len(responses)} texts"
+            )
+        pairs = tokens.checked_pairs(model, prompts, responses)
+        each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size)
+        tables = []
+        for some in in_lists(each, fitting(wm, FEW_TEXTS)):
+            its = [keys[found.text] for found in some]
+            statistics = psi(some, wm, its, paired=True)
+            tables += [
+                rows([_facts(found)], statistics[i, None, None], [its[i].key_id])
+                for i, found in enumerate(some)
+            ]
+        return pd.concat(tables).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    noises = Noises(wm, keys, xis)
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
     each = of_pairs(model, pairs, wm, lengths=lengths, dtype=dtype, batch_size=batch_size)
     most = noises.n_texts if lengths is not None else min(noises.n_texts, len(pairs))
-    of_texts, psi, units = [], [np.empty((0, len(keys)))], _Rows(max(1, most))
+    of_texts, values, units = [], [np.empty((0, len(keys)))], _Rows(max(1, most))
     for some in in_blocks(each, units.most, failed if on_error == "record" else None, units.put):
         of_texts += some
-        psi.append(
+        values.append(
             np.hstack(
                 [_inner(units.matrix[: len(some)], part, wm.sigma) for part in noises.parts()]
             )
         )
     tables = [
-        rows(of_texts, np.concatenate(psi), [key.key_id for key in keys]),
+        rows(of_texts, np.concatenate(values), [key.key_id for key in keys]),
         *(failure(text, responses[text], keys) for text in failed),
     ]
     scores = pd.concat(tables).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
@@ -111,6 +130,47 @@ def score(
     return scores.assign(
         error=scores["text"].map({text: str(error) for text, error in failed.items()})
     )
+
+
+def psi(
+    gradients: Iterable[TextGradient],
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    paired: bool = False,
+) -> Float[np.ndarray, "texts *k"]:
+    """ψ = ⟨ξ, G⟩ / (σ‖G‖) of each text's gradient and each key, float64, or with ``paired`` of text
+    i and key i. ``wm`` is placed on its model (``Watermark.on``).
+    """
+    if not paired:
+        noises = Noises(wm, keys)
+        each = iter(gradients)
+        return np.concatenate(
+            [
+                np.hstack(
+                    [
+                        _inner(torch.stack([g.unit() for g in some]), part, wm.sigma)
+                        for part in noises.parts()
+                    ]
+                )
+                for some in in_lists(each, noises.n_texts)
+            ]
+        )
+    found, values = list(gradients), []
+    for start in range(0, len(found), n := fitting(wm)):
+        some = found[start : start + n]
+        for part in perturb.in_parts(wm, keys[start : start + n], n):
+            xis = part.to(wm.linear.parameter.device)
+            values += [
+                _inner(g.unit()[None], xi[None], wm.sigma)[0, 0]
+                for g, xi in zip(some, xis, strict=True)
+            ]
+    return np.array(values)
+
+
+def in_lists(items: Iterable, n: int) -> Iterator[list]:
+    """The items in lists of n; the last may be shorter."""
+    items = iter(items)
+    return iter(lambda: list(islice(items, n)), [])
 
 
 class Noises:
