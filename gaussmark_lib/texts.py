@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from datasets import Dataset
 
 from gaussmark_lib import checks, docs, models, tokens
-from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.errors import CorpusError, InvalidTextError
 
 if TYPE_CHECKING:
     from gaussmark_lib import models
@@ -76,32 +76,60 @@ def load(
     return Dataset.from_list(rows[:n])
 
 
-def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """:func:`beginnings` as the model wants to be asked: with its start token, in its chat
-    template. A character that the cut broke is left out.
-    """
-    return [lm.prompt(lm.decode(ids).rstrip("\ufffd")) for ids in beginnings(lm, kind, n, n_tokens)]
+def human(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
+    """n held-out texts of ``n_tokens`` each, as their authors wrote them: the beginnings of texts.
+    Where the texts of a file are too short, its lines are joined by blank lines and cut.
 
-
-def beginnings(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """The beginnings of n held-out texts, n_tokens each, as their authors wrote them; errors as
-    :func:`load`.
+    Raises:
+        CorpusError: as :func:`load`, or less text than that.
     """
     tokens.check_lm(lm)
     checks.whole(n, "n", CorpusError)
     checks.whole(n_tokens, "n_tokens", CorpusError)
-    rows = load(
-        kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens if kind in KINDS else None
-    )["text"]
-    found = list(
-        islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n)
-    )
-    if len(found) < n:
+    if named := kind in KINDS:
+        rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
+    else:
+        rows = load(kind)["text"]
+    encoded = map(lm.encode, rows)  # lazy: the first n long ones suffice
+    long = list(islice((ids[:n_tokens] for ids in encoded if len(ids) >= n_tokens), n))
+    if len(long) < n and not named:
+        ids = lm.encode("\n\n".join(rows))
+        long = [ids[i : i + n_tokens] for i in range(0, len(ids) - n_tokens + 1, n_tokens)]
+    if len(long) < n:
         raise CorpusError(
-            f"{kind}: expected {n} texts of at least {n_tokens} tokens, found {len(found)}; ask for"
-            " fewer or shorter ones"
+            f"{kind}: expected {n} texts of {n_tokens} tokens, found {len(long)}; ask for fewer or"
+            " shorter ones"
         )
-    return found
+    return long[:n]
+
+
+def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
+    """:func:`human` as the model expects prompts: with its start token, in its chat template. A
+    character that the cut broke is left out.
+    """
+    return [lm.prompt(lm.decode(ids).rstrip("\ufffd")) for ids in human(lm, kind, n, n_tokens)]
+
+
+def fit(lm: "models.LM", prompts: tokens.Texts, n_tokens: int, growth: float = 1.0) -> int:
+    """``n_tokens``, or as many as the context has room for after the longest prompt, where edits
+    make a text up to ``growth`` times as long.
+
+    Raises:
+        InvalidTextError: room for fewer than 8 tokens.
+    """
+    context = tokens.context(lm.model)
+    if context is None:
+        return n_tokens
+    room = int(context / growth) - max(1, *map(len, prompts))  # an empty prompt is a start token
+    if room < min(8, n_tokens):
+        raise InvalidTextError(
+            f"expected room for at least 8 tokens after the prompt, got {room} of a context of"
+            f" {context}; take shorter prompts"
+        )
+    return min(n_tokens, room)
+
+
+beginnings = human  # to be deleted with its last caller
 
 
 def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:

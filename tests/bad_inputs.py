@@ -363,11 +363,6 @@ def doors(folder: Path) -> dict[str, Door]:
                 {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"},
             ),
             door(
-                texts.beginnings,
-                {"lm": LM, "kind": jsonl, "n": 1, "n_tokens": 2},
-                {"lm": "lm", "n": "count", "n_tokens": "count", "kind": "word"},
-            ),
-            door(
                 normal.standard_normal,
                 {"seed": 3, "n": 4, "scale": 1.0},
                 {"seed": "seed", "n": "seed", "scale": "positive"},

@@ -7,9 +7,8 @@ on plain texts of the model (``stats``).
 
 from datasets import Dataset
 
-from gaussmark_lib import checks, generate, models, score, stats, texts, tokens
-from gaussmark_lib.errors import CorpusError, InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.tokens import Texts
+from gaussmark_lib import checks, generate, models, score, stats, texts
+from gaussmark_lib.errors import CorpusError, InvalidWatermarkError
 from gaussmark_lib.watermark import Watermark
 
 N_TEXTS = 8  # for the median of ‖G‖, which differs little from text to text
@@ -56,24 +55,7 @@ def watermark(
     return Watermark(weight, stats.sigma_for_psi(norms, psi), rank_dropped)
 
 
-def passages(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]:
-    """n human texts of ``n_tokens`` each: the beginnings of texts, or, where those are too short,
-    texts joined by blank lines and cut into pieces.
-    """
-    try:
-        return texts.beginnings(lm, text, n, n_tokens)
-    except CorpusError:
-        if not str(text).endswith((".jsonl", ".jsonl.gz")):
-            raise
-        ids = lm.encode("\n\n".join(texts.load(text)["text"]))
-        if len(ids) < n * n_tokens:
-            raise
-        return [ids[i * n_tokens : (i + 1) * n_tokens] for i in range(n)]
-
-
-def prompts(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]:
-    """:func:`passages` as the model wants to be asked (``LM.prompt``)."""
-    return [lm.prompt(lm.decode(ids)) for ids in passages(lm, text, n, n_tokens)]
+passages, prompts, fitting = texts.human, texts.prompts, texts.fit  # go with their last caller
 
 
 def pages(text: str, n: int, *, min_chars: int = 400) -> Dataset:
@@ -87,25 +69,6 @@ def pages(text: str, n: int, *, min_chars: int = 400) -> Dataset:
     except CorpusError:
         found = texts.load(text)
     return found.take(min(n, len(found)))
-
-
-def fitting(lm: models.LM, prompts: Texts, n_tokens: int, *, growth: float = 1.0) -> int:
-    """``n_tokens``, or as many as the context has room for after the longest prompt, where edits
-    make a text up to ``growth`` times as long.
-
-    Raises:
-        InvalidTextError: no room for at least 8 tokens.
-    """
-    context = tokens.context(lm.model)
-    if context is None:
-        return n_tokens
-    room = int(context / growth) - max(map(len, prompts)) - 1
-    if room < 8:
-        raise InvalidTextError(
-            f"expected room for at least 8 tokens after the prompt, got {room} of a context of"
-            f" {context}; take shorter prompts"
-        )
-    return min(n_tokens, room)
 
 
 def said(lm: models.LM, wm: Watermark) -> str:

@@ -3,12 +3,14 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from gaussmark_lib import stats
+from gaussmark_lib.errors import GaussMarkError
 
 
 @given(
@@ -31,6 +33,90 @@ def test_the_interval_of_a_rate_is_clopper_and_pearsons(hits, misses, confidence
     assert found.high == pytest.approx(
         scipy_stats.beta.isf(tail, hits + 1, misses) if misses else 1.0, rel=1e-9
     )
+
+
+def test_the_interval_of_independent_numbers_is_students():
+    x = np.random.default_rng(0).exponential(size=30)
+    low, high = scipy_stats.t.interval(0.9, 29, loc=x.mean(), scale=scipy_stats.sem(x))
+    expected = pytest.approx({"value": x.mean(), "low": low, "high": high, "n": 30})
+    assert stats.interval(x, confidence=0.9).row() == expected
+    assert stats.interval(x, confidence=0.9, cluster=range(30)).row() == expected
+
+
+def test_the_interval_of_hits_is_exact_and_a_share_of_all_or_none_too():
+    for hits in (0, 3, 8):
+        rows = np.arange(8) < hits
+        expected = stats.rate(rows)
+        assert stats.interval(rows) == expected
+        if hits != 3:
+            for same in (rows, rows.astype(float)):
+                assert stats.interval(same, np.mean, share=True) == expected
+            of_files = stats.interval(rows, cluster=[*"aabbccdd"])
+            assert of_files == stats.rate(rows[::2])  # one trial per cluster
+    assert np.isnan(stats.interval(np.ones(8)).low), "a mean of 1 is no share"
+
+
+def _cover(truth, draw, n=400, **options):
+    """How many of n intervals hold the truth, in standard deviations from n · 95%."""
+    intervals = [stats.interval(*draw(), **options) for _ in range(n)]
+    held = sum(i.low <= truth <= i.high for i in intervals)
+    return (held - 0.95 * n) / (0.95 * 0.05 * n) ** 0.5
+
+
+def test_the_intervals_of_independent_rows_cover_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    assert abs(_cover(3.0, lambda: (rng.normal(3, 2, size=12),))) < 3.5
+    medians = _cover(0.0, lambda: (rng.normal(size=80), np.median), n_resamples=300)
+    assert abs(medians) < 3.5
+
+
+@pytest.mark.parametrize("statistic", [None, np.mean])
+def test_the_intervals_of_clusters_cover_and_those_of_their_rows_do_not(statistic):
+    """Clusters of 1 to 9 rows with an effect of their own."""
+    rng = np.random.default_rng(2)
+
+    def draw():
+        labels = np.repeat(np.arange(40), rng.integers(1, 10, size=40))
+        return rng.normal(size=40)[labels] + 0.3 * rng.normal(size=len(labels)), statistic, labels
+
+    def interval(rows, statistic, labels, **options):
+        return stats.interval(rows, statistic, cluster=labels, n_resamples=300, **options)
+
+    drawn = [draw() for _ in range(300)]
+    held = sum((i := interval(*one)).low <= 0 <= i.high for one in drawn)
+    naive = sum((i := stats.interval(one[0])).low <= 0 <= i.high for one in drawn)
+    assert held > 300 * 0.95 - 3.5 * (300 * 0.95 * 0.05) ** 0.5 - 6 * (statistic is not None)
+    assert naive < 0.8 * 300
+    assert interval(*drawn[0]).n == 40
+
+
+def test_a_table_is_resampled_by_rows():
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame({"marked": rng.normal(2, 1, 50), "plain": rng.normal(0, 1, 50)})
+
+    def ratio(rows):
+        return rows["marked"].mean() - rows["plain"].mean()
+
+    by_table = stats.interval(table, ratio, n_resamples=200)
+    by_rows = stats.interval(table["marked"] - table["plain"], np.mean, n_resamples=200)
+    assert by_table.row() == pytest.approx(by_rows.row())
+    student = stats.interval(table["marked"] - table["plain"])
+    assert by_table.low == pytest.approx(student.low, abs=0.1)
+    assert by_table.high == pytest.approx(student.high, abs=0.1)
+
+
+@pytest.mark.parametrize("rows", [[2.0], [2.0, 2.0, 2.0]])
+@pytest.mark.parametrize("statistic", [None, np.max])
+def test_one_row_or_equal_rows_have_no_interval(rows, statistic):
+    estimate = stats.interval(rows, statistic)
+    assert (estimate.value, estimate.n) == (2.0, len(rows))
+    assert np.isnan([estimate.low, estimate.high]).all()
+
+
+@pytest.mark.parametrize("rows", [[], [1.0, np.nan]])
+def test_a_row_without_a_number_is_not_passed_over(rows):
+    with pytest.raises(GaussMarkError, match="without NaN"):
+        stats.interval(rows)
 
 
 def test_the_interval_covers_as_often_as_it_says():

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from gaussmark_lib import docs, texts
-from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.errors import CorpusError, InvalidTextError
 
 
 @pytest.fixture
@@ -286,12 +286,39 @@ def test_prompts_are_beginnings_of_the_wanted_length_as_the_model_wants_to_be_as
     assert [lm.tokenizer.decode(ids) for ids in texts.prompts(lm, path, 2, 5)] == [
         f"<s>[Complete the following prompt: {text}]" for text in ("Retur", "A lis")
     ]
-    assert [lm.tokenizer.decode(ids) for ids in texts.beginnings(lm, path, 2, 5)] == [
+    assert [lm.tokenizer.decode(ids) for ids in texts.human(lm, path, 2, 5)] == [
         "Retur",
         "A lis",
     ], "people wrote no template"
-    with pytest.raises(CorpusError, match="expected 3 texts of at least 5 tokens, found 2"):
-        texts.prompts(lm, path, 3, 5)
+    with pytest.raises(CorpusError, match="expected 9 texts of 40 tokens, found 1"):
+        texts.prompts(lm, path, 9, 40)
+
+
+def test_short_lines_are_joined(tmp_path):
+    import tiny_lm
+
+    lm, path = tiny_lm.build(), tmp_path / "short.jsonl"
+    lines = [f"line {i} is short" for i in range(60)]
+    path.write_text("\n".join(json.dumps({"text": line}) for line in lines))
+    joined = lm.encode("\n\n".join(lines))
+    pieces = texts.human(lm, path, 3, 40)
+    assert pieces == [joined[:40], joined[40:80], joined[80:120]]
+    assert texts.prompts(lm, path, 3, 40) == [lm.prompt(lm.decode(ids)) for ids in pieces]
+
+
+def test_texts_fit_the_context_with_what_edits_add(monkeypatch):
+    import tiny_lm
+
+    lm, prompts = tiny_lm.build(), [[5] * 4, [5] * 9]
+    context = lm.model.config.max_position_embeddings
+    assert texts.fit(lm, prompts, 10) == 10
+    assert texts.fit(lm, prompts, 10 * context) == context - 9
+    n = texts.fit(lm, prompts, 10 * context, growth=1.5)
+    assert 1.5 * (n + 9) <= context < 1.5 * (n + 9 + 1)
+    with pytest.raises(InvalidTextError, match="take shorter prompts"):
+        texts.fit(lm, [[5] * context], 10)
+    monkeypatch.setattr(texts.tokens, "context", lambda model: None)
+    assert texts.fit(lm, prompts, 10 * context) == 10 * context
 
 
 def test_a_prompt_ends_in_a_whole_character(tmp_path):

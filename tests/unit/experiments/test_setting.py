@@ -2,7 +2,7 @@ import pytest
 import tiny_lm
 
 from gaussmark_lib import generate, models, score, stats, texts
-from gaussmark_lib.errors import CorpusError, InvalidTextError, InvalidWatermarkError
+from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.experiments import setting
 
 
@@ -44,33 +44,3 @@ def test_either_sigma_or_psi(lm, jsonl):
         InvalidWatermarkError, match="psi, the wanted mean, where no sigma is given"
     ):
         setting.watermark(lm, jsonl)
-
-
-def test_short_lines_are_joined(lm, tmp_path):
-    path = tmp_path / "short.jsonl"
-    path.write_text("".join(f'{{"text": "line {i} is short"}}\n' for i in range(60)))
-    with pytest.raises(CorpusError):
-        texts.beginnings(lm, str(path), 3, 40)
-    found = setting.passages(lm, str(path), 3, 40)
-    assert list(map(len, found)) == [40] * 3
-    whole = lm.encode("\n\n".join(f"line {i} is short" for i in range(60)))
-    assert [*found[0], *found[1], *found[2]] == whole[:120]
-    assert setting.prompts(lm, str(path), 3, 40) == [lm.prompt(lm.decode(ids)) for ids in found]
-    assert len(setting.pages(str(path), 50)) == 50
-    assert len(setting.pages(str(path), 500)) == 60
-    with pytest.raises(CorpusError):
-        setting.passages(lm, str(path), 1_000, 40)
-
-
-def test_long_texts_are_taken_as_they_are(lm, jsonl):
-    assert setting.passages(lm, jsonl, 4, 8) == texts.beginnings(lm, jsonl, 4, 8)
-
-
-def test_texts_fit_the_context_with_what_edits_add(lm):
-    context = lm.model.config.max_position_embeddings
-    prompts = [[5] * 4, [5] * 9]
-    assert setting.fitting(lm, prompts, 10) == 10
-    n = setting.fitting(lm, prompts, 10 * context, growth=1.5)
-    assert 1.5 * (n + 9) <= context < 1.5 * (n + 9 + 3)
-    with pytest.raises(InvalidTextError, match="take shorter prompts"):
-        setting.fitting(lm, [[5] * context], 10)
