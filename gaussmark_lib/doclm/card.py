@@ -1,14 +1,10 @@
-"""Saves a trained model as a checkpoint folder with a card that says what it is, all numbers
-measured.
-"""
+"""Saves a trained model as a checkpoint folder with a card in which every number is measured."""
 
 import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import jinja2
 import pandas as pd
 import torch
 import transformers
@@ -18,6 +14,7 @@ from gaussmark_lib import docs, files
 from gaussmark_lib.doclm.train import Recipe
 
 CARD = Path(__file__).parent / "model_card.md"
+DOCUMENTATION = "Documentation prose of the installed packages (`gaussmark_lib/docs.py`)"
 
 
 def save(
@@ -27,12 +24,38 @@ def save(
     *,
     recipe: Recipe,
     curve: pd.DataFrame,
-    **facts: Any,
+    corpus: pd.DataFrame,
+    quality: dict[str, float],
+    stream_tokens: int,
+    hardware: str,
+    own: bool = False,
 ) -> Path:
-    """Writes weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card
-    (``facts``); replaces a folder only once all is written.
+    """Writes weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card; replaces
+    a folder only once everything is written.
+
+    Args:
+        corpus: columns ``source, text, split``; ``own``: it is the reader's own text.
+        quality: ``train.bits_per_character`` on held-out text.
+        stream_tokens: length of the training text.
     """
-    folder = Path(folder)
+    lengths, tokens = corpus["text"].str.len(), recipe.steps * recipe.batch_tokens
+    shown = curve[curve["step"] % max(recipe.steps // 1000 * 100, 1) == 0]
+    card = CARD.read_text().format(
+        **asdict(recipe),
+        name=folder.name,
+        parameters=model.num_parameters() / 1e6,
+        quality=quality,
+        tokens=tokens,
+        epochs=tokens / stream_tokens,
+        minutes=curve["seconds"].iloc[-1] / 60,
+        hardware=hardware,
+        about="Text of its maker's own" if own else f"{DOCUMENTATION}, {docs.fingerprint()}",
+        paragraphs=corpus["split"].value_counts(),
+        characters=lengths.groupby(corpus["split"]).sum(),
+        heldout_share=docs.HELDOUT_SHARE,
+        curve=shown.to_string(index=False, float_format="{:.3f}".format),
+        versions=f"torch {torch.__version__}, transformers {transformers.__version__}",
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with files.hidden_folder(folder) as hidden:
         complete = Path(hidden) / folder.name
@@ -41,59 +64,6 @@ def save(
         tokenizer.save_pretrained(complete)
         (complete / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1) + "\n")
         curve.to_csv(complete / "curve.csv", index=False, float_format="%.5g")
-        (complete / "README.md").write_text(card(model, recipe, curve, **facts))
+        (complete / "README.md").write_text(card)
         shutil.rmtree(folder, ignore_errors=True)
         return complete.rename(folder)
-
-
-def card(
-    model: LlamaForCausalLM,
-    recipe: Recipe,
-    curve: pd.DataFrame,
-    *,
-    corpus: pd.DataFrame,
-    quality: dict[str, float],
-    stream_tokens: int,
-    hardware: str,
-    own: bool = False,
-) -> str:
-    """The model card as Markdown, from the corpus, ``train.bits_per_character`` on held-out text,
-    and the training text's length; ``own``: of a model of the reader's own text.
-    """
-    lengths = corpus["text"].str.len()
-    packages = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
-    sources = (lengths.groupby(packages).sum() / 1e3).sort_values(ascending=False).head(12)
-    shown = curve[curve["step"] % max(recipe.steps // 10 // 100 * 100, 1) == 0]
-    tokens, versions = recipe.steps * recipe.batch_tokens, docs.versions()
-    return (
-        jinja2.Template(CARD.read_text())
-        .render(own=own)
-        .format(
-            **asdict(recipe),
-            parameters=sum(p.numel() for p in model.parameters()) / 1e6,
-            quality=quality,
-            tokens=tokens,
-            epochs=tokens / stream_tokens,
-            minutes=curve["seconds"].iloc[-1] / 60,
-            hardware=hardware,
-            n_packages=len(versions),
-            paragraphs=corpus["split"].value_counts(),
-            characters=lengths.groupby(corpus["split"]).sum(),
-            heldout_share=docs.HELDOUT_SHARE,
-            fingerprint=docs.fingerprint(),
-            rules=docs.VERSION,
-            sources=", ".join(f"{name} {size:,.0f}" for name, size in sources.items()),
-            curve=_table(shown[["step", "tokens", "loss", "held_out"]]),
-            versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-            torch=torch.__version__,
-            transformers=transformers.__version__,
-        )
-    )
-
-
-def _table(frame: pd.DataFrame) -> str:
-    lines = ["| " + " | ".join(frame.columns) + " |", "|" + "---:|" * len(frame.columns)]
-    for row in frame.to_numpy():
-        cells = (f"{x:,.0f}" if float(x).is_integer() else f"{x:.3f}" for x in row)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)

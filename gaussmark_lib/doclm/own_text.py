@@ -1,8 +1,5 @@
-"""A corpus out of the reader's own folder, of the same shape as ``docs.load``: paragraphs with
-their source and their split.
-"""
+"""A corpus of the reader's own folder, in the shape of ``docs.load``."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -14,43 +11,36 @@ SUFFIXES = (".txt", ".md", ".jsonl", ".jsonl.gz")
 
 
 def load(folder: str | Path) -> pd.DataFrame:
-    """The paragraphs of every ``.txt``, ``.md`` and ``.jsonl`` file below a folder as columns
-    ``source``, ``text``, ``split``.
+    """The paragraphs of every text file below a folder: columns ``source``, ``text``, ``split``.
 
-    ``source`` is the file, and of a ``.jsonl`` file also the line (``mine.jsonl/12``), since each
-    is a text of its own. Paragraphs are cut at blank lines, each is kept once, and
-    ``docs.split_of`` (a hash of its text) holds out 5% of them. Hidden files are left out.
-
-    Raises:
-        CorpusError: no such folder, a file that is not UTF-8 text, or too little text for both
-            splits.
+    ``source`` is the file, and for a ``.jsonl`` file also the line (``mine.jsonl/12``), since each
+    line is a text of its own. Paragraphs are cut at blank lines and kept once; a hash of its text
+    holds out 5% of them (``docs.split_of``). Hidden files are left out.
     """
-    root, kinds = Path(folder).expanduser(), f"files ending in {', '.join(SUFFIXES)}"
-    if not root.is_dir():
-        raise CorpusError(f"expected a folder with {kinds}, got {str(folder)!r}, which is none")
-    corpus = pd.DataFrame(_paragraphs(root), columns=["source", "text"])
-    corpus = corpus.drop_duplicates("text", ignore_index=True)
-    corpus["split"] = [docs.split_of(paragraph) for paragraph in corpus["text"]]
+    root = Path(folder).expanduser()
+    rows = [
+        (source, paragraph.strip("\n"))
+        for path in sorted(root.rglob("*"))
+        for source, text in _texts(path, path.relative_to(root).as_posix())
+        for paragraph in text.split("\n\n")
+        if paragraph.strip()
+    ]
+    corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates("text")
+    corpus = corpus.assign(split=corpus["text"].map(docs.split_of)).reset_index(drop=True)
     if corpus["split"].nunique() < 2:
         raise CorpusError(
-            f"{folder}: expected paragraphs in both splits (about 5% of them are held out), got"
-            f" {len(corpus)} paragraphs in {kinds}; add text"
+            f"{folder}: expected a folder with files ending in {', '.join(SUFFIXES)} and with"
+            f" paragraphs in both splits (5% are held out), got {len(corpus)} paragraphs; add text"
         )
     return corpus
 
 
-def _paragraphs(root: Path) -> Iterator[tuple[str, str]]:
-    for path in sorted(root.rglob("*")):
-        name = path.relative_to(root).as_posix()
-        if not path.name.lower().endswith(SUFFIXES) or "/." in f"/{name}":
-            continue
-        try:
-            if path.name.lower().endswith((".jsonl", ".jsonl.gz")):
-                lines = enumerate(texts.load(path)["text"], 1)
-                sources = {f"{name}/{line}": text for line, text in lines}
-            else:
-                sources = {name: path.read_text(encoding="utf-8")}
-        except (OSError, UnicodeDecodeError) as error:
-            raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text") from None
-        for source, text in sources.items():
-            yield from ((source, part.strip("\n")) for part in text.split("\n\n") if part.strip())
+def _texts(path: Path, name: str) -> list[tuple[str, str]]:
+    if not name.lower().endswith(SUFFIXES) or "/." in f"/{name}":
+        return []
+    if ".jsonl" in path.name.lower():
+        return [(f"{name}/{i}", text) for i, text in enumerate(texts.load(path)["text"], 1)]
+    try:
+        return [(name, path.read_text(encoding="utf-8"))]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text") from None

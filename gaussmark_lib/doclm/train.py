@@ -5,11 +5,11 @@ One recipe, seed and corpus give the same weights on the same machine, also if a
 resumed: a batch depends on (seed, step) alone.
 """
 
-import json
 import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,9 +43,7 @@ class Recipe:
     batch_tokens: int = 4096
     steps: int = 2800
     warmup: int = 60
-    decay_share: float = (
-        0.5  # of the steps, the last ones, over which the learning rate falls to zero
-    )
+    decay_share: float = 0.5  # of the steps, the last ones: the learning rate falls to zero
     lr_matrices: float = 6e-3  # Muon
     lr_others: float = 3e-3  # AdamW: embeddings and norms
     weight_decay: float = 0.05
@@ -55,27 +53,19 @@ class Recipe:
         return self.context if step >= self.steps * (1 - self.long_share) else self.short_context
 
     def lr_factor_at(self, step: int) -> float:
-        """Linear warm-up, constant, then linear to zero; before the decay it does not depend on
-        ``steps``.
-        """
-        return min(
-            1.0, (step + 1) / self.warmup, (self.steps - step) / (self.steps * self.decay_share)
-        )
+        """Linear warm-up, constant, then linear to zero."""
+        decay = (self.steps - step) / (self.steps * self.decay_share)
+        return min(1.0, (step + 1) / self.warmup, decay)
 
 
 def pages(corpus: pd.DataFrame, split: str) -> list[str]:
-    """The paragraphs of one split, joined file by file in the order of the file, one blank line
-    between them.
-    """
+    """The paragraphs of one split, joined file by file with a blank line between them."""
     return corpus[corpus["split"] == split].groupby("source")["text"].apply("\n\n".join).tolist()
 
 
 def enough(pages: list[str], n_tokens: int) -> list[str]:
     """Every k-th page, so that they hold about ten times the text that training on ``n_tokens``
-    reads, at five characters a token, or all pages.
-
-    Two million characters at least: a short run does not wait for text that it never reads, and its
-    tokenizer still sees enough.
+    reads (at five characters per token), and two million characters at least; or all pages.
     """
     return pages[:: max(1, sum(map(len, pages)) // max(50 * n_tokens, 2_000_000))]
 
@@ -87,19 +77,16 @@ def train_tokenizer(texts: list[str], vocab: int) -> PreTrainedTokenizerFast:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-        ),
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
+    bpe.train_from_iterator(texts, trainer)
+    special = dict.fromkeys(("bos_token", "eos_token", "pad_token"), END)
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        bos_token=END,
-        eos_token=END,
-        pad_token=END,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=bpe, clean_up_tokenization_spaces=False, **special
     )
 
 
@@ -131,10 +118,9 @@ def new_model(recipe: Recipe, end_id: int = 0) -> LlamaForCausalLM:
 
 
 def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
-    """The step's batch, (batch_tokens / context, context + 1): windows of a random permutation, a
-    new one each epoch.
+    """The batch of a step, (batch_tokens / context, context + 1): windows of a random permutation.
 
-    The phase of the windows moves from epoch to epoch, so that the cuts between windows move too.
+    Each epoch has another permutation and another phase, so the cuts between windows move too.
     """
     context = recipe.context_at(step)
     rows = recipe.batch_tokens // context
@@ -151,47 +137,27 @@ def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
     return stream[phase:].unfold(0, context + 1, context)[chosen].long()
 
 
-def fast_autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 where the hardware multiplies it natively, plain float32 elsewhere (emulation is far
-    slower than float32).
-    """
-    return torch.autocast(device.type, torch.bfloat16, enabled=models.native_bfloat16(device))
-
-
 @torch.no_grad()
 def bits_per_character(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 4
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str]
 ) -> dict[str, float]:
     """−Σ log₂ p / number of characters: how well a model compresses texts, whatever its tokens.
 
     The texts form one stream, each after an end token, which is predicted like any other. Windows
-    of the model's whole context move on by half of it and score their second half: every token but
-    the first once, with half a context before it.
+    of the model's context move on by half of it and score their second half: every token but the
+    first once, with at least half a context before it.
 
     Returns ``bits_per_char``, ``nats_per_token`` (mean), ``tokens``, ``characters``.
     """
-    stream = token_stream(tokenizer, texts).long()
+    stream = token_stream(tokenizer, texts).long().to(model.device)
     context = model.config.max_position_embeddings
-    half, before = (
-        context // 2,
-        context - context // 2,
-    )  # an odd context scores one token less than it passes on
+    before = context - context // 2
     nats = 0.0
-    starts = range(0, max(len(stream) - 1 - before, 1), half)
-    for first in range(0, len(starts), rows):
-        windows = [stream[start : start + context + 1] for start in starts[first : first + rows]]
-        ids = torch.nn.utils.rnn.pad_sequence([w[:-1] for w in windows], batch_first=True)
-        targets = torch.nn.utils.rnn.pad_sequence(
-            [w[1:] for w in windows], batch_first=True, padding_value=-100
-        )
-        targets[0 if first else 1 :, :before] = -100  # scored by the window before
-        logits = model(input_ids=ids.to(model.device)).logits.float()
-        nats += cross_entropy(
-            logits.flatten(0, 1),
-            targets.to(model.device).flatten(),
-            ignore_index=-100,
-            reduction="sum",
-        ).item()
+    for start in range(0, max(len(stream) - 1 - before, 1), context // 2):
+        window = stream[start : start + context + 1]
+        scored = before if start else 0  # the window before scored what stands before
+        logits = model(input_ids=window[None, :-1]).logits[0, scored:].float()
+        nats += cross_entropy(logits, window[1 + scored :], reduction="sum").item()
     tokens, characters = len(stream) - 1, sum(map(len, texts))
     return {
         "bits_per_char": nats / math.log(2) / characters,
@@ -209,122 +175,91 @@ def train(
     every: int = 200,
     held_out: Tensor | None = None,
     device: str = "cpu",
-    stop_after: float = math.inf,
     progress: bool = True,
 ) -> tuple[LlamaForCausalLM, pd.DataFrame]:
-    """Trains a model by ``recipe`` on a token stream; returns it with its curve (step, tokens,
-    loss, held_out, seconds).
+    """Trains a model on a token stream; returns it with its curve (``step, tokens, loss, held_out,
+    seconds``).
 
     Args:
         checkpoint: a file that holds the state; where it exists, the run goes on from it.
         every: steps between two rows of the curve, and between two checkpoints.
         held_out: a stream whose first 64 windows of ``short_context`` tokens are scored with every
-            row (nats per token).
-        stop_after: seconds after which the run returns early (a later call goes on from its last
-            checkpoint).
+            row of the curve (nats per token).
     """
     where = torch.device(device)
+    # bfloat16 where the hardware multiplies it natively; emulated, it is far slower than float32
+    autocast = torch.autocast(where.type, torch.bfloat16, enabled=models.native_bfloat16(where))
     model = new_model(recipe).to(where)
-    matrices = {
-        name: p for name, p in model.named_parameters() if p.ndim == 2 and "layers." in name
-    }
-    others = [p for name, p in model.named_parameters() if name not in matrices]
-    optimizers = [
-        Muon(matrices.values(), lr=recipe.lr_matrices, weight_decay=recipe.weight_decay),
-        torch.optim.AdamW(
-            others, lr=recipe.lr_others, betas=(0.9, 0.98), weight_decay=0.0, fused=True
-        ),
-    ]
-    peaks = [recipe.lr_matrices, recipe.lr_others]
-    curve, step, spent = [], 0, 0.0
+    named = dict(model.named_parameters())
+    inner = [name for name, p in named.items() if p.ndim == 2 and "layers." in name]
+    matrices, others = [named.pop(name) for name in inner], list(named.values())
+    muon = Muon(matrices, lr=recipe.lr_matrices, weight_decay=recipe.weight_decay)
+    adamw = torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    peaks = {muon: recipe.lr_matrices, adamw: recipe.lr_others}
+    parts = {"model": model, "muon": muon, "adamw": adamw}
+    step, curve, losses = 0, [], []
     if checkpoint and checkpoint.exists():
-        state = torch.load(checkpoint, map_location=where, weights_only=True)
-        if json.loads(state["recipe"]) != asdict(recipe):
-            raise ParameterError(
-                f"{checkpoint} holds a run of another recipe: expected {asdict(recipe)}, got"
-                f" {state['recipe']}; remove it or name another file"
-            )
-        model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        step, curve = state["step"], json.loads(state["curve"])
-        spent = curve[-1]["seconds"]
-    start, losses = time.monotonic(), []
-    bar = tqdm(
-        total=recipe.steps,
-        initial=step,
-        desc="training",
-        unit="step",
-        disable=not progress,
-        mininterval=2,
-    )
-    while step < recipe.steps and time.monotonic() - start < stop_after:
+        step, curve = _resumed(checkpoint, recipe, parts)
+    started = time.monotonic() - (curve[-1]["seconds"] if curve else 0.0)
+    bar = tqdm(total=recipe.steps, initial=step, desc="training", unit="step", disable=not progress)
+    while step < recipe.steps:
         ids = batch_at(stream, recipe, step).to(where)
-        with fast_autocast(where):
+        with autocast:
             loss = _loss(model, ids)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, peak in zip(optimizers, peaks, strict=True):
-            for group in optimizer.param_groups:
-                group["lr"] = peak * recipe.lr_factor_at(step)
+        for optimizer, peak in peaks.items():
+            optimizer.param_groups[0]["lr"] = peak * recipe.lr_factor_at(step)
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.detach())
         step += 1
         bar.update()
         if step % every == 0 or step == recipe.steps:
-            loss, losses = torch.stack(losses).mean().item(), []
-            costs = {"loss": loss, "held_out": _held_out(model, held_out, recipe)}
-            curve.append(
-                {
-                    "step": step,
-                    "tokens": step * recipe.batch_tokens,
-                    **costs,
-                    "seconds": spent + time.monotonic() - start,
-                }
-            )
-            bar.set_postfix({name: f"{cost:.3f}" for name, cost in costs.items()})
+            mean, losses = torch.stack(losses).mean().item(), []
+            point = {"step": step, "tokens": step * recipe.batch_tokens, "loss": mean}
+            point |= {"held_out": _held_out(model, held_out, recipe)}
+            curve.append(point | {"seconds": time.monotonic() - started})
+            bar.set_postfix(loss=mean)
             if checkpoint:
-                _save(checkpoint, recipe, model, optimizers, step, curve)
+                _save(checkpoint, parts, recipe=asdict(recipe), step=step, curve=curve)
     bar.close()
     return model.eval(), pd.DataFrame(curve)
 
 
-def _save(
-    path: Path,
-    recipe: Recipe,
-    model: LlamaForCausalLM,
-    optimizers: list,
-    step: int,
-    curve: list[dict],
-) -> None:
-    state = {
-        "recipe": json.dumps(asdict(recipe)),
-        "model": model.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-        "step": step,
-        "curve": json.dumps(curve),
-    }
+def _resumed(path: Path, recipe: Recipe, parts: dict[str, Any]) -> tuple[int, list[dict]]:
+    """Loads a checkpoint into the model and its optimisers; its step and its curve."""
+    state = torch.load(path, weights_only=True)
+    if state["recipe"] != asdict(recipe):
+        raise ParameterError(
+            f"{path} holds a run of another recipe: expected {asdict(recipe)}, got"
+            f" {state['recipe']}; remove it or name another file"
+        )
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+    return state["step"], state["curve"]
+
+
+def _save(path: Path, parts: dict[str, Any], **progress: Any) -> None:
+    """The last checkpoint stays until the new one is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.hidden_folder(path) as partial:
-        torch.save(state, Path(partial) / path.name)
+        state = {name: part.state_dict() for name, part in parts.items()}
+        torch.save(state | progress, Path(partial) / path.name)
         (Path(partial) / path.name).replace(path)
 
 
 def _loss(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
     """Mean −log p of every token of each row but the first, nats."""
-    return cross_entropy(
-        model(input_ids=ids[:, :-1]).logits.float().flatten(0, 1), ids[:, 1:].flatten()
-    )
+    logits = model(input_ids=ids[:, :-1]).logits.float()
+    return cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
 
 @torch.no_grad()
 def _held_out(model: LlamaForCausalLM, stream: Tensor | None, recipe: Recipe) -> float:
     if stream is None:
         return math.nan
-    windows = (
-        stream.unfold(0, recipe.short_context + 1, recipe.short_context)[:64]
-        .long()
-        .to(model.device)
+    windows = stream.unfold(0, recipe.short_context + 1, recipe.short_context)[:64].long()
+    return (
+        torch.stack([_loss(model, ids) for ids in windows.to(model.device).split(16)]).mean().item()
     )
-    return torch.stack([_loss(model, ids) for ids in windows.split(16)]).mean().item()
