@@ -22,6 +22,9 @@ several of them share.
 ``calibration_card``       12: what the owner of a key should know before using it;
                            ``law_of_spread``: the spread over keys beside its prediction
 ``scanned_spans``          13: the marked span of a longer text
+``begin``                  every notebook's set-up in one call
+``pairs``                  n pairs of a fresh prompt and a fresh key: drawn, written, scored
+``claims``                 findings and checks, and the table at a notebook's end
 ``written_and_scored``     what they share: write under each key, score under each key, labelled
 ``crossed``                figures of prompts × keys, with intervals over both
 ``lengths``                how long texts can be on this model

@@ -1,33 +1,38 @@
-"""What an experiment expects, held against what it measured: a verdict, which is printed and
-recorded and never stops a run.
+"""What a notebook found, held against what was expected; and what it checked.
 
-A claim is a range that was chosen before the measurement. With the estimate's interval [low, high]:
+A *finding* is a quantity whose value nobody could have told, with its interval and a range that was
+chosen before the measurement. Its outcome is recorded and never stops a run:
 
-    held              the whole interval lies in the range not held          no part of it does too
-    little data   otherwise; the interval shrinks like 1/√n, so about n·(half-width/distance to the
-    range's end)² observations decide,
-                      if the estimate stays where it is; for a share of 0 or 1, whose exact interval
-                      shrinks like 1/n, fewer; where it stays closer to the range's end than a
-                      fiftieth of the half-width, no n is named
+    held             the whole interval lies in the range
+    not held         no part of it does
+    at the edge      the interval straddles an end of the range, and n is at least the planned one
+    too little data  the same in a smaller run
 
-A notebook's default run is small. Its claims rest on a record in git
-(``papermill_runs/reference``), which :func:`beside` puts next to it.
+A *check* is a theorem, or something true by construction. It is no finding, and it does stop a run.
+:func:`report` records both and returns one folded table, in which a small run stands beside the
+record in git that the notebook rests on (``papermill_runs/reference``).
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import Any
 
 import pandas as pd
+from IPython.display import HTML
 
-from gaussmark_lib import checks
+from gaussmark_lib import checks as doors
 from gaussmark_lib.errors import StatisticsError
+from gaussmark_lib.record import record as keep
 from gaussmark_lib.runs import ask
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.stats import Estimate
 
-HELD, NOT_HELD, OPEN = "held", "not held", "too little data"
+HELD, NOT_HELD, EDGE, OPEN = "held", "not held", "at the edge", "too little data"
+PLANNED = 250  # n that decides: of pairs in a reference run, at least
 FEWEST_KEYS = 5  # for an interval that resamples keys
 NEAREST = (
     1 / 50
@@ -37,6 +42,120 @@ NEAREST = (
 )
 
 
+@dataclass(frozen=True)
+class Finding:
+    """A sentence that names a quantity, its estimate, and the range that was expected.
+
+    >>> print(finding("measured over predicted ψ", Estimate(0.97, 0.91, 1.02, 400), most=1.2))
+    Held: measured over predicted ψ is 0.97 (0.91 to 1.02), n = 400; expected at most 1.2.
+    """
+
+    sentence: str
+    estimate: Estimate
+    least: float
+    most: float
+    planned: int
+
+    @property
+    def outcome(self) -> str:
+        low, high = self.estimate.low, self.estimate.high
+        if self.least <= low and high <= self.most:
+            return HELD
+        if high < self.least or self.most < low:
+            return NOT_HELD
+        is_planned = self.estimate.n >= self.planned and not math.isnan(low)
+        return EDGE if is_planned else OPEN
+
+    @property
+    def expected(self) -> str:
+        if math.isinf(self.most):
+            return f"at least {self.least:.3g}"
+        if math.isinf(self.least):
+            return f"at most {self.most:.3g}"
+        return f"{self.least:.3g} to {self.most:.3g}"
+
+    def __str__(self) -> str:
+        is_what = f"{self.sentence} is {self.estimate}; expected {self.expected}."
+        return f"{self.outcome.capitalize()}: {is_what}"
+
+    def row(self) -> dict[str, str | float | int | None]:
+        """As it is recorded: ``claim, outcome, value, low, high, n, expected``."""
+        numbers = {
+            name: number if math.isfinite(number) else None
+            for name, number in self.estimate.row().items()
+        }
+        return (
+            {"claim": self.sentence, "outcome": self.outcome}
+            | numbers
+            | {"expected": self.expected}
+        )
+
+
+def finding(
+    sentence: str,
+    estimate: Estimate,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    planned: int = PLANNED,
+) -> Finding:
+    """A quantity ("mean ψ over its prediction") with the range that was expected of it; planned:
+    the n at which a truth in the middle of the range is decided.
+    """
+    return Finding(sentence, estimate, least, most, planned)
+
+
+def check(sentence: str, ok: bool) -> dict[str, str | bool]:
+    """Asserts what is proved or true by construction, for the list ``checks`` of :func:`report`.
+    One that is drawn at random should be wrong in one run of 10,000 at most.
+    """
+    assert ok, f"expected that {sentence}, but it does not hold here"
+    return {"check": sentence, "ok": True}
+
+
+def report(
+    notebook: str, findings: Sequence[Finding], checks: Sequence[dict] = (), **results: Any
+) -> HTML:
+    """Records ``claims``, ``checks`` and further results, and returns the findings of this run and
+    of the notebook's reference record as a folded table.
+    """
+    keep({"claims": [f.row() for f in findings], "checks": list(checks), **results})
+    reference = ask.reference(notebook)
+    known = {row["claim"]: row for row in _claims(reference)}
+    rows = [
+        {
+            "finding": f.sentence,
+            "expected": f.expected,
+            "this run": f"{f.outcome}: {f.estimate}",
+            "reference run": _recorded(known.get(f.sentence)),
+        }
+        for f in findings
+    ]
+    counts = Counter(f.outcome for f in findings)
+    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+    checked = "".join(f"<li>{escape(one['check'])}</li>" for one in checks)
+    return HTML(
+        f"<details><summary>{len(findings)} findings: {outcomes or 'none'}; {len(checks)} checks"
+        f" passed</summary>{pd.DataFrame(rows).to_html(index=False)}"
+        f"<p>{_age(reference, notebook)}</p><p>Checked:</p><ul>{checked}</ul></details>"
+    )
+
+
+def _recorded(row: dict | None) -> str:
+    return f"{row['outcome']}: {_number(row)}" if row else "not recorded"
+
+
+def _age(run: Run | None, notebook: str) -> str:
+    if run is None:
+        return "There is no reference run of this notebook."
+    is_old = run.status.get("code") != notebooks.load(notebook).code
+    return (
+        f"Reference run: {run.status['finished'][:10]}, model {run.params.get('model', 'doclm')}"
+        f"{', with an older version of this library' if is_old else ''}."
+    )
+
+
+# To be deleted with the last notebook that calls it: all below but _claims and _number.
 @dataclass(frozen=True)
 class Verdict:
     """A claim with its outcome. ``needed`` is the n that would decide it, where there is too little
@@ -99,12 +218,12 @@ def verdict(
     Raises:
         StatisticsError: no range at all, or one whose ends are in the wrong order.
     """
-    if not (checks.is_number(least) and checks.is_number(most) and least < most) or (
+    if not (doors.is_number(least) and doors.is_number(most) and least < most) or (
         math.isinf(least) and math.isinf(most)
     ):
         raise StatisticsError(
-            f"expected least < most, at least one of them finite, got least={checks.shown(least)},"
-            f" most={checks.shown(most)}"
+            f"expected least < most, at least one of them finite, got least={doors.shown(least)},"
+            f" most={doors.shown(most)}"
         )
     value, low, high, n = estimate.value, estimate.low, estimate.high, estimate.n
     if math.isnan(value) or math.isnan(low) or math.isnan(high):

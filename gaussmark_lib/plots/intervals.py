@@ -61,9 +61,17 @@ def bars(
     )
 
 
-def band(axes: Axes, at: ArrayLike, rows: Estimates, *, alpha: float = 0.18, **look) -> None:
+def band(
+    axes: Axes,
+    at: ArrayLike,
+    rows: Estimates,
+    column: str = "value",
+    *,
+    alpha: float = 0.18,
+    **look,
+) -> None:
     """A line through the estimates and a band between their bounds."""
-    value, low, high = bounds(rows)
+    value, low, high = bounds(rows, column)
     (line,) = axes.plot(at, value, **{"marker": "o"} | look)
     axes.fill_between(at, low, high, alpha=alpha, linewidth=0, color=line.get_color())
 

@@ -26,6 +26,14 @@ SCHEMES = {  # colour and marker of a scheme, the same in every figure
     "token keys": ("#5e3c99", "X"),
     "token keys, sum": ("#9e9ac8", "X"),
 }
+KINDS = {  # of texts, and of numbers
+    "own key": {"color": WATERMARKED, "marker": "o"},
+    "watermarked": {"color": WATERMARKED, "marker": "o"},
+    "measured": {"color": WATERMARKED, "marker": "o"},
+    "plain": {"color": PLAIN, "marker": "s"},
+    "wrong key": {"color": WRONG_KEY, "marker": "D"},
+    "predicted": {"color": THEORY, "marker": "x", "linestyle": "--"},
+}
 OTHERS = (
     "#1b4f72",
     "#12a3a3",
@@ -59,6 +67,20 @@ def scheme(name: str) -> dict[str, str | tuple]:
     known = max((known for known in SCHEMES if name.startswith(known)), key=len, default=None)
     colour, marker = SCHEMES.get(known, ("0.45", "*"))
     return {"color": colour, "marker": marker}
+
+
+def look(name: str, place: int = 0) -> dict[str, str | tuple]:
+    """Colour, marker and line of a group in a figure: of a kind of text or a scheme the same
+    everywhere, of anything else the one of its place.
+
+    >>> look("predicted")["linestyle"], look("KGW-2") == scheme("KGW-2")
+    ('--', True)
+    """
+    if name in KINDS:
+        return KINDS[name]
+    if str(name).startswith(tuple(SCHEMES)):
+        return scheme(name)
+    return {"color": OTHERS[place % len(OTHERS)], "marker": "osD^vP"[place % 6]}
 
 
 def schemes(names: Iterable[str]) -> dict[str, dict]:

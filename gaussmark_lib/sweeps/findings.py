@@ -14,6 +14,7 @@ from gaussmark_lib.runs.folder import Run
 OUTCOMES = {
     "not held": "✗ not held",
     "held": "✓ held",
+    "at the edge": "~ at the edge",
     "too little data": "? too little data",
 }
 

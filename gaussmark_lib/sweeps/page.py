@@ -91,7 +91,9 @@ def _view(stop: "Stop") -> dict[str, Any]:
         "sigma": findings.sigma(stop.run),
         "verdicts": verdicts,
         "counts": ", ".join(f"{n} {outcome}" for outcome, n in counts.items()),
-        "numbers": {name: value for name, value in numbers.items() if name != "claims"},
+        "numbers": {
+            name: value for name, value in numbers.items() if name not in ("claims", "checks")
+        },
         "figures": figures,
         "traceback": jobs.traceback(stop.failed),
     }

@@ -11,6 +11,50 @@ from gaussmark_lib.stats import Estimate
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "n", "outcome"),
+    [
+        (0.9, 1.1, 10, "held"),
+        (0.8, 1.2, 10, "held"),
+        (1.21, 1.4, 10, "not held"),
+        (0.4, 0.79, 900, "not held"),
+        (0.6, 1.1, 249, "too little data"),
+        (0.6, 1.1, 250, "at the edge"),
+        (1.1, 1.3, 900, "at the edge"),
+        (math.nan, math.nan, 900, "too little data"),
+    ],
+)
+def test_the_outcome_of_a_finding(low, high, n, outcome):
+    found = claims.finding("x", Estimate(1.0, low, high, n), least=0.8, most=1.2)
+    assert found.outcome == found.row()["outcome"] == outcome
+    assert claims.finding("x", Estimate(1.0, 0.6, 1.1, 9), least=0.8, planned=8).outcome == (
+        "at the edge"
+    )
+
+
+def test_a_check_that_fails_stops_the_run():
+    assert claims.check("one is one", ok=True) == {"check": "one is one", "ok": True}
+    with pytest.raises(AssertionError, match="expected that one is two"):
+        claims.check("one is two", ok=False)
+
+
+def test_the_report_is_recorded_and_shows_the_reference_beside(reference, tmp_path, monkeypatch):
+    monkeypatch.setenv("GAUSSMARK_RUN_DIR", str(tmp_path))
+    small = [claims.finding(name, Estimate(1.0, 0.2, 1.8, 5), least=0.5) for name in ("a", "b < c")]
+    page = claims.report("06_robustness", small, [claims.check("1 < 2", ok=True)], texts=5).data
+    assert "2 findings: 2 too little data; 1 checks passed" in page
+    assert "held: 1 (0.9 to 1.1), n = 5,000" in page
+    assert "not recorded" in page
+    assert "b &lt; c" in page
+    assert "1 &lt; 2" in page
+    assert "2026-01-02, model doclm, with an older version" in page
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["checks"] == [{"check": "1 < 2", "ok": True}]
+    assert results["texts"] == 5
+    assert [claim["outcome"] for claim in results["claims"]] == ["too little data"] * 2
+    assert results["claims"][0]["expected"] == "at least 0.5"
+
+
+@pytest.mark.parametrize(
     ("value", "low", "high", "outcome", "needed"),
     [
         (1.0, 0.9, 1.1, "held", None),

@@ -1,0 +1,90 @@
+"""Pairs, not grids: n pairs of a fresh prompt and a fresh key, so that the rows of a table are
+independent and every interval is a plain one.
+
+One table crosses every boundary: ``text, prompt, key_id, scheme, n_tokens, psi, p_value, kind``. A
+marked text under the key that wrote it is of the kind ``OWN``; the same text under the next pair's
+key is ``WRONG``, and a text of the base model ``PLAIN``: the positive and two negative controls.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from gaussmark_lib import generate, models, score, texts
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tokens import Texts
+
+OWN, WRONG, PLAIN = "own key", "wrong key", "plain"
+
+
+class Pairs(NamedTuple):
+    """Prompt i belongs to key i."""
+
+    prompts: list[list[int]]
+    keys: list[Key]
+
+    @property
+    def n(self) -> int:
+        return len(self.keys)
+
+    def first(self, n: int) -> "Pairs":
+        return Pairs(self.prompts[:n], self.keys[:n])
+
+
+def draw(lm: models.LM, kind: str | Path, n: int, n_prompt: int, seed: int = 0) -> Pairs:
+    """n prompts of ``n_prompt`` tokens (``texts.prompts``), each with a demonstration key."""
+    keys = [Key.from_seed(1_000_000 * seed + i) for i in range(n)]
+    return Pairs(texts.prompts(lm, kind, n, n_prompt), keys)
+
+
+def written(
+    lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, seed: int = 0, **sampling
+) -> tuple[list[list[int]], list[list[int]]]:
+    """For each pair a text under its key and one of the base model, all in one batch: (marked,
+    plain). Sampling is ``top_p, temperature, until_end, batch_size`` of ``generate.sample``.
+    """
+    marks = [(wm, key) for key in pairs.keys] + [None] * pairs.n
+    responses = generate.sample(
+        lm.model, pairs.prompts * 2, n_tokens, marks=marks, seed=seed, **sampling
+    )
+    return responses[: pairs.n], responses[pairs.n :]
+
+
+def scored(
+    lm: models.LM,
+    pairs: Pairs,
+    marked: Texts,
+    plain: Texts,
+    wm: Watermark,
+    *,
+    lengths: Sequence[int] | None = None,
+    **options,
+) -> pd.DataFrame:
+    """Tests each marked text with its own key and with the next pair's, and each plain text with
+    its pair's key: one row per pair, kind and length. Options are ``dtype, batch_size`` of
+    ``score.score``.
+
+    The columns are those of ``score.score``, with ``prompt`` (the pair's number), ``scheme`` and
+    ``kind``; ``text`` counts marked texts first, then plain ones.
+    """
+    n, next_keys = pairs.n, pairs.keys[1:] + pairs.keys[:1]
+    table = score.score(
+        lm.model,
+        pairs.prompts * 3,
+        [*marked, *marked, *plain],
+        wm,
+        pairs.keys + next_keys + pairs.keys,
+        lengths=lengths,
+        paired=True,
+        **options,
+    )
+    block, pair = np.divmod(table["text"], n)  # own key, wrong key, plain
+    return table.assign(
+        text=np.where(block == 2, n + pair, pair),
+        prompt=pair,
+        scheme="GaussMark" if not wm.rank_dropped else "rank-reduced",
+        kind=np.array([OWN, WRONG, PLAIN])[block],
+    )

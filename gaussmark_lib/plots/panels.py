@@ -1,0 +1,99 @@
+"""One figure for most tables: estimates with their intervals, as lines with bands where x is a
+number, or else as points, one row per category; side by side for each value of another column.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gaussmark_lib.plots import intervals, style
+
+Looks = Mapping[Any, Mapping]
+
+
+def panels(
+    table: pd.DataFrame,
+    x: str,
+    y: str = "value",
+    *,
+    by: str | None = None,
+    panel: str | None = None,
+    looks: Looks | None = None,
+    at: Mapping[str, float] | None = None,
+    title: str = "",
+    caption: str = "",
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    xscale: str = "linear",
+    yscale: str = "linear",
+    ylim: tuple[float, float] | None = None,
+) -> Figure:
+    """Draws column ``y`` with its interval (``y_low, y_high``, or ``low, high``, or none).
+
+    Args:
+        x: a column of numbers, or of categories, which are drawn from top to bottom in the table's
+            order, with the estimate across.
+        by: a column whose values have a colour each; looks: value → matplotlib's ``color, marker,
+            linestyle, label``, by default ``style.look``.
+        panel: a column whose values have a panel each.
+        at: label → a value of y to draw a thin line at.
+        xscale, yscale: "linear" or "log", of the columns x and y.
+        xlabel, ylabel: of the columns x and y; by default their names.
+    """
+    names = [None] if panel is None else list(table[panel].unique())
+    is_lines = pd.api.types.is_numeric_dtype(table[x])
+    if by and not looks:
+        looks = {name: style.look(name, i) for i, name in enumerate(table[by].unique())}
+    height = 3.9 if is_lines else 1.6 + 0.42 * table[x].nunique()
+    figure, grid = plt.subplots(
+        1, len(names), figsize=(2.4 + 4.4 * len(names), height), sharey=True, squeeze=False
+    )
+    for axes, name in zip(grid[0], names, strict=True):
+        rows = table if panel is None else table[table[panel] == name]
+        (_lines if is_lines else _points)(
+            axes, rows, x, y, by, looks or {None: style.look("measured")}
+        )
+        for label, value in (at or {}).items():
+            (axes.axhline if is_lines else axes.axvline)(value, **style.DASHED, label=label)
+        labels = [xlabel or x, ylabel or y]
+        scales, limits = {"xscale": xscale, "yscale": yscale}, {"ylim": ylim}
+        if not is_lines:  # the estimate goes across
+            labels, scales, limits = [labels[1], ""], {"xscale": yscale}, {"xlim": ylim}
+        axes.set(xlabel=labels[0], ylabel=labels[1], title="" if name is None else name, **scales)
+        axes.set(**{end: limit for end, limit in limits.items() if limit})
+        if is_lines and xscale == "log" and table[x].nunique() <= 8:
+            style.log_ticks(axes, table[x])
+        axes.label_outer(remove_inner_ticks=False)
+    if by or at:
+        style.legend_beside(grid[0, -1])
+    return style.caption(figure, caption, title)
+
+
+def _lines(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks) -> None:
+    for group, look in looks.items():
+        chosen = (rows[rows[by] == group] if by else rows).sort_values(x)
+        if len(chosen):
+            intervals.band(axes, chosen[x], _bounded(chosen, y), y, **{"label": group} | dict(look))
+
+
+def _points(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks) -> None:
+    categories = list(rows[x].unique())
+    shifts = intervals.offsets(len(looks), min(0.2, 0.8 / len(looks)))
+    for (group, look), shift in zip(looks.items(), shifts, strict=True):
+        chosen = _bounded(rows[rows[by] == group] if by else rows, y)
+        if len(chosen):
+            places = [categories.index(name) + shift for name in chosen[x]]
+            look = {"label": group, "linestyle": "none"} | {**look}
+            intervals.bars(axes, places, chosen, y, horizontal=True, **look)
+    style.categories(axes, categories)
+
+
+def _bounded(rows: pd.DataFrame, y: str) -> pd.DataFrame:
+    """With NaN for the bounds of a column that has none."""
+    has_bounds = f"{y}_low" in rows or "low" in rows
+    return rows if has_bounds else rows.assign(low=np.nan, high=np.nan)

@@ -1,0 +1,61 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
+
+LENGTHS = pd.DataFrame(
+    [
+        {"n_tokens": n, "kind": kind, "level": level, "value": n / 100, "low": 0, "high": 1}
+        for level in ("5%", "1%")
+        for kind in ("own key", "plain")
+        for n in (20, 80, 40)
+    ]
+)
+
+
+def test_numbers_make_lines_with_bands_in_a_panel_per_value():
+    figure = panels(
+        LENGTHS,
+        "n_tokens",
+        by="kind",
+        panel="level",
+        at={"a level": 0.05},
+        xscale="log",
+        xlabel=style.TOKENS,
+        ylim=(0, 1),
+        title="How many?",
+        caption="n = 3",
+    )
+    assert [axes.get_title() for axes in figure.axes] == ["5%", "1%"]
+    for axes in figure.axes:
+        own, plain, level = axes.lines
+        assert own.get_xydata().tolist() == [[20, 0.2], [40, 0.4], [80, 0.8]], "sorted"
+        assert own.get_color() == style.WATERMARKED != plain.get_color()
+        assert set(level.get_ydata()) == {0.05}
+        assert len(axes.collections) == 2, "two bands"
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["20", "40", "80"]
+    assert [text.get_text() for text in figure.axes[1].get_legend().get_texts()] == [
+        "own key",
+        "plain",
+        "a level",
+    ]
+
+
+def test_categories_make_rows_of_points_with_their_own_columns_of_bounds():
+    table = pd.DataFrame(
+        {"scheme": ["GaussMark", "KGW-1"], "psi": [3.0, 2.0], "psi_low": 1.0, "psi_high": 4.0}
+    )
+    axes = panels(table, "scheme", "psi", ylabel="mean ψ").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["GaussMark", "KGW-1"]
+    assert axes.get_xlabel() == "mean ψ"
+    [bars] = axes.containers
+    assert bars.lines[0].get_xdata().tolist() == [3.0, 2.0]
+    ends = np.array(bars.lines[2][0].get_segments())
+    assert ends[:, :, 0] == pytest.approx(np.array([[1.0, 4.0], [1.0, 4.0]]))
+
+
+def test_numbers_without_bounds_are_drawn_without_them():
+    table = pd.DataFrame({"x": [1, 2], "cost": [3.0, 4.0]})
+    assert panels(table, "x", "cost").axes[0].lines[0].get_ydata().tolist() == [3.0, 4.0]
