@@ -27,51 +27,20 @@ asker holds no marked text. So a text with a residual that counts as none is ans
 which the memory knows, and not with its ψ: the difference of two answers, divided by a small
 residual, would give ⟨z, v⟩ in a direction v that nobody remembers.
 
-Inner products are sums in float64 over the same stored float32 numbers (``directions``), for K and
-for ψ: their rounding changes the test's power, and not its law.
+Inner products of directions are float64 sums over the float32 numbers that are stored
+(``directions``), and ψ's own rounding is far below ``NOTHING_NEW``.
 """
-
-import math
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, perturb, tokens
-from gaussmark_lib.joint import directions
 from gaussmark_lib.joint.directions import inner, unit
 
-__all__ = ["NOTHING_NEW", "Factor", "gram", "inner", "unit"]
+__all__ = ["NOTHING_NEW", "Factor", "inner", "unit"]
 
-NOTHING_NEW = (
-    1e-3  # a residual up to here is none: float32 vectors know their direction to about 1e-6
-)
-
-
-def gram(
-    model: PreTrainedModel,
-    prompts: tokens.Texts,
-    responses: tokens.Texts,
-    wm: perturb.Watermark,
-    **settings,
-) -> Float[np.ndarray, "n n"]:
-    """K_ij = ⟨u_i, u_j⟩, the cosines of the texts' gradients, in the order given: the covariance of
-    their ψ over keys. It needs no key.
-
-    Args:
-        settings: ``dtype, batch_size`` of ``score.score``.
-
-    Raises:
-        the errors of ``gradients.gradients``; DegenerateScoreError for a text without a gradient.
-    """
-    each = gradients.gradients(model, prompts, responses, wm, form=directions.smaller, **settings)
-    units = {found.text: directions.kept(found) for found in each}
-    of_texts = directions.Directions(math.prod(wm.on(model).linear.shape), rows=len(units))
-    for text in sorted(units):
-        of_texts.add(units.pop(text))
-    return of_texts.gram()
+NOTHING_NEW = 1e-3  # a residual up to here is none: float32 vectors know their direction to 1e-6
 
 
 class Factor:

@@ -6,8 +6,7 @@ whether c is what all files of a kind share or what two copies share.) A text re
 where both share at least two thirds of the runs of three tokens of the longer one; a run that
 occurs n times counts n times, so that a few repeated words do not hide behind many. One token in
 nine can be exchanged at random before that ends, or half as much text be added. Only texts that
-repeat none are compared with, so that no chain of edits leads from one text to quite another; and
-only those for which the memory had room: a copy of one beyond it is tested as a new text.
+repeat none are compared with, so that no chain of edits leads from one text to quite another.
 """
 
 from collections import Counter, defaultdict
@@ -37,7 +36,7 @@ def runs(ids: Sequence[int]) -> NDArray[np.uint64]:
     return np.sort(mixed[0] + mixed[1] + mixed[2])
 
 
-class Said:
+class SeenTexts:
     """The runs of the texts so far, each text known by a number."""
 
     def __init__(self) -> None:
