@@ -36,7 +36,7 @@ from gaussmark_lib import (
     texts,
     tokens,
 )
-from gaussmark_lib.joint import batch, law, stream
+from gaussmark_lib.joint import stream
 from gaussmark_lib.keys import Key
 from gaussmark_lib.quality import (
     harness,
@@ -488,11 +488,6 @@ def doors(folder: Path) -> dict[str, Door]:
                 },
             ),
             door(
-                law.gram,
-                {"model": MODEL, **both, "wm": WM},
-                of_both | {"wm": "wm", "dtype": "dtype", "batch_size": "count"},
-            ),
-            door(
                 stream.sequence,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY]},
                 of_both
@@ -500,29 +495,11 @@ def doors(folder: Path) -> dict[str, Door]:
                     "wm": "wm",
                     "keys": "list + keys",
                     "share": "share",
-                    "given": "list?",
-                    "xis": "noises",
                     "dtype": "dtype",
                     "batch_size": "count",
                     "on_error": "word",
                 },
             ),
-            door(
-                batch.family,
-                {"psi": [1.0], "K": [[1.0]], "n": 9},
-                {"psi": some, "K": f"{some} + finite numbers", "n": "count", "seed": "seed"},
-            ),
-            door(
-                batch.discoveries,
-                {"psi": [1.0], "grad_norm": [9.0], "sigma": 0.1},
-                {
-                    "psi": f"{some} + finite numbers",
-                    "grad_norm": f"{some} + finite numbers",
-                    "sigma": "positive",
-                    "fdr": "share",
-                },
-            ),
-            door(batch.covariance, {"K": [[1.0]], "n": 1}, {"K": f"{some} + finite numbers"}),
             door(
                 score.statistic,
                 {"found": gradient, "xis": xis, "sigma": 0.05},
@@ -754,10 +731,8 @@ _REASONS: dict[str, dict[str, str]] = {
         "generate": "continued cut end_tokens pick probabilities",
         "generate_many": "watermarked_rows",
         "binding": "digests of purpose state whole",
-        "joint.batch": "greatest",
-        "joint.directions": (
-            "add device inner inner_of_terms inner_with kept least n_bytes smaller square unit"
-        ),
+        "joint.batch": "family greatest",
+        "joint.directions": "form inner kept n_bytes parts square unit",
         "joint.repeats": "runs",
         "joint.stream": "log_bets",
         "gradients": "backward is_rounding of_pairs traced",

@@ -51,14 +51,12 @@ TESTS = {
     "schemes/gumbel.py": "unit/schemes/test_gumbel.py",
     "corrupt.py": "unit/test_corrupt.py",
     "rank_reduce.py": "oracle/test_rank_reduce.py oracle/test_gradients.py",
-    "joint/directions.py": "oracle/joint/test_directions.py unit/joint/test_room.py",
-    "joint/memory.py": (
-        "unit/joint/test_room.py oracle/joint/test_directions.py oracle/joint/test_stream.py"
-        " unit/joint/test_joint.py oracle/joint/test_repeats.py"
-    ),
-    "joint/repeats.py": "unit/joint/test_joint.py oracle/joint/test_repeats.py",
-    "joint/state.py": "unit/joint/test_joint.py",
-    "joint/batch.py": "unit/joint/test_joint.py oracle/joint/test_batch.py",
+    "joint/directions.py": "unit/joint/test_directions.py unit/joint/test_memory.py",
+    "joint/memory.py": "unit/joint/test_memory.py unit/joint/test_stream.py",
+    "joint/repeats.py": "unit/joint/test_memory.py",
+    "joint/state.py": "unit/joint/test_state.py",
+    "joint/stream.py": "unit/joint/test_stream.py",
+    "joint/batch.py": "unit/joint/test_batch.py",
     "token_level/keys.py": (
         "unit/token_level/test_keys.py oracle/token_level/test_keys.py unit/test_keys.py"
     ),
@@ -370,27 +368,21 @@ MUTANTS = [
     ),
     Mutant(
         "joint/directions.py",
-        "ψ of a matrix that was rounded",
-        "torch.stack([(g[:, start:end].T @ a).flatten()",
-        "torch.stack([(g[:, start:end].T @ a).float().double().flatten()",
+        "sums in float32",
+        "rows[:, part].double() @ others[:, part].double().T",
+        "(rows[:, part] @ others[:, part].T).double()",
     ),
-    Mutant("joint/directions.py", "terms that save nothing", "SAVING * len(few.g)", "len(few.g)"),
+    Mutant("joint/directions.py", "terms not of length 1", "(g / gradient.norm, a)", "(g, a)"),
     Mutant(
-        "joint/directions.py",
-        "terms not of length 1",
-        "(found.given.g / found.norm)",
-        "(found.given.g)",
+        "joint/directions.py", "a block for each direction", "[block][row] = u", "[block][0] = u"
     ),
-    Mutant(
-        "joint/directions.py", "terms cost nothing", "+ sum(map(n_bytes, self.terms.values()))", ""
-    ),
+    Mutant("joint/memory.py", "room for any text", "+ directions.n_bytes(u) > self.budget", "< 0"),
     Mutant(
         "joint/memory.py",
-        "a shorter text is kept after one without room",
-        "            and not self.n_beyond\n",
-        "",
+        "an answer that the memory does not know",
+        "residual, psi = 0.0, coordinates @ self.innovations",
+        "residual = 0.0",
     ),
-    Mutant("joint/memory.py", "correlation of whole directions", "- coordinates @ self.along", ""),
     Mutant(
         "rank_reduce.py",
         "a wide matrix summed at once",
@@ -622,19 +614,20 @@ MUTANTS = [
         "place != GIVEN and earlier is None",
         "place != GIVEN",
     ),
+    Mutant("joint/state.py", "a key twice", "if len(set(ids)) < len(keys):", "if False:"),
+    Mutant("joint/state.py", "another file written over", "and not _is_state(path)", "and False"),
+    Mutant("joint/state.py", "a wrong bit", "if first != _first_line(", "if not _first_line("),
+    Mutant("joint/state.py", "open to others", "if mode & 0o077:", "if False:"),
     Mutant(
-        "joint/state.py",
-        "a key twice",
-        "if len({key.key_id for key in keys}) < len(keys):",
-        "if False:",
+        "joint/stream.py",
+        "references are bet on",
+        "_ask(memory, gradient, psi, references, GIVEN)",
+        "_ask(memory, gradient, psi, references, 0)",
     ),
     Mutant(
-        "joint/state.py",
-        "unreadable, and written",
-        "            _Head(**json.loads(head))",
-        "            json.loads(head)",
+        "joint/stream.py", "bets on ψ's own promise", "grad_norm * answer.residual", "grad_norm"
     ),
-    Mutant("joint/batch.py", "any diagonal", "not np.allclose(np.diag(K), 1, atol=UNIT)", "False"),
+    Mutant("joint/batch.py", "a tie is no alarm", 'side="left"', 'side="right"'),
     Mutant(
         "tracing/spans.py",
         "sums in float32",

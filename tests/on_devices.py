@@ -28,7 +28,7 @@ from gaussmark_lib import (
 )
 from gaussmark_lib.experiments import level_check, low_rank, marked_streams, motivation, robustness
 from gaussmark_lib.experiments import one_key_in_production as production
-from gaussmark_lib.joint import directions, law
+from gaussmark_lib.joint import directions
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
@@ -55,22 +55,10 @@ def _lm(model: PreTrainedModel) -> models.LM:
     return models.LM(model, tiny_lm.build().tokenizer, "tiny")
 
 
-def _stream_beyond_its_room(model: PreTrainedModel) -> pd.DataFrame:
-    state = joint.State(2 * 4 * 1536)
-    joint.sequence(model, *TEXTS, WM, KEYS[:2], state=state, batch_size=2)
-    return joint.sequence(model, *TEXTS[::-1], WM, KEYS[:2], state=state)
-
-
-def _by_terms(model: PreTrainedModel) -> list:
-    """Directions of both kinds, and a text beyond their room."""
+def _by_terms(model: PreTrainedModel) -> pd.DataFrame:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(directions, "SMALL", 0)
-        patch.setattr(directions, "SAVING", 2)
-        texts = [rows + rows[:1] for rows in (TEXTS[0], [TEXTS[1][0] * 3, *TEXTS[1][1:]])]
-        state = joint.State(4 * (1536 + 17 * 80))
-        table = joint.sequence(model, *texts, DROPPED, KEYS[:2], state=state, batch_size=2)
-        assert (state.n_kept, len(state.memory.directions.terms)) == (3, 2)
-        return [table, law.gram(model, *texts, DROPPED)]
+        return joint.sequence(model, *TEXTS, DROPPED, KEYS[:2], batch_size=2)
 
 
 def _marked(model: PreTrainedModel) -> list:
@@ -98,11 +86,9 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     "norms": lambda model: gradients.norms(
         model, *TEXTS, [WM.weight, "model.layers.0.self_attn.k_proj.weight"]
     ),
-    "gram": lambda model: law.gram(model, *TEXTS, WM),
     "sequence": lambda model: joint.sequence(
         model, *TEXTS, WM, KEYS[:2], given=(TEXTS[0][:1], TEXTS[1][1:2])
     ),
-    "sequence beyond its room": _stream_beyond_its_room,
     "sequence by terms": _by_terms,
     "sample": lambda model: generate.sample(model, TEXTS[0], N, top_p=0.8, temperature=0.9),
     "a watermarked model": _marked,

@@ -31,11 +31,6 @@ CONTROL = (
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
 VERDICT = ["verdict", "level", "power", "control_p_value", "warnings"]
 OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
-FULL = (
-    "the state's memory is full: each answer is as exact as before, but later answers are not"
-    " remembered, so that who asks many more times can learn the key from them. Answer strangers"
-    " with a new key and a new state"
-)
 PENDING, GIVEN = "pending", "given"  # notes of a stream's state
 
 
@@ -108,7 +103,6 @@ class Scoring:
                 str(each.message) for each in caught if issubclass(each.category, GaussMarkWarning)
             )
         )
-        noted += [FULL] if self.state and self.state.frozen else []
         self._unsaid += [text for text in noted if text not in self._said]
         self._said.update(noted)
         for i, rows in zip(ready, scored, strict=True):
@@ -224,7 +218,6 @@ class Scoring:
                 "share": self.share,
                 "state": self.state,
                 "given": self.given,
-                "xis": self.xis,
             }
             self.given = None
             table = joint.sequence(

@@ -7,6 +7,7 @@ a weight, at every σ.
 
 import numpy as np
 
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments.played import Given
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.joint import law, repeats
@@ -36,10 +37,18 @@ class Asked:
         state = self._states[name] = self._states.pop(name, None) or State(self._budget)
         while len(self._states) > MOST:
             del self._states[next(iter(self._states))]
-        memory = state.use(wm, [key])
-        n_before, n_known = state.n_texts, state.n_texts - memory.n_beyond
-        answer = memory.ask(law.unit(found), np.array([psi]), repeats.runs(response), state.n_texts)
-        state.n_texts += 1
-        return Given(
-            n_before, n_known, float(answer.p_given[0]), float(answer.innovation[0]), answer.repeats
-        )
+        try:
+            return _given(state, wm, key, found, psi, response)
+        except GaussMarkError:  # no room is left: what was asked before is forgotten
+            state = self._states[name] = State(self._budget)
+            return _given(state, wm, key, found, psi, response)
+
+
+def _given(
+    state: State, wm: PlacedWatermark, key: Key, found: TextGradient, psi: float, response: Ids
+) -> Given:
+    answer = state.use(wm, [key]).ask(
+        law.unit(found), np.array([psi]), repeats.runs(response), n := state.n_texts
+    )
+    state.n_texts += 1
+    return Given(n, n, float(answer.p_given[0]), float(answer.innovation[0]), answer.repeats)

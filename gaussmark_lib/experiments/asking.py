@@ -116,7 +116,7 @@ def shopped(
     units, _ = production.directions(lm, ([prompt] * len(edits), edits), wm)
     psi, memory = (
         production.over_keys(lm, units, wm, seeds),
-        Memory(units.shape[1], len(seeds), ROOM),
+        Memory(len(seeds), ROOM),
     )
     answers = [
         memory.ask(u, psi[:, i], repeats.runs(ids), i)

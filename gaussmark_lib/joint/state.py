@@ -3,71 +3,38 @@
 It holds what the answers gave away of the key, and hashes of the texts' runs of tokens, so it is
 kept as a key is: readable by its owner alone, and never half-written. It is of one weight of one
 model, one set of keys and one version of this format, and refuses any other.
+
+The file is a line with the format and the SHA-256 of all that follows, a line of JSON, and arrays
+as ``numpy.save`` writes them, the directions last.
 """
 
 import hashlib
 import json
-import math
 import os
+import re
 import shlex
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    NonNegativeInt,
-    PositiveInt,
-    ValidationError,
-)
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from gaussmark_lib import binding, checks, files, perturb
-from gaussmark_lib.errors import StateError
-from gaussmark_lib.joint.memory import GIVEN, Memory
+from gaussmark_lib.errors import GaussMarkError, KeyFileError, KeyMismatchError
+from gaussmark_lib.joint import directions
+from gaussmark_lib.joint.memory import Memory
 from gaussmark_lib.keys import listed
+from gaussmark_lib.rank_reduce import Factors
 from gaussmark_lib.watermark import PlacedWatermark
 
-FORMAT, BEFORE = (
-    "gaussmark joint state 2",
-    "gaussmark joint state 1",
-)  # which has whole directions alone
-BUDGET = (
-    2 << 30
-    # bytes: 2,700 answers about the embedded model's default weight; about one of 8 billion
-    # parameters', 145 of 200 tokens
-)
-DTYPES = dict.fromkeys(
-    ("factor", "innovations", "p_given", "along"), torch.float64
-)  # of the tensors in a file
-DTYPES |= dict.fromkeys(
-    ("places", "runs", "n_runs", "n_beyond"), torch.int64
-)  # all others are float32
-
-
-class _Purpose(BaseModel):
-    """What sizes the memory; ``State.use`` compares all of it."""
-
-    shape: list[PositiveInt] = Field(min_length=2, max_length=2)
-    keys: list[str] = Field(min_length=1)
-
-
-class _Head(BaseModel):
-    """What a file says beside its tensors."""
-
-    model_config = ConfigDict(strict=True)
-    budget: NonNegativeInt
-    purpose: dict[str, Any] | None
-    log_e: dict[str, FiniteFloat]
-    n_texts: int = Field(ge=0, lt=1 << 53)
-    notes: dict[str, Any]
+FORMAT = b"gaussmark joint state 3"
+ANY_FORMAT = re.compile(rb"gaussmark joint state \d+")
+# bytes: 2,700 answers about the embedded model's default weight, or about an 8-billion-parameter
+# model's 145 of 200 tokens
+BUDGET = 2 << 30
+HEAD = ("budget", "purpose", "log_e", "n_texts", "notes")  # what a file says beside its arrays
 
 
 class State:
@@ -75,15 +42,17 @@ class State:
     set of keys.
 
     Args:
-        budget: bytes for the gradients that are kept, at most 4 for each number of the weight and
-            text (``directions``). Beyond it, see ``memory``.
+        budget: bytes for the gradients that are kept, at most 4 per number of the weight and text
+            (``directions``). A text beyond it is refused.
 
     Attributes:
         notes: the caller's own, saved with it; JSON, without secrets.
     """
 
     def __init__(self, budget: int = BUDGET):
-        self.budget = checks.whole(budget, "budget, the bytes for gradients", StateError, least=0)
+        self.budget = checks.whole(
+            budget, "budget, the bytes for gradients", GaussMarkError, least=0
+        )
         self.purpose: dict[str, Any] | None = None
         self.memory: Memory | None = None
         self.log_e: dict[str, float] = {}
@@ -101,256 +70,156 @@ class State:
         """How many directions are kept, those of given texts included."""
         return self.memory.n if self.memory else 0
 
-    @property
-    def frozen(self) -> bool:
-        """Whether the budget is used up, so that further texts are no longer kept."""
-        return self.memory is not None and self.memory.full
-
-    @property
-    def correlation(self) -> float:
-        """The mean correlation of the innovations beyond the budget; 0 within it."""
-        return self.memory.correlation if self.memory else 0.0
-
     def use(self, wm: PlacedWatermark, keys: Sequence[perturb.Key]) -> Memory:
-        """Its memory, for this watermark and these keys; StateError if it is of others."""
+        """Its memory, for this watermark and these keys; KeyMismatchError if it is of others."""
         keys = listed(keys)
-        if len({key.key_id for key in keys}) < len(keys):
-            raise StateError(
-                "keys: expected keys of different ids, each of which has its own evidence, got"
-                f" {', '.join(key.key_id for key in keys)}"
-            )
-        used_for = json.loads(
-            json.dumps(binding.purpose(wm) | {"model_sha256": binding.whole(wm.model)})
-        )
-        used_for["keys"] = [key.fingerprint for key in keys]
+        ids = [key.key_id for key in keys]
+        if len(set(ids)) < len(keys):  # its evidence would be counted twice
+            raise KeyMismatchError(f"keys: expected keys of different ids, got {', '.join(ids)}")
+        purpose = binding.purpose(wm) | {
+            "shape": list(wm.linear.shape),
+            "model_sha256": binding.whole(wm.model),
+            "keys": [key.fingerprint for key in keys],
+        }
         if self.memory is None:
-            self.purpose, self.memory = (
-                used_for,
-                Memory(int(np.prod(wm.linear.shape)), len(keys), self.budget),
-            )
-            self.log_e = {key.key_id: 0.0 for key in keys}
-        self.memory.to(
-            wm.linear.parameter.device
-            if wm.linear.parameter.device.type != "mps"
-            else torch.device("cpu")
-        )
-        made_for = (self.purpose or {}) | (
-            {} if self.log_e.keys() == {key.key_id for key in keys} else {"keys": list(self.log_e)}
-        )
+            self.purpose, self.memory = purpose, Memory(len(keys), self.budget)
+            self.log_e = dict.fromkeys(ids, 0.0)
+        made_for = self.purpose or {}
         if wrong := [
-            f"{name}: it is of {made_for.get(name)!r}, got {value!r}"
-            for name, value in used_for.items()
-            if made_for.get(name) != value
+            f"{name}: it is of {made_for[name]!r}, got {value!r}"
+            for name, value in purpose.items()
+            if made_for[name] != value
         ]:
-            what = "; ".join(wrong)
-            raise StateError(
+            raise KeyMismatchError(
                 "expected the weight, the model and the keys of this state (the keys in its"
-                f" order), got others: {what}. Begin a new one"
+                f" order), got others: {'; '.join(wrong)}. Begin a new one"
             )
+        device = wm.linear.parameter.device
+        self.memory.to(torch.device("cpu") if device.type == "mps" else device)
         return self.memory
 
     def save(self, path: str | Path) -> None:
-        """Writes it whole or not at all, mode 0600, over an earlier one and over no other file; a
-        link stays, and what it names is written.
-
-        StateError where it cannot be written.
+        """Writes it complete or not at all, mode 0600, over an earlier state and over no other
+        file; of a link, what it names is written. KeyFileError where that cannot be done.
         """
-        path = Path(os.path.realpath(files.named(path, "cannot write the state", StateError)))
+        path = Path(os.path.realpath(files.named(path, "cannot write the state", KeyFileError)))
         try:
-            parts = {name: getattr(self, name) for name in _Head.model_fields}
-            head = json.dumps(parts)
-            _Head(**json.loads(head))  # what would not be read is not written over what was
-            if json.loads(head)["notes"] != self.notes:
-                raise StateError(
-                    "JSON would give back something else, such as a text for a number that is a"
-                    " name, or a list for a tuple"
-                )
+            head = json.dumps({name: getattr(self, name) for name in HEAD}, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            wrong = (
-                ", ".join(str(one["loc"][0]) for one in error.errors())
-                if isinstance(error, ValidationError)
-                else "notes"
-            )
-            raise StateError(
-                f"{wrong}: expected what JSON can hold and a state has, got"
-                f" {checks.shown(parts.get(wrong))} ({error})"
-            ) from None
+            raise KeyFileError(f"notes: expected what JSON can hold ({error})") from None
         try:
             if path.is_file() and not _is_state(path):
-                raise StateError(
+                raise KeyFileError(
                     f"{path}: expected a new name or an earlier state, got another file, which was"
                     " left as it is; choose another name"
                 )
-            with files.hidden_folder(path) as partial:
-                whole = Path(partial) / "state"
-                tensors = _tensors(self.memory)
-                save_file(
-                    tensors,
-                    whole,
-                    {"format": FORMAT, "head": head, "sha256": _sha256(head, tensors)},
-                )
-                whole.chmod(0o600)
-                with whole.open("rb") as file:
-                    os.fsync(file.fileno())
-                whole.replace(path)
-        except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", error)
-            raise StateError(
-                f"cannot write the state {path}: {reason}; expected a folder with room, that can be"
-                " written to"
+            with files.hidden_folder(path) as folder:
+                partial = Path(folder) / "state"
+                with partial.open("w+b") as file:
+                    partial.chmod(0o600)
+                    self._write(file, head)
+                partial.replace(path)
+        except OSError as error:
+            raise KeyFileError(
+                f"cannot write the state {path}: {error.strerror}; expected a folder with room,"
+                " that can be written to"
             ) from None
+
+    def _write(self, file: IO[bytes], head: str) -> None:
+        file.write(_first_line("0" * 64))
+        start = file.tell()
+        file.write(head.encode() + b"\n")
+        for array in _arrays(self.memory) if self.memory else ():
+            np.save(file, array, allow_pickle=False)
+        file.seek(start)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        file.write(_first_line(digest))
+        file.flush()
+        os.fsync(file.fileno())
 
     @classmethod
     def load(cls, path: str | Path) -> "State":
-        """The state in a file. StateError if there is none, if it is damaged, of another version,
+        """The state in a file. KeyFileError if there is none, if it is damaged, of another version,
         or open to others.
         """
-        path = files.named(path, "cannot read the state", StateError)
+        path = files.named(path, "cannot read the state", KeyFileError)
         try:
-            files.refuse_others(path)
-            mode = stat.S_IMODE(path.stat().st_mode)
-            with safe_open(path, "pt") as file:
-                metadata, names = file.metadata() or {}, file.keys()
-                tensors = {name: file.get_tensor(name) for name in names}
+            with open(path, "rb", opener=files.opener) as file:
+                _check(file, path)
+                state = cls()
+                for name, value in json.loads(file.readline()).items():
+                    setattr(state, name, value)
+                if state.purpose:
+                    state.memory = _memory(file, state)
         except OSError as error:
-            raise StateError(
+            raise KeyFileError(
                 f"cannot read the state {path}: {error.strerror or error}; expected a file that"
                 " State.save wrote"
-            ) from None
-        except SafetensorError as error:
-            raise StateError(
-                f"{path}: expected a whole state file, got one that is damaged ({error}); restore"
-                " it from a copy"
-            ) from None
-        if metadata.get("format") not in (FORMAT, BEFORE):
-            raise StateError(
-                f"{path}: expected format {FORMAT!r}, got {checks.shown(metadata.get('format'))}"
-            )
-        if metadata.get("sha256", "") not in (
-            "",
-            _sha256(metadata.get("head", ""), tensors),
-        ):  # files of earlier versions have none
-            raise StateError(
-                f"{path}: expected a whole state file, got one that is damaged: its checksum does"
-                " not fit; restore it from a copy"
-            )
-        if mode & 0o077:
-            mend = f"chmod 600 {shlex.quote(str(path))}"
-            raise StateError(
-                f"{path} holds what answers gave away of a key: expected that only its owner can"
-                f" read it, got mode {mode:o}; `{mend}`"
-            )
-        state = cls()
-        try:
-            for name, value in _Head(**json.loads(metadata["head"])):
-                setattr(state, name, value)
-            if state.purpose is not None:
-                use = _Purpose(**state.purpose)
-                if (
-                    metadata["format"] == BEFORE
-                ):  # whose sum beyond the room has no part in the span of the directions
-                    tensors["along"] = torch.zeros(len(tensors["places"]), dtype=torch.float64)
-                state.memory = _memory(tensors, use, state.budget, state.n_texts)
-        except (
-            KeyError,
-            ValueError,
-            TypeError,
-            IndexError,
-            RuntimeError,
-        ) as error:  # of JSON, of pydantic, of parts that do not fit together
-            raise StateError(
-                f"{path}: expected a whole state file, got one that is damaged or was edited"
-                f" ({type(error).__name__}); restore it from a copy"
             ) from None
         return state
 
 
 def _is_state(path: Path) -> bool:
-    try:
-        with safe_open(path, "pt") as file:
-            return (file.metadata() or {}).get("format", "").startswith(FORMAT.rstrip("0123456789"))
-    except (OSError, SafetensorError):
-        return False
+    with path.open("rb") as file:
+        return file.read(len(FORMAT)) == FORMAT
 
 
-def _sha256(head: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Of everything in the file: a state with one wrong bit would give wrong answers in silence."""
-    digest = hashlib.sha256(head.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        if tensor.numel():  # an empty one has no bytes to look at
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+def _first_line(digest: str) -> bytes:
+    return b"%s %s\n" % (FORMAT, digest.encode())
 
 
-def _tensors(memory: Memory | None) -> dict[str, torch.Tensor]:
-    if memory is None:
-        return {}
-    runs = [memory.said.texts.get(i, np.zeros(0, np.uint64)) for i in range(memory.n)]
-    arrays = {
-        "factor": memory.factor.rows,
-        "innovations": memory.innovations,
-        "p_given": memory.p_given,
-        "places": np.array(memory.places, int),
-    }
-    arrays["along"] = memory.along
-    arrays |= {
-        "runs": np.concatenate([np.zeros(0, np.uint64), *runs]).view(np.int64),
-        "n_runs": np.array([len(each) for each in runs], int),
-    }
-    arrays["n_beyond"] = np.array([memory.n_beyond])
-    tensors = {
-        name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()
-    }
-    return tensors | memory.directions.tensors() | {"beyond": memory.beyond}
+def _check(file: IO[bytes], path: Path) -> None:
+    """KeyFileError unless it is a state of this format, as it was written: one wrong bit would give
+    wrong answers in silence. Leaves the file at its second line.
+    """
+    start = file.read(1 << 16)
+    if not start.startswith(FORMAT):
+        got = ANY_FORMAT.search(start)
+        raise KeyFileError(
+            f"{path}: expected the format {FORMAT.decode()!r}, got"
+            f" {repr(got[0].decode()) if got else 'another file'}; begin a new state"
+        )
+    file.seek(0)
+    first = file.readline()
+    begin = file.tell()
+    if first != _first_line(hashlib.file_digest(file, "sha256").hexdigest()):
+        raise KeyFileError(
+            f"{path}: expected a complete state file, got one that is damaged: its checksum does"
+            " not fit; restore it from a copy"
+        )
+    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    if mode & 0o077:
+        mend = f"chmod 600 {shlex.quote(str(path))}"
+        raise KeyFileError(
+            f"{path} holds what answers gave away of a key: expected that only its owner can read"
+            f" it, got mode {mode:o}; `{mend}`"
+        )
+    file.seek(begin)
 
 
-def _memory(tensors: dict[str, torch.Tensor], use: _Purpose, budget: int, n_texts: int) -> Memory:
-    """The memory of a file's tensors; ValueError where no text can have left them so."""
-    if any(
-        tensor.dtype != DTYPES.get(name, torch.float32) or not tensor.isfinite().all()
-        for name, tensor in tensors.items()
-    ):
-        raise StateError("parts that no text left")
-    d, n_keys = math.prod(use.shape), len(use.keys)
-    memory, array = Memory(d, n_keys, budget), {name: tensors[name].numpy() for name in DTYPES}
-    memory.factor = type(memory.factor)(array["factor"])
-    memory.innovations, memory.p_given, memory.places = (
-        array["innovations"],
-        array["p_given"],
-        array["places"].tolist(),
+def _arrays(memory: Memory) -> Iterator[np.ndarray]:
+    runs = [memory.seen.texts.get(i, np.zeros(0, np.uint64)) for i in range(memory.n)]
+    yield from (memory.factor.rows, memory.innovations, memory.p_given)
+    yield from (np.array(memory.places, int), np.array([len(text) for text in runs], int))
+    yield np.concatenate([np.zeros(0, np.uint64), *runs])
+    for u in memory.directions:
+        yield from (part.cpu().numpy() for part in directions.parts(u))
+
+
+def _memory(file: IO[bytes], state: State) -> Memory:
+    """What ``_arrays`` has written."""
+    memory = Memory(len(state.log_e), state.budget)
+    rows, memory.innovations, memory.p_given, places, n_runs, runs = (
+        np.load(file, allow_pickle=False) for _ in range(6)
     )
-    memory.n_beyond, memory.beyond, memory.along = (
-        int(array["n_beyond"][0]),
-        tensors["beyond"],
-        array["along"],
-    )
-    n, p, L = len(memory.places), memory.p_given, memory.factor.rows
-    kept = {
-        name: tensor for name, tensor in tensors.items() if name not in DTYPES and name != "beyond"
-    }
-    fitting = memory.directions.refill(n, use.shape, kept) and memory.directions.n_bytes <= budget
-    fitting = fitting and L.shape == (n, n) and p.shape == memory.innovations.shape == (n, n_keys)
-    whole = (
-        fitting
-        and (L.diagonal() > 0).all()
-        and (p >= 0).all()
-        and (p <= 1).all()
-        and (array["n_runs"] >= 0).all()
-    )
-    if (
-        not whole
-        or memory.n_beyond < 0
-        or not all(GIVEN <= place < n_texts for place in memory.places)
-    ):
-        raise StateError("parts that no text left")
-    beyond = not memory.n_beyond or (memory.beyond.shape, memory.along.shape) == ((d,), (n,))
-    if not beyond or array["n_runs"].sum() != len(array["runs"]):
-        raise StateError("parts that no text left")
-    ends = np.cumsum(array["n_runs"])
-    for number, (place, end, n) in enumerate(
-        zip(memory.places, ends, array["n_runs"], strict=True)
-    ):
-        if place >= 0:
-            memory.said.add(number, array["runs"].view(np.uint64)[end - n : end])
+    memory.factor, memory.places = type(memory.factor)(rows), places.tolist()
+    for number, text in enumerate(np.split(runs, n_runs.cumsum()[:-1]) if len(places) else []):
+        if len(text):
+            memory.seen.add(number, text)
+    for _ in places:
+        u = torch.from_numpy(np.load(file, allow_pickle=False))
+        if u.ndim == 2:  # g, which its a follows
+            u = Factors(u, torch.from_numpy(np.load(file, allow_pickle=False)))
+        memory.directions.add(u)
     return memory

@@ -14,29 +14,23 @@ for one key, for any texts, even chosen by looking at the answers before, and at
 so e_i has the mean exp(λ²/2 − λ²/2) = 1, and so has its factor: E_n is a martingale that is never
 negative and begins at 1, for which this is Ville's inequality. ∎
 
-Beyond the memory's room (``memory``) r_i depends on earlier ones, so nothing is bet there: e_i
-keeps its mean of 1, and E_n stays where it is. In a stream that holds marked texts, the innovations
-of the unmarked ones are N(0, 1) to first order only, since marked gradients depend on z.
+In a stream that holds marked texts, the innovations of the unmarked ones are N(0, 1) to first order
+only, since marked gradients depend on z.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import checks, gradients, perturb, score, tokens
-from gaussmark_lib.errors import InvalidTextError, StateError
+from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.joint import directions, repeats
-from gaussmark_lib.joint.directions import Direction, Directions
-from gaussmark_lib.joint.memory import GIVEN, Answer
+from gaussmark_lib.joint.memory import GIVEN, Answer, Memory
 from gaussmark_lib.joint.state import State
 from gaussmark_lib.keys import listed
 from gaussmark_lib.tokens import Pair, Texts
@@ -50,8 +44,8 @@ COLUMNS = [
     "e_value",
     "log_e",
     "repeats",
-    "correlation",
 ]
+AT_ONCE = 8  # texts whose gradients are held while the keys' noises are drawn
 
 
 def sequence(
@@ -64,7 +58,6 @@ def sequence(
     share: float = 0.1,
     state: State | None = None,
     given: tuple[Texts, Texts] | None = None,
-    xis: Float[Tensor, "k d_out d_in"] | None = None,
     dtype: str | torch.dtype | None = None,
     batch_size: int = 1,
     on_error: str = "raise",
@@ -73,30 +66,26 @@ def sequence(
     false alarms of any texts are binomial.
 
     Args:
-        model, prompts, responses, wm, keys, xis, dtype, on_error: as ``score.score``; the texts in
-            the order in which they came.
+        model, prompts, responses, wm, keys, dtype, batch_size, on_error: as ``score.score``; the
+            texts in the order in which they came.
         share: π, the share of marked texts that the running evidence bets on.
         state: what was asked before. **It is extended**; without one, the stream begins here and is
-            forgotten.
+            forgotten. A stream that is cut and resumed differs by rounding alone.
         given: prompts and responses of reference texts, human and of the stream's kind: what they
             have in common is then known before the first text.
-        batch_size: as ``score.score``. A stream that is resumed from a saved state gives the same
-            bits as in one go where it was cut at a multiple of it, as long as the noises of all
-            keys fit in memory (``score.HELD``); otherwise the last digits may differ.
 
     Returns:
-        One row per text × key, texts in the order given: ``score.score``'s columns (ψ is what the
+        One row per text and key, texts in the order given: ``score.score``'s columns (ψ is what the
         memory expects of it where nothing is new), then ``innovation`` (r, N(0, 1) given all
         answers before), ``p_given`` (the p-value to act on: 1 − Φ(r), or for a text that repeats
         an earlier one the greater of that one's and 1 − Φ(ψ)), ``residual`` (s, 0 where nothing
         is new: r is then that of the text it repeats, or NaN and p = 1 where several together had
         said it all), ``e_value`` (e_i), ``log_e`` (natural log of E_n so far), ``repeats`` (the
-        place in the stream, from 0, of the text that it repeats, or −1), ``correlation`` (with the
-        innovations before: 0 within the state's budget, beyond it the mean).
+        place in the stream, from 0, of the text that it repeats, or −1).
 
     Raises:
-        StateError: a state of another weight, model or set of keys, or a key twice;
-            StatisticsError: a share outside (0, 1); and the errors of ``score.score``.
+        KeyMismatchError: a state of another weight, model or set of keys, or a key twice;
+            GaussMarkError: the state's memory is full; and the errors of ``score.score``.
     """
     share, keys = checks.share(share, "share"), listed(keys)
     checks.chosen(on_error, "on_error", ("raise", "record"), InvalidTextError)
@@ -105,36 +94,32 @@ def sequence(
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
     perturb.refuse_perturbed(model)
-    reader = _Reader(placed(model, wm), keys, xis, dtype, checks.whole(batch_size, "batch_size"))
-    state = State() if state is None else state
-    if not isinstance(state, State):
-        raise StateError(f"state: expected a joint.State, got {checks.kind(state)}")
-    memory = state.use(reader.wm, keys)
-    for text in reader.texts(_references(model, given)):
-        memory.ask(text.direction, text.psi, text.runs, GIVEN)
+    wm, state = placed(model, wm), State() if state is None else state
+    memory = state.use(wm, keys)
+    settings = {"dtype": dtype, "batch_size": checks.whole(batch_size, "batch_size")}
+    references = tokens.checked_pairs(model, *given) if given else {}
+    for gradient, psi in _statistics(references, wm, keys, settings, None):
+        _ask(memory, gradient, psi, references, GIVEN)
     ids, rows = [key.key_id for key in keys], []
-    for text in reader.texts(pairs, failed if on_error == "record" else None):
-        answer = memory.ask(text.direction, text.psi, text.runs, state.n_texts)
-        rows.append(
-            score.rows([text.facts], answer.psi[None], ids).assign(
-                **_evidence(text.facts["grad_norm"], answer, reader.wm.sigma, share, state, ids)
-            )
-        )
+    degenerate = failed if on_error == "record" else None
+    for gradient, psi in _statistics(pairs, wm, keys, settings, degenerate):
+        try:
+            answer = _ask(memory, gradient, psi, pairs, state.n_texts)
+        except GaussMarkError as error:
+            if on_error == "raise":
+                raise
+            failed[gradient.text] = error
+            continue
         state.n_texts += 1
+        found = score.table(gradient, answer.psi, ids)
+        rows.append(found.assign(**_evidence(gradient.norm, answer, wm.sigma, share, state)))
     rows += [score.failure(text, responses[text], keys) for text in failed]
-    table = (
-        pd.concat(rows)
-        .sort_values("text", kind="stable", ignore_index=True)
-        .reindex(columns=COLUMNS)
-    )
+    table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
+    table = table.reindex(columns=COLUMNS)
     table["repeats"] = table["repeats"].fillna(GIVEN).astype(int)
-    return (
-        table
-        if on_error == "raise"
-        else table.assign(
-            error=table["text"].map({text: str(error) for text, error in failed.items()})
-        )
-    )
+    if on_error == "record":
+        table["error"] = table["text"].map({text: str(error) for text, error in failed.items()})
+    return table
 
 
 def log_bets(
@@ -149,88 +134,50 @@ def log_bets(
 
 
 def _evidence(
-    grad_norm: float, answer: Answer, sigma: float, share: float, state: State, ids: Sequence[str]
+    grad_norm: float, answer: Answer, sigma: float, share: float, state: State
 ) -> dict[str, object]:
     """A text's further columns; its bets are added to the state's."""
     promised, r = sigma * grad_norm * answer.residual, np.nan_to_num(answer.innovation)
-    if answer.kept:
-        for key_id, gain in zip(ids, log_bets(r, promised, share).tolist(), strict=True):
+    if answer.residual:
+        for key_id, gain in zip(state.log_e, log_bets(r, promised, share).tolist(), strict=True):
             state.log_e[key_id] += gain
     e_value = np.exp(np.minimum(promised * r - promised**2 / 2, 700.0))  # float64 ends at exp(709)
     columns = {name: value for name, value in answer._asdict().items() if name != "psi"}
-    return columns | {"e_value": e_value, "log_e": [state.log_e[key_id] for key_id in ids]}
+    return columns | {"e_value": e_value, "log_e": list(state.log_e.values())}
 
 
-def _references(model: PreTrainedModel, given: tuple[Texts, Texts] | None) -> Mapping[int, Pair]:
-    if given is None:
-        return {}
-    both = tokens.listed(
-        given, "given: expected a pair, the prompts and the responses of reference texts"
-    )
-    if len(both) != 2:
-        raise InvalidTextError(
-            "given: expected a pair, the prompts and the responses of reference texts, got"
-            f" {len(both)} items"
-        )
-    return tokens.checked_pairs(model, *both)
+def _statistics(
+    pairs: dict[int, Pair],
+    wm: PlacedWatermark,
+    keys: Sequence[perturb.Key],
+    settings: dict,
+    failed: dict[int, Exception] | None,
+) -> Iterator[tuple[TextGradient, NDArray[np.float64]]]:
+    """Each text's gradient and its ψ under all keys, texts in their order. Those without a gradient
+    go to ``failed`` with their error, or raise it.
+    """
+    texts, at_once = list(pairs), max(AT_ONCE, settings["batch_size"])
+    for start in range(0, len(texts), at_once):
+        several = {text: pairs[text] for text in texts[start : start + at_once]}
+        found = gradients.of_pairs(wm.model, several, wm, form=directions.form, **settings)
+        usable = []
+        for gradient in sorted(found, key=lambda one: one.text):
+            try:
+                gradient.check()
+                usable.append(gradient)
+            except DegenerateScoreError as error:
+                if failed is None:
+                    raise
+                failed[gradient.text] = error
+        yield from zip(usable, score.psi(usable, wm, keys) if usable else [], strict=True)
 
 
-class _Text(NamedTuple):
-    facts: dict[str, int | float]
-    direction: Direction
-    psi: NDArray[np.float64]
-    runs: NDArray[np.uint64]
-
-
-class _Reader:
-    """Gradients and statistics of texts, in their order, with bounded memory."""
-
-    def __init__(
-        self,
-        wm: PlacedWatermark,
-        keys: Sequence[perturb.Key],
-        xis: Tensor | None,
-        dtype: str | torch.dtype | None,
-        batch_size: int,
-    ):
-        self.wm, self.settings = wm, {"dtype": dtype, "batch_size": batch_size}
-        self.noises = score.Noises(wm, keys, xis)
-        self.at_a_time = batch_size * (
-            1 if self.noises.held is not None else max(1, self.noises.n_texts // batch_size)
-        )
-
-    def texts(self, pairs: Mapping[int, Pair], failed: dict | None = None) -> Iterator[_Text]:
-        """The texts that can be scored; the others raise, or go to ``failed`` with their error."""
-        each = (
-            found for batch in self._batches(list(pairs)) for found in self._gradients(pairs, batch)
-        )
-        most = max(1, min(self.at_a_time, len(pairs)))
-        units = Directions(math.prod(self.wm.linear.shape), most)
-
-        def put(place: int, found: TextGradient) -> None:
-            u = directions.kept(found)
-            if place == 0:
-                units.clear()
-            units.add(u)
-
-        for facts in score.in_blocks(each, most, failed, put):
-            for of_text, u, psi in zip(facts, units, self._psi(units), strict=True):
-                yield _Text(of_text, u, psi, repeats.runs(pairs[of_text["text"]][1]))
-
-    def _batches(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        size = self.settings["batch_size"]
-        return (numbers[i : i + size] for i in range(0, len(numbers), size))
-
-    def _gradients(self, pairs: Mapping[int, Pair], batch: Sequence[int]) -> list[TextGradient]:
-        found = gradients.of_pairs(
-            self.wm.model,
-            {i: pairs[i] for i in batch},
-            self.wm,
-            form=directions.smaller,
-            **self.settings,
-        )
-        return sorted(found, key=lambda one: one.text)
-
-    def _psi(self, units: Directions) -> Float[np.ndarray, "texts k"]:
-        found = [units.along(part.flatten(1)) for part in self.noises.parts()]
-        return score.finite(np.hstack(found) / self.wm.sigma)
+def _ask(
+    memory: Memory,
+    gradient: TextGradient,
+    psi: NDArray[np.float64],
+    pairs: dict[int, Pair],
+    place: int,
+) -> Answer:
+    runs = repeats.runs(pairs[gradient.text][1])
+    return memory.ask(directions.kept(gradient), psi, runs, place)

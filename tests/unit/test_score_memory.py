@@ -7,9 +7,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gaussmark_lib import joint, perturb, score
+from gaussmark_lib import perturb, score
 from gaussmark_lib.errors import KeyMismatchError
-from gaussmark_lib.joint import directions
 from gaussmark_lib.perturb import Key, Watermark
 
 D_OUT, D_IN = 64, 256
@@ -54,20 +53,13 @@ def texts(n: int) -> tuple[list[list[int]], list[list[int]]]:
     return tiny_models.random_ids(rng, *[3] * n), tiny_models.random_ids(rng, *[5] * n)
 
 
-@pytest.mark.parametrize("test", [score.score, joint.sequence])
-def test_memory_does_not_grow_with_keys_or_texts(monkeypatch, wide, test):
+def test_memory_does_not_grow_with_keys_or_texts(monkeypatch, wide):
     def called(n: int) -> None:
-        extra = (
-            {"state": joint.State(0)} if test is joint.sequence else {}
-        )  # no room for directions, which it would keep
-        test(wide, *texts(n), WM, KEYS, batch_size=2, **extra)
+        score.score(wide, *texts(n), WM, KEYS, batch_size=2)
 
     whole = peak(lambda: called(2))
     assert whole > len(KEYS)  # the control: within the budget all noises are held
     monkeypatch.setattr(score, "HELD", 10 * ONE)
-    monkeypatch.setattr(
-        directions, "_ON_CPU", 256
-    )  # columns in float64 at a time: few, as they are beside a large matrix
     assert 10 + 2 < peak(lambda: called(2)) < 10 + 2 + WORK
     assert 10 + 10 < peak(lambda: called(30)) < 10 + 10 + WORK
 

@@ -409,19 +409,11 @@ def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(
         )
 
 
-def test_a_full_memory_is_said_once(keys, tmp_path, capsys):
+def test_a_full_memory_is_an_error_of_its_text(keys, tmp_path, capsys):
     joint.State(budget=0).save(tmp_path / "state")
-    words = [
-        "--key",
-        keys[0],
-        *(word for text in TEXTS[:2] for word in ("--text", text)),
-        "--batch",
-        "1",
-    ]
-    assert (
-        detect(capsys, *words, "--stream", str(tmp_path / "state"))[2].count("memory is full") == 1
-    )
-    assert "memory" not in detect(capsys, *words, "--stream", str(tmp_path / "other"))[2]
+    words = ["--key", keys[0], "--text", TEXTS[0], "--stream", str(tmp_path / "state"), "--json"]
+    code, [row], _ = detect(capsys, *words)
+    assert (code, "memory is full" in row["error"]) == (cli.PARTLY, True)
 
 
 def test_a_stream_that_begins_with_texts_that_cannot_be_scored(keys, tmp_path, capsys):

@@ -1,0 +1,45 @@
+"""The chance of any false alarm in a batch of dependent statistics, over keys."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from gaussmark_lib import joint
+from gaussmark_lib.stats import rate
+
+N_TEXTS, N_KEYS = 20, 4000
+
+
+def drawn(cosine: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """ψ (keys, texts) ~ N(0, K) with one cosine."""
+    K = np.full((N_TEXTS, N_TEXTS), cosine) + (1 - cosine) * np.eye(N_TEXTS)
+    return np.random.default_rng(seed).multivariate_normal(np.zeros(N_TEXTS), K, size=N_KEYS), K
+
+
+@pytest.mark.parametrize("cosine", [0.0, 0.8])
+def test_the_family_wise_rate_is_the_level(cosine):
+    psi, K = drawn(cosine)
+    found = rate(joint.family(psi.max(1), K, n=99_999) <= 0.05, confidence=0.999)
+    assert found.low <= 0.05 <= found.high
+    bonferroni = rate(norm.sf(psi.max(1)) * N_TEXTS <= 0.05, confidence=0.999)
+    assert bonferroni.high < 0.05 or cosine == 0, "what the joint law gains"
+
+
+def test_family_counts_simulations_one_by_one():
+    psi, K = drawn(0.5)
+    values, vectors = np.linalg.eigh(K)
+    x = np.random.default_rng(3).standard_normal((400, N_TEXTS))
+    x = x @ (np.sqrt(values)[:, None] * vectors.T)
+    slow = [(1 + sum(max(row) >= value for row in x)) / 401 for value in psi[0]]
+    assert joint.family(psi[0], K, n=400, seed=3).tolist() == pytest.approx(slow)
+
+
+def test_a_singular_covariance_is_one_text():
+    K = np.ones((2, 2))
+    assert joint.family(np.array([9.0, -9.0]), K, n=99).tolist() == [0.01, 1.0]
+
+
+def test_the_greatest_of_a_simulation():
+    found, at = joint.batch.greatest(np.eye(4), 50_000, 0), np.array([0.0, 1.0, 2.0])
+    share = np.searchsorted(found, at) / 50_000
+    assert np.abs(share - norm.cdf(at) ** 4).max() < 4 * np.sqrt(0.25 / 50_000)

@@ -1,0 +1,136 @@
+"""The joint law, against a Cholesky factor made at once in float64, and against keys: 10,000 draws
+of the noise on a tiny model.
+"""
+
+import closeness
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from scipy.stats import binom, chi2, kstest, multivariate_normal, norm
+
+from gaussmark_lib import joint, score
+from gaussmark_lib.joint import law
+from gaussmark_lib.keys import Key
+from gaussmark_lib.perturb import Watermark
+
+WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
+N_KEYS = 10_000
+
+
+def texts(n: int, *, alike: bool) -> tuple[list, list]:
+    """n texts; ``alike``: each an edit of one, so that their gradients have large cosines."""
+    rng = np.random.default_rng(0)
+    prompts = tiny_models.random_ids(rng, *[4] * n)
+    responses = tiny_models.random_ids(rng, *[24] * n)
+    if alike:
+        kept = rng.permuted(np.tile(np.arange(24) >= 4, (n, 1)), axis=1)  # all but four tokens
+        responses = np.where(kept, responses[0], np.array(responses)).tolist()
+        prompts = [prompts[0]] * n
+    return prompts, responses
+
+
+def gradients(model, pairs, wm=WM) -> list[score.TextGradient]:
+    return sorted(score.gradients(model, *pairs, wm), key=lambda one: one.text)
+
+
+def gram(model, pairs, wm=WM) -> np.ndarray:
+    units = torch.stack([law.unit(one) for one in gradients(model, pairs, wm)])
+    return law.inner(units, units)
+
+
+def columns(table, name: str) -> np.ndarray:
+    """(texts, keys)"""
+    return table[name].to_numpy().reshape(-1, table["key_id"].nunique())
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_innovations_are_those_of_one_cholesky_factor(architecture, alike):
+    model, keys = tiny_models.build(architecture), [Key.from_seed(i) for i in range(4)]
+    wm, pairs = Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05), texts(30, alike=alike)
+    table = joint.sequence(model, *pairs, wm, keys)
+    L, psi = np.linalg.cholesky(gram(model, pairs, wm)), columns(table, "psi")
+    np.testing.assert_allclose(columns(table, "innovation"), np.linalg.solve(L, psi), atol=1e-4)
+    np.testing.assert_allclose(columns(table, "residual")[:, 0], np.diag(L), atol=1e-5)
+    alone = columns(score.score(model, *pairs, wm, keys, batch_size=1), "psi")
+    d = wm.on(model).linear.value().numel()
+    np.testing.assert_allclose(psi, alone, atol=closeness.of_sum(torch.float32, d))
+    assert np.diag(L)[5:].mean() < 0.9 or not alike, "otherwise this tests nothing"
+
+
+def test_the_gram_matrix_is_that_of_gradients_in_float64():
+    model, pairs = tiny_models.build(dtype=torch.float64), texts(6, alike=True)
+    G = [one.G for one in gradients(model, pairs)]
+    slow = [[float((a * b).sum() / (a.norm() * b.norm())) for b in G] for a in G]
+    np.testing.assert_allclose(gram(model, pairs), slow, atol=1e-6)
+
+
+def test_nearly_dependent_directions_keep_their_digits():
+    """Residuals down to 0.002 are right to 1e-6, relative: vectors that differ in their last
+    digits.
+    """
+    generator = torch.Generator().manual_seed(0)
+    base, *others = torch.randn(13, 3000, generator=generator)
+    shares = np.geomspace(0.5, 0.002, 12)
+    rows = [base + share * other for share, other in zip(shares, others, strict=True)]
+    units = torch.nn.functional.normalize(torch.stack(rows), dim=1)
+    factor, residuals = law.Factor(), []
+    for i, u in enumerate(units):
+        k = law.inner(units[:i], u[None])[:, 0] if i else np.zeros(0)
+        coordinates = factor.coordinates(k)
+        residuals.append(np.sqrt(law.inner(u[None], u[None])[0, 0] - coordinates @ coordinates))
+        factor.append(coordinates, residuals[-1])
+    exact = np.abs(np.diag(np.linalg.qr(units.double().numpy().T).R))
+    np.testing.assert_allclose(residuals, exact, rtol=1e-6)
+    assert min(residuals) < 0.01
+
+
+@pytest.fixture(scope="module")
+def drawn() -> tuple[np.ndarray, np.ndarray]:
+    """ψ of six alike texts under 10,000 noises, and their K. The noises are torch's, since Philox's
+    are slower and as good here.
+    """
+    model, pairs = tiny_models.build(), texts(6, alike=True)
+    units = torch.stack([law.unit(one) for one in gradients(model, pairs)])
+    z = torch.randn(N_KEYS, units.shape[1], generator=torch.Generator().manual_seed(0))
+    return law.inner(z, units), law.inner(units, units)
+
+
+def test_psi_has_the_covariance_k_over_keys(drawn):
+    psi, K = drawn
+    assert K[np.triu_indices(6, 1)].mean() > 0.2
+    whitened = np.linalg.solve(np.linalg.cholesky(K), psi.T)
+    squares = np.square(whitened).sum()  # χ² with 60,000 degrees of freedom
+    assert chi2.cdf(squares, psi.size) == pytest.approx(0.5, abs=0.4995)
+    assert np.abs(np.cov(psi.T) - K).max() < 4.5 * np.sqrt(2 / N_KEYS)
+    best = multivariate_normal(cov=K).logpdf(psi).mean()
+    assert best > multivariate_normal(cov=np.eye(6)).logpdf(psi).mean() + 0.1
+
+
+def test_false_alarms_of_innovations_are_binomial_and_those_of_psi_are_not(drawn):
+    psi, K = drawn
+    innovations, level = np.linalg.solve(np.linalg.cholesky(K), psi.T), 0.2
+    expected = binom.pmf(range(7), 6, level) * N_KEYS
+
+    def p_of_fit(values: np.ndarray) -> float:
+        counts = np.bincount((values >= norm.isf(level)).sum(0), minlength=7)
+        return chi2.sf(((counts - expected) ** 2 / expected).sum(), 6)
+
+    assert p_of_fit(innovations) > 1e-3
+    assert p_of_fit(psi.T) < 1e-12
+
+
+def test_of_real_keys_too():
+    """The library's own noise: all innovations of 40 keys and 30 alike texts are one sample of N(0,
+    1); ψ of one key is none.
+    """
+    keys = [Key.from_seed(i) for i in range(40)]
+    table = joint.sequence(tiny_models.build(), *texts(30, alike=True), WM, keys)
+    r = columns(table, "innovation")
+    assert kstest(r.ravel(), "norm").pvalue > 1e-3
+    between = np.corrcoef(r)[np.triu_indices(30, 1)]
+    assert abs(between.mean()) < 5 / np.sqrt(40 * len(between))
+    assert 0.7 < between.std() * np.sqrt(40) < 1.3
+    assert columns(table, "psi").mean(0).std() > 3 / np.sqrt(30), "ψ of one key leans as a whole"
+    assert r.mean(0).std() < 1.5 / np.sqrt(30)

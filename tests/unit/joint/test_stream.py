@@ -1,0 +1,146 @@
+"""A stream: martingale means and Ville's inequality over keys, texts that repeat others, reference
+texts, and texts that cannot be tested.
+"""
+
+import numpy as np
+import pytest
+import tiny_models
+from scipy.stats import norm
+
+from gaussmark_lib import joint, score
+from gaussmark_lib.errors import GaussMarkError, InvalidTextError, PerturbedModelError
+from gaussmark_lib.joint import stream
+from gaussmark_lib.keys import Key
+from gaussmark_lib.perturb import watermarked
+
+KEYS = [Key.from_seed(i) for i in range(3)]
+RNG = np.random.default_rng(3)
+X = tiny_models.random_ids(RNG, *[4] * 12)
+Y = tiny_models.random_ids(RNG, *RNG.integers(20, 30, size=12))
+
+
+def test_evidence_is_the_product_of_its_bets(model, wm):
+    table = joint.sequence(model, X, Y, wm, KEYS, share=0.3)
+    for _, rows in table.groupby("key_id"):
+        promised = wm.sigma * rows["grad_norm"] * rows["residual"]
+        e = np.exp(promised * rows["innovation"] - promised**2 / 2)
+        np.testing.assert_allclose(rows["e_value"], e, rtol=1e-12)
+        np.testing.assert_allclose(np.exp(rows["log_e"]), np.cumprod(1 - 0.3 + 0.3 * e), rtol=1e-10)
+
+
+@pytest.mark.parametrize("promised", [0.3, 1.5, 4.0])
+def test_a_bet_has_mean_one_over_keys_and_ville_holds(promised):
+    """Importance sampling: half of the draws are shifted by λ, where the mass of exp(λr) lies, so
+    that the mean is known to 2%.
+    """
+    rng, n = np.random.default_rng(0), 40_000
+    r = rng.standard_normal(n) + promised * (rng.random(n) < 0.5)
+    weight = 1 / (0.5 + 0.5 * np.exp(promised * r - promised**2 / 2))
+    assert (weight * np.exp(stream.log_bets(r, promised, 0.1))).mean() == pytest.approx(1, abs=0.02)
+    running = stream.log_bets(rng.standard_normal((4000, 200)), promised, 0.1).cumsum(1)
+    assert (running.max(1) >= np.log(20)).mean() < 0.05 + 3.1 * np.sqrt(0.05 * 0.95 / 4000)
+
+
+def test_log_bets_neither_overflow_nor_underflow():
+    found = stream.log_bets(np.array([-1e3, 0.0, 1e3]), 1e3, 0.1)
+    assert found == pytest.approx([np.log(0.9), np.log(0.9), 500_000 + np.log(0.1)])
+
+
+def test_a_stream_whose_every_twentieth_text_leans_to_the_key_is_found():
+    r = np.random.default_rng(1).standard_normal((2000, 60))
+    assert (stream.log_bets(r, 4.0, 0.1).cumsum(1).max(1) >= np.log(20)).mean() <= 0.05
+    r[:, 19::20] += 4
+    assert (stream.log_bets(r, 4.0, 0.1).cumsum(1).max(1) >= np.log(20)).mean() > 0.9
+
+
+def test_psi_and_what_else_is_scored_are_those_of_score(model, wm):
+    table = joint.sequence(model, X, Y, wm, KEYS, batch_size=5)
+    plain = score.score(model, X, Y, wm, KEYS, batch_size=5)
+    assert table["key_id"].tolist() == plain["key_id"].tolist()
+    for name in ("text", "psi", "p_value", "log10_p", "grad_norm", "log_lik", "n_tokens"):
+        np.testing.assert_allclose(table[name], plain[name], rtol=1e-4, atol=1e-5)
+
+
+def test_given_texts_make_no_rows_and_no_bets(model, wm):
+    state = joint.State()
+    table = joint.sequence(model, X[5:], Y[5:], wm, KEYS, given=(X[:5], Y[:5]), state=state)
+    one_go = joint.sequence(model, X, Y, wm, KEYS)
+    assert (len(table), state.n_texts, state.n_kept) == (7 * 3, 7, 12)
+    np.testing.assert_allclose(table["innovation"], one_go["innovation"][15:], rtol=1e-4, atol=1e-5)
+    log_e = one_go["log_e"].to_numpy().reshape(-1, 3)
+    bets = table["log_e"].to_numpy().reshape(-1, 3)
+    np.testing.assert_allclose(bets, log_e[5:] - log_e[4], atol=1e-3)
+
+
+def test_the_same_text_twice_is_one_text(model, wm):
+    table = joint.sequence(model, [*X, X[2]], [*Y, Y[2]], wm, KEYS)
+    once, again = (table[table["text"] == text].reset_index(drop=True) for text in (2, 12))
+    assert (again["residual"] == 0).all()
+    assert (again["repeats"] == 2).all()
+    assert again["innovation"].tolist() == once["innovation"].tolist()
+    assert again["p_given"].tolist() == np.maximum(once["p_given"], again["p_value"]).tolist()
+    assert (again["e_value"] == 1).all()
+    assert again["log_e"].tolist() == table[table["text"] == 11]["log_e"].tolist()
+
+
+def test_a_light_edit_is_not_accused_anew_and_another_text_is_new(model, wm):
+    def edited(ids: list[int], every: int) -> list[int]:
+        return [(token + 1) % 97 if i % every == 0 else token for i, token in enumerate(ids)]
+
+    first = [*Y[0], *Y[2]][:40]
+    texts = [first, edited(first, 20), edited(edited(first, 20), 13), Y[1]]
+    table = joint.sequence(model, [X[0]] * 4, texts, wm, KEYS[:1])
+    assert table["repeats"].tolist() == [-1, 0, 0, -1], "no text repeats one that repeats another"
+    p_given, p_value = table["p_given"].to_numpy(), table["p_value"].to_numpy()
+    assert p_given[1:3].tolist() == np.maximum(p_given[0], p_value[1:3]).tolist()
+    assert p_given[0] == pytest.approx(p_value[0])
+    assert (table["residual"] > 0.01).all()
+    assert table["innovation"].nunique() == 4, "what is new in them stays to be seen"
+
+
+def test_a_reference_text_sent_in_is_nothing_new_and_has_no_verdict_to_give(model, wm):
+    table = joint.sequence(model, X[:1], Y[:1], wm, KEYS[:1], given=(X[:3], Y[:3]))
+    found = table[["residual", "p_given", "repeats", "log_e"]].to_numpy().tolist()
+    assert found == [[0.0, 1.0, -1.0, 0.0]]
+
+
+def test_a_longer_text_that_ends_in_another_one_is_a_new_text(model, wm):
+    """A human draft with as much again of a machine's: and no chain of such texts gives the
+    machine's own the verdict of the draft.
+    """
+    human, machine = Y[0][:20], Y[1]
+    texts = [human, human + machine[:20], human[12:] + machine, machine]
+    table = joint.sequence(model, [X[0]] * 4, texts, wm, KEYS[:1])
+    assert table["repeats"].tolist()[:2] == [-1, -1]
+    assert table["repeats"][3] != 0
+    assert (table["p_given"] == norm.sf(table["innovation"]))[table["repeats"] == -1].all()
+
+
+def test_a_text_that_cannot_be_scored_is_recorded_and_leaves_no_trace(model, wm):
+    state, keys, y = joint.State(), KEYS[:2], [Y[0], [], Y[2]]
+    table = joint.sequence(model, X[:3], y, wm, keys, state=state, on_error="record")
+    assert table["error"].notna().tolist() == [False, False, True, True, False, False]
+    bad = table.loc[table["error"].notna(), ["innovation", "p_given", "log_e"]]
+    assert bad.isna().all(axis=None)
+    assert (state.n_texts, state.n_kept) == (2, 2)
+    other = joint.sequence(model, [X[0], X[2]], [Y[0], Y[2]], wm, keys)
+    log_e = table.loc[table["error"].isna(), "log_e"].tolist()
+    assert other["log_e"].tolist() == pytest.approx(log_e, rel=1e-5)
+    with pytest.raises(InvalidTextError, match="at least one token"):
+        joint.sequence(model, X[:3], y, wm, keys)
+
+
+def test_a_text_beyond_the_memory_is_refused(model, wm):
+    state = joint.State(4 * 1536 * 2)
+    x, y = [*X[:4], X[0]], [*Y[:4], Y[0]]
+    table = joint.sequence(model, x, y, wm, KEYS[:1], state=state, on_error="record")
+    refused = table["error"].str.contains("memory is full").fillna(False)
+    assert refused.tolist() == [False, False, True, True, False]
+    assert (state.n_texts, state.n_kept) == (3, 2), "a copy is answered, and needs no room"
+    with pytest.raises(GaussMarkError, match="memory is full"):
+        joint.sequence(model, X[2:3], Y[2:3], wm, KEYS[:1], state=state)
+
+
+def test_the_watermarked_model_is_refused(model, wm, key):
+    with watermarked(model, wm, key), pytest.raises(PerturbedModelError):
+        joint.sequence(model, X, Y, wm, [key])
