@@ -48,7 +48,7 @@ def _given(
     state: State, wm: PlacedWatermark, key: Key, found: TextGradient, psi: float, response: Ids
 ) -> Given:
     answer = state.use(wm, [key]).ask(
-        law.unit(found), np.array([psi]), repeats.runs(response), n := state.n_texts
+        law.unit(found), np.array([psi]), repeats.runs(response), n_before := state.n_texts
     )
     state.n_texts += 1
-    return Given(n, n, float(answer.p_given[0]), float(answer.innovation[0]), answer.repeats)
+    return Given(n_before, float(answer.p_given[0]), float(answer.innovation[0]), answer.repeats)

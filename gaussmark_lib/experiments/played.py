@@ -113,14 +113,13 @@ class Given:
     """What a text says that the texts tested before it with one key and weight had not.
 
     Args:
-        n_before, n_known: how many those are, and how many of them the memory had room for.
+        n_before: how many those are.
         p_value, innovation: ``p_given`` and r of ``joint.sequence``.
         repeats: the place, from 0, of the earlier text that this one repeats; −1 if there is
             none.
     """
 
     n_before: int
-    n_known: int
     p_value: float
     innovation: float
     repeats: int

@@ -88,17 +88,9 @@ def earlier(given: Given, level: float = LEVEL) -> str:
             " = 1."
         )
     outcome = f"{'Detected' if given.p_value <= level else 'Not detected'} at level {level}"
-    beyond = (
-        ""
-        if given.n_known == given.n_before
-        else (
-            f" There was room to remember {given.n_known} of them; only these are taken into"
-            " account."
-        )
-    )
     return (
         f"Given {tested}: p = {p}. {outcome} by what is new in it: that is independent of the"
-        f" earlier answers.{beyond}"
+        " earlier answers."
     )
 
 

@@ -412,8 +412,8 @@ def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(
 def test_a_full_memory_is_an_error_of_its_text(keys, tmp_path, capsys):
     joint.State(budget=0).save(tmp_path / "state")
     words = ["--key", keys[0], "--text", TEXTS[0], "--stream", str(tmp_path / "state"), "--json"]
-    code, [row], _ = detect(capsys, *words)
-    assert (code, "memory is full" in row["error"]) == (cli.PARTLY, True)
+    code, _, err = detect(capsys, *words)
+    assert (code, "memory is full" in err) == (cli.REFUSED, True)
 
 
 def test_a_stream_that_begins_with_texts_that_cannot_be_scored(keys, tmp_path, capsys):
