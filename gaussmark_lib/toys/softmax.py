@@ -3,7 +3,13 @@ of outcomes (paper, Def. "linear_softmax").
 
 Adding ξ to θ tilts the model exponentially (paper, Lemma "radonnikodym_softmax"):
 
-    γ(y, ξ) = p_{θ+ξ}(y) / p_θ(y) = exp⟨ξ, ∇ log p_θ(y)⟩ / E_θ exp⟨ξ, ∇ log p_θ⟩.
+    γ(y, ξ) = p_{θ+ξ}(y) / p_θ(y) = exp⟨ξ, ∇ log p_θ(y)⟩ / E_θ exp⟨ξ, ∇ log p_θ⟩
+
+and the test at level α misses with probability (paper, Prop. "softmax_power_adaptive")
+
+    β = E_{y ~ p_θ, ξ}[γ(y, ξ) 1{ψ(y, ξ) ≤ τ}],     τ = Φ⁻¹(1 − α).
+
+Over y this is summed; over ξ it is averaged over given keys.
 """
 
 from dataclasses import dataclass
@@ -13,13 +19,15 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special, stats
 
+from gaussmark_lib.stats import threshold
+
 Keys = Float[np.ndarray, "keys d"]  # ξ, or ξ/σ, of each key
 Table = Float[np.ndarray, "keys outcomes"]
 
 
 @dataclass(frozen=True, eq=False)
 class LinearSoftmax:
-    """θ and the features φ, one row an outcome; derived arrays are computed once."""
+    """θ and the features φ, one row per outcome; derived arrays are computed once."""
 
     theta: Float[np.ndarray, " d"]
     features: Float[np.ndarray, "outcomes d"]
@@ -69,9 +77,7 @@ def random_model(
     """Features in random directions with lengths uniform on [0.5, 1.5]; θ is standard normal,
     divided by the temperature.
     """
-    rng = np.random.default_rng(
-        [seed, 1]
-    )  # its own stream: the keys of the same seed must not be the same numbers
+    rng = np.random.default_rng([seed, 1])  # not the stream of the keys with this seed
     directions = rng.standard_normal((n_outcomes, dim))
     lengths = rng.uniform(0.5, 1.5, size=(n_outcomes, 1))
     features = lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True)
@@ -80,14 +86,10 @@ def random_model(
 
 def unit_noises(dim: int, n: int, seed: int) -> Keys:
     """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net, whose averages
-    converge fast, and its mirror image.
-
-    The mirror makes odd moments vanish exactly, so that no term of order σ disturbs one of order
-    σ².
+    converge fast, and its mirror image, which makes odd moments vanish exactly.
     """
-    half = stats.qmc.MultivariateNormalQMC(
-        np.zeros(dim), rng=np.random.default_rng([seed, 2])
-    ).random(n // 2)
+    net = stats.qmc.MultivariateNormalQMC(np.zeros(dim), rng=np.random.default_rng([seed, 2]))
+    half = net.random(n // 2)
     return np.concatenate([half, -half])
 
 
@@ -98,20 +100,29 @@ def simulate_psi(
     rng = np.random.default_rng([seed, 3])
     unit_noise = rng.standard_normal((n, len(model.theta)))
     log_p = model.log_p(sigma * watermarked * unit_noise)
-    outcome = (log_p + rng.gumbel(size=log_p.shape)).argmax(
-        axis=1
-    )  # the Gumbel-max way to sample every row at once
+    outcome = (log_p + rng.gumbel(size=log_p.shape)).argmax(axis=1)  # one draw from each row
     return np.einsum("nd,nd->n", unit_noise, model.gradients[outcome]) / model.grad_norms[outcome]
 
 
 def expected_psi(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> float:
     """Mean over the given keys of Σ_y p_{θ+ξ}(y) ψ(y, ξ)."""
-    return float(
-        (np.exp(model.log_p(sigma * unit_noise)) * model.psi(unit_noise)).sum(axis=1).mean()
-    )
+    marked_p = np.exp(model.log_p(sigma * unit_noise))
+    return float((marked_p * model.psi(unit_noise)).sum(axis=1).mean())
 
 
 def price(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> float:
-    """Mean over the given keys of KL(p_{θ+ξ} ‖ p_θ), nats a text."""
+    """Mean over the given keys of KL(p_{θ+ξ} ‖ p_θ), nats per text."""
     log_p = model.log_p(sigma * unit_noise)
     return float((np.exp(log_p) * (log_p - np.log(model.base_p))).sum(axis=1).mean())
+
+
+def power(model: LinearSoftmax, sigma: float, level: float, unit_noise: Keys) -> float:
+    """1 − β, with β as the proposition writes it."""
+    missed = model.psi(unit_noise) <= threshold(level)
+    return 1 - float((model.tilt(sigma * unit_noise) * missed @ model.base_p).mean())
+
+
+def power_limit(model: LinearSoftmax, level: float, unit_noise: Keys) -> float:
+    """The power as σ → ∞: the text is argmax_y ⟨ξ, ∇ log p_θ(y)⟩ for certain."""
+    best = (unit_noise @ model.gradients.T).argmax(axis=1)
+    return float((model.psi(unit_noise)[np.arange(len(best)), best] > threshold(level)).mean())

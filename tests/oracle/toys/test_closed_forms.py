@@ -1,0 +1,87 @@
+"""The Gaussian example and the coins against integrals, enumeration, simulation, and the printed
+rate as the negative control.
+"""
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from gaussmark_lib.stats import rate as share
+from gaussmark_lib.toys import chain, closed_forms, softmax
+
+CELLS = [(1, 0.5), (1, 5.0), (4, 1.0), (64, 0.2), (64, 4.0), (1024, 0.05)]
+
+
+@pytest.mark.parametrize(("dim", "sigma"), CELLS)
+def test_power_is_the_integral_over_the_gradient_norm(dim, sigma):
+    for level in (0.2, 0.05, 1e-4):
+        c = stats.norm.isf(level) * np.sqrt(1 + sigma**2)
+        low, high = stats.chi.ppf([1e-15, 1 - 1e-15], dim)
+        exact, _ = integrate.quad(
+            lambda r, c=c: stats.norm.cdf(sigma * r - c) * stats.chi.pdf(r, dim),
+            low,
+            high,
+            limit=200,
+            epsabs=0,
+            epsrel=1e-10,
+        )
+        assert closed_forms.power(dim, sigma, level) == pytest.approx(exact, rel=1e-8)
+
+
+@pytest.mark.parametrize(("dim", "sigma"), CELLS)
+def test_simulation_agrees_with_mean_and_power(dim, sigma):
+    psi = closed_forms.simulate_psi(dim, sigma, 4000, seed=1)
+    exact = closed_forms.expected_psi(dim, sigma)
+    assert psi.mean() == pytest.approx(exact, abs=4 * stats.sem(psi))
+    hits = share(psi >= stats.norm.isf(0.05), confidence=0.9999)
+    assert hits.low <= closed_forms.power(dim, sigma, 0.05) <= hits.high
+
+
+def test_the_rate_is_the_limit_and_the_printed_one_is_not():
+    rate = closed_forms.rate(1024, 0.2)
+    assert closed_forms.expected_psi(1024, 0.2) == pytest.approx(rate, rel=1e-3)
+    psi = closed_forms.simulate_psi(1024, 0.2, 1000, seed=2)
+    assert abs(psi.mean() - rate) < 5 * stats.sem(psi)
+    assert abs(psi.mean() - 0.2 * rate) > 100 * stats.sem(psi)
+
+
+def test_without_watermark_psi_is_standard_normal():
+    psi = closed_forms.simulate_psi(16, 2.0, 5000, seed=4, watermarked=False)
+    assert stats.kstest(psi, "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7, 100])
+def test_expected_norm_is_an_integral(dim):
+    assert closed_forms.expected_norm(dim) == pytest.approx(stats.chi.mean(dim), rel=1e-12)
+
+
+def test_dimension_needed_is_the_first_that_suffices():
+    dim = closed_forms.dimension_needed(0.2, 0.05, 0.1)
+    assert closed_forms.power(dim, 0.2, 0.05) >= 0.9 > closed_forms.power(dim - 1, 0.2, 0.05)
+    assert [closed_forms.first_dimension(lambda d, n=n: d >= n) for n in (1, 2, 77)] == [1, 2, 77]
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.6])
+def test_coins_are_a_linear_softmax_model(sigma):
+    """T = 3 coins are eight texts: enumerate them, with Gauss–Hermite for each coin's key."""
+    y = np.array(np.meshgrid(*[[-1.0, 1.0]] * 3)).reshape(3, -1).T
+    model = softmax.LinearSoftmax(np.zeros(3), y)
+    node, weight = np.polynomial.hermite_e.hermegauss(40)
+    keys = np.array(np.meshgrid(*[node] * 3)).reshape(3, -1).T
+    weights = np.prod(np.array(np.meshgrid(*[weight / weight.sum()] * 3)).reshape(3, -1), axis=0)
+    p = np.exp(model.log_p(sigma * keys))
+    psi, price = (p * model.psi(keys)).sum(axis=1), (p * np.log(8 * p)).sum(axis=1)
+    assert closed_forms.coins_psi(3, sigma) == pytest.approx(weights @ psi, rel=1e-8)
+    assert closed_forms.coins_price(3, sigma) == pytest.approx(weights @ price, rel=1e-8)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 2.0])
+def test_least_price_is_binary_kl_and_nothing_undercuts_it(sigma):
+    """kl(power ‖ level) ≤ mutual information ≤ price, for the exact power of the test."""
+    by_hand = 0.3 * np.log(3) + 0.7 * np.log(7 / 9)
+    assert closed_forms.least_price(0.3, 0.1) == pytest.approx(by_hand, rel=1e-12)
+    model, unit = softmax.random_model(12, 2, seed=3), softmax.unit_noises(2, 1024, seed=0)
+    likelihood = np.exp(model.log_p(sigma * unit))
+    information = chain.divergence(likelihood, likelihood.mean(axis=0))
+    least = closed_forms.least_price(softmax.power(model, sigma, 0.05, unit), 0.05)
+    assert least < information < softmax.price(model, sigma, unit)
