@@ -60,7 +60,7 @@ def panels(
         )
         for label, value in (at or {}).items():
             (axes.axhline if is_lines else axes.axvline)(value, **style.DASHED, label=label)
-        labels = [xlabel or x, ylabel or y]
+        labels = [x if xlabel is None else xlabel, y if ylabel is None else ylabel]
         scales, limits = {"xscale": xscale, "yscale": yscale}, {"ylim": ylim}
         if not is_lines:  # the estimate goes across
             labels, scales, limits = [labels[1], ""], {"xscale": yscale}, {"xlim": ylim}

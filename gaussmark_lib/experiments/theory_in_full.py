@@ -1,0 +1,259 @@
+"""Tables of 16_theory_in_full, for ``panels``: one row per point, with the columns ``curve`` (what
+is drawn), ``value``, and for simulations ``low, high``, a 95% interval.
+
+The models are those of the room ``toys``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
+
+from gaussmark_lib import record, stats
+from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
+from gaussmark_lib.toys import bounds, closed_forms, softmax
+from gaussmark_lib.toys.softmax import Keys, LinearSoftmax
+
+SIMULATED, EXACT = "simulated", "exact"
+FIGURES = {  # arguments of ``panels``
+    "gaussian_rate": {
+        "title": "Does mean ψ of the Gaussian example grow as σ or as σ²?",
+        "ylabel": "mean ψ / √d",
+        "yscale": "log",
+    },
+    "gaussian_power": {
+        "title": "How many dimensions does the Gaussian example need?",
+        "x": "dim",
+        "xlabel": "dimension d",
+        "ylabel": "power",
+    },
+    "chain_errors": {
+        "title": "Of what order is the error of each step?",
+        "y": "rms",
+        "by": "step",
+        "ylabel": "root mean square, nats",
+        "yscale": "log",
+    },
+    "chain_powers": {
+        "title": "How far is ψ behind the best possible test?",
+        "y": "power",
+        "by": "test",
+        "panel": "null",
+    },
+    "softmax_power": {
+        "title": "Is the proposition's sum the power, and where does it end?",
+        "ylabel": "power",
+    },
+    "corollary": {
+        "title": "Which σ does the corollary ask for?",
+        "ylabel": "miss rate β",
+        "yscale": "log",
+        "ylim": (1e-4, 1.5),
+    },
+    "log_concave": {
+        "title": "How far is the log-concave theorem from the exact miss rate?",
+        "panel": "dim",
+        "ylabel": "miss rate β",
+        "yscale": "log",
+        "ylim": (1e-4, 1.5),
+    },
+    "entropy": {
+        "title": "What does entropy have to do with it?",
+        "x": "entropy",
+        "panel": "quantity",
+        "xscale": "linear",
+        "xlabel": "entropy of p_θ, nats",
+        "ylabel": "",
+        "ylim": (0, 1.2),
+    },
+    "regime": {
+        "title": "Where does each model leave the law?",
+        "x": "predicted",
+        "panel": "quantity",
+        "xlabel": "predicted ψ = σE‖∇‖",
+        "ylabel": "",
+        "yscale": "log",
+    },
+}
+
+
+def exact(value: float, curve: str = EXACT, **point: float | str) -> dict[str, float | str]:
+    """A number without an interval."""
+    return {"curve": curve, "value": value, "low": np.nan, "high": np.nan} | point
+
+
+def draw(
+    name: str, table: pd.DataFrame, caption: str, at: Mapping[str, float] | None = None
+) -> Figure:
+    """The figure of a table, saved in the record."""
+    settings = {"x": "sigma", "by": "curve", "xscale": "log", "xlabel": "σ"} | FIGURES[name]
+    if table[settings["by"]].str.contains(SIMULATED).any():
+        settings["looks"] = looks(table)
+    return record.save_figure(panels(table, caption=caption, at=at, **settings), name)
+
+
+def looks(table: pd.DataFrame) -> dict[str, dict]:
+    """Lines for exact curves, and points for simulated ones, in the colour of the line they belong
+    to.
+    """
+    names = [name.removesuffix(f", {SIMULATED}") for name in table["curve"].unique()]
+    colours = dict(zip(dict.fromkeys(names), style.OTHERS, strict=False))
+    line, points = {"marker": ""}, {"marker": "o", "markersize": 4, "linestyle": "none"}
+    return {
+        name: {"color": colours[name.removesuffix(f", {SIMULATED}")]}
+        | (points if SIMULATED in name else line)
+        for name in table["curve"].unique()
+    }
+
+
+def gaussian_mean(dims: Sequence[int], sigmas: Sequence[float], n: int, seed: int) -> pd.DataFrame:
+    """Mean ψ/√d of the Gaussian example: simulated, its large-d rate, and the printed rate; ``off``
+    is the distance of the simulated mean from the exact one in standard errors.
+    """
+    rows = [exact(s / np.sqrt(1 + s**2), "the proof: σ/√(1+σ²)", sigma=s) for s in sigmas]
+    rows += [exact(s**2 / np.sqrt(1 + s**2), "as printed: σ²/√(1+σ²)", sigma=s) for s in sigmas]
+    for i, (dim, sigma) in enumerate((dim, sigma) for dim in dims for sigma in sigmas):
+        psi = closed_forms.simulate_psi(dim, sigma, n, seed + i)
+        error = psi.std(ddof=1) / np.sqrt(n)
+        off = (psi.mean() - closed_forms.expected_psi(dim, sigma)) / error
+        point = {"curve": f"{SIMULATED}, d = {dim}", "sigma": sigma, "off": off}
+        rows.append(stats.interval(psi / np.sqrt(dim)).row() | point)
+    return pd.DataFrame(rows)
+
+
+def gaussian_power(
+    dims: Sequence[int], sigmas: Sequence[float], n: int, level: float, seed: int
+) -> pd.DataFrame:
+    """Power of the Gaussian example against ``dim``, one curve per σ, exact and simulated."""
+    tables = []
+    for i, sigma in enumerate(sigmas):
+        powers = [closed_forms.power(dim, sigma, level) for dim in dims]
+        psi = [closed_forms.simulate_psi(dim, sigma, n, seed + 100 * i + dim) for dim in dims]
+        tables.append(_beside(f"σ = {sigma:g}", "dim", dims, powers, psi, level))
+    return pd.concat(tables, ignore_index=True)
+
+
+def softmax_power(
+    models: Mapping[str, tuple[LinearSoftmax, Keys]],
+    sigmas: Sequence[float],
+    n: int,
+    level: float,
+    seed: int,
+) -> pd.DataFrame:
+    """Power of softmax models against ``sigma``: summed over outcomes and averaged over a net of
+    keys, and simulated.
+    """
+    tables = []
+    for name, (model, keys) in models.items():
+        powers = [softmax.power(model, sigma, level, keys) for sigma in sigmas]
+        psi = [softmax.simulate_psi(model, sigma, n, seed + i) for i, sigma in enumerate(sigmas)]
+        tables.append(_beside(name, "sigma", sigmas, powers, psi, level))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _beside(
+    name: str,
+    x: str,
+    at: Sequence[float],
+    powers: Sequence[float],
+    simulations: Sequence[np.ndarray],
+    level: float,
+) -> pd.DataFrame:
+    """Exact powers, and how many of n simulated ψ are detected: ``hits, n``, and ``p_value``, an
+    exact test of the simulation against the power.
+    """
+    rows = []
+    for place, power, psi in zip(at, powers, simulations, strict=True):
+        hits = psi >= stats.threshold(level)
+        p = binomtest(int(hits.sum()), len(hits), power).pvalue
+        point = {x: place, "curve": f"{name}, {SIMULATED}", "p_value": p}
+        rows += [exact(power, name, **{x: place}), stats.interval(hits).row() | point]
+    return pd.DataFrame(rows)
+
+
+def log_concave(dims: Sequence[int], sigmas: Sequence[float], level: float) -> pd.DataFrame:
+    """Miss rate of the Gaussian example against ``sigma``, and the theorem's bound on it, with a
+    panel for each ``dim``.
+    """
+    rows = []
+    for dim in dims:
+        for sigma in sigmas:
+            point = {"dim": f"d = {dim}", "sigma": sigma}
+            rows += [
+                exact(1 - closed_forms.power(dim, sigma, level), **point),
+                exact(bounds.strongly_log_concave(dim, sigma, level), "theorem", **point),
+            ]
+    return pd.DataFrame(rows)
+
+
+def dimensions(sigmas: Sequence[float], level: float, beta: float) -> pd.DataFrame:
+    """The dimension that gives power 1 − β in the Gaussian example, and the one at which the
+    theorem promises it: ``sigma, exact, theorem, factor``.
+    """
+    table = pd.DataFrame({"sigma": sigmas})
+    table["exact"] = [closed_forms.dimension_needed(s, level, beta) for s in sigmas]
+    table["theorem"] = [
+        closed_forms.first_dimension(
+            lambda dim, s=s: bounds.strongly_log_concave(dim, s, level) <= beta
+        )
+        for s in sigmas
+    ]
+    return table.assign(factor=table["theorem"] / table["exact"])
+
+
+def by_temperature(
+    temperatures: Sequence[float], sigma: float, level: float, keys: Keys, seed: int
+) -> pd.DataFrame:
+    """θ of a model of 64 outcomes divided by each temperature: against ``entropy``, the
+    ``quantity`` (gradient, strength, power) as predicted to first order or exact.
+    """
+    rows = []
+    for temperature in temperatures:
+        model = softmax.random_model(64, keys.shape[1], temperature, seed)
+        norm, psi = model.expected_norm, softmax.expected_psi(model, sigma, keys)
+        power, entropy = softmax.power(model, sigma, level, keys), model.entropy
+        rows += [
+            exact(norm, quantity="mean ‖∇ log p‖", entropy=entropy),
+            exact(sigma * norm, "predicted", quantity="mean ψ", entropy=entropy),
+            exact(psi, quantity="mean ψ", entropy=entropy),
+            exact(power, quantity=f"power at level {level:g}", entropy=entropy),
+        ]
+    return pd.DataFrame(rows)
+
+
+def linear_regime(
+    model: LinearSoftmax, keys: Keys, size: int, predicted: Sequence[float]
+) -> pd.DataFrame:
+    """Exact mean ψ and price (nats per text) of a linear softmax model, a Gaussian of dimension
+    ``size`` and ``size`` coins, at the σ that predicts each given ψ = σE‖∇‖; price ψ²/2.
+    """
+    models: dict[str, tuple[float, Callable, Callable]] = {
+        "linear softmax": (
+            model.expected_norm,
+            lambda sigma: softmax.expected_psi(model, sigma, keys),
+            lambda sigma: softmax.price(model, sigma, keys),
+        ),
+        f"Gaussian, d = {size}": (
+            closed_forms.expected_norm(size),
+            lambda sigma: closed_forms.expected_psi(size, sigma),
+            lambda sigma: sigma**2 * size / 2,
+        ),
+        f"{size} coins": (
+            np.sqrt(size),
+            lambda sigma: closed_forms.coins_psi(size, sigma),
+            lambda sigma: closed_forms.coins_price(size, sigma),
+        ),
+    }
+    strength, price = "mean ψ", "price, nats per text"
+    rows = []
+    for psi in predicted:
+        rows += [exact(psi, "predicted", quantity=strength, predicted=psi)]
+        rows += [exact(psi**2 / 2, "predicted", quantity=price, predicted=psi)]
+        for name, (norm, mean_psi, cost) in models.items():
+            sigma = psi / norm
+            rows += [exact(mean_psi(sigma), name, quantity=strength, predicted=psi)]
+            rows += [exact(cost(sigma), name, quantity=price, predicted=psi)]
+    return pd.DataFrame(rows)
