@@ -25,7 +25,6 @@ from gaussmark_lib.plots import (
     robustness,
     speed,
     style,
-    theory_in_full,
     train_doclm,
 )
 from gaussmark_lib.plots import token_level_keys as token_figures
@@ -116,12 +115,6 @@ def compared_models(*metrics):
     )
 
 
-def binomials():
-    return cross(dim=[4, 16], sigma=[0.1, 0.3, 1.0]).assign(
-        n=50, hits=20, power=0.4, beta=0.6, bound=0.9, mean_psi=0.5, sem_psi=0.1, model="d = 2"
-    )
-
-
 SIX = dict.fromkeys(
     (
         "bound",
@@ -152,57 +145,6 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
             "n",
         ),
         3,
-    ),
-    "gaussian_rate": lambda: (theory_in_full.gaussian_rate(binomials(), "n"), 6),
-    "gaussian_power": lambda: (theory_in_full.gaussian_power(binomials(), 0.05, "n"), 6),
-    "nearest_null": lambda: (
-        theory_in_full.nearest_null(
-            pd.DataFrame({"to_mixture": [0.1, 0.2], "distance": [0.2, 0.3]}), 0.1, "n"
-        ),
-        0,
-    ),
-    "chain_errors": lambda: (
-        theory_in_full.chain_errors(
-            cross(step=list("abcd"), sigma=[0.1, 0.3]).assign(rms=lambda t: t["sigma"] ** 2), "n"
-        ),
-        0,
-    ),
-    "chain_powers": lambda: (
-        theory_in_full.chain_powers(
-            cross(null=["any text", "model text"], test=["a", "per text"], sigma=[0.1, 0.3]).assign(
-                power=0.3
-            ),
-            0.05,
-            "n",
-        ),
-        0,
-    ),
-    "softmax_power": lambda: (
-        theory_in_full.softmax_power(binomials(), binomials(), {"d = 2": 0.9}, 0.05, "n"),
-        6,
-    ),
-    "corollary": lambda: (
-        theory_in_full.corollary(
-            binomials().assign(slope=-1.0), binomials(), binomials(), 0.1, "n"
-        ),
-        6,
-    ),
-    "log_concave": lambda: (theory_in_full.log_concave(binomials(), 0.05, "n"), 4),
-    "entropy of toys": lambda: (
-        theory_in_full.entropy(
-            pd.DataFrame({"entropy": [1.0, 2.0]}).assign(
-                norm_10=1.0, norm_50=2.0, norm_90=3.0, predicted_psi=1.0, mean_psi=1.0, power=0.5
-            ),
-            0.05,
-            "n",
-        ),
-        0,
-    ),
-    "regime": lambda: (
-        theory_in_full.regime(
-            cross(model=list("abc"), predicted=[0.1, 1.0]).assign(mean_psi=0.5, price=0.1), "n"
-        ),
-        0,
     ),
     "schematic": lambda: (first_watermark.schematic(np.eye(2), np.ones((2, 2)), 0.2, "n"), 0),
     "log_ratio": lambda: (
@@ -625,7 +567,7 @@ def test_every_public_figure_is_drawn_here():
     )
     count = sum(
         1
-        for file in (*files, speed, theory_in_full, train_doclm, token_figures)
+        for file in (*files, speed, train_doclm, token_figures)
         for name, function in vars(file).items()
         if not name.startswith("_")
         and callable(function)
