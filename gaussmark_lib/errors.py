@@ -1,69 +1,49 @@
-"""The named errors and warnings of the library. Each message says what was expected, what came
-(:func:`shown`), and what to do.
+"""The named errors of the library, and the checks that its doors share.
+
+An error says what was expected, what came (:func:`shown`), and what to do. Doors check: what loads
+a model, writes, perturbs, scores, and reads files. Functions inside trust their arguments.
 """
 
 import reprlib
+from collections.abc import Collection
+from numbers import Real
+from operator import index
 from typing import Any
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
 
 
-def shown(value: Any) -> str:
-    """A value in an error: on one line, and short."""
-    try:
-        return " ".join(_short.repr(value).split())
-    except (
-        ValueError,
-        RecursionError,
-    ):  # a number of thousands of digits, a list that holds itself deeply
-        return f"{type(value).__name__} of a length that cannot be shown"
-
-
 class GaussMarkError(ValueError):
-    """Anything this library refuses to do; catch it to catch them all."""
-
-
-class UnknownWeightError(GaussMarkError):
-    """The named weight is not in the model, or is not the matrix of a linear layer."""
+    """Anything that this library refuses to do; catch it to catch them all."""
 
 
 class InvalidWatermarkError(GaussMarkError):
-    """A watermark's σ or rank is outside its range."""
+    """A watermark whose σ, rank or weights are out of range, or that rounding would remove."""
+
+
+class UnknownWeightError(GaussMarkError):
+    """The named weight is not in the model, or cannot carry a watermark."""
 
 
 class InvalidModelError(GaussMarkError):
-    """A model that cannot be loaded, or whose weights are not finite."""
+    """A model that cannot be loaded, or that does not compute what a language model should."""
 
 
 class PerturbedModelError(GaussMarkError):
-    """A watermarked model where the base model is needed (scoring, or watermarking twice)."""
+    """A watermarked model where the base model is needed."""
 
 
 class KeyFileError(GaussMarkError):
-    """A key file that is truncated, edited or not a key file."""
+    """A file of secrets that is missing, truncated, edited, open to others, or something else."""
 
 
 class KeyMismatchError(GaussMarkError):
-    """A key that was made for another weight, sigma, rank or base model, or something that is no
-    key.
-    """
-
-
-class CodebookError(GaussMarkError):
-    """A codebook, or a user of one, that does not exist."""
-
-
-class StateError(GaussMarkError):
-    """The state of a stream of texts that is damaged, of another version, open to others, or of
-    another weight, model or set of keys.
-    """
+    """A key for another weight, σ, rank or base model, or something that is no key."""
 
 
 class InvalidTextError(GaussMarkError):
-    """Token ids that cannot be scored: none at all, outside the vocabulary, or longer than the
-    context.
-    """
+    """Texts that are no token ids, empty, or longer than the context."""
 
 
 class DegenerateScoreError(GaussMarkError):
@@ -75,54 +55,79 @@ class CorpusError(GaussMarkError):
 
 
 class ParameterError(GaussMarkError):
-    """A notebook parameter that is unknown, of the wrong type, or out of range."""
-
-
-class RecordError(GaussMarkError):
-    """A run's record that cannot be written, or that is damaged."""
-
-
-class ClusterError(GaussMarkError):
-    """A Dask cluster that cannot be reached, or that cannot run what is asked of it."""
-
-
-class HarnessError(GaussMarkError):
-    """A task of lm-evaluation-harness that does not exist, cannot be had, or does not fit the
-    model.
-    """
-
-
-class JudgeError(GaussMarkError):
-    """A judge that is not set up, or that answered nothing usable."""
-
-
-class CorruptionError(GaussMarkError):
-    """A change to a text that cannot be made, or that would leave nothing of it."""
-
-
-class BoundError(GaussMarkError):
-    """Parameters outside the range for which a bound is proved."""
-
-
-class StatisticsError(GaussMarkError):
-    """Numbers that no estimate can be made of: none at all, NaN, of other shapes than each other,
-    or outside their range.
-    """
+    """A notebook's parameter that is unknown, of the wrong type, or out of range."""
 
 
 class GaussMarkWarning(UserWarning):
-    """Something that was done, but perhaps not as it was meant; catch it to catch them all."""
+    """Something that was done, but perhaps not as it was meant."""
 
 
-class KeyFileWarning(GaussMarkWarning):
-    """A half-written key file, with its secret, that a killed process left."""
+def shown(value: Any) -> str:
+    """A value in an error: on one line, and short."""
+    try:
+        return " ".join(_short.repr(value).split())
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list in itself
+        return f"{type(value).__name__} of a length that cannot be shown"
 
 
-class BaseModelWarning(GaussMarkWarning):
-    """A model that has the key's marked matrix, and other weights elsewhere than the model that the
-    key was made with.
-    """
+def kind(value: Any) -> str:
+    """What a value is that may be a secret, without a look into it."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a value of type {type(value).__name__}"
 
 
-class RoundingWarning(GaussMarkWarning):
-    """A watermark of which rounding to the weights' dtype swallowed a part."""
+def is_int(value: Any) -> bool:
+    """Whether it counts something: Python's, NumPy's and torch's integers do; True, 3.0 do not."""
+    try:
+        index(value)
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number that float64 can hold, or an infinity."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and float(value) is not None
+    except OverflowError:
+        return False
+
+
+Refusal = type[GaussMarkError]
+
+
+def require_int(value: Any, name: str, error: Refusal = InvalidTextError, *, least: int = 1) -> int:
+    """A whole number ≥ ``least``, as Python's int."""
+    if not is_int(value) or value < least:
+        raise error(f"{name}: expected a whole number ≥ {least}, got {shown(value)}")
+    return index(value)
+
+
+def require_positive(value: Any, name: str, error: Refusal = GaussMarkError) -> float:
+    """A finite number above 0."""
+    if not is_number(value) or not 0 < value < float("inf"):
+        raise error(f"{name}: expected a finite number > 0, got {shown(value)}")
+    return float(value)
+
+
+def require_share(value: Any, name: str, error: Refusal = GaussMarkError) -> float:
+    """A number strictly between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:
+        raise error(f"{name}: expected 0 < {name} < 1, got {shown(value)}")
+    return float(value)
+
+
+def require_one_of(value: Any, name: str, options: Collection[str], error: Refusal) -> str:
+    """One of some words."""
+    if not isinstance(value, str) or value not in options:
+        raise error(f"{name}: expected {' or '.join(map(repr, options))}, got {shown(value)}")
+    return value
+
+
+# Names of earlier versions, until their last users have changed.
+CodebookError = KeyMismatchError
+StateError = KeyFileError
+RecordError = ClusterError = HarnessError = JudgeError = CorruptionError = GaussMarkError
+BoundError = StatisticsError = GaussMarkError
+KeyFileWarning = BaseModelWarning = RoundingWarning = GaussMarkWarning

@@ -12,7 +12,7 @@ A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is
 themselves are not N(0, 1).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,8 +23,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import perturb, score, tokens, weights
+from gaussmark_lib import gradients, perturb, tokens
 from gaussmark_lib.likelihood import frozen, log_softmax
+from gaussmark_lib.weights import Weight, checked
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
@@ -44,16 +45,15 @@ def per_token(
         One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in
             units of ψ), ``log_p`` (nats).
     """
-    wm = perturb.placed(model, wm)
-    [found] = score.gradients(model, [prompt], [response], wm)  # checks everything, and gives ‖G‖
-    xi = perturb.noise(model, wm, key).to(found.G.device)
-    score.statistic(found, xi[None], wm.sigma)  # raises where ψ does not exist
-    prompt, response = (
-        tokens.checked_prompt(model, prompt, "prompt"),
-        tokens.checked(model, response, "response"),
-    )
-    log_p, slope = _along(model, wm.linear, xi, prompt + response, len(response))
-    evidence = slope.double() / (wm.sigma * found.norm)
+    wm = checked(wm).on(model)
+    [gradient] = gradients.gradients(model, [prompt], [response], wm)  # checks, and gives ‖G‖
+    gradient.check()
+    perturb.check_key(wm, key)
+    prompt, response = tokens.checked_pairs(model, [prompt], [response])[0]
+    xis = perturb.noise(model, wm, key)
+    xis = xis if isinstance(xis, list) else [xis]
+    log_p, slope = _along(model, wm.linears, xis, prompt + response, len(response))
+    evidence = slope.double() / (wm.sigmas[0] * gradient.norm)
     columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
     return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 
@@ -97,8 +97,8 @@ def _whole_characters(
 
 def _along(
     model: PreTrainedModel,
-    linear: weights.Linear,
-    xi: Float[Tensor, "d_out d_in"],
+    linears: Sequence[Weight],
+    xis: Sequence[Float[Tensor, "d_out d_in"]],
     ids: list[int],
     n: int,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
@@ -106,22 +106,24 @@ def _along(
     log p_{θ+εξ} at ε = 0.
     """
     row = torch.tensor([ids], device=model.device)
-
-    def log_p(theta: Tensor) -> Tensor:
-        logits = torch.func.functional_call(
-            model, linear.replaced(theta), kwargs={"input_ids": row, "use_cache": False}
-        ).logits[0, -n - 1 : -1]
-        return log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
-
-    theta = linear.parameter.detach().requires_grad_()
+    thetas = [linear.parameter.detach().requires_grad_() for linear in linears]
     with frozen(model), _derivable(model):
-        found = log_p(theta)
-        v = torch.zeros_like(found, requires_grad=True)
-        [pulled] = torch.autograd.grad(found, theta, v, create_graph=True, materialize_grads=True)
-        [slope] = torch.autograd.grad(
-            (pulled * linear.oriented(xi).to(theta)).sum(), v, materialize_grads=True
+        logits = torch.func.functional_call(
+            model,
+            {linear.name: theta for linear, theta in zip(linears, thetas, strict=True)},
+            kwargs={"input_ids": row, "use_cache": False},
+        ).logits[0, -n - 1 : -1]
+        log_p = log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
+        v = torch.zeros_like(log_p, requires_grad=True)
+        pulled = torch.autograd.grad(  # vJ for each weight, which is linear in v
+            log_p, thetas, v, create_graph=True, materialize_grads=True
         )
-    return found.detach(), slope
+        product = sum(
+            (part * linear.oriented(xi).to(part)).sum()
+            for part, linear, xi in zip(pulled, linears, xis, strict=True)
+        )
+        [slope] = torch.autograd.grad(product, v, materialize_grads=True)
+    return log_p.detach(), slope
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Files that somebody names. A name can be anything, and reading must not wait: not for a pipe that
-nobody writes to, nor for the end of a device.
+"""Where things lie in a checkout, and files that somebody names.
 
-What a shell has opened for the command, ``/dev/stdin`` and ``/dev/fd/…`` as in ``--key <(pass show
-key)``, is read as it comes.
+A name can be anything, and reading must not wait: not for a pipe that nobody writes to, nor for the
+end of a device. What a shell has opened for the command, ``/dev/stdin`` and ``/dev/fd/…`` as in
+``--key <(pass show key)``, is read as it comes.
 """
 
 import errno
@@ -16,6 +16,14 @@ from typing import Any
 
 from gaussmark_lib.errors import GaussMarkError, shown
 
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+DATA = ROOT / "data"
+RUNS = ROOT / "papermill_runs"
+PRESETS = RUNS / "presets"
+CACHE = Path(os.environ.get("GAUSSMARK_CACHE", DATA / "cache"))  # rebuilt on demand
+TEXTS = CACHE / "written"  # texts of schemes, kept by ``schemes.cache``
+
 OPENED = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -24,6 +32,14 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def records(root: str | Path | None) -> Path:
+    """The folder of all records, absolute; where none is named, that of ``GAUSSMARK_RUNS``, or
+    ``papermill_runs``.
+    """
+    root = os.environ.get("GAUSSMARK_RUNS", RUNS) if root is None else root
+    return named(root, "no record can be kept there", GaussMarkError).absolute()
 
 
 def named(name: Any, what: str, error: type[GaussMarkError]) -> Path:

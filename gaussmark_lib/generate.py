@@ -1,20 +1,25 @@
-"""Sampling. The watermark changes the weights, not the sampler, so this file knows nothing of keys
-(paper, Alg. 1).
+"""Sampling. The watermark changes the weights, not the sampler (paper, Alg. 1).
 
 Each row draws from its own stream of uniform numbers, a function of (seed, row) alone, and turns
 them into tokens by inverting the cumulative distribution. So a row's text depends on the rows
 beside it and on the batch size by rounding alone, and the same seed gives base and watermarked
-model the same random numbers.
+model the same random numbers. A token changes where its uniform number lies within the rounding
+error of a boundary between two tokens: less than one token in 300 in float32, one in 20 in
+bfloat16 (tests/oracle/test_batch_invariance.py).
 
-Rounding: a token changes where its uniform number lies within the rounding error of a boundary
-between two tokens, and then the rest of the text is another one, of the same distribution: less
-than one token in 300 in float32 and one in 20 in bfloat16 (the embedded model, batches of 1, 5 and
-16: 0 of 3,200, and 1 of 70); never so far in float64 (tests/oracle/test_batch_invariance.py).
+Every row of a batch can be written by a model of its own. A linear layer's row that belongs to key
+k and to σ needs
+
+    y = (θ + σ z_k)·x = θ·x + σ (z_k·x),      z_k ~ N(0, I)
+
+and a hook adds the second term row by row. The text is sampled from exactly p_{θ+ξ}; a bfloat16
+weight θ + ξ rounds a part of ξ away, which the hook does not.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from itertools import count
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from itertools import count, groupby
 
 import numpy as np
 import torch
@@ -23,10 +28,22 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from gaussmark_lib import checks, models, tokens
-from gaussmark_lib.errors import InvalidModelError, InvalidTextError
+from gaussmark_lib import keys, models, perturb, tokens, weights
+from gaussmark_lib.errors import (
+    InvalidModelError,
+    InvalidTextError,
+    InvalidWatermarkError,
+    is_number,
+    kind,
+    require_int,
+    require_one_of,
+    shown,
+)
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
+NOISE_BYTES = 1 << 30  # of noises that are held while a block of rows is written
 Processor = Callable[[Tensor, Tensor], Tensor]
+Mark = tuple[Watermark, keys.Key] | None  # None is the base model
 
 
 def sample(
@@ -39,10 +56,10 @@ def sample(
     seed: int = 0,
     until_end: bool = False,
     batch_size: int = 64,
+    marks: Sequence[Mark] | None = None,
     on_step: Callable[[int, int], None] | None = None,
     processor: Callable[[slice], Processor] | None = None,
     engine: str = "exact",
-    marks: Sequence[tuple | None] | None = None,
 ) -> list[list[int]]:
     """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t); one list of token ids per
     prompt.
@@ -55,6 +72,9 @@ def sample(
         top_p: keep the smallest set of tokens that holds this probability, 0 < top_p ≤ 1. The
             paper's proofs are for 1.
         temperature: > 0, or 0 for the most likely token.
+        marks: a (watermark, key) or None per prompt, all of the same weights: row i is written by
+            p_{θ+ξ} of its own key. Rows whose noises take more than ``NOISE_BYTES`` are written in
+            several blocks.
         on_step: called after each step with (steps done, steps in all). What it raises ends the
             sampling.
         processor: slice of prompts that make a batch → what changes that batch's logits before each
@@ -62,66 +82,43 @@ def sample(
             left, and logits (rows, vocabulary) → logits.
         engine: ``exact`` is this file; ``transformers``, or ``compiled`` on a GPU, that library's
             ``generate``: other texts, the same distribution.
-        marks: a (watermark, key) or None per prompt, all of one weight: row i is written by
-            p_{θ+ξ} of its own key, on the base model; engine ``exact``, no processor.
 
     Raises:
         InvalidTextError: no prompts, ids outside the vocabulary, or prompt and response beyond the
             context.
         InvalidModelError: logits that are not finite.
+        InvalidWatermarkError: marks of several weights; PerturbedModelError: marks on a model that
+            carries one already.
     """
     prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
-    if (
-        checks.chosen(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError)
-        == "exact"
-    ):
-        uniforms = uniform(seed, len(prompts), n_tokens)
+    require_int(seed, "seed", least=0)
+    require_one_of(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError)
+    shape = {"top_p": float(top_p), "temperature": float(temperature)}
+    if engine != "exact":
         if marks is not None:
-            from gaussmark_lib import generate_many
-
-            if len(marks := list(marks)) != len(prompts):
-                raise InvalidTextError(
-                    f"marks: expected one per prompt, got {len(marks)} for {len(prompts)} prompts"
-                )
-            chosen = generate_many.sample_marked(
-                model, prompts, marks, uniforms, top_p, temperature, batch_size, on_step
+            raise InvalidTextError(
+                "marks: expected engine 'exact', whose rows have their own noise"
             )
-        else:
-            chosen = continued(
-                model,
-                prompts,
-                uniforms,
-                top_p,
-                temperature,
-                batch_size,
-                on_step=on_step,
-                processor=processor,
-            )
-    else:
-        chosen, seed = [], checks.whole(seed, "seed", least=0)
-        how = (
-            {
-                "do_sample": True,
-                "temperature": float(temperature),
-                "top_p": float(top_p),
-                "top_k": 0,
-            }
-            if temperature
-            else {"do_sample": False}
+        responses = _by_transformers(
+            model, prompts, n_tokens, seed, shape, batch_size, on_step, processor, engine
         )
-        how |= {
-            "cache_implementation": "static",
-            "disable_compile": engine != "compiled",
-            "pad_token_id": 0,
-        }  # and no end token: sampled through
-        config = GenerationConfig(max_new_tokens=n_tokens, **how)
-        for rows, advance, process in _batches(
-            len(prompts), batch_size, n_tokens, on_step, processor
-        ):
-            chosen += _by_transformers(
-                model, prompts[rows], config, [seed, rows.start], advance, process
-            )
-    return cut(model, chosen) if until_end else chosen
+    else:
+        uniforms = uniform(seed, len(prompts), n_tokens)
+        around = nullcontext
+        if marks is not None:
+            around, at_most = _marked(model, marks, len(prompts))
+            batch_size = min(batch_size, at_most)
+        responses = continued(
+            model,
+            prompts,
+            uniforms,
+            batch_size=batch_size,
+            on_step=on_step,
+            around=around,
+            processor=processor,
+            **shape,
+        )
+    return cut(model, responses) if until_end else responses
 
 
 def checked(
@@ -134,14 +131,11 @@ def checked(
 ) -> list[list[int]]:
     """The prompts as lists of ids; refuses arguments of :func:`sample` that are out of range."""
     prompts = tokens.checked_prompts(model, prompts)
-    checks.whole(n_tokens, "n_tokens")
-    checks.whole(batch_size, "batch_size")
-    if (
-        not all(map(checks.is_number, (top_p, temperature)))
-        or not 0 < top_p <= 1
-        or not 0 <= temperature < float("inf")
-    ):
-        got = f"top_p={checks.shown(top_p)} and temperature={checks.shown(temperature)}"
+    require_int(n_tokens, "n_tokens")
+    require_int(batch_size, "batch_size")
+    numbers = all(map(is_number, (top_p, temperature)))
+    if not numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
+        got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
         raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
     for i, prompt in enumerate(prompts):
         tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
@@ -154,19 +148,8 @@ def uniform(
     """The uniform numbers that rows are sampled with, from row ``first`` on: each row's are a
     function of (seed, row) alone.
     """
-    for value, name, least in (
-        (seed, "seed", 0),
-        (n_rows, "n_rows", 1),
-        (n_tokens, "n_tokens", 1),
-        (first, "first", 0),
-    ):
-        checks.whole(value, name, least=least)
-    return np.stack(
-        [
-            np.random.default_rng([seed, row]).random(n_tokens)
-            for row in range(first, first + n_rows)
-        ]
-    )
+    rows = range(first, first + n_rows)
+    return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in rows])
 
 
 def continued(
@@ -178,39 +161,28 @@ def continued(
     batch_size: int,
     *,
     on_step: Callable[[int, int], None] | None = None,
-    around: Callable[[slice], AbstractContextManager] = lambda rows: nullcontext(),
+    around: Callable[[slice], AbstractContextManager] = nullcontext,
     processor: Callable[[slice], Processor] | None = None,
 ) -> list[list[int]]:
     """Checked prompts, continued by given uniform numbers. ``around(rows)`` is entered for each
     batch; ``processor`` as for :func:`sample`.
     """
     responses: list[list[int]] = []
-    for rows, advance, process in _batches(
-        len(prompts), batch_size, uniforms.shape[1], on_step, processor
-    ):
+    for rows, advance in _batches(len(prompts), batch_size, uniforms.shape[1], on_step):
+        pick_of = partial(pick, top_p=top_p, temperature=temperature)
+        process = processor(rows) if processor else None
         with around(rows):
+            batch = torch.from_numpy(uniforms[rows])
             responses += _sample_batch(
-                model,
-                prompts[rows],
-                torch.from_numpy(uniforms[rows]),
-                top_p,
-                temperature,
-                advance,
-                process,
+                model, prompts[rows], batch, pick_of, advance, process
             ).tolist()
     return responses
 
 
 def _batches(
-    n: int,
-    batch_size: int,
-    n_tokens: int,
-    on_step: Callable[[int, int], None] | None,
-    processor: Callable[[slice], Processor] | None,
-) -> Iterator[tuple[slice, Callable[[], None], Processor | None]]:
-    """Of each batch: its rows, what to call after each of its steps, and what changes its
-    logits.
-    """
+    n: int, batch_size: int, n_tokens: int, on_step: Callable[[int, int], None] | None
+) -> Iterator[tuple[slice, Callable[[], None]]]:
+    """Of each batch: its rows, and what to call after each of its steps."""
     batches, steps = range(0, n, batch_size), count(1)
 
     def advance() -> None:
@@ -218,8 +190,7 @@ def _batches(
             on_step(next(steps), len(batches) * n_tokens)
 
     for start in batches:
-        rows = slice(start, start + batch_size)
-        yield rows, advance, processor(rows) if processor else None
+        yield slice(start, start + batch_size), advance
 
 
 @torch.no_grad()
@@ -227,8 +198,7 @@ def _sample_batch(
     model: PreTrainedModel,
     prompts: list[list[int]],
     uniforms: Tensor,
-    top_p: float,
-    temperature: float,
+    pick_of: Callable[[Tensor, Tensor], Tensor],
     advance: Callable[[], None],
     process: Processor | None,
 ) -> Tensor:
@@ -250,10 +220,10 @@ def _sample_batch(
                 use_cache=True,
                 **last_only,
             )
-            logits = out.logits[:, -1]
+            logits = out.logits[:, -1]  # (rows, vocabulary)
             if process:
                 logits = process(torch.cat([before, *chosen], dim=1), logits)
-            ids = pick(logits, uniforms[:, step], top_p, temperature)[:, None]
+            ids = pick_of(logits, uniforms[:, step])[:, None]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             position = position[:, -1:] + 1
             chosen.append(ids)
@@ -261,18 +231,124 @@ def _sample_batch(
     return torch.cat(chosen, dim=1)
 
 
-@torch.no_grad()
+def _marked(
+    model: PreTrainedModel, marks: Sequence[Mark], n: int
+) -> tuple[Callable[[slice], AbstractContextManager], int]:
+    """For :func:`continued`: a batch's rows, each under its own mark; and how many rows a batch may
+    have, so that its noises fit.
+    """
+    marks = tokens.listed(marks, "marks: expected a list of (watermark, key) pairs or None")
+    if len(marks) != n:
+        raise InvalidTextError(f"marks: expected one per prompt, got {len(marks)} for {n} prompts")
+    perturb.refuse_perturbed(model)
+    placed: dict[Watermark, PlacedWatermark] = {}
+    names: list[tuple | None] = []  # of each row's noise
+    for i, mark in enumerate(marks):
+        if mark is None:
+            names.append(None)
+            continue
+        if not isinstance(mark, tuple | list) or len(mark) != 2:
+            raise InvalidWatermarkError(
+                f"marks, number {i}: expected a pair of watermark and key, or None, got"
+                f" {kind(mark)}"
+            )
+        wm, key = weights.checked(mark[0]), keys.checked(mark[1])
+        placed[wm] = placed.get(wm) or wm.on(model)
+        perturb.check_key(placed[wm], key)
+        names.append((key.fingerprint, wm.rank_dropped, wm.side))
+    if len({wm.weight for wm in placed}) > 1:
+        raise InvalidWatermarkError(
+            "marks: expected watermarks of the same weights, got"
+            f" {shown(sorted(str(wm.weight) for wm in placed))}"
+        )
+    noises: dict[tuple, list[Tensor]] = {}  # ξ/σ of each weight
+
+    def around(rows: slice) -> AbstractContextManager:
+        for name in set(noises) - set(names[rows]):
+            del noises[name]
+        rowwise: list[RowNoise] = []
+        for mark, name in zip(marks[rows], names[rows], strict=True):
+            if mark and name not in noises:
+                xis = perturb.noise(model, wm := placed[mark[0]], mark[1])
+                xis = xis if isinstance(xis, list) else [xis]
+                noises[name] = [xi / s for xi, s in zip(xis, wm.sigmas, strict=True)]
+            rowwise.append(mark and (placed[mark[0]], noises[name]))
+        return _own_noises(model, rowwise)
+
+    n_held = max(4, NOISE_BYTES // (4 * max((wm.d for wm in placed.values()), default=1)))
+    return around, n if len(set(names)) <= n_held else n_held
+
+
+RowNoise = tuple[PlacedWatermark, list[Tensor]] | None  # a row's watermark; ξ/σ of each weight
+
+
+@contextmanager
+def _own_noises(model: PreTrainedModel, rows: Sequence[RowNoise]) -> Iterator[None]:
+    """Inside the ``with``, row i of a batch is computed by its own p_{θ+ξ}."""
+    positions = [0]
+
+    def observe(_, inputs, output):
+        positions[0] = output.shape[1]
+
+    def add(i: int, name: str, _, inputs, output):
+        x = tokens.by_text(inputs[0], (len(rows), positions[0]), name)
+        moved = output.view(*x.shape[:-1], -1).clone()  # (rows, n, d_out)
+        start = 0
+        for _, same in groupby(rows, key=lambda row: row and (id(row[0]), id(row[1]))):
+            same = list(same)
+            part = slice(start, start := start + len(same))
+            if same[0]:
+                wm, z = same[0]
+                moved[part] += wm.sigmas[i] * (x[part] @ z[i].to(x).T)
+        return moved.view(output.shape)
+
+    linears = next((row[0].linears for row in rows if row), [])
+    with ExitStack() as hooks:
+        hooks.enter_context(perturb.marked(model, "a key per row"))
+        hooks.enter_context(model.get_input_embeddings().register_forward_hook(observe))
+        for i, linear in enumerate(linears):
+            hooks.enter_context(linear.hooked(partial(add, i, linear.name)))
+        yield
+
+
 def _by_transformers(
     model: PreTrainedModel,
-    prompts: tokens.Texts,
+    prompts: list[list[int]],
+    n_tokens: int,
+    seed: int,
+    shape: dict[str, float],
+    batch_size: int,
+    on_step: Callable[[int, int], None] | None,
+    processor: Callable[[slice], Processor] | None,
+    engine: str,
+) -> list[list[int]]:
+    """Prompts continued by ``model.generate``; the caller's random numbers stay as they are."""
+    how = {"do_sample": True, "top_k": 0, **shape} if shape["temperature"] else {"do_sample": False}
+    cache = {"cache_implementation": "static", "disable_compile": engine != "compiled"}
+    config = GenerationConfig(max_new_tokens=n_tokens, pad_token_id=0, **cache, **how)
+    responses = []
+    # the model's own config may forbid tokens, and fills what ``config`` leaves open
+    original, model.generation_config = model.generation_config, config
+    try:
+        for rows, advance in _batches(len(prompts), batch_size, n_tokens, on_step):
+            process = processor(rows) if processor else None
+            responses += _generated(
+                model, prompts[rows], config, [seed, rows.start], advance, process
+            )
+    finally:
+        model.generation_config = original
+    return responses
+
+
+@torch.no_grad()
+def _generated(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
     config: GenerationConfig,
     seed: list[int],
     advance: Callable[[], None],
     process: Processor | None,
 ) -> list[list[int]]:
-    """Prompts of one batch, continued by ``model.generate``; the caller's random numbers stay as
-    they are.
-    """
     ids, mask = tokens.pad(prompts, "left", model.device)
 
     def finite(before: Tensor, logits: Tensor) -> Tensor:
@@ -283,25 +359,16 @@ def _by_transformers(
         advance()
         return before.new_zeros(len(before), dtype=torch.bool)
 
-    own, model.generation_config = (
-        model.generation_config,
-        config,
-    )  # it may forbid tokens, and fills what ``config`` leaves open
-    try:
-        with (
-            models.evaluating(model),
-            torch.random.fork_rng({p.device for p in model.parameters() if p.is_cuda}),
-        ):
-            torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-            texts = model.generate(
-                ids,
-                attention_mask=mask,
-                generation_config=config,
-                logits_processor=[finite],
-                stopping_criteria=[never],
-            )
-    finally:
-        model.generation_config = own
+    gpus = {p.device for p in model.parameters() if p.is_cuda}
+    with models.evaluating(model), torch.random.fork_rng(gpus):
+        torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        texts = model.generate(
+            ids,
+            attention_mask=mask,
+            generation_config=config,
+            logits_processor=[finite],
+            stopping_criteria=[never],
+        )
     return texts[:, ids.shape[1] :].tolist()
 
 

@@ -5,80 +5,136 @@ A linear layer computes y_s = W·a_s at each position s, so
 
     G = Σ_s g_s a_sᵀ,      g_s = ∂ log p_θ(y | x) / ∂y_s
 
-with x the prompt, y the response, and log p_θ(y | x) the *sum* over response tokens, at the base θ.
-A hook keeps a_s and makes the layer's output the start of the graph; one backward pass down to it
-gives g_s for all texts of a batch. No layer below is differentiated, and no other weight's gradient
-is formed. Several weights, and several lengths of one text, share a forward pass.
-
-A G that is zero in exact arithmetic is 1e-9 on some processors, so it counts as zero where, with
-u_s the output of the layer's attention or MLP,
-
-    Σ_s ‖g_s‖‖y_s‖  ≤  64 ε Σ_s ‖∂ log p_θ(y | x)/∂u_s‖‖u_s‖
-
-Both sums bound what relative changes, of y and of u, do to log p. Where G is none, the left one is
-about ε times the right one (float32's ε, in which sums are formed, even for bfloat16); elsewhere it
-is more than 1e-3 times the right one.
+with x the prompt, y the response, and log p_θ(y | x) the *sum* over response tokens, at the base θ,
+or with token weights Σ_t w_t log p_θ(y_t | x, y_<t). A hook keeps a_s and makes the layer's output
+the start of the graph; one backward pass down to it gives g_s for all texts of a batch. No layer
+below is differentiated, and no other weight's gradient is formed. Several weights, and several
+lengths of one text, share a forward pass.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, likelihood, models, perturb, rank_reduce, tokens
-from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
-from gaussmark_lib.rank_reduce import Factors
+from gaussmark_lib import likelihood, models, perturb, tokens
+from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, is_int, shown
+from gaussmark_lib.rank_reduce import Projector, project_out
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.watermark import Watermark
-from gaussmark_lib.weights import Linear
+from gaussmark_lib.weights import Watermark, Weight, checked
 
-ROUNDING = 64  # ε: sums of a few hundred terms, and their square root
+ROUNDING = 64  # in units of ε: what is left of terms that cancel exactly
+WIDE = 1 << 18  # numbers; torch's norm of fewer is right to six digits
+
+
+class Factors(NamedTuple):
+    """G = Σ_s g_s a_sᵀ by its terms; sums are formed in float32 at least."""
+
+    g: Float[Tensor, "n d_out"]
+    a: Float[Tensor, "n d_in"]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self.g.dtype, torch.float32)
+
+    def matrix(self) -> Float[Tensor, "d_out d_in"]:
+        return self.g.to(self.dtype).T @ self.a.to(self.dtype)
+
+    def inner(self, other: "Factors") -> float:
+        """⟨G, H⟩ = Σ_st ⟨g_s, h_t⟩⟨a_s, b_t⟩, in float64, for H = Σ_t h_t b_tᵀ."""
+        products = (self.g.double() @ other.g.double().T) * (self.a.double() @ other.a.double().T)
+        return products.sum().item()
+
+    def norm(self) -> float:
+        """‖G‖ = √⟨G, G⟩; by G itself where that is less work."""
+        (n, d_out), (_, d_in) = self.g.shape, self.a.shape
+        if n * (d_out + d_in) >= d_out * d_in:
+            return frobenius(self.matrix())
+        return math.sqrt(max(self.inner(self), 0.0))
+
+    def bound(self) -> float:
+        """Σ_s ‖g_s‖‖a_s‖ ≥ ‖G‖: what rounding is measured by."""
+        return (self.g.to(self.dtype).norm(dim=1) * self.a.to(self.dtype).norm(dim=1)).sum().item()
+
+    def projected(self, project: Projector) -> "Factors":
+        """PGQ = Σ_s (P g_s)(Q a_s)ᵀ, in float64: less may be left of a sum than of its terms."""
+        g, a = (
+            project_out(rows.double().T, directions).T if directions.shape[1] else rows
+            for rows, directions in zip(self, (project.left, project.right), strict=True)
+        )
+        return Factors(g, a)
+
+
+def frobenius(matrix: Float[Tensor, "d_out d_in"]) -> float:
+    """‖M‖. A wide one is summed by rows: torch's sum of 58.7 million float32 numbers is .5% too
+    small on a processor.
+    """
+    if matrix.numel() > WIDE:
+        matrix = torch.linalg.vector_norm(matrix, dim=1).cpu().double()
+    return matrix.norm().item()
+
+
 Form = Callable[[Factors], Tensor | Factors]
 
 
 @dataclass(frozen=True, eq=False)
 class TextGradient:
-    """One text's gradient ``G`` for one weight, and ``log_lik`` = log p_θ(y | x) in nats, summed
-    over its ``n_tokens``.
+    """One text's gradient, and ``log_lik`` = log p_θ(y | x) in nats, summed over its ``n_tokens``.
 
-    ``given`` is G as it was given: itself, or its terms.
+    Args:
+        parts: G (or PG) of each weight, as a matrix or by its terms.
+        scales: σ of each weight over the first one's.
+        bound: Σ_s ‖g_s‖‖a_s‖ over all weights, scaled alike.
     """
 
     text: int
-    given: Float[Tensor, "d_out d_in"] | Factors
+    parts: list[Float[Tensor, "d_out d_in"] | Factors]
+    scales: list[float]
+    bound: float
     log_lik: float
     n_tokens: int
 
-    @cached_property
-    def G(self) -> Float[Tensor, "d_out d_in"]:
-        return self.given.matrix() if isinstance(self.given, Factors) else self.given
+    @property
+    def G(self) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
+        """The gradient of the one weight, or of each weight."""
+        matrices = [G.matrix() if isinstance(G, Factors) else G for G in self.parts]
+        return matrices[0] if len(matrices) == 1 else matrices
+
+    @property
+    def given(self):
+        return self.parts[0]
 
     @cached_property
     def norm(self) -> float:
-        """‖G‖ (Frobenius), nats per unit of weight."""
-        return (
-            self.given.norm() if isinstance(self.given, Factors) else rank_reduce.norm(self.given)
-        )
+        """‖G‖ (Frobenius), nats per unit of weight; of several √Σ(σ_s/σ_1)²‖G_s‖²: σ_1 times it
+        predicts ψ.
+        """
+        norms = [G.norm() if isinstance(G, Factors) else frobenius(G) for G in self.parts]
+        return math.hypot(*(c * norm for c, norm in zip(self.scales, norms, strict=True)))
 
     def unit(self) -> Float[Tensor, " d"]:
-        """G/‖G‖ in row order, d = d_out·d_in: its inner product with ξ/σ is ψ. DegenerateScoreError
-        if G is zero or not finite.
+        """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order: ψ = ⟨z, u⟩. DegenerateScoreError without a
+        direction.
         """
         self.check()
-        return self.G.flatten() / self.norm
+        matrices = self.G if isinstance(self.G, list) else [self.G]
+        scaled = [c * G.flatten() for c, G in zip(self.scales, matrices, strict=True)]
+        return torch.cat(scaled) / self.norm
 
     def check(self) -> None:
-        """DegenerateScoreError if G is zero or not finite."""
-        if not math.isfinite(self.norm) or not math.isfinite(self.log_lik) or self.norm == 0:
+        """DegenerateScoreError if G is not finite, or zero but for rounding."""
+        eps = torch.finfo(torch.float32).eps
+        finite = math.isfinite(self.norm) and math.isfinite(self.log_lik)
+        if not finite or self.norm <= ROUNDING * eps * self.bound:
             raise DegenerateScoreError(
                 f"text {self.text}: expected a finite, non-zero gradient, got ‖G‖ = {self.norm} and"
                 f" log-likelihood {self.log_lik}; a weight that the text does not depend on (such"
@@ -93,8 +149,8 @@ def gradients(
     """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first.
 
     Args:
-        settings: ``lengths, dtype, batch_size``, with the meaning and the defaults that they have
-            for ``score.score``.
+        settings: ``token_weights, lengths, dtype, batch_size``, with the meaning and the defaults
+            that they have for ``score.score``.
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, UnknownWeightError: as
@@ -118,14 +174,17 @@ def of_pairs(
     With ``perturbed=True`` the model may be a watermarked one: only to show what then goes wrong,
     since ψ is N(0, 1) at the base θ alone.
     """
-    wm = perturb.placed(model, wm)
-    for prefix in _Reading(model, [wm.linear], **settings).prefixes(pairs):
-        PG = wm.project(G := form(prefix.factors[0]))
-        if is_rounding(
-            torch.tensor([float(PG.norm()), float(G.norm())], dtype=G.dtype)
-        ):  # nothing is left
-            PG = torch.zeros(wm.linear.shape, dtype=G.dtype, device=wm.linear.parameter.device)
-        yield TextGradient(prefix.text, PG, prefix.log_lik, prefix.n_tokens)
+    wm = checked(wm).on(model)
+    scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
+    for prefix in prefixes(model, pairs, wm.linears, **settings):
+        bound = sum(c * G.bound() for c, G in zip(scales, prefix.terms, strict=True))
+        parts = [form(terms) for terms in prefix.terms]
+        if wm.rank_dropped:
+            parts = [
+                G.projected(P) if isinstance(G, Factors) else P(G)
+                for G, P in zip(parts, wm.projectors, strict=True)
+            ]
+        yield TextGradient(prefix.text, parts, scales, bound, prefix.log_lik, prefix.n_tokens)
 
 
 def norms(
@@ -138,39 +197,142 @@ def norms(
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of
         weight), ``log_lik`` (nats, sum over tokens).
     """
-    names = tokens.listed(weights, "weights: expected a list of weights' names") or [
-        ""
-    ]  # of none, an error that lists some
-    linears = [models.linear(model, name) for name in names]
+    linears = [Weight(model, name) for name in tokens.listed(weights, "weights: expected names")]
+    pairs = tokens.checked_pairs(model, prompts, responses)
     rows = [
-        {
-            "text": prefix.text,
-            "weight": linear.name,
-            "n_tokens": prefix.n_tokens,
-            "grad_norm": G.norm(),
-            "log_lik": prefix.log_lik,
-        }
-        for prefix in _Reading(model, linears, **settings).prefixes(
-            tokens.checked_pairs(model, prompts, responses)
-        )
-        for linear, G in zip(linears, prefix.factors, strict=True)
+        (prefix.text, linear.name, prefix.n_tokens, terms.norm(), prefix.log_lik)
+        for prefix in prefixes(model, pairs, linears, **settings)
+        for linear, terms in zip(linears, prefix.terms, strict=True)
     ]
-    return pd.DataFrame(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    table = pd.DataFrame(rows, columns=["text", "weight", "n_tokens", "grad_norm", "log_lik"])
+    return table.sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+
+
+class Prefix(NamedTuple):
+    """The first ``n_tokens`` of one text: their log-likelihood, and the terms of G per weight."""
+
+    text: int
+    n_tokens: int
+    log_lik: float
+    terms: list[Factors]
+
+
+def prefixes(
+    model: PreTrainedModel,
+    pairs: Mapping[int, Pair],
+    linears: Sequence[Weight],
+    *,
+    token_weights: Sequence[Sequence[float]] | None = None,
+    lengths: Sequence[int] | None = None,
+    dtype: str | torch.dtype | None = None,
+    batch_size: int = 8,
+    perturbed: bool = False,
+) -> Iterator[Prefix]:
+    """Each text, or each wanted prefix of it, shortest texts first: one forward pass per batch and
+    one backward pass per length.
+    """
+    if lengths is not None:
+        lengths = tokens.listed(lengths, expected := "lengths: expected whole numbers ≥ 1")
+        if not lengths or not all(is_int(n) and n >= 1 for n in lengths):
+            raise InvalidTextError(f"{expected}, got {shown(lengths)}")
+        lengths = sorted(set(lengths))
+    if token_weights is not None:
+        token_weights = tokens.listed(token_weights, "token_weights: expected a list per response")
+        for i, (_, y) in pairs.items():
+            if len(token_weights[i]) != len(y):
+                raise InvalidTextError(
+                    f"token_weights: expected {len(y)} for response {i}, got"
+                    f" {len(token_weights[i])}"
+                )
+    dtype = models.arithmetic(model, dtype)
+    sizes = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
+    for batch in likelihood.batches(model, sizes, batch_size):
+        if not perturbed:  # for each batch: the caller may have marked it between two yields
+            perturb.refuse_perturbed(model)
+        weights = token_weights and [token_weights[i] for i in batch]
+        with models.computing_in(model, dtype), likelihood.frozen(model):
+            of_batch = _batch(model, linears, [pairs[i] for i in batch], weights, lengths)
+        for prefix in of_batch:
+            yield prefix._replace(text=batch[prefix.text])
+
+
+def _batch(
+    model: PreTrainedModel,
+    linears: Sequence[Weight],
+    pairs: Sequence[Pair],
+    token_weights: Sequence[Sequence[float]] | None,
+    lengths: Sequence[int] | None,
+) -> Iterator[Prefix]:
+    """The prefixes of one batch, numbered within it."""
+    with traced(linears, (len(pairs), max(len(x) + len(y) for x, y in pairs))) as calls:
+        log_p, number = likelihood.token_log_p(model, pairs)  # (texts, n)
+    used = {call.layer for call in calls} if log_p.requires_grad else set()
+    if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
+        raise DegenerateScoreError(
+            f"expected texts that depend on {unused[0]}, which was not used; choose another weight,"
+            " and no compiled model"
+        )
+    weighted = log_p
+    if token_weights is not None:
+        w = torch.zeros_like(log_p)
+        for row, is_token, values in zip(w, number > 0, token_weights, strict=True):
+            row[is_token] = torch.as_tensor(values, dtype=w.dtype, device=w.device)
+        weighted = log_p * w
+    ends = lengths or [max(len(y) for _, y in pairs)]
+    parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
+    slopes = [  # g of each call, for the tokens of each part
+        torch.autograd.grad(
+            (weighted * part).sum(),
+            [call.y for call in calls],
+            retain_graph=part is not parts[-1],
+            materialize_grads=True,
+        )
+        for part in parts
+    ]
+    log_liks = torch.stack([(log_p.detach().double() * part).sum(-1) for part in parts]).cumsum(0)
+    inputs = [(call.layer, call.a) for call in calls]  # without y, which holds the graph
+    return _formed(inputs, slopes, log_liks.tolist(), pairs, lengths)
+
+
+def _formed(
+    inputs: Sequence[tuple[int, Tensor]],
+    slopes: Sequence[Sequence[Tensor]],
+    log_liks: list[list[float]],
+    pairs: Sequence[Pair],
+    lengths: Sequence[int] | None,
+) -> Iterator[Prefix]:
+    """The terms of each G when it is asked for; a longer prefix adds to each g_s what its further
+    tokens say.
+    """
+    n_layers = 1 + max(layer for layer, _ in inputs)
+    for row, (x, y) in enumerate(pairs):
+        g = [0.0] * len(inputs)
+        for part, end in enumerate([n for n in lengths if n <= len(y)] if lengths else [len(y)]):
+            wide = [torch.promote_types(slope.dtype, torch.float32) for slope in slopes[part]]
+            g = [
+                total + slope[row].to(dtype)
+                for total, slope, dtype in zip(g, slopes[part], wide, strict=True)
+            ]
+            n, terms = len(x) + end, []
+            for layer in range(n_layers):  # a layer may be used several times in a pass
+                its = [i for i, (where, _) in enumerate(inputs) if where == layer]
+                a = torch.cat([inputs[i][1][row, :n] for i in its])
+                terms.append(Factors(torch.cat([g[i][:n] for i in its]), a))
+            yield Prefix(row, end, log_liks[part][row], terms)
 
 
 class Call(NamedTuple):
-    """One use of a layer in a forward pass: its place in the list, input a, output y, where the
-    graph begins, and its block's output u.
+    """One use of a layer in a forward pass: its place in the list, its input and its output, where
+    the graph begins.
     """
 
     layer: int
     a: Float[Tensor, "texts n d_in"]
     y: Float[Tensor, "texts n d_out"]
-    u: Tensor | None = None
 
 
 @contextmanager
-def traced(linears: Sequence[Linear], shape: tuple[int, int]) -> Iterator[list[Call]]:
+def traced(linears: Sequence[Weight], shape: tuple[int, int]) -> Iterator[list[Call]]:
     """Inside the ``with``, each use of these layers in a pass over (texts, positions) is kept, in
     its order; their outputs require a gradient.
     """
@@ -183,167 +345,15 @@ def traced(linears: Sequence[Linear], shape: tuple[int, int]) -> Iterator[list[C
         calls.append(Call(layer, a, y))
         return y.view(output.shape).clone()  # which the model may write to, as Falcon does
 
-    def keep_block(layer: int, _, inputs, output):
-        u = output[0] if isinstance(output, tuple) else output
-        last = max((i for i, call in enumerate(calls) if call.layer == layer), default=None)
-        if last is not None and isinstance(u, Tensor) and u.requires_grad:
-            rows = (
-                u.unflatten(0, shape) if u is output and u.shape[:-1] == (math.prod(shape),) else u
-            )
-            if rows.shape[:-1] == calls[last].y.shape[:-1]:
-                calls[last] = calls[last]._replace(u=rows)
-            output = output if rows is u else rows.flatten(0, 1)
-        return output
-
     with ExitStack() as hooks:
         for layer, linear in enumerate(linears):
-            hooks.enter_context(linear.hooked(partial(keep, layer), partial(keep_block, layer)))
+            hooks.enter_context(linear.hooked(partial(keep, layer)))
         yield calls
 
 
-class Slope(NamedTuple):
-    """What a backward pass finds of one call: g, and at each position ‖g_s‖‖y_s‖ and ‖∂ log
-    p/∂u_s‖‖u_s‖.
-    """
+def __getattr__(name: str):  # of an earlier version, until its last users have changed
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from gaussmark_lib import _old
 
-    g: Float[Tensor, "texts n d_out"]
-    felt: Float[Tensor, "2 texts n"]
-
-
-def backward(log_p: Tensor, calls: Sequence[Call], *, retain_graph: bool = False) -> list[Slope]:
-    """The slope of Σ log p for each call."""
-    outputs = [call.y for call in calls] + [call.y if call.u is None else call.u for call in calls]
-    found = torch.autograd.grad(
-        log_p, outputs, torch.ones_like(log_p), retain_graph=retain_graph, materialize_grads=True
-    )
-    wide, n = (
-        reduce(torch.promote_types, [output.dtype for output in outputs], log_p.dtype),
-        len(calls),
-    )  # some models round float64 to log p's
-    norm = partial(torch.linalg.vector_norm, dim=-1, dtype=wide)
-    felt = [
-        (norm(slope) * norm(output.detach())).to(log_p.dtype)
-        for slope, output in zip(found, outputs, strict=True)
-    ]
-    return [
-        Slope(g, torch.stack(both)) for g, *both in zip(found[:n], felt[:n], felt[n:], strict=True)
-    ]
-
-
-def is_rounding(felt: Float[Tensor, "2 *rest"]) -> Bool[Tensor, "*rest"]:
-    """Whether a slope is zero but for rounding, from its ``felt``, at one position or summed over
-    several.
-    """
-    return torch.isfinite(felt[1]) & (felt[0] <= ROUNDING * torch.finfo(felt.dtype).eps * felt[1])
-
-
-class _Prefix(
-    NamedTuple
-):  # the first ``n_tokens`` of one text: their log-likelihood, and G for each layer
-    text: int
-    n_tokens: int
-    log_lik: float
-    factors: list[Factors]
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How texts are read: in batches of like length, with one forward pass per batch and one
-    backward pass per length.
-    """
-
-    model: PreTrainedModel
-    linears: Sequence[Linear]
-    lengths: Sequence[int] | None = None
-    dtype: str | torch.dtype | None = None
-    batch_size: int = 8
-    perturbed: bool = False
-
-    def __post_init__(self):
-        checks.whole(self.batch_size, "batch_size")
-        if self.lengths is not None:
-            lengths = tokens.listed(self.lengths, expected := "lengths: expected whole numbers ≥ 1")
-            if not lengths or not all(checks.is_whole(n) and 1 <= n < 1 << 62 for n in lengths):
-                raise InvalidTextError(f"{expected}, got {checks.shown(lengths)}")
-            object.__setattr__(self, "lengths", lengths)  # an iterator would be read once
-
-    def prefixes(self, pairs: Mapping[int, Pair]) -> Iterator[_Prefix]:
-        """Each text, or each wanted prefix of it, shortest texts first."""
-        dtype = models.arithmetic(self.model, self.dtype)
-        order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))
-        for start in range(0, len(order), self.batch_size):
-            batch = order[start : start + self.batch_size]
-            if not self.perturbed:
-                perturb.refuse_perturbed(
-                    self.model
-                )  # for each batch: the caller may have watermarked the model between two yields
-            with models.computing_in(self.model, dtype), likelihood.frozen(self.model):
-                found = self._batch([pairs[i] for i in batch])
-            for prefix in found:
-                yield prefix._replace(text=batch[prefix.text])
-
-    def _batch(self, pairs: Sequence[Pair]) -> Iterator[_Prefix]:
-        """The prefixes of one batch, numbered within it; each G is formed when it is asked for, and
-        does not depend on the batch.
-        """
-        with traced(self.linears, (len(pairs), max(len(x) + len(y) for x, y in pairs))) as calls:
-            log_p, number = likelihood.token_log_p(self.model, pairs)
-        used = {call.layer for call in calls} if log_p.requires_grad else set()
-        if unused := [
-            linear.name for layer, linear in enumerate(self.linears) if layer not in used
-        ]:
-            raise DegenerateScoreError(
-                f"expected texts that depend on {unused[0]}, which was not used; choose another"
-                " weight, and no compiled model"
-            )
-        ends = sorted(set(self.lengths or [max(len(y) for _, y in pairs)]))
-        parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
-        slopes = [
-            backward(log_p * part, calls, retain_graph=part is not parts[-1]) for part in parts
-        ]
-        log_liks = (
-            torch.stack([(log_p.detach().double() * part).sum(-1) for part in parts])
-            .cumsum(0)
-            .tolist()
-        )
-        return self._formed(
-            [call._replace(y=None, u=None) for call in calls], slopes, log_liks, pairs
-        )  # the outputs hold the whole graph
-
-    def _formed(
-        self,
-        inputs: Sequence[Call],
-        slopes: Sequence[list[Slope]],
-        log_liks: list[list[float]],
-        pairs: Sequence[Pair],
-    ) -> Iterator[_Prefix]:
-        """The terms of G, or zeros where that is rounding; a longer prefix adds what its further
-        tokens say to each g_s.
-        """
-        uses = [
-            [i for i, call in enumerate(inputs) if call.layer == layer]
-            for layer in range(len(self.linears))
-        ]
-        for row, (x, y) in enumerate(pairs):
-            g, felt = [0.0] * len(inputs), [0.0] * len(inputs)
-            for part, end in enumerate(
-                end for end in sorted(set(self.lengths or [len(y)])) if end <= len(y)
-            ):
-                g = [
-                    so_far + slope.g[row].to(slope.felt.dtype)
-                    for so_far, slope in zip(g, slopes[part], strict=True)
-                ]
-                felt = [
-                    so_far + slope.felt[:, row].sum(-1)
-                    for so_far, slope in zip(felt, slopes[part], strict=True)
-                ]
-                factors, n = [], len(x) + end
-                for its in uses:
-                    slope, a = (
-                        torch.cat([g[i][:n] for i in its]),
-                        torch.cat([inputs[i].a[row, :n] for i in its]),
-                    )
-                    factors.append(
-                        Factors(slope.masked_fill(is_rounding(sum(felt[i] for i in its)), 0.0), a)
-                    )
-                yield _Prefix(row, end, log_liks[part][row], factors)
+    return getattr(_old, name)

@@ -13,17 +13,20 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import psutil
 import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import get_session
 from safetensors import safe_open
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -40,10 +43,16 @@ from transformers.utils import (
 )
 from transformers.utils.hub import get_checkpoint_shard_files
 
-from gaussmark_lib import checks, tokens
-from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
-from gaussmark_lib.paths import DATA
-from gaussmark_lib.weights import linear, watermarkable
+from gaussmark_lib import files, tokens
+from gaussmark_lib.errors import (
+    InvalidModelError,
+    UnknownWeightError,
+    is_int,
+    require_one_of,
+    shown,
+)
+from gaussmark_lib.weights import Weight
+from gaussmark_lib.weights import names as watermarkable
 
 PATIENCE = 5  # seconds that the hub has to answer
 EMBEDDED = "doclm"
@@ -115,13 +124,13 @@ def load(
     """
     if not isinstance(name, str | Path) or not str(name):
         raise InvalidModelError(
-            f"name: expected {EMBEDDED!r}, a folder or a hub id, got {checks.shown(name)}"
+            f"name: expected {EMBEDDED!r}, a folder or a hub id, got {shown(name)}"
         )
-    checks.chosen(
+    require_one_of(
         str(dtype).removeprefix("torch."), "dtype", ("auto", "float16", *DTYPES), InvalidModelError
     )
     device = device_of(device)
-    source = DATA / EMBEDDED if str(name) == EMBEDDED else name
+    source = files.DATA / EMBEDDED if str(name) == EMBEDDED else name
     local = Path(source).expanduser()
     is_local = os.path.isdir(local)
     if not is_local and (
@@ -229,13 +238,28 @@ def _free_memory(device: torch.device) -> dict[str, int]:
     return free
 
 
+_digests: "WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = WeakKeyDictionary()
+
+
 def digest(model: PreTrainedModel) -> str:
-    """SHA-256 of the names, dtypes, shapes and bytes of all parameters."""
-    sha256 = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        sha256.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
-        numbers = parameter.detach().cpu().contiguous().flatten()
-        sha256.update(numbers.view(torch.uint8).numpy())
+    """SHA-256 of all parameters with their names, floats rounded to bfloat16: a model is the same
+    in bfloat16, float32 and float64. Kept until a parameter is exchanged or written to.
+    """
+    named = sorted(model.named_parameters())
+    state = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for _, p in named)
+    if model not in _digests or _digests[model][0] != state:
+        with ThreadPoolExecutor(4) as pool:
+            each = pool.map(_sha256, (p for _, p in named))
+        lines = [f"{name} {sha}\n" for (name, _), sha in zip(named, each, strict=True)]
+        _digests[model] = state, hashlib.sha256("".join(lines).encode()).hexdigest()
+    return _digests[model][1]
+
+
+def _sha256(parameter: Tensor) -> str:
+    value = parameter.detach()
+    value = value.to(torch.bfloat16) if value.is_floating_point() else value
+    sha256 = hashlib.sha256(str(tuple(parameter.shape)).encode())
+    sha256.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return sha256.hexdigest()
 
 
@@ -368,13 +392,13 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     stack = next(iter(Counter(match[1] for match in places.values()).most_common(1)), ("", 0))[0]
     blocks = sorted({int(match[2]) for match in places.values() if match[1] == stack})
     number = len(blocks) * 2 // 3 if block is None else block
-    if not checks.is_whole(number) or not -len(blocks) <= number < len(blocks):
+    if not is_int(number) or not -len(blocks) <= number < len(blocks):
         raise UnknownWeightError(
             f"block: expected one of {len(blocks)} that can carry a watermark, got"
-            f" {checks.shown(block)}; or name a weight"
+            f" {shown(block)}; or name a weight"
         )
     inside = [
-        linear(model, name)
+        Weight(model, name)
         for name, match in places.items()
         if match[1] == stack and int(match[2]) == blocks[number]
     ]
@@ -382,6 +406,11 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
         return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name
     hidden = model.config.get_text_config().hidden_size
     return max(inside, key=lambda layer: (layer.shape[0] == hidden, layer.shape[1])).name
+
+
+def linear(model: PreTrainedModel, name: str) -> Weight:
+    """Of an earlier version: ``weights.Weight``."""
+    return Weight(model, name)
 
 
 def hub_reachable() -> bool:

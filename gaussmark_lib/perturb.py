@@ -1,9 +1,9 @@
 """The noise that a key stands for, and a model that carries it (paper, Alg. 1).
 
-    θ(ξ) = θ + ξ,   ξ ~ N(0, σ² I)   over one weight matrix θ of shape (d_out, d_in)
+    θ(ξ) = θ + ξ,   ξ ~ N(0, σ² I)   over one weight matrix θ of shape (d_out, d_in), or several
 
-θ and σ are those of a ``watermark.Watermark``, ξ is ``noise(model, wm, key)``, and p_{θ+ξ} the
-model inside ``watermarked(model, wm, key)``.
+Let z be the first d numbers of a key's stream, cut into matrices in the order of the weights. Then
+ξ = σz, or σPz where rank_dropped > 0, with each weight's own σ and P.
 """
 
 import math
@@ -11,159 +11,144 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import binding, files, normal, tokens
+from gaussmark_lib import files, keys, models, tokens
 from gaussmark_lib.errors import (
+    GaussMarkWarning,
     InvalidModelError,
     InvalidWatermarkError,
     PerturbedModelError,
-    RoundingWarning,
 )
-from gaussmark_lib.keys import Key, checked, listed
-from gaussmark_lib.watermark import PlacedWatermark, Watermark, placed
+from gaussmark_lib.keys import Binding, Key
+from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
-LEAST_A_THREAD = 1 << 14  # numbers, below which starting a thread takes longer than they do
-LEAST_CHANGED = 0.99  # of the numbers of a weight; below it, rounding took a part of the watermark
-_MARK = (  # on the model object while it is perturbed, and in the config of an exported checkpoint
-    "gaussmark"
-)
+LEAST_CHANGED = 0.99  # of a weight's numbers; below it, rounding took a part of the watermark
+_MARK = "gaussmark"  # on a perturbed model, and in the config of an exported checkpoint
 
 
-def noise(model: PreTrainedModel, wm: Watermark, key: Key) -> Float[Tensor, "d_out d_in"]:
-    """ξ, or Pξ where rank_dropped > 0: the first d_out·d_in numbers of the key's stream in row
-    order, times σ; float32 on the CPU.
+def streams(wm: PlacedWatermark, some: Sequence[Key]) -> Float[Tensor, "k d"]:
+    """σz of each key, σ being the first weight's, float32 on the CPU; no projection."""
+    xi = torch.empty(len(some), wm.d, dtype=torch.float32, device="cpu")
 
-    The same bits on every machine; for rank_dropped > 0, up to the rounding of the SVD.
+    def draw(key: Key, row: Tensor) -> None:
+        key.normals(wm.d, wm.sigmas[0], out=row.numpy())
+
+    if len(some) > 1 and wm.d <= keys.SPAN:  # a larger one uses several threads itself
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            list(threads.map(draw, some, xi))
+    else:
+        list(map(draw, some, xi))
+    return xi
+
+
+def noise(
+    model: PreTrainedModel, wm: Watermark, key: Key
+) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
+    """ξ of a key, float32 on the CPU; of several weights a list, in their order. The same on every
+    machine to 1e-6, and for rank_dropped > 0 up to the rounding of the SVD.
 
     Raises:
         KeyMismatchError: the key is bound to another weight, sigma, rank or base model; further
             errors as ``Watermark.on``.
     """
-    [xi] = noises(model, wm, [checked(key)])
-    return xi
+    xis = noises(model, wm, [keys.checked(key)])
+    return [xi[0] for xi in xis] if isinstance(xis, list) else xis[0]
 
 
 def noises(
-    model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
-) -> Float[Tensor, "k d_out d_in"]:
-    """``noise`` of each of K keys, with one singular value decomposition for all. Written in place:
-    K noises take the memory of K noises.
-    """
-    keys = listed(keys)
-    [xis] = in_parts(placed(model, wm), keys, len(keys))
-    return xis
-
-
-def in_parts(
-    wm: PlacedWatermark, keys: Sequence[Key], at_a_time: int
-) -> Iterator[Float[Tensor, "k d_out d_in"]]:
-    """:func:`noises` of at most ``at_a_time`` keys after those of others, all written to the same
-    memory: a part is gone when the next one comes.
-
-    The weights that bound keys are for are hashed once for all of them.
-    """
-    room, use = (
-        torch.empty(min(at_a_time, len(keys)), *wm.linear.shape, dtype=torch.float32, device="cpu"),
-        binding.Use(wm),
-    )
-
-    def draw(key: Key, into: Tensor) -> None:
-        isotropic(key, wm.sigma, wm.linear.shape, into)
-
-    for start in range(0, len(keys), at_a_time):
-        part, its = room[: len(keys) - start], keys[start : start + at_a_time]
-        if (at_once := torch.get_num_threads()) > 1 and LEAST_A_THREAD <= part[
-            0
-        ].numel() <= normal.SPAN:
-            with ThreadPoolExecutor(at_once) as threads:
-                list(threads.map(draw, its, part))
-        else:  # each is too small for a thread of its own, or uses several itself
-            list(map(draw, its, part))
-        for key, xi in zip(its, part, strict=True):
-            key.check(use, xi)
-            if wm.rank_dropped:
-                xi.copy_(wm.project(xi))
-        yield part
-
-
-def isotropic(
-    key: Key, sigma: float, shape: tuple[int, int], into: Float[Tensor, "d_out d_in"] | None = None
-) -> Float[Tensor, "d_out d_in"]:
-    """ξ before any projection, for a matrix of this shape; float32 on the CPU, or written to
-    ``into`` in its dtype.
-    """
-    out = None if into is None else into.view(-1).numpy()
-    return torch.from_numpy(checked(key).normals(math.prod(shape), sigma, np.float32, out)).view(
-        shape
-    )
+    model: PreTrainedModel, wm: Watermark, some: Sequence[Key]
+) -> Float[Tensor, "k d_out d_in"] | list[Tensor]:
+    """:func:`noise` of each of K keys."""
+    some, wm = keys.listed(some), checked(wm).on(model)
+    for key in some:
+        key.check(wm)
+    xis = wm.cut(streams(wm, some))
+    for i, part in enumerate(xis):
+        if i > 0:
+            part *= wm.sigmas[i] / wm.sigmas[0]
+        for xi in part if wm.rank_dropped else ():
+            xi.copy_(wm.projectors[i](xi))
+    return xis[0] if len(xis) == 1 else xis
 
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
-    """The key with a note of what it is for (``binding.Binding``). A wrong use is then an error,
-    not a wrong answer.
+    """The key with a note of what it is for (``keys.Binding``): a wrong use is then an error.
 
     Raises:
         InvalidWatermarkError: the weights' dtype rounds the watermark away; KeyMismatchError: the
             key is bound already, to another use.
     """
     refuse_perturbed(model)
-    wm = placed(model, wm)
-    xi = noise(model, wm, key)
-    _, sigma_carried = rounded(wm, xi)
-    return key.bound(
-        wm, isotropic(key, wm.sigma, wm.linear.shape) if wm.rank_dropped else xi, sigma_carried
-    )
+    wm = checked(wm).on(model)
+    xis = noise(model, wm, key)
+    carried = [rounded(wm, i, xi)[1] for i, xi in enumerate(xis if wm.linears[1:] else [xis])]
+    note = {"sigma_carried": carried[0] if len(carried) == 1 else tuple(carried)}
+    note["model_sha256"] = models.digest(model)
+    return replace(key, binding=Binding(**keys.purpose(wm), **note))
 
 
-def rounded(wm: PlacedWatermark, xi: Float[Tensor, "d_out d_in"]) -> tuple[Tensor, float]:
-    """θ + ξ as the model stores it, and the σ that it carries: σ⟨ξ, Δ⟩/‖ξ‖² with Δ what was added
-    to θ indeed.
-
-    θ + ξ is computed in float32 (or the weight's own precision where that is higher) and rounded
-    once to the weight's dtype. Where that leaves some numbers of θ as they were, a RoundingWarning
-    says so; InvalidWatermarkError where it leaves all.
+def check_key(wm: PlacedWatermark, key: Key) -> None:
+    """``key.check``, and a GaussMarkWarning where the model has the key's θ and other weights than
+    those that the key was made with, as a fine-tuned one has.
     """
-    theta = wm.linear.parameter.data
-    if tuple(xi.shape) != wm.linear.shape:
-        raise InvalidWatermarkError(
-            f"xi: expected a noise of {wm.weight}'s shape, {wm.linear.shape}, got {tuple(xi.shape)}"
+    key.check(wm)
+    made_with = key.binding and key.binding.model_sha256
+    if made_with and made_with != models.digest(wm.model):
+        warnings.warn(
+            f"key {key.key_id}: the model has the matrix that the key was made for, but other"
+            " weights are not those of the key's model. The test stays exact, with less power; load"
+            " the model that the key was made with, if you have it",
+            GaussMarkWarning,
+            stacklevel=3,
         )
-    xi = wm.linear.oriented(xi).to(theta.device)
-    moved = (theta + xi if theta.dtype == torch.float64 else theta.float() + xi).to(theta.dtype)
-    added = moved.to(torch.promote_types(theta.dtype, torch.float32)) - theta
+
+
+def rounded(wm: PlacedWatermark, i: int, xi: Float[Tensor, "d_out d_in"]) -> tuple[Tensor, float]:
+    """θ + ξ of weight i as the model stores it, and the σ that it carries: σ⟨ξ, Δ⟩/‖ξ‖² with Δ what
+    was added to θ indeed.
+
+    The sum is rounded once to the weight's dtype. Where that leaves some numbers of θ as they were,
+    a GaussMarkWarning says so; InvalidWatermarkError where it leaves all.
+    """
+    linear, sigma = wm.linears[i], wm.sigmas[i]
+    theta = linear.parameter.data
+    if tuple(xi.shape) != linear.shape:
+        raise InvalidWatermarkError(
+            f"xi: expected a noise of {linear.name}'s shape, {linear.shape}, got {tuple(xi.shape)}"
+        )
+    wide = torch.promote_types(theta.dtype, torch.float32)
+    xi = linear.oriented(xi).to(theta.device)
+    moved = (theta.to(wide) + xi).to(theta.dtype)
+    added = moved.to(wide) - theta
     changed = added.count_nonzero().item() / added.numel()
-    what = f"of the numbers of {wm.weight}, which are {theta.dtype}".replace("torch.", "")
+    what = f"of the numbers of {linear.name}, which are {theta.dtype}".replace("torch.", "")
     if changed == 0:
         raise InvalidWatermarkError(
-            f"sigma = {wm.sigma:g} changes none {what}: there is no watermark. Choose a larger"
+            f"sigma = {sigma:g} changes none {what}: there is no watermark. Choose a larger"
             " sigma, or load in float32"
         )
-    z = xi / wm.sigma
-    sigma_carried = float(
-        f"{((added * z).sum(dtype=torch.float64) / z.square().sum(dtype=torch.float64)).item():.6g}"
-    )
+    z = xi / sigma
+    along = (added * z).sum(dtype=torch.float64) / z.square().sum(dtype=torch.float64)
+    sigma_carried = float(f"{along.item():.6g}")
     if not math.isfinite(sigma_carried):
         raise InvalidWatermarkError(
-            f"sigma = {wm.sigma:g} takes {wm.weight} out of the range of its dtype, {theta.dtype};"
+            f"sigma = {sigma:g} takes {linear.name} out of the range of its dtype, {theta.dtype};"
             " choose a smaller sigma"
         )
     if changed < LEAST_CHANGED:
-        carried = (
-            f"they carry a watermark of sigma = {sigma_carried:.2g}. Choose a larger sigma, or load"
-            " in float32, to lose less"
-        )
         warnings.warn(
-            f"sigma = {wm.sigma:g} changes only {changed:.2%} {what}: {carried}",
-            RoundingWarning,
+            f"sigma = {sigma:g} changes only {changed:.2%} {what}: they carry a watermark of sigma"
+            f" = {sigma_carried:.2g}. Choose a larger sigma, or load in float32, to lose less",
+            GaussMarkWarning,
             stacklevel=3,
         )
     return moved, sigma_carried
@@ -174,12 +159,13 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again.
     PerturbedModelError if it was perturbed before.
 
-    What ``model.save_pretrained`` writes inside is marked as watermarked, as what :func:`export`
-    writes. A bare ``model.state_dict()`` holds θ + ξ and cannot carry a mark: loaded into another
-    model, it is scored as if it were a base model, with a mean of ψ far from 0.
+    What ``model.save_pretrained`` writes inside is marked as watermarked. A bare
+    ``model.state_dict()`` holds θ + ξ and cannot carry a mark: loaded into another model, it is
+    scored as if it were a base model, with a mean of ψ far from 0.
     """
     refuse_perturbed(model)  # before the work of drawing a noise
-    wm = placed(model, wm)
+    wm = checked(wm).on(model)
+    check_key(wm, keys.checked(key))
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
         yield model
 
@@ -188,31 +174,29 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 def moved(
     model: PreTrainedModel,
     wm: Watermark,
-    xi: Float[Tensor, "d_out d_in"],
+    xi: Float[Tensor, "d_out d_in"] | Sequence[Tensor],
     *,
     by: str = "a given noise",
 ) -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the weight is θ + ξ for any ξ, :func:`rounded`, and the model is
-    :func:`marked`. Only here is a weight exchanged.
+    """Inside the ``with``, the weights are θ + ξ for any ξ, :func:`rounded`, and the model is
+    :func:`marked`. Only here are weights exchanged.
     """
-    wm = placed(model, wm)
-    with marked(model, by):
-        sum_, sigma_carried = rounded(wm, xi)
-        setattr(
-            model.config, _MARK, {"key_id": by, "weight": wm.weight, "sigma_carried": sigma_carried}
-        )  # what save_pretrained writes
-        try:
-            with wm.linear.holding(sum_):
-                yield model
-        finally:
-            delattr(model.config, _MARK)
+    wm = checked(wm).on(model)
+    with marked(model, by), ExitStack() as exchanged:
+        sums = [rounded(wm, i, x) for i, x in enumerate([xi] if isinstance(xi, Tensor) else xi)]
+        carried = [sigma for _, sigma in sums]
+        mark = {"key_id": by, "weight": wm.weight}
+        mark["sigma_carried"] = carried[0] if len(carried) == 1 else carried
+        setattr(model.config, _MARK, mark)  # what save_pretrained writes
+        exchanged.callback(delattr, model.config, _MARK)
+        for linear, (matrix, _) in zip(wm.linears, sums, strict=True):
+            exchanged.enter_context(linear.replaced(matrix))
+        yield model
 
 
 @contextmanager
 def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
-    """Inside the ``with``, the model is known as perturbed by this noise: every function that needs
-    the base model refuses it.
-    """
+    """Inside the ``with``, the model is known as perturbed, and refused as a base model."""
     refuse_perturbed(model)
     setattr(model, _MARK, by)
     try:
@@ -231,8 +215,7 @@ def refuse_perturbed(model: PreTrainedModel) -> None:
             "expected the base model, got one inside watermarked() or moved(); leave the `with`"
             " block first: G is taken at θ, never at θ + ξ"
         )
-    if hasattr(model.config, _MARK):
-        mark = getattr(model.config, _MARK)
+    if mark := getattr(model.config, _MARK, None):
         key_id = mark.get("key_id") if isinstance(mark, dict) else mark
         raise PerturbedModelError(
             f"expected the base model, got a checkpoint with the watermark of key {key_id}; load"
@@ -248,10 +231,9 @@ def export(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Path:
     """Writes the watermarked model as an ordinary checkpoint that any inference engine serves;
-    never the key.
+    never the key. The folder must not exist.
 
-    Its config names the weight, the key's public id and the σ that the rounded weights carry; by it
-    :func:`refuse_perturbed` knows the checkpoint. The folder must not exist.
+    Its config names the weight, the key's public id and the σ that the rounded weights carry.
     """
     folder = files.named(folder, "cannot export the model", InvalidModelError)
     if os.path.lexists(folder):
@@ -261,14 +243,22 @@ def export(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with files.hidden_folder(folder) as partial:
-            whole = Path(partial) / "checkpoint"
+            checkpoint = Path(partial) / "checkpoint"
             with watermarked(model, wm, key):
-                model.save_pretrained(whole)
+                model.save_pretrained(checkpoint)
             if tokenizer is not None:
-                tokenizer.save_pretrained(whole)
-            return whole.rename(folder)
+                tokenizer.save_pretrained(checkpoint)
+            return checkpoint.rename(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", error)
         raise InvalidModelError(
             f"cannot export the model to {folder}: {reason}; expected a name in a folder with room"
         ) from None
+
+
+def __getattr__(name: str):  # of an earlier version, until its last users have changed
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from gaussmark_lib import _old
+
+    return getattr(_old, name)

@@ -13,20 +13,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from gaussmark_lib import checks
-from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError
+from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError, shown
 
 Ids = Sequence[SupportsIndex] | Tensor | np.ndarray  # token ids of one text
 Texts = Sequence[Ids]
 Pair = tuple[Ids, Ids]  # prompt, response
-NOT_LISTS = (
-    str,
-    bytes,
-    bytearray,
-    memoryview,
-    Mapping,
-    AbstractSet,
-)  # their items are other things, or have no order
+NOT_LISTS = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)  # have other items, no order
 
 
 def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
@@ -37,13 +29,13 @@ def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
             does not have.
     """
     check_model(model)
-    values, vocabulary = whole_numbers(ids, what), model.get_input_embeddings().num_embeddings
-    for position, value in enumerate(values):
-        if not 0 <= value < vocabulary:
-            raise InvalidTextError(
-                f"{what}: expected token ids from 0 to {vocabulary - 1}, got {value} at position"
-                f" {position}; was it made by another tokenizer?"
-            )
+    values = whole_numbers(ids, what)
+    size = model.get_input_embeddings().num_embeddings
+    if bad := [i for i, value in enumerate(values) if not 0 <= value < size]:
+        raise InvalidTextError(
+            f"{what}: expected token ids from 0 to {size - 1}, got {values[bad[0]]} at position"
+            f" {bad[0]}; was it made by another tokenizer?"
+        )
     return values
 
 
@@ -56,22 +48,20 @@ def whole_numbers(ids: Ids, what: str) -> list[int]:
     values = listed(
         ids.tolist() if hasattr(ids, "tolist") else ids, f"{what}: expected a list of token ids"
     )
-    if set(map(type, values)) <= {int}:
-        return list(values)  # nearly always
-    for position, value in enumerate(values):
-        if not checks.is_whole(value):
-            raise InvalidTextError(
-                f"{what}: expected whole numbers, got {checks.shown(value)} at position {position}"
-            )
-    return [index(value) for value in values]
+    try:
+        if any(isinstance(value, bool) for value in values):
+            raise TypeError
+        return [index(value) for value in values]
+    except TypeError:
+        raise InvalidTextError(
+            f"{what}: expected a list of whole numbers, got {shown(values)}"
+        ) from None
 
 
 def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidTextError) -> list:
-    """A new list of the items. Text, bytes, mappings and sets are refused: their items are other
-    things, or have no order.
-    """
+    """A new list of the items; refuses text, bytes, mappings and sets."""
     if not isinstance(values, Iterable) or isinstance(values, NOT_LISTS):
-        raise error(f"{expected}, got {checks.shown(values)}")
+        raise error(f"{expected}, got {shown(values)}")
     return list(values)
 
 
@@ -89,6 +79,17 @@ def checked_prompt(model: PreTrainedModel, prompt: Ids, what: str) -> list[int]:
     return checked(model, prompt, what) or [_start_token(model)]
 
 
+def _start_token(model: PreTrainedModel) -> int:
+    for name in ("bos_token_id", "eos_token_id"):
+        value = getattr(config(model), name, None)
+        if value is not None:
+            return value[0] if isinstance(value, list) else value
+    raise InvalidTextError(
+        "an empty prompt needs a start token, and this config names none (bos_token_id); give a"
+        " prompt of at least one token"
+    )
+
+
 def checked_response(
     model: PreTrainedModel, prompt: list[int], response: Ids, what: str
 ) -> list[int]:
@@ -102,10 +103,18 @@ def checked_response(
     return ids
 
 
+def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
+    """InvalidTextError if prompt and response together exceed the model's context."""
+    longest = context(model)
+    if longest is not None and n_prompt + n_response > longest:
+        raise InvalidTextError(
+            f"{what}: expected at most {longest} tokens (the model's context), got {n_prompt} of"
+            f" prompt + {n_response} of response = {n_prompt + n_response}; shorten one of them"
+        )
+
+
 def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> dict[int, Pair]:
-    """(prompt, response) of each text by its number, ready to be scored; the first error of
-    :func:`usable_pairs` is raised.
-    """
+    """(prompt, response) of each text by its number; raises the first error."""
     pairs, failed = usable_pairs(model, prompts, responses)
     for error in failed.values():
         raise error
@@ -115,8 +124,10 @@ def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> d
 def usable_pairs(
     model: PreTrainedModel, prompts: Texts, responses: Texts
 ) -> tuple[dict[int, Pair], dict[int, GaussMarkError]]:
-    """The pairs that can be scored, by number, and the error of each other pair. InvalidTextError
-    for no texts or unequal numbers of them.
+    """The pairs that can be scored, by number, and the error of each other pair.
+
+    Raises:
+        InvalidTextError: no texts, or unequal numbers of prompts and responses.
     """
     check_model(model)
     prompts, responses = as_many(prompts, responses)
@@ -134,33 +145,17 @@ def usable_pairs(
 
 def as_many(prompts: Texts, responses: Texts) -> tuple[list[Ids], list[Ids]]:
     """Both as lists, of one length."""
-    prompts, responses = (
-        listed(texts, "expected one prompt a response, each a list of token ids")
-        for texts in (prompts, responses)
-    )
+    expected = "expected one prompt per response, each a list of token ids"
+    prompts, responses = (listed(texts, expected) for texts in (prompts, responses))
     if len(prompts) != len(responses):
         raise InvalidTextError(
-            f"expected one prompt a response, got {len(prompts)} prompts and {len(responses)}"
-            " responses"
+            f"{expected}, got {len(prompts)} prompts and {len(responses)} responses"
         )
     return prompts, responses
 
 
-def _start_token(model: PreTrainedModel) -> int:
-    for name in ("bos_token_id", "eos_token_id"):
-        value = getattr(config(model), name, None)
-        if value is not None:
-            return value[0] if isinstance(value, list) else value
-    raise InvalidTextError(
-        "an empty prompt needs a start token, and this config names none (bos_token_id); give a"
-        " prompt of at least one token"
-    )
-
-
 def config(model: PreTrainedModel) -> PreTrainedConfig:
-    """The configuration of a model's language part, which lies inside that of a model that sees or
-    hears, too.
-    """
+    """The configuration of a model's language part, also of a model that sees or hears."""
     return model.config.get_text_config(decoder=True)
 
 
@@ -172,13 +167,9 @@ def context(model: PreTrainedModel) -> int | None:
 def check_model(model: Any) -> None:
     """InvalidModelError for anything but a model, such as the ``LM`` that holds it."""
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
-        advice = (
-            "; write lm.model"
-            if hasattr(model, "tokenizer")
-            else "; models.load() gives an LM, whose lm.model is one"
-        )
+        advice = "write lm.model" if hasattr(model, "tokenizer") else "models.load() gives an LM"
         raise InvalidModelError(
-            f"model: expected a language model of transformers, got {checks.shown(model)}{advice}"
+            f"model: expected a language model of transformers, got {shown(model)}; {advice}"
         )
 
 
@@ -186,8 +177,8 @@ def check_lm(lm: Any) -> None:
     """InvalidModelError for anything but an ``LM``, such as the model that it holds."""
     if not hasattr(lm, "tokenizer") or not hasattr(lm, "model"):
         raise InvalidModelError(
-            f"lm: expected an LM, a model with its tokenizer, got {checks.shown(lm)}; models.load()"
-            " gives one"
+            f"lm: expected an LM, a model with its tokenizer, got {shown(lm)};"
+            " models.load() gives one"
         )
 
 
@@ -196,48 +187,33 @@ def check_text(text: Any, what: str = "text") -> None:
     read.
     """
     if not isinstance(text, str):
-        raise InvalidTextError(f"{what}: expected a string, got {checks.shown(text)}")
+        raise InvalidTextError(f"{what}: expected a string, got {shown(text)}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"half a character ({text[error.start]!a}) at position {error.start}"
         raise InvalidTextError(
-            f"{what}: expected whole Unicode characters, got {found}; was it read as UTF-8?"
+            f"{what}: expected whole Unicode characters, got half a character"
+            f" ({text[error.start]!a}) at position {error.start}; was it read as UTF-8?"
         ) from None
 
 
-def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
-    """InvalidTextError if prompt and response together exceed the model's context."""
-    longest = context(model)
-    if longest is not None and n_prompt + n_response > longest:
-        raise InvalidTextError(
-            f"{what}: expected at most {longest} tokens (the model's context), got {n_prompt} of"
-            f" prompt + {n_response} of response = {n_prompt + n_response}; shorten one of them"
-        )
-
-
 def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(ids, mask), both (rows, longest row), int64: shorter rows are filled with 0 on one side,
+    """(ids, mask), both (rows, longest row), int64; shorter rows are filled with 0 on one side,
     where mask is 0 too.
     """
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
-    mask = [torch.ones_like(row) for row in ids]
-    ids, mask = (
-        pad_sequence(each, batch_first=True, padding_side=side).to(device) for each in (ids, mask)
+    return tuple(
+        pad_sequence(values, batch_first=True, padding_side=side).to(device)
+        for values in (ids, [torch.ones_like(row) for row in ids])
     )
-    return ids, mask
 
 
 def by_text(x: Tensor, shape: tuple[int, int], name: str) -> Float[Tensor, "texts n d"]:
-    """What a layer sees or says, text by text. A mixture of experts may show a layer all positions
-    of all texts in one row.
+    """A layer's input or output by texts; a mixture of experts shows some layers all positions of
+    all texts in one row.
 
     Args:
         shape: (texts, positions) of the forward pass.
-
-    Raises:
-        InvalidModelError: the layer is shown another number of positions: an expert works on some
-            only, and prompt tuning adds some.
     """
     if x.ndim == 2 and len(x) == math.prod(shape):
         return x.unflatten(0, shape)

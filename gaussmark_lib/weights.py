@@ -1,105 +1,49 @@
-"""The weight matrices of a model that can carry a watermark: those of linear layers.
+"""The matrices of a model that can carry a watermark, and what a watermark is, apart from its key.
 
-Every architecture stores a linear layer's matrix W so that y = W·x, with W of shape (d_out, d_in),
-except GPT-2's ``Conv1D``, which stores Wᵀ. :func:`linear` hides the difference: noise and gradients
-are (d_out, d_in) everywhere in this library.
+A linear layer computes y = W·x with W of shape (d_out, d_in). Every architecture stores W so,
+except GPT-2's ``Conv1D``, which stores Wᵀ. A :class:`Weight` hides the difference: noise and
+gradients are (d_out, d_in) everywhere in this library. Fused layers (Phi's ``gate_up_proj``) are
+one matrix; a matrix that two layers share (a tied head) is none.
+
+A :class:`Watermark` describes where noise goes and knows no model. ``wm.on(model)`` looks its
+weights up once, at the door; what is inside takes the :class:`PlacedWatermark`.
 """
 
 import difflib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from gaussmark_lib import checks, tokens
-from gaussmark_lib.errors import UnknownWeightError
-
-Hook = Callable[[nn.Module, tuple, Tensor], Tensor | None]  # as torch's forward hooks
-
-
-@dataclass(frozen=True)
-class Linear:
-    """One linear layer's matrix. ``stored`` may be transposed; ``oriented`` turns (d_out, d_in)
-    into its layout and back.
-
-    ``block`` is the module that the layer is a part of: an attention, an MLP, or the model itself.
-    """
-
-    name: str
-    module: nn.Module
-    stored: nn.Parameter
-    transposed: bool
-    block: nn.Module
-
-    @property
-    def parameter(self) -> Tensor:
-        """θ in the layout that it is stored in; shares memory with the model."""
-        return self.stored
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.parameter.shape
-        return (columns, rows) if self.transposed else (rows, columns)
-
-    def oriented(self, matrix: Tensor) -> Tensor:
-        return matrix.T if self.transposed else matrix
-
-    def value(self) -> Float[Tensor, "d_out d_in"]:
-        """θ itself, detached; shares memory with the model."""
-        return self.oriented(self.parameter.detach())
-
-    def sha256(self) -> str:
-        """Of the values rounded to bfloat16, so that a model is the same base in bfloat16, float32
-        and float64. float16 rounds in another way.
-        """
-        rounded = self.value().to(torch.bfloat16).cpu().contiguous()
-        return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
-
-    def replaced(self, matrix: Tensor) -> dict[str, Tensor]:
-        """For ``torch.func.functional_call``: the model with this matrix, given as it is stored, in
-        place of θ.
-        """
-        return {self.name: matrix}
-
-    @contextmanager
-    def holding(self, matrix: Tensor) -> Iterator[None]:
-        """Inside the ``with``, the model has this matrix, given as it is stored; after it, the very
-        tensor that it had.
-        """
-        theta = self.stored.data
-        try:
-            self.stored.data = matrix
-            yield
-        finally:
-            self.stored.data = theta
-
-    @contextmanager
-    def hooked(self, hook: Hook, of_block: Hook | None = None) -> Iterator[None]:
-        """Inside the ``with``, each call of the layer ends in this hook, and each call of its block
-        in the other one.
-        """
-        with (
-            self.module.register_forward_hook(hook),
-            self.block.register_forward_hook(of_block) if of_block else nullcontext(),
-        ):
-            yield
+from gaussmark_lib import rank_reduce, tokens
+from gaussmark_lib.errors import (
+    InvalidModelError,
+    InvalidWatermarkError,
+    UnknownWeightError,
+    kind,
+    require_int,
+    require_one_of,
+    require_positive,
+    shown,
+)
 
 
-def watermarkable(model: PreTrainedModel) -> list[str]:
-    """Full names of the linear layers' matrices that can carry a watermark, not shared with another
-    layer. The stacked experts of a mixture cannot.
-    """
-    return list(_linears(model))
+def names(model: PreTrainedModel) -> list[str]:
+    """Full names of the matrices that can carry a watermark, in the model's order."""
+    return list(_layers(model))
 
 
-def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
+def _layers(model: PreTrainedModel) -> dict[str, nn.Module]:
     tokens.check_model(model)
     uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
     return {
@@ -112,33 +56,221 @@ def _linears(model: PreTrainedModel) -> dict[str, nn.Module]:
     }
 
 
-def linear(model: PreTrainedModel, weight: str) -> Linear:
-    """The layer that owns a weight, by the weight's full name (:func:`watermarkable`).
+class Weight:
+    """One matrix θ of a model, by its full name.
+
+    Attributes:
+        parameter: θ as the layer stores it, perhaps transposed.
+        shape: (d_out, d_in).
 
     Raises:
-        UnknownWeightError: none does, or the weight cannot carry a watermark.
+        UnknownWeightError: no such matrix, or one that cannot carry a watermark.
     """
-    linears = _linears(model)
-    if not isinstance(weight, str):
-        raise UnknownWeightError(
-            f"weight: expected the name of a weight, such as {next(iter(linears), None)!r}, got"
-            f" {checks.shown(weight)}"
-        )
-    if weight in linears:
-        module = linears[weight]
-        block = model.get_submodule(weight.removesuffix(".weight").rpartition(".")[0])
-        return Linear(weight, module, module.weight, isinstance(module, Conv1D), block)
-    near = ", ".join(
-        difflib.get_close_matches(weight, list(linears), n=3, cutoff=0.4)
-    ) or ", ".join(list(linears)[:3])
+
+    def __init__(self, model: PreTrainedModel, name: str):
+        layers = _layers(model)
+        if not isinstance(name, str) or name not in layers:
+            raise UnknownWeightError(_why_not(model, name, list(layers)))
+        self.name, self.module = name, layers[name]
+        self.parameter: nn.Parameter = self.module.weight
+        self.transposed = isinstance(self.module, Conv1D)
+        rows, columns = self.parameter.shape
+        self.shape = (columns, rows) if self.transposed else (rows, columns)
+
+    @property
+    def stored(self):
+        return self.parameter
+
+    def value(self) -> Float[Tensor, "d_out d_in"]:
+        """θ itself, detached; shares memory with the model."""
+        return self.oriented(self.parameter.detach())
+
+    def oriented(self, matrix: Tensor) -> Tensor:
+        """(d_out, d_in) → the layout that θ is stored in, and back."""
+        return matrix.T if self.transposed else matrix
+
+    def sha256(self) -> str:
+        """Of the values rounded to bfloat16, so that a model is the same base in bfloat16, float32
+        and float64. float16 rounds in another way.
+        """
+        rounded = self.value().to(torch.bfloat16).cpu().contiguous()
+        return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
+
+    @contextmanager
+    def replaced(self, stored: Tensor) -> Iterator[None]:
+        """Inside the ``with``, the model has this matrix, given as it is stored; after it, the very
+        tensor that it had.
+        """
+        theta = self.parameter.data
+        try:
+            self.parameter.data = stored
+            yield
+        finally:
+            self.parameter.data = theta
+
+    def hooked(self, hook: Callable[[nn.Module, tuple, Tensor], Any]) -> RemovableHandle:
+        """A context manager: inside it, each call of the layer ends in this forward hook."""
+        return self.module.register_forward_hook(hook)
+
+
+def _why_not(model: PreTrainedModel, name: object, known: list[str]) -> str:
+    if not isinstance(name, str):
+        example = known[0] if known else None
+        return f"weight: expected the name of a weight, such as {example!r}, got {shown(name)}"
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
+    advice = f"the nearest names are: {', '.join(near)}; models.watermarkable(model) lists all"
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    if weight not in parameters:
-        raise UnknownWeightError(
-            f"no weight {weight!r} in this model; the nearest names are: {near}."
-            f" models.watermarkable(model) lists all {len(linears)}"
-        )
-    shape, shared = tuple(parameters[weight].shape), "shared with another layer, or a single row"
-    raise UnknownWeightError(
-        f"{weight} of shape {shape} cannot carry the watermark: expected a linear layer's own"
-        f" matrix, but it is {shared if len(shape) == 2 else 'not 2-D'}. Try: {near}"
+    if name not in parameters:
+        return f"no weight {name!r} in this model; {advice} {len(known)}"
+    shape = tuple(parameters[name].shape)
+    reason = "shared with another layer, or a single row" if len(shape) == 2 else "not 2-D"
+    return (
+        f"{name} of shape {shape} cannot carry the watermark: expected a linear layer's own matrix,"
+        f" but it is {reason}; {advice} {len(known)}"
     )
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """Where the noise goes and how strong it is; public, unlike the key.
+
+    Args:
+        weight: full name of a linear layer's matrix, e.g.
+            ``"model.layers.4.mlp.down_proj.weight"``, or a list of them.
+        sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights (the paper's
+            tables give σ²); one for all weights, or a list.
+        rank_dropped: k ≥ 0, how many top singular directions of each θ the noise avoids; 0 is the
+            vanilla scheme.
+        side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``.
+
+    Raises:
+        InvalidWatermarkError: a value outside its range; UnknownWeightError: a weight that is no
+            name.
+    """
+
+    weight: str | tuple[str, ...]
+    sigma: float | tuple[float, ...]
+    rank_dropped: int = 0
+    side: str = "left"
+
+    def __post_init__(self):
+        weights, sigmas = self.weight, self.sigma
+        if not isinstance(weights, str | Sequence):
+            raise UnknownWeightError(
+                f"weight: expected the name of a weight, got {kind(self.weight)}"
+            )
+        weights = [weights] if isinstance(weights, str) else list(weights)
+        if not weights or len(set(weights)) < len(weights) or not {*map(type, weights)} <= {str}:
+            raise UnknownWeightError(
+                f"weight: expected the names of one or more different weights, got {shown(weights)}"
+            )
+        sigmas = list(sigmas) if isinstance(sigmas, list | tuple) else [sigmas] * len(weights)
+        if len(sigmas) != len(weights):
+            raise InvalidWatermarkError(
+                f"sigma: expected one, or one for each of {len(weights)} weights, got {len(sigmas)}"
+            )
+        what = "sigma, the standard deviation of the noise"
+        sigmas = [require_positive(sigma, what, InvalidWatermarkError) for sigma in sigmas]
+        if not all(1e-30 <= sigma <= 1e30 for sigma in sigmas):
+            raise InvalidWatermarkError(
+                f"sigma = {shown(self.sigma)} is out of the range of float32, the noise's dtype:"
+                " expected 1e-30 to 1e30"
+            )
+        what = "rank_dropped, the number of singular directions"
+        k = require_int(self.rank_dropped, what, InvalidWatermarkError, least=0)
+        require_one_of(self.side, "side", rank_reduce.SIDES, InvalidWatermarkError)
+        single = len(weights) == 1
+        object.__setattr__(self, "weight", weights[0] if single else tuple(weights))
+        object.__setattr__(self, "sigma", sigmas[0] if single else tuple(sigmas))
+        object.__setattr__(self, "rank_dropped", k)  # Python's int, also where NumPy's came
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        return (self.weight,) if isinstance(self.weight, str) else self.weight
+
+    @property
+    def sigmas(self) -> tuple[float, ...]:
+        return self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
+
+    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
+        """This watermark on a model, which must be a base model's or a watermarked one's.
+
+        Raises:
+            UnknownWeightError: the model has no such matrix.
+            InvalidModelError: a matrix has NaN or infinite entries.
+            InvalidWatermarkError: ``rank_dropped`` leaves nothing of a matrix.
+        """
+        return PlacedWatermark(self, model)
+
+
+class PlacedWatermark(Watermark):
+    """A watermark whose matrices were found in a model and checked; made by :meth:`Watermark.on`.
+
+    Attributes:
+        linears: a :class:`Weight` for each matrix; ``linear`` is the first.
+        d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
+    """
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+    def __init__(self, wm: Watermark, model: PreTrainedModel):
+        super().__init__(wm.weight, wm.sigma, wm.rank_dropped, wm.side)
+        linears = [Weight(model, name) for name in wm.weights]
+        d = sum(weight.parameter.numel() for weight in linears)
+        vars(self).update(model=model, linears=linears, linear=linears[0], d=d)  # it is frozen
+        for weight in self.linears:
+            if not torch.isfinite(weight.parameter).all():
+                raise InvalidModelError(
+                    f"expected finite weights, got NaN or infinite numbers in {weight.name}; load"
+                    " the model again"
+                )
+            if wm.rank_dropped >= min(weight.shape):
+                raise InvalidWatermarkError(
+                    f"rank_dropped = {wm.rank_dropped} leaves nothing of {weight.name}: expected"
+                    f" less than min{weight.shape} = {min(weight.shape)}"
+                )
+
+    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
+        """Itself; on another model, or where this one has other parameters by now, a new one."""
+        known = {id(parameter) for parameter in model.parameters()}
+        still = model is self.model and all(id(w.parameter) in known for w in self.linears)
+        return self if still else super().on(model)
+
+    @cached_property
+    def projectors(self) -> list[rank_reduce.Projector]:
+        """P of each matrix, which removes its own top singular directions."""
+        return [
+            rank_reduce.projector(weight.value(), self.rank_dropped, self.side)
+            for weight in self.linears
+        ]
+
+    @property
+    def project(self) -> rank_reduce.Projector:
+        """P of the first matrix."""
+        return self.projectors[0]
+
+    def cut(self, z: Float[Tensor, "*k d"]) -> list[Float[Tensor, "*k d_out d_in"]]:
+        """A stream of d numbers as the matrices that it fills, in the order of the weights."""
+        sizes = [weight.parameter.numel() for weight in self.linears]
+        parts = z.split(sizes, dim=-1)
+        return [
+            part.unflatten(-1, weight.shape)
+            for part, weight in zip(parts, self.linears, strict=True)
+        ]
+
+
+def checked(wm: Watermark) -> Watermark:
+    """Itself; InvalidWatermarkError for anything but a watermark."""
+    if not isinstance(wm, Watermark):
+        raise InvalidWatermarkError(
+            f"wm: expected a Watermark, got {kind(wm)}; perturb.Watermark(weight, sigma) makes one"
+        )
+    return wm
+
+
+def linear(model, name):
+    return Weight(model, name)
+
+
+Linear = Weight
+watermarkable = names

@@ -62,4 +62,4 @@ def summed(gradients: Iterable[TextGradient]) -> TextGradient:
         log_lik, n_tokens = log_lik + one.log_lik, n_tokens + one.n_tokens
     if total is None:
         raise InvalidTextError("expected at least one text's gradient, got none")
-    return TextGradient(0, total, log_lik, n_tokens)
+    return TextGradient(0, [total], [1.0], 0.0, log_lik, n_tokens)

@@ -1,0 +1,161 @@
+"""Names of an earlier version, until their last users have changed."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import norm as normal
+from torch import Tensor
+
+from gaussmark_lib import perturb
+from gaussmark_lib.errors import DegenerateScoreError
+from gaussmark_lib.gradients import Factors, frobenius
+from gaussmark_lib.keys import Key
+from gaussmark_lib.score import COLUMNS
+from gaussmark_lib.weights import PlacedWatermark, checked
+
+HELD = 1 << 30
+FEW_KEYS, FEW_TEXTS = 4, 8
+norm = frobenius
+PlacedWatermark = PlacedWatermark
+__all__ = ["Factors", "PlacedWatermark", "norm"]
+
+
+def placed(model, wm):
+    return checked(wm).on(model)
+
+
+def isotropic(key, sigma, shape, into=None):
+    z = key.normals(math.prod(shape), sigma, np.float32)
+    z = torch.from_numpy(z).view(shape)
+    return z if into is None else into.copy_(z)
+
+
+def in_parts(wm, keys, at_a_time):
+    for start in range(0, len(keys), at_a_time):
+        part = list(keys[start : start + at_a_time])
+        for key in part:
+            key.check(wm)
+        yield perturb.noises(wm.model, wm, part)
+
+
+def fitting(wm, least=FEW_KEYS):
+    return max(least, HELD // (4 * math.prod(wm.linear.shape)))
+
+
+class Noises:
+    """The noises of K keys on the model's device: held where they are few, or else drawn anew, in
+    parts, by each pass over them.
+
+    Args:
+        n_texts: how many texts' gradients to hold for a pass: with few noises, no more memory than
+            they take.
+    """
+
+    def __init__(self, wm: PlacedWatermark, keys: Sequence[Key], xis: Tensor | None = None):
+        self.wm, self.keys = wm, keys
+        self.n_keys = fitting(wm)
+        self.held = (
+            (
+                next(in_parts(wm, keys, len(keys))).to(wm.linear.parameter.device)
+                if xis is None
+                else xis
+            )
+            if xis is not None or len(keys) <= self.n_keys
+            else None
+        )
+        self.n_texts = min(len(keys), 32) if self.held is not None else fitting(wm, FEW_TEXTS)
+        if self.held is None:
+            for key in keys:  # before the work on the texts, and with its noise when that is drawn
+                key.check(wm)
+
+    def parts(self) -> Iterator[Tensor]:
+        """All noises in the order of the keys. A part is gone when the next one comes."""
+        if self.held is not None:
+            return iter([self.held])
+        return (
+            part.to(self.wm.linear.parameter.device)
+            for part in in_parts(self.wm, self.keys, self.n_keys)
+        )
+
+
+def statistic(found, xis, sigma):
+    return finite(
+        (found.unit()[None] @ xis.flatten(1).to(found.G).T).double().cpu().numpy() / sigma
+    )[0]
+
+
+def finite(psi):
+    return psi
+
+
+def in_blocks(each, most, failed, put):
+    facts = []
+    for seen, found in enumerate(each, 1):
+        try:
+            put(len(facts), found)
+            facts.append(_facts(found))
+        except DegenerateScoreError as error:
+            if failed is None:
+                raise
+            failed[found.text] = error
+        if facts and seen % most == 0:
+            yield facts
+            facts = []
+    if facts:
+        yield facts
+
+
+def _facts(found):
+    return {
+        "text": found.text,
+        "grad_norm": found.norm,
+        "log_lik": found.log_lik,
+        "n_tokens": found.n_tokens,
+    }
+
+
+def rows(facts, psi, key_ids):
+    n, k = psi.shape
+    flat = psi.ravel()
+    kinds = {"text": int, "grad_norm": float, "log_lik": float, "n_tokens": int}
+    by_text = (
+        pd.DataFrame(facts, columns=list(kinds))
+        .astype(kinds)
+        .loc[np.repeat(np.arange(n), k)]
+        .reset_index(drop=True)
+    )
+    return by_text.assign(
+        key_id=list(key_ids) * n,
+        psi=flat,
+        p_value=normal.sf(flat),
+        log10_p=normal.logsf(flat) / np.log(10),
+    )[COLUMNS]
+
+
+def failure(text, response, keys):
+    n = len(response) if hasattr(response, "__len__") and not isinstance(response, str) else 0
+    rows = pd.DataFrame(
+        {"text": text, "key_id": [key.key_id for key in keys], "n_tokens": n}, columns=COLUMNS
+    )
+    return rows.astype(dict.fromkeys(("psi", "p_value", "log10_p", "grad_norm", "log_lik"), float))
+
+
+class Slope(NamedTuple):
+    g: Tensor
+    felt: Tensor
+
+
+def backward(log_p, calls, *, retain_graph=False):
+    ys = [call.y for call in calls]
+    gs = torch.autograd.grad(
+        log_p, ys, torch.ones_like(log_p), retain_graph=retain_graph, materialize_grads=True
+    )
+    return [Slope(g, torch.ones(2, *g.shape[:2])) for g in gs]
+
+
+def is_rounding(felt):
+    return torch.zeros(felt.shape[1:], dtype=torch.bool)

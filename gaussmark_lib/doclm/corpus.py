@@ -1,0 +1,239 @@
+"""Documentation prose of a fixed list of packages: real English that every machine has after
+set-up.
+
+``PACKAGES`` and the versions in ``requirements.lock`` decide the corpus: two machines that
+installed from the lock file have the same texts, whatever else is installed. Every string constant
+of every ``.py`` file of these packages but their tests is cut into paragraphs (docstrings, and also
+the strings that torch and numpy attach to compiled functions). A paragraph stays if it reads like
+prose; duplicates are removed. Its own SHA-256 decides its split, so an upgrade of a package never
+moves training text into the held-out split. Git ignores this text (``data/cache``).
+"""
+
+import ast
+import gc
+import hashlib
+import inspect
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.files import CACHE, hidden_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# distributions that every environment has; the main sources of the embedded model's training text
+# come first
+PACKAGES = (
+    "torch",
+    "transformers",
+    "scipy",
+    "sympy",
+    "scikit-learn",
+    "pandas",
+    "networkx",
+    "numpy",
+    "matplotlib",
+    "huggingface_hub",
+    "nltk",
+    "peft",
+    "dask",
+    "openai",
+    "ipython",
+    "distributed",
+    "accelerate",
+    "tornado",
+    "datasets",
+    "pydantic",
+)
+VERSION = 2  # raise it when a rule below changes: the name of the cache depends on it
+HELDOUT_SHARE = 0.05
+MIN_CHARS = 80
+MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
+
+_WORD = re.compile(r"[\"'(`]*[A-Za-z]+(?:['-][A-Za-z]+)*[`.,;:!?)\"']*$")
+_log = logging.getLogger(__name__)
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
+_RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of headings
+
+
+def split_of(paragraph: str) -> str:
+    """``"heldout"`` for a fixed 5% of all possible paragraphs, ``"train"`` for the rest, by
+    SHA-256.
+    """
+    fraction = int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") / 2**64
+    return "heldout" if fraction < HELDOUT_SHARE else "train"
+
+
+def is_prose(paragraph: str) -> bool:
+    """Whether a reflowed paragraph reads like sentences rather than code, a table or a parameter
+    list.
+    """
+    if len(paragraph) < MIN_CHARS or paragraph[-1] not in ".!?" or not paragraph[0].isupper():
+        return False
+    if ">>>" in paragraph or "\ufffd" in paragraph or SURROGATE.search(paragraph):
+        return False
+    pieces = paragraph.split()
+    return sum(bool(_WORD.match(piece)) for piece in pieces) >= MIN_WORD_SHARE * len(pieces)
+
+
+def paragraphs(text: str) -> list[str]:
+    """The prose paragraphs of one string: cut at blank lines, heading rules and changes of
+    indentation, each on one line.
+    """
+    blocks = groupby(inspect.cleandoc(text).expandtabs().splitlines(), key=_indentation)
+    joined = (
+        " ".join(" ".join(lines).split())
+        for indentation, lines in blocks
+        if indentation is not None
+    )
+    return [paragraph for paragraph in joined if is_prose(paragraph)]
+
+
+def _indentation(line: str) -> int | None:
+    return None if _RULE.match(line) else len(line) - len(line.lstrip())
+
+
+def paragraphs_of_file(path: Path) -> list[str]:
+    """The prose paragraphs of all string constants of one Python file, in the order of the file; []
+    if it does not parse.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escape sequences in other people's code
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, RecursionError):
+            return []
+    return [paragraph for *_, text in sorted(_long_strings(tree)) for paragraph in paragraphs(text)]
+
+
+def _long_strings(tree: ast.AST) -> Iterator[tuple[int, int, str]]:
+    """(line, column, text) of the string constants of at least ``MIN_CHARS``, in less than half of
+    the time of ``ast.walk``.
+    """
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if type(node) is ast.Constant:
+            if isinstance(node.value, str) and len(node.value) >= MIN_CHARS:
+                yield node.lineno, node.col_offset, node.value
+        elif type(node) is not ast.Name:
+            for name in node._fields:
+                value = getattr(node, name)
+                todo += [
+                    child
+                    for child in (value if isinstance(value, list) else [value])
+                    if isinstance(child, ast.AST)
+                ]
+
+
+def versions() -> dict[str, str]:
+    """Name → version of each of ``PACKAGES``, without the suffix of a build: torch 2.13.0 and
+    2.13.0+cpu have the same documentation.
+    """
+    return {name: _distribution(name).version.partition("+")[0] for name in PACKAGES}
+
+
+def fingerprint() -> str:
+    """A short hash of everything the corpus depends on: packages, versions, and the rules of this
+    file.
+    """
+    return hashlib.sha256(repr((VERSION, HELDOUT_SHARE, versions())).encode()).hexdigest()[:12]
+
+
+def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
+    """(name, path) of every file of an installed package with this ending, sorted by name; names
+    start at the package's folder.
+
+    CorpusError if the package is not installed, or its installer left no list of its files.
+    """
+    files = _distribution(package).files
+    if files is None:
+        raise CorpusError(
+            f"{package}: expected a list of its installed files (RECORD), found none; install it"
+            " again with pip"
+        )
+    return sorted(
+        (file.as_posix(), Path(file.locate()))
+        for file in files
+        if file.name.endswith(suffix) and ".." not in file.parts
+    )
+
+
+def _distribution(
+    package: str,
+    # a metadata.Distribution; the package importlib_metadata, once imported, answers with a class
+    # of
+    # its own
+) -> Any:
+    try:
+        return metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        raise CorpusError(
+            f"the documentation corpus needs the package {package}, which is not installed; run"
+            " `make setup`"
+        ) from None
+
+
+def source_files(*packages: str) -> list[tuple[str, Path]]:
+    """(name, path) of every ``.py`` file of these packages (``PACKAGES`` by default) except their
+    tests, package by package.
+    """
+    return [
+        file
+        for package in packages or PACKAGES
+        for file in files_of(package)
+        if "/tests/" not in file[0]
+    ]
+
+
+def load() -> "pd.DataFrame":
+    """The whole corpus as columns ``source`` (file), ``text`` (one paragraph), ``split``.
+
+    It is built once per set of package versions, from some 12,000 files in less than a minute on
+    two cores, and kept in ``data/cache``.
+    """
+    import pandas as pd  # 0.3 s, which a run's id need not wait for
+
+    path = CACHE / f"docs-{fingerprint()}.parquet"
+    if path.exists():
+        try:
+            return pd.read_parquet(path)
+        except (OSError, ValueError):
+            _log.warning("%s is damaged, and is built again", path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with hidden_folder(path) as partial:  # before the minute of work, not after it
+            build().to_parquet(Path(partial) / path.name)
+            (Path(partial) / path.name).replace(path)  # a reader never sees half a file
+    except OSError as error:
+        raise CorpusError(
+            f"the documentation corpus cannot be kept in {path.parent}: {error.strerror or error};"
+            " make room there"
+        ) from None
+    return pd.read_parquet(path)
+
+
+def build() -> "pd.DataFrame":
+    import pandas as pd
+    from tqdm.auto import tqdm
+
+    files = source_files()
+    with ProcessPoolExecutor(
+        initializer=gc.disable
+    ) as pool:  # a syntax tree is many objects without a cycle
+        found = pool.map(paragraphs_of_file, [path for _, path in files], chunksize=64)
+        found = list(tqdm(found, total=len(files), desc="reading documentation", unit="file"))
+    rows = [(name, text) for (name, _), texts in zip(files, found, strict=True) for text in texts]
+    corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates(
+        "text", ignore_index=True
+    )
+    corpus["split"] = corpus["text"].map(split_of)
+    return corpus
