@@ -87,7 +87,7 @@ TESTS = {
     "runs/identity.py": "unit/runs/test_identity.py",
     "runs/kernel.py": "unit/runs/test_ask.py",
     "runs/notebook.py": "unit/runs/test_notebook.py",
-    "runs/parameters.py": "unit/runs/test_parameters.py",
+    "runs/parameters.py": "unit/runs/test_parameters.py unit/runs/test_presets.py",
     "runs/presets.py": "unit/runs/test_presets.py",
     "sweeps/grid.py": "unit/sweeps/test_grid.py",
     "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
@@ -696,10 +696,10 @@ MUTANTS = [
     Mutant(
         "runs/folder.py",
         "a complete record replaced",
-        "if not replace and _is_complete(target):",
-        "if False:",
+        "if replace or load(target) is None:",
+        "if True:",
     ),
-    Mutant("runs/folder.py", "a damaged status accepted", "if wrong or status", "if status"),
+    Mutant("runs/folder.py", "a damaged status accepted", "if lacking := {", "if False and {"),
     Mutant(
         "runs/identity.py",
         "comments and docstrings counted",
@@ -740,7 +740,7 @@ MUTANTS = [
         'problems.append(f"{key}: no such parameter; {nearest(key, declared)}")',
         "pass",
     ),
-    Mutant("runs/presets.py", "aliases accepted", "if has_alias:", "if False:"),
+    Mutant("runs/parameters.py", "aliases accepted", "if has_alias:", "if False:"),
     Mutant(
         "runs/presets.py",
         "unknown names of a shared preset taken",
@@ -751,8 +751,8 @@ MUTANTS = [
     Mutant(
         "sweeps/jobs.py",
         "another code's answer",
-        "job.values) != job.id",
-        "job.values) is None",
+        "job.notebook.code) != job.id",
+        "job.notebook.code) is None",
     ),
     Mutant(
         "sweeps/jobs.py",
@@ -760,7 +760,7 @@ MUTANTS = [
         "for future in futures]\n\n\ndef run_one",
         "for future in reversed(futures)]\n\n\ndef run_one",
     ),
-    Mutant("sweeps/over_grid.py", "what has a record runs again", "if run_id not in known}", "}"),
+    Mutant("sweeps/over_grid.py", "what has a record runs again", "if job.id not in known]", "]"),
     Mutant(
         "sweeps/over_grid.py",
         "a sweep with failures is complete",
@@ -786,10 +786,9 @@ MUTANTS = [
         'f"result.{key}" if key in row else key',
         "key",
     ),
-    Mutant(
-        "sweeps/findings.py", "a ratio in percent", "abs(count - round(count)) < 1e-9 * n", "True"
-    ),
-    Mutant("sweeps/tour.py", "timings beside other notebooks", 'not _hint(stop, "alone")', "True"),
+    Mutant("runs/folder.py", "a ratio in percent", "< 1e-9 * n", "< n"),
+    Mutant("sweeps/findings.py", "open findings first", "[*OUTCOMES].index(claim", "len(claim"),
+    Mutant("sweeps/tour.py", "timings beside other notebooks", "if not stop.is_alone", "if True"),
 ]
 
 

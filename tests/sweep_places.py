@@ -25,7 +25,7 @@ WORK = """
 import os, time
 from pathlib import Path
 import pandas as pd
-from gaussmark_lib import runs
+from gaussmark_lib import record
 folder = Path({folder!r})
 (folder / f"pid-{{x}}-{{os.getpid()}}").touch()
 while (folder / f"hold-{{x}}").exists():
@@ -35,8 +35,8 @@ if (folder / f"fail-{{x}}").exists():
 if (folder / f"kill-{{x}}").exists():
     os.kill(os.getppid(), 9)
 gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
-runs.record({{"square": x * x, "x": 10 * x, "deep": {{"list": [x, 0.5]}}, "gpu": gpu}})
-runs.save_table(pd.DataFrame({{"n": [1, 2], "x": [x / 2, x / 3]}}), "rows")
+record.record({{"square": x * x, "x": 10 * x, "deep": {{"list": [x, 0.5]}}, "gpu": gpu}})
+record.save_table(pd.DataFrame({{"n": [1, 2], "x": [x / 2, x / 3]}}), "rows")
 """
 GRID = {"x": [4, 1, 3], "words": [["a", "b"]]}
 

@@ -8,12 +8,10 @@
 ``notebook``    a notebook file as a question: cells, parameters, id
 ``parameters``  what the cell tagged ``parameters`` declares, checked
 ``identity``    the versions of code, model and texts that are part of the id
+``kernel``      the process that executes the cells
+``folder``      the record that a run leaves: its files, and when and with what it ran
 ``presets``     YAML files of parameter values
-``kernel``      the process that executes the cells; ``forked``: with torch imported
-``stopping``    Ctrl-C and SIGTERM as one interruption
-``folder``      the folder that a run leaves
 ``published``   the paper's own numbers, to draw beside them
-``versions``    with which versions it ran, when and where
 ==============  ==========================================================================
 """
 

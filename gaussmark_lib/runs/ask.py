@@ -12,24 +12,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import files, paths
-from gaussmark_lib.errors import RecordError
+from gaussmark_lib import paths
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.record import RUN_DIR
 from gaussmark_lib.runs import folder as records
-from gaussmark_lib.runs import versions
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.runs.notebook import Notebook, Question, question
 
 
 class RunFailedError(RuntimeError):
-    """A notebook that did not run to its end; ``reason`` says where and why, ``dir`` is the record
-    of how far it came.
+    """A notebook that did not run to its end: ``reason`` says where and why, ``traceback`` is the
+    cell's, ``dir`` the record of how far it came.
     """
 
-    def __init__(self, message: str, reason: str, dir: Path):
+    def __init__(self, message: str, reason: str, traceback: str, dir: Path):
         super().__init__(message)
-        self.reason = reason
-        self.dir = dir
+        self.reason, self.traceback, self.dir = reason, traceback, dir
 
 
 def run(
@@ -50,12 +48,11 @@ def run(
         progress: whether to show a bar over the cells, or tqdm's options for it.
         root: where records lie; ``papermill_runs`` by default.
         env: added to the environment of its kernel; no part of the question.
-        wanted: asked twice a second; once it says no, the run is interrupted.
+        wanted: asked twice per second; once it says no, the run is interrupted.
 
     Raises:
-        GaussMarkError: before anything starts: no such notebook, or parameters that cannot be used.
-        RecordError: before anything starts: the record cannot be kept there; or after a run that
-            failed and could not be kept.
+        GaussMarkError: before anything starts: no such notebook, parameters that cannot be used, or
+            no place for the record.
         RunFailedError: a cell raised, or the kernel died; ``<id>.failed`` has what there is.
         KeyboardInterrupt: after keeping it in the same way.
     """
@@ -71,7 +68,8 @@ def run(
         try:
             file = partial / "notebook.ipynb"
             file.write_text(source.text, encoding="utf-8")
-            files.write_json(partial / "params.json", asked.values)
+            records.write(partial, "params", asked.values)
+            records.write(partial, "results", {})  # to which the notebook adds
             kernel.execute(
                 file,
                 asked.changed,
@@ -80,14 +78,13 @@ def run(
                 progress=progress and bar,
                 wanted=wanted,
             )
-            if not (partial / "results.json").exists():  # it recorded nothing
-                files.write_json(partial / "results.json", {})
-            _write_status(partial, started, status="complete", code=asked.code)
+            outcome = {"status": "complete", "code": asked.code}
+            records.write(partial, "status", outcome | records.circumstances(started))
         except BaseException as error:
             raise _stopped(error, asked, partial, records.failed(target), started) from error
         records.place(partial, target, replace=force)
     shutil.rmtree(records.failed(target), ignore_errors=True)
-    return replace(records.read(target), cached=False)
+    return replace(records.load(target), cached=False)
 
 
 def _stopped(
@@ -96,24 +93,20 @@ def _stopped(
     """What to raise for a run that did not end, once its record is ``kept``."""
     from gaussmark_lib.runs import kernel
 
-    cell, reason = kernel.mark_stopped(partial / "notebook.ipynb", error)
+    stop = kernel.where_it_stopped(partial / "notebook.ipynb", error)
     has_failed = isinstance(error, Exception)
-    outcome = "failed" if has_failed else "interrupted"
-    where = f"in cell `{cell}`: {reason}" if cell else reason
-    message = f"{asked.notebook.name} {outcome}: {where}"
+    status = {"status": "failed" if has_failed else "interrupted", **stop._asdict()}
+    message = f"{asked.notebook.name} {status['status']}: {stop}"
     try:
-        _write_status(partial, started, status=outcome, error=reason, cell=cell)
+        records.write(partial, "status", status | records.circumstances(started))
         records.place(partial, kept, replace=True)
-    except (OSError, RecordError) as problem:  # a disk that filled up, for example
+        message += f"\nits record is {kept}"
+    except (OSError, GaussMarkError) as problem:  # a disk that filled up, for example
         why = getattr(problem, "strerror", None) or problem
         message += f"\nno record of it could be kept: {why}"
-        return RecordError(message) if has_failed else type(error)(message)
-    message += f"\nits record is {kept}"
-    return RunFailedError(message, where, kept) if has_failed else type(error)(message)
-
-
-def _write_status(partial: Path, started: datetime, **outcome: Any) -> None:
-    files.write_json(partial / "status.json", outcome | versions.circumstances(started))
+    if has_failed:
+        return RunFailedError(message, str(stop), stop.traceback, kept)
+    return type(error)(message)
 
 
 def find(
@@ -130,5 +123,5 @@ def reference(notebook: str) -> Run | None:
     """The record in git that a notebook's claims rest on, by the notebook's name with or without
     its number; None where there is none.
     """
-    name = files.named(notebook, "no such notebook", RecordError).name.lstrip("0123456789_")
+    name = notebook.lstrip("0123456789_")
     return records.load(paths.RUNS / "reference" / name) if name else None

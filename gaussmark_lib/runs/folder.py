@@ -1,122 +1,117 @@
-"""The folder that a run leaves: written under a hidden name, renamed once it is complete.
+"""The record of a run: a folder that is written under a hidden name and renamed at the end.
 
     <notebook>/<id>/          notebook.ipynb  params.json  results.json  *.parquet  figures/*.png
                               status.json, which is written last
-    <notebook>/<id>.failed/   the same of a run that did not end: the traceback in its notebook, the
-                              reason in status.json
+    <notebook>/<id>.failed/   what there is of a run that did not end; its status.json says why
 
-A folder named by an id is therefore always a complete answer. What a killed process leaves hidden
-is removed by ``make clean``.
+So a folder named by an id is always a complete answer. ``make clean`` removes what a killed process
+left hidden.
 """
 
-import errno
 import json
 import logging
 import os
-import tempfile
+import platform
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gaussmark_lib import files, words
-from gaussmark_lib.errors import RecordError
-from gaussmark_lib.files import write_json as write_json
+from gaussmark_lib import files, paths, words
+from gaussmark_lib.errors import GaussMarkError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# of a complete status.json: the fields that readers print
-FIELDS = {"started": str, "finished": str, "seconds": int | float}
+NUMBERS = ("value", "low", "high", "n")  # of an estimate
+PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 _log = logging.getLogger(__name__)
+
+
+class Headline(NamedTuple):
+    """The number that a notebook is about, in words; ``basis`` is its interval and n."""
+
+    name: str
+    value: str
+    basis: str
+
+    def __str__(self) -> str:
+        return f"{self.value} {self.basis}"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A complete record: every parameter's value, what the notebook recorded, and when, how long
-    and with which versions it ran.
-
-    ``cached``: it was there before it was asked for.
-    """
+    """A complete record. ``cached``: it was there before it was asked for."""
 
     dir: Path
     id: str
-    params: dict[str, Any]
-    results: dict[str, Any]
-    status: dict[str, Any]
+    params: dict[str, Any]  # every parameter's value
+    results: dict[str, Any]  # what the notebook recorded
+    status: dict[str, Any]  # when, how long and with which versions it ran
     cached: bool = True
 
     @property
+    def headline(self) -> Headline | None:
+        """What the notebook gave to ``record.headline``; a share of n trials is in percent."""
+        given = self.results.get("headline")
+        if not isinstance(given, dict) or not {"sentence", "value", "low", "high"} <= given.keys():
+            return None
+        if not all(isinstance(given.get(name), int | float | None) for name in NUMBERS):
+            return None  # a record from elsewhere may hold anything
+        value, basis = words.estimate(given, as_percent=_is_share(given))
+        return Headline(given["sentence"], f"{value} {given.get('unit') or ''}".strip(), basis)
+
+    @property
     def numbers(self) -> dict[str, str]:
-        """The results without the headline, one line each: nested names joined, estimates with
-        their intervals, four digits, long lists counted.
+        """All other results but findings and checks, one line each: nested names are joined,
+        estimates have intervals.
         """
-        others = {name: value for name, value in self.results.items() if name != "headline"}
-        return dict(words.lines(others))
+        apart = ("headline", "claims", "checks")
+        return dict(words.lines({k: v for k, v in self.results.items() if k not in apart}))
 
     def table(self, name: str) -> "pd.DataFrame":
-        """A table that the notebook saved; RecordError if there is none of that name, or if its
-        file is damaged.
-        """
+        """A table that the notebook saved; GaussMarkError where it cannot be read."""
         import pandas as pd
 
         try:
             return pd.read_parquet(self.dir / f"{name}.parquet")
         except (OSError, ValueError) as error:
-            raise RecordError(
-                f"{self.dir} has no whole table {name!r}: {error}; remove the folder to have its"
-                " notebook run again"
+            raise GaussMarkError(
+                f"{self.dir} has no table {name!r} that can be read: {error}; remove the folder to"
+                " have its notebook run again"
             ) from None
 
 
-def figures(folder: Path) -> list[Path]:
-    """A record's figures, in the order in which they were made."""
-    made = lambda path: (path.stat().st_mtime_ns, path.name)  # noqa: E731
-    return sorted(folder.glob("figures/*.png"), key=made)
+def _is_share(estimate: dict[str, Any]) -> bool:
+    """Whether it counts hits of n trials, which a ratio of two times does not."""
+    value, low, high, n = map(estimate.get, NUMBERS)
+    if estimate.get("unit") or None in (value, low, high, n) or not 0 <= low <= high <= 1:
+        return False
+    return abs(value * n - round(value * n)) < 1e-9 * n
 
 
 def load(folder: Path) -> Run | None:
-    """The complete record in a folder; None where there is none. A damaged one counts as none,
-    which one line in the log tells.
+    """The complete record in a folder; None where there is none. A damaged one counts as none, and
+    the log says so.
     """
-    try:
-        return read(folder)
-    except RecordError as error:
-        _log.warning("%s; it counts as none", error)
-        return None
-
-
-def read(folder: Path) -> Run | None:
-    """As ``load``, but a damaged record is a RecordError that says what is wrong with it."""
     if not os.path.isdir(folder):
         return None
     try:
-        status = _object(folder / "status.json")
-        if status.get("status") in ("failed", "interrupted"):
-            return None
-        wrong = [name for name, kind in FIELDS.items() if not isinstance(status.get(name), kind)]
-        if wrong or status.get("status") != "complete":
-            raise RecordError(f"its status.json lacks {', '.join(wrong) or 'the status'}")
-        if not os.path.isfile(folder / "notebook.ipynb"):
-            raise RecordError("it has no notebook.ipynb")
-        params, results = (_object(folder / f"{name}.json") for name in ("params", "results"))
-        return Run(folder, folder.name, params, results, status)
-    except RecordError as error:
-        raise RecordError(f"the record {folder} is damaged: {error}") from None
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8", opener=files.opener) as file:
-            content = json.loads(file.read())
-    except OSError as error:
-        raise RecordError(f"its {path.name} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise RecordError(f"its {path.name} is not whole JSON") from None
-    if not isinstance(content, dict):
-        raise RecordError(f"its {path.name} should be an object, and is {json.dumps(content)[:40]}")
-    return content
+        status, params, results = (
+            dict(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
+            for name in ("status", "params", "results")
+        )
+        if lacking := {"status", "finished", "seconds"} - status.keys():
+            raise KeyError(*lacking)
+        has_ended = status["status"] == "complete"
+        return Run(folder, folder.name, params, results, status) if has_ended else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        _log.warning("the record %s is damaged, and counts as none: %r", folder, error)
+        return None
 
 
 def failed(target: Path) -> Path:
@@ -126,19 +121,17 @@ def failed(target: Path) -> Path:
 
 @contextmanager
 def hidden(target: Path) -> Iterator[Path]:
-    """A new folder on ``target``'s file system, for :func:`place`; what is left in it is removed.
+    """A new folder beside ``target``, for :func:`place`; what is left in it is removed.
 
-    RecordError where no record can be kept. It comes before there is any work to lose.
+    GaussMarkError where no record can be kept: before there is any work to lose.
     """
     try:
-        if taken := [path for path in (target, failed(target)) if os.path.isfile(path)]:
-            raise FileExistsError(errno.EEXIST, f"{taken[0].name} is a file")
         target.parent.mkdir(parents=True, exist_ok=True)
         private = files.hidden_folder(target)
-        partial = Path(private.name) / "record"  # with the permissions of any new folder
+        partial = Path(private.name, "record")  # with the permissions of any new folder
         partial.mkdir()
     except OSError as error:
-        raise RecordError(
+        raise GaussMarkError(
             f"no record can be kept in {target.parent}: {error.strerror}; make room there, or name"
             " another folder"
         ) from None
@@ -146,46 +139,73 @@ def hidden(target: Path) -> Iterator[Path]:
         yield partial
 
 
-def check(target: Path) -> None:
-    """RecordError where :func:`hidden` would raise it, for what writes its record after hours."""
-    with hidden(target):
-        pass
-
-
 @contextmanager
 def written(target: Path, *, replace: bool) -> Iterator[Path]:
-    """:func:`hidden` and :func:`place` around what writes a folder's files. An OSError becomes a
-    RecordError.
-    """
+    """:func:`hidden` and :func:`place` around what writes a folder's files."""
     with hidden(target) as partial:
         try:
             yield partial
         except OSError as error:
-            raise RecordError(f"{target} could not be written: {error.strerror or error}") from None
+            raise GaussMarkError(
+                f"{target} could not be written: {error.strerror or error}"
+            ) from None
         place(partial, target, replace=replace)
 
 
 def place(partial: Path, target: Path, *, replace: bool) -> None:
-    """Renames ``partial`` to ``target``. A complete record that is there already is kept, unless it
-    is to be replaced.
+    """Renames ``partial`` to ``target``. A complete record that is there stays, unless it is to be
+    replaced.
     """
-    while True:
-        try:
-            partial.rename(target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise RecordError(
-                    f"the record {target} cannot be put in its place: {error.strerror}"
-                ) from None
-        if not replace and _is_complete(target):
-            return
-        with suppress(FileNotFoundError):  # another process was faster
-            target.rename(tempfile.mkdtemp(dir=partial.parent))
-
-
-def _is_complete(folder: Path) -> bool:
     try:
-        return read(folder) is not None
-    except RecordError:
-        return False
+        if replace or load(target) is None:
+            with suppress(FileNotFoundError):
+                target.rename(partial.with_name("old"))  # which is removed with the hidden folder
+        partial.rename(target)
+    except OSError as error:
+        if load(target) is None:  # or another process was faster
+            raise GaussMarkError(
+                f"the record {target} cannot be put in its place: {error.strerror}"
+            ) from None
+
+
+def write(folder: Path, name: str, content: dict[str, Any]) -> None:
+    """``<name>.json`` of a record."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    (folder / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+def circumstances(started: datetime) -> dict[str, Any]:
+    """When something ran that ends now, with which versions, and on what kind of machine. No
+    environment variables, host or user names: they may be secrets.
+    """
+    finished = datetime.now(UTC)
+    return {
+        "started": started.isoformat(timespec="seconds"),
+        "finished": finished.isoformat(timespec="seconds"),
+        "seconds": round((finished - started).total_seconds(), 1),
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "commit": commit(),
+    }
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The checkout's git commit, with ``-dirty`` if files differ from it; None outside of git."""
+    with suppress(OSError, subprocess.SubprocessError):
+        if Path(_git("rev-parse", "--show-toplevel")).resolve() == paths.ROOT:
+            return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+    return None
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(paths.ROOT), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    return done.stdout.strip()

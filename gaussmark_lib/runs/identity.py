@@ -65,7 +65,6 @@ def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
         for name, value in values.items()
         if is_path(name) and isinstance(value, str) and value and "\0" not in value
     }
-    judge = {"judge": str([os.environ.get(name) for name in JUDGE])}
     try:
         inputs = {name: _of_path(path) for name, path in named.items() if os.path.exists(path)}
     except OSError as error:
@@ -73,7 +72,9 @@ def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
             f"{error.filename}: expected a file that can be read, because its content is part of"
             f" the run's id: {error.strerror}"
         ) from None
-    return inputs | (judge if values.get("judge") == "endpoint" else {})
+    if values.get("judge") == "endpoint":
+        inputs["judge"] = str([os.environ.get(name) for name in JUDGE])
+    return inputs
 
 
 def _of_path(path: Path) -> str:
@@ -87,13 +88,13 @@ def _of_path(path: Path) -> str:
             f"{path}: expected a folder of at most {MOST_FILES:,} files, because they are part of"
             " the run's id; name a smaller one"
         )
-    names = {file.relative_to(path): file for file in files if file.is_file()}
-    lines = (
-        f"{name.as_posix()}\0{_digest(*_state(file))}\0"
-        for name, file in sorted(names.items())
-        if name.suffix != ".md" and not any(part.startswith(".") for part in name.parts)
-    )
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        name = file.relative_to(path)
+        is_hidden = any(part.startswith(".") for part in name.parts)
+        if file.is_file() and file.suffix != ".md" and not is_hidden:
+            digest.update(f"{name.as_posix()}\0{_digest(*_state(file))}\0".encode())
+    return digest.hexdigest()
 
 
 def _of_modules(names: set[str], folder: Path) -> str:

@@ -3,17 +3,28 @@
 The kernel is made from ``sys.executable``, because "python3" may name another environment; it talks
 over ipc, in a private folder that no other user can reach. Papermill runs in a thread: an
 interruption kills the kernel, papermill sees it die, and ends as it does for any dead kernel.
+
+On Linux a kernel is a fork of multiprocessing's fork server, which imports torch, transformers and
+their like once; the imports take a plain kernel seven seconds. The server imports no module of this
+library, so a kernel always runs the library's present state.
 """
 
+import json
 import logging
+import multiprocessing
 import os
+import re
 import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import nbformat
 import papermill
@@ -21,13 +32,97 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import LocalProvisioner
 from jupyter_core.utils import ensure_event_loop, run_sync
 
-from gaussmark_lib.runs import forked
-
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
+PRELOADED = [
+    "ipykernel.kernelapp",
+    "matplotlib.pyplot",
+    "scipy.stats",
+    "seaborn",
+    "sklearn.metrics",
+    "torch",
+    "datasets",
+    "pydantic",
+    "ipywidgets",
+    "transformers.models.auto.modeling_auto",
+    "transformers.generation",
+    "transformers.models.llama.modeling_llama",
+    "transformers.tokenization_utils_tokenizers",
+]
+# variables that these packages read when they are imported
+READ_AT_IMPORT = ("ATEN", "HF_", "LD_", "MKL", "MPL", "OMP", "OPENBLAS", "PYTHON", "TORCH")
+CONTEXT = multiprocessing.get_context("forkserver")
+_lock = threading.Lock()
+_of_server: dict[str, str] | None = None  # these variables, when the server began
 # what goes wrong is raised; without a handler it is printed as well
 logging.getLogger("papermill").addHandler(logging.NullHandler())
+
+
+class Fork(CONTEXT.Process):
+    """A kernel that is a fork, with what a provisioner asks of a ``subprocess.Popen``."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, command: list[str], folder: str, environment: dict[str, str]):
+        super().__init__()
+        self.command, self.folder, self.environment = command, folder, environment
+
+    def run(self) -> None:
+        """What ``python -m ipykernel_launcher …`` does, in this process."""
+        import matplotlib
+        from ipykernel.kernelapp import launch_new_instance
+
+        os.setsid()
+        os.chdir(self.folder)
+        os.environ.update(self.environment)
+        if "MPLBACKEND" not in os.environ:
+            matplotlib.use("module://matplotlib_inline.backend_inline")
+        sys.path.insert(0, "")
+        sys.argv = self.command[self.command.index("-m") + 1 :]
+        parent = f"--IPKernelApp.parent_handle={os.getppid()}"  # the kernel ends with the server
+        launch_new_instance(argv=[*sys.argv[1:], parent])
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self) -> int:
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+class Provisioner(LocalProvisioner):
+    """Starts a kernel as a fork, or as a new process where the server has other variables."""
+
+    async def launch_kernel(self, cmd: list[str], **options: Any) -> dict[str, Any]:
+        global _of_server
+        _of_server = _of_server or _read_at_import(os.environ)
+        if _read_at_import(options["env"]) != _of_server:
+            return await super().launch_kernel(cmd, **options)
+        self.process = Fork(cmd, str(options["cwd"]), options["env"])
+        CONTEXT.set_forkserver_preload(PRELOADED)
+        # with an empty __main__: the fork would import the caller's script
+        with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+            self.process.start()
+        self.pid = self.pgid = self.process.pid  # it leads its own session
+        return self.connection_info
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environment.items() if name.startswith(READ_AT_IMPORT)}
+
+
+def _may_fork(source: str) -> bool:
+    """Whether a notebook with this source is likely to import torch, and may be a fork here."""
+    return (
+        sys.platform == "linux"  # elsewhere, forks are not safe after such imports
+        and bool(re.search(r"\b(torch|models)\b", source))
+        and not multiprocessing.current_process().daemon  # which may have no children
+    )
 
 
 class Kernel(AsyncKernelManager):
@@ -37,8 +132,8 @@ class Kernel(AsyncKernelManager):
         super().__init__(transport="ipc", connection_file=os.path.join(private, "kernel.json"))
         self.launch = {"env": env, "cwd": str(folder)}
         self.clients: list[AsyncKernelClient] = []
-        if forked.is_worth_it(source):
-            self.provisioner = forked.Provisioner(kernel_spec=self.kernel_spec, parent=self)
+        if _may_fork(source):
+            self.provisioner = Provisioner(kernel_spec=self.kernel_spec, parent=self)
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -119,62 +214,37 @@ def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: d
     finally:
         run_sync(kernel.stop)()
         ensure_event_loop().close()
-    _write(notebook, path)
+    # without the folder's name, which will be another one
+    notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
+    nbformat.write(notebook, path)
     if notebook.metadata.papermill.exception:  # sys.exit(0), which papermill takes for success
         raise RuntimeError("a cell left the notebook before its end")
 
 
-def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
-    """Without the folder's name, which will be another one."""
-    notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
-    nbformat.write(notebook, path)
+class Stop(NamedTuple):
+    """Why a notebook stopped, and the first line of the cell in which it did ("": none began)."""
+
+    error: str
+    cell: str
+    traceback: str
+
+    def __str__(self) -> str:
+        return f"in cell `{self.cell}`: {self.error}" if self.cell else self.error
 
 
-def mark_stopped(path: Path, error: BaseException) -> tuple[str | None, str]:
-    """Marks in the notebook the cell where an error stopped it; returns its first line (None if no
-    cell had begun) and the reason.
-
-    Papermill calls cells complete that never ran, and knows nothing of a dead kernel.
-    """
-    name, text = (  # of the cell's own error, if it raised one
-        getattr(error, "ename", type(error).__name__),
-        getattr(error, "evalue", str(error)),
-    )
+def where_it_stopped(path: Path, error: BaseException) -> Stop:
+    """What stopped the notebook at ``path``: a cell's own error, or that of its kernel."""
+    name = getattr(error, "ename", type(error).__name__)
+    text = getattr(error, "evalue", str(error))
     reason = f"{name}: {text}" if text else name
+    traceback = "\n".join(getattr(error, "traceback", []))
     try:
-        notebook = nbformat.read(path, as_version=4)
-    except (OSError, ValueError):
-        return None, reason
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    begun = [
-        i for i, cell in enumerate(code) if cell.metadata.get("papermill", {}).get("start_time")
-    ]
-    if not begun:
-        return None, reason
-    stopped, *pending = code[begun[-1] :]
-    for cell in (stopped, *pending):
-        cell.metadata.papermill["status"] = "failed" if cell is stopped else "pending"
-    if not _errors([stopped]):
-        stopped.outputs.append(
-            nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[reason])
-        )
-    with suppress(OSError):  # a full disk is what stopped it, and the reason must still be told
-        _write(notebook, path)
-    return stopped.source.strip().partition("\n")[0], reason
-
-
-def traceback(path: Path) -> str:
-    """The last traceback that the notebook at ``path`` shows, without colours; or nothing."""
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError):  # a full disk
+        cells = []
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    begun = [cell for cell in code if cell["metadata"].get("papermill", {}).get("start_time")]
+    source = "".join(begun[-1]["source"]) if begun else ""
     from nbconvert.filters import strip_ansi  # a second, and most runs do not fail
 
-    errors = _errors(nbformat.read(path, as_version=4).cells)
-    return strip_ansi("\n".join(errors[-1].traceback)) if errors else ""
-
-
-def _errors(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    return [
-        output
-        for cell in cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "error"
-    ]
+    return Stop(reason, source.strip().partition("\n")[0], strip_ansi(traceback))

@@ -39,8 +39,9 @@ class Notebook:
     """
 
     path: Path
-    text: str  # JSON: importing nbformat takes two seconds, and every kernel would pay them
+    text: str  # JSON without outputs; nbformat takes two seconds to import
     cells: tuple[Cell, ...]
+    tour: dict[str, Any]  # its metadata ``gaussmark``, which the tour reads
 
     @property
     def name(self) -> str:
@@ -65,32 +66,23 @@ class Notebook:
     @property
     def code(self) -> str:
         """The version of the code that computes this notebook's answer, see ``runs.identity``. Not
-        kept here: a worker must find its own.
+        kept here: a worker must compute its own.
         """
         return identity.of_sources(self.sources, self.path.parent)
-
-    @property
-    def tour(self) -> dict[str, Any]:
-        """What its metadata ``gaussmark`` tells the tour: ``alone`` (it times things) and
-        ``seconds`` (about how long it takes).
-        """
-        return json.loads(self.text).get("metadata", {}).get("gaussmark", {})
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """See ``parameters.check``."""
         return parameters.check(self.parameters, given, self.name)
 
-    def run_id(self, values: Mapping[str, Any], code: str | None = None) -> str:
-        """The id of the run with these values, which are complete and checked; ``code`` is
-        ``self.code``, for callers that ask often.
-        """
-        question = {
+    def run_id(self, values: Mapping[str, Any], code: str) -> str:
+        """The id of the run with these values, which are complete and checked."""
+        asked = {
             "cells": [[cell.kind, cell.source, cell.tags] for cell in self.cells],
             "parameters": dict(values),
-            "code": code or self.code,
+            "code": code,
             "inputs": identity.of_inputs(values, self.path.parent),
         }
-        return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -131,26 +123,22 @@ def load(name: str | Path | Notebook) -> Notebook:
     """A notebook by path, by name (``00_first_watermark``) or by number (``00``); one that is
     loaded already is returned as it is.
 
-    Raises:
-        GaussMarkError: there is none, or it cannot be read; says which there are.
+    GaussMarkError: there is none, or it cannot be read; says which there are.
     """
     if isinstance(name, Notebook):
         return name
     path = _find(str(name))
-    if path.stem.startswith("."):  # its record would be hidden, or lie in papermill_runs/..
-        raise GaussMarkError(
-            f"expected a notebook whose name does not begin with a dot, got {path.name!r};"
-            " rename it"
-        )
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
+        content = json.loads(path.read_text(encoding="utf-8"))
         if content["nbformat"] != 4:
             raise GaussMarkError(f"its format is {content['nbformat']}, expected 4")
         cells = tuple(
             Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ())))
             for c in content["cells"]
         )
+        for cell in content["cells"]:
+            cell.get("outputs", []).clear()  # megabytes of figures
+        hints = content["metadata"].get("gaussmark", {})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise GaussMarkError(
             f"{path} cannot be read as a notebook: {error}; save it again in JupyterLab"
@@ -160,7 +148,7 @@ def load(name: str | Path | Notebook) -> Notebook:
             f"{path} is the record of a run: its cell tagged {INJECTED!r} would set parameters once"
             " more; run the notebook that it was made from, or take that cell out"
         )
-    return Notebook(path.resolve(), text, cells)
+    return Notebook(path.resolve(), json.dumps(content), cells, hints)
 
 
 def numbered() -> list[Path]:
@@ -173,7 +161,7 @@ def _find(name: str) -> Path:
         if path.suffix == ".ipynb" and os.path.isfile(path):
             return path
     known = {path.stem: path for path in sorted(paths.NOTEBOOKS.glob("*.ipynb"))}
-    wanted = Path(name).stem if name.endswith(".ipynb") else name
+    wanted = name.removesuffix(".ipynb")
     matches = [wanted] if wanted in known else [s for s in known if s.startswith(f"{wanted}_")]
     if len(matches) == 1:
         return known[matches[0]]

@@ -8,8 +8,9 @@ annotated literal per line:
     scheme: str = "plain"  # {plain, low_rank} which noise
     weight: str | None = None  # name of the matrix; None takes the model's default
 
-The cell is parsed, never executed. Pydantic checks values in strict mode: True is not an int, 3 is
-accepted as a float, nan is refused.
+The cell is parsed, never executed. Each line becomes a type for pydantic, here
+``Annotated[float, Field(gt=0, le=1)]``, which checks values in strict mode: True is not an int, 3
+is accepted as a float, nan is refused.
 """
 
 import ast
@@ -24,13 +25,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent
 
 from gaussmark_lib.errors import ParameterError, shown
-from gaussmark_lib.runs import identity, presets
+from gaussmark_lib.runs import identity
 from gaussmark_lib.words import nearest
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 NOT_PYTHON = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
+MOST_CHARACTERS = 100_000  # of a YAML document
+# the parser's own error, and those of tags and numbers that do not fit, and of deep nesting
+NOT_YAML = (YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 
 
 def _encodable(text: str) -> str:
@@ -61,13 +68,13 @@ class Parameter:
     allowed: str
     help: str
 
-    def check(self, value: Any) -> Any:
-        """``value`` as the parameter's type, or pydantic's ValidationError."""
-        return self._adapter.validate_python(value)
-
     @cached_property
     def _adapter(self) -> TypeAdapter:
         return TypeAdapter(self.type, config=STRICT)
+
+    def check(self, value: Any) -> Any:
+        """``value`` as the parameter's type, or pydantic's ValidationError."""
+        return self._adapter.validate_python(value)
 
     def fits(self, value: Any) -> bool:
         try:
@@ -82,14 +89,12 @@ class Parameter:
         """
         if text in ("None", "null") and self.fits(None):
             return None
-        value = text if self.fits(text) else presets.load(text)
-        return self._absolute(value) if identity.is_path(self.name) else value
-
-    def _absolute(self, value: Any) -> Any:
-        """Of a path of something that exists; ``docs`` may be a text's name and a folder's."""
-        if not isinstance(value, str) or not value or "\0" in value or value == self.default:
+        value = text if self.fits(text) else yaml(text)
+        is_name = isinstance(value, str) and value not in ("", self.default) and "\0" not in value
+        if not (identity.is_path(self.name) and is_name):
             return value
         path = os.path.abspath(os.path.expanduser(value))
+        # ``docs`` may be a text's name and a folder's
         exists = os.path.isfile if self.name == "text" else os.path.exists
         return path if exists(path) else value
 
@@ -99,11 +104,8 @@ class Parameter:
 
 
 def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
-    """The parameters that a cell's source declares, in order.
-
-    Raises:
-        ParameterError: a line that is not ``name: type = literal``, or a default outside its own
-            range.
+    """The parameters that a cell's source declares, in order. ParameterError for a line that is not
+    ``name: type = literal``, or a default outside its range.
     """
     try:
         tree = ast.parse(source)
@@ -111,13 +113,10 @@ def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
     except NOT_PYTHON as error:
         raise ParameterError(f"{name}: the parameters cell is not Python: {error}") from None
     declared: dict[str, Parameter] = {}
-    last_line = 0
     for statement in tree.body:
         lines = range(statement.lineno, statement.end_lineno + 1)
         comment = " ".join(comments[line] for line in lines if line in comments)
         try:
-            if statement.lineno <= last_line:
-                raise ParameterError("expected one parameter per line")
             parameter = _parameter(statement, comment)
             if parameter.name in declared:
                 raise ParameterError("declared twice")
@@ -127,49 +126,7 @@ def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
                 f"{name}: line {statement.lineno} of the parameters cell, `{line}`: {error}"
             ) from None
         declared[parameter.name] = parameter
-        last_line = statement.end_lineno
     return declared
-
-
-def check(
-    declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str = "notebook"
-) -> dict[str, Any]:
-    """The value of every declared parameter: the given one, checked, or the default.
-
-    Raises:
-        ParameterError: lists all values that cannot be used, each with the expected and the given
-            value.
-    """
-    if not isinstance(given, Mapping):
-        raise ParameterError(
-            f"{name}: expected a mapping from parameters' names to values, got {shown(given)}"
-        )
-    problems, values = [], {}
-    for key, value in given.items():
-        try:
-            values[key] = declared[key].check(value)
-        except KeyError:
-            problems.append(f"{key}: no such parameter; {nearest(key, declared)}")
-        except ValidationError:
-            problems.append(f"{key}: expected {declared[key].allowed}, got {shown(value)}")
-    if problems:
-        raise ParameterError("\n  ".join([f"{name} cannot run with these parameters:", *problems]))
-    return {key: values.get(key, parameter.default) for key, parameter in declared.items()}
-
-
-def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Values from a command line's (name, text) pairs; unknown names are kept, so that ``check``
-    reports them with all other problems.
-    """
-    values: dict[str, Any] = {}
-    for key, text in typed:
-        if key in values:
-            raise ParameterError(f"{key} was given twice; give each parameter once")
-        try:
-            values[key] = declared[key].parse(text) if key in declared else text
-        except ValueError as error:
-            raise ParameterError(f"{key}: cannot read {shown(text)}: {error}") from None
-    return values
 
 
 def _comments(source: str) -> dict[int, str]:
@@ -216,7 +173,7 @@ def _limit(comment: str) -> tuple[Any, str, str]:
         limits = {above: _bound(low), below: _bound(high)}
         return Field(**limits), f" in {left}{low}, {high}{right}", help_text
     if match := _CHOICES.fullmatch(comment):
-        choices = tuple(presets.load(choice) for choice in match[1].split(","))
+        choices = tuple(yaml(choice) for choice in match[1].split(","))
         return Literal[choices], f", one of {', '.join(map(repr, choices))}", match[2]
     if comment.startswith(("[", "{")):
         raise ParameterError("expected `# [low, high] help` or `# {a, b} help`")
@@ -224,10 +181,9 @@ def _limit(comment: str) -> tuple[Any, str, str]:
 
 
 def _bound(text: str) -> float | None:
-    number = float(text)
-    if number in (float("inf"), -float("inf")):
+    if text.endswith("inf"):
         return None
-    return int(number) if number.is_integer() else number
+    return int(float(text)) if float(text).is_integer() else float(text)
 
 
 def _type(node: ast.expr, limit: Any) -> Any:
@@ -246,3 +202,61 @@ def _type(node: ast.expr, limit: Any) -> Any:
         f"cannot check the type {ast.unparse(node)}; int, float, str, bool, list[…] and … | None"
         " can be"
     )
+
+
+def check(
+    declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str = "notebook"
+) -> dict[str, Any]:
+    """The value of every declared parameter: the given one, checked, or the default. ParameterError
+    lists all values that cannot be used, each with what was expected.
+    """
+    if not isinstance(given, Mapping):
+        raise ParameterError(
+            f"{name}: expected a mapping from parameters' names to values, got {shown(given)}"
+        )
+    problems, values = [], {}
+    for key, value in given.items():
+        try:
+            values[key] = declared[key].check(value)
+        except KeyError:
+            problems.append(f"{key}: no such parameter; {nearest(key, declared)}")
+        except ValidationError:
+            problems.append(f"{key}: expected {declared[key].allowed}, got {shown(value)}")
+    if problems:
+        raise ParameterError("\n  ".join([f"{name} cannot run with these parameters:", *problems]))
+    return {key: values.get(key, parameter.default) for key, parameter in declared.items()}
+
+
+def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Values from a command line's (name, text) pairs; unknown names are kept, so that ``check``
+    reports them with all other problems.
+    """
+    values: dict[str, Any] = {}
+    for key, text in typed:
+        if key in values:
+            raise ParameterError(f"{key} was given twice; give each parameter once")
+        try:
+            values[key] = declared[key].parse(text) if key in declared else text
+        except ValueError as error:
+            raise ParameterError(f"{key}: cannot read {shown(text)}: {error}") from None
+    return values
+
+
+def yaml(text: str) -> Any:
+    """The value of one document of YAML 1.2, as people expect it: 1e-3 is a number, ``no`` is a
+    word, a name given twice is an error. ParameterError, in one line, if it cannot be read.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ParameterError(
+            f"expected at most {MOST_CHARACTERS:,} characters of YAML, got {len(text):,}"
+        )
+    reader = YAML(typ="safe", pure=True)
+    try:
+        value = reader.load(text)
+        has_alias = "*" in text and any(isinstance(e, AliasEvent) for e in reader.parse(text))
+    except NOT_YAML as error:
+        why = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise ParameterError(f"cannot be read as YAML: {why[:200]}") from None
+    if has_alias:  # a few characters of them stand for gigabytes
+        raise ParameterError("expected YAML without aliases (*name); write the values out")
+    return value

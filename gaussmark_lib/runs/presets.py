@@ -1,5 +1,5 @@
-"""Preset files, and YAML 1.2 as people expect it: 1e-3 is a number, ``no`` is a word, and a name
-given twice is an error.
+"""Files of parameter values, YAML: presets of one or of all notebooks, a sweep's grids and
+clusters.
 """
 
 import os
@@ -8,56 +8,26 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import AliasEvent
-
 from gaussmark_lib import files, paths, words
 from gaussmark_lib.errors import ParameterError, shown
-
-MOST_CHARACTERS = 100_000  # of a document
-# the parser's own error, and those of tags and numbers that do not fit, and of deep nesting
-UNREADABLE = (YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
-
-
-def load(text: str) -> Any:
-    """The value of one YAML document; ParameterError, in one line, if it cannot be read."""
-    if len(text) > MOST_CHARACTERS:
-        raise ParameterError(
-            f"expected at most {MOST_CHARACTERS:,} characters of YAML, got {len(text):,}"
-        )
-    yaml = YAML(typ="safe", pure=True)
-    try:
-        value = yaml.load(text)
-        has_alias = "*" in text and any(isinstance(e, AliasEvent) for e in yaml.parse(text))
-    except UNREADABLE as error:
-        why = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise ParameterError(f"cannot be read as YAML: {why[:200]}") from None
-    if has_alias:  # a few characters of them stand for gigabytes
-        raise ParameterError("expected YAML without aliases (*name); write the values out")
-    return value
+from gaussmark_lib.runs.parameters import MOST_CHARACTERS, yaml
 
 
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
-    """The parameter values of a preset: a YAML file of ``name: value`` lines, by path or by its
-    name in ``papermill_runs/presets``.
+    """The values in a YAML file of ``name: value`` lines, by path or by its name in
+    ``papermill_runs/presets``; ``kind`` is what an error calls it.
 
-    ``kind`` is what an error calls it; a sweep's grid and cluster are such files too.
-
-    Raises:
-        ParameterError: there is none, or it is something else; says which of this kind there are.
+    ParameterError: there is none, or it is something else; says which of this kind there are.
     """
     name = files.named(name, f"no such {kind}", ParameterError)
-    places = [Path(name), paths.PRESETS / name, paths.PRESETS / f"{name}.yaml"]
+    places = [name, paths.PRESETS / name, paths.PRESETS / f"{name}.yaml"]
     path = next((place for place in places if os.path.isfile(place)), None)
     if path is None:
-        raise ParameterError(
-            f"no {kind} is called {shown(str(name))};"
-            f" {words.nearest(Path(name).stem, known(kind), paths.PRESETS)}"
-        )
+        near = words.nearest(name.stem, known(kind), paths.PRESETS)
+        raise ParameterError(f"no {kind} is called {shown(str(name))}; {near}")
     try:
         with path.open(encoding="utf-8") as file:
-            values = load(file.read(MOST_CHARACTERS + 1))
+            values = yaml(file.read(MOST_CHARACTERS + 1))
     except (OSError, ValueError) as error:
         raise ParameterError(f"the {kind} {path} cannot be read: {error}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
@@ -93,12 +63,12 @@ def taken(
     """
     if not values.get("shared"):
         return values, []
-    own = values.get("notebooks", {})
-    if not isinstance(own, dict) or not isinstance(own.get(number, {}), dict):
+    by_number = values.get("notebooks", {})
+    if not isinstance(by_number, dict) or not isinstance(by_number.get(number, {}), dict):
         raise ParameterError(
             "notebooks: expected a notebook's number and under it lines of `name: value`, got"
-            f" {shown(own)}"
+            f" {shown(by_number)}"
         )
     others = {name: v for name, v in values.items() if name not in ("shared", "notebooks")}
-    known = {name: value for name, value in others.items() if name in declared}
-    return known | own.get(number, {}), sorted(others.keys() - known)
+    common = {name: value for name, value in others.items() if name in declared}
+    return common | by_number.get(number, {}), sorted(others.keys() - common)

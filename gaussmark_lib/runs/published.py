@@ -7,12 +7,10 @@ stands in.
 
 import math
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib import paths
-from gaussmark_lib.errors import RecordError
-from gaussmark_lib.runs import presets
+from gaussmark_lib.runs.parameters import yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,16 +25,13 @@ def published(model: str, quantity: str | None = None) -> "pd.DataFrame":
     asks without looking.
 
     Returns:
-        ``COLUMNS``, one row a quantity × scheme: a ``value`` with its standard ``error``, or an
+        ``COLUMNS``, one row per quantity and scheme: a ``value`` with its standard ``error``, or an
         interval ``low, high``, or a bound ``most``; NaN for what there is not. ``n`` texts,
         ``where`` the table or figure.
-
-    Raises:
-        RecordError: the file of these numbers is missing or damaged.
     """
     import pandas as pd  # which the command line need not wait for
 
-    rows = pd.DataFrame(_models(FILE).get(model, {}).get("numbers", []), columns=COLUMNS)
+    rows = pd.DataFrame(_models().get(model, {}).get("numbers", []), columns=COLUMNS)
     return rows if quantity is None else rows[rows["quantity"] == quantity].reset_index(drop=True)
 
 
@@ -51,42 +46,31 @@ def comparable(
             standard errors are added as if independent.
 
     Returns:
-        One row a model: ``model`` (its name without the owner), ``value, low, high`` (95%, NaN
+        One row per model: ``model`` (its name without the owner), ``value, low, high`` (95%, NaN
         where the paper gives no error), ``most`` for a bound, ``where``, ``less`` (what was
         subtracted, or None).
     """
     import pandas as pd
 
     rows = []
-    for name in [model] if model in _models(FILE) else _models(FILE):
-        found = published(name, quantity).set_index("scheme")
-        if scheme not in found.index or (less is not None and less not in found.index):
+    for name in [model] if model in _models() else _models():
+        numbers = published(name, quantity).set_index("scheme")
+        if not {scheme, less or scheme} <= {*numbers.index}:
             continue
-        row, from_it = found.loc[scheme], found.loc[less] if less else None
-        value = row["value"] - (from_it["value"] if less else 0.0)
-        half = Z_95 * math.hypot(row["error"], from_it["error"] if less else 0.0)
-        low, high = (row["low"], row["high"]) if math.isnan(value) else (value - half, value + half)
-        value = (low + high) / 2 if math.isnan(value) else value
-        rows.append(
-            {
-                "model": name.split("/")[-1],
-                "value": value,
-                "low": low,
-                "high": high,
-                "most": row["most"],
-                "where": row["where"],
-                "less": less,
-            }
-        )
-    return pd.DataFrame(rows, columns=["model", "value", "low", "high", "most", "where", "less"])
+        row = numbers.loc[scheme]
+        value, error, low, high = row["value"], row["error"], row["low"], row["high"]
+        if less:
+            value -= numbers.loc[less, "value"]
+            error = math.hypot(error, numbers.loc[less, "error"])
+        if math.isnan(value):  # the paper gives the interval alone
+            value = (low + high) / 2
+        else:
+            low, high = value - Z_95 * error, value + Z_95 * error
+        rows.append((name.split("/")[-1], value, low, high, row["most"], row["where"], less))
+    columns = ["model", "value", "low", "high", "most", "where", "less"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 @cache
-def _models(path: Path) -> dict[str, Any]:
-    try:
-        return presets.load(path.read_text(encoding="utf-8"))["models"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RecordError(
-            f"cannot read the paper's numbers in {path}: {error}; restore the file from the"
-            " repository"
-        ) from None
+def _models() -> dict[str, Any]:
+    return yaml(FILE.read_text(encoding="utf-8"))["models"]

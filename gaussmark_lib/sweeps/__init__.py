@@ -8,7 +8,7 @@ processes or machines.
 ``jobs``        runs side by side, and how each of them ended
 ``places``      where they run: this machine, a Dask scheduler, a batch queue
 ``tables``      the tables of a sweep, made of its records alone
-``page``        the tour's page; ``findings``: what it says of each record
+``page``        the tour's page; ``findings``: a record's findings, in words
 ==============  ====================================================================
 """
 

@@ -1,10 +1,9 @@
-"""What a record says, in a few rounded lines with their interval and n: its headline, and what
-became of its expectations.
+"""What became of a notebook's expectations, in words: of each finding whether it held, with its
+interval and n.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gaussmark_lib import words
 from gaussmark_lib.runs import ask
@@ -19,34 +18,51 @@ OUTCOMES = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
-    """One quantity. ``reference`` is the same verdict of the notebook's recorded large run, in
-    words.
-    """
+class Finding(NamedTuple):
+    """One quantity. ``reference`` is the same finding of the notebook's recorded large run."""
 
     name: str
     value: str
     basis: str  # interval and n
-    outcome: str = ""
-    expected: str = ""
-    reference: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.value} {self.basis}".strip()
+    outcome: str
+    expected: str
+    reference: str
 
     @property
     def verdict(self) -> str:
         return OUTCOMES[self.outcome]
 
 
-def headline(run: Run | None) -> Line | None:
-    """The number that the notebook is about; a share is given in percent."""
-    given = run and run.results.get("headline")
-    if not (_is_estimate(given) and "sentence" in given):
-        return None
-    value, basis = words.estimate(given, as_percent=_is_share(given))
-    return Line(given["sentence"], f"{value} {given.get('unit') or ''}".strip(), basis)
+def verdicts(run: Run | None, notebook: str) -> list[Finding]:
+    """All of the notebook's findings: first those that did not hold, last those that are open."""
+    claims = sorted(_claims(run), key=lambda claim: [*OUTCOMES].index(claim["outcome"]))
+    large = {
+        claim["claim"]: claim for claim in _claims(ask.reference(notebook) if claims else None)
+    }
+    return [
+        Finding(
+            claim["claim"],
+            *words.estimate(claim),
+            claim["outcome"],
+            str(claim.get("expected", "")).replace("-", "−"),
+            _in_words(large.get(claim["claim"])),
+        )
+        for claim in claims
+    ]
+
+
+def _claims(run: Run | None) -> list[dict[str, Any]]:
+    claims = (run.results.get("claims") if run else None) or []
+    return [claim for claim in claims if claim.get("outcome") in OUTCOMES]
+
+
+def _in_words(claim: dict[str, Any] | None) -> str:
+    return f"{claim['outcome']}: {' '.join(words.estimate(claim))}" if claim else ""
+
+
+def checks(run: Run | None) -> list[str]:
+    """The theorems that the notebook checked, as sentences; a notebook in which one fails stops."""
+    return [str(check["check"]) for check in (run.results.get("checks") if run else None) or []]
 
 
 def sigma(run: Run | None) -> float | None:
@@ -57,53 +73,6 @@ def sigma(run: Run | None) -> float | None:
     return given if type(given) in (int, float) and math.isfinite(given) else None
 
 
-def verdicts(run: Run | None, notebook: str) -> list[Line]:
-    """All of the notebook's expectations and what became of them: first those that did not hold,
-    last those that are open.
-    """
-    claims = _claims(run)
-    large = {
-        claim["claim"]: claim for claim in _claims(ask.reference(notebook) if claims else None)
-    }
-    return [
-        Line(
-            claim["claim"],
-            *words.estimate(claim),
-            claim["outcome"],
-            str(claim.get("expected", "")).replace("-", "−"),
-            _in_words(large.get(claim["claim"])),
-        )
-        for claim in sorted(claims, key=lambda claim: [*OUTCOMES].index(claim["outcome"]))
-    ]
-
-
-def _claims(run: Run | None) -> list[dict[str, Any]]:
-    claims = (run.results.get("claims") if run else None) or []
-    return [claim for claim in claims if _is_estimate(claim) and claim.get("outcome") in OUTCOMES]
-
-
-def _in_words(claim: dict[str, Any] | None) -> str:
-    return f"{claim['outcome']}: {' '.join(words.estimate(claim))}" if claim else ""
-
-
-def _is_share(estimate: dict[str, Any]) -> bool:
-    """Whether it is a part of n trials: without a unit, its interval in [0, 1], and n times it a
-    whole number, which a ratio of two times is not.
-    """
-    low, high, n = (estimate.get(name) for name in ("low", "high", "n"))
-    if estimate.get("unit") or None in (estimate["value"], low, high, n):
-        return False
-    count = estimate["value"] * n
-    return 0 <= low <= high <= 1 and abs(count - round(count)) < 1e-9 * n
-
-
-def _is_estimate(item: Any) -> bool:
-    """An estimate as ``runs.record`` writes it; a record from elsewhere may hold anything."""
-    return (
-        isinstance(item, dict)
-        and {"value", "low", "high"} <= item.keys()
-        and all(
-            isinstance(item.get(name), int | float | None) and math.isfinite(item.get(name) or 0)
-            for name in ("value", "low", "high", "n")
-        )
-    )
+def headline(run: Run | None) -> Any:
+    """See ``Run.headline``."""
+    return run.headline if run else None

@@ -1,8 +1,9 @@
 """A grid: which values of a notebook's parameters to try, and the runs that they span.
 
-    sigma: [0.02, 0.05, 0.1]     a list is a list of values to try: 3 × 2 = 6 runs, the last name
-    changes fastest seed: [0, 1] n_texts: 16                  one value, the same in every run
-    weights: [[a, b], [c]]       two values of a parameter that is itself a list
+    sigma: [0.02, 0.05, 0.1]       a list is a list of values to try: 3 × 2 = 6 runs
+    seed: [0, 1]                   the last name changes fastest
+    n_texts: 16                    one value, the same in every run
+    weights: [[a, b], [c]]         two values of a parameter that is itself a list
 
 Other combinations are written out under ``runs``; each of them is crossed with all values beside
 it:
@@ -32,15 +33,11 @@ def runs(
     notebook: Notebook, grid: Mapping[str, Any], params: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """All runs of a grid in their order, each with a checked value for every parameter of the
-    notebook.
+    notebook. ParameterError lists everything in the grid that cannot be used.
 
     Args:
         grid: name → values to try, or one value; ``runs`` → list of runs that are written out.
         params: values for the whole sweep, where the grid gives none.
-
-    Raises:
-        ParameterError: lists everything in the grid that cannot be used, with the expected and the
-            given value.
     """
     for name, given in {"grid": grid, "params": params or {}}.items():
         if not isinstance(given, Mapping):
@@ -55,13 +52,10 @@ def runs(
     listed = _listed(grid.get(RUNS, [{}]), problems)
     tried = {name: _values(notebook, name, grid[name], problems) for name in grid if name != RUNS}
     crossed = {name: values for name, values in tried.items() if values}
-    problems += [
-        f"{name}: given both in a run and beside the runs; say it once"
-        for name in crossed
-        if any(name in run for run in listed)
-    ]
+    twice = [name for name in crossed if any(name in run for run in listed)]
+    problems += [f"{name}: given both in a run and beside the runs; say it once" for name in twice]
     rows = [
-        {**run, **dict(zip(crossed, values, strict=True))}
+        run | dict(zip(crossed, values, strict=True))
         for run in listed
         for values in itertools.product(*crossed.values())
     ]
@@ -71,9 +65,7 @@ def runs(
             checked.append(notebook.check({**(params or {}), **row}))
         except ParameterError as error:
             problems += [line.strip() for line in str(error).splitlines()[1:]]
-    if not problems:
-        problems = _duplicates(rows, checked)
-    if problems:
+    if problems := problems or _duplicates(rows, checked):
         first = f"{notebook.name} cannot be swept over this grid:"
         raise ParameterError("\n  ".join([first, *dict.fromkeys(problems)]))
     return checked

@@ -3,33 +3,29 @@
 A run that fails, or whose process is killed, is an outcome like any other, and the others go on.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
 from gaussmark_lib import runs
-from gaussmark_lib.errors import ClusterError, GaussMarkError
-from gaussmark_lib.runs import kernel
-from gaussmark_lib.runs.notebook import Notebook, Question
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.runs.notebook import Question
 from gaussmark_lib.sweeps import places
 
 REFRESH = 2  # seconds after which the bar is drawn again, even if nothing has finished
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a run ended: ``error`` is empty if its record is complete; ``failed`` is the folder of a
     run that is not.
     """
 
     error: str = ""
+    traceback: str = ""
     failed: Path | None = None
 
 
@@ -62,17 +58,11 @@ def run_all(
         root: where records lie, for the workers too.
         place: see ``places.executor``.
 
-    Raises:
-        ClusterError: no such place, or its scheduler went away.
+    GaussMarkError: no such place, or its scheduler went away.
     """
     n_failed = 0
     with places.executor(n_runs, **place) as executor:
-        futures = [
-            executor.submit(
-                run_one, replace(job, notebook=_without_outputs(job.notebook)), root, force
-            )
-            for job in jobs
-        ]
+        futures = [executor.submit(run_one, job, root, force) for job in jobs]
         names = {future: job.notebook.name for future, job in zip(futures, jobs, strict=True)}
         left = set(futures)
         while left:
@@ -88,7 +78,7 @@ def run_one(job: Question, root: Path, force: bool) -> Outcome:
     """Runs one notebook, or finds its record. Expected problems come back as words, which travel
     between machines.
     """
-    if job.notebook.run_id(job.values) != job.id:
+    if job.notebook.run_id(job.values, job.notebook.code) != job.id:
         return Outcome(
             "its code or its model is not the same on this worker as where the sweep began, or has"
             " changed since; start again"
@@ -98,7 +88,7 @@ def run_one(job: Question, root: Path, force: bool) -> Outcome:
     try:
         runs.run(job, force=force, progress=False, root=root, **options)
     except runs.RunFailedError as error:
-        return Outcome(error.reason, error.dir)
+        return Outcome(error.reason, error.traceback, error.dir)
     except KeyboardInterrupt:
         return Outcome("interrupted")
     except GaussMarkError as error:
@@ -106,30 +96,13 @@ def run_one(job: Question, root: Path, force: bool) -> Outcome:
     return Outcome()
 
 
-@cache
-def _without_outputs(source: Notebook) -> Notebook:
-    """The same question as a smaller file: committed notebooks have figures in them."""
-    content = json.loads(source.text)
-    for cell in content["cells"]:
-        cell.get("outputs", []).clear()
-    return replace(source, text=json.dumps(content))
-
-
 def _outcome(future: "Future[Outcome]") -> Outcome:
     try:
         return future.result()
     except CancelledError:
-        raise ClusterError(
+        raise GaussMarkError(
             "the scheduler went away; finished runs have their records, and the same command goes"
             " on from there"
         ) from None
     except Exception as error:  # the worker died, or could not load what it was sent
         return Outcome(f"{type(error).__name__}: {error}")
-
-
-def traceback(folder: Path | None) -> str:
-    """The traceback that the notebook of a failed run shows; empty if it shows none."""
-    try:
-        return kernel.traceback(folder / "notebook.ipynb") if folder else ""
-    except (OSError, ValueError):  # stopped before its notebook was written, or run again meanwhile
-        return ""

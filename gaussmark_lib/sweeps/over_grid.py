@@ -14,7 +14,7 @@ where the id is a hash of its runs' ids.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from gaussmark_lib import paths
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs import versions
 from gaussmark_lib.runs.notebook import Notebook, Question
 from gaussmark_lib.sweeps import grid as grids
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run without an answer: its values of the parameters that vary, why in one line, and the
-    traceback if its notebook shows one.
+    """A run without an answer: its values of the parameters that vary, the reason in one line, and
+    the traceback if a cell raised.
     """
 
     run_id: str
@@ -51,19 +50,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that went over all its runs.
-
-    Args:
-        runs: run id → every parameter's value, in the grid's order.
-        cached: how many of them were answered from their records.
-        summary: what varied and the main numbers, in words, see ``tables.summary``.
-    """
+    """A sweep that went over all its runs."""
 
     dir: Path
-    runs: dict[str, dict[str, Any]]
-    cached: int
+    runs: dict[str, dict[str, Any]]  # id → every parameter's value, in the grid's order
+    cached: int  # how many were answered from their records
     failed: list[Failure]
-    summary: "pd.DataFrame"
+    summary: "pd.DataFrame"  # see ``tables.summary``
 
     @property
     def results(self) -> "pd.DataFrame":
@@ -102,22 +95,25 @@ def sweep(
 
     Raises:
         ParameterError: a grid that cannot be swept over.
-        RecordError: no table or record can be kept there; before anything runs, or after it if the
-            disk fills up meanwhile.
-        ClusterError: there is no such place, or nothing there has the GPUs.
+        GaussMarkError: no record can be kept there, there is no such place to run, or nothing there
+            has the GPUs.
         KeyboardInterrupt: after everything that runs is stopped; finished runs keep their records.
     """
     source, root = notebooks.load(notebook), paths.records(root)
     started, code = datetime.now(UTC), source.code
     rows = grids.runs(source, grid, params)
-    runs = {source.run_id(values, code): values for values in rows}
+    jobs = [Question(source, values, source.run_id(values, code), code) for values in rows]
+    runs = {job.id: job.values for job in jobs}
     target = root / f"sweep-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:12]}"
-    records.check(target)
-    known = _answers(source, runs, root)
-    outcomes = _run_missing(source, runs, known, root, progress, place)
-    answers = known | _answers(source, outcomes, root)
+    with records.hidden(target):
+        pass  # before any work: a table can be kept there
+    known = {job.id: run for job in jobs if (run := records.load(job.target(root)))}
+    missing = [job for job in jobs if job.id not in known]
+    outcomes = _run(missing, len(jobs), root, progress, place) if missing else {}
+    late = {job.id: run for job in missing if (run := records.load(job.target(root)))}
+    answers = known | late
     varying = grids.varying(rows)
-    varied = {run: {name: values[name] for name in varying} for run, values in runs.items()}
+    varied = {job.id: {name: job.values[name] for name in varying} for job in jobs}
     failed = {
         run_id: _failure(run_id, varied[run_id], outcomes[run_id], root)
         for run_id in runs
@@ -134,55 +130,38 @@ def sweep(
             | _end(answers.get(run_id), failed.get(run_id))
             for run_id in runs
         ],
-        **versions.circumstances(started),
+        **records.circumstances(started),
     }
     from gaussmark_lib.sweeps import tables  # here, because workers need no pandas
 
     with records.written(target, replace=True) as partial:
-        records.write_json(partial / "sweep.json", facts)
+        records.write(partial, "sweep", facts)
         tables.write(partial, runs, answers, varying)
     summary = tables.summary(runs, answers, varying)
     return Sweep(target, runs, len(known), list(failed.values()), summary)
 
 
-def _answers(source: Notebook, run_ids: Iterable[str], root: Path) -> dict[str, records.Run]:
-    found = {run_id: records.load(root / source.name / run_id) for run_id in run_ids}
-    return {run_id: run for run_id, run in found.items() if run}
-
-
-def _run_missing(
-    source: Notebook,
-    runs: Mapping[str, dict[str, Any]],
-    known: Mapping[str, Any],
-    root: Path,
-    progress: bool,
-    place: Mapping[str, Any],
+def _run(
+    missing: list[Question], n_runs: int, root: Path, progress: bool, place: Mapping[str, Any]
 ) -> "dict[str, Outcome]":
-    missing = {run_id: values for run_id, values in runs.items() if run_id not in known}
-    if not missing:
-        return {}
     from gaussmark_lib.sweeps import jobs  # here, because a sweep may be done already
 
-    root.mkdir(parents=True, exist_ok=True)
-    code = source.code
-    asked = [Question(source, values, run_id, code) for run_id, values in missing.items()]
-    with jobs.progress(len(runs), len(known), "runs", "the same command", shown=progress) as bar:
-        outcomes = jobs.run_all(asked, len(runs), root=root, bar=bar, **place)
-    return dict(zip(missing, outcomes, strict=True))
+    n_done = n_runs - len(missing)
+    with jobs.progress(n_runs, n_done, "runs", "the same command", shown=progress) as bar:
+        outcomes = jobs.run_all(missing, n_runs, root=root, bar=bar, **place)
+    return {job.id: outcome for job, outcome in zip(missing, outcomes, strict=True)}
 
 
 def _end(run: records.Run | None, failure: Failure | None) -> dict[str, Any]:
     """How a run ended. Its time is only in sweep.json, because no two sweeps agree on it."""
     if failure:
         return {"status": "failed", "error": failure.reason}
-    return {"status": "complete", "seconds": run.status.get("seconds")}
+    return {"status": "complete", "seconds": run.status["seconds"]}
 
 
 def _failure(run_id: str, varied: dict[str, Any], outcome: "Outcome", root: Path) -> Failure:
-    from gaussmark_lib.sweeps import jobs
-
     reason = outcome.error or (
         f"its worker says that it is complete, and there is no record in {root}; do all machines"
         " share that folder?"
     )
-    return Failure(run_id, varied, reason, jobs.traceback(outcome.failed))
+    return Failure(run_id, varied, reason, outcome.traceback)

@@ -21,8 +21,7 @@ from PIL import Image
 
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs import versions
-from gaussmark_lib.sweeps import findings, jobs
+from gaussmark_lib.sweeps import findings
 
 if TYPE_CHECKING:
     from gaussmark_lib.sweeps.tour import Stop
@@ -69,9 +68,9 @@ def html(stops: "list[Stop]") -> str:
     )
     facts = {
         "made": datetime.now(),
-        "commit": versions.commit(),
+        "commit": records.commit(),
         "python": platform.python_version(),
-        "torch": versions.of("torch"),
+        "torch": records.version("torch"),
     }
     views = {stop.name: _view(stop) for stop in stops}
     return environment.get_template("tour.html.j2").render(views=views, facts=facts)
@@ -81,26 +80,29 @@ def _view(stop: "Stop") -> dict[str, Any]:
     """What the page shows of a notebook."""
     verdicts = findings.verdicts(stop.run, stop.name)
     counts = Counter(line.outcome for line in verdicts)
-    numbers = stop.run.numbers if stop.run else {}
     folder = stop.run.dir if stop.run else stop.failed
+    # in the order in which they were made
+    files = sorted(folder.glob("figures/*.png"), key=_made) if folder else []
     with ThreadPoolExecutor() as threads:
-        figures = list(threads.map(_figure, records.figures(folder) if folder else []))
+        figures = list(threads.map(_figure, files))
     return {
         "stop": stop,
-        "headline": findings.headline(stop.run),
+        "headline": stop.run and stop.run.headline,
         "sigma": findings.sigma(stop.run),
         "verdicts": verdicts,
         "counts": ", ".join(f"{n} {outcome}" for outcome, n in counts.items()),
-        "numbers": {
-            name: value for name, value in numbers.items() if name not in ("claims", "checks")
-        },
+        "checks": findings.checks(stop.run),
+        "numbers": stop.run.numbers if stop.run else {},
         "figures": figures,
-        "traceback": jobs.traceback(stop.failed),
     }
 
 
+def _made(path: Path) -> tuple[int, str]:
+    return path.stat().st_mtime_ns, path.name
+
+
 def _figure(path: Path) -> dict[str, Any]:
-    """A figure, its size on the page, and the words that ``runs.save_figure`` put into its PNG."""
+    """A figure, its size on the page, and the description that its PNG file keeps."""
     stored = BytesIO()
     with Image.open(path) as image:
         image.convert("RGB").save(stored, "WEBP", lossless=True, method=2, quality=20)

@@ -14,8 +14,7 @@ from typing import Any
 
 import psutil
 
-from gaussmark_lib import checks
-from gaussmark_lib.errors import ClusterError
+from gaussmark_lib.errors import GaussMarkError, shown
 from gaussmark_lib.runs import presets
 
 PATIENCE = 10  # seconds for a scheduler to answer
@@ -55,12 +54,11 @@ def executor(
         gpus_per_run: here, each run sees so many GPUs alone; elsewhere, it takes so much of the
             workers' resource GPU.
 
-    Raises:
-        ClusterError: there is no such place, or nothing there has the GPUs.
+    GaussMarkError: there is no such place, or nothing there has the GPUs.
     """
     given = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
     if len(chosen := [name for name, value in given.items() if value is not None]) > 1:
-        raise ClusterError(
+        raise GaussMarkError(
             f"expected one place to run on, got {' and '.join(chosen)}; give one of them, or none"
             " for this machine"
         )
@@ -102,8 +100,8 @@ def _environments(
     How many there are does not depend on what is left to do, because the number of threads of a
     run may change a last digit.
     """
-    if workers is not None and not (checks.is_whole(workers) and 1 <= workers <= MOST):
-        raise ClusterError(f"expected from 1 to {MOST} workers, got {checks.shown(workers)}")
+    if workers is not None and not (isinstance(workers, int) and 1 <= workers <= MOST):
+        raise GaussMarkError(f"expected from 1 to {MOST} workers, got {shown(workers)}")
     if not gpus_per_run:
         memory = psutil.virtual_memory().total // MEMORY
         return [{}] * (workers or max(1, min(n_runs, cores, memory)))
@@ -111,7 +109,7 @@ def _environments(
     parts = [names[i : i + gpus_per_run] for i in range(0, len(names), gpus_per_run)]
     shares = [part for part in parts if len(part) == gpus_per_run][: workers or n_runs]
     if len(shares) < (workers or 1):
-        raise ClusterError(
+        raise GaussMarkError(
             f"expected at most {len(shares)} workers with {gpus_per_run} GPU(s) each on this"
             f" machine, got {workers or 1}; ask for fewer, or name a --scheduler or --cluster"
         )
@@ -132,7 +130,7 @@ def _extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise ClusterError(
+        raise GaussMarkError(
             "a sweep on other machines needs Dask: pip install 'gaussmark[cluster]'"
         ) from None
 
@@ -141,8 +139,10 @@ def _extra(name: str) -> Any:
 def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
     try:
         client = _extra("distributed").Client(address, timeout=PATIENCE, set_as_default=False)
+    except GaussMarkError:
+        raise
     except (OSError, ValueError, TypeError) as error:
-        raise ClusterError(
+        raise GaussMarkError(
             f"no Dask scheduler answers at {address}; start one with `dask scheduler`, or correct"
             f" the address ({error or type(error).__name__})"
         ) from None
@@ -150,7 +150,7 @@ def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
         # Dask waits for ever for a resource that no worker has
         workers = client.scheduler_info(-1)["workers"].values()
         if not any(worker["resources"].get("GPU", 0) >= gpus_per_run for worker in workers):
-            raise ClusterError(
+            raise GaussMarkError(
                 f"none of the {len(workers)} workers of {address} has {gpus_per_run} GPU(s); start"
                 f" some with `dask worker {address} --nthreads 1 --resources GPU={gpus_per_run}`"
             )
@@ -169,7 +169,7 @@ def _queue(file: str | Path, gpus_per_run: int) -> Iterator[Executor]:
         try:
             _submit_one(cluster)
         except (OSError, RuntimeError, ValueError) as error:
-            raise ClusterError(
+            raise GaussMarkError(
                 f"{file}: the queue took no job; correct the file and start again: {error}"
             ) from None
         cluster.adapt(minimum_jobs=least, maximum_jobs=most)
@@ -197,7 +197,7 @@ def described(file: str | Path) -> tuple[Any, int, int]:
     least and most jobs that it wants.
 
     ``kind`` says which queue, ``jobs`` how many (a number, or [least, most]); all else are keyword
-    arguments of the cluster of that kind. A file that describes none is a ClusterError.
+    arguments of the cluster of that kind. A file that describes none is a GaussMarkError.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     queues = _extra("dask_jobqueue")  # importing it makes a Ctrl-C end the process with exit code 0
@@ -211,15 +211,15 @@ def described(file: str | Path) -> tuple[Any, int, int]:
     given = presets.read(file, "cluster")
     kind, jobs = given.pop("kind", None), given.pop("jobs", None)
     if kind not in kinds:
-        raise ClusterError(f"{file}: expected `kind:` one of {', '.join(kinds)}, got {kind!r}")
+        raise GaussMarkError(f"{file}: expected `kind:` one of {', '.join(kinds)}, got {kind!r}")
     least, most = jobs if isinstance(jobs, list) and len(jobs) == 2 else (jobs, jobs)
-    if not (checks.is_whole(least) and checks.is_whole(most) and 0 <= least <= most and most):
-        raise ClusterError(
+    if not (type(least) is type(most) is int and 0 <= least <= most and most):
+        raise GaussMarkError(
             f"{file}: expected `jobs:` a number from 1, or [least, most] as work comes, got"
             f" {jobs!r}"
         )
     try:
         cluster = getattr(queues, kinds[kind])(**{"cores": 1, "processes": 1, **given})
     except (TypeError, ValueError, OSError, RuntimeError) as error:
-        raise ClusterError(f"{file}: no {kind} cluster can be made of it: {error}") from None
+        raise GaussMarkError(f"{file}: no {kind} cluster can be made of it: {error}") from None
     return cluster, least, most

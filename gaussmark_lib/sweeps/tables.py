@@ -1,9 +1,9 @@
 """The tables of a sweep, made of its records alone: the same runs give the same tables, however
 often the sweep was disturbed.
 
-    results   one row a run, in the grid's order: run, status, every parameter, every recorded
-    number <name>    the tables of that name that the runs saved, one under the other, each with its
-    run and the parameters that vary
+    results   one row per run, in the grid's order: run, status, parameters, recorded numbers
+    <name>    the tables of that name that the runs saved, one under the other, each with its run
+              and the parameters that vary
 
 So they do not depend on times, machines or the order in which runs finish.
 """
@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from gaussmark_lib import words
 from gaussmark_lib.runs.folder import Run
-from gaussmark_lib.sweeps import findings
 
 Params = Mapping[str, dict[str, Any]]  # run id → parameters, in the grid's order
 
@@ -26,8 +25,8 @@ Params = Mapping[str, dict[str, Any]]  # run id → parameters, in the grid's or
 def write(folder: Path, runs: Params, answers: Mapping[str, Run], varying: list[str]) -> None:
     """``results.parquet``, and ``tables/<name>.parquet`` if the runs saved any."""
     results(runs, answers).to_parquet(folder / "results.parquet")
+    (folder / "tables").mkdir()
     for name, table in saved(runs, answers, varying).items():
-        (folder / "tables").mkdir(exist_ok=True)
         table.to_parquet(folder / "tables" / f"{name}.parquet")
 
 
@@ -55,7 +54,7 @@ def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.
     A run without a complete record has ``failed`` in place of them. ``attrs["headlines"]`` says
     what the headline is, each wording once.
     """
-    headlines = {run: line for run in answers if (line := findings.headline(answers[run]))}
+    headlines = {run_id: line for run_id, run in answers.items() if (line := run.headline)}
     in_words = {
         run_id: ({"headline": str(headlines[run_id])} if run_id in headlines else {}) | run.numbers
         for run_id, run in answers.items()
@@ -75,7 +74,8 @@ def saved(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> dict[
     columns becomes ``param.<name>``.
     """
     parts: dict[str, list[pd.DataFrame]] = {}
-    for run_id, run in ((run_id, answers[run_id]) for run_id in runs if run_id in answers):
+    for run_id in filter(answers.get, runs):
+        run = answers[run_id]
         for path in sorted(run.dir.glob("*.parquet")):
             table = run.table(path.stem)
             table = table.reset_index(drop=table.index.names == [None])

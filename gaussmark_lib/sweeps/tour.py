@@ -34,6 +34,7 @@ class Stop:
     run: Run | None = None
     failed: Path | None = None  # the folder of a run that did not end
     error: str = ""
+    traceback: str = ""
 
     @property
     def outcome(self) -> str:
@@ -42,8 +43,8 @@ class Stop:
         return f"{self.run.status['seconds']} s{', from its record' * self.run.cached}"
 
     @property
-    def is_open(self) -> bool:
-        return not (self.run or self.error)
+    def is_alone(self) -> bool:
+        return self.job is not None and bool(self.job.notebook.tour.get("alone"))
 
 
 class Tour(NamedTuple):
@@ -85,18 +86,20 @@ def tour(
             " none"
         )
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    records.check(target)
+    with records.hidden(target):
+        pass  # before any work: the page can be kept there
     for stop in stops:
         if stop.job and not force:
-            stop.run = records.load(root / stop.name / stop.job.id)
-    together = [stop for stop in stops if stop.job and not _hint(stop, "alone")]
-    alone = [stop for stop in stops if stop.job and _hint(stop, "alone")]
-    done = sum(not stop.is_open for stop in stops)
-    again = "the same command without --force"
-    with progress_bar(len(stops), done, "notebooks", again, shown=progress) as bar:
+            stop.run = records.load(stop.job.target(root))
+    waiting = [stop for stop in stops if not (stop.run or stop.error)]
+    waiting.sort(key=lambda stop: -stop.job.notebook.tour.get("seconds", 0))
+    together = [stop for stop in waiting if not stop.is_alone]
+    alone = [stop for stop in waiting if stop.is_alone]
+    n, again = len(stops), "the same command without --force"
+    with progress_bar(n, n - len(waiting), "notebooks", again, shown=progress) as bar:
         options = {"root": root, "bar": bar, "force": force}
-        _run(together, workers=workers, **options)
-        _run(alone, workers=1, **options)
+        _run(together, n, workers=workers, **options)
+        _run(alone, n, workers=1, **options)
     with records.written(target, replace=False) as partial:
         (partial / "index.html").write_text(page.html(stops), encoding="utf-8")
     return Tour(target, stops)
@@ -113,20 +116,11 @@ def _read(file: Path) -> Stop:
     return stop
 
 
-def _hint(stop: Stop, name: str) -> Any:
-    return stop.job.notebook.tour.get(name, 0)
-
-
-def _run(stops: list[Stop], root: Path, **options: Any) -> None:
-    """Runs what has no answer yet, the longest first."""
-    waiting = sorted(
-        (stop for stop in stops if stop.is_open), key=lambda stop: -_hint(stop, "seconds")
-    )
-    if not waiting:
+def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
+    if not stops:
         return
-    root.mkdir(parents=True, exist_ok=True)
-    outcomes = run_all([stop.job for stop in waiting], len(stops), root=root, **options)
-    for stop, outcome in zip(waiting, outcomes, strict=True):
-        stop.error, stop.failed = outcome.error, outcome.failed
+    outcomes = run_all([stop.job for stop in stops], n_runs, root=root, **options)
+    for stop, outcome in zip(stops, outcomes, strict=True):
+        stop.error, stop.traceback, stop.failed = outcome
         if not stop.error:
-            stop.run = replace(records.read(root / stop.name / stop.job.id), cached=False)
+            stop.run = replace(records.load(stop.job.target(root)), cached=False)

@@ -71,7 +71,7 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
     }
     return environment.from_string(text).render(
         records=records,
-        headline=lambda name: findings.headline(records[name]),
+        headline=lambda name: records[name].headline,
         claim=lambda name, which, **options: _claim(records[name], which, **options),
         verdicts=lambda run: findings.verdicts(run, run.id),
         modules=[module.name for module in pkgutil.iter_modules(gaussmark_lib.__path__)],

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from gaussmark_lib import files, paths
 from gaussmark_lib.paths import ROOT
-from gaussmark_lib.runs import presets
+from gaussmark_lib.runs.parameters import yaml
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]
@@ -179,7 +179,7 @@ def test_torch_is_pinned_and_the_makefile_installs_that_version_the_lock_file_an
 
 
 def test_the_conda_environment_is_that_of_pyproject():
-    environment = presets.load((ROOT / "environment.yml").read_text())
+    environment = yaml((ROOT / "environment.yml").read_text())
     assert environment["name"] == "gaussmark"
     python, pip, through_pip = environment["dependencies"]
     name, version = python.split("=")

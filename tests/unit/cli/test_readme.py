@@ -12,7 +12,7 @@ import pytest
 from gaussmark_lib import cli, models, paths, perturb
 from gaussmark_lib.cli import answers, notebooks
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.runs import presets
+from gaussmark_lib.runs.parameters import yaml
 
 TEXT = (paths.ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -137,7 +137,7 @@ def test_what_it_points_to_exists():
 
 
 def test_how_to_cite_it():
-    cited = presets.load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = yaml((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = (paths.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'version = "{cited["version"]}"' in project
     assert f'license = "{cited["license"]}"' in project

@@ -46,7 +46,6 @@ def test_reads_names_defaults_help_and_limits(declared):
             (source, "expected `name: type = literal")
             for source in ("a = 1", "def f(): pass", "a: int", "a.b: int = 1")
         ],
-        ("a: int = 1; b: int = 2", "one parameter per line"),
         ("a: int = 1\na: int = 2", "declared twice"),
         ("a: int = 2 * 3", "expected a literal"),
         ("a: str = open('x').write('y')", "expected a literal"),

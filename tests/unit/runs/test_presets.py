@@ -9,6 +9,7 @@ from gaussmark_lib import paths
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import presets
+from gaussmark_lib.runs.parameters import yaml
 
 SHARED = "shared: true\nx: 3\nz: 4\nnotebooks:\n  '02': {y: 5, x: 6}\n"
 
@@ -52,7 +53,7 @@ def test_a_missing_preset_is_named_with_what_there_is(folder):
     [("010", 10), ("12:30", "12:30"), ("no", "no"), ("1e-3", 0.001), ("!!str 3", "3")],
 )
 def test_yaml_means_what_it_looks_like(text, value):
-    found = presets.load(text)
+    found = yaml(text)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -75,7 +76,7 @@ HOSTILE = {
 def test_yaml_that_would_fill_the_memory_or_crash_is_refused_at_once(name):
     started = time.process_time()
     with pytest.raises(ParameterError) as error:
-        presets.load(HOSTILE[name])
+        yaml(HOSTILE[name])
     assert time.process_time() - started < 15
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 300

@@ -6,9 +6,8 @@ import re
 import pytest
 from scipy.stats import norm
 
-from gaussmark_lib.errors import RecordError
 from gaussmark_lib.runs import published
-from gaussmark_lib.runs.published import COLUMNS, FILE, Z_95, _models, comparable
+from gaussmark_lib.runs.published import COLUMNS, Z_95, _models, comparable
 
 MODELS = ["meta-llama/Llama-3.1-8B", "mistralai/Mistral-7B-v0.1", "microsoft/Phi-3.5-mini-instruct"]
 SCHEMES = {"base", "GaussMark", "rank-reduced", "KGW-1", "KGW-2"}
@@ -35,21 +34,7 @@ def test_every_row_is_a_number_with_its_place(model):
 @pytest.mark.parametrize("model", MODELS)
 def test_all_models_have_the_same_quantities(model):
     assert set(published(model)["quantity"]) == set(published(MODELS[0])["quantity"])
-    assert set(_models(FILE)) == set(MODELS)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_mean_of_superglue_is_that_of_its_tasks(model):
-    """Within 0.001: for the base models the printed mean is so much below that of the printed
-    tasks.
-    """
-    tasks = published(model).query(
-        "quantity in ['boolq', 'cb', 'copa', 'multirc', 'record', 'rte', 'wic', 'wsc']"
-    )
-    for row in published(model, "SuperGLUE, mean").itertuples():
-        assert tasks.loc[tasks["scheme"] == row.scheme, "value"].mean() == pytest.approx(
-            row.value, abs=1.5e-3
-        )
+    assert set(_models()) == set(MODELS)
 
 
 def test_another_model_has_no_numbers():
@@ -83,11 +68,3 @@ def test_an_interval_without_a_value_is_drawn_at_its_middle_and_a_bound_stays_on
     (bound,) = comparable(MODELS[2], "max/min of ‖G‖", "base").to_dict("records")
     assert math.isnan(bound["value"])
     assert bound["most"] == 40
-
-
-def test_a_damaged_file_says_so(tmp_path):
-    (tmp_path / "paper.yaml").write_text("models")
-    with pytest.raises(RecordError, match="restore the file"):
-        _models(tmp_path / "paper.yaml")
-    with pytest.raises(RecordError, match="cannot read"):
-        _models(tmp_path / "none.yaml")

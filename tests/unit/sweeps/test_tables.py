@@ -7,25 +7,24 @@ from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.sweeps import tables
 
 PARAMS = {"first": {"x": 1, "seed": 0}, "second": {"x": 2, "seed": 0}, "third": {"x": 3, "seed": 0}}
+ESTIMATE = {"value": 0.5, "low": 0.25, "high": 0.75, "n": 8}
+RESULTS = {"first": {"n": 1, "by": {"x": 2}, "x": 5}, "third": {"n": "many"}}
 
 
 @pytest.fixture
 def runs(tmp_path) -> dict[str, Run]:
     """Two of the three runs are complete."""
-    found = {}
-    for name, results in {
-        "first": {"n": 1, "by": {"x": 2}, "x": 5},
-        "third": {"n": "many"},
-    }.items():
+    scores = pd.DataFrame({"psi": [0.5, 1.5], "x": [7, 8]})
+    for name in RESULTS:
         (tmp_path / name).mkdir()
-        pd.DataFrame({"psi": [0.5, 1.5], "x": [7, 8]}).to_parquet(
-            tmp_path / name / "scores.parquet"
-        )
-        found[name] = Run(tmp_path / name, name, PARAMS[name], results, {})
-    return found
+        scores.to_parquet(tmp_path / name / "scores.parquet")
+    return {
+        name: Run(tmp_path / name, name, PARAMS[name], results, {})
+        for name, results in RESULTS.items()
+    }
 
 
-def test_one_row_a_run_with_nested_names_joined_and_mixed_kinds_as_json(runs):
+def test_one_row_per_run_with_nested_names_joined_and_mixed_kinds_as_json(runs):
     table = tables.results(PARAMS, runs)
     assert table["run"].tolist() == ["first", "second", "third"]
     assert table["status"].tolist() == ["complete", "failed", "complete"]
@@ -43,39 +42,18 @@ def test_saved_tables_one_under_the_other_with_what_varies(runs):
 
 
 def test_the_summary_has_what_varies_then_the_headline_then_what_differs(tmp_path):
-    params = {
-        "first": {"x": 1, "s": 0.5},
-        "second": {"x": 2, "s": 0.5},
-        "third": {"x": 2, "s": 0.25},
-    }
-    headline = {
-        "sentence": "texts found",
-        "value": 0.5,
-        "low": 0.25,
-        "high": 0.75,
-        "n": 8,
-        "unit": "",
-    }
-    results = {
-        "first": {"same": 3, "rate": {"value": 0.5, "low": 0.25, "high": 0.75, "n": 8}},
-        "third": {"same": 3, "x": 7},
-    }
+    headline = {"headline": {"sentence": "texts found", "unit": "", **ESTIMATE}}
+    results = {"first": {"same": 3, "rate": ESTIMATE}, "third": {"same": 3, "x": 7}}
     runs = {
-        name: Run(tmp_path, name, params[name], found | {"headline": headline}, {})
-        for name, found in results.items()
+        name: Run(tmp_path, name, PARAMS[name], recorded | headline, {})
+        for name, recorded in results.items()
     }
-    table = tables.summary(params, runs, ["x", "s"])
+    table = tables.summary(PARAMS, runs, ["x"])
     assert table.index.tolist() == ["first", "second", "third"]
-    assert table.columns.tolist() == ["param.x", "s", "headline", "rate", "x", "same"]
+    assert table.columns.tolist() == ["param.x", "headline", "rate", "x", "same"]
     assert table.attrs["headlines"] == ["texts found"]
-    assert table.loc["first"].tolist() == [
-        "1",
-        "0.5",
-        "50% (25% to 75%), n = 8",
-        "0.5 (0.25 to 0.75), n = 8",
-        "–",
-        "3",
-    ]
-    assert table.loc["second"].tolist() == ["2", "0.5", "failed", "failed", "failed", "failed"]
+    words = ["1", "50% (25% to 75%), n = 8", "0.5 (0.25 to 0.75), n = 8", "–", "3"]
+    assert table.loc["first"].tolist() == words
+    assert table.loc["second"].tolist() == ["2", "failed", "failed", "failed", "failed"]
     assert table.loc["third"].tolist()[-2:] == ["7", "3"]
-    assert tables.summary(params, {}, ["x"]).columns.tolist() == ["x"]
+    assert tables.summary(PARAMS, {}, ["x"]).columns.tolist() == ["x"]
