@@ -134,10 +134,11 @@ def reference(tmp_path, monkeypatch):
     record.mkdir(parents=True)
     big = claims.verdict("a", Estimate(1.0, 0.9, 1.1, 5000), least=0.5)
     (record / "notebook.ipynb").write_text("{}")
-    folder.write_json(record / "params.json", {"model": "doclm"})
-    folder.write_json(record / "results.json", json.loads(json.dumps(claims.record([big]))))
-    folder.write_json(
-        record / "status.json",
+    folder.write(record, "params", {"model": "doclm"})
+    folder.write(record, "results", json.loads(json.dumps(claims.record([big]))))
+    folder.write(
+        record,
+        "status",
         {
             "status": "complete",
             "started": "2026-01-02T03:04",
