@@ -101,10 +101,7 @@ def load(folder: Path) -> Run | None:
     if not os.path.isdir(folder):
         return None
     try:
-        status, params, results = (
-            dict(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
-            for name in ("status", "params", "results")
-        )
+        status, params, results = (_read(folder, name) for name in ("status", "params", "results"))
         if lacking := {"status", "finished", "seconds"} - status.keys():
             raise KeyError(*lacking)
         has_ended = status["status"] == "complete"
@@ -112,6 +109,11 @@ def load(folder: Path) -> Run | None:
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         _log.warning("the record %s is damaged, and counts as none: %r", folder, error)
         return None
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    with open(folder / f"{name}.json", encoding="utf-8", opener=files.opener) as file:  # no pipe
+        return dict(json.load(file))
 
 
 def failed(target: Path) -> Path:
