@@ -21,7 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import docs, paths
+from gaussmark_lib import paths
+from gaussmark_lib.doclm import corpus
 from gaussmark_lib.errors import ParameterError
 
 PACKAGE = paths.ROOT / "gaussmark_lib"
@@ -32,7 +33,7 @@ OUTSIDE = {"plots", "widgets", "cli", "runs", "record", "sweeps"}
 PATHS = ("model", "text", "folder", "checkpoint")
 PATH_ENDINGS = ("_file", "_folder", "_path")  # of other such parameters
 JUDGE = "GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL"  # of quality.judge; its key is a secret
-CORPUS = "gaussmark_lib.docs"  # what it reads is installed with other packages
+CORPUS = "gaussmark_lib.doclm.corpus"  # what it reads is installed with other packages
 MOST_FILES = 10_000  # in a folder that a parameter names
 
 State = tuple[int, ...]  # of a file: size, times of change, inode
@@ -103,7 +104,7 @@ def _of_modules(names: set[str], folder: Path) -> str:
     for name in sorted(modules):
         digest.update(f"{name}\0{modules[name]}\0".encode())
     if CORPUS in modules:
-        digest.update(docs.fingerprint().encode())
+        digest.update(corpus.fingerprint().encode())
     return digest.hexdigest()[:12]
 
 
@@ -162,6 +163,8 @@ def _imported(tree: ast.Module | None, folder: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names |= {str(name.value) for name in node.args if isinstance(name, ast.Constant)}
     parts = [name.split(".") for name in names]
     packages = {".".join(part[:n]) for part in parts for n in range(1, len(part) + 1)}
     return {name for name in packages if _file(name, folder).is_file()}
