@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --requirement requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --editable .
 	$(BIN)/python -m pip check --disable-pip-version-check
-	$(BIN)/python -c 'from gaussmark_lib.doclm import corpus; corpus.load()'
+	$(BIN)/python -c 'from gaussmark_lib.engine import corpus; corpus.load()'
 	@touch $@
 
 lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.toml allows

@@ -23,8 +23,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, generate, tokens
-from gaussmark_lib.errors import CorruptionError, InvalidTextError
+from gaussmark_lib import generate, tokens
+from gaussmark_lib.errors import InvalidTextError, is_number, require_int, shown
 from gaussmark_lib.models import LM
 from gaussmark_lib.tokens import Texts
 
@@ -44,15 +44,15 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
 
     Edits ``at random`` change the response, with tokens from the vocabulary (``own tokens``: from
     the text). Edits ``at the start`` change prompt and response as one text, for a detector that
-    does not know where the prompt ends. Raises CorruptionError for an unknown name.
+    does not know where the prompt ends. Raises InvalidTextError for an unknown name.
     """
     tokens.check_lm(lm)
     known = f"expected some of {', '.join(_corruptions)}"
     if names is None:
         names = list(_corruptions)
-    names = tokens.listed(names, f"names: {known}", CorruptionError)
+    names = tokens.listed(names, f"names: {known}", InvalidTextError)
     if unknown := [name for name in names if name not in _corruptions]:
-        raise CorruptionError(f"no corruption is called {unknown[0]!r}: {known}")
+        raise InvalidTextError(f"no corruption is called {unknown[0]!r}: {known}")
     return {name: partial(_changed, _corruptions[name], lm) for name in names}
 
 
@@ -61,7 +61,7 @@ def register(name: str) -> Callable[[Corruption], Corruption]:
 
     def kept(corruption: Corruption) -> Corruption:
         if _corruptions.setdefault(name, corruption) is not corruption:
-            raise CorruptionError(
+            raise InvalidTextError(
                 f"two corruptions are called {name!r}; expected another name for one of them"
             )
         return corruption
@@ -74,7 +74,7 @@ def _changed(
 ) -> Pairs:
     """The door: a corruption gets lists of its own, of checked ids."""
     count(1, fraction)
-    checks.whole(seed, "seed", CorruptionError, least=0)
+    require_int(seed, "seed", InvalidTextError, least=0)
     prompts, responses = (
         [tokens.checked(lm.model, ids, f"{kind} {i}") for i, ids in enumerate(texts)]
         for kind, texts in zip(
@@ -93,14 +93,14 @@ def generator(seed: int, text: int = 0) -> torch.Generator:
 
 
 def count(n_tokens: int, fraction: float) -> int:
-    """⌊f·T⌉: how many of T tokens a fraction is. CorruptionError for a fraction outside [0, 1].
+    """⌊f·T⌉: how many of T tokens a fraction is. InvalidTextError for a fraction outside [0, 1].
 
     >>> count(40, 0.3)
     12
     """
-    if not checks.is_number(fraction) or not 0 <= fraction <= 1:
-        got = checks.shown(fraction)
-        raise CorruptionError(f"fraction: expected a number from 0 to 1, got {got}")
+    if not is_number(fraction) or not 0 <= fraction <= 1:
+        got = shown(fraction)
+        raise InvalidTextError(f"fraction: expected a number from 0 to 1, got {got}")
     return round(fraction * n_tokens)
 
 
@@ -120,7 +120,7 @@ def delete(ids: Ids, fraction: float, rng: torch.Generator, at: str = "random") 
     """The text without ⌊f·T⌉ of its tokens, or without its first ones."""
     gone = _places(len(ids), fraction, rng, at)
     if len(gone) == len(ids):
-        raise CorruptionError(
+        raise InvalidTextError(
             f"fraction = {fraction} removes all {len(ids)} tokens: expected at least one to stay;"
             " choose a smaller fraction"
         )
@@ -133,7 +133,7 @@ def substitute(
     """⌊f·T⌉ of the tokens, or the first ones, each replaced by *another* token from the pool."""
     changed, places = list(ids), _places(len(ids), fraction, rng, at)
     if places and len(only := set(pool)) < 2 and only & {ids[place] for place in places}:
-        raise CorruptionError(
+        raise InvalidTextError(
             "expected a pool with at least one token other than the one it replaces, got only"
             f" {sorted(only)}"
         )
@@ -161,7 +161,7 @@ def spliced(hosts: Texts) -> Change:
         for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
             n = round(len(response) * fraction / (1 - fraction)) if fraction < 1 else len(host) + 1
             if n > len(host):
-                raise CorruptionError(
+                raise InvalidTextError(
                     f"expected a host of at least {n} tokens for response {i}, got {len(host)}"
                 )
             out.append(splice(list(response), list(host[:n]), generator(seed, i)))
@@ -173,7 +173,7 @@ def spliced(hosts: Texts) -> Change:
 def wrong_prompts(prompts: list[Ids]) -> list[Ids]:
     """Each text's prompt exchanged for the next text's."""
     if len(prompts) < 2:
-        raise CorruptionError(f"a wrong prompt: expected at least 2 texts, got {len(prompts)}")
+        raise InvalidTextError(f"a wrong prompt: expected at least 2 texts, got {len(prompts)}")
     return [*prompts[1:], prompts[0]]
 
 
@@ -182,7 +182,7 @@ def retokenise(lm: LM, ids: Ids) -> Ids:
     was given text.
     """
     if not (again := lm.encode(lm.decode(ids))):
-        raise CorruptionError("expected ids that spell a text, got an empty one")
+        raise InvalidTextError("expected ids that spell a text, got an empty one")
     return again
 
 

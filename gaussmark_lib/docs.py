@@ -1,6 +1,6 @@
-"""Names of an earlier version: see ``doclm.corpus``."""
+"""Names of an earlier version: see ``engine.corpus``."""
 
-from gaussmark_lib.doclm.corpus import (
+from gaussmark_lib.engine.corpus import (
     HELDOUT_SHARE,
     PACKAGES,
     VERSION,

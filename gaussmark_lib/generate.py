@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers import PreTrainedModel
 
 from gaussmark_lib import keys, models, perturb, tokens, weights
+from gaussmark_lib.engine import decoding
+from gaussmark_lib.engine.decoding import Processor
 from gaussmark_lib.errors import (
-    InvalidModelError,
     InvalidTextError,
     InvalidWatermarkError,
     is_number,
@@ -42,7 +42,6 @@ from gaussmark_lib.errors import (
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 NOISE_BYTES = 1 << 30  # of noises that are held while a block of rows is written
-Processor = Callable[[Tensor, Tensor], Tensor]
 Mark = tuple[Watermark, keys.Key] | None  # None is the base model
 
 
@@ -99,9 +98,13 @@ def sample(
             raise InvalidTextError(
                 "marks: expected engine 'exact', whose rows have their own noise"
             )
-        responses = _by_transformers(
-            model, prompts, n_tokens, seed, shape, batch_size, on_step, processor, engine
-        )
+        config = decoding.config_of(n_tokens, **shape, is_compiled=engine == "compiled")
+        responses = []
+        for rows, advance in _batches(len(prompts), batch_size, n_tokens, on_step):
+            process = processor(rows) if processor else None
+            responses += decoding.by_transformers(
+                model, prompts[rows], config, [seed, rows.start], advance, process
+            )
     else:
         uniforms = uniform(seed, len(prompts), n_tokens)
         around = nullcontext
@@ -209,7 +212,8 @@ def _sample_batch(
     uniforms = uniforms.to(model.device)
     position = (mask.cumsum(-1) - 1).clamp_min(0)
     last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
-    cache, chosen, before = _cache(model, position.shape[1] + uniforms.shape[1]), [], ids
+    cache = decoding.reserved_cache(model, position.shape[1] + uniforms.shape[1])
+    chosen, before = [], ids
     with models.evaluating(model):
         for step in range(uniforms.shape[1]):
             out = model(
@@ -311,105 +315,11 @@ def _own_noises(model: PreTrainedModel, rows: Sequence[RowNoise]) -> Iterator[No
         yield
 
 
-def _by_transformers(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    n_tokens: int,
-    seed: int,
-    shape: dict[str, float],
-    batch_size: int,
-    on_step: Callable[[int, int], None] | None,
-    processor: Callable[[slice], Processor] | None,
-    engine: str,
-) -> list[list[int]]:
-    """Prompts continued by ``model.generate``; the caller's random numbers stay as they are."""
-    how = {"do_sample": True, "top_k": 0, **shape} if shape["temperature"] else {"do_sample": False}
-    cache = {"cache_implementation": "static", "disable_compile": engine != "compiled"}
-    config = GenerationConfig(max_new_tokens=n_tokens, pad_token_id=0, **cache, **how)
-    responses = []
-    # the model's own config may forbid tokens, and fills what ``config`` leaves open
-    original, model.generation_config = model.generation_config, config
-    try:
-        for rows, advance in _batches(len(prompts), batch_size, n_tokens, on_step):
-            process = processor(rows) if processor else None
-            responses += _generated(
-                model, prompts[rows], config, [seed, rows.start], advance, process
-            )
-    finally:
-        model.generation_config = original
-    return responses
-
-
-@torch.no_grad()
-def _generated(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    config: GenerationConfig,
-    seed: list[int],
-    advance: Callable[[], None],
-    process: Processor | None,
-) -> list[list[int]]:
-    ids, mask = tokens.pad(prompts, "left", model.device)
-
-    def finite(before: Tensor, logits: Tensor) -> Tensor:
-        _check_finite(logits)
-        return process(before, logits) if process else logits
-
-    def never(before: Tensor, _) -> Tensor:
-        advance()
-        return before.new_zeros(len(before), dtype=torch.bool)
-
-    gpus = {p.device for p in model.parameters() if p.is_cuda}
-    with models.evaluating(model), torch.random.fork_rng(gpus):
-        torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-        texts = model.generate(
-            ids,
-            attention_mask=mask,
-            generation_config=config,
-            logits_processor=[finite],
-            stopping_criteria=[never],
-        )
-    return texts[:, ids.shape[1] :].tolist()
-
-
-class _Reserved(DynamicLayer):
-    """A block's keys and values, in memory reserved for ``n_positions`` at the start: the stock
-    layer copies all of them at each step.
-    """
-
-    def __init__(self, n_positions: int):
-        super().__init__()
-        self.n_positions = n_positions
-
-    def update(self, keys: Tensor, values: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(keys, values)
-            self.reserved = [
-                new.new_empty(*new.shape[:-2], self.n_positions, new.shape[-1])
-                for new in (keys, values)
-            ]
-        start = self.get_seq_length()
-        end = start + keys.shape[-2]
-        for reserved, new in zip(self.reserved, (keys, values), strict=True):
-            reserved[..., start:end, :] = new
-        self.keys, self.values = (reserved[..., :end, :] for reserved in self.reserved)
-        return self.keys, self.values
-
-
-def _cache(model: PreTrainedModel, n_positions: int) -> DynamicCache:
-    """The model's own kind of cache, its plain layers with reserved memory."""
-    cache = DynamicCache(config=model.config)
-    cache.layers = [
-        _Reserved(n_positions) if type(layer) is DynamicLayer else layer for layer in cache.layers
-    ]
-    return cache
-
-
 def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
     """The token at which the cumulative probability passes u: logits (rows, vocabulary), u (rows,)
     in [0, 1) → ids (rows,).
     """
-    _check_finite(logits)
+    decoding.check_finite(logits)
     if temperature == 0:
         return logits.argmax(-1)
     p = probabilities(logits, top_p, temperature)
@@ -419,14 +329,6 @@ def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
         u * total, torch.nextafter(total, torch.zeros_like(total))
     )  # below the total even where the product rounds up to it
     return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
-
-
-def _check_finite(logits: Tensor) -> None:
-    if not torch.isfinite(logits.amax(-1)).all():  # −inf for some tokens is fine
-        raise InvalidModelError(
-            "expected finite logits, got NaN or infinity: is the noise far too strong, or the model"
-            " damaged?"
-        )
 
 
 def probabilities(logits: Tensor, top_p: float, temperature: float) -> Tensor:

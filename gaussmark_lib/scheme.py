@@ -28,8 +28,8 @@ from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.keys import checked as checked_key
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.watermark import Watermark
-from gaussmark_lib.watermark import checked as checked_wm
+from gaussmark_lib.weights import Watermark
+from gaussmark_lib.weights import checked as checked_wm
 
 COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]
 

@@ -10,9 +10,8 @@ For noise in several weights, ψ = Σ_s ⟨ξ_s, G_s⟩ / √Σ_s σ_s²‖G_s�
 PG, and ⟨Pξ, PG⟩ = ⟨ξ, PG⟩.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -23,6 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb, tokens
+from gaussmark_lib.engine import blocks
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     GaussMarkError,
@@ -39,7 +39,6 @@ from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 __all__ = ["COLUMNS", "TextGradient", "gradients", "psi", "score", "table"]
 
 COLUMNS = ["text", "key_id", "psi", "p_value", "log10_p", "grad_norm", "log_lik", "n_tokens"]
-HELD = 1 << 30  # bytes of noises that are held at a time; and of gradients
 
 
 def score(
@@ -139,9 +138,12 @@ def psi(
     """ψ = ⟨ξ, u⟩/σ of each text and each key, float64, with u = G/‖G‖; with
     ``paired`` of each text and ``keys[its number]`` alone. ``wm`` is placed (``Watermark.on``).
     """
-    noises, n_texts = _noises(wm, keys, xis)
+    noises, n_texts = blocks.noises(partial(perturb.streams, wm), keys, wm.d)
+    if xis is not None:
+        kept = [_checked_noises(wm, keys, xis)]
+        noises = lambda: kept  # noqa: E731
     values = [np.empty(0) if paired else np.empty((0, len(keys)))]
-    for block in in_lists(gradients, n_texts):
+    for block in blocks.in_lists(gradients, n_texts):
         u = torch.stack([gradient.unit() for gradient in block])  # (texts, d)
         if paired:
             xi = perturb.streams(wm, [keys[gradient.text] for gradient in block]).to(u)
@@ -150,6 +152,16 @@ def psi(
             products = torch.cat([u @ xi.to(u).T for xi in noises()], dim=1)  # (texts, keys)
         values.append(products.double().cpu().numpy() / wm.sigmas[0])
     return np.concatenate(values)
+
+
+def _checked_noises(wm: PlacedWatermark, keys: Sequence[Key], xis: Tensor) -> Tensor:
+    expected = (len(keys), *wm.linear.shape)
+    if not isinstance(xis, Tensor) or xis.shape != expected or not xis.isfinite().all():
+        got = tuple(xis.shape) if isinstance(xis, Tensor) else kind(xis)
+        raise InvalidWatermarkError(
+            f"xis: expected the finite noises of these keys, of shape {expected}, got {got}"
+        )
+    return xis.flatten(1)
 
 
 def table(
@@ -186,39 +198,6 @@ def _usable(
             continue
         facts.append(_fact(gradient))
         yield gradient
-
-
-# ---- what bounds the memory: blocks of texts, and noises that are drawn again for each of them
-
-
-def _noises(
-    wm: PlacedWatermark, keys: Sequence[Key], xis: Tensor | None
-) -> tuple[Callable[[], Iterable[Tensor]], int]:
-    """All ξ in blocks (keys, d), as often as they are asked for, and how many texts to hold at a
-    time. At most ``HELD`` bytes of noises are kept, and as many of gradients.
-    """
-    n_held = max(4, HELD // (4 * wm.d))
-    if xis is not None:
-        expected = (len(keys), *wm.linear.shape)
-        if not isinstance(xis, Tensor) or xis.shape != expected or not xis.isfinite().all():
-            got = tuple(xis.shape) if isinstance(xis, Tensor) else kind(xis)
-            raise InvalidWatermarkError(
-                f"xis: expected the finite noises of these keys, of shape {expected}, got {got}"
-            )
-        kept = [xis.flatten(1)]
-    elif len(keys) > n_held:
-        return lambda: (perturb.streams(wm, some) for some in in_lists(keys, n_held)), max(
-            8, n_held
-        )
-    else:
-        return cache(lambda: [perturb.streams(wm, keys)]), min(n_held, 32)
-    return lambda: kept, min(n_held, 32)
-
-
-def in_lists(items: Iterable, n: int) -> Iterator[list]:
-    """The items in lists of n; the last may be shorter."""
-    items = iter(items)
-    return iter(lambda: list(islice(items, n)), [])
 
 
 def __getattr__(name: str):  # of an earlier version, until its last users have changed

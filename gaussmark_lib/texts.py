@@ -6,7 +6,7 @@
 ``"licences"`` licence files of the same packages: English of another kind, much of it repeated
 ``"source"``   Python source code of two of these packages: not prose at all
 ``"c4"``       ``allenai/c4``, ``realnewslike``: the paper's prompts; needs a network
-a path         a ``.jsonl`` file with a ``text`` field a line
+a path         a ``.jsonl`` file with a ``text`` field per line
 ============== ====================================================================================
 """
 
@@ -16,19 +16,17 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from datasets import Dataset
 
-from gaussmark_lib import checks, docs, models, tokens
-from gaussmark_lib.errors import CorpusError, InvalidTextError
+from gaussmark_lib import models, tokens
+from gaussmark_lib.engine import corpus
+from gaussmark_lib.errors import CorpusError, InvalidTextError, require_int
 
-if TYPE_CHECKING:
-    from gaussmark_lib import models
-
-KINDS = ("docs", "licences", "source", "c4")
+INSTALLED = ("docs", "licences", "source")  # text of the installed packages
+KINDS = (*INSTALLED, "c4")
 
 
 def load(
@@ -47,19 +45,12 @@ def load(
             than n texts (says how many there are).
     """
     if n is not None:
-        checks.whole(n, "n", CorpusError)
+        require_int(n, "n", CorpusError)
     if min_chars is None:
         min_chars = 1000 if kind in KINDS else 1
-    checks.whole(min_chars, "min_chars", CorpusError, least=0)
-    if kind == "docs":
-        rows = _in_fixed_order(_docs(split, min_chars))
-    elif kind in ("licences", "source"):
-        rows = _in_fixed_order(
-            _pieces(
-                _licences() if kind == "licences" else docs.source_files("dask", "distributed"),
-                min_chars,
-            )
-        )
+    require_int(min_chars, "min_chars", CorpusError, least=0)
+    if kind in INSTALLED:
+        rows = _in_fixed_order(corpus.texts(str(kind), split, min_chars))
     elif kind == "c4":
         rows = list(_c4(split, n, min_chars))
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
@@ -76,7 +67,7 @@ def load(
     return Dataset.from_list(rows[:n])
 
 
-def human(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
+def human(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
     """n held-out texts of ``n_tokens`` each, as their authors wrote them: the beginnings of texts.
     Where the texts of a file are too short, its lines are joined by blank lines and cut.
 
@@ -84,8 +75,8 @@ def human(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list
         CorpusError: as :func:`load`, or less text than that.
     """
     tokens.check_lm(lm)
-    checks.whole(n, "n", CorpusError)
-    checks.whole(n_tokens, "n_tokens", CorpusError)
+    require_int(n, "n", CorpusError)
+    require_int(n_tokens, "n_tokens", CorpusError)
     if named := kind in KINDS:
         rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
     else:
@@ -103,14 +94,14 @@ def human(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list
     return long[:n]
 
 
-def prompts(lm: "models.LM", kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
+def prompts(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
     """:func:`human` as the model expects prompts: with its start token, in its chat template. A
     character that the cut broke is left out.
     """
     return [lm.prompt(lm.decode(ids).rstrip("\ufffd")) for ids in human(lm, kind, n, n_tokens)]
 
 
-def fit(lm: "models.LM", prompts: tokens.Texts, n_tokens: int, growth: float = 1.0) -> int:
+def fit(lm: models.LM, prompts: tokens.Texts, n_tokens: int, growth: float = 1.0) -> int:
     """``n_tokens``, or as many as the context has room for after the longest prompt, where edits
     make a text up to ``growth`` times as long.
 
@@ -138,44 +129,6 @@ def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:
     """
     unique = {row["text"]: row for row in rows}.values()
     return sorted(unique, key=lambda row: hashlib.sha256(row["text"].encode()).digest())
-
-
-def _docs(split: str, min_chars: int) -> Iterator[dict]:
-    if split not in ("train", "heldout"):
-        raise CorpusError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
-    corpus = docs.load().query("split == @split")
-    for package, rows in groupby(
-        zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]
-    ):
-        yield from _joined((text for _, text in rows), package, min_chars)
-
-
-def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
-    """Consecutive paragraphs with a blank line between, cut as soon as min_chars is reached; a
-    short rest is left out.
-    """
-    text = ""
-    for paragraph in paragraphs:
-        text = f"{text}\n\n{paragraph}" if text else paragraph
-        if len(text) >= min_chars:
-            yield {"text": text, "source": source}
-            text = ""
-
-
-def _pieces(files: Iterable[tuple[str, Path]], min_chars: int) -> Iterator[dict]:
-    """Each file cut at blank lines into texts of at least min_chars."""
-    for source, path in files:
-        parts = path.read_text(encoding="utf-8", errors="ignore").split("\n\n")
-        yield from _joined((part.strip("\n") for part in parts if part.strip()), source, min_chars)
-
-
-def _licences() -> Iterator[tuple[str, Path]]:
-    for package in docs.PACKAGES:
-        for name, path in docs.files_of(package, suffix=""):
-            if path.name.lower().startswith(
-                ("licen", "copying", "notice")
-            ) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
-                yield name, path
 
 
 def _jsonl(path: Path) -> list[dict]:
@@ -217,7 +170,7 @@ def _text_of(line: str, where: str) -> str:
         ) from None
     if not isinstance(text, str):
         raise CorpusError(f"{where}: expected 'text' to be a string, got {type(text).__name__}")
-    if half := docs.SURROGATE.search(text):
+    if half := corpus.SURROGATE.search(text):
         raise CorpusError(
             f"{where}: expected 'text' of whole characters, got half of one, {half[0]!r}; write the"
             " file anew as UTF-8"

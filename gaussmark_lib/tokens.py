@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError, shown
+from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError, is_int, shown
 
 Ids = Sequence[SupportsIndex] | Tensor | np.ndarray  # token ids of one text
 Texts = Sequence[Ids]
@@ -48,14 +48,12 @@ def whole_numbers(ids: Ids, what: str) -> list[int]:
     values = listed(
         ids.tolist() if hasattr(ids, "tolist") else ids, f"{what}: expected a list of token ids"
     )
-    try:
-        if any(isinstance(value, bool) for value in values):
-            raise TypeError
-        return [index(value) for value in values]
-    except TypeError:
-        raise InvalidTextError(
-            f"{what}: expected a list of whole numbers, got {shown(values)}"
-        ) from None
+    for position, value in enumerate(values):
+        if not is_int(value):
+            raise InvalidTextError(
+                f"{what}: expected whole numbers, got {shown(value)} at position {position}"
+            )
+    return [index(value) for value in values]
 
 
 def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidTextError) -> list:

@@ -10,11 +10,11 @@ import torch
 import transformers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from gaussmark_lib import docs, files
+from gaussmark_lib import files
 from gaussmark_lib.doclm.train import Recipe
 
 CARD = Path(__file__).parent / "model_card.md"
-DOCUMENTATION = "Documentation prose of the installed packages (`gaussmark_lib/docs.py`)"
+DOCUMENTATION = "Documentation prose of the installed packages (`gaussmark_lib/engine/corpus.py`)"
 
 
 def save(
@@ -49,7 +49,7 @@ def save(
         epochs=tokens / stream_tokens,
         minutes=curve["seconds"].iloc[-1] / 60,
         hardware=hardware,
-        about="Text of its maker's own" if own else f"{DOCUMENTATION}, {docs.fingerprint()}",
+        about="Text of its maker's own" if own else f"{DOCUMENTATION}, {corpus.fingerprint()}",
         paragraphs=corpus["split"].value_counts(),
         characters=lengths.groupby(corpus["split"]).sum(),
         heldout_share=docs.HELDOUT_SHARE,

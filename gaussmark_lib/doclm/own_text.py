@@ -1,10 +1,11 @@
-"""A corpus of the reader's own folder, in the shape of ``docs.load``."""
+"""A corpus of the reader's own folder, in the shape of ``corpus.load``."""
 
 from pathlib import Path
 
 import pandas as pd
 
-from gaussmark_lib import docs, texts
+from gaussmark_lib import texts
+from gaussmark_lib.engine import corpus as installed
 from gaussmark_lib.errors import CorpusError
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".jsonl.gz")
@@ -15,7 +16,7 @@ def load(folder: str | Path) -> pd.DataFrame:
 
     ``source`` is the file, and for a ``.jsonl`` file also the line (``mine.jsonl/12``), since each
     line is a text of its own. Paragraphs are cut at blank lines and kept once; a hash of its text
-    holds out 5% of them (``docs.split_of``). Hidden files are left out.
+    holds out 5% of them (``corpus.split_of``). Hidden files are left out.
     """
     root = Path(folder).expanduser()
     rows = [
@@ -26,7 +27,7 @@ def load(folder: str | Path) -> pd.DataFrame:
         if paragraph.strip()
     ]
     corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates("text")
-    corpus = corpus.assign(split=corpus["text"].map(docs.split_of)).reset_index(drop=True)
+    corpus = corpus.assign(split=corpus["text"].map(installed.split_of)).reset_index(drop=True)
     if corpus["split"].nunique() < 2:
         raise CorpusError(
             f"{folder}: expected a folder with files ending in {', '.join(SUFFIXES)} and with"

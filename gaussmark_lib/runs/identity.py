@@ -21,19 +21,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import paths
-from gaussmark_lib.doclm import corpus
+from gaussmark_lib import files
+from gaussmark_lib.engine import corpus
 from gaussmark_lib.errors import ParameterError
 
-PACKAGE = paths.ROOT / "gaussmark_lib"
-MODEL = paths.DATA / "doclm"
+PACKAGE = files.ROOT / "gaussmark_lib"
+MODEL = files.DATA / "doclm"
 # rooms and modules that show, call or keep an answer, and compute nothing of it
 OUTSIDE = {"plots", "widgets", "cli", "runs", "record", "sweeps"}
 # parameters that may name a file or folder, relative to the notebook's, which the notebook reads
 PATHS = ("model", "text", "folder", "checkpoint")
 PATH_ENDINGS = ("_file", "_folder", "_path")  # of other such parameters
 JUDGE = "GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL"  # of quality.judge; its key is a secret
-CORPUS = "gaussmark_lib.doclm.corpus"  # what it reads is installed with other packages
+CORPUS = "gaussmark_lib.engine.corpus"
 MOST_FILES = 10_000  # in a folder that a parameter names
 
 State = tuple[int, ...]  # of a file: size, times of change, inode
@@ -163,8 +163,6 @@ def _imported(tree: ast.Module | None, folder: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            names |= {str(name.value) for name in node.args if isinstance(name, ast.Constant)}
     parts = [name.split(".") for name in names]
     packages = {".".join(part[:n]) for part in parts for n in range(1, len(part) + 1)}
     return {name for name in packages if _file(name, folder).is_file()}

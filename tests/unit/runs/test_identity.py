@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from gaussmark_lib.doclm import corpus
+from gaussmark_lib.engine import corpus
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import identity
 
@@ -71,7 +71,6 @@ def _names(*sources: str, folder: Path = Path("nowhere")) -> set[str]:
         ("from gaussmark_lib import circle", {"circle", "score", "normal", "keys"}),
         ("from gaussmark_lib import plots, runs\nfrom gaussmark_lib.plots import bars", set()),
         ("from gaussmark_lib.rooms import two", {"rooms", "rooms.one", "rooms.two"}),
-        ("importlib.import_module('gaussmark_lib.keys')", {"keys"}),
         ("# from gaussmark_lib import score\n'from gaussmark_lib import score'", set()),
         ("!ls\n%timeit x\nfrom gaussmark_lib import normal", {"normal"}),
         (
@@ -240,8 +239,8 @@ def test_the_closure_has_every_module_that_a_loaded_one_takes_something_from():
 
 
 def test_the_corpus_s_packages_are_part_of_what_reads_it(library, monkeypatch):
-    _write(library / "doclm/corpus.py", "")
-    _write(library / "texts.py", "def load():\n    from gaussmark_lib.doclm import corpus")
+    _write(library / "engine/corpus.py", "")
+    _write(library / "texts.py", "def load():\n    from gaussmark_lib.engine import corpus")
     versions = []
     for fingerprint in ("as installed", "as installed", "after an upgrade"):
         monkeypatch.setattr(corpus, "fingerprint", lambda fingerprint=fingerprint: fingerprint)

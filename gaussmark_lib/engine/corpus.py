@@ -16,7 +16,7 @@ import inspect
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from itertools import groupby
@@ -59,8 +59,8 @@ MIN_CHARS = 80
 MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
 
 _WORD = re.compile(r"[\"'(`]*[A-Za-z]+(?:['-][A-Za-z]+)*[`.,;:!?)\"']*$")
-_log = logging.getLogger(__name__)
 SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
+_log = logging.getLogger(__name__)
 _RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of headings
 
 
@@ -192,6 +192,52 @@ def source_files(*packages: str) -> list[tuple[str, Path]]:
         for file in files_of(package)
         if "/tests/" not in file[0]
     ]
+
+
+def texts(kind: str, split: str, min_chars: int) -> Iterator[dict]:
+    """Rows ``text, source`` of a kind of ``texts.load``, each of at least ``min_chars``."""
+    if kind == "docs":
+        return _docs(split, min_chars)
+    files = _licences() if kind == "licences" else source_files("dask", "distributed")
+    return _pieces(files, min_chars)
+
+
+def _docs(split: str, min_chars: int) -> Iterator[dict]:
+    if split not in ("train", "heldout"):
+        raise CorpusError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
+    corpus = load().query("split == @split")
+    for package, rows in groupby(
+        zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]
+    ):
+        yield from _joined((text for _, text in rows), package, min_chars)
+
+
+def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
+    """Consecutive paragraphs with a blank line between, cut as soon as min_chars is reached; a
+    short rest is left out.
+    """
+    text = ""
+    for paragraph in paragraphs:
+        text = f"{text}\n\n{paragraph}" if text else paragraph
+        if len(text) >= min_chars:
+            yield {"text": text, "source": source}
+            text = ""
+
+
+def _pieces(files: Iterable[tuple[str, Path]], min_chars: int) -> Iterator[dict]:
+    """Each file cut at blank lines into texts of at least min_chars."""
+    for source, path in files:
+        parts = path.read_text(encoding="utf-8", errors="ignore").split("\n\n")
+        yield from _joined((part.strip("\n") for part in parts if part.strip()), source, min_chars)
+
+
+def _licences() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for name, path in files_of(package, suffix=""):
+            if path.name.lower().startswith(
+                ("licen", "copying", "notice")
+            ) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
+                yield name, path
 
 
 def load() -> "pd.DataFrame":

@@ -1,0 +1,12 @@
+"""What makes the flat core fast, small in memory and safe; nothing of the scheme is here.
+
+===============  ===================================================================================
+``stream``       128 bits → the same normal numbers on every machine, compiled
+``key_files``    keys on disk: sealed, for their owner only
+``checkpoints``  a model's files before they are loaded; the model hub
+``arithmetic``   dtypes, evaluation mode
+``decoding``     a cache with reserved memory; transformers' own ``generate``
+``corpus``       prose of the installed packages
+``blocks``       noises and gradients within a bounded memory
+===============  ===================================================================================
+"""

@@ -1,0 +1,107 @@
+"""In which arithmetic a model computes, and the modes that it is put into for a while."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+from transformers import PreTrainedModel
+
+from gaussmark_lib.errors import InvalidModelError
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode (no dropout) inside the ``with``; after it, each module's own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def native_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 products are computed by the device itself, and on a CPU also faster than
+    float32's: some processors with the instructions are slower with them.
+    """
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type != "cpu" or (_has_bfloat16() and _bfloat16_is_faster())
+
+
+def _has_bfloat16() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+@cache
+def _bfloat16_is_faster() -> bool:
+    """A trial of some 20 milliseconds, once per process: autocast's product, which rounds one
+    factor, against float32's.
+    """
+    x, w = torch.ones(2, 512, 512)
+
+    def seconds(w: torch.Tensor) -> float:
+        started = time.perf_counter()
+        x.to(w.dtype).mm(w)
+        return time.perf_counter() - started
+
+    trials = [[seconds(w.bfloat16()), seconds(w)] for _ in range(6)][1:]  # the first one compiles
+    rounded, exact = map(min, zip(*trials, strict=True))
+    return rounded < exact
+
+
+def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch.dtype:
+    """What to compute in, when ``dtype`` (None: the model's own) is the lowest precision that will
+    do: float32 in place of an emulated bfloat16.
+    """
+    if dtype is None:
+        return model.dtype
+    wanted = DTYPES.get(str(dtype).removeprefix("torch."))
+    if wanted is None:
+        raise InvalidModelError(
+            f"dtype: expected one of {', '.join(DTYPES)}, or None for the model's own, got"
+            f" {dtype!r}"
+        )
+    return (
+        torch.float32 if wanted is torch.bfloat16 and not native_bfloat16(model.device) else wanted
+    )
+
+
+@contextmanager
+def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
+    """Inside the ``with``, the model computes in a dtype; after it, its weights are the same
+    tensors as before.
+
+    A wider dtype widens the weights that are narrower, but not those of 8 bits, which mean nothing
+    without their scale. A narrower one means autocast, which rounds only the factors of matrix
+    products: half the error of rounding all.
+    """
+    if torch.finfo(dtype).bits < torch.finfo(model.dtype).bits:
+        with torch.autocast(model.device.type, dtype):
+            yield
+        return
+    widened = range(16, torch.finfo(dtype).bits + 1)
+    kept = {
+        p: p.data
+        for p in model.parameters()
+        if p.is_floating_point() and p.dtype != dtype and torch.finfo(p.dtype).bits in widened
+    }
+    experts = model.get_experts_implementation()
+    if dtype == torch.float64 and model._can_set_experts_implementation():
+        model.set_experts_implementation(
+            "eager"
+        )  # torch multiplies groups of matrices up to float32 only
+    for p in kept:
+        p.data = p.data.to(dtype)
+    try:
+        yield
+    finally:
+        if experts != model.get_experts_implementation():
+            model.set_experts_implementation(experts)
+        for p, data in kept.items():
+            p.data = data

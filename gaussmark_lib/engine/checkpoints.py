@@ -1,0 +1,169 @@
+"""Checkpoints before they are loaded: whether the files fit their config and the free memory, and
+whether the model hub answers within seconds. Its own client tries every file six times and sleeps
+in between, which takes most of a minute without a network.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import psutil
+import torch
+from huggingface_hub import constants
+from huggingface_hub.utils import get_session
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import (
+    CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    cached_file,
+    logging,
+)
+from transformers.utils.hub import get_checkpoint_shard_files
+
+from gaussmark_lib.errors import InvalidModelError
+
+PATIENCE = 5  # seconds that the hub has to answer
+UNFIT = "the checkpoint does not fit its config.json"
+MOST_BUILT = 1000  # layers, or one per tensor of the checkpoint where it has more
+_MANY = re.compile("layer|expert|label")  # numbers in config.json of what is built one by one
+
+
+def check_size(
+    source: Path | str, terms: dict, dtype: str | torch.dtype, device: torch.device
+) -> None:
+    """InvalidModelError, before anything is built, for a config.json that describes more numbers
+    than the checkpoint's files hold, or than the free memory takes.
+    """
+    files = _weight_files(source, terms)
+    config = cached_file(source, CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **terms)
+    if not files or not config:
+        return  # transformers knows other kinds of checkpoints, and says what is missing
+    shapes = {name: shape for file in files for name, shape in _header(file)}
+    _check_counts(Path(config), len(shapes))
+    settings = {} if dtype == "auto" else {"dtype": dtype}
+    with torch.device("meta"):  # shapes without numbers
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(source, **terms), trust_remote_code=False, **settings
+        )
+    parameters = dict(model.named_parameters())
+    n_bytes = sum(t.numel() * t.element_size() for t in (*parameters.values(), *model.buffers()))
+    n_held = sum(map(math.prod, shapes.values()))
+    if getattr(model.config, "quantization_config", None):  # packed: at least a bit per parameter
+        n_bytes = sum(map(os.path.getsize, files))
+        n_held = 8 * n_bytes
+    if sum(p.numel() for p in parameters.values()) > n_held:
+        differ = (
+            f"{name}: expected {list(p.shape)}, got {shapes.get(name, 'none')}"
+            for name, p in parameters.items()
+            if list(p.shape) != shapes.get(name)
+        )
+        raise InvalidModelError(f"{UNFIT}, {'; '.join(islice(differ, 5))}")
+    for where, free in _free_memory(device).items():
+        if n_bytes > free:
+            raise InvalidModelError(
+                f"expected {n_bytes / 2**30:.1f} GiB of free memory on {where}, got"
+                f" {free / 2**30:.1f} GiB; choose another dtype, or a smaller model"
+            )
+
+
+def _header(file: str) -> list[tuple[str, list[int]]]:
+    """Name and shape of each tensor in a safetensors file, whose numbers are not read."""
+    with safe_open(file, "pt") as header:
+        names = header.keys()
+        return [(name, header.get_slice(name).get_shape()) for name in names]
+
+
+def _check_counts(config: Path, n_tensors: int) -> None:
+    """InvalidModelError for a number of layers, experts or labels that would take hours to build,
+    anywhere in the file.
+    """
+    pairs: list[tuple[str, object]] = []
+    json.loads(config.read_bytes(), object_pairs_hook=lambda some: pairs.extend(some) or some)
+    for name, value in pairs:
+        if _MANY.search(name) and type(value) is int and value > max(MOST_BUILT, n_tensors):
+            raise InvalidModelError(f"{UNFIT}: {n_tensors} tensors, and {name} = {value}")
+
+
+def _weight_files(source: Path | str, terms: dict) -> list[str]:
+    """The checkpoint's safetensors files; [] without any."""
+    missing_is_fine = {"_raise_exceptions_for_missing_entries": False, **terms}
+    if file := cached_file(source, SAFE_WEIGHTS_NAME, **missing_is_fine):
+        return [file]
+    index = cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **missing_is_fine)
+    terms = {name: value for name, value in terms.items() if name != "trust_remote_code"}
+    return get_checkpoint_shard_files(source, index, **terms)[0] if index else []
+
+
+def _free_memory(device: torch.device) -> dict[str, int]:
+    """Bytes per device that a model passes: it is read into the machine's memory first."""
+    free = {"the CPU": psutil.virtual_memory().available}
+    if device.type == "cuda":
+        free["the GPU"] = torch.cuda.mem_get_info(device)[0]
+    return free
+
+
+def hub_reachable() -> bool:
+    """True if the hub (or the mirror named by ``HF_ENDPOINT``) answers at all; False with
+    ``HF_HUB_OFFLINE=1``.
+    """
+    try:
+        get_session().head(constants.ENDPOINT, timeout=PATIENCE)
+    except Exception:  # its kind depends on the HTTP library below, and on the proxy
+        return False
+    return True
+
+
+def hub_terms(*, local: bool = False) -> dict[str, bool]:
+    """What every ``from_pretrained`` of this library is told. A model's own Python is never run,
+    whatever its files or the terminal say.
+    """
+    return {"local_files_only": local or not hub_reachable(), "trust_remote_code": False}
+
+
+def reason(error: Exception) -> str:
+    """Why a model's files could not be loaded, in one line."""
+    if "trust_remote_code" in str(error):
+        return (
+            "it needs Python code of its own (auto_map in its json files), which is never run;"
+            " expected an architecture that transformers has"
+        )
+    return first_line(error)
+
+
+def why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
+    if is_local:
+        expected = (
+            "Expected config.json, tokenizer files and whole *.safetensors; copy or download it"
+            " again"
+        )
+        return f"cannot read the model in {name}: {reason(error)}. {expected}"
+    return (
+        f"cannot get {name!r} from the model hub: {reason(error)}. Check the name and the network"
+        " (a gated model also needs your hub token); models.load('doclm') needs no network"
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bar of transformers while a local file is read."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the error's kind where it has none: clients of the
+    hub write pages.
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,131 @@
+"""Files of keys. A secret shows in no traceback, not even in one that prints local variables: what
+reads and writes returns the reason of a failure, and the caller raises without the content.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import shlex
+import stat
+import tempfile
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gaussmark_lib import files
+
+FORMAT = "gaussmark key 2"
+MOST_BYTES = 1 << 24
+
+
+class Binding(BaseModel):
+    """What a key was made for. ``base_sha256`` is of θ, ``model_sha256`` of all weights
+    (``models.digest``); ``sigma_carried`` is the σ that θ + ξ has after rounding to the weights'
+    dtype. Several weights have several σ, shapes and so on, in their order.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    weight: str | tuple[str, ...]
+    shape: tuple[int, int] | tuple[tuple[int, int], ...]
+    sigma: float | tuple[float, ...]
+    rank_dropped: int
+    base_sha256: str
+    side: str = "left"  # what files say that are older than the choice
+    sigma_carried: float | tuple[float, ...] | None = None
+    model_sha256: str | None = None
+    noise_sha256: str | None = None  # of earlier versions, like the next one
+    weights: tuple[tuple[str, str], ...] | None = None
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    format: str
+    key_id: str
+    secret: str = Field(pattern="^[0-9a-f]{32}$")
+    binding: Binding | None
+    seal: str
+
+
+def derived(secret: bytes, purpose: str) -> bytes:
+    """32 bytes for one purpose, from which neither the secret nor those for another purpose can be
+    computed.
+    """
+    return hmac.digest(secret, f"gaussmark {purpose}".encode(), "sha256")
+
+
+def key_id(secret: bytes) -> str:
+    """Eight hexadecimal digits that name a key without giving it away."""
+    return hashlib.sha256(b"gaussmark key id" + secret).hexdigest()[:8]
+
+
+def write(secret: bytes, binding: Binding | None, path: Path) -> str | None:
+    """Writes a key file, complete or not at all; the reason why not, where it could not."""
+    content = {"format": FORMAT, "key_id": key_id(secret), "secret": secret.hex()}
+    content["binding"] = binding.model_dump(mode="json") if binding else None
+    content["seal"] = _seal(secret, content)
+    partial = None
+    try:
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        with os.fdopen(handle, "w") as file:
+            json.dump(content, file, indent=1)
+        os.link(partial, path)  # never overwrites, unlike a renaming
+    except FileExistsError:
+        return (
+            f"{path} exists; a key is never overwritten: text marked with it could not be detected"
+            " any more. Name another file"
+        )
+    except OSError as error:
+        return (
+            f"cannot write a key file in {path.parent}: {error.strerror}; make the folder, make"
+            " room in it, or name another"
+        )
+    finally:
+        if partial:
+            Path(partial).unlink(missing_ok=True)
+    return None
+
+
+def read(path: Path) -> tuple[bytes, Binding | None] | str:
+    """The secret and the binding in a file, or why there is none."""
+    try:
+        with open(path, "rb", opener=files.opener) as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read(MOST_BYTES)
+        content = json.loads(text)
+        file = _File.model_validate_json(text)  # of ``content``, strictness would refuse lists
+    except OSError as error:
+        return f"cannot read the key file {path}: {error.strerror}"
+    except ValidationError as error:
+        places = [".".join(map(str, e["loc"])) for e in error.errors(include_input=False)]
+        return (
+            f"{path} is not a key file: missing or malformed: {', '.join(places) or 'all of it'};"
+            " restore it from a copy"
+        )
+    except (ValueError, RecursionError):  # of JSON, UTF-8, and numbers with thousands of digits
+        return (
+            f"{path} is not a complete key file: expected JSON as Key.save writes it; restore it"
+            " from a copy"
+        )
+    if file.format != FORMAT:
+        return f"{path}: expected format {FORMAT!r}, got {file.format!r}"
+    secret = bytes.fromhex(file.secret)
+    sealed = hmac.compare_digest(file.seal.encode(), _seal(secret, content).encode())
+    if not sealed or file.key_id != key_id(secret):
+        return (
+            f"{path} was edited or damaged: its seal does not fit its content; restore it from a"
+            " copy"
+        )
+    if stat.S_ISREG(mode) and mode & 0o077:
+        return (
+            f"{path} is open to others (mode {stat.S_IMODE(mode):03o}): expected a key file that"
+            f" only its owner can read; `chmod 600 {shlex.quote(str(path))}` mends it. Whoever may"
+            " have read it can detect and remove the watermark: then make a new key"
+        )
+    return secret, file.binding
+
+
+def _seal(secret: bytes, content: dict) -> str:
+    """An HMAC under the secret, of everything else."""
+    public = {name: value for name, value in content.items() if name != "seal"}
+    text = json.dumps(public, sort_keys=True).encode()
+    return hmac.new(derived(secret, "key file seal"), text, "sha256").hexdigest()
