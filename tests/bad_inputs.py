@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import tiny_lm
 import torch
-from datasets import Dataset
 from hypothesis import strategies as st
 
 from gaussmark_lib import (
@@ -38,11 +37,6 @@ from gaussmark_lib import (
 )
 from gaussmark_lib.joint import stream
 from gaussmark_lib.keys import Key
-from gaussmark_lib.quality import (
-    harness,
-    tasks,
-    two_sample,
-)
 from gaussmark_lib.schemes import cache
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.token_level import divergence as token_divergence
@@ -674,19 +668,6 @@ def doors(folder: Path) -> dict[str, Door]:
                 },
             ),
             door(token_keys.per_token, marked(wm=LAST), of_both | {"wm": "wm", "key": "key"}),
-            door(
-                harness.evaluate,
-                {"lm": LM, "tasks": ["boolq"]},
-                {"lm": "lm", "limit": "count?", "batch_size": "count"},
-                runs=False,
-            ),
-            door(
-                tasks.build,
-                {"corpus": Dataset.from_list(CORPUS), "n": 1},
-                {"n": "count"},
-                runs=False,
-            ),
-            door(two_sample.embed, {"model": MODEL, **both}, of_both),
         ]
     )
 

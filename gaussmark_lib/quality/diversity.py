@@ -1,5 +1,4 @@
-"""Does the watermark make text repeat itself, or end sooner? Per text, so that two models can be
-compared over the same prompts.
+"""Does the watermark make text repeat itself, or end sooner?
 
 distinct-n  = different n-grams / n-grams                      (Li et al. 2016)
 seq-rep-n   = 1 − distinct-n                                   (Welleck et al. 2020)
@@ -14,8 +13,7 @@ from gaussmark_lib.tokens import Texts
 
 
 def distinct(response: Sequence[int], n: int) -> float:
-    """Share of a text's n-grams that differ from all before them, in (0, 1]; nan for a text shorter
-    than n.
+    """Share of a text's n-grams that differ from all before them; nan for a text shorter than n.
 
     >>> distinct([5, 6, 5, 6, 5], 2)
     0.5
@@ -35,11 +33,10 @@ def until_end(response: Sequence[int], ends: Collection[int]) -> list[int]:
 
 
 def table(responses: Texts, ends: Collection[int]) -> pd.DataFrame:
-    """One row a text: ``distinct_1``, ``distinct_2``, ``seq_rep_4`` over the whole response,
-    ``length`` and ``ended`` at its first end token.
+    """One row per text: ``distinct_1, distinct_2, seq_rep_4`` over the whole response, ``length``
+    and ``ended`` at its first end token.
 
-    Responses should have one length, sampled through their end tokens: distinct-n falls with
-    length, and would otherwise measure that.
+    Give responses of one length, sampled through their end tokens: distinct-n falls with length.
     """
     rows = []
     for response in responses:

@@ -1,9 +1,8 @@
-"""lm-evaluation-harness on a model in memory, watermarked or not: its own tasks, prompts, metrics
-and tables; the score of every item kept.
+"""lm-evaluation-harness on a model in memory, watermarked or not: its own tasks, prompts and
+metrics; the score of every item kept.
 
     with perturb.watermarked(lm.model, wm, key):
         marked = harness.evaluate(lm, tasks.build(corpus, 300))
-    print(marked.table)
 
 A task is a definition (``tasks.build``) or, with a network, a name that the harness knows:
 ``"boolq"``, ``"super-glue-lm-eval-v1"``. An item that does not fit the model's context is left out
@@ -12,7 +11,6 @@ and listed, not cut: a cut question is another question.
 
 import contextlib
 import difflib
-import functools
 import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,33 +22,21 @@ import datasets
 import huggingface_hub
 import pandas as pd
 
-from gaussmark_lib import checks, models, tokens
-from gaussmark_lib.errors import HarnessError
+from gaussmark_lib import models
+from gaussmark_lib.errors import ParameterError
 
-Tasks = (
-    Mapping[str, dict] | Sequence[str]
-)  # definitions by name, or names of tasks and groups that the harness knows
-# of the examples in few-shot prompts: the harness's own default, and the same for every model
-_SEED = 1234
+Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names known to the harness
+_SEED = 1234  # of the examples in few-shot prompts: the same for every model
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The harness's results.
-
-    Args:
-        items: ``task, item, metric, score``; a metric without a value per item is in ``table``
-            only.
-        dropped: the items left out: ``task, item, tokens, context``.
-        table: the harness's own table, in Markdown.
-        log_likelihoods: of tasks that score them: ``task, item, request, context, continuation,
-            log_lik, greedy``.
+    """The harness's results: ``items`` (``task, item, metric, score``), and ``dropped``, the items
+    that were left out (``task, item, tokens, context``).
     """
 
     items: pd.DataFrame
     dropped: pd.DataFrame
-    table: str
-    log_likelihoods: pd.DataFrame
 
     def of(self, task: str) -> pd.Series:
         """A task's first metric, by item."""
@@ -67,25 +53,20 @@ def evaluate(
     tasks: Tasks,
     *,
     limit: int | None = None,
+    part: slice = slice(None),
     batch_size: int = 16,
-    progress: bool = False,
 ) -> Evaluation:
-    """Runs the tasks on ``lm.model`` as it is (inside ``watermarked()``: watermarked), at most the
-    first ``limit`` items of each that fit.
+    """Runs the tasks on ``lm.model`` as it is (inside ``watermarked()``: watermarked), on the first
+    ``limit`` items of each that fit, or on a part of these.
 
     Raises:
-        HarnessError: an unknown task (with close matches), one whose data cannot be had, or one of
-            which no item fits the context.
+        ParameterError: an unknown task (with close matches), one whose data cannot be had, or one
+            of which no item fits the context.
     """
-    tokens.check_lm(lm)
-    checks.whole(batch_size, "batch_size", HarnessError)
-    if limit is not None:
-        checks.whole(limit, "limit", HarnessError)
     from lm_eval import evaluator  # here: it takes seconds to import
     from lm_eval.models.huggingface import HFLM
-    from lm_eval.utils import make_table
 
-    with _quiet(progress), models.evaluating(lm.model):
+    with _quiet(), models.evaluating(lm.model):
         loaded = _load(tasks)
         adapter = HFLM(
             pretrained=lm.model,
@@ -98,7 +79,8 @@ def evaluate(
             task.set_fewshot_seed(seed=_SEED)
             if task.get_config("num_fewshot") is None:
                 task.set_config("num_fewshot", 0)
-            samples[name], too_long = _fitting(name, task, adapter, limit)
+            fits, too_long = _fitting(name, task, adapter)
+            samples[name] = fits[:limit][part]
             dropped += too_long
         results = evaluator.evaluate(
             adapter, loaded, samples=samples, bootstrap_iters=0, log_samples=True
@@ -106,14 +88,11 @@ def evaluate(
     return Evaluation(
         pd.DataFrame(_items(results["samples"])),
         pd.DataFrame(dropped, columns=["task", "item", "tokens", "context"]),
-        make_table(results)
-        + ("\n" + make_table(results, "groups") if results.get("groups") else ""),
-        pd.DataFrame(_requests(results["samples"])),
     )
 
 
 @contextlib.contextmanager
-def _quiet(progress: bool) -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Hides the harness's progress bars, which have no switch, and its warnings: it warns of every
     model in memory.
     """
@@ -121,7 +100,7 @@ def _quiet(progress: bool) -> Iterator[None]:
     level = logger.level
     logger.setLevel(max(logging.ERROR, level))
     try:
-        with contextlib.nullcontext() if progress else contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         logger.setLevel(level)
@@ -130,77 +109,47 @@ def _quiet(progress: bool) -> Iterator[None]:
 def _load(tasks: Tasks) -> dict[str, Any]:
     from lm_eval.tasks import TaskManager
 
-    if isinstance(tasks, str) or not tasks:
-        raise HarnessError(
-            f"tasks: expected a list of at least one name, or definitions by name, got {tasks!r}"
-        )
     if isinstance(tasks, Mapping):
         return TaskManager(include_defaults=False).load(list(tasks.values()))
-    manager = _known_tasks()
+    manager = TaskManager()
     for name in tasks:
         if name not in manager.all_tasks:
-            near = (
-                ", ".join(difflib.get_close_matches(name, manager.all_tasks, n=5, cutoff=0.5))
-                or "none that is close"
-            )
-            raise HarnessError(
-                f"the harness has no task {name!r}; near names: {near}. tasks.build makes three"
-                " that need no network"
+            near = difflib.get_close_matches(name, manager.all_tasks, n=5, cutoff=0.5)
+            raise ParameterError(
+                f"the harness has no task {name!r}; near names: {', '.join(near) or 'none'}"
             )
     online = models.hub_reachable()
     try:
-        with (
-            contextlib.ExitStack() as cache_only
-        ):  # without a network the hub's client would try each file for a minute
+        with contextlib.ExitStack() as cache_only:
             for module in () if online else (huggingface_hub.constants, datasets.config):
+                # without a network the hub's client would try each file for a minute
                 cache_only.enter_context(mock.patch.object(module, "HF_HUB_OFFLINE", True))
             return manager.load(list(tasks))
-    except (
-        Exception
-    ) as error:  # a data set fails to load in as many ways as there are hosts and formats
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        advice = (
-            "look at its data set's page"
-            if online
-            else (
-                "the hub cannot be reached; data that is not on this machine already needs a"
-                " network"
-            )
-        )
-        raise HarnessError(
-            f"cannot load {', '.join(tasks)}: {first_line}: {advice}. tasks.build makes three tasks"
-            " that need none"
-        ) from error
+    except Exception as error:  # data sets fail to load in as many ways as there are hosts
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        hub = "" if online else "; the hub cannot be reached"
+        raise ParameterError(f"cannot load {', '.join(tasks)}: {reason}{hub}") from error
 
 
-@functools.cache
-def _known_tasks() -> Any:
-    """Some 15,000 tasks, whose definitions take seconds to find."""
-    from lm_eval.tasks import TaskManager
-
-    return TaskManager()
-
-
-def _fitting(name: str, task: Any, adapter: Any, limit: int | None) -> tuple[list[int], list[dict]]:
-    """Numbers of the items that fit the context, and of each other item the tokens of its longest
-    request.
-    """
+def _fitting(name: str, task: Any, adapter: Any) -> tuple[list[int], list[dict]]:
+    """Numbers of the items that fit the context, and a row of ``dropped`` for each other item."""
     task.build_all_requests(limit=None, rank=0, world_size=1)
     longest: dict[int, int] = {}
     for instance in task.instances:
         longest[instance.doc_id] = max(longest.get(instance.doc_id, 0), _tokens(instance, adapter))
     context = adapter.max_length
-    if not (fits := sorted(item for item, n in longest.items() if n <= context)):
-        raise HarnessError(
-            f"{name}: none of its {len(longest)} items fits the model's context of {context} tokens"
-            f" (the shortest takes {min(longest.values())}); choose another task, or a model with a"
-            " longer context"
-        )
-    return fits[:limit], [
+    too_long = [
         {"task": name, "item": item, "tokens": n, "context": context}
         for item, n in longest.items()
         if n > context
     ]
+    if len(too_long) == len(longest):
+        raise ParameterError(
+            f"{name}: none of its {len(longest)} items fits the model's context of {context} tokens"
+            f" (the shortest takes {min(longest.values())}); choose another task, or a model with a"
+            " longer context"
+        )
+    return sorted(longest.keys() - {row["item"] for row in too_long}), too_long
 
 
 def _tokens(instance: Any, adapter: Any) -> int:
@@ -209,9 +158,8 @@ def _tokens(instance: Any, adapter: Any) -> int:
     """
     if instance.request_type == "generate_until":
         context, options = instance.args
-        return len(adapter.tok_encode(context)) + int(
-            options.get("max_gen_toks", adapter.max_gen_toks)
-        )
+        n_more = int(options.get("max_gen_toks", adapter.max_gen_toks))
+        return len(adapter.tok_encode(context)) + n_more
     if instance.request_type == "loglikelihood":
         context, continuation = instance.args
         return max(1, len(adapter.tok_encode(context + continuation)) - (1 if context else 0))
@@ -228,26 +176,5 @@ def _items(samples: Mapping[str, list[dict]]) -> Iterator[dict]:
                 score = row[metric]
                 if isinstance(score, bool | int | float) or getattr(score, "ndim", 1) == 0:
                     name = metric if row["filter"] == "none" else f"{metric},{row['filter']}"
-                    yield {
-                        "task": task,
-                        "item": row["doc_id"],
-                        "metric": name,
-                        "score": float(score),
-                    }
-
-
-def _requests(samples: Mapping[str, list[dict]]) -> Iterator[dict]:
-    for task, rows in samples.items():
-        for row in rows:
-            for number, (arguments, response) in enumerate(
-                zip(row["arguments"], row["filtered_resps"], strict=True)
-            ):
-                if isinstance(response, tuple | list) and len(response) == 2:
-                    where = {
-                        "task": task,
-                        "item": row["doc_id"],
-                        "request": number,
-                        "context": arguments[0],
-                        "continuation": arguments[1],
-                    }
-                    yield where | {"log_lik": float(response[0]), "greedy": bool(response[1])}
+                    number = {"metric": name, "score": float(score)}
+                    yield {"task": task, "item": row["doc_id"]} | number

@@ -6,8 +6,8 @@ environment variables:
     GAUSSMARK_JUDGE_KEY    the secret; sent to that address and nowhere else, never recorded
 
 Answers are kept in a cache by model, address and question, so that a comparison started again asks
-only what is missing. A question that fails after its retries is recorded with the reason, and the
-rest goes on. If several in a row fail, the judge is down, and the rest is not asked.
+only what is missing. A question that fails after the client's retries is recorded with the reason.
+If several in a row fail, the judge is down, and the rest is not asked.
 """
 
 import hashlib
@@ -23,10 +23,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from joblib import Memory
-from pydantic import AliasPath, BaseModel, Field, ValidationError
 from tqdm.auto import tqdm
 
-from gaussmark_lib.errors import JudgeError
+from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.quality.win_rate import Answer, Question
 
 VARIABLES = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL", "GAUSSMARK_JUDGE_KEY")
@@ -39,14 +38,6 @@ INSTRUCTIONS = (
 PREFERENCE = {"A": 1.0, "B": 0.0, "T": 0.5}
 
 
-class _Reply(BaseModel):
-    """What we read of a chat completion; servers differ in the rest."""
-
-    text: str = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
-    tokens_in: float | None = Field(0, validation_alias=AliasPath("usage", "prompt_tokens"))
-    tokens_out: float | None = Field(0, validation_alias=AliasPath("usage", "completion_tokens"))
-
-
 @dataclass(frozen=True)
 class EndpointJudge:
     """A chat model as a judge, at temperature 0.
@@ -56,8 +47,7 @@ class EndpointJudge:
         key: its secret; not in ``repr``, not in the cache, and removed from every error.
         cache: a folder of answers (``joblib.Memory``); None to keep none.
         timeout: seconds for one attempt.
-        retries: further attempts after a timeout, a lost connection, 408, 409, 429 (after what
-            Retry-After says) or 5xx.
+        retries: further attempts of the client after a failure that may pass.
         concurrent: questions asked at the same time.
         give_up: after this many failures in a row, the rest is not asked.
     """
@@ -73,24 +63,21 @@ class EndpointJudge:
 
     @classmethod
     def from_environment(cls, **settings) -> "EndpointJudge":
-        """The judge that the three variables describe; ``settings`` are the other arguments.
-        JudgeError names the variables that are missing.
-        """
+        """The judge that the three variables describe; ``settings`` are the other arguments."""
         if missing := [name for name in VARIABLES if not os.environ.get(name)]:
-            raise JudgeError(
+            raise ParameterError(
                 f"no judge is set up: expected {', '.join(missing)} in the environment. The offline"
                 " judge needs none"
             )
-        url, model, key = (os.environ[name] for name in VARIABLES)
-        return cls(url, model, key, **settings)
+        return cls(*(os.environ[name] for name in VARIABLES), **settings)
 
     def __post_init__(self):
-        if not _is_address(self.url):
-            raise JudgeError(
+        if not re.match(r"https?://([^/@]*@)?[\w.-]+(:\d+)?(/|$)", self.url):
+            raise ParameterError(
                 f"expected the judge's address as http(s)://host/…, got {self._clean(self.url)!r}"
             )
         if not (self.key.isascii() and self.key.isprintable()):
-            raise JudgeError(
+            raise ParameterError(
                 "expected the judge's key to be printable ASCII, since a header holds it, got other"
                 " characters (it is not shown)"
             )
@@ -106,12 +93,7 @@ class EndpointJudge:
         client = OpenAI(
             api_key=self.key, base_url=self.url, timeout=self.timeout, max_retries=self.retries
         )
-        try:
-            kept = Memory(self.cache and str(self.cache), verbose=0).cache(_kept, ignore=["ask"])
-        except OSError as error:
-            raise JudgeError(
-                f"cannot use the judge's cache {self.cache}: expected a folder, got {error}"
-            ) from None
+        kept = Memory(self.cache and str(self.cache), verbose=0).cache(_kept, ignore=["ask"])
         failed: list[str] = []  # in a row
         distinct = list(dict.fromkeys(questions))
         with client, ThreadPoolExecutor(self.concurrent) as pool:
@@ -123,85 +105,63 @@ class EndpointJudge:
     def _answer(self, client, kept: Callable, failed: list[str], question: Question) -> Answer:
         from openai import OpenAIError
 
-        messages = self._messages(question)
+        messages = _messages(question)
         digest = hashlib.sha256(json.dumps([self.url, self.model, messages]).encode()).hexdigest()
         ask = partial(self._asked, client, messages)
         if kept.check_call_in_cache(digest, ask):
             return Answer(kept(digest, ask)[0], cached=True)
         if len(failed) >= self.give_up:
-            return Answer(
-                math.nan,
-                f"not asked: {self.give_up} questions in a row had failed, the last with:"
-                f" {failed[-1]}",
-            )
+            reason = f"{self.give_up} questions in a row had failed, the last with: {failed[-1]}"
+            return Answer(math.nan, f"not asked: {reason}")
         try:
             preference, *counts = kept(digest, ask)
-        except (OpenAIError, UnicodeError) as error:  # half a character cannot be sent
+        except (OpenAIError, ValueError) as error:  # half a character cannot be sent
             failed.append(self._clean(f"{type(error).__name__}: {error}"))
-            return Answer(math.nan, failed[-1], retries=self.retries)
-        except JudgeError as error:
-            failed.append(str(error))
             return Answer(math.nan, failed[-1])
         failed.clear()
         return Answer(preference, None, False, *counts)
 
-    def _asked(self, client, messages: list[dict[str, str]]) -> tuple[float, int, int, int]:
-        """The preference, tokens in and out, and retries; JudgeError for an answer of no use."""
-        raw = client.chat.completions.with_raw_response.create(
+    def _asked(self, client, messages: list[dict[str, str]]) -> tuple[float, int, int]:
+        """The preference, tokens in and out; ValueError for an answer that is none."""
+        reply = client.chat.completions.create(
             model=self.model, messages=messages, temperature=0, max_tokens=4
         )
         try:
-            reply = _Reply.model_validate_json(raw.text)
-        except ValidationError:
-            got = self._clean(raw.text)[:80]
-            raise JudgeError(f"expected a chat completion as JSON, got {got!r}") from None
-        if (preference := parse(reply.text)) is None:
-            raise JudgeError(f"expected the answer A, B or T, got {self._clean(reply.text)[:60]!r}")
-        return preference, int(reply.tokens_in or 0), int(reply.tokens_out or 0), raw.retries_taken
-
-    def _messages(self, question: Question) -> list[dict[str, str]]:
-        parts = {
-            "Beginning": question.prompt,
-            "Continuation A": question.first,
-            "Continuation B": question.second,
-            "Your answer (A, B or T)": "",
-        }
-        text = "\n\n".join(f"# {heading}\n{content}" for heading, content in parts.items())
-        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": text}]
+            preference = parse(reply.choices[0].message.content)
+        except (AttributeError, IndexError, TypeError):
+            raise ValueError("expected a chat completion as JSON, got another answer") from None
+        usage = reply.usage
+        return preference, *((usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0))
 
     def _clean(self, text: str) -> str:
         """An error's text on one line, without the key, which a server may have sent back."""
         return " ".join((text.replace(self.key, "•••") if self.key else text).split())[:300]
 
 
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # brackets without an address in them, a port that is no number
-        return False
+def _messages(question: Question) -> list[dict[str, str]]:
+    parts = {
+        "Beginning": question.prompt,
+        "Continuation A": question.first,
+        "Continuation B": question.second,
+        "Your answer (A, B or T)": "",
+    }
+    text = "\n\n".join(f"# {heading}\n{content}" for heading, content in parts.items())
+    return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": text}]
 
 
-def parse(text: str) -> float | None:
+def parse(text: str) -> float:
     """The preference in a judge's reply: one letter, perhaps in quotes or brackets or with a full
-    stop; None for anything else.
+    stop; ValueError for anything else.
 
-    >>> parse(" (A)."), parse("T"), parse("A or B, hard to say")
-    (1.0, 0.5, None)
+    >>> parse(" (A)."), parse("T")
+    (1.0, 0.5)
     """
     match = re.fullmatch(r"[\s\"'(\[*]*([ABT])[\s\"')\].*]*", text.strip())
-    return PREFERENCE[match[1]] if match else None
-
-
-def cost(tokens_in: int, tokens_out: int, price_in: float, price_out: float) -> float:
-    """Cost of these tokens, in the currency of the prices, which are per million tokens.
-
-    >>> cost(1_000_000, 500_000, price_in=2.5, price_out=10.0)
-    7.5
-    """
-    return (tokens_in * price_in + tokens_out * price_out) / 1e6
+    if not match:
+        raise ValueError("expected the answer A, B or T, got other words")
+    return PREFERENCE[match[1]]
 
 
 def _kept(digest: str, ask: Callable[[], tuple]) -> tuple:
-    """What joblib keeps under the digest; what fails raises, and is not kept."""
+    """What joblib keeps under the digest; a failure raises, and is not kept."""
     return ask()

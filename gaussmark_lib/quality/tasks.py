@@ -17,51 +17,33 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from gaussmark_lib import checks
-from gaussmark_lib.errors import CorpusError
-
 CHANCE = {"next_paragraph": 0.25, "last_word": 0.0, "minimal_pairs": 0.5}
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])|\n\n")
 _LAST_WORD = re.compile(r" ([A-Za-z]{2,})[.!?]$")
-_PAIRS = [
-    ("is", "are"),
-    ("was", "were"),
-    ("has", "have"),
-    ("does", "do"),
-    ("this", "these"),
-    ("that", "those"),
-]
-_PARTNER = dict(_PAIRS) | {
-    b: a for a, b in _PAIRS if a != "that"
-}  # "that" is far more often no demonstrative
+_PAIRS = {"is": "are", "was": "were", "has": "have", "does": "do", "this": "these"}
+# "that" is no partner of "those": it is far more often no demonstrative
+_PARTNER = _PAIRS | {b: a for a, b in _PAIRS.items()} | {"those": "that"}
+_CONTEXT, _OPTION = 140, 60  # characters
 
 
 def build(
     corpus: Dataset, n: int, *, seed: int = 0, least: int | None = None
 ) -> dict[str, dict[str, Any]]:
-    """The three task definitions by name, n items each, ready for ``harness.evaluate``.
+    """The task definitions by name, of at most n items each, for ``harness.evaluate``. A task with
+    fewer than ``least`` items (by default n) is left out.
 
     Args:
         corpus: columns ``text`` (paragraphs, a blank line between) and ``source``, as
             ``texts.load`` gives it.
-        least: where given, a task of which the texts yield fewer than n items has all of these, and
-            one of fewer than ``least`` is left out.
-
-    Raises:
-        CorpusError: without ``least``, if the texts do not yield n items of each task (says how
-            many they do).
     """
-    checks.whole(n, "n", CorpusError)
-    if least is not None:
-        checks.whole(least, "least", CorpusError)
     rows = corpus.select_columns(["text", "source"]).to_list()
     question, choice = {"doc_to_text": "context"}, {"doc_to_choice": "choices"}
     made = {
         "next_paragraph": (
             next_paragraphs(rows, seed),
             "multiple_choice",
-            "acc_mutual_info",
+            "acc_mutual_info",  # the likelihood alone mostly says which opening surprises least
             question | choice | {"target_delimiter": "\n\n"},
         ),
         "last_word": (last_words(rows), "loglikelihood", "acc", question),
@@ -72,53 +54,32 @@ def build(
             choice | {"doc_to_text": "", "target_delimiter": ""},
         ),
     }
-    enough = {name: one for name, one in made.items() if least is None or len(one[0]) >= least}
     return {
-        name: _task(
-            name, items, n if least is None else min(n, len(items)), kind, metric, **columns
-        )
-        for name, (items, kind, metric, columns) in enough.items()
+        name: _task(name, items[:n], kind, metric, texts)
+        for name, (items, kind, metric, texts) in made.items()
+        if len(items) >= (n if least is None else least)
     }
 
 
-def next_paragraphs(
-    rows: Sequence[dict], seed: int = 0, *, context_chars: int = 140, option_chars: int = 60
-) -> list[dict]:
+def next_paragraphs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
     """``context`` (the end of a paragraph), ``choices`` (four openings of paragraphs), ``answer``
-    (index of the one that follows).
-
-    In texts of a single source, such as a file, the wrong ones come from its other texts. Scored by
-    mutual information, log p(choice | context) − log p(choice): the likelihood alone mostly says
-    which opening is the least surprising.
+    (index of the one that follows). In texts of a single source, such as a file, the wrong openings
+    come from its other texts.
     """
     pairs, one_source = [], len({row["source"] for row in rows}) == 1
     for number, row in enumerate(rows):
         first, second, *_ = [*row["text"].split("\n\n"), ""]
         if len(second) >= 40:
-            pairs.append(
-                (
-                    number if one_source else row["source"],
-                    _end(first, context_chars),
-                    _opening(second, option_chars),
-                )
-            )
+            source = number if one_source else row["source"]
+            pairs.append((source, _end(first, _CONTEXT), _opening(second, _OPTION)))
     rng, items = np.random.default_rng(seed), []
     for source, context, right in pairs:
-        wrong = list(
-            dict.fromkeys(
-                opening for other, _, opening in pairs if other != source and opening != right
-            )
-        )
+        wrong = list(dict.fromkeys(o for s, _, o in pairs if s != source and o != right))
         if len(wrong) >= 3:
             choices = [wrong[i] for i in rng.choice(len(wrong), 3, replace=False)]
             answer = int(rng.integers(4))
-            items.append(
-                {
-                    "context": context,
-                    "choices": [*choices[:answer], right, *choices[answer:]],
-                    "answer": answer,
-                }
-            )
+            choices.insert(answer, right)
+            items.append({"context": context, "choices": choices, "answer": answer})
     return items
 
 
@@ -135,8 +96,7 @@ def minimal_pairs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
     """``choices`` (a sentence, and the same with one word replaced by its singular or plural
     partner), ``answer`` 0: the harness knows no order.
 
-    One item a passage. The replacement is by rule, so that sometimes both sentences are right: the
-    best possible accuracy is a little below 1.
+    One item per passage. The replacement is by rule, so that sometimes both sentences are right.
     """
     rng, items = np.random.default_rng(seed), []
     for row in rows:
@@ -145,15 +105,8 @@ def minimal_pairs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
             places = [i for i, word in enumerate(words) if word in _PARTNER]
             if 6 <= len(words) <= 25 and places:
                 i = int(rng.choice(places))
-                items.append(
-                    {
-                        "choices": [
-                            sentence,
-                            " ".join([*words[:i], _PARTNER[words[i]], *words[i + 1 :]]),
-                        ],
-                        "answer": 0,
-                    }
-                )
+                wrong = " ".join([*words[:i], _PARTNER[words[i]], *words[i + 1 :]])
+                items.append({"choices": [sentence, wrong], "answer": 0})
                 break
     return items
 
@@ -169,19 +122,12 @@ def _opening(text: str, n: int) -> str:
 
 
 def _task(
-    name: str, items: list[dict], n: int, kind: str, metric: str, **texts: str
+    name: str, items: list[dict], kind: str, metric: str, texts: dict[str, str]
 ) -> dict[str, Any]:
-    """The harness's definition of a task: its first n items; ``texts`` says which columns make a
-    question.
-    """
-    if len(items) < n:
-        raise CorpusError(
-            f"{name}: expected {n} items, but these texts yield {len(items)}; give more texts, or"
-            " ask for fewer items"
-        )
+    """The harness's definition of a task; ``texts`` says which columns make a question."""
     return {
         "task": name,
-        "custom_dataset": lambda **_: {"test": Dataset.from_list(items[:n])},
+        "custom_dataset": lambda **_: {"test": Dataset.from_list(items)},
         "test_split": "test",
         "output_type": kind,
         "doc_to_target": "answer",

@@ -3,11 +3,10 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from gaussmark_lib import stats
-from gaussmark_lib.quality import compare, diversity, win_rate
+from gaussmark_lib.quality import diversity
 from gaussmark_lib.quality.verdict import (
     DIFFERENT,
     INDISTINGUISHABLE,
@@ -142,96 +141,10 @@ class TestPaired:
         )
 
 
-class TestDiversity:
-    def test_by_hand(self):
-        table = diversity.table([[1, 2, 1, 2, 1, 2], [3, 4, 0, 5, 6, 7]], ends={0})
-        assert table["distinct_1"].tolist() == [2 / 6, 1.0]
-        assert table["distinct_2"].tolist() == [2 / 5, 1.0]
-        assert table["seq_rep_4"].tolist() == pytest.approx([1 / 3, 0.0])
-        assert table["length"].tolist() == [6, 2]
-        assert table["ended"].tolist() == [False, True]
-
-
-class _Favours:
-    """A judge with a favourite place, which otherwise prefers the longer answer."""
-
-    name = "biased"
-
-    def __init__(self, bias, fails=()):
-        self.bias, self.fails, self.asked = bias, set(fails), 0
-
-    def ask(self, questions, *, progress=False):
-        self.asked += len(questions)
-        return [self._one(question) for question in questions]
-
-    def _one(self, question):
-        if question.prompt in self.fails:
-            return win_rate.Answer(math.nan, "down")
-        return win_rate.Answer(float(len(question.first) + self.bias >= len(question.second)))
-
-
-class TestWinRate:
-    prompts = tuple(f"p{i}" for i in range(20))
-    long, short = tuple(["long answer"] * 20), tuple(["short"] * 20)
-
-    def test_a_favourite_place_cancels(self):
-        table = win_rate.compare(_Favours(100), self.prompts, self.long, self.short)
-        assert win_rate.summary(table).change.value == 0
-        assert win_rate.position_bias(table) == 0.5
-        assert (table["score"] == 0.5).all()
-
-    def test_the_better_wins_in_both_orders(self):
-        assert (
-            win_rate.summary(
-                win_rate.compare(_Favours(0), self.prompts, self.long, self.short)
-            ).change.value
-            == 0.5
-        )
-        change = win_rate.summary(
-            win_rate.compare(_Favours(0), self.prompts, self.short, self.long)
-        ).change
-        assert change.value == change.low == -0.5
-        assert change.high == pytest.approx(0.5 - 0.025 ** (1 / 20)), (
-            "twenty losses of twenty: exact, as resampling would give no width"
-        )
-
-    def test_identical_answers_are_a_tie_and_nobody_is_asked(self):
-        judge = _Favours(100)
-        table = win_rate.compare(judge, self.prompts, self.long, self.long)
-        assert judge.asked == 0
-        assert (table["score"] == 0.5).all()
-        assert (table["asked"] == 0).all()
-        assert win_rate.summary(table).n_equal == 20
-
-    def test_failures_are_counted_and_left_out(self):
-        table = win_rate.compare(
-            _Favours(0, fails={"p3", "p4"}), self.prompts, self.long, self.short
-        )
-        change = win_rate.summary(table).change
-        assert (change.n, change.value) == (18, 0.5)
-        assert table["error"].notna().sum() == 2
-        assert table.loc[3, "error"] == "down"
-
-    def test_a_judge_that_answers_nothing_is_no_claim(self):
-        test = win_rate.summary(
-            win_rate.compare(_Favours(0, fails=self.prompts), self.prompts, self.long, self.short)
-        )
-        assert test.change.n == 0
-        assert np.isnan([test.change.value, test.change.low, test.change.high, test.p_value]).all()
-        table = compare.table([compare.Row(compare.WIN_RATE, "m", 0.5, test)])
-        assert table["verdict"][0].startswith("no claim")
-        assert not table["flagged"][0]
-
-
-def test_the_table_has_the_agreed_columns():
-    rows = compare.cross_entropy_rows(
-        {"base": np.array([3.0, 3.1, 3.2]), "other": np.array([3.1, 3.2, 3.3])},
-        [10, 10, 10],
-        [40, 40, 40],
-    )
-    table = compare.table(rows)
-    assert list(table.columns) == compare.COLUMNS
-    assert table["unit"].tolist() == ["nats/token", "bits/character"]
-    assert table.loc[0, "difference"] == pytest.approx(0.1)
-    assert table.loc[1, "difference"] == pytest.approx(0.1 * 10 / 40 / math.log(2))
-    assert isinstance(table, pd.DataFrame)
+def test_diversity_by_hand():
+    table = diversity.table([[1, 2, 1, 2, 1, 2], [3, 4, 0, 5, 6, 7]], ends={0})
+    assert table["distinct_1"].tolist() == [2 / 6, 1.0]
+    assert table["distinct_2"].tolist() == [2 / 5, 1.0]
+    assert table["seq_rep_4"].tolist() == pytest.approx([1 / 3, 0.0])
+    assert table["length"].tolist() == [6, 2]
+    assert table["ended"].tolist() == [False, True]
