@@ -1,268 +1,254 @@
-"""What detection survives: every scheme × every corruption (paper, Sec. "Is GaussMark robust?").
+"""What an edit takes from a watermark, and why (paper, Sec. "Is GaussMark robust?").
 
-Texts are written once (``written_and_scored.written``) and then corrupted more and more; plain
-texts too, as the negative control and for the ROC. Schemes are compared by their p-values, which
-are exact. A corruption does not know the key, so the level holds; what falls is the power.
+    ψ = ⟨ξ, G⟩ / (σ‖G‖):   signal  = ⟨ξ, G⟩/σ = ψ‖G‖,   norm = ‖G‖
 
-The level holds over keys. Under one key, texts that were edited in one way may share a direction u
-= mean of G/‖G‖, and then their ψ rise and fall together: the mean ψ of n texts is N(0, ‖u‖²) over
-keys, with ‖u‖ = 1/√n only where gradients are orthogonal (:func:`one_key`).
+A deleted token takes its part of both with it. If all tokens were alike and context did not matter,
+deleting a share f of them would leave 1 − f of the signal and √(1 − f) of the norm and of ψ. An
+inserted random token adds nothing to the signal; but it is very unlikely, so its gradient is large
+and adds to the norm. It also changes the context of every token after it.
+
+An edit does not know the key, so the level holds over keys. Under one key, texts that were edited
+in one way may share a direction u = mean of G/‖G‖, and then their ψ rise and fall together: the
+mean ψ of n texts is N(0, ‖u‖²) over keys, with ‖u‖ = 1/√n only where gradients are orthogonal.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binom
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import binom, chi2, kstest
 
-from gaussmark_lib import models, perturb, schemes, score, stats
-from gaussmark_lib.corrupt import Change, Pairs
-from gaussmark_lib.experiments import crossed
-from gaussmark_lib.experiments.crossed import LEVELS
-from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, labelled
+from gaussmark_lib import models, record, schemes, score, stats
+from gaussmark_lib.corrupt import Change
+from gaussmark_lib.experiments.begin import solved
+from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.scheme import Scheme
+from gaussmark_lib.schemes import GaussMark
 from gaussmark_lib.tokens import Texts
 
-STRENGTH = ["corruption", "fraction"]
-COLUMNS = [
-    "scheme",
-    "key_id",
-    *STRENGTH,
-    "kind",
-    "prompt",
-    "n_tokens",
-    "statistic",
-    "p_value",
-    "log10_p",
-    "grad_norm",
-]
+UNEDITED, LOST = "unedited", "predicted"
+PARTS = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}
+LEVELS = (0.05, 0.01)
 
 
 def candidates(
-    names: Sequence[str],
-    wm: perturb.Watermark,
-    key: perturb.Key,
-    *,
-    others: Mapping[str, perturb.Watermark] | None = None,
-    dtype: str | None = None,
-) -> dict[str, Scheme]:
-    """The registered schemes of these names, each with its watermark of ``others`` or else ``wm``;
-    GaussMark is scored in ``dtype``.
-    """
-    made = {name: schemes.named((others or {}).get(name, wm), key, [name])[name] for name in names}
-    return {
-        name: replace(scheme, dtype=dtype) if isinstance(scheme, schemes.GaussMark) else scheme
-        for name, scheme in made.items()
-    }
-
-
-def measure(
     lm: models.LM,
-    keyed: Sequence[Scheme],
-    prompts: Texts,
-    texts: Sequence[Texts],
-    plain: Texts,
-    chosen: dict[str, Change],
+    names: Sequence[str],
+    wm: Watermark,
+    pairs: Pairs,
+    n_tokens: int,
+    *,
+    psi: float,
+    rank_dropped: int | None = None,
+    dtype: str | None = None,
+    **options,
+) -> dict[str, Scheme]:
+    """The registered schemes of these names. The rank-reduced one, by default without half of all
+    directions, has a σ for the same ψ; token keys mark a small late matrix.
+    """
+    small = models.default_weight(lm.model, block=-1, small=True)
+    marks = {name: Watermark(small, wm.sigma) for name in names if name.startswith("token keys")}
+    if "rank-reduced" in names:
+        k = rank_dropped or min(wm.on(lm.model).linear.shape) // 2
+        reduced = replace(wm, rank_dropped=k)
+        marks["rank-reduced"] = solved(lm, pairs.prompts, n_tokens, reduced, psi, **options)
+    made = {}
+    for name in names:
+        scheme = schemes.named(marks.get(name, wm), pairs.keys[0], [name])[name]
+        made[name] = replace(scheme, dtype=dtype) if isinstance(scheme, GaussMark) else scheme
+    return made
+
+
+def edited(
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    pairs: Pairs,
+    written: Mapping[str, Texts],
+    changes: Mapping[str, Change],
     fractions: Sequence[float],
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Corrupts the texts of each keyed scheme, and plain texts, and tests them for their key.
-
-    Args:
-        texts: from ``written_and_scored.written``. plain: an unwatermarked response to each prompt.
-        chosen: from ``corrupt.named``, or like them. At strength 0 none changes anything, so this
-            is measured once.
-
-    Returns:
-        ``COLUMNS``, a row a corruption × fraction × scheme × key × kind (``OWN`` or ``PLAIN``) ×
-        prompt. ``grad_norm`` may be NaN.
+    """Each scheme's test of its own texts under their keys, after each edit at each strength:
+    ``scheme, edit, fraction, pair, p_value, psi`` (the scheme's statistic), ``norm`` and ``signal``
+    (NaN where a scheme has none). Without an edit, the fraction is 0 and the edit ``UNEDITED``.
     """
-    tables, done = [], {}
-    for name, fraction in product(chosen, fractions):
-        which = (name if fraction else None, fraction)
-        if which not in done:
-            done[which] = _cell(
-                lm,
-                keyed,
-                prompts,
-                texts,
-                plain,
-                partial(chosen[name], fraction=fraction, seed=seed),
-            )
-        tables.append(done[which].assign(corruption=name, fraction=fraction))
-    return pd.concat(tables, ignore_index=True)[COLUMNS]
-
-
-def _cell(
-    lm: models.LM,
-    keyed: Sequence[Scheme],
-    prompts: Texts,
-    texts: Sequence[Texts],
-    plain: Texts,
-    change: Callable[[Texts, Texts], Pairs],
-) -> pd.DataFrame:
-    """All schemes and keys after one corruption; plain texts are corrupted once, and tested for all
-    keys.
-    """
-    controls = schemes.scores(lm.model, *change(prompts, plain), keyed)
     tables = []
-    for scheme, own, control in zip(keyed, texts, controls, strict=True):
-        scores = scheme.score(lm.model, *change(prompts, own))
-        tables += [
-            labelled(scheme, scores).assign(kind=OWN),
-            labelled(scheme, control).assign(kind=PLAIN),
-        ]
-    columns = [column for column in COLUMNS if column not in STRENGTH]
-    return pd.concat(
-        [table.reindex(columns=columns).astype({"grad_norm": float}) for table in tables],
-        ignore_index=True,
+    strengths = [(UNEDITED, 0.0), *product(changes, fractions)]
+    for (name, scheme), (edit, fraction) in product(tried.items(), strengths):
+        x, y = pairs.prompts, written[name]
+        if edit != UNEDITED:
+            x, y = changes[edit](x, y, fraction, seed)
+        table = scheme.score(lm.model, x, y, keys=pairs.keys)
+        norm = table.get("grad_norm", np.nan)
+        columns = {"scheme": name, "edit": edit, "fraction": fraction, "pair": table["text"]}
+        columns |= {"p_value": table["p_value"], "psi": table["statistic"]}
+        tables.append(pd.DataFrame(columns).assign(norm=norm, signal=table["statistic"] * norm))
+    return pd.concat(tables, ignore_index=True)
+
+
+def with_start(table: pd.DataFrame) -> pd.DataFrame:
+    """The unedited texts as fraction 0 of each edit, for lines that begin there."""
+    start = table[table["edit"] == UNEDITED]
+    edits = [edit for edit in table["edit"].unique() if edit != UNEDITED]
+    starts = [start.assign(edit=edit) for edit in edits]
+    return pd.concat([*starts, table[table["edit"] != UNEDITED]], ignore_index=True)
+
+
+def power(table: pd.DataFrame, level: float = 0.05) -> pd.DataFrame:
+    """Share of texts detected at this level, with its exact interval."""
+    return pd.DataFrame(
+        {"scheme": scheme, "edit": edit, "fraction": fraction}
+        | stats.rate(rows["p_value"] <= level).row()
+        for (scheme, edit, fraction), rows in table.groupby(
+            ["scheme", "edit", "fraction"], sort=False
+        )
     )
 
 
-def by_fraction(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
-    """Each figure of ``crossed.detection`` at each strength, with its 95% interval: ``scheme,
-    corruption, fraction, figure, value, low, high, n``.
+def power_figure(
+    table: pd.DataFrame, name: str, x: str, caption: str, title: str, **options
+) -> Figure:
+    """:func:`power` against the column x, kept in the record as ``name``; options are those of
+    ``panels``.
+    """
+    drawn = panels(
+        power(table),
+        x,
+        at={"level": 0.05},
+        ylabel="texts detected at level 0.05",
+        ylim=(-0.03, 1.03),
+        title=title,
+        caption=caption,
+        **options,
+    )
+    return record.save_figure(drawn, name)
+
+
+def ratio(after: np.ndarray, before: np.ndarray) -> stats.Estimate:
+    """Mean after over mean before, of the same pairs."""
+    rows = np.column_stack([after, before])
+    return stats.interval(rows, lambda rows: rows[:, 0].mean() / rows[:, 1].mean())
+
+
+def parts(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean signal, norm and ψ of one scheme's texts over their means without an edit: ``edit,
+    fraction, part, value, low, high, n``; and what they would be if tokens were lost and nothing
+    else happened.
     """
     rows = []
-    for (scheme, name, fraction), cell in table.groupby(
-        ["scheme", "corruption", "fraction"], sort=False
-    ):
-        own, plain = (stats.matrix(cell[cell["kind"] == kind], "log10_p") for kind in (OWN, PLAIN))
-        figures = crossed.detection(
-            own, plain, lambda log10_p: 10 ** np.median(log10_p), n_resamples=n_resamples
-        )
-        rows += [
-            {"scheme": scheme, "corruption": name, "fraction": fraction} | figure
-            for figure in figures
-        ]
+    start = table[table["edit"] == UNEDITED]
+    for (edit, fraction), after in with_start(table).groupby(["edit", "fraction"], sort=False):
+        for part, label in PARTS.items():
+            share = ratio(after[part].to_numpy(), start[part].to_numpy())
+            rows.append({"edit": edit, "fraction": fraction, "part": label} | share.row())
+    for fraction, (part, label) in product(sorted({0.0, *table["fraction"]}), PARTS.items()):
+        left = (1 - fraction) ** (1 if part == "signal" else 0.5)
+        rows.append({"edit": LOST, "fraction": fraction, "part": label, "value": left})
     return pd.DataFrame(rows)
 
 
-def change(
-    table: pd.DataFrame, name: str, base: str, *, n_resamples: int = stats.N_RESAMPLES
-) -> stats.Estimate:
-    """The mean statistic of one scheme's own texts after the corruption ``name`` less that after
-    ``base``, over all strengths in the table.
+def toy(lost: float, added: float, surprise: float, *, seed: int = 0) -> float:
+    """ψ after over ψ before, of a toy text of 100 tokens: each token's gradient is a random vector,
+    the key's noise leans as much towards each of them, and contexts do not exist.
 
-    The same texts before both; the interval is over prompts and keys.
+    A share ``lost`` of the tokens is taken away, and ``added`` · 100 others are put in, which the
+    noise does not know, with squared norms ``surprise`` times as large.
     """
-    own = (
-        table[table["kind"] == OWN]
-        .groupby(["corruption", "prompt", "key_id"], sort=False)["statistic"]
-        .mean()
-        .reset_index()
-    )
-    ours, theirs = (
-        stats.matrix(own[own["corruption"] == which], "statistic") for which in (name, base)
-    )
-    return stats.crossed_interval(
-        lambda a, b: float(np.mean(a - b)), ours, theirs, n_resamples=n_resamples
-    )
+    n_tokens, dimension, rng = 100, 20_000, np.random.default_rng(seed)
+    own = rng.normal(size=(n_tokens, dimension)) / dimension**0.5
+    others = rng.normal(size=(round(added * n_tokens), dimension)) * (surprise / dimension) ** 0.5
+    xi, before = own.sum(0), own.sum(0)
+    after = own[round(lost * n_tokens) :].sum(0) + others.sum(0)
+    return float((xi @ after) / np.linalg.norm(after) / (xi @ before) * np.linalg.norm(before))
 
 
 def one_key(
     lm: models.LM,
     prompts: Texts,
     plain: Texts,
-    chosen: dict[str, Change],
+    changes: Mapping[str, Change],
     fraction: float,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
+    wm: Watermark,
+    keys: Sequence[Key],
     *,
     seed: int = 0,
     dtype: str | None = None,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What one key says of all of these plain texts, unedited (``unedited``) and after each
-    corruption.
-
-    Returns:
-        A row a corruption × key: ``corruption, key_id, mean_psi`` over the texts, ``alarms`` (their
-        share at level 0.05).
-        A row a corruption: ``corruption, sd`` (‖u‖, what ``mean_psi`` varies by over keys), and the
-        mean cosine of two texts' gradients, ``value, low, high, n``, from disjoint pairs of texts.
-    """
-    by_key, shared = [], []
-    versions = {"unedited": (prompts, plain)} | {
-        name: change(prompts, plain, fraction, seed) for name, change in chosen.items()
-    }
-    for name, (x, y) in versions.items():
-        units = np.stack(
-            [
-                found.unit().float().cpu().numpy()
-                for found in score.gradients(lm.model, x, y, wm, dtype=dtype)
-            ]
-        )
-        for key in keys:  # one noise at a time: a large weight has room for no more
-            psi = units @ perturb.noise(lm.model, wm, key).flatten().numpy() / wm.sigma
-            by_key.append(
-                {
-                    "corruption": name,
-                    "key_id": key.key_id,
-                    "mean_psi": float(psi.mean()),
-                    "alarms": (psi >= stats.threshold(0.05)).mean(),
-                }
-            )
-        half = len(units) // 2
-        cosines = stats.mean((units[:half] * units[half : 2 * half]).sum(1))
-        shared.append(
-            {"corruption": name, "sd": float(np.linalg.norm(units.mean(0)))} | cosines.row()
-        )
-    return pd.DataFrame(by_key), pd.DataFrame(shared)
-
-
-def null_levels(
-    lm: models.LM,
-    candidates: Sequence[Scheme],
-    prompts: Texts,
-    human: Texts,
-    chosen: dict[str, Change],
-    fraction: float,
-    *,
-    keys_per_text: int = 1,
-    first_seed: int = 0,
-    confidence: float = 0.99,
 ) -> pd.DataFrame:
-    """The realised level of each scheme after each corruption of unwatermarked texts, under fresh
-    keys that no other text shares.
-
-    Each fresh key gives a false alarm on any text independently, with probability equal to the
-    level (or less, for a discrete test). So the count over the pairs of a row is binomial. Rows
-    share texts and keys, and are not independent of each other.
+    """What one key says of all of these plain texts, by edit.
 
     Returns:
-        ``scheme, corruption, level, value, low, high, n`` (exact interval), ``exceeds`` (the
-        nominal level lies below the interval), and ``p_excess`` = P(Binomial(n, level) ≥ alarms).
+        ``edit``; √n‖u‖ (1 for orthogonal gradients) as ``predicted``, and from the spread of the
+        mean ψ over keys as ``value, low, high``; ``p_fit``, of that spread being N(0, ‖u‖²);
+        ``worst``, the largest share of false alarms of one key at level 0.05.
     """
-    versions = {
-        name: change(prompts, human, fraction, first_seed) for name, change in chosen.items()
-    }
-    rows = []
-    for scheme in candidates:
-        p_values = []
-        for i in range(len(human)):
-            fresh = [
-                scheme.rekeyed(first_seed + i * keys_per_text + j) for j in range(keys_per_text)
-            ]
-            x, y = ([texts[which][i] for texts in versions.values()] for which in (0, 1))
-            p_values += [
-                table["p_value"].to_numpy() for table in schemes.scores(lm.model, x, y, fresh)
-            ]
-        for name, p in zip(versions, np.transpose(p_values), strict=True):
-            rows += [
-                {"scheme": scheme.name, "corruption": name, "level": level}
-                | _realised(p, level, confidence)
-                for level in LEVELS
-            ]
+    rows, n = [], len(keys)
+    for edit in (UNEDITED, *changes):
+        x, y = (
+            (prompts, plain) if edit == UNEDITED else changes[edit](prompts, plain, fraction, seed)
+        )
+        gradients = list(score.gradients(lm.model, x, y, wm, dtype=dtype))
+        psi = score.psi(gradients, wm.on(lm.model), keys)  # (texts, keys)
+        u = float(torch.stack([gradient.unit() for gradient in gradients]).mean(0).norm())
+        root, squares = np.sqrt(len(y)), (psi.mean(0) ** 2).sum()
+        spread = root * np.sqrt(squares / [n, chi2.ppf(0.975, n), chi2.ppf(0.025, n)])
+        rows.append(
+            {"edit": edit, "predicted": root * u}
+            | dict(zip(("value", "low", "high"), spread, strict=True))
+            | {"p_fit": kstest(psi.mean(0) / u, "norm").pvalue}
+            | {"worst": (psi >= stats.threshold(0.05)).mean(0).max()}
+        )
     return pd.DataFrame(rows)
 
 
-def _realised(p: np.ndarray, level: float, confidence: float) -> dict[str, float]:
-    realised = stats.rate(p <= level, confidence)
-    return realised.row() | {
-        "exceeds": realised.low > level,
-        "p_excess": float(binom.sf((p <= level).sum() - 1, p.size, level)),
-    }
+def false_alarms(
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    prompts: Texts,
+    human: Texts,
+    changes: Mapping[str, Change],
+    fraction: float,
+    *,
+    keys_per_text: int = 1,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """The realised level after each edit of unwatermarked texts, under keys that no other text
+    has. Given the text, each key is an independent coin, so the count over all pairs is binomial.
+
+    Returns:
+        ``scheme, edit, level, value, low, high, n`` (exact 99% interval), and ``p_excess`` =
+        P(Binomial(n, level) ≥ alarms). Rows share texts and keys.
+    """
+    versions = {edit: change(prompts, human, fraction, seed) for edit, change in changes.items()}
+    rows = []
+    for name, scheme in tried.items():
+        found = []
+        for i in range(len(human)):
+            x, y = ([texts[which][i] for texts in versions.values()] for which in (0, 1))
+            first = 1_000_000 * seed + 500_000 + i * keys_per_text
+            fresh = [Key.from_seed(first + j) for j in range(keys_per_text)]
+            found.append(p_values(lm, scheme, x, y, fresh))
+        for edit, p in zip(versions, np.concatenate(found, axis=1), strict=True):
+            for level in LEVELS:
+                alarms = p <= level
+                excess = float(binom.sf(alarms.sum() - 1, alarms.size, level))
+                row = {"scheme": name, "edit": edit, "level": level, "p_excess": excess}
+                rows.append(row | stats.rate(alarms, 0.99).row())
+    return pd.DataFrame(rows)
+
+
+def p_values(
+    lm: models.LM, scheme: Scheme, prompts: Texts, responses: Texts, keys: Sequence[Key]
+) -> np.ndarray:
+    """(texts, keys); GaussMark's keys share the gradients."""
+    if isinstance(scheme, GaussMark):
+        table = score.score(lm.model, prompts, responses, scheme.wm, keys, dtype=scheme.dtype)
+        return table["p_value"].to_numpy().reshape(len(responses), len(keys))
+    tables = [scheme.score(lm.model, prompts, responses, [key] * len(responses)) for key in keys]
+    return np.column_stack([table["p_value"] for table in tables])

@@ -1,0 +1,313 @@
+"""What the watermark costs, by every measure in use: one row per item, with its change from the
+base model, so that each measure is summarised and drawn alike.
+
+Items are dealt to the keys: item i (a passage, a question, a prompt) belongs to key i mod K. So no
+measure speaks for one key, and an interval that clusters by key speaks for other keys, too.
+
+The base model writes several draws. All contenders are compared with the same references; one more
+draw, ``CONTROL``, is a contender itself, and no measure may find it. ``STRONG`` is a mark that each
+measure should find: one that does not is blind, and says nothing of the others.
+
+The exchange rate is the price of a unit of ψ. To second order in σ a mean ψ over T tokens costs
+ψ²/(2T) nats per token of the model's own text, whatever the weight. One key's change of the
+cross-entropy also has a part linear in ξ, with mean 0 over keys; (Δ(ξ) + Δ(−ξ))/2 has the same
+expectation without it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from gaussmark_lib import (
+    generate,
+    likelihood,
+    models,
+    perturb,
+    record,
+    schemes,
+    score,
+    stats,
+    texts,
+)
+from gaussmark_lib.experiments.begin import solved
+from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.plots.panels import panels
+from gaussmark_lib.quality import compare, diversity, harness, tasks, two_sample, win_rate
+from gaussmark_lib.quality.compare import CONTROL, GAUSSMARK, STRONG
+from gaussmark_lib.scheme import Scheme
+from gaussmark_lib.schemes import GaussMark
+from gaussmark_lib.tokens import Texts
+
+
+def contenders(
+    lm: models.LM,
+    wm: Watermark,
+    key: Key,
+    prompts: Texts,
+    n_tokens: int,
+    *,
+    rank_dropped: int,
+    psi: float,
+    strong_psi: float,
+    **options,
+) -> dict[str, Scheme]:
+    """GaussMark, KGW-1 and KGW-2, GaussMark with ``rank_dropped`` directions left out (if any) at
+    a σ for the same ψ, and ``STRONG``. Options are those of ``begin.solved``.
+    """
+    made = dict(schemes.named(wm, key, [GAUSSMARK, "KGW-1", "KGW-2"]))
+    if rank_dropped:
+        reduced = replace(wm, rank_dropped=rank_dropped)
+        reduced = solved(lm, prompts, n_tokens, reduced, psi, **options)
+        made["rank-reduced"] = GaussMark(reduced, key, "rank-reduced")
+    strong = solved(lm, prompts, n_tokens, wm, strong_psi, **options)
+    return made | {STRONG: GaussMark(strong, key, STRONG)}
+
+
+def questions(text: str, n: int, seed: int) -> dict[str, dict]:
+    """Tasks of 20 to n items from this text, or from the documentation where it yields none."""
+    for kind in (text, "docs"):
+        n_pages, min_chars = 4 * n if kind == "c4" else None, 400 * (kind in texts.KINDS)
+        corpus = texts.load(kind, n=n_pages, min_chars=min_chars)
+        if made := tasks.build(corpus, n, seed=seed, least=20):
+            return made
+    return {}
+
+
+def offline_judge(lm: models.LM, text: str) -> win_rate.LikelihoodJudge:
+    """The n-gram judge, fitted on human text that is not the prompts' where there is such."""
+    split = "train" if text in ("docs", "c4") else "heldout"
+    human = texts.load(text, split=split, n=600 if text == "c4" else None)["text"][:600]
+    vocabulary = max(len(lm.tokenizer), len(lm.model.get_output_embeddings().weight))
+    return win_rate.LikelihoodJudge(
+        win_rate.Ngram([lm.encode(page) for page in human], vocabulary), lm.encode
+    )
+
+
+def likelihoods(
+    lm: models.LM, marks: dict[str, Scheme], keys: Sequence[Key], passages: Texts, batch_size: int
+) -> tuple[np.ndarray, pd.DataFrame]:
+    """The base model's nats per token of each human passage; and the changes under each mark on
+    the weights (KGW acts in the sampler alone).
+    """
+    base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)
+    rows = [
+        compare.changes(
+            "cross-entropy",
+            name,
+            j,
+            likelihood.cross_entropy(lm.model, passages[part], batch_size=batch_size) - base[part],
+        )
+        for name, j, part in _under_each(lm, marks, keys)
+    ]
+    return base, pd.concat(rows, ignore_index=True)
+
+
+def answers(
+    lm: models.LM,
+    marks: dict[str, Scheme],
+    keys: Sequence[Key],
+    asked: harness.Tasks,
+    **options,
+) -> tuple[harness.Evaluation, pd.DataFrame]:
+    """lm-evaluation-harness under the base model, and the changes of each item's score under each
+    mark on the weights. Options are those of ``harness.evaluate``.
+    """
+    base, rows = harness.evaluate(lm, asked, **options), []
+    for name, j, part in _under_each(lm, marks, keys):
+        marked = harness.evaluate(lm, asked, part=part, **options)
+        for task in marked.tasks:
+            scores = marked.of(task)
+            rows.append(compare.changes(task, name, j, scores - base.of(task)[scores.index]))
+    return base, pd.concat(rows, ignore_index=True)
+
+
+def written(
+    lm: models.LM,
+    marks: dict[str, Scheme],
+    keys: Sequence[Key],
+    prompts: Texts,
+    n_tokens: int,
+    *,
+    n_base: int,
+    seed: int,
+    **sampling,
+) -> tuple[list[list[list[int]]], dict[str, list[list[int]]]]:
+    """``n_base`` − 1 reference draws of the base model, and each contender's texts: ``CONTROL`` is
+    one more draw. All have random numbers of their own.
+    """
+    seeds = iter(range(10_000 * seed, 10_000 * (seed + 1)))
+    draws = [
+        generate.sample(lm.model, prompts, n_tokens, seed=next(seeds), **sampling)
+        for _ in range(n_base)
+    ]
+    own = {CONTROL: draws.pop()}
+    for name, scheme in marks.items():
+        own[name] = [[]] * len(prompts)
+        for j, key in enumerate(keys):
+            mine, keyed = slice(j, None, len(keys)), replace(scheme, key=key)
+            own[name][mine] = keyed.generate(
+                lm.model, prompts[mine], n_tokens, seed=next(seeds), **sampling
+            )
+    return draws, own
+
+
+def told_apart(
+    lm: models.LM,
+    prompts: Texts,
+    references: Sequence[Texts],
+    own: dict[str, Texts],
+    n_keys: int,
+) -> pd.DataFrame:
+    """One classifier per contender and key against the first reference: of each held-out pair,
+    1 or 0 for a right answer, less ½.
+    """
+    x, rows = two_sample.embed(lm.model, prompts, references[0]), []
+    for name, responses in own.items():
+        y = two_sample.embed(lm.model, prompts, responses)
+        for j in range(n_keys):
+            right = two_sample.told_apart(x[j::n_keys], y[j::n_keys])
+            rows.append(compare.changes("classifier", name, j, right - 0.5))
+    return pd.concat(rows, ignore_index=True)
+
+
+def varied(
+    lm: models.LM, references: Sequence[Texts], own: dict[str, Texts], n_keys: int
+) -> pd.DataFrame:
+    """The changes of ``quality.diversity`` from the mean of the references, text by text."""
+    ends = generate.end_tokens(lm.model)
+    base = np.mean([diversity.table(draw, ends) for draw in references], axis=0)
+    rows = []
+    for name, responses in own.items():
+        change = diversity.table(responses, ends) - base
+        keys = np.arange(len(responses)) % n_keys
+        rows += [compare.changes(measure, name, keys, change[measure]) for measure in change]
+    return pd.concat(rows, ignore_index=True)
+
+
+def judged(
+    lm: models.LM,
+    prompts: Texts,
+    references: Sequence[Texts],
+    own: dict[str, Texts],
+    n_keys: int,
+    judge: win_rate.Judge,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The win rate of each text against the references, less ½; and the judge's answers
+    (``win_rate.compare``, with ``model``). Texts are read up to their end tokens.
+    """
+    ends = generate.end_tokens(lm.model)
+    asked = [lm.decode(prompt) for prompt in prompts]
+
+    def read(responses: Texts) -> list[str]:
+        return [lm.decode(diversity.until_end(ids, ends)) for ids in responses]
+
+    base, tables = [read(draw[: len(asked)]) for draw in references], []
+    for name, responses in own.items():
+        candidates = read(responses[: len(asked)])
+        tables += [
+            win_rate.compare(judge, asked, candidates, draw).assign(model=name) for draw in base
+        ]
+    table = pd.concat(tables, ignore_index=True)
+    wins = table.groupby(["model", "item"], sort=False)["score"].mean().dropna().reset_index()
+    return compare.changes(
+        "win rate", wins["model"], wins["item"] % n_keys, wins["score"] - 0.5
+    ), table
+
+
+def exchange(
+    lm: models.LM,
+    pairs: Pairs,
+    human: Texts,
+    wms: Sequence[Watermark],
+    *,
+    seed: int = 0,
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """One row per weight, kind of text (``"own"`` or ``"human"``) and pair: ``weight, text, psi``
+    of a text under the pair's key, and ``change``, (Δ(ξ) + Δ(−ξ))/2 of the cross-entropy of the
+    model's own plain text, or of how the author went on.
+    """
+    n_tokens, tables = len(human[0]), []
+    plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed)
+    for wm in wms:
+        marked = generate.sample(
+            lm.model, pairs.prompts, n_tokens, marks=[(wm, key) for key in pairs.keys], seed=seed
+        )
+        psi = score.score(
+            lm.model, pairs.prompts, marked, wm, pairs.keys, paired=True, dtype=dtype
+        )["psi"]
+        change = [
+            even_change(lm, prompt, both, wm, key)
+            for *both, prompt, key in zip(plain, human, *pairs, strict=True)
+        ]
+        for text, changes in zip(("own", "human"), np.transpose(change), strict=True):
+            columns = {"weight": wm.weight, "text": text, "psi": psi, "change": changes}
+            tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def even_change(
+    lm: models.LM, prompt: list[int], continuations: Texts, wm: Watermark, key: Key
+) -> np.ndarray:
+    """(Δ(ξ) + Δ(−ξ))/2 of each text's cross-entropy after the prompt, nats per token."""
+    prompts, xi = [prompt] * len(continuations), perturb.noise(lm.model, wm, key)
+    base = likelihood.cross_entropy(lm.model, continuations, prompts=prompts)
+    marked = []
+    for signed in (xi, -xi):
+        with perturb.moved(lm.model, wm, signed):
+            marked.append(likelihood.cross_entropy(lm.model, continuations, prompts=prompts))
+    return np.mean(marked, axis=0) - base
+
+
+def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
+    """The price of :func:`exchange` over the law's, mean Δ / (mean ψ)²/(2T), per weight and kind of
+    text: ``weight, text, psi, change, value, low, high, n``.
+    """
+
+    def rate(rows: np.ndarray) -> float:
+        psi, change = rows.mean(0)
+        return change / stats.predicted_price(psi, n_tokens)
+
+    groups = table.groupby(["weight", "text"], sort=False)[["psi", "change"]]
+    return pd.DataFrame(
+        {"weight": weight, "text": text, **rows.mean()}
+        | stats.interval(rows.to_numpy(), rate).row()
+        for (weight, text), rows in groups
+    )
+
+
+def figure(
+    changes: pd.DataFrame, name: str, measures: dict[str, str], caption: str, title: str
+) -> Figure:
+    """The mean change of each of these measures (name → axis label), a row per model; kept in the
+    record as ``name``.
+    """
+    table = compare.summary(changes[changes["measure"].isin(list(measures))])
+    several = len(measures) > 1
+    drawn = panels(
+        table.assign(measure=table["measure"].map(measures)),
+        "model",
+        panel="measure" if several else None,
+        at={"no change": 0},
+        ylabel="change" if several else next(iter(measures.values())),
+        title=title,
+        caption=f"{caption}; 95% intervals, clustered by key",
+    )
+    return record.save_figure(drawn, name)
+
+
+def _under_each(
+    lm: models.LM, marks: dict[str, Scheme], keys: Sequence[Key]
+) -> Iterator[tuple[str, int, slice]]:
+    """Each mark on the weights with each key: its name, the key's number, the key's items. The
+    model carries the mark until the next one is asked for.
+    """
+    for name, scheme in marks.items():
+        if isinstance(scheme, GaussMark):
+            for j, key in enumerate(keys):
+                with perturb.watermarked(lm.model, scheme.wm, key):
+                    yield name, j, slice(j, None, len(keys))
