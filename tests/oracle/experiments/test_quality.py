@@ -1,0 +1,176 @@
+"""Notebook 05 on a tiny model: each measure against a slow loop over items and keys, the price
+against its law, and what a sentence may say.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_lm
+import tiny_models
+
+from gaussmark_lib import likelihood, perturb, stats
+from gaussmark_lib.experiments import quality
+from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.quality import compare, win_rate
+from gaussmark_lib.schemes import GaussMark
+
+LM = tiny_lm.build()
+WM = Watermark(tiny_lm.WEIGHT, 0.3)
+KEYS = [Key.from_seed(i) for i in range(3)]
+PROMPTS = tiny_models.random_ids(np.random.default_rng(0), *[5] * 36)
+N_TOKENS, SEED = 12, 3
+
+
+@pytest.fixture(scope="module")
+def marks():
+    return quality.contenders(
+        LM, WM, KEYS[0], PROMPTS, N_TOKENS, rank_dropped=2, psi=2.0, strong_psi=9.0
+    )
+
+
+@pytest.fixture(scope="module")
+def written(marks):
+    return quality.written(LM, marks, KEYS, PROMPTS, N_TOKENS, n_base=3, seed=SEED)
+
+
+def test_the_contenders(marks):
+    assert list(marks) == ["GaussMark", "KGW-1", "KGW-2", "rank-reduced", "strong mark"]
+    assert marks["rank-reduced"].wm.rank_dropped == 2
+    assert marks["strong mark"].wm.sigma > marks["GaussMark"].wm.sigma
+
+
+def test_a_passage_is_read_under_its_own_key_and_under_the_base_model(marks):
+    passages = tiny_models.random_ids(np.random.default_rng(1), *[9] * 7)
+    base, changes = quality.likelihoods(LM, marks, KEYS, passages, batch_size=4)
+    assert set(changes["model"]) == {"GaussMark", "rank-reduced", "strong mark"}
+    slow = {}
+    for i, passage in enumerate(passages):
+        [before] = likelihood.cross_entropy(LM.model, [passage])
+        with perturb.watermarked(LM.model, WM, KEYS[i % 3]):
+            [after] = likelihood.cross_entropy(LM.model, [passage])
+        slow.setdefault(i % 3, []).append(after - before)
+        assert base[i] == pytest.approx(before, rel=1e-5)
+    mine = changes[changes["model"] == "GaussMark"].groupby("key")["change"].apply(list)
+    for key, expected in slow.items():
+        np.testing.assert_allclose(mine[key], expected, atol=1e-5)
+
+
+def test_every_contender_writes_under_each_key_and_the_draws_differ(marks, written):
+    references, texts = written
+    assert list(texts) == [compare.CONTROL, *marks]
+    draws = [*references, texts[compare.CONTROL]]
+    assert len({str(draw) for draw in draws}) == 3
+    assert all(len(own) == 36 and {len(ids) for ids in own} == {N_TOKENS} for own in texts.values())
+    # random numbers: three draws, then GaussMark's keys in their order
+    second = replace(marks["GaussMark"], key=KEYS[1])
+    expected = second.generate(LM.model, PROMPTS[1::3], N_TOKENS, seed=10_000 * SEED + 4)
+    assert texts["GaussMark"][1::3] == expected
+
+
+def test_text_measures_are_differences_from_the_references(written):
+    references, texts = written
+    varied = quality.varied(LM, references, texts, 3)
+    rows = varied[(varied["measure"] == "distinct_2") & (varied["model"] == "KGW-2")]
+    distinct = [
+        [len({*pairwise(y)}) / (N_TOKENS - 1) for y in draw]
+        for draw in (texts["KGW-2"], *references)
+    ]
+    np.testing.assert_allclose(rows["change"], distinct[0] - np.mean(distinct[1:], axis=0))
+    assert rows["key"].tolist() == [i % 3 for i in range(36)]
+    told = quality.told_apart(LM, PROMPTS, references, texts, 3)
+    assert set(told["change"]) <= {-0.5, 0.5}
+    assert len(told[told["model"] == "GaussMark"]) == 18, "half of each key's pairs"
+
+
+class Longest:
+    name = "the more letters e, the better"
+
+    def ask(self, questions, *, progress=False):
+        counts = [(q.first.count("e"), q.second.count("e")) for q in questions]
+        return [win_rate.Answer((1 + np.sign(a - b)) / 2) for a, b in counts]
+
+
+def test_the_judge_meets_each_reference_in_both_orders(written):
+    references, texts = written
+    judged, table = quality.judged(LM, PROMPTS[:9], references, texts, 3, Longest())
+    assert len(table) == 6 * 2 * 9
+    rows = judged[judged["model"] == compare.CONTROL]
+    assert len(rows) == 9
+    own, (one, two) = texts[compare.CONTROL], references
+    letters = [[LM.decode(draw[0]).count("e") for draw in (own, other)] for other in (one, two)]
+    ends = {LM.tokenizer.eos_token_id}
+    if not ends & {*own[0], *one[0], *two[0]}:
+        wins = np.mean([(1 + np.sign(a - b)) / 2 for a, b in letters])
+        assert rows["change"].iloc[0] == pytest.approx(wins - 0.5)
+
+
+def test_the_price_is_free_of_the_part_that_is_linear_in_the_noise():
+    key, prompt, text = KEYS[0], PROMPTS[0], PROMPTS[1] + PROMPTS[2]
+    small, xi = Watermark(WM.weight, 1e-3), perturb.noise(LM.model, WM, key)
+
+    def change(scale):
+        [before] = likelihood.cross_entropy(LM.model, [text], prompts=[prompt])
+        with perturb.moved(LM.model, WM, scale * xi):
+            [after] = likelihood.cross_entropy(LM.model, [text], prompts=[prompt])
+        return after - before
+
+    [found] = quality.even_change(LM, prompt, [text], WM, key)
+    assert found == pytest.approx((change(1.0) + change(-1.0)) / 2, abs=1e-6)
+    [tiny] = quality.even_change(LM, prompt, [text], small, key)
+    assert abs(tiny) < 0.02 * abs(change(1e-3 / WM.sigma)), "quadratic in σ"
+
+
+def test_exchange_has_a_row_per_weight_text_and_pair():
+    pairs = Pairs(PROMPTS[:4], [Key.from_seed(50 + i) for i in range(4)])
+    human = tiny_models.random_ids(np.random.default_rng(5), *[N_TOKENS] * 4)
+    table = quality.exchange(LM, pairs, human, [WM, replace(WM, sigma=0.1)], seed=1)
+    assert table.groupby(["weight", "text"]).size().tolist() == [8, 8]
+    second = table[table["text"] == "human"].iloc[1]
+    [expected] = quality.even_change(LM, PROMPTS[1], [human[1]], WM, pairs.keys[1])
+    assert second["change"] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7])
+def test_a_rate_is_the_price_over_the_laws(factor):
+    rng = np.random.default_rng(0)
+    psi = rng.normal(3.0, 0.5, size=400)
+    change = factor * psi.mean() ** 2 / 200 + rng.normal(0, 0.01, size=400)
+    table = pd.DataFrame({"weight": "w", "text": "own", "psi": psi, "change": change})
+    [row] = quality.rates(table, 100).itertuples()
+    assert row.value == pytest.approx(change.mean() / stats.predicted_price(psi.mean(), 100))
+    assert row.low < factor < row.high
+    assert row.n == 400
+
+
+def changes(model, shift, n=80, seed=0):
+    noise = np.random.default_rng(seed).normal(0, 0.1, size=n)
+    return compare.changes("toy", model, np.arange(n) % 8, shift + noise)
+
+
+def test_a_measure_that_misses_the_strong_mark_is_blind():
+    gaussmark = changes("GaussMark", 0.01, seed=1)
+    seen = pd.concat([gaussmark, changes("strong mark", 0.4, seed=2)])
+    assert compare.sentence(seen, "toy").endswith("so this measure can see a mark.")
+    missed = pd.concat([gaussmark, changes("strong mark", 0.0, seed=2)])
+    assert compare.sentence(missed, "toy").endswith("**this measure is blind here**.")
+    assert compare.summary(seen)["differs"].tolist() == [False, True]
+    assert compare.mean_change(gaussmark).n == 80
+
+
+def test_the_control_holds_where_nothing_differs_and_fails_where_something_does():
+    held = [
+        compare.control_holds(changes(compare.CONTROL, 0.0, seed=i), confidence=0.9)
+        for i in range(200)
+    ]
+    alarms = stats.rate(~np.array(held), confidence=0.999)
+    assert alarms.low <= 0.1 <= alarms.high
+    assert not compare.control_holds(changes(compare.CONTROL, 0.3))
+
+
+def test_kgw_has_no_part_in_what_reads_the_weights(marks):
+    names = {name for name, _, _ in quality._under_each(LM, marks, KEYS)}
+    assert names == {name for name, mark in marks.items() if isinstance(mark, GaussMark)}
