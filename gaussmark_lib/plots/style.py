@@ -101,7 +101,7 @@ def caption(figure: Figure, text: str, title: str = "") -> Figure:
     elif title:
         figure.suptitle(title, x=0.07, ha="left", fontsize="medium")
     _legends(figure.axes)
-    if (len(figure.axes) > 1 or figure.get_suptitle()) and figure.get_layout_engine() is None:
+    if figure.get_layout_engine() is None:
         figure.tight_layout()
     figure.text(0.01, -0.035, textwrap.fill(text, 100), fontsize="small", color="0.35", va="top")
     return figure

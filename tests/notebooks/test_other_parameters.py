@@ -73,12 +73,11 @@ OTHER = {
     "05_quality": {
         "seed": 1,
         "psi": 2.5,
-        "n_passages": 8,
+        "n_passages": 16,
         "n_tokens": 24,
         "n_items": 20,
-        "n_texts": 20,
+        "n_base": 2,
         "n_judged": 8,
-        "exchange_psi": [2.0],
         "exchange_weights": ["model.layers.4.mlp.down_proj.weight"],
         "n_exchange": 8,
         "rank_dropped": 0,
@@ -86,7 +85,7 @@ OTHER = {
     "06_robustness": {
         "seed": 1,
         "psi": 3.0,
-        "n_prompts": 4,
+        "n_prompts": 8,
         "n_tokens": 32,
         "fractions": [0.0, 0.4],
         "strength": 0.4,
@@ -95,7 +94,6 @@ OTHER = {
         "null_schemes": ["rank-reduced", "KGW-2 z-test", "token keys"],
         "n_null": 2,
         "keys_per_text": 4,
-        "n_resamples": 50,
     },
     "07_low_rank": {
         "seed": 1,

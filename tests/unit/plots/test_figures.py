@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 
-from gaussmark_lib.experiments import fading, token_level_keys
+from gaussmark_lib.experiments import token_level_keys
 from gaussmark_lib.experiments.kgw_baseline import PARTS
 from gaussmark_lib.experiments.robustness import OWN, PLAIN
 from gaussmark_lib.plots import (
@@ -21,8 +21,6 @@ from gaussmark_lib.plots import (
     low_rank,
     motivation,
     playground,
-    quality,
-    robustness,
     speed,
     style,
     train_doclm,
@@ -65,7 +63,7 @@ def after_edits(schemes):
     return cross(
         scheme=schemes,
         corruption=["nothing", "delete"],
-        figure=list(robustness.PANELS),
+        figure=["median p", "TPR at 0.05", "TPR at 0.01", "AUC"],
         fraction=[0.3],
     ).assign(**ESTIMATE)
 
@@ -100,19 +98,6 @@ def scores():
     return cross(
         kind=["watermarked", "plain"], key=["this key", "wrong key"], text=range(3)
     ).assign(psi=1.0, n_tokens=50)
-
-
-def compared_models(*metrics):
-    table = cross(metric=metrics, model=["base, another seed", "watermarked"])
-    return table.assign(
-        base=0.5,
-        value=0.55,
-        difference=0.05,
-        low=-0.02,
-        high=0.08,
-        p_value=0.1,
-        flagged=[True, False] * len(metrics),
-    )
 
 
 SIX = dict.fromkeys(
@@ -253,71 +238,6 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
             "n",
         ),
         3,
-    ),
-    "cross_entropy": lambda: (
-        quality.cross_entropy({"base": np.arange(3.0), "watermarked": np.arange(3.0) + 0.1}, "n"),
-        0,
-    ),
-    "tasks": lambda: (quality.tasks(compared_models("copying"), {"copying": 0.25}, "n"), 2),
-    "two_sample": lambda: (quality.two_sample(compared_models("MMD²", "classifier"), "n"), 2),
-    "diversity": lambda: (
-        quality.diversity(
-            {name: pd.DataFrame({"distinct_1": [0.5, 0.6], "length": [9, 8]}) for name in TWO},
-            {"distinct_1": "distinct-1", "length": "tokens"},
-            "n",
-        ),
-        4,
-    ),
-    "win_rates": lambda: (
-        quality.win_rates(compared_models("win rate"), "base, another seed", "n"),
-        2,
-    ),
-    "exchange": lambda: (
-        quality.exchange(
-            named(
-                cross(
-                    text=["own", "human"],
-                    weight=["model.layers.0.mlp.up_proj.weight"],
-                    wanted=[1, 2],
-                ),
-                "psi",
-                "delta",
-            ),
-            100,
-            "n",
-        ),
-        8,
-    ),
-    "detection": lambda: (robustness.detection(after_edits(ONE), "n"), 8),
-    "against_fraction": lambda: (
-        robustness.against_fraction(after_edits(TWO), "n", title="What is left?"),
-        8,
-    ),
-    "parts": lambda: (
-        robustness.parts(
-            cross(corruption=["delete"], figure=list(fading.FIGURES), fraction=[0.0, 0.3]).assign(
-                **ESTIMATE
-            ),
-            "n",
-        ),
-        6,
-    ),
-    "roc": lambda: (robustness.roc(curves(["unedited", "delete", "truncate"]), "n"), 0),
-    "one_key": lambda: (
-        robustness.one_key(
-            cross(corruption=["unedited", "delete"], key_id=list("abc")).assign(mean_psi=0.2),
-            cross(corruption=["unedited", "delete"]).assign(sd=0.3),
-            9,
-            "n",
-        ),
-        2,
-    ),
-    "forest": lambda: (robustness.forest(after_edits(ONE), "n", title="Prompts"), 6),
-    "levels": lambda: (
-        robustness.levels(
-            cross(level=[0.05, 0.01], scheme=TWO, corruption=["a", "b"]).assign(**ESTIMATE), "n"
-        ),
-        8,
     ),
     "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "TPR at 0.01", "n"), 4),
     "against_tokens": lambda: (
@@ -562,8 +482,6 @@ def test_every_public_figure_is_drawn_here():
         low_rank,
         motivation,
         playground,
-        quality,
-        robustness,
     )
     count = sum(
         1
