@@ -8,8 +8,8 @@ several of them share.
 ``detectability``          03: detection against the number of tokens
 ``layer_sigma_sweep``      04: the map over weight × σ, predicted and measured
 ``map_claims``             04: what the map says, as estimates with intervals
-``quality``                05: every measure of what the watermark costs (its judges, tasks and tests
-                           are the room ``quality``), and what a unit of ψ costs
+``quality``                05: every measure of what the watermark costs (its judges, tasks
+                           and tests are the room ``quality``), and what a unit of ψ costs
 ``robustness``             06: what edits take, signal and norm apart; one key; the level
 ``low_rank``               07: noise off the weight's top directions
 ``kgw_baseline``           08: how schemes change the text

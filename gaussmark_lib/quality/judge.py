@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from joblib import Memory
 from tqdm.auto import tqdm
 
-from gaussmark_lib.errors import ParameterError
+from gaussmark_lib.errors import GaussMarkError, ParameterError
 from gaussmark_lib.quality.win_rate import Answer, Question
 
 VARIABLES = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL", "GAUSSMARK_JUDGE_KEY")
@@ -122,14 +122,14 @@ class EndpointJudge:
         return Answer(preference, None, False, *counts)
 
     def _asked(self, client, messages: list[dict[str, str]]) -> tuple[float, int, int]:
-        """The preference, tokens in and out; ValueError for an answer that is none."""
+        """The preference, tokens in and out; GaussMarkError for an answer that is none."""
         reply = client.chat.completions.create(
             model=self.model, messages=messages, temperature=0, max_tokens=4
         )
         try:
             preference = parse(reply.choices[0].message.content)
         except (AttributeError, IndexError, TypeError):
-            raise ValueError("expected a chat completion as JSON, got another answer") from None
+            raise GaussMarkError("expected a chat completion as JSON, got another answer") from None
         usage = reply.usage
         return preference, *((usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0))
 
@@ -151,14 +151,14 @@ def _messages(question: Question) -> list[dict[str, str]]:
 
 def parse(text: str) -> float:
     """The preference in a judge's reply: one letter, perhaps in quotes or brackets or with a full
-    stop; ValueError for anything else.
+    stop; GaussMarkError for anything else.
 
     >>> parse(" (A)."), parse("T")
     (1.0, 0.5)
     """
     match = re.fullmatch(r"[\s\"'(\[*]*([ABT])[\s\"')\].*]*", text.strip())
     if not match:
-        raise ValueError("expected the answer A, B or T, got other words")
+        raise GaussMarkError("expected the answer A, B or T, got other words")
     return PREFERENCE[match[1]]
 
 
