@@ -260,8 +260,8 @@ def test_the_checker_of_types_does_not_print_it(wm):
     ``__repr__`` says.
     """
     key = Key.new()
-    with pytest.raises(jaxtyping.TypeCheckError, match="isotropic") as caught:
-        perturb.isotropic(key, "σ", (2, 3))
+    with pytest.raises(jaxtyping.TypeCheckError, match="noise") as caught:
+        perturb.noise("model", wm, key)
     shown = f"{caught.value} {[key]} {key} {schemes.KGW(2.0, key)!r} {schemes.GaussMark(wm, key)!r}"
     assert leaks(shown.encode(), key.secret) == []
     assert shown.count(key.key_id) >= 4

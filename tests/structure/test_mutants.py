@@ -6,16 +6,6 @@ import mutants
 import pytest
 from mutants import MUTANTS, ROOT, TESTS, Mutant
 
-ASKED_FOR = [
-    "perturb.py",
-    "score.py",
-    "gradients.py",
-    "kgw.py",
-    "corrupt.py",
-    "rank_reduce.py",
-    "token_level/",
-]
-
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}, {mutant.fault}")
 def test_it_fits_the_library(mutant):
@@ -25,9 +15,7 @@ def test_it_fits_the_library(mutant):
 
 
 def test_there_are_enough_and_each_is_another():
-    assert len(MUTANTS) >= 40
-    assert len(set(MUTANTS)) == len(MUTANTS)
-    assert all(any(mutant.file.startswith(part) for mutant in MUTANTS) for part in ASKED_FOR)
+    assert len(set(MUTANTS)) == len(MUTANTS) >= 120
     assert set(TESTS) == {mutant.file for mutant in MUTANTS}
 
 
