@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """Names of an earlier version, until their last users have changed."""
 
 import math
@@ -159,3 +160,116 @@ def backward(log_p, calls, *, retain_graph=False):
 
 def is_rounding(felt):
     return torch.zeros(felt.shape[1:], dtype=torch.bool)
+
+
+# ---- of stats
+from collections.abc import Callable
+from dataclasses import replace
+
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from gaussmark_lib import checks
+from gaussmark_lib.errors import StatisticsError
+from gaussmark_lib.stats import Estimate, rate
+
+N_RESAMPLES = 1000
+
+
+def uniformity(p: ArrayLike) -> dict[str, float]:
+    """Kolmogorov–Smirnov test of independent p-values against the uniform distribution:
+    ``distance``, ``p_value``, ``n``.
+    """
+    p = _p_values(p)
+    distance, p_value = stats.kstest(p, "uniform")
+    return {"distance": float(distance), "p_value": float(p_value), "n": p.size}
+
+
+def _p_values(p: ArrayLike) -> np.ndarray:
+    p = checks.numbers(p, "p").ravel()
+    if ((p < 0) | (p > 1)).any():
+        raise StatisticsError(f"p: expected p-values from 0 to 1, got {p.min():g} to {p.max():g}")
+    return p
+
+
+def mean(x: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Mean with Student's interval, NaN where all values are equal: its width would be 0."""
+    x, confidence = (
+        checks.numbers(x, "x", finite=True, empty=True).ravel(),
+        checks.share(confidence, "confidence"),
+    )
+    if x.size < 2:
+        raise StatisticsError(f"an interval for a mean needs at least two values, got {x.size}")
+    half = (
+        stats.sem(x) * stats.t.isf((1 - confidence) / 2, x.size - 1)
+        if np.ptp(x) > 1e-12 * np.abs(x).max()
+        else np.nan
+    )
+    return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), x.size)
+
+
+def matrix(
+    table: pd.DataFrame, column: str, index: str = "prompt", columns: str = "key_id"
+) -> np.ndarray:
+    """A column of a table as prompts (sorted) × keys (in the order of their first appearance) for
+    :func:`crossed_interval`.
+    """
+    if missing := {column, index, columns} - set(table.columns):
+        raise StatisticsError(
+            f"expected a table with the columns {column}, {index} and {columns}, got one without"
+            f" {', '.join(map(str, missing))}"
+        )
+    if n := table.duplicated([index, columns]).sum():
+        raise StatisticsError(
+            f"expected one text of each {index} and {columns}, got {n} more; group the table by"
+            " what else varies"
+        )
+    return table.pivot(index=index, columns=columns, values=column)[
+        table[columns].unique()
+    ].to_numpy(float)
+
+
+def crossed_interval(
+    statistic: Callable,
+    *matrices: ArrayLike,
+    share: bool = False,
+    confidence: float = 0.95,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """A statistic of texts that are prompts × keys, with an interval over both; n counts texts.
+
+    Texts of one prompt are alike, and so are those of one key. So both are resampled, independently
+    and alike in all matrices (Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 2007). Of few keys
+    it is a rough guide: of ψ's mean over 100 prompts with a spread of 1 and gradients of cosine .1,
+    95% intervals covered .79, .87, .92 and .95 of the time with 2, 3, 5 and 10 keys (2,000
+    simulations), far less with one. NaN where all resamples agree, or one has no value. With
+    ``share``, the statistic is one of hits (a rate, an AUC); at 0 or 1 it has the prompts' exact
+    binomial interval.
+    """
+    checks.share(confidence, "confidence")
+    checks.whole(n_resamples, "n_resamples", StatisticsError)
+    checks.whole(seed, "seed", StatisticsError, least=0)
+    matrices = [checks.numbers(values, "matrices") for values in matrices]
+    shapes = [values.shape for values in matrices]
+    if len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][0] < 2:
+        raise StatisticsError(
+            f"expected matrices of one shape, two or more prompts × keys, got {shapes}"
+        )
+    (n_prompts, n_keys), rng, draws, value = (
+        shapes[0],
+        np.random.default_rng(seed),
+        [],
+        float(statistic(*matrices)),
+    )
+    if share and value in (0.0, 1.0):
+        return replace(rate(np.full(n_prompts, value), confidence), n=n_prompts * n_keys)
+    for _ in range(n_resamples):
+        chosen = np.ix_(rng.integers(n_prompts, size=n_prompts), rng.integers(n_keys, size=n_keys))
+        draws.append(statistic(*(values[chosen] for values in matrices)))
+    low, high = (
+        np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+        if np.ptp(draws) > 1e-12 * abs(value)
+        else (np.nan, np.nan)
+    )
+    return Estimate(value, float(low), float(high), n_prompts * n_keys)

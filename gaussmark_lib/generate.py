@@ -17,9 +17,9 @@ weight θ + ξ rounds a part of ξ away, which the hook does not.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import count, groupby
+from itertools import count
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import keys, models, perturb, tokens, weights
-from gaussmark_lib.engine import decoding
+from gaussmark_lib.engine import decoding, row_noise
 from gaussmark_lib.engine.decoding import Processor
 from gaussmark_lib.errors import (
     InvalidTextError,
@@ -267,52 +267,27 @@ def _marked(
         )
     noises: dict[tuple, list[Tensor]] = {}  # ξ/σ of each weight
 
-    def around(rows: slice) -> AbstractContextManager:
+    @contextmanager
+    def around(rows: slice) -> Iterator[None]:
         for name in set(noises) - set(names[rows]):
             del noises[name]
-        rowwise: list[RowNoise] = []
+        of_rows: list[row_noise.RowNoise | None] = []
         for mark, name in zip(marks[rows], names[rows], strict=True):
-            if mark and name not in noises:
-                xis = perturb.noise(model, wm := placed[mark[0]], mark[1])
+            if mark is None:
+                of_rows.append(None)
+                continue
+            wm = placed[mark[0]]
+            if name not in noises:
+                xis = perturb.noise(model, wm, mark[1])
                 xis = xis if isinstance(xis, list) else [xis]
                 noises[name] = [xi / s for xi, s in zip(xis, wm.sigmas, strict=True)]
-            rowwise.append(mark and (placed[mark[0]], noises[name]))
-        return _own_noises(model, rowwise)
+            layers = tuple((weight.name, weight.module) for weight in wm.linears)
+            of_rows.append(row_noise.RowNoise(layers, wm.sigmas, noises[name]))
+        with perturb.marked(model, "a key per row"), row_noise.row_noise(model, of_rows):
+            yield
 
     n_held = max(4, NOISE_BYTES // (4 * max((wm.d for wm in placed.values()), default=1)))
     return around, n if len(set(names)) <= n_held else n_held
-
-
-RowNoise = tuple[PlacedWatermark, list[Tensor]] | None  # a row's watermark; ξ/σ of each weight
-
-
-@contextmanager
-def _own_noises(model: PreTrainedModel, rows: Sequence[RowNoise]) -> Iterator[None]:
-    """Inside the ``with``, row i of a batch is computed by its own p_{θ+ξ}."""
-    positions = [0]
-
-    def observe(_, inputs, output):
-        positions[0] = output.shape[1]
-
-    def add(i: int, name: str, _, inputs, output):
-        x = tokens.by_text(inputs[0], (len(rows), positions[0]), name)
-        moved = output.view(*x.shape[:-1], -1).clone()  # (rows, n, d_out)
-        start = 0
-        for _, same in groupby(rows, key=lambda row: row and (id(row[0]), id(row[1]))):
-            same = list(same)
-            part = slice(start, start := start + len(same))
-            if same[0]:
-                wm, z = same[0]
-                moved[part] += wm.sigmas[i] * (x[part] @ z[i].to(x).T)
-        return moved.view(output.shape)
-
-    linears = next((row[0].linears for row in rows if row), [])
-    with ExitStack() as hooks:
-        hooks.enter_context(perturb.marked(model, "a key per row"))
-        hooks.enter_context(model.get_input_embeddings().register_forward_hook(observe))
-        for i, linear in enumerate(linears):
-            hooks.enter_context(linear.hooked(partial(add, i, linear.name)))
-        yield
 
 
 def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:

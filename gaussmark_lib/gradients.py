@@ -27,60 +27,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, models, perturb, tokens
+from gaussmark_lib.engine.terms import Factors, frobenius
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, is_int, shown
-from gaussmark_lib.rank_reduce import Projector, project_out
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.weights import Watermark, Weight, checked
 
 ROUNDING = 64  # in units of ε: what is left of terms that cancel exactly
-WIDE = 1 << 18  # numbers; torch's norm of fewer is right to six digits
-
-
-class Factors(NamedTuple):
-    """G = Σ_s g_s a_sᵀ by its terms; sums are formed in float32 at least."""
-
-    g: Float[Tensor, "n d_out"]
-    a: Float[Tensor, "n d_in"]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.promote_types(self.g.dtype, torch.float32)
-
-    def matrix(self) -> Float[Tensor, "d_out d_in"]:
-        return self.g.to(self.dtype).T @ self.a.to(self.dtype)
-
-    def inner(self, other: "Factors") -> float:
-        """⟨G, H⟩ = Σ_st ⟨g_s, h_t⟩⟨a_s, b_t⟩, in float64, for H = Σ_t h_t b_tᵀ."""
-        products = (self.g.double() @ other.g.double().T) * (self.a.double() @ other.a.double().T)
-        return products.sum().item()
-
-    def norm(self) -> float:
-        """‖G‖ = √⟨G, G⟩; by G itself where that is less work."""
-        (n, d_out), (_, d_in) = self.g.shape, self.a.shape
-        if n * (d_out + d_in) >= d_out * d_in:
-            return frobenius(self.matrix())
-        return math.sqrt(max(self.inner(self), 0.0))
-
-    def bound(self) -> float:
-        """Σ_s ‖g_s‖‖a_s‖ ≥ ‖G‖: what rounding is measured by."""
-        return (self.g.to(self.dtype).norm(dim=1) * self.a.to(self.dtype).norm(dim=1)).sum().item()
-
-    def projected(self, project: Projector) -> "Factors":
-        """PGQ = Σ_s (P g_s)(Q a_s)ᵀ, in float64: less may be left of a sum than of its terms."""
-        g, a = (
-            project_out(rows.double().T, directions).T if directions.shape[1] else rows
-            for rows, directions in zip(self, (project.left, project.right), strict=True)
-        )
-        return Factors(g, a)
-
-
-def frobenius(matrix: Float[Tensor, "d_out d_in"]) -> float:
-    """‖M‖. A wide one is summed by rows: torch's sum of 58.7 million float32 numbers is .5% too
-    small on a processor.
-    """
-    if matrix.numel() > WIDE:
-        matrix = torch.linalg.vector_norm(matrix, dim=1).cpu().double()
-    return matrix.norm().item()
 
 
 Form = Callable[[Factors], Tensor | Factors]

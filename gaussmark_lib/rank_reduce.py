@@ -53,7 +53,7 @@ def singular_vectors(
     """The top-k left or right singular vectors, float32, orthonormal columns by singular value."""
     if k == 0:
         return theta.new_empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32)
-    return _all_vectors(_Exact(theta), side)[:, :k].to(theta.device)
+    return _all_vectors(_Exact(theta), side)[:, :k].clone().to(theta.device)
 
 
 class _Exact:

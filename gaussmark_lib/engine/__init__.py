@@ -7,6 +7,8 @@
 ``arithmetic``   dtypes, evaluation mode
 ``decoding``     a cache with reserved memory; transformers' own ``generate``
 ``corpus``       prose of the installed packages
+``terms``        a gradient by its terms
+``row_noise``    another noise for each row of a batch
 ``blocks``       noises and gradients within a bounded memory
 ===============  ===================================================================================
 """
