@@ -68,17 +68,17 @@ def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
     return table
 
 
-def save_figure(figure: "Figure", name: str, alt: str | None = None) -> "Figure":
+def save_figure(figure: "Figure", name: str) -> "Figure":
     """Writes the figure to ``figures/<name>.png`` of the run, and returns it: as a cell's last
     expression it is shown, once.
 
-    ``alt`` describes it for a reader who cannot see it; by default its titles, axes, legends and
-    caption. The PNG file and the notebook keep the description.
+    Its titles, axes, legends and caption describe it for a reader who cannot see it: the PNG file
+    and the notebook keep the description.
     """
     from matplotlib import pyplot
 
     _check(name)
-    described = _described(figure) | ({"Description": alt} if alt else {})
+    described = _described(figure)
     if folder := _folder():
         path = folder / "figures" / f"{name}.png"
         path.parent.mkdir(exist_ok=True)

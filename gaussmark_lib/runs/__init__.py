@@ -16,7 +16,7 @@
 """
 
 from gaussmark_lib.record import headline, record, save_figure, save_table
-from gaussmark_lib.runs.ask import RunFailedError, find, reference, run
+from gaussmark_lib.runs.ask import RunFailedError, reference, run
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.runs.published import comparable, published
 
@@ -24,7 +24,6 @@ __all__ = [
     "Run",
     "RunFailedError",
     "comparable",
-    "find",
     "headline",
     "published",
     "record",

@@ -35,7 +35,7 @@ def run(
     params: Mapping[str, Any] | None = None,
     *,
     force: bool = False,
-    progress: dict | bool = True,
+    progress: bool = True,
     root: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     wanted: Callable[[], bool] = lambda: True,
@@ -45,7 +45,7 @@ def run(
     Args:
         notebook: number, name or path, or a question, which has its parameters.
         force: run it even if there is a record, which is replaced once the new one is complete.
-        progress: whether to show a bar over the cells, or tqdm's options for it.
+        progress: whether to show a bar over the cells.
         root: where records lie; ``papermill_runs`` by default.
         env: added to the environment of its kernel; no part of the question.
         wanted: asked twice per second; once it says no, the run is interrupted.
@@ -62,7 +62,6 @@ def run(
         return known
     from gaussmark_lib.runs import kernel  # papermill takes two seconds to import
 
-    bar = {"desc": source.name, "unit": "cell"} | (progress if isinstance(progress, dict) else {})
     started = datetime.now(UTC)
     with records.hidden(target) as partial:
         try:
@@ -75,7 +74,7 @@ def run(
                 asked.changed,
                 folder=source.path.parent,
                 env={**(env or {}), RUN_DIR: str(partial)},
-                progress=progress and bar,
+                progress=progress and {"desc": source.name, "unit": "cell"},
                 wanted=wanted,
             )
             outcome = {"status": "complete", "code": asked.code}
@@ -107,16 +106,6 @@ def _stopped(
     if has_failed:
         return RunFailedError(message, str(stop), stop.traceback, kept)
     return type(error)(message)
-
-
-def find(
-    notebook: str | Path | Notebook | Question,
-    params: Mapping[str, Any] | None = None,
-    *,
-    root: str | Path | None = None,
-) -> Run | None:
-    """The record that answers exactly this question, if there is one."""
-    return records.load(question(notebook, params).target(root))
 
 
 def reference(notebook: str) -> Run | None:

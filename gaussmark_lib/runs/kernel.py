@@ -172,7 +172,7 @@ def execute(
         parameters: injected after the cell tagged ``parameters``.
         folder: where the cells run.
         env: added to the environment of the kernel.
-        progress, wanted: as for ``runs.run``.
+        progress: tqdm's options for a bar over the cells; wanted: as for ``runs.run``.
 
     Raises:
         papermill.PapermillExecutionError: a cell raised.

@@ -134,11 +134,11 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(place, writer):
     assert sorted(place.rglob("*")) == before
 
 
-def _find(root: object) -> object:
-    return runs.find("demo.ipynb", root=root)
+def _run(root: object) -> object:
+    return runs.run("demo.ipynb", root=root, progress=False)
 
 
-@pytest.mark.parametrize("door", [*READERS.values(), *WRITERS.values(), _find])
+@pytest.mark.parametrize("door", [*READERS.values(), *WRITERS.values(), _run])
 def test_what_is_no_name_is_refused(place, door):
     write(place / "demo.ipynb", parameters())
     names = [5, b"name", ["name"], "", "zero\0byte"]
@@ -149,8 +149,7 @@ def test_what_is_no_name_is_refused(place, door):
 @pytest.mark.parametrize("wrong", [5, "x", [("x", 1)]])
 def test_parameters_and_grids_are_mappings(place, wrong):
     write(place / "demo.ipynb", parameters())
-    assert runs.find("demo.ipynb", root="records") is None, "a folder may be a string"
-    for ask in (runs.find, sweeps.sweep):
+    for ask in (runs.run, sweeps.sweep):
         with pytest.raises(GaussMarkError, match=r"expected (a mapping|names with values)"):
             ask("demo.ipynb", wrong)
 

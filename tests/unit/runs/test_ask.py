@@ -88,8 +88,6 @@ def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel, "execute", lambda *a, **k: pytest.fail("a kernel was started"))
     again = _run(notebook, tmp_path, {"x": 2})
     assert (again.cached, again.dir, again.status) == (True, first.dir, first.status)
-    assert runs.find(notebook, {"x": 2}, root=tmp_path / "runs") == again
-    assert runs.find(notebook, {"x": 3}, root=tmp_path / "runs") is None
     assert _folders(tmp_path) == [first.id]
 
 
@@ -100,7 +98,7 @@ def test_a_question_is_loaded_checked_and_hashed_once(tmp_path, cells, demo, mon
     monkeypatch.setattr(notebooks, "load", lambda name: pytest.fail("loaded again"))
     monkeypatch.setattr(notebooks.Notebook, "run_id", lambda *_: pytest.fail("hashed again"))
     assert _run(asked, tmp_path).id == asked.id
-    assert runs.find(asked, root=tmp_path / "runs").cached
+    assert _run(asked, tmp_path).cached
 
 
 def test_parameters_that_do_not_fit_start_no_kernel_and_leave_no_trace(tmp_path, cells, demo):
@@ -131,7 +129,7 @@ def test_a_failing_cell_leaves_a_record_marked_failed(tmp_path, cell, reason):
     assert (status["status"], status["error"], status["cell"]) == ("failed", reason, first_line)
     if "1 / 0" in cell:
         assert caught.value.traceback.splitlines()[-1] == status["error"], "without colours"
-    assert runs.find(tmp_path / "demo.ipynb", root=tmp_path / "runs") is None
+    assert _folders(tmp_path) == [folder.name]
 
 
 def test_what_is_not_wanted_any_more_is_interrupted(tmp_path):
