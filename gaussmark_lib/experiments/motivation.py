@@ -1,221 +1,197 @@
-"""Experiments of 01_motivation: the likelihood ratio beside its first-order form, ψ under fresh
-keys, and what a watermark is worth and costs.
+"""01_motivation: the likelihood ratio beside its gradient form, ψ under fresh keys, and what a
+watermark is worth and costs.
+
+    log p_{θ+ξ}(y) − log p_θ(y)  ≈  ⟨ξ, G⟩ − σ²‖G‖²/2,      E ψ ≈ σ‖G‖,      price ≈ ψ²/2 nats
 """
 
 from collections.abc import Sequence
-from math import prod
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
-from transformers import PreTrainedModel
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import norm
 
-from gaussmark_lib import divergence, likelihood, models, perturb, score, stats
-from gaussmark_lib.experiments import crossed, written_and_scored
-from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN
+from gaussmark_lib import divergence, generate, likelihood, models, perturb, score, stats
+from gaussmark_lib.experiments.pairs import OWN, PLAIN, WRONG, Pairs, scored
+from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
 
-AT_ONCE = 2**24  # numbers of the noises that are held together
-COLUMNS = [
-    "kind",
-    "weight",
-    "sigma",
-    "key_id",
-    "prompt",
-    "n_tokens",
-    "psi",
-    "grad_norm",
-    "log_ratio",
-    "first_order",
-    "wrong_psi",
-    "price",
-]
+STRENGTH, PRICE = "mean ψ", "price, nats per text"
 
 
-def measure(
+def measured(
     lm: models.LM,
-    prompts: Texts,
+    pairs: Pairs,
     watermarks: Sequence[perturb.Watermark],
-    keys: Sequence[perturb.Key],
     n_tokens: int,
     *,
-    ratio_of: perturb.Watermark | None = None,
     seed: int = 0,
     dtype: str | None = None,
     **sampling,
-) -> pd.DataFrame:
-    """Continues every prompt under every watermark × key, and by the base model; tests each text,
-    and measures its log likelihood ratio.
-
-    Args:
-        watermarks: of one weight, without projection. keys: at least two, as a text is also tested
-            for another key, the next of the list.
-        ratio_of: the one whose log likelihood ratios are measured; all by default. The others have
-            no rows of plain texts, and NaN for the ratio.
-        dtype: lowest precision of scoring and of likelihoods. sampling: ``top_p, temperature,
-            until_end``.
+) -> tuple[pd.DataFrame, list[list[int]]]:
+    """Each prompt is continued under its key with every watermark (of one weight), and by the base
+    model; the texts are tested, and their log likelihood ratios measured.
 
     Returns:
-        One row a text × watermark × key, watermarked texts (``kind`` OWN) under their own and plain
-        ones (PLAIN) under each: ``kind, weight, sigma, key_id, prompt, n_tokens, psi, grad_norm``,
-        in nats a text ``log_ratio`` = log p_{θ+ξ}(y) − log p_θ(y) and ``first_order`` = ⟨ξ, G⟩ −
-        σ²‖G‖²/2, and for OWN also ``wrong_psi`` and ``price`` = Σ_t KL(p_{θ+ξ} ‖ p_θ), nats a text.
+        The table of ``pairs.scored`` for each ``sigma``, with ``first_order`` = ⟨ξ, G⟩ − σ²‖G‖²/2
+        and ``log_ratio`` = log p_{θ+ξ}(y) − log p_θ(y) (not for wrong keys), nats per text, and for
+        marked texts ``price`` = Σ_t KL(p_{θ+ξ} ‖ p_θ), nats per text; and the plain texts.
     """
-    cells, precision = (
-        [(wm, key) for wm in watermarks for key in keys],
-        models.arithmetic(lm.model, dtype),
-    )
-    seeds = [seed, *(seed + 1 + number % len(keys) for number in range(len(cells)))]
-    options = {"seeds": seeds, "sampling": sampling, "dtype": dtype}
-    scores, (plain, *marked) = written_and_scored.of_cells(
-        lm, prompts, [None, *cells], keys, n_tokens, **options
-    )
-    own, of_plain = (
-        written_and_scored.own_rows(scores, keys).assign(kind=OWN),
-        scores[scores["kind"] == PLAIN],
-    )
+    marks = [(wm, key) for wm in watermarks for key in pairs.keys] + [None] * pairs.n
+    prompts = pairs.prompts * (len(watermarks) + 1)
+    texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
+    *marked, plain = (texts[start : start + pairs.n] for start in range(0, len(texts), pairs.n))
     tables = []
-    for (wm, key), texts in zip(cells, marked, strict=True):
-        mine = own[(own["sigma"] == wm.sigma) & (own["key_id"] == key.key_id)].sort_values("prompt")
-        theirs = (
-            of_plain[of_plain["key_id"] == key.key_id].sort_values("prompt").assign(sigma=wm.sigma)
-        )
-        with models.computing_in(lm.model, precision):
-            mine = mine.assign(
-                price=divergence.per_text(lm.model, prompts, texts, wm, key), log_ratio=np.nan
-            )
-            if ratio_of not in (None, wm):
-                tables.append(mine)
-                continue
-            with perturb.watermarked(lm.model, wm, key):
-                for rows, written in ((mine, texts), (theirs, plain)):
-                    tables.append(
-                        rows.assign(
-                            log_ratio=_log_likelihoods(lm.model, prompts, written) - rows["log_lik"]
-                        )
-                    )
-    table = pd.concat(tables, ignore_index=True)
-    length = table["sigma"] * table["grad_norm"]
-    return table.assign(first_order=length * table["psi"] - length**2 / 2)[COLUMNS]
+    with models.computing_in(lm.model, models.arithmetic(lm.model, dtype)):
+        for wm, own in zip(watermarks, marked, strict=True):
+            table = scored(lm, pairs, own, plain, wm, dtype=dtype).assign(sigma=wm.sigma)
+            tables.append(_with_ratio(lm, pairs, {OWN: own, PLAIN: plain}, wm, table))
+    return pd.concat(tables, ignore_index=True), plain
 
 
-def _log_likelihoods(model: PreTrainedModel, prompts: Texts, texts: Texts) -> np.ndarray:
-    """log p(y | x) of each text, nats."""
-    return -likelihood.cross_entropy(model, texts, prompts=prompts) * np.array(
-        [len(text) for text in texts]
+def _with_ratio(
+    lm: models.LM,
+    pairs: Pairs,
+    texts: dict[str, list[list[int]]],
+    wm: perturb.Watermark,
+    table: pd.DataFrame,
+) -> pd.DataFrame:
+    """The columns of :func:`measured`, one key after another."""
+    log_p, price = {}, {}
+    for i, (prompt, key) in enumerate(zip(*pairs, strict=True)):
+        both = [texts[OWN][i], texts[PLAIN][i]]
+        with perturb.watermarked(lm.model, wm, key):
+            entropy = likelihood.cross_entropy(lm.model, both, prompts=[prompt] * 2)
+        log_p[OWN, i], log_p[PLAIN, i] = -entropy * [len(text) for text in both]
+        [price[OWN, i]] = divergence.per_text(lm.model, [prompt], both[:1], wm, key)
+    rows = list(zip(table["kind"], table["prompt"], strict=True))
+    length = wm.sigma * table["grad_norm"]
+    return table.assign(
+        first_order=length * table["psi"] - length**2 / 2,
+        log_ratio=[log_p.get(row, np.nan) for row in rows] - table["log_lik"],
+        price=[price.get(row, np.nan) for row in rows],
     )
 
 
 def agreement(table: pd.DataFrame) -> stats.Estimate:
-    """Correlation of ``log_ratio`` with ``first_order`` over all texts of one σ of :func:`measure`,
-    with a 95% interval over prompts and keys.
-
-    n counts prompts × keys, each with its watermarked and its plain text.
+    """Correlation of ``log_ratio`` with ``first_order`` over the marked and plain texts of a table;
+    pairs are resampled.
     """
-    kinds = [table[table["kind"] == kind] for kind in (OWN, PLAIN)]
-    matrices = [
-        np.stack([stats.matrix(rows, column) for rows in kinds], axis=2)
-        for column in ("first_order", "log_ratio")
-    ]
-    n_prompts, n_keys, _ = matrices[0].shape
-    number = np.arange(n_prompts * n_keys).reshape(
-        n_prompts, n_keys
-    )  # of a prompt × key, whose two texts are resampled together
-    pairs = [matrix.reshape(-1, 2) for matrix in matrices]
-    return stats.crossed_interval(
-        lambda chosen: float(
-            np.corrcoef(*(pair[chosen.ravel().astype(int)].ravel() for pair in pairs))[0, 1]
-        ),
-        number,
-    )
+    table = table.dropna(subset="log_ratio")
+    both = table[["log_ratio", "first_order"]].to_numpy()
+    return stats.interval(both, lambda rows: np.corrcoef(rows.T)[0, 1], cluster=table["prompt"])
 
 
-def summary(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:
-    """One row a σ of the watermarked texts of :func:`measure`, each mean with its 95% interval
-    (``…_low``, ``…_high``) over prompts and keys.
-
-    Args:
-        typical_norm: ‖∇ log p_θ‖ of unwatermarked text; ``predicted`` is σ times it,
-            ``predicted_price`` = predicted²/(2T) nats a token.
-
-    Returns:
-        ``sigma, predicted, n, psi, wrong_psi, price`` (nats a *token*), ``predicted_price``.
+def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:
+    """For ``panels``: mean ψ and price of each ``sigma`` with intervals over pairs, against
+    ``predicted`` = σ · ``typical_norm`` (‖G‖ of plain text), beside the first-order prediction.
     """
-    own = table[table["kind"] == OWN]
-    own = own.assign(price=own["price"] / own["n_tokens"])
     rows = []
-    for sigma, texts in own.groupby("sigma"):
+    for sigma, texts in table.groupby("sigma"):
+        by_kind = dict(list(texts.groupby("kind")))
         predicted = sigma * typical_norm
-        row = {
-            "sigma": sigma,
-            "predicted": predicted,
-            "n": len(texts),
-            "predicted_price": predicted**2 / (2 * texts["n_tokens"].mean()),
+        estimates = {
+            (STRENGTH, OWN): stats.interval(by_kind[OWN]["psi"]).row(),
+            (STRENGTH, WRONG): stats.interval(by_kind[WRONG]["psi"]).row(),
+            (STRENGTH, "predicted"): {"value": predicted},
+            (PRICE, OWN): stats.interval(by_kind[OWN]["price"]).row(),
+            (PRICE, "predicted"): {"value": predicted**2 / 2},
         }
-        for column in ("psi", "wrong_psi", "price"):
-            row |= crossed.mean(texts, column).row(column)
-        rows.append(row)
+        rows += [
+            {"sigma": sigma, "predicted": predicted, "quantity": quantity, "curve": curve} | row
+            for (quantity, curve), row in estimates.items()
+        ]
     return pd.DataFrame(rows)
 
 
+def over_prediction(table: pd.DataFrame, sigma: float, quantity: str) -> stats.Estimate:
+    """A row of :func:`strength_and_price`, divided by its prediction."""
+    rows = table[(table["sigma"] == sigma) & (table["quantity"] == quantity)].set_index("curve")
+    own, predicted = rows.loc[OWN], rows.loc["predicted", "value"]
+    return stats.Estimate(*(own[["value", "low", "high"]] / predicted), int(own["n"]))
+
+
 def under_fresh_keys(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
+    lm: models.LM,
+    texts: dict[str, tuple[list[int], list[int]]],
     wm: perturb.Watermark,
     n_keys: int,
     *,
     first_seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """ψ of each text under keys that nobody wrote it with. Few noises are held at a time, however
-    many keys there are.
-
-    Returns:
-        One row a text × key: ``text, key`` (number), ``psi, inner`` (⟨ξ, G⟩, nats), ``grad_norm``.
+    """ψ of each named (prompt, text) under the same n keys, which wrote none of them: ``text, psi,
+    inner`` (⟨ξ, G⟩, nats), ``grad_norm``.
     """
-    gradients = list(score.gradients(model, prompts, responses, wm, dtype=dtype))
-    several = max(1, AT_ONCE // prod(wm.on(model).linear.shape))
-    tables = []
-    for first in range(0, n_keys, several):
-        numbers = range(first, min(first + several, n_keys))
-        xis = perturb.noises(
-            model, wm, [perturb.Key.from_seed(first_seed + number) for number in numbers]
-        ).to(model.device)
-        for g in gradients:
-            psi = score.statistic(g, xis, wm.sigma)
-            tables.append(
-                pd.DataFrame(
-                    {
-                        "text": g.text,
-                        "key": numbers,
-                        "psi": psi,
-                        "inner": psi * wm.sigma * g.norm,
-                        "grad_norm": g.norm,
-                    }
-                )
-            )
-    return pd.concat(tables, ignore_index=True)
+    keys = [perturb.Key.from_seed(first_seed + i) for i in range(n_keys)]
+    prompts, responses = zip(*texts.values(), strict=True)
+    gradients = list(score.gradients(lm.model, list(prompts), list(responses), wm, dtype=dtype))
+    psi = score.psi(gradients, wm.on(lm.model), keys)
+    names, norms = list(texts), [gradient.norm for gradient in gradients]
+    order = [names[gradient.text] for gradient in gradients]
+    table = pd.DataFrame({"text": np.repeat(order, n_keys), "psi": psi.ravel()})
+    table["grad_norm"] = np.repeat(norms, n_keys)
+    return table.assign(inner=wm.sigma * table["grad_norm"] * table["psi"])
 
 
 def by_entropy(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
-    wm: perturb.Watermark,
-    *,
-    dtype: str | None = None,
+    lm: models.LM, prompts: Texts, texts: Texts, wm: perturb.Watermark, dtype: str | None = None
 ) -> pd.DataFrame:
-    """How sure the model was, beside how long the gradient is.
-
-    Returns:
-        One row a text: ``text, n_tokens, entropy`` (of the model's choice, nats, mean over the
-            text's tokens), ``grad_norm, per_token`` = ‖G‖/√T.
+    """How sure the model was, beside how long the gradient is, one row per text: ``entropy`` of the
+    model's choice (nats, mean over the tokens), ``grad_norm, per_token`` = ‖G‖/√T.
     """
-    entropy = [float(values.mean()) for values in likelihood.entropies(model, prompts, responses)]
-    gradients = score.gradients(model, prompts, responses, wm, dtype=dtype)
+    unordered = score.gradients(lm.model, prompts, texts, wm, dtype=dtype)
+    gradients = sorted(unordered, key=attrgetter("text"))
     rows = [
-        (g.text, g.n_tokens, entropy[g.text], g.norm, g.norm / g.n_tokens**0.5) for g in gradients
+        (float(values.mean()), gradient.norm, gradient.norm / gradient.n_tokens**0.5)
+        for values, gradient in zip(
+            likelihood.entropies(lm.model, prompts, texts), gradients, strict=True
+        )
     ]
-    return pd.DataFrame(
-        rows, columns=["text", "n_tokens", "entropy", "grad_norm", "per_token"]
-    ).sort_values("text", ignore_index=True)
+    return pd.DataFrame(rows, columns=["entropy", "grad_norm", "per_token"])
+
+
+def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
+    """The log likelihood ratio of each text against its gradient form."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    for kind, rows in table.dropna(subset="log_ratio").groupby("kind"):
+        look = style.look(kind)
+        axes.scatter(rows["first_order"], rows["log_ratio"], s=20, alpha=0.7, label=kind, **look)
+    axes.axline((0, 0), slope=1, **style.THIN, label="equal")
+    axes.set(xlabel="⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel="log p_{θ+ξ}(y) − log p_θ(y), nats")
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Does the gradient know the likelihood ratio?")
+
+
+def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:
+    """⟨ξ, G⟩ and ψ over keys, one row of panels per text, and the normal densities that they must
+    follow.
+    """
+    texts = table["text"].unique()
+    figure, grid = plt.subplots(len(texts), 2, figsize=(8.6, 5.2), sharex="col")
+    for (left, right), text, colour in zip(grid, texts, style.COLOURS, strict=False):
+        rows = table[table["text"] == text]
+        widths = {"inner": sigma * rows["grad_norm"].iloc[0], "psi": 1.0}
+        for axes, (column, width) in zip((left, right), widths.items(), strict=True):
+            axes.hist(rows[column], bins=20, density=True, color=colour, alpha=0.5)
+            x = np.linspace(-4, 4, 200) * width
+            axes.plot(x, norm.pdf(x, scale=width), **style.THIN)
+            axes.set(yticks=[])
+        left.set_ylabel(text, rotation=0, ha="right", va="center")
+    grid[-1, 0].set(xlabel="⟨ξ, G⟩, nats")
+    grid[-1, 1].set(xlabel="ψ = ⟨ξ, G⟩/(σ‖G‖)")
+    return style.caption(figure, caption, "How large is ψ of a key that did not write the text?")
+
+
+def draw_entropy(table: pd.DataFrame, caption: str) -> Figure:
+    """A text's gradient per √token against the model's entropy."""
+    figure, axes = plt.subplots(figsize=(6.4, 3.9))
+    axes.scatter(table["entropy"], table["per_token"], s=20, color=style.PLAIN)
+    axes.set(
+        xlabel="mean entropy, nats per token",
+        ylabel="‖G‖/√T",
+        ylim=(0, 1.1 * table["per_token"].max()),
+    )
+    return style.caption(figure, caption, "Is a gradient longer where the model is less sure?")
