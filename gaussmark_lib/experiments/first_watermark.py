@@ -117,7 +117,8 @@ def draw_picture(cloud: pd.DataFrame, growth: pd.DataFrame, level: float, captio
     figure, (left, middle, grown) = plt.subplots(1, 3, figsize=(12.4, 3.9))
     left.scatter(cloud["along"][1:], cloud["across"][1:], s=6, alpha=0.5, **wrong)
     left.scatter(own["along"], own["across"], s=140, marker="*", zorder=3, **right)
-    left.annotate("", (3, 0), (0, 0), arrowprops={"arrowstyle": "-|>", "lw": 2})
+    arrow = {"arrowstyle": "-|>", "lw": 3, "color": "black"}
+    left.annotate("", (3, 0), (0, 0), arrowprops=arrow, zorder=4)
     left.text(3.1, 0.25, "G", weight="bold")
     left.set(xlabel="along G, in σ", ylabel="across G, in σ", title="One dot per key: its noise ξ")
     grid = np.linspace(-4, max(4, own["along"] + 0.5), 300)

@@ -1,35 +1,37 @@
-"""Experiments on the level: what p-values do when text and key have nothing to do with each other
-(paper, Prop. on level).
+"""02_level_check: what p-values do when text and key have nothing to do with each other (paper,
+Prop. on level), and what happens when the gradient is taken at the wrong weights.
 
 For any text, a fresh key's ψ is N(0, 1). That is over the draw of the *key*: one fixed key can have
-many false positives or none on texts of one kind, because their gradients share directions. If any
-two of n texts have gradients of cosine c, their ψ under one key are jointly normal with correlation
-c, and the share of them above τ_α has over keys the mean α and the variance
+many false alarms or none on texts of one kind, because their gradients share directions. If any two
+of n texts have gradients of cosine c, their ψ under one key are jointly normal with correlation c,
+and the share of them above τ_α has over keys the mean α and the variance
 
     (α − α²)/n + (1 − 1/n)(P(ψ_1 ≥ τ_α, ψ_2 ≥ τ_α) − α²)
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
-from scipy.stats import bootstrap, multivariate_normal
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import beta, binom, multivariate_normal, norm
 
-from gaussmark_lib import generate, gradients, models, perturb, score, stats, texts, tokens
-from gaussmark_lib.corrupt import Pairs
+from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens
+from gaussmark_lib.gradients import of_pairs
+from gaussmark_lib.plots import style
+from gaussmark_lib.tokens import Texts
 
 OWN, RANDOM = "model samples", "random tokens"
-NOISE_AT_ONCE = 2**24  # numbers of noise held at a time
-GRADIENTS_AT_ONCE = 2**29  # numbers of gradients held at a time: 2 GiB in float32
+AT_THETA, AT_MOVED = "θ", "θ + ξ"
+Cut = tuple[list[list[int]], list[list[int]]]  # prompts and responses
 
 
 def kinds(text: str = "docs") -> dict[str, str]:
-    """The five kinds of text of the level check by the name that a table shows: human text of three
-    kinds, the model's own, and random ids.
+    """The five kinds of text by the name that a table shows: human text of three kinds, the model's
+    own, and random ids.
 
     >>> list(kinds("folder/plays.jsonl"))
     ['plays.jsonl', 'licences', 'source', 'model samples', 'random tokens']
@@ -47,121 +49,60 @@ def null_texts(
     n_tokens: int = 200,
     seed: int = 0,
     **sampling,
-) -> Pairs:
+) -> Cut:
     """n prompts and responses without a watermark: human text of a kind (of ``texts``) cut in two,
     or the model's own or random ids after ``text``.
-
-    Human texts shorter than n_prompt + n_tokens are skipped.
-
-    Args:
-        kind: ``OWN``, ``RANDOM``, or a kind of text or a .jsonl file. sampling: of
-            ``generate.sample``.
     """
     if kind not in (OWN, RANDOM):
-        whole = texts.beginnings(lm, kind, n, n_prompt + n_tokens)
-        return [row[:n_prompt] for row in whole], [row[n_prompt:] for row in whole]
-    prompts = texts.beginnings(lm, text, n, n_prompt)
+        human = texts.human(lm, kind, n, n_prompt + n_tokens)
+        return [ids[:n_prompt] for ids in human], [ids[n_prompt:] for ids in human]
+    prompts = texts.human(lm, text, n, n_prompt)
     if kind == OWN:
         return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
-    rng = np.random.default_rng(seed)
-    return (
-        prompts,
-        rng.integers(lm.model.get_input_embeddings().num_embeddings, size=(n, n_tokens)).tolist(),
-    )
+    size = lm.model.get_input_embeddings().num_embeddings
+    return prompts, np.random.default_rng(seed).integers(size, size=(n, n_tokens)).tolist()
 
 
 def fresh_keys(
     lm: models.LM,
-    pairs: Pairs,
+    cut: Cut,
     wm: perturb.Watermark,
-    *,
     keys_per_text: int,
     first_seed: int = 0,
     **settings,
 ) -> pd.DataFrame:
-    """ψ and p (``score``'s columns) of each text under ``keys_per_text`` keys that no other text
-    shares, so that all rows are independent.
-
-    Keys are ``Key.from_seed(first_seed)`` and its successors, in the order of the texts. Noises are
-    held a few at a time, whatever the matrix.
-
-    Args:
-        settings: ``dtype, batch_size`` of ``score.gradients``.
+    """``text, psi, p_value, grad_norm`` of each text under keys that no other text shares, so that
+    all rows are independent: ``Key.from_seed(first_seed)`` and its successors.
     """
-    wm, rows = wm.on(lm.model), []
-    for found in score.gradients(lm.model, *pairs, wm, **settings):
-        first = first_seed + found.text * keys_per_text
-        keys = [perturb.Key.from_seed(seed) for seed in range(first, first + keys_per_text)]
-        psi = [
-            score.statistic(found, perturb.noises(lm.model, wm, few).to(found.G.device), wm.sigma)
-            for few in _few(keys, found.G.numel())
-        ]
-        rows.append(score.table(found, np.concatenate(psi), [key.key_id for key in keys]))
-    return pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
-
-
-def _few(keys: Sequence[perturb.Key], numel: int) -> Iterator[Sequence[perturb.Key]]:
-    each = max(1, NOISE_AT_ONCE // numel)
-    return (keys[start : start + each] for start in range(0, len(keys), each))
+    placed, tables = wm.on(lm.model), []
+    for gradient in score.gradients(lm.model, *cut, wm, **settings):
+        first = first_seed + gradient.text * keys_per_text
+        keys = [perturb.Key.from_seed(first + i) for i in range(keys_per_text)]
+        [psi] = score.psi([gradient], placed, keys)
+        facts = {"text": gradient.text, "grad_norm": gradient.norm}
+        tables.append(pd.DataFrame(facts | {"psi": psi, "p_value": norm.sf(psi)}))
+    return pd.concat(tables).sort_values("text", kind="stable", ignore_index=True)
 
 
 def fixed_keys(
-    lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[perturb.Key], **settings
-) -> tuple[Float[np.ndarray, "keys texts"], float]:
-    """ψ of each text under each key, and the mean cosine between the gradients of two texts.
-
-    One noise is held at a time, and as many gradients as ``GRADIENTS_AT_ONCE`` allows; for the next
-    ones, the noises are drawn again.
+    lm: models.LM, cut: Cut, wm: perturb.Watermark, keys: Sequence[perturb.Key], **settings
+) -> tuple[Float[np.ndarray, "texts keys"], float]:
+    """ψ of each text under each key, and the mean cosine between the gradients of two texts, from
+    |Σ u|² = n + Σ_{i≠j} cos_ij.
     """
-    wm, n, total = wm.on(lm.model), len(pairs[0]), 0.0
-    psi, each = np.empty((len(keys), n)), score.gradients(lm.model, *pairs, wm, **settings)
-    while several := list(islice(each, max(1, GRADIENTS_AT_ONCE // wm.linear.parameter.numel()))):
-        units = torch.stack([found.unit() for found in several])
-        total = total + units.sum(0)
-        for row, key in zip(psi, keys, strict=True):
-            xi = perturb.noise(lm.model, wm, key).flatten().to(units)
-            row[[found.text for found in several]] = (units @ xi).double().cpu().numpy() / wm.sigma
-    return psi, mean_cosine(total, n)
+    order, total = [], 0.0
 
+    def seen() -> Iterator[score.TextGradient]:
+        nonlocal total
+        for gradient in score.gradients(lm.model, *cut, wm, **settings):
+            order.append(gradient.text)
+            total = total + gradient.unit()
+            yield gradient
 
-def mean_cosine(total: Float[torch.Tensor, " d"], n: int) -> float:
-    """Mean cosine between two of n directions from the sum of their unit vectors: |Σ u|² = n +
-    Σ_{i≠j} cos_ij.
-    """
-    return float((total.square().sum() - n) / (n * (n - 1)))
-
-
-def rates(
-    psi: Float[np.ndarray, "keys texts"], keys: Sequence[perturb.Key], level: float
-) -> pd.DataFrame:
-    """Each key's rate of false positives over the texts: ``key_id, value, low, high, n``, in rising
-    order.
-
-    The exact interval takes a key's texts for independent, which they are for cosine 0 alone.
-    """
-    rows = [
-        {"key_id": key.key_id} | stats.tpr(row, level).row()
-        for key, row in zip(keys, psi, strict=True)
-    ]
-    return pd.DataFrame(rows).sort_values("value", ignore_index=True)
-
-
-def spread(
-    values: Float[np.ndarray, " keys"],
-    expected: float,
-    *,
-    n_resamples: int = stats.N_RESAMPLES,
-    seed: int = 0,
-) -> stats.Estimate:
-    """Standard deviation over keys, over an expected one, with the percentile bootstrap over the
-    keys; the texts are given.
-
-    The interval is too narrow where a few keys out of few make up most of the spread.
-    """
-    interval = bootstrap(
-        (values,), np.std, n_resamples=n_resamples, method="percentile", rng=seed
-    ).confidence_interval
-    return stats.Estimate(*(float(x / expected) for x in (values.std(), *interval)), len(values))
+    psi = score.psi(seen(), wm.on(lm.model), keys)
+    n = len(order)
+    cosine = (float(total.square().sum()) - n) / (n * (n - 1))
+    return psi[np.argsort(order)], cosine
 
 
 def predicted_spread(cosine: float, n: int, level: float) -> float:
@@ -179,32 +120,124 @@ def predicted_spread(cosine: float, n: int, level: float) -> float:
 
 
 def trap(
-    lm: models.LM, pairs: Pairs, wm: perturb.Watermark, keys: Sequence[perturb.Key], **settings
+    lm: models.LM,
+    cut: Cut,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    dtype: str | None = None,
 ) -> pd.DataFrame:
-    """The mistake, on purpose: ψ of null texts with the gradient at θ + ξ, beside the right one at
-    θ. Columns ``text, key_id, at, psi, grad_norm``.
+    """The mistake, on purpose: ψ of text i under key i with the gradient at θ + ξ, beside the right
+    one at θ. Columns ``text, at, psi, grad_norm``.
 
-    At θ + ξ the gradient depends on ξ: for text of p_θ it points back towards θ. Near θ it is G −
-    Hξ, with H the Hessian of −log p(y | x), whose mean is that of GGᵀ. So E ψ ≈ −σ E‖G‖² / ‖G‖ ≈
-    −σ‖G‖: plain text falls as far below 0 as watermarked text rises above it.
+    Near θ the gradient at θ + ξ is G − Hξ, with H the Hessian of −log p(y | x), whose mean is that
+    of GGᵀ. So for text of p_θ E ψ ≈ −σ E‖G‖²/‖G‖ ≈ −σ‖G‖: it falls as far below 0 as watermarked
+    text rises above it.
     """
-    right = score.score(lm.model, *pairs, wm, keys, **settings).assign(at="θ")
-    wm, checked, wrong = wm.on(lm.model), tokens.checked_pairs(lm.model, *pairs), []
-    for key in keys:
+    right = score.score(lm.model, *cut, wm, keys, paired=True, dtype=dtype).assign(at=AT_THETA)
+    pairs, placed, wrong = tokens.checked_pairs(lm.model, *cut), wm.on(lm.model), []
+    for text, key in enumerate(keys):
         xi = perturb.noise(lm.model, wm, key)
         with perturb.moved(lm.model, wm, xi, by=key.key_id):
-            for found in gradients.of_pairs(lm.model, checked, wm, perturbed=True, **settings):
-                [psi] = score.statistic(found, xi[None].to(found.G.device), wm.sigma)
-                wrong.append(
-                    {
-                        "text": found.text,
-                        "key_id": key.key_id,
-                        "psi": psi,
-                        "at": "θ + ξ",
-                        "grad_norm": found.norm,
-                    }
-                )
-    return pd.concat(
-        [right[["text", "key_id", "at", "psi", "grad_norm"]], pd.DataFrame(wrong)],
-        ignore_index=True,
+            [gradient] = of_pairs(lm.model, {0: pairs[text]}, placed, dtype=dtype)
+        [[psi]] = score.psi([gradient], placed, [key])
+        wrong.append({"text": text, "at": AT_MOVED, "psi": psi, "grad_norm": gradient.norm})
+    return pd.concat([right, pd.DataFrame(wrong)], ignore_index=True)[list(wrong[0])]
+
+
+def published(
+    lm: models.LM,
+    human: Cut,
+    marked: Texts,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    **settings,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Four ways to test a text, on the same texts: human text i and marked text i under key i,
+    after the same prompt.
+
+    Returns:
+        For ``panels``: ``way, measure, value, low, high``; and the ψ: ``way, kind, psi``.
+    """
+    prompts, written = human
+    none = [[] for _ in prompts]
+    psi = {}
+    for kind, of_kind in {"human": written, "marked": marked}.items():
+        at = trap(lm, (prompts, of_kind), wm, keys, **settings).groupby("at")["psi"]
+        without = score.score(lm.model, none, of_kind, wm, keys, paired=True, **settings)["psi"]
+        psi[kind] = [*map(np.array, (at.get_group(AT_THETA), without, at.get_group(AT_MOVED)))]
+    half = len(keys) // 2  # chooses the empirical threshold
+    ways = ["θ, N(0, 1)", "θ, no prompt, N(0, 1)", "θ + ξ, N(0, 1)"]
+    empirical = f"θ + ξ, threshold from {half} human texts"
+    rows, values = [], []
+    for i, way in enumerate([*ways, empirical]):
+        null, own = (psi[kind][min(i, 2)] for kind in ("human", "marked"))
+        taus = [stats.threshold(level) for level in (0.05, 0.001)]
+        if way == empirical:
+            taus = np.quantile(null[:half], [0.95, 0.999], method="higher")
+            null = null[half:]
+        for measure, hits in {
+            "human text: alarms at 5%": null >= taus[0],
+            "marked text: detected at .1%": own >= taus[1],
+        }.items():
+            rows.append({"way": way, "measure": measure} | stats.interval(hits).row())
+        values += [{"way": way, "kind": "human", "psi": one} for one in null]
+        values += [{"way": way, "kind": "marked", "psi": one} for one in own]
+    return pd.DataFrame(rows), pd.DataFrame(values)
+
+
+def draw_qq(table: pd.DataFrame, caption: str) -> Figure:
+    """Sorted p-values against those of as many uniform numbers, on log axes, for all pairs and each
+    kind (columns ``p_value, kind``); the i-th smallest of n uniform numbers is Beta(i, n + 1 − i).
+    """
+    figure, axes = plt.subplots(figsize=(8.4, 4.6))
+    i = np.arange(1, len(table) + 1)
+    order = beta(i, i[::-1])
+    band = {"color": "0.85", "label": "95% of uniform p, pointwise"}
+    axes.fill_between(order.mean(), *order.interval(0.95), **band)
+    for kind, rows in table.groupby("kind", sort=False):
+        axes.plot(
+            np.arange(1, len(rows) + 1) / (len(rows) + 1), np.sort(rows["p_value"]), label=kind
+        )
+    axes.plot(
+        order.mean(), np.sort(table["p_value"]), color="black", linewidth=2, label="all pairs"
     )
+    axes.axline((1e-3, 1e-3), (1, 1), **style.THIN)
+    axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p")
+    axes.set_ylabel("observed p")
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Is p uniform over keys?")
+
+
+def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figure:
+    """Each fixed key's share of false alarms, one point per key, one row per kind (columns ``kind,
+    value``), beside what independent texts would give.
+    """
+    figure, axes = plt.subplots(figsize=(8.4, 4.2))
+    names, rng = list(rates["kind"].unique()), np.random.default_rng(0)
+    low, high = binom(n, level).ppf([0.025, 0.975]) / n
+    axes.axvspan(low, high, color="0.88", label=f"95% if the {n} texts\nwere independent")
+    axes.axvline(level, **style.THIN, label=f"level {level:g}")
+    for row, (name, colour) in enumerate(zip(names, style.COLOURS, strict=False)):
+        values = rates.loc[rates["kind"] == name, "value"]
+        aside = row + rng.uniform(-0.3, 0.3, len(values))
+        axes.scatter(values, aside, s=26, color=colour, edgecolor="white", linewidth=0.4)
+    style.categories(axes, names)
+    axes.set(xlabel="share of the kind's texts that one key calls watermarked")
+    style.legend_beside(axes)
+    title = "How far is one fixed key's rate of false alarms from the level?"
+    return style.caption(figure, caption, title)
+
+
+def draw_trap(table: pd.DataFrame, expected: float, caption: str) -> Figure:
+    """ψ of plain text with the gradient at θ and at θ + ξ (columns ``psi, at``), in one binning."""
+    figure, axes = plt.subplots(figsize=(8.4, 4.2))
+    bins = np.linspace(min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()), 28)
+    for at, colour in ((AT_THETA, style.PLAIN), (AT_MOVED, style.WRONG_KEY)):
+        psi = table.loc[table["at"] == at, "psi"]
+        label = f"gradient at {at}"
+        axes.hist(psi, bins=bins, density=True, alpha=0.55, color=colour, label=label)
+    style.normal_density(axes, bins[0], bins[-1])
+    axes.axvline(expected, **style.DASHED, label=f"−σ · mean ‖G‖ = {expected:.2f}")
+    axes.set(xlabel="ψ of plain text", ylabel="density")
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Where is ψ of plain text, at θ and at θ + ξ?")
