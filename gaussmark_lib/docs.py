@@ -7,6 +7,7 @@ from gaussmark_lib.engine.corpus import (
     files_of,
     fingerprint,
     load,
+    source_files,
     split_of,
     versions,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "files_of",
     "fingerprint",
     "load",
+    "source_files",
     "split_of",
     "versions",
 ]

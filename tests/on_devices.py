@@ -105,18 +105,20 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     ),
     "author": lambda model: tracing.author(model, *TEXTS, WM, KEYS[:2]),
     "scan": lambda model: tracing.scan(model, *TEXTS, WM, KEYS[:2], block=3, n_draws=200),
-    "null_level of fresh keys": lambda model: level_check.fresh_keys(
-        _lm(model), TEXTS, WM, keys_per_text=2
-    ),
+    "null_level of fresh keys": lambda model: level_check.fresh_keys(_lm(model), TEXTS, WM, 2),
     "null_level of fixed keys": lambda model: level_check.fixed_keys(_lm(model), TEXTS, WM, KEYS),
-    "the trap": lambda model: level_check.trap(_lm(model), TEXTS, WM, KEYS[:2]),
+    "the trap": lambda model: level_check.trap(
+        _lm(model), tuple(rows[:2] for rows in TEXTS), WM, KEYS[:2]
+    ),
     "gradient_norms": lambda model: low_rank.gradient_norms(
         model, *TEXTS, WM.weight, [0, 2, 5], side="both"
     ),
     "marked streams": lambda model: marked_streams.mixed(
         _lm(model), TEXTS[0], TEXTS, WM, KEYS[:1], every=(1, 2), n_tokens=N
     ),
-    "motivation": lambda model: motivation.under_fresh_keys(model, *TEXTS, WM, 3),
+    "motivation": lambda model: motivation.under_fresh_keys(
+        _lm(model), {"a text": (TEXTS[0][0], TEXTS[1][0])}, WM, 3
+    ),
     "robustness of one key": lambda model: robustness.one_key(
         _lm(model), *(2 * texts for texts in TEXTS), {}, 0.1, WM, KEYS[:2]
     ),

@@ -22,7 +22,6 @@ from scipy.stats import beta, binom, multivariate_normal, norm
 from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens
 from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.plots import style
-from gaussmark_lib.tokens import Texts
 
 OWN, RANDOM = "model samples", "random tokens"
 AT_THETA, AT_MOVED = "θ", "θ + ξ"
@@ -138,7 +137,7 @@ def trap(
     for text, key in enumerate(keys):
         xi = perturb.noise(lm.model, wm, key)
         with perturb.moved(lm.model, wm, xi, by=key.key_id):
-            [gradient] = of_pairs(lm.model, {0: pairs[text]}, placed, dtype=dtype)
+            [gradient] = of_pairs(lm.model, {0: pairs[text]}, placed, dtype=dtype, perturbed=True)
         [[psi]] = score.psi([gradient], placed, [key])
         wrong.append({"text": text, "at": AT_MOVED, "psi": psi, "grad_norm": gradient.norm})
     return pd.concat([right, pd.DataFrame(wrong)], ignore_index=True)[list(wrong[0])]
@@ -147,23 +146,21 @@ def trap(
 def published(
     lm: models.LM,
     human: Cut,
-    marked: Texts,
+    marked: Cut,
     wm: perturb.Watermark,
     keys: Sequence[perturb.Key],
     **settings,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Four ways to test a text, on the same texts: human text i and marked text i under key i,
-    after the same prompt.
+    """Four ways to test a text, on the same texts: human text i and marked text i under key i.
 
     Returns:
         For ``panels``: ``way, measure, value, low, high``; and the ψ: ``way, kind, psi``.
     """
-    prompts, written = human
-    none = [[] for _ in prompts]
     psi = {}
-    for kind, of_kind in {"human": written, "marked": marked}.items():
-        at = trap(lm, (prompts, of_kind), wm, keys, **settings).groupby("at")["psi"]
-        without = score.score(lm.model, none, of_kind, wm, keys, paired=True, **settings)["psi"]
+    for kind, cut in {"human": human, "marked": marked}.items():
+        at = trap(lm, cut, wm, keys, **settings).groupby("at")["psi"]
+        unprompted = [[] for _ in keys], cut[1]
+        without = score.score(lm.model, *unprompted, wm, keys, paired=True, **settings)["psi"]
         psi[kind] = [*map(np.array, (at.get_group(AT_THETA), without, at.get_group(AT_MOVED)))]
     half = len(keys) // 2  # chooses the empirical threshold
     ways = ["θ, N(0, 1)", "θ, no prompt, N(0, 1)", "θ + ξ, N(0, 1)"]
@@ -192,7 +189,7 @@ def draw_qq(table: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(8.4, 4.6))
     i = np.arange(1, len(table) + 1)
     order = beta(i, i[::-1])
-    band = {"color": "0.85", "label": "95% of uniform p, pointwise"}
+    band = {"color": "0.85", "label": "95% of uniform p, all pairs"}
     axes.fill_between(order.mean(), *order.interval(0.95), **band)
     for kind, rows in table.groupby("kind", sort=False):
         axes.plot(

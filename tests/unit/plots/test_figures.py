@@ -14,12 +14,9 @@ from gaussmark_lib.experiments.kgw_baseline import PARTS
 from gaussmark_lib.experiments.robustness import OWN, PLAIN
 from gaussmark_lib.plots import (
     detectability,
-    first_watermark,
     kgw_baseline,
     layer_sigma_sweep,
-    level_check,
     low_rank,
-    motivation,
     playground,
     speed,
     style,
@@ -115,77 +112,6 @@ SIX = dict.fromkeys(
 )
 ONE, TWO = ["GaussMark"], ["GaussMark", "KGW-2"]
 FIGURES = {  # name → (figure, error bars in all of its panels)
-    "psi_on_null": lambda: (
-        first_watermark.psi_on_null(
-            pd.DataFrame({"psi": [1.0, 2.0], "what": "plain, right key"}), 0.05, "n = 2"
-        ),
-        0,
-    ),
-    "psi_against_sigma": lambda: (
-        first_watermark.psi_against_sigma(
-            cross(predicted=[1.0, 2.0, 3.0], text=range(4)).assign(
-                sigma=0.1, psi=lambda t: t["text"] + 0.0
-            ),
-            0.05,
-            "n",
-        ),
-        3,
-    ),
-    "schematic": lambda: (first_watermark.schematic(np.eye(2), np.ones((2, 2)), 0.2, "n"), 0),
-    "log_ratio": lambda: (
-        motivation.log_ratio(
-            cross(kind=[OWN, PLAIN], text=range(3)).assign(first_order=1.0, log_ratio=1.1), "n"
-        ),
-        0,
-    ),
-    "fresh_keys": lambda: (
-        motivation.fresh_keys(
-            cross(text=[0, 1], key=range(9)).assign(inner=N.normal(size=18), psi=1.0),
-            {0: "a", 1: "b"},
-            "n",
-        ),
-        0,
-    ),
-    "language_model": lambda: (
-        motivation.language_model(
-            named(
-                pd.DataFrame({"predicted": [1.0, 2.0], "predicted_price": 0.1}),
-                "psi",
-                "wrong_psi",
-                "price",
-            ),
-            "n",
-        ),
-        6,
-    ),
-    "entropy of texts": lambda: (
-        motivation.entropy(pd.DataFrame({"entropy": [1.0, 2.0], "per_token": [0.5, 0.7]}), "n"),
-        0,
-    ),
-    "qq": lambda: (
-        level_check.qq(
-            cross(kind=["docs", "source"], text=range(9)).assign(p_value=N.uniform(size=18)), "n"
-        ),
-        0,
-    ),
-    "realised_levels": lambda: (
-        level_check.realised_levels(
-            cross(kind=["docs", "source"], level=[0.05, 0.01]).assign(**ESTIMATE), "n"
-        ),
-        4,
-    ),
-    "per_key_rates": lambda: (
-        level_check.per_key_rates(
-            cross(kind=["docs", "source"], key_id=list("abc")).assign(**ESTIMATE), 0.05, "n"
-        ),
-        0,
-    ),
-    "trap": lambda: (
-        level_check.trap(
-            cross(at=["θ", "θ + ξ"], text=range(9)).assign(psi=N.normal(size=18)), -1.0, "n"
-        ),
-        0,
-    ),
     "median_p": lambda: (
         detectability.median_p(by_length(), pd.Series(0.5, index=LENGTHS), "n"),
         0,
@@ -460,7 +386,6 @@ def test_a_figure_draws_every_interval_and_names_its_axes(name):
         ("cost", "nats a token"),
         ("curves", "nats per token"),
         ("seconds", "seconds"),
-        ("psi_on_null", "standard deviations"),
     ],
 )
 def test_an_axis_with_a_unit_names_it(name, unit):
@@ -475,12 +400,9 @@ def test_every_public_figure_is_drawn_here():
     """A figure function that is missing above would be tested by nothing."""
     files = (
         detectability,
-        first_watermark,
         kgw_baseline,
         layer_sigma_sweep,
-        level_check,
         low_rank,
-        motivation,
         playground,
     )
     count = sum(
