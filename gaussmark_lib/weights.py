@@ -148,8 +148,8 @@ class Watermark:
             name.
     """
 
-    weight: str | tuple[str, ...]
-    sigma: float | tuple[float, ...]
+    weight: str | Sequence[str]
+    sigma: float | Sequence[float]
     rank_dropped: int = 0
     side: str = "left"
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaussmark_lib import generate, generate_many, perturb, score
+from gaussmark_lib import generate, perturb, score
 from gaussmark_lib.perturb import Key, Watermark
 
 KEYS = [Key.from_seed(i) for i in range(2)]
@@ -105,7 +105,7 @@ def test_rounding_changes_no_more_tokens_than_is_promised(dtype):
     together, alone = (generate.sample(model, prompts, 30, seed=2, batch_size=n) for n in (48, 5))
     with perturb.watermarked(model, wm, KEYS[0]):
         one = generate.sample(model, prompts, 30, seed=2)
-    [many] = generate_many.sample(model, prompts, [(wm, KEYS[0])], 30, seed=2)
+    many = generate.sample(model, prompts, 30, seed=2, marks=[(wm, KEYS[0])] * len(prompts))
     for (n, tokens), share in zip(
         [departures(together, alone), departures(one, many)], SHARES[dtype], strict=True
     ):

@@ -1,8 +1,7 @@
 """Sampling against exact probabilities: frequencies by G-tests, joints by enumeration, greedy text
-by transformers' own ``generate``.
+by transformers' own ``generate``; rows under marks of their own against models whose weight is
+swapped, one mark at a time.
 """
-
-import itertools
 
 import numpy as np
 import pytest
@@ -12,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gaussmark_lib import generate, perturb
-from gaussmark_lib.errors import InvalidModelError, InvalidTextError
+from gaussmark_lib import generate, perturb, score
+from gaussmark_lib.errors import (
+    InvalidModelError,
+    InvalidTextError,
+    InvalidWatermarkError,
+    KeyMismatchError,
+    PerturbedModelError,
+)
 from gaussmark_lib.perturb import Key, Watermark
 
 N = 4000
@@ -123,10 +128,6 @@ def test_every_step_draws_from_the_model_itself(architecture):
             assert response[t] == 0 or cumulative[response[t] - 1] < luck[t] + 1e-5
 
 
-def test_rows_that_begin_later_have_the_same_uniform_numbers():
-    assert (generate.uniform(3, 4, 6, first=5) == generate.uniform(3, 9, 6)[5:]).all()
-
-
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_under_a_watermark_the_text_is_that_of_the_model_with_the_sum_in_place(architecture):
     model, weight, key = (
@@ -191,11 +192,6 @@ def test_pick_is_the_inverse_of_the_cumulative_distribution(weights, luck, top_p
     assert token == expected
 
 
-def test_luck_0_takes_the_first_token_that_can_be():
-    logits = torch.tensor([[-torch.inf, -torch.inf, 0.0, 1.0]])
-    assert generate.pick(logits, torch.zeros(1), 1.0, 1.0).tolist() == [2]
-
-
 @pytest.mark.parametrize("top_p", [0.5, 0.75, 1.0])
 def test_a_nucleus_holds_exactly_the_tokens_it_needs(top_p):
     """p = ½, ¼, ⅛, ⅛: the prefix that reaches top_p exactly is enough."""
@@ -207,42 +203,11 @@ def test_a_nucleus_holds_exactly_the_tokens_it_needs(top_p):
     assert possible == {0.5: {1}, 0.75: {1, 3}, 1.0: {0, 1, 2, 3}}[top_p]
 
 
-def test_ties_at_the_edge_of_the_nucleus_keep_the_lower_index():
-    logits = torch.zeros(1, 4).double()
-    possible = {
-        generate.pick(logits, torch.tensor([u]).double(), 0.5, 1.0).item()
-        for u in np.linspace(0, 1, 100, endpoint=False)
-    }
-    assert possible == {0, 1}
-
-
 @pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-308, 5e-324])
 def test_a_temperature_near_0_is_greedy(temperature):
     logits = torch.randn(50, 97, generator=torch.Generator().manual_seed(0))
     luck = torch.rand(50, generator=torch.Generator().manual_seed(1)).double()
     assert torch.equal(generate.pick(logits, luck, 1.0, temperature), logits.argmax(-1))
-
-
-def test_rows_are_independent_of_each_other():
-    """Across rows of one seed: first and second rows' tokens are uncorrelated, where a shared
-    stream would make them equal.
-    """
-    model = tiny_models.build("llama")
-    drawn = np.array(generate.sample(model, [[3, 1, 4]] * N, 1, seed=9, batch_size=500))[:, 0]
-    equal = (drawn[::2] == drawn[1::2]).mean()
-    p = exact(model, [3, 1, 4])
-    assert abs(equal - (p**2).sum()) < 3.3 * ((p**2).sum() / (N / 2)) ** 0.5
-
-
-def test_all_pairs_of_seed_and_row_have_their_own_luck():
-    """Seed 0, row 1 is not seed 1, row 0."""
-    model = tiny_models.build("llama")
-    texts = [
-        tuple(row)
-        for seed, _ in itertools.product(range(4), [0])
-        for row in generate.sample(model, [[3]] * 8, 12, seed=seed)
-    ]
-    assert len(set(texts)) == 32
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
@@ -326,6 +291,154 @@ def test_the_other_engine_promises_what_the_exact_one_does():
         generate.sample(model, [[1]], 2, engine="transformers")
     with pytest.raises(InvalidTextError, match="engine: expected 'exact' or"):
         generate.sample(model, [[1]], 2, engine="vllm")
+
+
+PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 1, 12, 5, 0, 30, 3, 8)
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_a_row_depends_on_seed_and_place_alone(architecture):
+    """Not on its batch, the rows beside it, torch's random state, or how long it becomes."""
+    model = tiny_models.build(architecture)
+    expected = generate.sample(model, PROMPTS, 12, seed=1)
+    state = torch.get_rng_state()
+    for batch_size in (1, 5):
+        assert generate.sample(model, PROMPTS, 12, seed=1, batch_size=batch_size) == expected
+    assert torch.equal(torch.get_rng_state(), state)
+    assert generate.sample(model, PROMPTS[:3], 12, seed=1) == expected[:3]
+    assert [row[:7] for row in expected] == generate.sample(model, PROMPTS, 7, seed=1)
+    other = generate.sample(model, PROMPTS, 12, seed=2)
+    assert all(a != b for a, b in zip(expected, other, strict=True))
+    assert len({tuple(text) for text in generate.sample(model, [[1, 2, 3]] * 6, 20)}) == 6
+
+
+def test_an_empty_prompt_is_the_start_token():
+    model = tiny_models.build("llama")
+    assert generate.sample(model, [[]], 12) == generate.sample(model, [[1]], 12)
+    model.config.bos_token_id, model.config.eos_token_id = None, [5, 6]
+    assert generate.sample(model, [[]], 8) == generate.sample(model, [[5]], 8)
+    model.config.eos_token_id = None
+    with pytest.raises(InvalidTextError, match="an empty prompt needs a start token"):
+        generate.sample(model, [[]], 8)
+
+
+def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
+    ending = tiny_models.build("llama")
+    ending.lm_head.weight.data[2] = 0.5 * torch.ones(32)  # it likes its end token, 2
+    ending.generation_config.eos_token_id = [2, 7]
+    full = generate.sample(ending, [[3, 4]] * 60, 25, seed=2)
+    cut = generate.sample(ending, [[3, 4]] * 60, 25, seed=2, until_end=True)
+    for text, part in zip(full, cut, strict=True):
+        ends = [i for i, token in enumerate(text) if token in (2, 7) and i > 0]
+        assert part == text[: ends[0] if ends else 25]
+    assert {len(part) for part in cut} > {1, 25}  # some cut short, some not at all
+    assert generate.cut(ending, [[2, 5, 2, 6], [2], [5, 6]]) == [[2, 5], [2], [5, 6]]
+    ending.generation_config.eos_token_id = ending.config.eos_token_id = None
+    assert generate.sample(ending, [[3, 4]] * 60, 25, seed=2, until_end=True) == full
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        *(({"n_tokens": n}, "n_tokens: expected a whole number ≥ 1") for n in (0, 1.5, None)),
+        *(({"top_p": p}, "expected 0 < top_p ≤ 1") for p in (0, 1.01, float("nan"))),
+        *(({"temperature": t}, "a finite temperature") for t in (-1, float("inf"))),
+        ({"batch_size": 0}, "batch_size: expected a whole number ≥ 1"),
+        ({"seed": -1}, "seed: expected a whole number ≥ 0"),
+        ({"prompts": []}, "a list of at least one prompt"),
+        ({"prompts": "text"}, "a list of at least one prompt"),
+        ({"prompts": [[1], ["a"]]}, "prompt 1: expected whole numbers"),
+        ({"prompts": [[97]]}, "prompt 0: expected token ids from 0 to 96"),
+        ({"prompts": [[1] * 60], "n_tokens": 5}, r"at most 64 .* 60 of prompt \+ 5 of response"),
+    ],
+)
+@pytest.mark.usefixtures("wrong_types")
+def test_refuses(model, wrong, message):
+    with pytest.raises(InvalidTextError, match=message):
+        generate.sample(model, **{"prompts": [[1]], "n_tokens": 3} | wrong)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_logits_that_are_not_finite(model, temperature):
+    model.model.norm.weight.data[3] = float("nan")
+    with pytest.raises(InvalidModelError, match="expected finite logits, got NaN or infinity"):
+        generate.sample(model, [[1]], 3, temperature=temperature)
+
+
+# ---- a mark of its own for each row
+
+KEYS = [Key.from_seed(i) for i in range(3)]
+FEW = PROMPTS[:3]
+
+
+def marks_of(weight) -> list[generate.Mark]:
+    """Keys, σ and ranks mixed, the base model in between, one mark twice."""
+    marks = [
+        (Watermark(weight, sigma, dropped), key)
+        for sigma, dropped in ((0.05, 0), (0.3, 0), (0.1, 2))
+        for key in KEYS[:2]
+    ]
+    return [*marks[:3], None, *marks[3:], marks[0]]
+
+
+def one_at_a_time(model, prompts, marks, n_tokens, **settings) -> list[list[int]]:
+    """Row i of the batch that mark i would write alone."""
+    texts = []
+    for row, mark in enumerate(marks):
+        if mark is None:
+            texts.append(generate.sample(model, prompts, n_tokens, **settings)[row])
+            continue
+        with perturb.watermarked(model, *mark):
+            texts.append(generate.sample(model, prompts, n_tokens, **settings)[row])
+    return texts
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_marked_rows_are_those_of_one_watermark_at_a_time(architecture, monkeypatch):
+    model = tiny_models.build(architecture, torch.float64)
+    marks = marks_of(tiny_models.ONE_WEIGHT[architecture])
+    prompts = [FEW[i % 3] for i in range(len(marks))]
+    sampling = {"seed": 4, "top_p": 0.9, "temperature": 1.3, "until_end": True}
+    expected = one_at_a_time(model, prompts, marks, 15, **sampling)
+    for batch_size in (2, 64):
+        got = generate.sample(model, prompts, 15, marks=marks, batch_size=batch_size, **sampling)
+        assert got == expected
+    monkeypatch.setattr(generate, "NOISE_BYTES", 0)  # in blocks of as few noises as can be
+    assert generate.sample(model, prompts, 15, marks=marks, **sampling) == expected
+    assert expected[0] != generate.sample(model, prompts, 15, **sampling)[0]
+
+
+def test_noise_in_several_weights_at_once():
+    model = tiny_models.build("llama", torch.float64)
+    wm = Watermark(tiny_models.WEIGHTS["llama"][:3], [0.05, 0.2, 0.1])
+    marks = [(wm, KEYS[0]), None, (wm, KEYS[1])]
+    expected = one_at_a_time(model, FEW, marks, 15, seed=4)
+    assert generate.sample(model, FEW, 15, marks=marks, seed=4) == expected
+
+
+def test_inside_the_model_counts_as_watermarked(model, wm, key):
+    def look(*_):
+        with pytest.raises(PerturbedModelError):
+            score.score(model, [[3]], [[4]], wm, [key])
+
+    generate.sample(model, [[3]], 2, marks=[(wm, key)], on_step=look)
+    score.score(model, [[3]], [[4]], wm, [key])  # afterwards nothing is left
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_marks_that_are_refused(model, wm, key):
+    other = (Watermark("model.layers.0.mlp.up_proj.weight", 0.1), key)
+    bound = perturb.bind(model, wm, key)
+    for marks, error, message in (
+        ([(wm, key), other], InvalidWatermarkError, "the same weights"),
+        ([(wm, key)], InvalidTextError, "one per prompt, got 1 for 2"),
+        ([wm, key], InvalidWatermarkError, "number 0: expected a pair"),
+        ([None, (Watermark(wm.weight, 2 * wm.sigma), bound)], KeyMismatchError, "sigma"),
+    ):
+        with pytest.raises(error, match=message):
+            generate.sample(model, [[1], [2]], 3, marks=marks)
+    with perturb.watermarked(model, wm, key), pytest.raises(PerturbedModelError):
+        generate.sample(model, [[1]], 3, marks=[(wm, key)])
 
 
 def stop(*_) -> None:
