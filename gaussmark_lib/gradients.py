@@ -49,7 +49,7 @@ class TextGradient:
     """
 
     text: int
-    parts: list[Float[Tensor, "d_out d_in"] | Factors]
+    parts: list[Tensor | Factors]  # each (d_out, d_in)
     scales: list[float]
     bound: float
     log_lik: float

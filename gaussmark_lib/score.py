@@ -117,7 +117,8 @@ def score(
         table(fact, row, names(fact["text"])) for fact, row in zip(facts, values, strict=True)
     ]
     for text in failed:
-        length = len(responses[text]) if hasattr(responses[text], "__len__") else 0
+        is_list = hasattr(responses[text], "__len__") and not isinstance(responses[text], str)
+        length = len(responses[text]) if is_list else 0
         nothing = {"text": text, "grad_norm": np.nan, "log_lik": np.nan, "n_tokens": length}
         tables.append(table(nothing, np.full(values.shape[1], np.nan), names(text)))
     scores = pd.concat(tables).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)

@@ -1,0 +1,124 @@
+"""Which watermarks there are, and what is said of those that cannot be."""
+
+from fractions import Fraction
+
+import pytest
+import tiny_models
+import torch
+
+from gaussmark_lib import perturb, weights
+from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError, UnknownWeightError
+from gaussmark_lib.perturb import Watermark
+
+W, OTHER = "model.layers.2.mlp.down_proj.weight", "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        *(({"sigma": s}, "expected a finite number > 0") for s in (0, -1, float("nan"), True, "1")),
+        *(({"sigma": s}, r"range of float32.*1e-30 to 1e30") for s in (1e-300, 1e31)),
+        ({"sigma": [0.1, 0.2]}, "expected one, or one for each of 1 weights, got 2"),
+        ({"weight": [W, OTHER], "sigma": [0.1]}, "one for each of 2 weights, got 1"),
+        *(({"rank_dropped": k}, "expected a whole number ≥ 0") for k in (-1, 1.0, True, None)),
+        ({"side": "top"}, "side: expected 'left' or 'right' or 'both', got 'top'"),
+    ],
+)
+@pytest.mark.usefixtures("wrong_types")
+def test_a_watermark_out_of_range(wrong, message):
+    with pytest.raises(InvalidWatermarkError, match=message):
+        Watermark(**{"weight": W, "sigma": 0.05} | wrong)
+
+
+@pytest.mark.parametrize("weight", [7, [], [W, W], [W, 7]])
+@pytest.mark.usefixtures("wrong_types")
+def test_weights_that_are_no_names(weight):
+    with pytest.raises(UnknownWeightError, match="weight: expected the name"):
+        Watermark(weight, 0.05)
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_equal_watermarks_are_equal_however_they_are_written():
+    assert Watermark(W, Fraction(1, 10)) == Watermark([W], 0.1) == Watermark(W, [0.1])
+    assert Watermark([W, OTHER], 0.1) == Watermark((W, OTHER), [0.1, 0.1])
+    assert hash(Watermark([W, OTHER], 0.1))
+
+
+@pytest.mark.parametrize("rank", [32, 1000])
+def test_rank_dropped_must_leave_something(model, key, rank):
+    with pytest.raises(
+        InvalidWatermarkError, match=rf"rank_dropped = {rank} leaves nothing of {W}: .* = 32"
+    ):
+        Watermark(W, 0.05, rank).on(model)
+    xi = perturb.noise(model, Watermark(W, 0.05, rank_dropped=31), key)
+    assert torch.linalg.matrix_rank(xi, rtol=1e-4) == 1
+
+
+@pytest.mark.parametrize(
+    ("weight", "near"),
+    [
+        ("model.layers.2.mlp.downproj.weight", W),
+        ("model.layers.2.mlp.down_proj", W),
+        ("zzz", "model.layers.0.self_attn.q_proj.weight"),
+    ],
+)
+def test_an_unknown_weight_lists_the_nearest_names(model, weight, near):
+    with pytest.raises(UnknownWeightError, match=r"nearest names are: .* lists all 22") as error:
+        Watermark(weight, 0.05).on(model)
+    assert near in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "weight", "reason"),
+    [
+        ("llama", "model.norm.weight", "not 2-D"),
+        ("qwen2", "model.layers.0.self_attn.q_proj.bias", "not 2-D"),
+        ("gpt2", "transformer.h.0.mlp.c_fc.bias", "not 2-D"),
+        ("llama", "model.embed_tokens.weight", "it is shared"),
+        ("gemma", "lm_head.weight", "it is shared"),
+        ("gpt2", "lm_head.weight", "it is shared"),
+    ],
+)
+def test_what_is_no_linear_layers_own_matrix(architecture, weight, reason):
+    with pytest.raises(UnknownWeightError, match=f"cannot carry the watermark: .*{reason}"):
+        Watermark(weight, 0.05).on(tiny_models.build(architecture))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite(model, key, value):
+    model.get_parameter(W).data[3, 4] = value
+    with pytest.raises(InvalidModelError, match=f"NaN or infinite numbers in {W}"):
+        perturb.noise(model, Watermark(W, 0.05), key)
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_the_linear_layers_own_matrices(architecture):
+    model = tiny_models.build(architecture)
+    names, parameters = weights.names(model), dict(model.named_parameters(remove_duplicate=False))
+    per_block = {"phi3": 4, "gpt2": 4}.get(architecture, 7)
+    blocks, head = model.config.num_hidden_layers, not model.config.tie_word_embeddings
+    assert len(names) == len(set(names)) == per_block * blocks + head
+    assert set(tiny_models.WEIGHTS[architecture]) <= set(names) <= set(parameters)
+    for name in names:
+        weight = weights.Weight(model, name)
+        assert weight.parameter is parameters[name]
+        assert weight.transposed == (architecture == "gpt2")
+        assert weight.shape == tuple(weight.value().shape)
+        assert torch.equal(weight.oriented(weight.value()), weight.parameter)
+
+
+def test_placed_it_is_itself_there_and_placed_anew_elsewhere(model, key):
+    """Also where a parameter was exchanged: else nothing would be marked."""
+    other = tiny_models.build(seed=1)
+    wm = Watermark(W, 0.05, rank_dropped=2).on(model)
+    assert wm.on(model) is wm
+    assert wm.on(other).linear.parameter is other.get_parameter(W)
+    ones = torch.ones(32, 48)
+    assert not torch.allclose(wm.on(other).project(ones), wm.project(ones))
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(values, assign=True)
+    ids = torch.tensor([[3, 4, 5]])
+    before = model(ids).logits
+    with perturb.watermarked(model, wm, key):
+        assert not torch.equal(model(ids).logits, before)
+    assert torch.equal(model(ids).logits, before)
