@@ -19,13 +19,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_notebook_is_found_by_number_name_and_path(folder, tmp_path_factory, monkeypatch):
+def test_a_notebook_is_found_by_number_name_and_path(folder, tmp_path_factory):
     other = write(tmp_path_factory.mktemp("other") / "00_first.ipynb", parameters("y: int = 1"))
     for name in ("00", "00_first", "00_first.ipynb"):
         assert notebooks.load(name).path == folder / "00_first.ipynb"
     assert notebooks.load(other).path == other
-    monkeypatch.chdir(other.parent)
-    assert list(notebooks.load("00_first").parameters) == ["y"]
     names = ["00_first", "01_second", "02_third_a", "02_third_b"]
     assert [path.stem for path in notebooks.numbered()] == names
 
@@ -36,7 +34,6 @@ def test_a_notebook_is_found_by_number_name_and_path(folder, tmp_path_factory, m
         ("00_frist", "did you mean 00_first"),
         ("99", "there are 00_first, 01_second"),
         ("02", "several notebooks"),
-        ("", "no notebook"),
         ("/nowhere/00_x.ipynb", "no notebook"),
         ("x" * 300, "no notebook"),
         ("\0.ipynb", "no notebook"),
@@ -47,11 +44,10 @@ def test_a_missing_notebook_is_named_with_what_there_is(folder, name, complaint)
         notebooks.load(name)
 
 
-BROKEN = ["", "{", "[]", "{}", '{"cells": [{}], "nbformat": 4}', '{"cells": [], "nbformat": 3}']
-BROKEN += ["\xff", "[" * 100_000, f'{{"cells": [], "nbformat": {"4" * 5000}}}']
+BROKEN = ["", "[]", "{}", '{"cells": [{}], "nbformat": 4}', '{"cells": [], "nbformat": 3}', "\xff"]
 
 
-@pytest.mark.parametrize("content", BROKEN)
+@pytest.mark.parametrize("content", [*BROKEN, "[" * 100_000])
 def test_a_broken_notebook_is_refused(tmp_path, content):
     path = tmp_path / "broken.ipynb"
     path.write_bytes(content.encode("latin-1"))
@@ -77,62 +73,40 @@ def test_the_id_is_that_of_the_question_alone(tmp_path):
     path = write(tmp_path / "a.ipynb", *cells)
     first = _id(path)
     assert len(first) == 12
-    assert int(first, 16) >= 0
     assert first == _id(path, x=1) == _id(path, x=1.0)
     cells[2].outputs = [nbformat.v4.new_output("stream", text="1.0")]
     cells[2].execution_count = 7
-    cells[2].metadata["collapsed"] = True
     assert _id(write(tmp_path / "b.ipynb", *cells)) == first
-    content = json.loads(path.read_text())
-    content["cells"][2]["source"] = "x"
-    (tmp_path / "c.ipynb").write_text(json.dumps(content, indent=7))
-    assert _id(tmp_path / "c.ipynb") == first, "JSON that says the same in another way"
+    assert "stream" not in notebooks.load(tmp_path / "b.ipynb").text, "megabytes of figures"
 
 
 def test_the_id_changes_with_everything_that_could_change_the_answer(tmp_path, monkeypatch):
-    cells = [markdown("# T"), parameters("x: int = 1  # [0, 5]"), code("x")]
-    ids = [_id(write(tmp_path / "a.ipynb", *cells)), _id(tmp_path / "a.ipynb", x=2)]
+    """Cells, values, the code that is used, and the files that the values name."""
+    declared = "x: int = 1  # [0, 5]\nmodel: str = 'doclm'"
+    cells = [markdown("# T"), parameters(declared), code("x"), code("import helper")]
+    path = write(tmp_path / "a.ipynb", *cells)
+    (tmp_path / "mine").mkdir()
+    ids = [_id(path), _id(path, x=2), _id(path, model="mine")]
     for index, changed in [
         (0, markdown("# U")),
-        (1, parameters("x: int = 1  # [0, 6]")),
+        (1, parameters(declared.replace("5", "6"))),
         (2, code("x + 0")),
         (2, code("x", "nbval-skip")),
     ]:
         others = [changed if i == index else cell for i, cell in enumerate(cells)]
         ids.append(_id(write(tmp_path / "b.ipynb", *others)))
-    ids.append(_id(write(tmp_path / "b.ipynb", *cells, code(""))))
-    ids.append(_id(write(tmp_path / "b.ipynb", *cells[:2], code("import helper"))))
+    (tmp_path / "mine" / "model.safetensors").write_text("weights")
+    ids.append(_id(path, model="mine"))
     (tmp_path / "helper.py").write_text("x = 1")
-    ids.append(_id(tmp_path / "b.ipynb"))
+    ids.append(_id(path))
     monkeypatch.setattr(notebooks.Notebook, "code", "another")
-    ids.append(_id(tmp_path / "a.ipynb"))
-    assert len(set(ids)) == len(ids)
+    assert len({*ids, _id(path)}) == len(ids) + 1
 
 
-def test_the_id_follows_the_model_and_the_texts_that_the_parameters_name(tmp_path):
-    declared = parameters("model: str = 'doclm'\ntext: str = 'docs'\nother: str = ''")
-    path = write(tmp_path / "notebooks" / "a.ipynb", declared)
-    model, texts = tmp_path / "mine" / "model.safetensors", tmp_path / "texts.jsonl"
-    model.parent.mkdir()
-    ids = [_id(path)]
-    for content in ("weights", "Weights, and longer"):
-        model.write_text(content)
-        texts.write_text(content)
-        ids += [_id(path, model="../mine"), _id(path, text="../texts.jsonl")]
-    assert len(set(ids)) == len(ids)
-    assert _id(path) == ids[0]
-
-
-def test_what_a_notebook_says_to_the_tour(tmp_path):
+def test_what_a_notebook_tells_the_tour(tmp_path):
     path = write(tmp_path / "a.ipynb", parameters())
     assert notebooks.load(path).tour == {}
     content = json.loads(path.read_text())
     content["metadata"]["gaussmark"] = {"alone": True, "seconds": 90}
     path.write_text(json.dumps(content))
     assert notebooks.load(path).tour == {"alone": True, "seconds": 90}
-
-
-def test_outputs_are_no_part_of_what_runs(tmp_path):
-    cell = code("x")
-    cell.outputs = [nbformat.v4.new_output("stream", text="many megabytes")]
-    assert "megabytes" not in notebooks.load(write(tmp_path / "a.ipynb", cell)).text
