@@ -180,13 +180,6 @@ def test_an_interrupted_tour_leaves_no_page(tmp_path, executed, monkeypatch, cap
     assert not list((tmp_path / "runs").glob("tour-*"))
 
 
-def test_the_command_prints_outcomes_and_where_the_page_is(tmp_path, executed, capsys):
-    assert cli.main(["tour", "--workers", "1", "--records", str(tmp_path / "runs")]) == cli.FAILED
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == [GOOD, BAD, NONE]
-    assert Path(lines[-1].removeprefix("The tour is in ")).is_file()
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
