@@ -133,11 +133,11 @@ def report(
     ]
     counts = Counter(f.outcome for f in findings)
     outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-    checked = "".join(f"<li>{escape(one['check'])}</li>" for one in checks)
+    checked = "".join(f"<li>Checked: {escape(one['check'])}</li>" for one in checks)
     return HTML(
         f"<details><summary>{len(findings)} findings: {outcomes or 'none'}; {len(checks)} checks"
         f" passed</summary>{pd.DataFrame(rows).to_html(index=False)}"
-        f"<p>{_age(reference, notebook)}</p><p>Checked:</p><ul>{checked}</ul></details>"
+        f"<p>{_age(reference, notebook)}</p><ul>{checked}</ul></details>"
     )
 
 

@@ -1,224 +1,100 @@
-"""How much text detection needs: one generation, tested at every length (paper, Sec. "Can GaussMark
-be detected?", Figs. 1 and 2).
+"""03: how much text detection needs. One generation, tested at every length (paper, Sec. "Can
+GaussMark be detected?", Figs. 1 and 2).
 
-Each prompt is continued by the base model and under each key, and every text is tested against
-every key.
+A row is one text of a pair of a fresh prompt and a fresh key (``pairs.scored``), so that rows of
+one kind and length are independent.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from scipy import stats as distributions
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import norm
 
-from gaussmark_lib import generate_many, gradients, likelihood, models, perturb, score, stats
-from gaussmark_lib.errors import StatisticsError
-from gaussmark_lib.experiments import claims, crossed, written_and_scored
-from gaussmark_lib.experiments.crossed import LEVELS
-from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, WRONG
+from gaussmark_lib import generate, gradients, likelihood, models, score, stats
+from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs
+from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
 
-__all__ = ["OWN", "PLAIN", "WRONG"]
-
-LEAST_SPREAD = 0.05  # nats
-
-
-def measure(
-    lm: models.LM,
-    prompts: Texts,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
-    lengths: Sequence[int],
-    *,
-    seed: int = 0,
-    **options,
-) -> tuple[pd.DataFrame, list[list[list[int]]]]:
-    """Continues every prompt to the greatest length, plain and under each key, and tests all texts
-    against all keys at every length.
-
-    Returns ``written_and_scored.scored``'s table without lengths that a prompt's texts do not all
-    have, as where texts end by themselves; and the responses: first plain text, then a list a key.
-    Options are ``of_cells``'s.
-    """
-    cells = [None, *((wm, key) for key in keys)]
-    seeds = range(seed, seed + len(cells))
-    table, responses = written_and_scored.of_cells(
-        lm, prompts, cells, keys, max(lengths), seeds=seeds, lengths=lengths, **options
-    )
-    return complete(table, len(cells)), responses
+LEVELS = (0.05, 0.01)
+BINS = 6  # of tokens, by entropy
 
 
-def complete(table: pd.DataFrame, n_texts: int) -> pd.DataFrame:
-    """The rows of the lengths that all ``n_texts`` texts of a prompt have, without lengths that
-    fewer than two prompts have.
-    """
-    kept = table[table.groupby(["n_tokens", "prompt"])["text"].transform("nunique") == n_texts]
-    kept = kept[kept.groupby("n_tokens")["prompt"].transform("nunique") >= 2]
-    if kept.empty:
-        shortest = table["n_tokens"].min()
-        raise StatisticsError(
-            f"expected two or more prompts whose texts all have {shortest} tokens, got fewer; ask"
-            " for shorter lengths or more prompts"
-        )
-    return kept.reset_index(drop=True)
-
-
-def matrix(table: pd.DataFrame, kind: str, n_tokens: int, column: str = "psi") -> np.ndarray:
-    """A column at one length as (prompts, keys), for ``OWN`` or ``PLAIN``: of the other kind there
-    are several texts a prompt and key.
-    """
-    rows = table[(table["kind"] == kind) & (table["n_tokens"] == n_tokens)]
-    return stats.matrix(rows.sort_values("key_id", kind="stable"), column)
-
-
-def by_length(
-    table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES, seed: int = 0
-) -> pd.DataFrame:
-    """Each figure of ``crossed.detection`` at each length, with its 95% interval: ``n_tokens,
-    figure, value, low, high, n``.
+def power(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
+    """The share of each kind of text that is called watermarked, and of marked text the share that
+    plain text predicts, the mean of Φ(σ‖G‖ − τ): ``n_tokens, level, kind, value, low, high, n``.
     """
     rows = []
-    for n_tokens in sorted(table["n_tokens"].unique()):
-        own, plain = (matrix(table, kind, n_tokens, "log10_p") for kind in (OWN, PLAIN))
-        figures = crossed.detection(
-            own, plain, lambda log10_p: np.median(10**log10_p), n_resamples=n_resamples, seed=seed
-        )
-        rows += [{"n_tokens": n_tokens} | figure for figure in figures]
+    for (n_tokens, kind), texts in table.groupby(["n_tokens", "kind"], sort=False):
+        for level in LEVELS:
+            tau, where = stats.threshold(level), {"n_tokens": n_tokens, "level": f"level {level}"}
+            rows.append(where | {"kind": kind} | stats.interval(texts["psi"] >= tau).row())
+            if kind == PLAIN:
+                predicted = stats.interval(norm.cdf(sigma * texts["grad_norm"] - tau))
+                rows.append(where | {"kind": "predicted"} | predicted.row())
     return pd.DataFrame(rows)
 
 
-def rise(table: pd.DataFrame, level: float = 0.05, **options) -> stats.Estimate:
-    """TPR of the longest texts less that of their own shortest prefixes, over prompts and keys.
-    Options are ``stats.crossed_interval``'s.
+def power_gap(table: pd.DataFrame, sigma: float, level: float = 0.05) -> stats.Estimate:
+    """Measured less predicted power: a pair's hit (1 or 0) less Φ(σ‖G‖ − τ) of its plain text, mean
+    over the lengths.
     """
-    own = table[table["kind"] == OWN]
-    hits = own.assign(hit=own["psi"] >= stats.threshold(level)).pivot(
-        index=["prompt", "key_id"], columns="n_tokens", values="hit"
-    )
-    both = hits[[hits.columns.min(), hits.columns.max()]].dropna().astype(float)
-    return crossed.mean(
-        (both.iloc[:, 1] - both.iloc[:, 0]).rename("rise").reset_index(), "rise", **options
-    )
+    values = ["psi", "grad_norm"]
+    pairs = table.pivot(index=["prompt", "n_tokens"], columns="kind", values=values).dropna()
+    tau = stats.threshold(level)
+    predicted = norm.cdf(sigma * pairs["grad_norm", PLAIN] - tau)
+    return stats.interval(((pairs["psi", OWN] >= tau) - predicted).groupby("prompt").mean())
 
 
-def alarms(
-    table: pd.DataFrame, kind: str, n_tokens: int, level: float = 0.05, **options
-) -> stats.Estimate:
-    """Share of the texts of a kind that are called watermarked at one length, over prompts and
-    keys; texts of one prompt and key are averaged.
+def areas(table: pd.DataFrame) -> pd.DataFrame:
+    """Area under the ROC at each length: ``n_tokens, value, low, high, n``."""
+    rows = []
+    for n_tokens, texts in table.groupby("n_tokens"):
+        psi = texts.pivot(index="prompt", columns="kind", values="psi")[[OWN, PLAIN]].dropna()
+        area = stats.interval(psi, lambda psi: stats.auc(psi[PLAIN], psi[OWN]), share=True)
+        rows.append({"n_tokens": n_tokens} | area.row())
+    return pd.DataFrame(rows)
+
+
+def exponent(plain: pd.DataFrame) -> stats.Estimate:
+    """The power a of the length T in ‖G‖ ∝ T^a: mean over texts of the slope of log ‖G‖ against
+    log T.
     """
-    rows = table[(table["kind"] == kind) & (table["n_tokens"] == n_tokens)]
-    hits = (
-        rows.assign(hit=rows["psi"] >= stats.threshold(level))
-        .groupby(["prompt", "key_id"], sort=False)["hit"]
-        .mean()
-    )
-    return crossed.mean(hits.reset_index(), "hit", share=True, **options)
-
-
-def predicted(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
-    """What the gradient norms of *plain* text predict at each length: ``n_tokens, psi`` (σ · mean
-    ‖G‖), ``n`` (texts), ``TPR at α`` (mean of Φ(σ‖G‖ − τ_α)).
-    """
-    plain = table[table["kind"] == PLAIN].drop_duplicates(["text", "n_tokens"])
-    return pd.DataFrame(
-        {"n_tokens": n_tokens, "psi": stats.predicted_psi(norms, sigma).mean(), "n": len(norms)}
-        | {f"TPR at {alpha}": stats.predicted_power(norms, sigma, alpha) for alpha in LEVELS}
-        for n_tokens, norms in plain.groupby("n_tokens")["grad_norm"]
+    logs = np.log(plain[["n_tokens", "grad_norm"]]).groupby(plain["text"])
+    return stats.interval(
+        [np.polyfit(*rows.to_numpy().T, 1)[0] for _, rows in logs if len(rows) > 1]
     )
 
 
-def against_prediction(figures: pd.DataFrame, prediction: pd.DataFrame) -> pd.DataFrame:
-    """Measured beside predicted power: ``n_tokens, figure, value, low, high, predicted, error``
-    (predicted − measured).
+def norm_per_token(plain: pd.DataFrame) -> float:
+    """The slope of ‖G‖² against the length, by least squares through zero."""
+    lengths = plain["n_tokens"]
+    return float((plain["grad_norm"] ** 2 * lengths).sum() / (lengths**2).sum())
+
+
+def token_gradients(
+    lm: models.LM, prompts: Texts, responses: Texts, weight: str, every: int, **options
+) -> pd.DataFrame:
+    """‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: ``text, position, grad_norm,
+    entropy`` (nats, before it). Options are ``dtype`` of ``gradients.norms``.
     """
-    wanted = [f"TPR at {alpha}" for alpha in LEVELS]
-    long = prediction.melt("n_tokens", wanted, var_name="figure", value_name="predicted")
-    both = figures[figures["figure"].isin(wanted)].merge(long, on=["n_tokens", "figure"])
-    return both.assign(error=both["predicted"] - both["value"])
-
-
-def power_gap(table: pd.DataFrame, sigma: float, level: float = 0.05, **options) -> stats.Estimate:
-    """Measured less predicted TPR, mean over the lengths: each text's hit or miss less Φ(σ‖G‖ −
-    τ_α) of its prompt's plain text.
-    """
-    norms = table[table["kind"] == PLAIN].groupby(["prompt", "n_tokens"])["grad_norm"].first()
-    own = table[table["kind"] == OWN]
-    promised = distributions.norm.cdf(
-        sigma * norms.loc[list(zip(own["prompt"], own["n_tokens"], strict=True))]
-        - stats.threshold(level)
-    )
-    gaps = (
-        own.assign(gap=(own["psi"] >= stats.threshold(level)) - promised)
-        .groupby(["prompt", "key_id"], sort=False)["gap"]
-        .mean()
-    )
-    return crossed.mean(gaps.reset_index(), "gap", **options)
-
-
-def exponent(table: pd.DataFrame) -> stats.Estimate:
-    """The power of the length with which ‖G‖ of a plain text grows: the mean over texts of each
-    one's slope of log ‖G‖ against log tokens.
-    """
-    plain = table[table["kind"] == PLAIN].drop_duplicates(["text", "n_tokens"])
-    several = [rows for _, rows in plain.groupby("text") if len(rows) > 1]
-    return stats.mean(
-        [np.polyfit(np.log(rows["n_tokens"]), np.log(rows["grad_norm"]), 1)[0] for rows in several]
-    )
-
-
-def between_keys(
-    psi: Float[np.ndarray, "prompts keys"], confidence: float = 0.95
-) -> stats.Estimate:
-    """The standard deviation of a key's mean ψ over that of a single ψ around the means of its
-    prompt and its key; n counts keys.
-
-    In a two-way layout with random effects, MS_keys/MS_rest is (1 + n·ratio²) times an F of K − 1
-    and (n − 1)(K − 1) degrees, n being the prompts.
-    """
-    (n, k), rest = psi.shape, psi - psi.mean(0) - psi.mean(1, keepdims=True) + psi.mean()
-    freedom = k - 1, (n - 1) * (k - 1)
-    F = n * psi.mean(0).var(ddof=1) / ((rest**2).sum() / freedom[1])
-    tail = (1 - confidence) / 2
-    value, low, high = (
-        np.sqrt(max(0.0, F / quantile - 1) / n)
-        for quantile in (1.0, *distributions.f(*freedom).isf([tail, 1 - tail]))
-    )
-    return stats.Estimate(float(value), float(low), float(high), k)
-
-
-def of_keys(verdict: claims.Verdict) -> claims.Verdict:
-    """A verdict whose n counts keys, without the n that would decide it where it has fewer than
-    ``claims.FEWEST_KEYS``: the interval of a variance of so few degrees of freedom does not shrink
-    like 1/√n.
-    """
-    return replace(verdict, needed=None) if verdict.estimate.n < claims.FEWEST_KEYS else verdict
-
-
-def keys_said(verdict: claims.Verdict) -> str:
-    """A verdict of :func:`of_keys` as a sentence."""
-    if verdict.outcome != claims.OPEN or verdict.estimate.n >= claims.FEWEST_KEYS:
-        return str(verdict)
-    found = f"{verdict.claim} is {verdict.estimate}; expected {verdict.expected}"
-    return (
-        f"{verdict.outcome.capitalize()}: {found}. So few keys do not tell how many would decide."
-    )
-
-
-def varies(entropies: pd.Series) -> bool:
-    """Whether entropies have a standard deviation of ``LEAST_SPREAD`` nats or more: with less,
-    their ranks are chance.
-    """
-    return bool(entropies.std() >= LEAST_SPREAD)
+    entropies = likelihood.entropies(lm.model, prompts, responses)
+    rows = [(i, t) for i, y in enumerate(responses) for t in range(0, len(y), every)]
+    before = [[*prompts[i], *responses[i][:t]] for i, t in rows]
+    single = [[responses[i][t]] for i, t in rows]
+    norms = gradients.norms(lm.model, before, single, [weight], **options)["grad_norm"]
+    table = pd.DataFrame(rows, columns=["text", "position"])
+    return table.assign(grad_norm=norms, entropy=[entropies[i][t] for i, t in rows])
 
 
 def by_temperature(
     lm: models.LM,
-    prompts: Texts,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
+    pairs: Pairs,
+    wm: Watermark,
     temperatures: Sequence[float],
     n_tokens: int,
     *,
@@ -226,99 +102,106 @@ def by_temperature(
     dtype: str | None = None,
     **sampling,
 ) -> pd.DataFrame:
-    """Watermarked texts sampled more and less freely: one row a text, ``temperature, prompt,
-    key_id, psi, grad_norm``, ``entropy`` (mean, nats).
-
-    The entropy is the base model's at temperature 1 along the text: how much freedom it sees there.
-    Texts of one prompt and key have the same random numbers at each temperature. Sampling is
-    ``top_p, until_end`` of ``generate.sample``.
+    """Marked texts sampled more and less freely, with the same random numbers: ``score.score``'s
+    table with ``temperature`` and ``entropy``, the mean over the text (nats; of the base model at
+    temperature 1: how much freedom it sees there).
     """
-    tables, cells = [], [(wm, key) for key in keys]
+    marks, tables = [(wm, key) for key in pairs.keys], []
     for temperature in temperatures:
-        written = generate_many.sample(
+        texts = generate.sample(
             lm.model,
-            prompts,
-            cells,
+            pairs.prompts,
             n_tokens,
-            seed=range(seed, seed + len(keys)),
+            marks=marks,
+            seed=seed,
             temperature=temperature,
             **sampling,
         )
-        for key, texts in zip(keys, written, strict=True):
-            scored = score.score(lm.model, prompts, texts, wm, [key], dtype=dtype)[
-                ["key_id", "psi", "grad_norm"]
-            ]
-            entropy = [values.mean() for values in likelihood.entropies(lm.model, prompts, texts)]
-            tables.append(
-                scored.assign(temperature=temperature, prompt=range(len(prompts)), entropy=entropy)
-            )
+        scores = score.score(
+            lm.model, pairs.prompts, texts, wm, pairs.keys, paired=True, dtype=dtype
+        )
+        entropy = [nats.mean() for nats in likelihood.entropies(lm.model, pairs.prompts, texts)]
+        tables.append(scores.assign(temperature=temperature, entropy=entropy))
     return pd.concat(tables, ignore_index=True)
 
 
-def gain(table: pd.DataFrame, **options) -> stats.Estimate:
-    """ψ at the highest temperature less ψ at the lowest (:func:`by_temperature`), paired over
-    prompts and keys.
+def gain(table: pd.DataFrame) -> stats.Estimate:
+    """ψ at the highest temperature less ψ at the lowest, of the same pair."""
+    psi = table.pivot(index="text", columns="temperature", values="psi")
+    return stats.interval(psi[psi.columns.max()] - psi[psi.columns.min()])
+
+
+def rank_correlation(table: pd.DataFrame) -> float:
+    """Spearman's, of a table's two columns; NaN where one is constant."""
+    return float(table.corr("spearman").iloc[0, 1])
+
+
+def draw_p(table: pd.DataFrame, caption: str) -> Figure:
+    """A thin line per text, p against its length, and the medians of marked and plain text."""
+    figure, axes = plt.subplots()
+    for kind, label in ((PLAIN, "plain"), (OWN, "watermarked, own key")):
+        p = table[table["kind"] == kind].pivot(index="n_tokens", columns="text", values="p_value")
+        colour = style.look(kind)["color"]
+        axes.plot(p.iloc[:, :25], color=colour, alpha=0.25, linewidth=0.7)
+        axes.plot(p.median(axis=1), "o-", color=colour, linewidth=2.5, label=f"median: {label}")
+    axes.axhline(0.05, **style.DASHED, label="level 0.05")
+    axes.set(yscale="log", xlabel=style.TOKENS, ylabel="p-value", ylim=(1e-7, 1.3))
+    style.log_ticks(axes, table["n_tokens"])
+    return style.caption(figure, caption, "How does the p-value of a text fall with its length?")
+
+
+def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
+    """The ROC at each length, with its area."""
+    figure, axes = plt.subplots(figsize=(6.5, 4.5))
+    colours = sns.color_palette("flare", len(aucs))
+    for colour, row in zip(colours, aucs.itertuples(), strict=True):
+        texts = table[table["n_tokens"] == row.n_tokens].set_index("kind")["psi"]
+        curve = stats.roc(texts[PLAIN], texts[OWN])
+        label = f"{row.n_tokens} tokens: area {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
+        axes.step(curve["fpr"], curve["tpr"], where="post", color=colour, label=label)
+    axes.plot([0, 1], [0, 1], **style.DOTTED)
+    axes.set(xlabel="plain texts called watermarked", ylabel="watermarked texts detected")
+    return style.caption(figure, caption, "What do all thresholds together give?")
+
+
+def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
+    """‖G‖² of each plain text against its length, with the line through zero."""
+    figure, axes = plt.subplots()
+    squares = plain["grad_norm"] ** 2
+    axes.scatter(plain["n_tokens"], squares, s=9, alpha=0.3, color=style.PLAIN, label="a text")
+    axes.plot(squares.groupby(plain["n_tokens"]).mean(), "o-", color=style.PLAIN, label="mean")
+    grid = np.array([0, plain["n_tokens"].max()])
+    axes.plot(grid, slope * grid, **style.DASHED, label=f"{slope:.3g} per token")
+    axes.set(xlabel=style.TOKENS, ylabel="‖G‖²", xlim=(0, None), ylim=(0, None))
+    return style.caption(figure, caption, "Does ‖G‖² grow like the length?")
+
+
+def draw_spread(spread: pd.DataFrame, caption: str) -> Figure:
+    """‖G‖ of many responses to each prompt, and the largest over the smallest."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.0))
+    look = {"size": 4, "alpha": 0.6, "jitter": 0.2, "color": style.PLAIN}
+    sns.stripplot(spread, x="grad_norm", y="prompt", orient="y", ax=axes, **look)
+    for place, (_, norms) in enumerate(spread.groupby("prompt")["grad_norm"]):
+        ratio = f"  × {norms.max() / norms.min():.2f}"
+        axes.text(norms.max(), place, ratio, va="center", fontsize="small")
+    axes.set(xlabel="‖G‖", ylabel="prompt", xlim=(0, 1.1 * spread["grad_norm"].max()))
+    return style.caption(figure, caption, "How far apart are ‖G‖ of answers to one prompt?")
+
+
+def draw_entropy(tokens: pd.DataFrame, texts: pd.DataFrame, caption: str) -> Figure:
+    """Left: ‖∇ log p‖ of single tokens by the entropy before them; right: ψ of texts by their mean
+    entropy, a colour per temperature.
     """
-    psi = table.pivot(index=["prompt", "key_id"], columns="temperature", values="psi")
-    return crossed.mean(
-        (psi[psi.columns.max()] - psi[psi.columns.min()]).rename("gain").reset_index(),
-        "gain",
-        **options,
-    )
-
-
-def token_gradients(
-    lm: models.LM,
-    prompts: Texts,
-    responses: Texts,
-    weight: str,
-    every: int,
-    *,
-    dtype: str | None = None,
-) -> pd.DataFrame:
-    """‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: columns ``text, position,
-    grad_norm``, ``entropy`` (nats, before it).
-    """
-    entropies = likelihood.entropies(lm.model, prompts, responses)
-    rows = [(i, t) for i, y in enumerate(responses) for t in range(0, len(y), every)]
-    before = [[*prompts[i], *responses[i][:t]] for i, t in rows]
-    norms = gradients.norms(
-        lm.model, before, [[responses[i][t]] for i, t in rows], [weight], dtype=dtype
-    )
-    table = pd.DataFrame(rows, columns=["text", "position"])
-    return table.assign(grad_norm=norms["grad_norm"], entropy=[entropies[i][t] for i, t in rows])
-
-
-def rank_correlation(
-    table: pd.DataFrame,
-    by: str,
-    of: str,
-    within: str,
-    *,
-    n_resamples: int = stats.N_RESAMPLES,
-    seed: int = 0,
-) -> stats.Estimate:
-    """Spearman's rank correlation of two columns, with the percentile bootstrap over the groups of
-    column ``within``, whose rows are not independent.
-
-    n counts groups.
-    """
-    groups, rng = (
-        [rows[[by, of]].to_numpy() for _, rows in table.groupby(within)],
-        np.random.default_rng(seed),
-    )
-    draws = [
-        _spearman(np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))]))
-        for _ in range(n_resamples)
-    ]
-    low, high = (
-        np.nanquantile(draws, [0.025, 0.975]) if np.isfinite(draws).any() else (np.nan, np.nan)
-    )
-    return stats.Estimate(
-        _spearman(table[[by, of]].to_numpy()), float(low), float(high), len(groups)
-    )
-
-
-def _spearman(rows: np.ndarray) -> float:
-    ranks = distributions.rankdata(rows, axis=0)
-    return float(np.corrcoef(ranks.T)[0, 1]) if (np.ptp(ranks, axis=0) > 0).all() else np.nan
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.0))
+    axis = "entropy of the base model at temperature 1  [nats]"
+    left.scatter(tokens["entropy"], tokens["grad_norm"], s=8, alpha=0.25, color=style.PLAIN)
+    bins = tokens.groupby(pd.qcut(tokens["entropy"], BINS, duplicates="drop"), observed=True)
+    means = bins[["entropy", "grad_norm"]].mean()
+    left.plot(*means.to_numpy().T, "o-", color=style.THEORY, label="mean of a sixth of the tokens")
+    left.set(xlabel=axis, ylabel="‖∇ log p‖ of one token", title="Single tokens")
+    sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", ax=right)
+    centres = texts.groupby("temperature")[["entropy", "psi"]].mean()
+    right.plot(*centres.to_numpy().T, "D-", color=style.THEORY, label="mean")
+    right.set(xlabel=axis, ylabel="ψ with its own key", title="Whole texts")
+    right.legend(title="temperature")
+    return style.caption(figure, caption, "Does more freedom of choice give more evidence?")

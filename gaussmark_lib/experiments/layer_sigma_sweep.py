@@ -1,92 +1,77 @@
-"""The map of a model: what each weight at each σ is worth and costs, measured; and the same map
+"""04: the map of a model: what each weight at each σ is worth and costs, measured; and the same map
 predicted from one gradient pass.
 
 The paper measures every cell of its heat maps over layer and σ². In the linear regime the mean of ψ
 is σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where the two
-maps differ, linearity ends. A cell is one weight and one σ, over all keys and prompts.
+maps differ, linearity ends. A cell is one weight and one σ. All cells have the same pairs of a
+prompt and a key: rows of one cell are independent, and a mean over cells is clustered by pair.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, gradients, likelihood, models, perturb, stats
-from gaussmark_lib.experiments import crossed, written_and_scored
-from gaussmark_lib.quality import compare
-from gaussmark_lib.quality.verdict import outcome, sentence
+from gaussmark_lib import generate, gradients, likelihood, models, score, stats
+from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.perturb import Watermark, watermarked
+from gaussmark_lib.plots import intervals, style
 from gaussmark_lib.tokens import Texts
 
-
-def mlp_weights(model: PreTrainedModel, blocks: Iterable[int] | None = None) -> list[str]:
-    """Full names of the MLP matrices of each block (up, gate and down, or what the architecture
-    calls them), in order; of all blocks by default.
-
-    Where no name says ``mlp``, all matrices in blocks that are not of the attention.
-    """
-    inside = [name for name in models.watermarkable(model) if _block(name)]
-    names = [name for name in inside if ".mlp." in name] or [
-        name for name in inside if "attn" not in name and "attention" not in name
-    ]
-    return (
-        names
-        if blocks is None
-        else [name for name in names if _block(name) in set(map(str, blocks))]
-    )
+LINEAR = 4.0  # the predicted ψ up to which a cell counts as linear, chosen beforehand
+DIFFERENT, EQUAL, OPEN = "different", "equal within the margin", "n too small to say"
+COLOURS = {DIFFERENT: style.COLOURS[3], EQUAL: style.COLOURS[9], OPEN: (0.93, 0.93, 0.93)}
 
 
 def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
-    """The rows of a map where none are named: n of the MLP matrices, evenly spread from the first
-    block to the last; None for all.
+    """n of the MLP matrices, evenly spread from the first block to the last; None for all. Where no
+    name says ``mlp``, the matrices in blocks that are not of the attention.
     """
-    names = mlp_weights(model) or models.watermarkable(model)
-    return (
-        names
-        if n is None
-        else [
-            names[i]
-            for i in sorted({round(i) for i in np.linspace(0, len(names) - 1, min(n, len(names)))})
-        ]
-    )
+    names = [name for name in models.watermarkable(model) if _block(name)]
+    mlp = [name for name in names if ".mlp." in name]
+    names = mlp or [name for name in names if "attn" not in name and "attention" not in name]
+    names = names or models.watermarkable(model)
+    chosen = np.linspace(0, len(names) - 1, min(n or len(names), len(names)))
+    return [names[round(i)] for i in chosen]
 
 
-def output_head(model: PreTrainedModel) -> str | None:
-    """Full name of the output head's matrix, where it is a matrix of its own and not that of the
-    input embeddings.
-    """
+def one_per_kind(weights: Sequence[str]) -> list[str]:
+    """Of each kind of matrix (:func:`matrix_kind`) the middle one."""
+    kinds = pd.Series(weights).groupby([matrix_kind(name) for name in weights], sort=False)
+    return [names.iloc[len(names) // 2] for _, names in kinds]
+
+
+def output_head(model: PreTrainedModel) -> list[str]:
+    """The output head's matrix, where it is one of its own and not that of the input embeddings."""
     head = model.get_output_embeddings()
-    return next(
-        (
-            name
-            for name in models.watermarkable(model)
-            if model.get_submodule(name.removesuffix(".weight")) is head
-        ),
-        None,
-    )
+    return [
+        name
+        for name in models.watermarkable(model)
+        if model.get_submodule(name.removesuffix(".weight")) is head
+    ]
 
 
 def _block(weight: str) -> str | None:
     return next((part for part in weight.split(".") if part.isdigit()), None)
 
 
-def short(weight: str) -> str:
-    """``4.down_proj`` for ``model.layers.4.mlp.down_proj.weight``.
-
-    >>> short("model.layers.4.mlp.down_proj.weight")
-    '4.down_proj'
-    >>> short("lm_head.weight")
-    'lm_head'
-    """
-    block = _block(weight)
-    return f"{block}.{matrix_kind(weight)}" if block else matrix_kind(weight)
-
-
 def matrix_kind(weight: str) -> str:
     """``down_proj`` for ``model.layers.4.mlp.down_proj.weight``."""
     return weight.removesuffix(".weight").split(".")[-1]
+
+
+def short(weight: str) -> str:
+    """
+    >>> short("model.layers.4.mlp.down_proj.weight"), short("lm_head.weight")
+    ('4.down_proj', 'lm_head')
+    """
+    return ".".join(filter(None, (_block(weight), matrix_kind(weight))))
 
 
 def norms(
@@ -96,201 +81,166 @@ def norms(
     *,
     n_tokens: int,
     seed: int = 0,
-    batch_size: int = 128,
-    **settings,
+    dtype: str | None = None,
+    **sampling,
 ) -> pd.DataFrame:
     """‖G‖ of plain continuations of the prompts for all weights, from one gradient pass:
     ``gradients.norms``'s table.
-
-    Args:
-        settings: ``dtype`` of ``gradients.norms``, and ``top_p, temperature, until_end`` of
-            ``generate.sample``.
     """
-    dtype = settings.pop("dtype", None)
-    plain = generate.sample(
-        lm.model, prompts, n_tokens, seed=seed, batch_size=batch_size, **settings
-    )
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
     return gradients.norms(lm.model, prompts, plain, weights, dtype=dtype)
 
 
 def sigmas_for(norms: pd.DataFrame, psis: Sequence[float]) -> list[float]:
-    """The columns of a map where none are named: the σ, to two digits, at which the weight of
-    median mean ‖G‖ has these predicted ψ.
-    """
+    """The σ, to two digits, at which the weight of median mean ‖G‖ has these predicted ψ."""
     middle = norms.groupby("weight")["grad_norm"].mean().median()
     return [float(f"{psi / middle:.2g}") for psi in psis]
 
 
-def predicted(norms: pd.DataFrame, sigmas: Sequence[float], *, level: float = 0.05) -> pd.DataFrame:
-    """The map from plain text alone (:func:`norms`), a row a cell: ``weight, sigma, predicted_psi``
-    (σ·mean‖G‖), ``predicted_power`` (at level).
+def predicted(norms: pd.DataFrame, sigmas: Sequence[float]) -> pd.DataFrame:
+    """The map from plain text alone: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), one row per
+    cell.
     """
-    rows = []
-    for (weight, norm), sigma in product(norms.groupby("weight", sort=False)["grad_norm"], sigmas):
-        rows.append((weight, sigma, sigma * norm.mean(), stats.predicted_power(norm, sigma, level)))
-    return pd.DataFrame(rows, columns=["weight", "sigma", "predicted_psi", "predicted_power"])
+    means = norms.groupby("weight", sort=False)["grad_norm"].mean()
+    rows = [
+        (weight, sigma, sigma * means[weight]) for weight, sigma in product(means.index, sigmas)
+    ]
+    return pd.DataFrame(rows, columns=["weight", "sigma", "predicted_psi"])
 
 
 def measured(
     lm: models.LM,
-    prompts: Texts,
+    pairs: Pairs,
     weights: Sequence[str],
     sigmas: Sequence[float],
-    keys: Sequence[perturb.Key],
     *,
     n_tokens: int,
     seed: int = 0,
-    **options,
+    dtype: str | None = None,
+    **sampling,
 ) -> pd.DataFrame:
-    """Continues every prompt in every cell, a weight at a time, and tests each text for its own key
-    and the next: ``written_and_scored.own_rows``.
-
-    Options are ``batch_size``, ``sampling`` and ``dtype`` of ``written_and_scored.of_cells``.
+    """Writes every pair's text in every cell, all σ of a weight in one batch, and tests it with its
+    own key: ``score.score``'s table with ``weight, sigma`` and ``prompt`` (the pair's number).
     """
     tables = []
+    prompts, keys = pairs.prompts * len(sigmas), pairs.keys * len(sigmas)
     for weight in weights:
-        cells = [(perturb.Watermark(weight, sigma), key) for sigma in sigmas for key in keys]
-        seeds = range(seed, seed + len(cells))
-        table, _ = written_and_scored.of_cells(
-            lm, prompts, cells, keys, n_tokens, seeds=seeds, **options
-        )
-        tables.append(written_and_scored.own_rows(table, keys))
+        wm = Watermark(weight, 1.0)  # σ cancels in ψ
+        marks = [(Watermark(weight, sigma), key) for sigma in sigmas for key in pairs.keys]
+        texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
+        scores = score.score(lm.model, prompts, texts, wm, keys, paired=True, dtype=dtype)
+        cell, pair = np.divmod(scores["text"], pairs.n)
+        tables.append(scores.assign(weight=weight, sigma=np.array(sigmas)[cell], prompt=pair))
     return pd.concat(tables, ignore_index=True)
 
 
-def cost(
-    lm: models.LM,
-    passages: Texts,
-    weights: Sequence[str],
-    sigmas: Sequence[float],
-    keys: Sequence[perturb.Key],
-    *,
-    batch_size: int = 16,
-) -> pd.DataFrame:
-    """Cross-entropy of human passages, nats a token: ``weight, sigma, passage, base, watermarked``
-    (mean over the keys), a row a cell × passage.
-    """
-    base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)
-    tables = []
-    for weight, sigma in product(weights, sigmas):
-        nats = []
-        for key in keys:
-            with perturb.watermarked(lm.model, perturb.Watermark(weight, sigma), key):
-                nats.append(likelihood.cross_entropy(lm.model, passages, batch_size=batch_size))
-        cell = {
-            "weight": weight,
-            "sigma": sigma,
-            "passage": range(len(passages)),
-            "base": base,
-            "watermarked": np.mean(nats, axis=0),
-        }
-        tables.append(pd.DataFrame(cell))
-    return pd.concat(tables, ignore_index=True)
-
-
-def answers(
-    lm: models.LM,
-    definitions: Mapping[str, dict] | Sequence[str],
-    weights: Sequence[str],
-    sigmas: Sequence[float],
-    key: perturb.Key,
-    *,
-    level: float = 0.05,
-    batch_size: int = 16,
-) -> pd.DataFrame:
-    """lm-evaluation-harness in every cell, paired by item with the base model (the paper's maps of
-    GSM8K).
-
-    Args:
-        definitions: tasks as for ``quality.harness.evaluate``.
-
-    Returns:
-        One row a cell × task: ``weight, sigma, task, base, value`` (accuracies), ``difference, low,
-        high, n, p_value``, and ``outcome, verdict`` of ``quality.verdict``, with a margin of five
-        points.
-    """
-    cells = {
-        f"{weight} {sigma}": perturb.Watermark(weight, sigma)
-        for weight, sigma in product(weights, sigmas)
-    }
-    contenders = [
-        compare.Contender("base"),
-        *(compare.Contender(name, wm, key) for name, wm in cells.items()),
-    ]
-    compared = compare.task_rows(
-        compare.evaluations(lm, contenders, definitions, batch_size=batch_size)
-    )
-    rows = compare.table(compared, level).rename(columns={"metric": "task"})
-    found = rows[["task", "base", "value", "difference", "low", "high", "n", "p_value", "verdict"]]
-    where = [{"weight": cells[name].weight, "sigma": cells[name].sigma} for name in rows["model"]]
-    return pd.DataFrame(where).join(
-        found.assign(outcome=[outcome(row.metric, row.test, level) for row in compared])
-    )
-
-
-def detected(prediction: pd.DataFrame, texts: pd.DataFrame, *, level: float = 0.05) -> pd.DataFrame:
-    """One row a cell: columns of :func:`predicted`, ``wrong_psi, median_p, n``, mean ``psi, tpr``
-    with ``…_low, …_high`` over prompts × keys.
-    """
+def detected(prediction: pd.DataFrame, texts: pd.DataFrame, level: float) -> pd.DataFrame:
+    """One row per cell: the columns of :func:`predicted`, and ``psi, tpr`` with ``_low, _high``."""
     rows = []
     for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
-        cell = cell.assign(hit=cell["psi"] >= stats.threshold(level)).sort_values(
-            "key_id", kind="stable"
-        )
-        psi, tpr = (crossed.mean(cell, column, n_resamples=400) for column in ("psi", "hit"))
-        row = {
-            "weight": weight,
-            "sigma": sigma,
-            "wrong_psi": cell["wrong_psi"].mean(),
-            "median_p": cell["p_value"].median(),
-            "n": psi.n,
-        }
-        rows.append(row | psi.row("psi") | tpr.row("tpr"))
+        tpr = stats.interval(cell["psi"] >= stats.threshold(level))
+        estimates = stats.interval(cell["psi"]).row("psi") | tpr.row("tpr")
+        rows.append({"weight": weight, "sigma": sigma, "n": tpr.n} | estimates)
     return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])
 
 
-def summary(
-    prediction: pd.DataFrame,
-    texts: pd.DataFrame,
-    passages: pd.DataFrame,
-    *,
-    level: float = 0.05,
-    margin: float = compare.CROSS_ENTROPY.margin,
-) -> pd.DataFrame:
-    """One row a cell: what was predicted, what was measured, what it costs.
-
-    Returns:
-        Columns of :func:`detected`; ``delta, delta_low, delta_high`` (change of the cross-entropy,
-        nats a token, over passages), ``delta_p``, and ``outcome, verdict`` of ``quality.verdict``
-        on it with this margin.
+def ratio(
+    texts: pd.DataFrame, cells: pd.DataFrame, least: float = 0.0, most: float = LINEAR
+) -> stats.Estimate:
+    """Measured over predicted ψ, mean over the cells with a predicted ψ in this range, clustered by
+    pair; NaN without such cells.
     """
-    metric, rows = replace(compare.CROSS_ENTROPY, margin=margin), []
-    for (weight, sigma), pairs in passages.groupby(["weight", "sigma"], sort=False):
-        delta = stats.paired(pairs["base"], pairs["watermarked"])
-        says = {
-            "delta_p": delta.p_value,
-            "outcome": outcome(metric, delta, level),
-            "verdict": sentence(metric, delta, level),
-        }
-        rows.append({"weight": weight, "sigma": sigma} | delta.change.row("delta") | says)
-    return detected(prediction, texts, level=level).merge(
-        pd.DataFrame(rows), on=["weight", "sigma"]
-    )
+    wanted = cells.loc[cells["predicted_psi"].between(least, most)]
+    rows = texts.merge(wanted[["weight", "sigma", "predicted_psi"]], on=["weight", "sigma"])
+    if rows.empty:
+        return stats.Estimate(np.nan, np.nan, np.nan, 0)
+    return stats.interval(rows["psi"] / rows["predicted_psi"], cluster=rows["prompt"])
 
 
-def outcomes(
-    cells: pd.DataFrame, *, level: float = 0.05, margin: float = compare.CROSS_ENTROPY.margin
-) -> pd.Series:
-    """``quality.verdict.outcome`` of the cells of a table made before, from its ``delta, delta_low,
-    delta_high, delta_p``.
+def cost(lm: models.LM, passages: Texts, cells: pd.DataFrame, pairs: Pairs) -> pd.DataFrame:
+    """Cross-entropy of human passage i under key i, in nats per token: ``weight, sigma, passage,
+    base, watermarked``, one row per cell and passage.
     """
-    metric = replace(compare.CROSS_ENTROPY, margin=margin)
-    tests = (
-        stats.Paired(
-            stats.Estimate(cell.delta, cell.delta_low, cell.delta_high, int(cell.n)),
-            cell.delta_p,
-            0,
-        )
-        for cell in cells.itertuples()
+    base, rows = likelihood.cross_entropy(lm.model, passages), []
+    for cell, (i, passage) in product(cells.itertuples(), enumerate(passages)):
+        wm = Watermark(cell.weight, cell.sigma)
+        with watermarked(lm.model, wm, pairs.keys[i % pairs.n]):
+            [nats] = likelihood.cross_entropy(lm.model, [passage])
+        rows.append((cell.weight, cell.sigma, i, base[i], nats))
+    return pd.DataFrame(rows, columns=["weight", "sigma", "passage", "base", "watermarked"])
+
+
+def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
+    """One row per cell of :func:`cost`: ``delta, delta_low, delta_high`` (the change, paired by
+    passage), and ``outcome``: ``DIFFERENT`` if the interval does not contain 0, ``EQUAL`` if all of
+    it lies within ± the margin, else ``OPEN``.
+    """
+    rows = []
+    for (weight, sigma), pairs in cost.groupby(["weight", "sigma"], sort=False):
+        delta = stats.interval(pairs["watermarked"] - pairs["base"])
+        is_equal = -margin <= delta.low and delta.high <= margin
+        outcome = DIFFERENT if delta.low > 0 or delta.high < 0 else EQUAL if is_equal else OPEN
+        rows.append({"weight": weight, "sigma": sigma, "outcome": outcome} | delta.row("delta"))
+    return pd.DataFrame(rows)
+
+
+def _heat(axes: Axes, cells: pd.DataFrame, column: str, **look) -> None:
+    """One number per cell, rows are weights and columns are σ."""
+    named = cells.assign(weight=cells["weight"].map(short))
+    grid = named.pivot(index="weight", columns="sigma", values=column)
+    grid = grid.loc[named["weight"].unique()]
+    look = {"annot": True, "annot_kws": {"size": 8}, "linewidths": 0.4, "cbar": False} | look
+    sns.heatmap(grid, ax=axes, **look)
+    axes.set(xlabel="σ", ylabel="")
+    axes.set_xticklabels([f"{sigma:g}" for sigma in grid.columns], rotation=0)
+    axes.tick_params("y", rotation=0)
+
+
+def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
+    """Predicted mean ψ, measured mean ψ, and the share detected, over weights × σ."""
+    size = 12.0, 1.8 + 0.3 * cells["weight"].nunique()
+    figure, panels = plt.subplots(1, 3, figsize=size, sharey=True)
+    look = {"vmin": 0, "vmax": 1.2 * cells["psi"].max(), "cmap": "viridis", "fmt": ".1f"}
+    for axes, column in zip(panels, ("predicted_psi", "psi"), strict=False):
+        _heat(axes, cells, column, **look)
+    _heat(panels[2], cells, "tpr", vmin=0, vmax=1, cmap="viridis", fmt=".2f")
+    titles = "predicted ψ, from plain text", "measured ψ", "share detected"
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set_title(title)
+    return style.caption(figure, caption, "Does plain text predict the map?")
+
+
+def draw_scatter(cells: pd.DataFrame, caption: str) -> Figure:
+    """Measured against predicted mean ψ, one point per cell, a colour per kind of matrix."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.8))
+    kinds = cells.groupby(cells["weight"].map(matrix_kind), sort=False)
+    for place, (kind, rows) in enumerate(kinds):
+        look = style.look(kind, place) | {"label": kind, "markersize": 4, "capsize": 2}
+        intervals.bars(axes, rows["predicted_psi"], rows, "psi", **look)
+    ends = 0.6 * min(1.0, cells["predicted_psi"].min()), 1.5 * cells["predicted_psi"].max()
+    axes.plot(ends, ends, **style.THIN, label="measured = predicted")
+    axes.axvline(LINEAR, **style.DOTTED)
+    axes.set(xlabel="predicted ψ = σ · mean ‖G‖ of plain text", ylabel="measured mean ψ")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    for axis in (axes.xaxis, axes.yaxis):
+        style.few_log_ticks(axis)
+    return style.caption(figure, caption, "Where does the measured ψ leave the predicted one?")
+
+
+def draw_cost(cells: pd.DataFrame, caption: str) -> Figure:
+    """The change of cross-entropy in each cell, coloured by what may be said of it."""
+    figure, axes = plt.subplots(figsize=(7.5, 1.8 + 0.3 * cells["weight"].nunique()))
+    places = cells["outcome"].map(list(COLOURS).index)
+    annot = cells.pivot(index="weight", columns="sigma", values="delta")
+    look = {"cmap": list(COLOURS.values()), "vmin": 0, "vmax": len(COLOURS) - 1, "fmt": ".3f"}
+    _heat(
+        axes,
+        cells.assign(outcome=places),
+        "outcome",
+        annot=annot.loc[cells["weight"].unique()],
+        **look,
     )
-    return pd.Series([outcome(metric, test, level) for test in tests], index=cells.index)
+    for outcome, colour in COLOURS.items():
+        axes.fill_between([], [], color=colour, label=outcome)
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Change of cross-entropy, nats per token")

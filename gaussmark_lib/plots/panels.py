@@ -66,8 +66,9 @@ def panels(
             labels, scales, limits = [labels[1], ""], {"xscale": yscale}, {"xlim": ylim}
         axes.set(xlabel=labels[0], ylabel=labels[1], title="" if name is None else name, **scales)
         axes.set(**{end: limit for end, limit in limits.items() if limit})
-        if is_lines and xscale == "log" and table[x].nunique() <= 8:
-            style.log_ticks(axes, table[x])
+        if is_lines and xscale == "log":
+            is_count = pd.api.types.is_integer_dtype(table[x]) and table[x].nunique() <= 8
+            style.log_ticks(axes, table[x]) if is_count else style.few_log_ticks(axes.xaxis)
         axes.label_outer(remove_inner_ticks=False)
     if by or at:
         style.legend_beside(grid[0, -1])

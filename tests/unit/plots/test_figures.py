@@ -13,9 +13,7 @@ from gaussmark_lib.experiments import token_level_keys
 from gaussmark_lib.experiments.kgw_baseline import PARTS
 from gaussmark_lib.experiments.robustness import OWN, PLAIN
 from gaussmark_lib.plots import (
-    detectability,
     kgw_baseline,
-    layer_sigma_sweep,
     low_rank,
     playground,
     speed,
@@ -23,8 +21,6 @@ from gaussmark_lib.plots import (
     train_doclm,
 )
 from gaussmark_lib.plots import token_level_keys as token_figures
-from gaussmark_lib.quality.verdict import DIFFERENT, INDISTINGUISHABLE, OPEN
-from gaussmark_lib.stats import Estimate
 
 N = np.random.default_rng(0)
 ESTIMATE = {"value": 0.5, "low": 0.3, "high": 0.6, "n": 40}
@@ -80,17 +76,6 @@ def shares(schemes):
     )
 
 
-def cells():
-    table = cross(
-        weight=["model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"],
-        sigma=[0.1, 0.2],
-    )
-    outcomes = [DIFFERENT, INDISTINGUISHABLE, OPEN, OPEN]
-    return named(table, "psi", "tpr").assign(
-        predicted_psi=0.5, median_p=0.1, delta=[0.1, -0.1, 0.2, 0.0], outcome=outcomes
-    )
-
-
 def scores():
     return cross(
         kind=["watermarked", "plain"], key=["this key", "wrong key"], text=range(3)
@@ -112,59 +97,6 @@ SIX = dict.fromkeys(
 )
 ONE, TWO = ["GaussMark"], ["GaussMark", "KGW-2"]
 FIGURES = {  # name → (figure, error bars in all of its panels)
-    "median_p": lambda: (
-        detectability.median_p(by_length(), pd.Series(0.5, index=LENGTHS), "n"),
-        0,
-    ),
-    "power": lambda: (
-        detectability.power(
-            by_length().query("figure == 'TPR at 0.05'").assign(predicted=0.4), by_length(), "n"
-        ),
-        0,
-    ),
-    "roc by length": lambda: (
-        detectability.roc(curves(LENGTHS), by_length().query("figure == 'AUC'"), "n"),
-        0,
-    ),
-    "norms": lambda: (
-        detectability.norms(cross(n_tokens=LENGTHS, text=range(3)).assign(grad_norm=2.0), 0.1, "n"),
-        0,
-    ),
-    "spread": lambda: (
-        detectability.spread(cross(prompt=[1, 2], text=range(4)).assign(grad_norm=2.0), "n"),
-        0,
-    ),
-    "entropy": lambda: (
-        detectability.entropy(
-            pd.DataFrame({"entropy": N.uniform(size=30), "grad_norm": 1.0}),
-            cross(temperature=[0.5, 1.0], text=range(3)).assign(entropy=1.0, psi=2.0),
-            "n",
-        ),
-        0,
-    ),
-    "prediction": lambda: (layer_sigma_sweep.prediction(cells(), "n"), 0),
-    "scatter": lambda: (layer_sigma_sweep.scatter(cells(), 4.0, "n"), 4),
-    "detection map": lambda: (layer_sigma_sweep.detection(cells(), 0.05, "n"), 0),
-    "outcomes": lambda: (
-        layer_sigma_sweep.outcomes(
-            cells(), "delta", "Change of cross-entropy, nats a token", 0.03, "n"
-        ),
-        0,
-    ),
-    "too_much": lambda: (
-        layer_sigma_sweep.too_much(cells().assign(predicted_psi=[1.0, 4.0] * 2), 0.05, "n"),
-        8,
-    ),
-    "solved": lambda: (
-        layer_sigma_sweep.solved(
-            cross(sigma=[0.1, 0.2]).assign(tokens=[10, 20], **ESTIMATE),
-            0.15,
-            Estimate(0.6, 0.5, 0.7, 99),
-            0.6,
-            "n",
-        ),
-        3,
-    ),
     "after_edits": lambda: (kgw_baseline.after_edits(after_edits(TWO), "TPR at 0.01", "n"), 4),
     "against_tokens": lambda: (
         kgw_baseline.against_tokens(cross(scheme=TWO, n_tokens=LENGTHS).assign(**ESTIMATE), "n"),
@@ -382,7 +314,6 @@ def test_a_figure_draws_every_interval_and_names_its_axes(name):
 @pytest.mark.parametrize(
     ("name", "unit"),
     [
-        ("entropy", "[nats]"),
         ("cost", "nats a token"),
         ("curves", "nats per token"),
         ("seconds", "seconds"),
@@ -399,9 +330,7 @@ def test_an_axis_with_a_unit_names_it(name, unit):
 def test_every_public_figure_is_drawn_here():
     """A figure function that is missing above would be tested by nothing."""
     files = (
-        detectability,
         kgw_baseline,
-        layer_sigma_sweep,
         low_rank,
         playground,
     )
