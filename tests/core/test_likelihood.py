@@ -1,6 +1,4 @@
-"""Likelihoods, cross-entropy and entropy against one text at a time, and the closed-form gradient
-against autograd.
-"""
+"""Likelihoods, cross-entropy and entropy against one text at a time."""
 
 import closeness
 import numpy as np
@@ -9,9 +7,8 @@ import tiny_models
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
-from gaussmark_lib import likelihood, models, perturb, score, tokens
+from gaussmark_lib import likelihood, models, perturb, tokens
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
-from gaussmark_lib.perturb import Watermark
 
 RNG = np.random.default_rng(8)
 SIZES = {
@@ -32,40 +29,12 @@ PROMPTS = tiny_models.random_ids(RNG, 4, 11, 1, 7)
 RESPONSES = tiny_models.random_ids(RNG, 20, 6, 33, 12)
 
 
-@pytest.mark.parametrize(
-    "head", [likelihood._same, torch.nn.Linear(7, 11, dtype=torch.float64).requires_grad_(False)]
-)
-def test_the_closed_form_gradient_is_autograds(head, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(likelihood, "ROWS", 4)  # of nine
-    generator = torch.Generator().manual_seed(0)
-    h = torch.randn(9, 7, dtype=torch.float64, generator=generator, requires_grad=True)
-    targets = torch.randint(7, (9,), generator=generator)
-    assert torch.autograd.gradcheck(lambda x: likelihood._LogLikelihood.apply(x, targets, head), h)
-    found = likelihood._LogLikelihood.apply(h, targets, head)
-    torch.testing.assert_close(found, head(h).log_softmax(-1).gather(-1, targets[:, None])[:, 0])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_gradient_arrives_in_the_states_dtype(dtype):
-    logits = (
-        (4 * torch.randn(10, 50, generator=torch.Generator().manual_seed(1)))
-        .to(dtype)
-        .requires_grad_()
-    )
-    targets = torch.arange(10)
-    likelihood._LogLikelihood.apply(logits, targets, likelihood._same).sum().backward()
-    wide = logits.detach().double().requires_grad_()
-    wide.log_softmax(-1).gather(-1, targets[:, None]).sum().backward()
-    assert logits.grad.dtype == dtype
-    torch.testing.assert_close(
-        logits.grad.double(), wide.grad, rtol=1e-2, atol=torch.finfo(dtype).eps
-    )
-
-
 @pytest.mark.parametrize("name", [*tiny_models.ARCHITECTURES, *CHANGED])
-def test_the_head_is_applied_a_few_positions_at_a_time(name, monkeypatch: pytest.MonkeyPatch):
+def test_log_p_and_its_gradient_are_those_of_one_text_at_a_time(
+    name, monkeypatch: pytest.MonkeyPatch
+):
     """Whatever becomes of its logits: nothing, a soft cap, a scale. The gradient is that of the
-    plain pass, for every parameter but the head's.
+    plain pass, for every parameter.
     """
     torch.manual_seed(0)
     model = (
@@ -78,14 +47,9 @@ def test_the_head_is_applied_a_few_positions_at_a_time(name, monkeypatch: pytest
         monkeypatch.setattr(
             torch.nn.functional, "softmax", lambda x, dim, dtype=None: x.softmax(dim)
         )
-    assert likelihood.ends_in_its_head(model) == (name not in CHANGED)
-    pairs, head = (
-        list(zip(PROMPTS, RESPONSES, strict=True)),
-        {id(p) for p in model.get_output_embeddings().parameters()},
-    )
+    pairs = list(zip(PROMPTS, RESPONSES, strict=True))
     model.requires_grad_(True)
-    others = [p for p in model.parameters() if id(p) not in head]
-    monkeypatch.setattr(likelihood, "ROWS", 3)
+    others = list(model.parameters())
     found, number = likelihood.token_log_p(model, pairs)
     gradients = torch.autograd.grad(found.sum(), others, allow_unused=True)
     expected = []
@@ -101,66 +65,6 @@ def test_the_head_is_applied_a_few_positions_at_a_time(name, monkeypatch: pytest
         strict=True,
     ):
         torch.testing.assert_close(one, other)
-
-
-def of_plain_pass(model) -> list[float]:
-    rows = [
-        model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1)
-        for x, y in zip(PROMPTS, RESPONSES, strict=True)
-    ]
-    return [
-        -row.gather(-1, torch.tensor(y)[:, None]).mean().item()
-        for row, y in zip(rows, RESPONSES, strict=True)
-    ]
-
-
-def halved(_, __, output):
-    output.logits.mul_(0.5)
-
-
-def in_place(model) -> None:
-    model.register_forward_hook(halved)
-
-
-def before_the_head(model) -> None:
-    model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0] * 0.5,))
-
-
-@pytest.mark.parametrize("change", [in_place, before_the_head])
-def test_a_model_whose_logits_are_changed_is_read_as_it_is(change):
-    model = tiny_models.build("llama", torch.float64)
-    change(model)
-    np.testing.assert_allclose(
-        likelihood.cross_entropy(model, RESPONSES, prompts=PROMPTS),
-        of_plain_pass(model),
-        rtol=1e-10,
-    )
-
-
-def test_a_model_that_was_changed_after_it_was_tried_is_noticed():
-    model = tiny_models.build("llama", torch.float64)
-    likelihood.cross_entropy(model, RESPONSES)
-    in_place(model)
-    with pytest.raises(InvalidModelError, match="no longer those of its head"):
-        likelihood.cross_entropy(model, RESPONSES)
-    np.testing.assert_allclose(
-        likelihood.cross_entropy(model, RESPONSES, prompts=PROMPTS),
-        of_plain_pass(model),
-        rtol=1e-10,
-    )
-
-
-def test_a_head_without_a_derivative_is_refused():
-    model = tiny_models.build("llama")
-    model.get_output_embeddings().forward = lambda h: (
-        h.detach() @ model.get_input_embeddings().weight.detach().T
-    ).detach()
-    with pytest.raises(InvalidModelError, match="derivative"):
-        list(
-            score.gradients(
-                model, PROMPTS, RESPONSES, Watermark("model.layers.2.mlp.down_proj.weight", 0.1)
-            )
-        )
 
 
 def test_a_token_that_cannot_come_adds_nothing_to_the_entropy():
@@ -264,3 +168,10 @@ def test_entropy_at_each_position():
 def test_passages_that_cannot_be_read(model, passages, match):
     with pytest.raises(InvalidTextError, match=match):
         likelihood.cross_entropy(model, passages)
+
+
+def test_batches_are_bounded_by_texts_and_by_logits(model, monkeypatch):
+    lengths = dict(enumerate([5, 1, 4, 2, 3, 30]))
+    assert list(likelihood.batches(model, lengths, 4)) == [[1, 3, 4, 2], [0, 5]]
+    monkeypatch.setattr(likelihood, "LOGITS", 97 * 8)  # numbers: eight positions
+    assert list(likelihood.batches(model, lengths, 4)) == [[1, 3], [4, 2], [0], [5]]
