@@ -159,7 +159,7 @@ def test_entropy_at_each_position():
     ("passages", "match"),
     [
         ([], "no"),
-        ([[1], []], "passage 1"),
+        ([[1], []], "response 1"),
         ([[1] * 64], "at most 64"),
         ([[97]], "from 0 to 96"),
         (["text"], "got text"),
