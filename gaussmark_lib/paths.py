@@ -1,5 +1,7 @@
-"""Names of an earlier version: see ``files``."""
+"""The name that ``files`` had for folders, until its last users have changed."""
 
-from gaussmark_lib.files import CACHE, DATA, NOTEBOOKS, PRESETS, ROOT, RUNS, TEXTS, records
+import sys
 
-__all__ = ["CACHE", "DATA", "NOTEBOOKS", "PRESETS", "ROOT", "RUNS", "TEXTS", "records"]
+from gaussmark_lib import files
+
+sys.modules[__name__] = files

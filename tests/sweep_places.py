@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import paths, sweeps
+from gaussmark_lib import files, sweeps
 
 PARAMETERS = """
 x: int = 1
@@ -77,7 +77,7 @@ class Place:
             "--grid",
             str(self.folder / "grid.yaml"),
         ]
-        environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+        environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.started.append(
             subprocess.Popen(

@@ -5,7 +5,7 @@ of the tests.
 import subprocess
 from pathlib import Path
 
-from gaussmark_lib.paths import ROOT
+from gaussmark_lib.files import ROOT
 
 
 def files(pattern: str) -> list[Path]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.record import RUN_DIR
 from gaussmark_lib.runs import folder as records
@@ -113,4 +113,4 @@ def reference(notebook: str) -> Run | None:
     its number; None where there is none.
     """
     name = notebook.lstrip("0123456789_")
-    return records.load(paths.RUNS / "reference" / name) if name else None
+    return records.load(files.RUNS / "reference" / name) if name else None

@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gaussmark_lib import files, paths, words
+from gaussmark_lib import files, words
 from gaussmark_lib.errors import GaussMarkError
 
 if TYPE_CHECKING:
@@ -202,12 +202,12 @@ def version(package: str) -> str | None:
 def commit() -> str | None:
     """The checkout's git commit, with ``-dirty`` if files differ from it; None outside of git."""
     with suppress(OSError, subprocess.SubprocessError):
-        if Path(_git("rev-parse", "--show-toplevel")).resolve() == paths.ROOT:
+        if Path(_git("rev-parse", "--show-toplevel")).resolve() == files.ROOT:
             return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
     return None
 
 
 def _git(*words: str) -> str:
-    command = ["git", "-C", str(paths.ROOT), *words]
+    command = ["git", "-C", str(files.ROOT), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     return done.stdout.strip()

@@ -84,13 +84,13 @@ def _of_path(path: Path) -> str:
     """
     if path.is_file():
         return _digest(*_state(path))
-    if len(files := list(islice(path.rglob("*"), MOST_FILES + 1))) > MOST_FILES:
+    if len(inside := list(islice(path.rglob("*"), MOST_FILES + 1))) > MOST_FILES:
         raise ParameterError(
             f"{path}: expected a folder of at most {MOST_FILES:,} files, because they are part of"
             " the run's id; name a smaller one"
         )
     digest = hashlib.sha256()
-    for file in sorted(files):
+    for file in sorted(inside):
         name = file.relative_to(path)
         is_hidden = any(part.startswith(".") for part in name.parts)
         if file.is_file() and file.suffix != ".md" and not is_hidden:
@@ -155,8 +155,9 @@ def _imported(tree: ast.Module | None, folder: Path) -> set[str]:
     packages that it lies in. Without a syntax tree, the whole library.
     """
     if tree is None:
-        files = (path.relative_to(PACKAGE.parent).with_suffix("") for path in PACKAGE.rglob("*.py"))
-        return {".".join(file.parts).removesuffix(".__init__") for file in files}
+        all_files = (file.relative_to(PACKAGE.parent) for file in PACKAGE.rglob("*.py"))
+        names = {".".join(file.with_suffix("").parts) for file in all_files}
+        return {name.removesuffix(".__init__") for name in names}
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import paths, words
+from gaussmark_lib import files, words
 from gaussmark_lib.errors import GaussMarkError, ParameterError, shown
 from gaussmark_lib.runs import identity, parameters
 from gaussmark_lib.runs.parameters import Parameter
@@ -102,7 +102,7 @@ class Question:
 
     def target(self, root: str | Path | None) -> Path:
         """The folder of its record."""
-        return paths.records(root) / self.notebook.name / self.id
+        return files.records(root) / self.notebook.name / self.id
 
 
 def question(
@@ -153,14 +153,14 @@ def load(name: str | Path | Notebook) -> Notebook:
 
 def numbered() -> list[Path]:
     """The notebooks of the reading path, in order."""
-    return sorted(paths.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+    return sorted(files.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 
 
 def _find(name: str) -> Path:
     for path in (Path(name), Path(f"{name}.ipynb")):
         if path.suffix == ".ipynb" and os.path.isfile(path):
             return path
-    known = {path.stem: path for path in sorted(paths.NOTEBOOKS.glob("*.ipynb"))}
+    known = {path.stem: path for path in sorted(files.NOTEBOOKS.glob("*.ipynb"))}
     wanted = name.removesuffix(".ipynb")
     matches = [wanted] if wanted in known else [s for s in known if s.startswith(f"{wanted}_")]
     if len(matches) == 1:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib import files, paths, words
+from gaussmark_lib import files, words
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs.parameters import MOST_CHARACTERS, yaml
 
@@ -20,10 +20,10 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
     ParameterError: there is none, or it is something else; says which of this kind there are.
     """
     name = files.named(name, f"no such {kind}", ParameterError)
-    places = [name, paths.PRESETS / name, paths.PRESETS / f"{name}.yaml"]
+    places = [name, files.PRESETS / name, files.PRESETS / f"{name}.yaml"]
     path = next((place for place in places if os.path.isfile(place)), None)
     if path is None:
-        near = words.nearest(name.stem, known(kind), paths.PRESETS)
+        near = words.nearest(name.stem, known(kind), files.PRESETS)
         raise ParameterError(f"no {kind} is called {shown(str(name))}; {near}")
     try:
         with path.open(encoding="utf-8") as file:
@@ -42,7 +42,7 @@ def known(kind: str = "preset") -> list[str]:
     """The names in ``papermill_runs/presets`` of this kind. A grid's ends in ``grid``, a cluster
     has a line ``kind:``, all others are presets.
     """
-    return [path.stem for path in sorted(paths.PRESETS.glob("*.yaml")) if _kind(path) == kind]
+    return [path.stem for path in sorted(files.PRESETS.glob("*.yaml")) if _kind(path) == kind]
 
 
 def _kind(path: Path) -> str:

@@ -9,13 +9,13 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.runs.parameters import yaml
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = paths.RUNS / "reference" / "paper.yaml"
+FILE = files.RUNS / "reference" / "paper.yaml"
 Z_95 = 1.959963984540054  # Φ⁻¹(.975); scipy takes a second to import
 COLUMNS = ["quantity", "scheme", "value", "error", "low", "high", "most", "n", "unit", "where"]
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.notebook import Notebook, Question
@@ -99,7 +99,7 @@ def sweep(
             has the GPUs.
         KeyboardInterrupt: after everything that runs is stopped; finished runs keep their records.
     """
-    source, root = notebooks.load(notebook), paths.records(root)
+    source, root = notebooks.load(notebook), files.records(root)
     started, code = datetime.now(UTC), source.code
     rows = grids.runs(source, grid, params)
     jobs = [Question(source, values, source.run_id(values, code), code) for values in rows]

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
@@ -79,10 +79,10 @@ def tour(
         KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their
             records.
     """
-    root = paths.records(root)
+    root = files.records(root)
     if not (stops := [_read(file) for file in notebooks.numbered()]):
         raise GaussMarkError(
-            f"expected numbered notebooks like 00_first_watermark.ipynb in {paths.NOTEBOOKS}, found"
+            f"expected numbered notebooks like 00_first_watermark.ipynb in {files.NOTEBOOKS}, found"
             " none"
         )
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

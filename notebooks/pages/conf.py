@@ -16,7 +16,7 @@ import jinja2
 import nbformat
 
 import gaussmark_lib
-from gaussmark_lib import paths, words
+from gaussmark_lib import files, words
 from gaussmark_lib.runs import folder
 from gaussmark_lib.sweeps import findings
 from gaussmark_lib.sweeps.page import mathml
@@ -50,7 +50,7 @@ html_css_files = ["site.css"]
 highlight_language = "none"  # formulas and shells; notebooks and fences name theirs
 pygments_style, pygments_dark_style = "default", "github-dark"
 
-REFERENCE = paths.RUNS / "reference"
+REFERENCE = files.RUNS / "reference"
 
 
 def setup(app: Any) -> None:
@@ -75,7 +75,7 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         claim=lambda name, which, **options: _claim(records[name], which, **options),
         verdicts=lambda run: findings.verdicts(run, run.id),
         modules=[module.name for module in pkgutil.iter_modules(gaussmark_lib.__path__)],
-        presets=sorted(path.stem for path in paths.PRESETS.glob("*.yaml")),
+        presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
 
 

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from small_notebooks import code, write
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 
 
 def _stored(source: str, output: str, *tags: str) -> nbformat.NotebookNode:
@@ -23,7 +23,7 @@ def _stored(source: str, output: str, *tags: str) -> nbformat.NotebookNode:
 
 def _python(*words: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", *words]
-    return subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=files.ROOT, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import re
 
 from importlinter.cli import lint_imports
 
-from gaussmark_lib.paths import ROOT
+from gaussmark_lib.files import ROOT
 
 PLAIN = re.compile(r"\braise (ValueError|TypeError|Exception|AssertionError)\b")
 

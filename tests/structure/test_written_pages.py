@@ -10,9 +10,9 @@ import shutil
 import jinja2
 import pytest
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 
-PAGES = paths.NOTEBOOKS / "pages"
+PAGES = files.NOTEBOOKS / "pages"
 NAMES = sorted(path.stem for path in PAGES.glob("*.md"))
 LINK = re.compile(r"\]\(([^)\s#]+)| <([\w/]+)>$", re.MULTILINE)  # in prose; in a table of contents
 
@@ -36,7 +36,7 @@ def test_links_of_written_pages_lead_somewhere(name):
 
 
 def _exists(link: str) -> bool:
-    place = paths.ROOT / link[1:] if link.startswith("/") else PAGES / link
+    place = files.ROOT / link[1:] if link.startswith("/") else PAGES / link
     return any(place.with_name(place.name + ending).exists() for ending in ("", ".md", ".ipynb"))
 
 

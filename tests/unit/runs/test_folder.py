@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder as records
 
@@ -138,7 +138,7 @@ def test_a_record_that_cannot_be_put_in_its_place(tmp_path, monkeypatch):
 
 
 def test_make_clean_removes_what_a_killed_run_left_and_nothing_that_a_living_one_writes(tmp_path):
-    shutil.copy(paths.ROOT / "Makefile", tmp_path)
+    shutil.copy(files.ROOT / "Makefile", tmp_path)
     target = tmp_path / "papermill_runs" / "00_x" / "ab12"
     with records.hidden(target) as mine:
         killed = subprocess.Popen(["true"])

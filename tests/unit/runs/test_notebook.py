@@ -6,14 +6,14 @@ import nbformat
 import pytest
 from small_notebooks import code, markdown, parameters, write
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError, ParameterError
 from gaussmark_lib.runs import notebook as notebooks
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(files, "NOTEBOOKS", tmp_path)
     for name in ("00_first", "01_second", "02_third_a", "02_third_b", "solution"):
         write(tmp_path / f"{name}.ipynb", markdown("# Title"), parameters())
     return tmp_path

@@ -5,7 +5,7 @@ import time
 import pytest
 import tracked
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import presets
@@ -16,7 +16,7 @@ SHARED = "shared: true\nx: 3\nz: 4\nnotebooks:\n  '02': {y: 5, x: 6}\n"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "PRESETS", tmp_path)
+    monkeypatch.setattr(files, "PRESETS", tmp_path)
     (tmp_path / "large.yaml").write_text("x: 3\ny: 1e-3\n")
     return tmp_path
 

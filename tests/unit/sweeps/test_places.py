@@ -15,7 +15,7 @@ import pytest
 from small_notebooks import code, parameters, write
 from sweep_places import finish, same_files, until
 
-from gaussmark_lib import paths, sweeps
+from gaussmark_lib import files, sweeps
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.sweeps import places
 
@@ -106,7 +106,7 @@ def _scheduler(folder: Path) -> Iterator[tuple[str, subprocess.Popen]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
+        env=os.environ | {"PYTHONPATH": str(files.ROOT)},
     )
     with process:
         yield process.stdout.readline().strip(), process
@@ -148,7 +148,7 @@ def slurm(tmp_path, monkeypatch) -> Path:
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(paths.ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(files.ROOT))
     file = tmp_path / "cluster.yaml"
     file.write_text(
         "kind: slurm\njobs: 1\nmemory: 2GB\ninterface: lo\nworker_extra_args: [--resources GPU=1]\n"
@@ -220,5 +220,5 @@ from gaussmark_lib.sweeps import places
 places.described("slurm")[0].close()
 assert signal.getsignal(signal.SIGINT) == signal.{inherited}
 """
-    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
     subprocess.run([sys.executable, "-c", source], check=True, env=environment)

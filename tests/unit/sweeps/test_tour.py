@@ -12,7 +12,7 @@ import pytest
 import tracked
 from small_notebooks import code, markdown, parameters, write
 
-from gaussmark_lib import cli, paths, record, stats
+from gaussmark_lib import cli, files, record, stats
 from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.sweeps import page
@@ -31,7 +31,7 @@ GOOD, BAD, NONE = "03_detectability", "05_quality", "06_robustness"
 
 
 def _write(name: str, *cells, **hints) -> None:
-    path = write(paths.NOTEBOOKS / f"{name}.ipynb", *cells)
+    path = write(files.NOTEBOOKS / f"{name}.ipynb", *cells)
     node = nbformat.read(path, as_version=4)
     node.metadata["gaussmark"] = hints
     nbformat.write(node, path)
@@ -42,7 +42,7 @@ def executed(tmp_path, monkeypatch) -> list[str]:
     """Three notebooks, of which the second fails and the third cannot start; the list fills with
     what was executed.
     """
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(files, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setattr(notebooks.Notebook, "code", "tested")
     _write(GOOD, markdown(CLAIM.format(name="Zero")), parameters(), code("x"))
     _write(BAD, markdown(CLAIM.format(name="One")), parameters(), code("1 / 0"))
@@ -145,7 +145,7 @@ def test_every_formula_of_the_notebooks_is_set():
                 assert "aligned" not in match[0], (file.name, match[0])
                 assert "\\" not in element, (file.name, match[0])
                 n += 1
-    assert n > 300, f"formulas in {paths.NOTEBOOKS}"
+    assert n > 300, f"formulas in {files.NOTEBOOKS}"
     assert page.mathml(r"<\left(") == r"<code>&lt;\left(</code>", "a broken one stays as it is"
 
 
