@@ -739,8 +739,8 @@ _REASONS: dict[str, dict[str, str]] = {
         "perturb": "export",
     },
     "they read a notebook's or a user's YAML: tests/unit/runs": {
-        "runs.parameters": "check parse read yaml",
-        "runs.presets": "known read taken",
+        "runs.parameters": "check parse read taken yaml",
+        "runs.presets": "known read",
     },
 }
 NO_DOOR = {

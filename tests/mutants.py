@@ -87,7 +87,6 @@ TESTS = {
     "runs/kernel.py": "unit/runs/test_ask.py",
     "runs/notebook.py": "unit/runs/test_notebook.py",
     "runs/parameters.py": "unit/runs/test_parameters.py unit/runs/test_presets.py",
-    "runs/presets.py": "unit/runs/test_presets.py",
     "sweeps/grid.py": "unit/sweeps/test_grid.py",
     "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
     "sweeps/over_grid.py": "unit/sweeps/test_sweep.py",
@@ -773,7 +772,7 @@ MUTANTS = [
     ),
     Mutant("runs/parameters.py", "aliases accepted", "if has_alias:", "if False:"),
     Mutant(
-        "runs/presets.py",
+        "runs/parameters.py",
         "unknown names of a shared preset taken",
         "for name, value in others.items() if name in declared}",
         "for name, value in others.items()}",

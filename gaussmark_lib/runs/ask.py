@@ -6,7 +6,9 @@ run it, and the first record is kept.
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,3 +116,22 @@ def reference(notebook: str) -> Run | None:
     """
     name = notebook.lstrip("0123456789_")
     return records.load(files.RUNS / "reference" / name) if name else None
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt, for the commands that leave
+    records and processes behind; later ones are ignored, so that the clean-up can finish.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        for stopping in before:
+            signal.signal(stopping, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for stopping, handler in before.items():
+            signal.signal(stopping, handler)

@@ -18,7 +18,7 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -240,6 +240,28 @@ def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -
         except ValueError as error:
             raise ParameterError(f"{key}: cannot read {shown(text)}: {error}") from None
     return values
+
+
+def taken(
+    values: dict[str, Any], number: str, declared: Collection[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """What the notebook of this number takes of a preset's values, and the names that it skips.
+
+    A preset that says ``shared: true`` serves every notebook: names that are not among ``declared``
+    are skipped, and ``notebooks`` has, by number, what one of them takes besides. In any other
+    preset nothing is skipped, so that a wrong name is reported where parameters are checked.
+    """
+    if not values.get("shared"):
+        return values, []
+    by_number = values.get("notebooks", {})
+    if not isinstance(by_number, dict) or not isinstance(by_number.get(number, {}), dict):
+        raise ParameterError(
+            "notebooks: expected a notebook's number and under it lines of `name: value`, got"
+            f" {shown(by_number)}"
+        )
+    others = {name: v for name, v in values.items() if name not in ("shared", "notebooks")}
+    common = {name: value for name, value in others.items() if name in declared}
+    return common | by_number.get(number, {}), sorted(others.keys() - common)
 
 
 def yaml(text: str) -> Any:

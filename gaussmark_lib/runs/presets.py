@@ -4,13 +4,13 @@ clusters.
 
 import os
 import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from gaussmark_lib import files, words
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs.parameters import MOST_CHARACTERS, yaml
+from gaussmark_lib.runs.parameters import taken as taken
 
 
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
@@ -50,25 +50,3 @@ def _kind(path: Path) -> str:
         return "grid"
     text = path.read_text(encoding="utf-8", errors="replace")
     return "cluster" if re.search(r"^kind:", text, re.MULTILINE) else "preset"
-
-
-def taken(
-    values: dict[str, Any], number: str, declared: Collection[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """What the notebook of this number takes of a preset's values, and the names that it skips.
-
-    A preset that says ``shared: true`` serves every notebook: names that are not among ``declared``
-    are skipped, and ``notebooks`` has, by number, what one of them takes besides. In any other
-    preset nothing is skipped, so that a wrong name is reported where parameters are checked.
-    """
-    if not values.get("shared"):
-        return values, []
-    by_number = values.get("notebooks", {})
-    if not isinstance(by_number, dict) or not isinstance(by_number.get(number, {}), dict):
-        raise ParameterError(
-            "notebooks: expected a notebook's number and under it lines of `name: value`, got"
-            f" {shown(by_number)}"
-        )
-    others = {name: v for name, v in values.items() if name not in ("shared", "notebooks")}
-    common = {name: value for name, value in others.items() if name in declared}
-    return common | by_number.get(number, {}), sorted(others.keys() - common)

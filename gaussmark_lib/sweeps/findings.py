@@ -3,6 +3,7 @@ interval and n.
 """
 
 import math
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gaussmark_lib import words
@@ -73,6 +74,4 @@ def sigma(run: Run | None) -> float | None:
     return given if type(given) in (int, float) and math.isfinite(given) else None
 
 
-def headline(run: Run | None) -> Any:
-    """See ``Run.headline``."""
-    return run.headline if run else None
+headline = attrgetter("headline")  # of a run

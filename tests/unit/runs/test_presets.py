@@ -8,7 +8,7 @@ import tracked
 from gaussmark_lib import files
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs import presets
+from gaussmark_lib.runs import parameters, presets
 from gaussmark_lib.runs.parameters import yaml
 
 SHARED = "shared: true\nx: 3\nz: 4\nnotebooks:\n  '02': {y: 5, x: 6}\n"
@@ -83,14 +83,14 @@ def test_yaml_that_would_fill_the_memory_or_crash_is_refused_at_once(name):
 def test_a_shared_preset_gives_each_notebook_what_it_knows_and_its_own(folder):
     (folder / "paper.yaml").write_text(SHARED)
     values = presets.read("paper")
-    assert presets.taken(values, "01", {"x", "y"}) == ({"x": 3}, ["z"])
-    assert presets.taken(values, "02", {"x", "y"}) == ({"x": 6, "y": 5}, ["z"])
+    assert parameters.taken(values, "01", {"x", "y"}) == ({"x": 3}, ["z"])
+    assert parameters.taken(values, "02", {"x", "y"}) == ({"x": 6, "y": 5}, ["z"])
     with pytest.raises(ParameterError, match="a notebook's number"):
-        presets.taken({"shared": True, "notebooks": {"02": 3}}, "02", {"x"})
+        parameters.taken({"shared": True, "notebooks": {"02": 3}}, "02", {"x"})
 
 
 def test_in_any_other_preset_nothing_is_skipped(folder):
-    assert presets.taken(presets.read("large"), "01", {"x"}) == ({"x": 3, "y": 0.001}, [])
+    assert parameters.taken(presets.read("large"), "01", {"x"}) == ({"x": 3, "y": 0.001}, [])
 
 
 SHARED_PRESETS = [path for path in tracked.PRESETS if "\nshared: true\n" in path.read_text()]
@@ -100,7 +100,7 @@ SHARED_PRESETS = [path for path in tracked.PRESETS if "\nshared: true\n" in path
 def test_a_papers_preset_fits_every_notebook(preset):
     values = presets.read(preset)
     for notebook in map(notebooks.load, tracked.NOTEBOOKS):
-        known, skipped = presets.taken(values, notebook.name[:2], notebook.parameters)
+        known, skipped = parameters.taken(values, notebook.name[:2], notebook.parameters)
         assert known.items() <= notebook.check(known).items()
         assert not set(skipped) & set(notebook.parameters)
 

@@ -1,0 +1,47 @@
+"""``gaussmark run`` asks one question, and few modules hand it on."""
+
+import os
+import subprocess
+import sys
+
+from small_notebooks import code, parameters, write
+
+from gaussmark_lib import files
+
+MOST = 9  # of the command line and of what runs notebooks; the folders and words are apart
+SCRIPT = """
+import inspect, sys
+passed = set()
+
+def note(frame, event, argument):
+    name = frame.f_globals.get("__name__", "")
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if event == "call" and is_function and name.startswith("gaussmark_lib.") and not imports(frame):
+        passed.add(name)
+
+def imports(frame):
+    while frame:
+        if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] != "__main__":
+            return True
+        frame = frame.f_back
+    return False
+
+from gaussmark_lib import cli
+sys.setprofile(note)
+done = cli.main(sys.argv[1:])
+sys.setprofile(None)
+print(done, *sorted(passed))
+"""
+
+
+def test_a_run_passes_few_modules(tmp_path):
+    notebook = write(tmp_path / "demo.ipynb", parameters(), code("x"))
+    words = ["run", str(notebook), "-p", "x", "2", "--records", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
+    command = [sys.executable, "-c", SCRIPT, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    code_of_exit, *passed = done.stdout.splitlines()[-1].split()
+    rooms = [name for name in passed if name.split(".")[1] in ("cli", "runs", "sweeps")]
+    assert code_of_exit == "0"
+    assert "gaussmark_lib.runs.folder" in rooms
+    assert len(rooms) <= MOST, passed
