@@ -7,7 +7,6 @@ several of them share.
 ``level_check``            02: p-values of texts that no key has touched
 ``detectability``          03: detection against the number of tokens
 ``layer_sigma_sweep``      04: the map over weight × σ, predicted and measured
-``map_claims``             04: what the map says, as estimates with intervals
 ``quality``                05: every measure of what the watermark costs (its judges, tasks
                            and tests are the room ``quality``), and what a unit of ψ costs
 ``robustness``             06: what edits take, signal and norm apart; one key; the level
@@ -27,7 +26,6 @@ several of them share.
 ``claims``                 findings and checks, and the table at a notebook's end
 ``written_and_scored``     what they share: write under each key, score under each key, labelled
 ``crossed``                figures of prompts × keys, with intervals over both
-``lengths``                how long texts can be on this model
 ``compared``               schemes against each other, paired over prompts and keys
 =========================  =========================================================================
 """

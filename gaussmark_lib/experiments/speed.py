@@ -1,4 +1,4 @@
-"""Fair timings: alternating repeats in one process, medians, ratios; and the plain loop that
+"""10: fair timings: alternating repeats in one process, medians, ratios; and the plain loop that
 everything is compared with.
 
 Seconds depend on the machine and its load; ratios of tasks that take turns depend on the tasks. So
@@ -6,76 +6,65 @@ each repeat runs every task once, in turn, and a ratio is formed within a repeat
 over repeats is taken.
 """
 
-import ctypes
-import gc
-import os
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
-import psutil
 import torch
 from jaxtyping import Float
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from scipy.stats import binom
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb, stats, tokens
+from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
 
+LOOKS = {  # of tasks, the same in every figure
+    "plain": {"color": style.PLAIN, "marker": "o"},
+    "watermarked": {"color": style.WATERMARKED, "marker": "s"},
+    "score": {"color": style.OTHERS[0], "marker": "s"},
+    "forward pass alone": {"color": style.OTHERS[1], "marker": "D"},
+    "plain loop": {"color": style.OTHERS[3], "marker": "o"},
+}
 
-def alternating(
-    tasks: Mapping[str, Callable[[], object]], repeats: int = 5, *, warm_up: bool = True
-) -> pd.DataFrame:
-    """Seconds of each task in each repeat, the tasks taking turns: one row each with ``task,
-    repeat, seconds``.
 
-    An accelerator is waited for. ``warm_up`` runs each once before, untimed.
+def alternating(tasks: Mapping[str, Callable[[], object]], repeats: int = 5) -> pd.DataFrame:
+    """Seconds of each task in each repeat, the tasks taking turns: ``task, repeat, seconds``. Each
+    runs once before, untimed; an accelerator is waited for.
     """
     rows = []
-    for repeat in range(-1 if warm_up else 0, repeats):
+    for repeat in range(-1, repeats):
         for name, task in tasks.items():
             _wait()
             start = time.perf_counter()
             task()
             _wait()
-            if repeat >= 0:
-                rows.append(
-                    {"task": name, "repeat": repeat, "seconds": time.perf_counter() - start}
-                )
-    return pd.DataFrame(rows)
+            rows.append({"task": name, "repeat": repeat, "seconds": time.perf_counter() - start})
+    return pd.DataFrame(rows[len(tasks) :])
+
+
+def at_sizes(
+    tasks: Mapping[str, Callable[[int], object]], x: str, sizes: Sequence[int], repeats: int
+) -> pd.DataFrame:
+    """:func:`alternating` over each task at each size, all of them taking turns, with a column
+    ``x`` for the size.
+    """
+    each = {f"{name} {n}": partial(task, n) for name, task in tasks.items() for n in sizes}
+    times = alternating(each, repeats)
+    names = times["task"].str.rsplit(" ", n=1)
+    return times.assign(task=names.str[0], **{x: names.str[1].astype(int)})
 
 
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def ratios(times: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """How many times faster than the reference each task is: ``task, ratio`` (median over repeats),
-    ``low, high`` (range), ``seconds`` (median).
-
-    >>> tasks, seconds = ["slow", "fast"] * 2, [2.0, 1.0, 3.0, 1.0]
-    >>> times = pd.DataFrame({"task": tasks, "repeat": [0, 0, 1, 1], "seconds": seconds})
-    >>> ratios(times, "slow").loc[1, ["ratio", "low", "high"]].tolist()
-    [2.5, 2.0, 3.0]
-    """
-    by_repeat = times.pivot(index="repeat", columns="task", values="seconds")[
-        times["task"].unique()
-    ]
-    faster = by_repeat[[reference]].to_numpy() / by_repeat
-    columns = {
-        "ratio": faster.median(),
-        "low": faster.min(),
-        "high": faster.max(),
-        "seconds": by_repeat.median(),
-    }
-    return pd.DataFrame(columns).rename_axis("task").reset_index()
 
 
 def ratio(times: pd.DataFrame, task: str, reference: str) -> stats.Estimate:
@@ -89,43 +78,39 @@ def median(values: ArrayLike) -> stats.Estimate:
     law: from the k-th smallest to the k-th largest.
 
     It misses the true median with probability 2·P(Binomial(n, ½) < k); k is the largest for which
-    that is at most 0.05. Below six repeats there is none, even from the smallest to the largest:
-    the ends are NaN.
+    that is at most 0.05. Below six repeats there is none: the ends are NaN.
 
     >>> print(median([1.0, 2.0, 3.0, 4.0, 5.0, 9.0]), median([1.0, 2.0]), sep="; ")
     3.5 (1 to 9), n = 6; 1.5 (no interval), n = 2
     """
-    found = np.sort(values)
-    n = len(found)
+    ordered = np.sort(values)
+    n = len(ordered)
     k = int((2 * binom.cdf(np.arange(n), n, 0.5) <= 0.05).sum())
-    low, high = (found[k - 1], found[n - k]) if k else (np.nan, np.nan)
-    return stats.Estimate(float(np.median(found)), float(low), float(high), n)
+    low, high = (ordered[k - 1], ordered[n - k]) if k else (np.nan, np.nan)
+    return stats.Estimate(float(np.median(ordered)), float(low), float(high), n)
 
 
 def exponent(times: pd.DataFrame, x: str) -> stats.Estimate:
-    """b of seconds ∝ x^b, by least squares of the logarithms: the mean over repeats, each repeat by
-    itself, with Student's interval.
-
-    Raises:
-        StatisticsError: fewer than two repeats that have every x.
+    """b of seconds ∝ x^b, by least squares of the logarithms in each repeat: mean over the repeats
+    that have every x.
     """
     by_repeat = times.pivot(index="repeat", columns=x, values="seconds").dropna()
-    return stats.mean(
-        [np.polyfit(np.log(by_repeat.columns), np.log(row), 1)[0] for row in by_repeat.to_numpy()]
-    )
+    rows = np.log(by_repeat.to_numpy())
+    return stats.interval([np.polyfit(np.log(by_repeat.columns), row, 1)[0] for row in rows])
 
 
 def share_of_blocks(model: PreTrainedModel, weight: str) -> float:
     """Which share of the model's blocks stands at or above a weight, so that a backward pass goes
     through it; 1 for a weight in no block.
     """
-    numbers = {
-        name: int(found[1])
-        for name in models.watermarkable(model)
-        if (found := re.search(r"\.(\d+)\.", name))
-    }
-    blocks, own = set(numbers.values()), re.search(r"\.(\d+)\.", weight)
-    return sum(block >= int(own[1]) for block in blocks) / len(blocks) if own else 1.0
+    blocks = {_block(name) for name in models.watermarkable(model)} - {None}
+    first = _block(weight)
+    return 1.0 if first is None else sum(block >= first for block in blocks) / len(blocks)
+
+
+def _block(weight: str) -> int | None:
+    number = re.search(r"\.(\d+)\.", weight)
+    return int(number[1]) if number else None
 
 
 def plain_loop(
@@ -146,11 +131,8 @@ def plain_loop(
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
         [gradient] = torch.autograd.grad(log_p, linear.stored)
         gradient = linear.oriented(gradient).float()
-        psi.append(
-            (
-                (xi.to(gradient) * gradient).sum() / (wm.sigma * gradient.square().sum().sqrt())
-            ).item()
-        )  # torch's norm of many is inexact
+        norm = gradient.square().sum().sqrt()  # torch's norm of many numbers is inexact
+        psi.append(((xi.to(gradient) * gradient).sum() / (wm.sigma * norm)).item())
     return np.array(psi)
 
 
@@ -169,49 +151,26 @@ def forward_only(
     pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
     with models.computing_in(model, models.arithmetic(model, dtype)):
         for start in range(0, len(pairs), batch_size):
-            ids, mask = tokens.pad(
-                [[*x, *y] for x, y in pairs[start : start + batch_size]], "right", model.device
-            )
+            texts = [[*x, *y] for x, y in pairs[start : start + batch_size]]
+            ids, mask = tokens.pad(texts, "right", model.device)
             model(input_ids=ids, attention_mask=mask, use_cache=False)
 
 
-@contextmanager
-def peak_memory() -> Iterator[dict[str, float]]:
-    """Inside the ``with``, memory is watched; afterwards ``bytes`` is its peak above what was in
-    use at the start.
-
-    Of the accelerator where there is one (exact); else of this process, looked at every few
-    milliseconds (a lower bound).
+def draw_against(times: pd.DataFrame, x: str, xlabel: str, title: str, caption: str) -> Figure:
+    """Median milliseconds per text against a size, a line per task, with the fastest and slowest
+    repeat.
     """
-    found: dict[str, float] = {"bytes": 0.0}
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        yield found
-        found["bytes"] = float(torch.cuda.max_memory_allocated() - before)
-        return
-    _give_back_freed_memory()
-    process, done = psutil.Process(), threading.Event()
-    before = process.memory_info().rss
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            found["bytes"] = max(found["bytes"], float(process.memory_info().rss - before))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield found
-    finally:
-        done.set()
-        watcher.join()
-
-
-def _give_back_freed_memory() -> None:
-    """Otherwise a task that reuses what an earlier one freed would seem to need none. A C library
-    without the call keeps it.
-    """
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim:
-        trim(0)
+    each = times.groupby(["task", x], sort=False)["seconds"]
+    rows = 1000 * each.agg(value="median", low="min", high="max")
+    names = times["task"].unique()
+    return panels(
+        rows.reset_index(),
+        x,
+        by="task",
+        looks={name: LOOKS.get(name) or style.look(name, i) for i, name in enumerate(names)},
+        title=title,
+        caption=f"{caption}; median and range of the repeats",
+        xlabel=xlabel,
+        ylabel="milliseconds per text",
+        ylim=(0, 1.05 * rows["high"].max()),
+    )

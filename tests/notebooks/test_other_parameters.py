@@ -143,13 +143,10 @@ OTHER = {
         "n_texts": 2,
         "n_tokens": 20,
         "lengths": [10],
-        "batches": [1],
         "batch_size": 2,
         "repeats": 3,
-        "n_rows": 2,
         "n_keys": 4,
         "n_generated": 8,
-        "column": [0.5, 1.0],
     },
     "11_playground": {"seed": 1, "model_dtype": "bfloat16", "n_tokens": 40, "n_samples": 1},
     "12_one_key_in_production": {

@@ -9,7 +9,7 @@ import tiny_models
 import torch
 
 from gaussmark_lib import perturb, score
-from gaussmark_lib.experiments import claims, speed
+from gaussmark_lib.experiments import peak_memory, speed
 from gaussmark_lib.runs import presets
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 1, 7)
@@ -28,17 +28,21 @@ def test_tasks_take_turns_and_the_warm_up_is_not_counted():
     assert (found["seconds"] >= 0).all()
 
 
-def test_ratios_are_formed_within_a_repeat():
-    times = pd.DataFrame(
-        {
-            "task": ["ref", "x"] * 3,
-            "repeat": [0, 0, 1, 1, 2, 2],
-            "seconds": [2.0, 1.0, 20.0, 4.0, 3.0, 3.0],
-        }
+def test_tasks_at_all_sizes_take_turns():
+    order = []
+    tasks = {"a task": lambda n: order.append(n), "b": lambda n: order.append(-n)}
+    times = speed.at_sizes(tasks, "keys", [1, 32], repeats=2)
+    assert order == [1, 32, -1, -32] * 3
+    assert (
+        times[["task", "keys"]].to_numpy().tolist()
+        == [
+            ["a task", 1],
+            ["a task", 32],
+            ["b", 1],
+            ["b", 32],
+        ]
+        * 2
     )
-    found = speed.ratios(times, "ref").set_index("task")
-    assert found.loc["x", ["ratio", "low", "high", "seconds"]].tolist() == [2.0, 1.0, 5.0, 3.0]
-    assert found.loc["ref", "ratio"] == 1
 
 
 def test_a_ratio_is_the_median_over_repeats_with_an_interval_that_one_repeat_does_not_decide():
@@ -82,24 +86,8 @@ def test_the_medians_interval_covers_95_percent_whatever_the_law():
     assert covered == pytest.approx(1 - 2 / 2**7, abs=4 * 0.124 / 2000**0.5)
 
 
-def test_two_repeats_decide_no_ratio():
-    times = pd.DataFrame(
-        {"task": ["many", "one"] * 2, "repeat": [0, 0, 1, 1], "seconds": [0.84, 1.0, 0.919, 1.0]}
-    )
-    assert (
-        claims.verdict(
-            "time of many keys over one", speed.ratio(times, "many", "one"), most=1.25
-        ).outcome
-        == claims.OPEN
-    )
-
-
 def test_the_reference_repeats_each_timing_often_enough_for_an_interval():
-    preset = presets.read("speed_reference")
-    assert all(
-        np.isfinite(speed.median(range(preset[name])).low)
-        for name in ("repeats", "repeats_of_curve")
-    )
+    assert np.isfinite(speed.median(range(presets.read("speed_reference")["repeats"])).low)
 
 
 def test_the_exponent_of_a_power_is_found_whatever_the_repeats_load():
@@ -145,11 +133,12 @@ def test_the_floor_reads_every_text_once(model):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the accelerator's memory is watched instead")
 def test_memory_is_seen_while_it_is_held():
-    with speed.peak_memory() as held:
-        block = np.ones(50_000_000 // 8)
+    def hold(n):
+        block = np.ones(n // 8)
         time.sleep(0.1)
-    del block
-    assert 45e6 < held["bytes"] < 200e6
-    with speed.peak_memory() as nothing:
-        time.sleep(0.05)
-    assert nothing["bytes"] < 20e6
+        return len(block)
+
+    n, mebibytes = peak_memory.measured(lambda: hold(50_000_000))
+    assert n == 6_250_000
+    assert 45 < mebibytes < 200
+    assert peak_memory.measured(lambda: hold(8))[1] < 20

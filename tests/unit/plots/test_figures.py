@@ -16,7 +16,6 @@ from gaussmark_lib.plots import (
     kgw_baseline,
     low_rank,
     playground,
-    speed,
     style,
     train_doclm,
 )
@@ -248,22 +247,6 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         ),
         12,
     ),
-    "against": lambda: (
-        speed.against(
-            cross(task=["score"], batch=[1, 4], repeat=range(3)).assign(seconds=0.1),
-            "batch",
-            "texts a pass",
-            "t",
-            "n",
-        ),
-        2,
-    ),
-    "ratios": lambda: (
-        speed.ratios(
-            pd.DataFrame({"task": ["a", "b"], "ratio": 2.0, "low": 1.5, "high": 2.5}), "t", "n"
-        ),
-        2,
-    ),
     "playground psi_on_null": lambda: (playground.psi_on_null(scores(), 3.0, caption="n"), 0),
     "psi_when_turned": lambda: (
         playground.psi_when_turned(scores().assign(wanted=1.0), caption="n"),
@@ -336,7 +319,7 @@ def test_every_public_figure_is_drawn_here():
     )
     count = sum(
         1
-        for file in (*files, speed, train_doclm, token_figures)
+        for file in (*files, train_doclm, token_figures)
         for name, function in vars(file).items()
         if not name.startswith("_")
         and callable(function)
@@ -362,12 +345,6 @@ def test_a_narrow_logarithmic_axis_has_ticks_between_the_powers_of_ten(low, high
     assert np.allclose(
         [tick for tick in axes.get_xticks() if low * 0.999 <= tick <= high * 1.001], ticks
     )
-    plt.close("all")
-
-
-def test_a_bar_of_ratios_says_which_task_it_is_compared_with():
-    figure, _ = FIGURES["ratios"]()
-    assert "as fast as: a" in figure.axes[0].get_xlabel()
     plt.close("all")
 
 
@@ -454,20 +431,4 @@ def test_an_edit_that_is_all_or_nothing_has_no_share_of_tokens():
     }
     assert "share of tokens" in labels["delete at random"]
     assert "share of tokens" not in labels["no prompt (all or nothing)"]
-    plt.close("all")
-
-
-def test_a_task_keeps_its_colour_in_another_precision():
-    table = cross(
-        task=["score, float32", "plain loop, bfloat16"], batch=[1, 4], repeat=range(3)
-    ).assign(seconds=0.1)
-    axes = speed.against(table, "batch", "texts a pass", "t", "n").axes[0]
-    colours = dict(
-        zip(
-            axes.get_legend_handles_labels()[1],
-            (bars.lines[0].get_color() for bars in axes.containers),
-            strict=True,
-        )
-    )
-    assert colours == {task: speed.LOOKS[task.split(",")[0]][0] for task in colours}
     plt.close("all")
