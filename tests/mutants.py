@@ -94,6 +94,12 @@ TESTS = {
     "sweeps/tables.py": "unit/sweeps/test_tables.py",
     "sweeps/findings.py": "unit/sweeps/test_findings.py",
     "sweeps/tour.py": "unit/sweeps/test_tour.py",
+    "quality/compare.py": "oracle/experiments/test_quality.py",
+    "quality/win_rate.py": "oracle/quality/test_win_rate.py",
+    "quality/two_sample.py": "oracle/quality/test_two_sample.py",
+    "quality/harness.py": "unit/quality/test_harness.py",
+    "experiments/quality.py": "oracle/experiments/test_quality.py",
+    "experiments/robustness.py": "oracle/experiments/test_robustness.py",
 }
 
 
@@ -819,6 +825,27 @@ MUTANTS = [
     Mutant("runs/folder.py", "a ratio in percent", "< 1e-9 * n", "< n"),
     Mutant("sweeps/findings.py", "open findings first", "[*OUTCOMES].index(claim", "len(claim"),
     Mutant("sweeps/tour.py", "timings beside other notebooks", "if not stop.is_alone", "if True"),
+    Mutant(
+        "quality/compare.py", "a key's items taken for independent", 'cluster=rows["key"], ', ""
+    ),
+    Mutant("quality/compare.py", "blind to a rise", '(table["low"] > 0)', '(table["low"] > 9)'),
+    Mutant("quality/win_rate.py", "one order only", "(ours + 1 - theirs) / 2", "ours"),
+    Mutant("quality/win_rate.py", "no shorter history", "len(counts) * q)", "len(counts))"),
+    Mutant("quality/two_sample.py", "trained on what it judges", "x[train], y[train]", "x, y"),
+    Mutant("quality/harness.py", "a question cut", "if n > context", "if n > 2 * context"),
+    Mutant("experiments/quality.py", "the same noise twice", "(xi, -xi)", "(xi, xi)"),
+    Mutant(
+        "experiments/robustness.py",
+        "a signal without its norm",
+        'signal=table["statistic"] * norm',
+        'signal=table["statistic"]',
+    ),
+    Mutant(
+        "experiments/robustness.py",
+        "spread of one text",
+        "root * np.sqrt(squares",
+        "np.sqrt(squares",
+    ),
 ]
 
 

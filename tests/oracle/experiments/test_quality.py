@@ -161,6 +161,18 @@ def test_a_measure_that_misses_the_strong_mark_is_blind():
     assert compare.mean_change(gaussmark).n == 80
 
 
+def test_an_interval_covers_keys_that_were_not_tried():
+    """Each key moves all of its items alike: items are many, and keys are few."""
+    rng, hits = np.random.default_rng(4), 0
+    for _ in range(200):
+        effects = np.tile(rng.normal(0, 1, size=8), 10)
+        rows = compare.changes("toy", "GaussMark", np.arange(80) % 8, effects)
+        estimate = compare.mean_change(rows)
+        hits += estimate.low <= 0 <= estimate.high
+    covered = stats.rate(np.arange(200) < hits, confidence=0.999)
+    assert covered.low <= 0.95 <= covered.high
+
+
 def test_the_control_holds_where_nothing_differs_and_fails_where_something_does():
     held = [
         compare.control_holds(changes(compare.CONTROL, 0.0, seed=i), confidence=0.9)
