@@ -52,8 +52,8 @@ TESTS = {
     "engine/stream.py": "core/test_stream.py core/test_perturb.py",
     "generate.py": "core/test_generate.py",
     "engine/row_noise.py": "core/test_generate.py",
-    "engine/key_files.py": "unit/test_keys_files.py unit/test_keys.py",
-    "keys.py": "unit/test_keys.py core/test_perturb.py",
+    "engine/key_files.py": "core/test_keys.py",
+    "keys.py": "core/test_keys.py core/test_perturb.py",
     "models.py": "core/test_perturb.py",
     "stats.py": "oracle/test_stats.py",
     "kgw.py": "unit/test_kgw.py",
@@ -68,7 +68,7 @@ TESTS = {
     "joint/stream.py": "unit/joint/test_stream.py",
     "joint/batch.py": "unit/joint/test_batch.py",
     "token_level/keys.py": (
-        "unit/token_level/test_keys.py oracle/token_level/test_keys.py unit/test_keys.py"
+        "unit/token_level/test_keys.py oracle/token_level/test_keys.py core/test_keys.py"
     ),
     "token_level/gradients.py": "oracle/token_level/test_keys.py unit/token_level/test_keys.py",
     "token_level/quantile_test.py": "oracle/token_level/test_quantile_test.py",

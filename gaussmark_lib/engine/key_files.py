@@ -17,6 +17,7 @@ from gaussmark_lib import files
 
 FORMAT = "gaussmark key 2"
 MOST_BYTES = 1 << 24
+PARTIAL = ".partial-key"  # how the name of a half-written file ends; `make clean` knows it
 
 
 class Binding(BaseModel):
@@ -66,7 +67,7 @@ def write(secret: bytes, binding: Binding | None, path: Path) -> str | None:
     content["seal"] = _seal(secret, content)
     partial = None
     try:
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        handle, partial = tempfile.mkstemp(PARTIAL, f".{path.name}.", path.parent)  # mode 0600
         with os.fdopen(handle, "w") as file:
             json.dump(content, file, indent=1)
         os.link(partial, path)  # never overwrites, unlike a renaming
