@@ -84,6 +84,6 @@ lint: $(STAMP) ## check format and style of .py and .ipynb files
 # A hidden folder's name ends in the process that writes it and six or eight letters: what a running one writes stays.
 clean: ## remove caches and what interrupted or failed runs left; records, data and .venv stay
 	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info papermill_runs/*/*.failed
-	@find . \( -path ./.venv -o -path ./.git \) -prune -o -name '.*.partial-*[0-9]-*' -prune -print | while read -r left; do \
+	@find . \( -path ./.venv -o -path ./.git \) -prune -o \( -name '.*.partial-*[0-9]-*' -o -name '.*.partial-key' \) -prune -print | while read -r left; do \
 		process=$${left%-*}; kill -0 "$${process##*-}" 2>/dev/null || rm -rf "$$left"; done
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from gaussmark_lib import models
 from gaussmark_lib.doclm import train
+from gaussmark_lib.engine import arithmetic, checkpoints
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
 from gaussmark_lib.paths import ROOT
 
@@ -123,27 +124,6 @@ class TestAWholeCheckpoint:
             lm.prompt("The quick")
 
 
-class TestADigest:
-    def test_is_of_every_weight_its_name_and_its_dtype(self):
-        model, wanted = tiny_models.build(), models.digest(tiny_models.build())
-        assert models.digest(model) == wanted
-        assert models.digest(tiny_models.build(dtype=torch.bfloat16)) != wanted
-        assert models.digest(tiny_models.build("mistral")) != wanted
-        for weight in dict(model.named_parameters()).values():
-            before = weight.detach().clone()
-            weight.data.view(-1)[-1] += 0.001  # in place, which counts as no version
-            assert models.digest(model) != wanted
-            weight.data.copy_(before)
-        assert models.digest(model) == wanted
-
-    def test_tells_two_weights_of_one_shape_apart(self):
-        model = tiny_models.build()
-        wanted, block = models.digest(model), model.model.layers[0].mlp
-        gate, up = block.gate_proj.weight.detach(), block.up_proj.weight.detach()
-        block.gate_proj.weight.data, block.up_proj.weight.data = up, gate
-        assert models.digest(model) != wanted
-
-
 def test_an_empty_name_is_not_the_current_folder(saved, monkeypatch):
     monkeypatch.chdir(saved)
     refused("", "name: expected 'doclm', a folder or a hub id, got ''")
@@ -152,7 +132,7 @@ def test_an_empty_name_is_not_the_current_folder(saved, monkeypatch):
 
 def test_the_embedded_model_is_found_from_any_folder(saved, tmp_path, monkeypatch):
     shutil.copytree(saved, tmp_path / "data" / "doclm")
-    monkeypatch.setattr(models, "DATA", tmp_path / "data")
+    monkeypatch.setattr(models.files, "DATA", tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "doclm").mkdir()  # a folder that happens to have its name
     assert models.load().name == models.load("doclm").name == "doclm"
@@ -201,7 +181,7 @@ def test_the_hub_is_reachable_if_it_answers_anything(monkeypatch):
             assert url.startswith("http")
             assert timeout <= 10
 
-    monkeypatch.setattr(models, "get_session", Client)
+    monkeypatch.setattr(checkpoints, "get_session", Client)
     assert models.hub_reachable()
 
 
@@ -323,7 +303,9 @@ def test_a_model_needs_its_bytes_of_free_memory(saved, monkeypatch, dtype, n):
     expected = n * sum(p.numel() for p in model.parameters())
     expected += sum(b.numel() * b.element_size() for b in model.buffers())
     for free, fits in ((expected, True), (expected - 1, False)):
-        monkeypatch.setattr(models, "_free_memory", lambda device, free=free: {"the CPU": free})
+        monkeypatch.setattr(
+            checkpoints, "_free_memory", lambda device, free=free: {"the CPU": free}
+        )
         if fits:
             models.load(saved, dtype=dtype)
         else:
@@ -332,7 +314,7 @@ def test_a_model_needs_its_bytes_of_free_memory(saved, monkeypatch, dtype, n):
 
 
 def test_the_free_memory_is_the_machines():
-    free = models._free_memory(torch.device("cpu"))
+    free = checkpoints._free_memory(torch.device("cpu"))
     assert 0 < free.pop("the CPU") <= psutil.virtual_memory().total
     assert free == {}
 
@@ -472,8 +454,8 @@ class TestBfloat16:
     @pytest.mark.parametrize("flag", [True, False])
     @pytest.mark.parametrize("faster", [True, False])
     def test_a_cpu_needs_the_instructions_and_has_to_win_the_trial(self, monkeypatch, flag, faster):
-        monkeypatch.setattr(models, "_has_bfloat16", lambda: flag)
-        monkeypatch.setattr(models, "_bfloat16_is_faster", lambda: faster)
+        monkeypatch.setattr(arithmetic, "_has_bfloat16", lambda: flag)
+        monkeypatch.setattr(arithmetic, "_bfloat16_is_faster", lambda: faster)
         assert models.native_bfloat16(torch.device("cpu")) is (flag and faster)
 
     @pytest.mark.parametrize(
@@ -487,15 +469,15 @@ class TestBfloat16:
             return mm(x, w)
 
         monkeypatch.setattr(torch.Tensor, "mm", delayed)
-        assert models._bfloat16_is_faster.__wrapped__() is expected
+        assert arithmetic._bfloat16_is_faster.__wrapped__() is expected
 
     def test_the_trial_is_made_once_and_draws_no_random_number(self):
-        models._bfloat16_is_faster.cache_clear()
+        arithmetic._bfloat16_is_faster.cache_clear()
         state = torch.get_rng_state()
-        first = models._bfloat16_is_faster()
+        first = arithmetic._bfloat16_is_faster()
         assert torch.equal(torch.get_rng_state(), state)
-        assert models._bfloat16_is_faster() is first
-        assert models._bfloat16_is_faster.cache_info().misses == 1
+        assert arithmetic._bfloat16_is_faster() is first
+        assert arithmetic._bfloat16_is_faster.cache_info().misses == 1
 
     @pytest.mark.slow
     def test_an_emulated_product_loses(self):
