@@ -7,17 +7,14 @@ measure should find: one that does not is blind, and says nothing of the others.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import astuple, dataclass, replace
-from typing import NamedTuple
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from gaussmark_lib import models, perturb, stats
 from gaussmark_lib.quality import accuracy, harness
-from gaussmark_lib.quality import verdict as verdicts
-from gaussmark_lib.quality.verdict import Metric
 
 GAUSSMARK, CONTROL, STRONG = "GaussMark", "base, another draw", "strong mark"
 
@@ -63,21 +60,7 @@ def control_holds(changes: pd.DataFrame, confidence: float = 0.9999) -> bool:
     return not summary(control, confidence)["differs"].any()
 
 
-# To be deleted with the last notebook that calls it: all below.
-CROSS_ENTROPY = Metric("cross-entropy", "nats per token", "higher", 0.03)
-NUMBERS = ["base", "value", "difference", "low", "high", "n", "p_value"]
-COLUMNS = ["metric", "unit", "model", *NUMBERS, "flagged", "verdict"]
-
-
-class Row(NamedTuple):
-    """One comparison: a model's change from the base model's value, by one metric."""
-
-    metric: Metric
-    model: str
-    base: float
-    test: stats.Paired
-
-
+# To be deleted with the last notebook that calls it (07): all below.
 @dataclass(frozen=True)
 class Contender:
     """A model to compare: the base model if it has no watermark."""
@@ -86,44 +69,32 @@ class Contender:
     wm: perturb.Watermark | None = None
     key: perturb.Key | None = None
 
-    def on(self, lm: models.LM) -> AbstractContextManager:
-        return perturb.watermarked(lm.model, self.wm, self.key) if self.wm else nullcontext()
-
 
 def evaluations(
     lm: models.LM, contenders: Sequence[Contender], tasks: harness.Tasks, **settings
 ) -> dict[str, harness.Evaluation]:
     """lm-evaluation-harness under each contender."""
     evaluated = {}
-    for contender in contenders:
-        with contender.on(lm):
-            evaluated[contender.name] = harness.evaluate(lm, tasks, **settings)
+    for one in contenders:
+        with perturb.watermarked(lm.model, one.wm, one.key) if one.wm else nullcontext():
+            evaluated[one.name] = harness.evaluate(lm, tasks, **settings)
     return evaluated
 
 
-def task_rows(evaluated: Mapping[str, harness.Evaluation], margin: float = 0.05) -> list[Row]:
-    """Each task's first metric against the first model, paired per item: McNemar's test if items
-    are right or wrong, the bootstrap otherwise.
-    """
+def task_rows(evaluated: Mapping[str, harness.Evaluation]) -> list[dict]:
+    """Each task's first metric against the first model, paired per item (``accuracy.paired``)."""
     (_, base), *others = evaluated.items()
     rows = []
     for name, other in others:
         for task in base.tasks:
-            ours, theirs = base.of(task), other.of(task)
-            paired = accuracy.paired if np.isin([ours, theirs], (0, 1)).all() else stats.paired
-            rows.append(
-                Row(Metric(task, "", "lower", margin), name, ours.mean(), paired(ours, theirs))
-            )
+            test = accuracy.paired(base.of(task), other.of(task))
+            before, change = base.of(task).mean(), test.change
+            row = {"metric": task, "model": name, "base": before, "value": before + change.value}
+            row |= {"difference": change.value, "low": change.low, "high": change.high}
+            rows.append(row | {"n": change.n, "p_value": test.p_value})
     return rows
 
 
-def table(rows: Sequence[Row], level: float = 0.05) -> pd.DataFrame:
-    """The rows with a verdict each; ``flagged`` where p is below the level, as one in 1/level is by
-    chance.
-    """
-    records = []
-    for metric, model, base, test in rows:
-        numbers = [base, base + test.change.value, *astuple(test.change), test.p_value]
-        verdict = test.p_value < level, verdicts.sentence(metric, test, level)
-        records.append([metric.name, metric.unit, model, *numbers, *verdict])
-    return pd.DataFrame(records, columns=COLUMNS)
+def table(rows: Sequence[dict], level: float = 0.05) -> pd.DataFrame:
+    """The rows, ``flagged`` where p is below the level, as one in 1/level is by chance."""
+    return pd.DataFrame(rows).assign(flagged=lambda rows: rows["p_value"] < level)
