@@ -133,7 +133,6 @@ BAD: dict[str, list] = {
     "word": ["none of them", "", None, 5, True],
     "weight": ["model.layers.9.mlp.down_proj.weight", "", None, 5],
     "text": [None, 5, b"text", ["text"], "half \ud83d", "\udcff"],
-    "book": [None, KEY, 5, "book", SECRET, SECRET.hex()],
     "wm": [
         None,
         tiny_lm.WEIGHT,
@@ -324,7 +323,7 @@ def doors(folder: Path) -> dict[str, Door]:
             door(
                 attribution.attribute,
                 {"model": MODEL, **both, "wm": WM, "book": BOOK},
-                of_both | {"wm": "wm", "book": "book", "batch_size": "count"},
+                of_both | {"wm": "wm", "batch_size": "count"},
             ),
             door(
                 authors.author,
@@ -334,17 +333,7 @@ def doors(folder: Path) -> dict[str, Door]:
             door(
                 spans.scan,
                 {"model": MODEL, **both, "wm": WM, "keys": [KEY], "block": 3, "n_draws": 9},
-                of_both
-                | {
-                    "wm": "wm",
-                    "keys": "list + keys",
-                    "block": "count",
-                    "shortest": "count?",
-                    "longest": "count?",
-                    "n_draws": "count",
-                    "seed": "seed",
-                    "dtype": "dtype",
-                },
+                of_both | {"wm": "wm", "keys": "list + keys"},
             ),
             door(
                 texts.load,

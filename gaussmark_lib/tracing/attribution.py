@@ -1,7 +1,7 @@
 """Which user of a codebook a text leans to.
 
-With w_j = ⟨z_j, G⟩/‖G‖, one inner product a base noise, the ψ of user u is c_u·w. The text is named
-after the largest.
+With w_j = ⟨z_j, G⟩/‖G‖, one inner product per base noise, the ψ of user u is c_u·w. The text is
+named after the largest.
 
 Over the draw of the key, of its base noises and its codes, a text that does not depend on it has w
 ~ N(0, I_m) and codes that are independent points of the sphere. Given r = ‖w‖, the cosines c_u·w/r
@@ -20,8 +20,7 @@ the codes as well, the ψ are N(0, CCᵀ) and the chance depends on them a littl
 of the key, and the guarantee is over the draw of the key.)
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -31,9 +30,9 @@ from scipy import special, stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import binding, checks, perturb
-from gaussmark_lib.errors import CodebookError, InvalidTextError
-from gaussmark_lib.gradients import TextGradient, gradients
+from gaussmark_lib import binding, score
+from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing.authors import summed
 from gaussmark_lib.tracing.codebook import Codebook
@@ -43,9 +42,8 @@ COLUMNS = ["text", "user", "psi", "p_family", "runner_up", "n_tokens", "grad_nor
 HELD = 256 << 20  # bytes of gradients that are held while the base noises pass by
 AT_ONCE = 8  # base noises
 FAR = 1e3  # a ψ from which on no float64 tells its tail from 0
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(
-    120
-)  # of the integral over r; 60 agree with them to 1e-7
+# of the integral over r; 60 nodes agree with them to 1e-7
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(120)
 
 
 def attribute(
@@ -69,49 +67,43 @@ def attribute(
         settings: ``lengths, dtype, batch_size`` of ``score.score``.
 
     Returns:
-        One row a text (× length): ``text``, ``user``, their ``psi``, ``p_family`` (exact over all
-        users), ``runner_up`` (the largest ψ among all other users; NaN where there are none),
-        ``n_tokens``, ``grad_norm``: by σ·grad_norm as ψ, :func:`share_right` says how sure the name
+        One row per text (and length): ``text``, ``user``, their ``psi``, ``p_family`` (exact over
+        all users), ``runner_up`` (the largest ψ among all other users; NaN where there are none),
+        ``n_tokens``, ``grad_norm``: from σ·grad_norm, :func:`share_right` says how sure the name
         is.
-
-    Raises:
-        CodebookError: no codebook; errors as ``score.score``.
     """
-    if not isinstance(book, Codebook):
-        raise CodebookError(f"book: expected a Codebook, got {checks.kind(book)}")
-    perturb.refuse_perturbed(model)
     wm = placed(model, wm)
     if book.master.binding:
         book.key(0).check(binding.Use(wm))
     if together and settings.get("lengths") is not None:
         raise InvalidTextError("lengths: expected none with together=True, got some")
-    found: Iterable[TextGradient] = gradients(model, prompts, responses, wm, **settings)
+    gradients = score.gradients(model, prompts, responses, wm, **settings)
     if together:
-        found = [summed(found)]
-    held = max(1, HELD // (8 * wm.linear.parameter.numel()))  # the units, and once more their stack
-    units = ((one.unit(), one.text, one.n_tokens, one.norm) for one in found)
-    rows = chain.from_iterable(_named(several, book) for several in _batched(units, held))
+        gradients = [summed(gradients)]
+    n_held = max(1, HELD // (8 * wm.linear.parameter.numel()))  # units, and once more their stack
+    rows = [row for several in score.in_lists(gradients, n_held) for row in _named(several, book)]
     return pd.DataFrame(rows, columns=COLUMNS).sort_values(
         ["text", "n_tokens"], kind="stable", ignore_index=True
     )
 
 
-def _named(several: Sequence[tuple[Tensor, int, int, float]], book: Codebook) -> Iterator[dict]:
-    units, texts, n_tokens, norms = zip(*several, strict=True)
-    users = zip(*best(base_inner(torch.stack(units), book), book), strict=True)
-    for text, n, norm, (user, psi, runner_up) in zip(texts, n_tokens, norms, users, strict=True):
+def _named(gradients: Sequence[TextGradient], book: Codebook) -> Iterator[tuple]:
+    units = torch.stack([one.unit() for one in gradients])
+    for one, user, psi, runner_up in zip(
+        gradients, *best(base_inner(units, book), book), strict=True
+    ):
         p = family_p(psi, book.n_users, book.n_base)
         runner_up = runner_up if book.n_users > 1 else np.nan
-        yield dict(zip(COLUMNS, (text, int(user), psi, p, runner_up, n, norm), strict=True))
+        yield one.text, int(user), psi, p, runner_up, one.n_tokens, one.norm
 
 
 def base_inner(units: Float[Tensor, "texts d"], book: Codebook) -> Float[np.ndarray, "texts m"]:
     """w: the inner products of unit gradients with each base noise, float64."""
-    found = []
-    for numbers in _batched(range(book.n_base), AT_ONCE):
+    products = []
+    for numbers in score.in_lists(range(book.n_base), AT_ONCE):
         noises = np.stack([book.base(j, units.shape[1]).astype("float32") for j in numbers], axis=1)
-        found.append((units @ torch.from_numpy(noises).to(units)).double().cpu().numpy())
-    return np.concatenate(found, axis=1)
+        products.append((units @ torch.from_numpy(noises).to(units)).double().cpu().numpy())
+    return np.concatenate(products, axis=1)
 
 
 def best(
@@ -142,10 +134,9 @@ def family_p(psi: float, n_users: int, n_base: int) -> float:
         return float(psi < 0)
     r, weights = _radii(abs(psi), n_base)
     tail = cosine_tail(abs(psi) / r, n_base)
-    somebody = (
-        1 - weights @ tail**n_users
-    )  # where ψ < 0: all users are below it with probability F̄ᴺ, by symmetry
-    return float(min(1.0, somebody if psi < 0 else weights @ -np.expm1(n_users * np.log1p(-tail))))
+    if psi < 0:  # all users are below it with probability F̄ᴺ, by symmetry
+        return float(1 - weights @ tail**n_users)
+    return float(min(1.0, weights @ -np.expm1(n_users * np.log1p(-tail))))
 
 
 def share_right(psi: float, n_users: int, n_base: int) -> float:
@@ -195,9 +186,3 @@ def _radii(psi: float, m: int) -> tuple[np.ndarray, np.ndarray]:
         special.xlogy(m - 1, r) - r**2 / 2 - special.gammaln(m / 2) - (m / 2 - 1) * np.log(2)
     )
     return r, np.exp(log_density) * s / r * ds
-
-
-def _batched(items: Iterable, n: int) -> Iterator[list]:
-    items = iter(items)
-    while several := list(islice(items, n)):
-        yield several

@@ -11,7 +11,6 @@ one length and their gradients are orthogonal.
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel
 
@@ -19,7 +18,7 @@ from gaussmark_lib import score
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.keys import Key, listed
-from gaussmark_lib.tokens import Texts, as_many
+from gaussmark_lib.tokens import Texts
 from gaussmark_lib.watermark import Watermark, placed
 
 
@@ -36,20 +35,17 @@ def author(
     """Tests all texts together against each key; arguments and errors are those of ``score.score``.
 
     Returns:
-        One row a key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``,
-            ``log_lik`` and ``n_tokens`` are of all texts together.
+        One row per key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``,
+        ``log_lik`` and ``n_tokens`` are of all texts together.
     """
     keys, wm = listed(keys), placed(model, wm)
-    prompts, responses = as_many(prompts, responses)
-    noises = score.Noises(wm, keys)  # which refuses a wrong key before the work on the texts
-    whole = summed(
+    gradients = list(
         score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size)
     )
-    psi = [score.statistic(whole, part.to(whole.G.device), wm.sigma) for part in noises.parts()]
-    rows = score.table(whole, np.concatenate(psi), [key.key_id for key in keys]).drop(
-        columns="text"
-    )
-    rows.insert(0, "n_texts", len(responses))
+    total = summed(gradients)
+    rows = score.table(total, score.psi([total], wm, keys)[0], [key.key_id for key in keys])
+    rows = rows.drop(columns="text")
+    rows.insert(0, "n_texts", len(gradients))
     return rows
 
 

@@ -13,7 +13,6 @@ A user's noise does not depend on how many users there are, so a codebook can gr
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gaussmark_lib import checks, files, normal
-from gaussmark_lib.errors import CodebookError, KeyFileError
+from gaussmark_lib.errors import GaussMarkError, KeyFileError
 from gaussmark_lib.keys import Key, checked
 
 GROUP = 256  # users whose codes are drawn together
@@ -41,7 +40,7 @@ class Codebook:
             at finite N over a wide range of ψ: ``tracing.share_right`` says what it is.
 
     Raises:
-        CodebookError: a number out of its range, or something else than a key.
+        GaussMarkError: a number out of its range, or something else than a key.
 
     >>> Codebook(Key.from_seed(7), n_users=100_000).key(99_999)
     UserKey(key_id='bc28f682', user=99999, unbound)
@@ -49,14 +48,14 @@ class Codebook:
 
     def __init__(self, key: Key, n_users: int, n_base: int = 256):
         if not isinstance(key, Key) or isinstance(key, UserKey):
-            raise CodebookError(
+            raise GaussMarkError(
                 f"key: expected the master key of a codebook, got {type(key).__name__}"
             )
         self.master = key
-        self.n_users = checks.whole(n_users, "n_users", CodebookError)
-        self.n_base = checks.whole(n_base, "n_base", CodebookError, least=2)
+        self.n_users = checks.whole(n_users, "n_users", GaussMarkError)
+        self.n_base = checks.whole(n_base, "n_base", GaussMarkError, least=2)
         if n_users > MOST_USERS or n_base > MOST_BASE:
-            raise CodebookError(
+            raise GaussMarkError(
                 f"expected at most {MOST_USERS:,} users and {MOST_BASE:,} base noises, got"
                 f" {checks.shown(n_users)} and {checks.shown(n_base)}"
             )
@@ -108,15 +107,12 @@ class Codebook:
         """Writes what the codebook is apart from its master key, which has a file of its own
         (``Key.save``). There is no secret in it.
         """
-        path = files.named(path, "cannot write the codebook", CodebookError)
+        path = files.named(path, "cannot write the codebook", KeyFileError)
         try:
-            with path.open("x") as file, ExitStack() as undo:
-                undo.callback(path.unlink)
-                file.write(json.dumps(self._content, indent=1))
-                file.flush()
-                undo.pop_all()  # a full disk leaves nothing of it
+            with path.open("x") as file:
+                json.dump(self._content, file, indent=1)
         except OSError as error:
-            raise CodebookError(
+            raise KeyFileError(
                 f"cannot write the codebook {path}: {error.strerror}; expected the name of a new"
                 " file in a folder that exists"
             ) from None
@@ -129,23 +125,23 @@ class Codebook:
 
     @classmethod
     def load(cls, path: str | Path, key: Key) -> "Codebook":
-        """The codebook of a file and its master key. CodebookError if it is none, or
+        """The codebook of a file and its master key. KeyFileError if it is none, or
         another key's.
         """
-        path, key = files.named(path, "cannot read the codebook", CodebookError), checked(key)
+        path, key = files.named(path, "cannot read the codebook", KeyFileError), checked(key)
         try:
             with open(path, encoding="utf-8", opener=files.opener) as file:
                 content = json.loads(file.read(MOST_CHARACTERS))
             book = cls(key, content["n_users"], content["n_base"])
         except OSError as error:
-            raise CodebookError(f"cannot read the codebook {path}: {error.strerror}") from None
+            raise KeyFileError(f"cannot read the codebook {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CodebookError(
+            raise KeyFileError(
                 f"{path}: expected a codebook as Codebook.save writes it, got"
                 f" {checks.shown(str(error))}"
             ) from None
         if content != book._content:
-            raise CodebookError(
+            raise KeyFileError(
                 f"{path}: expected a codebook of key {key.key_id} in format {FORMAT!r}, got key"
                 f" {content.get('key_id')!r} and {content.get('format')!r}"
             )
@@ -166,7 +162,7 @@ class Codebook:
     def _checked(self, user: int) -> int:
         if not checks.is_whole(user) or not 0 <= user < self.n_users:
             got = user if checks.is_whole(user) else checks.kind(user)  # which may be a secret
-            raise CodebookError(
+            raise GaussMarkError(
                 f"user: expected a whole number from 0 to {self.n_users - 1}, got {got}"
             )
         return int(user)

@@ -1,33 +1,97 @@
-"""What the joint test of several texts refuses."""
+"""The joint test of several texts against the sum of gradients, one text's autograd after
+another; and windows of a long text, which are tested as one.
+"""
 
+from itertools import chain
+
+import numpy as np
 import pytest
+import tiny_models
 import torch
+from scipy import stats
 
-from gaussmark_lib import tracing
+from gaussmark_lib import gradients, perturb, score, tracing
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
 from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tracing.windows import windows
+
+KEYS = [Key.from_seed(i) for i in range(4)]
+RNG = np.random.default_rng(0)
+X, Y = tiny_models.random_ids(RNG, 3, 1, 6), tiny_models.random_ids(RNG, 8, 12, 5)
 
 
-def test_no_keys_and_no_texts_are_refused(model, wm, key):
-    with pytest.raises(InvalidTextError, match="at least one key"):
-        tracing.author(model, [[5]], [[6]], wm, [])
-    with pytest.raises(InvalidTextError, match="at least one prompt"):
-        tracing.author(model, [], [], wm, [key])
-    with pytest.raises(InvalidTextError, match="at least one text"):
-        tracing.summed([])
+@pytest.mark.parametrize("rank_dropped", [0, 3])
+def test_it_is_the_test_of_the_summed_gradient(model, wm, rank_dropped):
+    wm = Watermark(wm.weight, wm.sigma, rank_dropped)
+    table = tracing.author(model, X, Y, wm, KEYS)
+    total = sum(one.G.double() for one in gradients.gradients(model, X, Y, wm))
+    alone = score.score(model, X, Y, wm, KEYS)
+    for key, row in zip(KEYS, table.itertuples(), strict=True):
+        xi = perturb.noise(model, wm, key).double()
+        psi = ((xi * total).sum() / (wm.sigma * total.norm())).item()
+        assert row.psi == pytest.approx(psi, rel=1e-4)
+        of_key = alone[alone["key_id"] == key.key_id]
+        by_parts = (of_key["psi"] * of_key["grad_norm"]).sum() / row.grad_norm
+        assert row.psi == pytest.approx(by_parts, rel=1e-4), "each text's ψ by its norm"
+        assert row.p_value == pytest.approx(stats.norm.sf(row.psi))
+        assert (row.key_id, row.n_texts, row.n_tokens) == (key.key_id, 3, 25)
+        assert row.log_lik == pytest.approx(of_key["log_lik"].sum())
 
 
-def test_a_text_without_a_gradient_is_named():
-    texts = [
-        TextGradient(0, torch.ones(2, 2), -1.0, 3),
-        TextGradient(1, torch.zeros(2, 2), -1.0, 3),
-    ]
-    with pytest.raises(DegenerateScoreError, match="text 1"):
-        tracing.summed(texts)
+def test_over_keys_it_is_standard_normal_also_where_texts_repeat(model, wm):
+    """The same text twice, and another: sums of ψ would not be N(0, n), this is N(0, 1)."""
+    keys = [Key.from_seed(i) for i in range(600)]
+    found = tracing.author(model, [X[0], X[0], *X], [Y[0], Y[0], *Y], wm, keys)
+    assert stats.kstest(found["psi"], "norm").pvalue > 1e-3
 
 
-def test_the_gradients_are_left_as_they_are():
+def test_the_sum_leaves_its_gradients_and_names_what_is_none():
     texts = [TextGradient(i, torch.full((2, 2), 1.0 + i), -1.0, 3) for i in range(2)]
     total = tracing.summed(texts)
     assert (total.G.flatten().tolist(), total.log_lik, total.n_tokens) == ([3.0] * 4, -2.0, 6)
     assert texts[0].G.flatten().tolist() == [1.0] * 4
+    with pytest.raises(DegenerateScoreError, match="text 2"):
+        tracing.summed([*texts, TextGradient(2, torch.zeros(2, 2), -1.0, 3)])
+    with pytest.raises(InvalidTextError, match="at least one text"):
+        tracing.summed([])
+
+
+@pytest.mark.parametrize("n_prompt", [0, 40, 63])
+@pytest.mark.parametrize("n", [1, 24, 200])
+def test_each_token_once_and_every_window_fits(model, n_prompt: int, n: int):
+    prompt, response = list(range(3, 3 + n_prompt)), [3 + i % 90 for i in range(n)]
+    prompts, responses = windows(model, prompt, response)
+    assert list(chain(*responses)) == response
+    assert all(prompts)
+    assert all(responses)
+    assert all(len(x) + len(y) <= 64 for x, y in zip(prompts, responses, strict=True))
+    assert (len(responses) == 1) == (max(n_prompt, 1) + n <= 64)
+    everything, at = prompts[0] + response, len(prompts[0])
+    for x, y in zip(prompts, responses, strict=True):
+        assert everything[at - len(x) : at] == x, "what stands before it"
+        at += len(y)
+    assert all(len(x) == 64 // 4 for x in prompts[1:])
+
+
+REFUSED = [
+    ([], [], "at least one token"),
+    ([5] * 64, [5], "at most 64"),
+    ([], [10**6], "token ids from"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "response", "words"), REFUSED)
+def test_what_has_no_windows(model, prompt: list, response: list, words: str):
+    with pytest.raises(InvalidTextError, match=words):
+        windows(model, prompt, response)
+
+
+def test_the_level_of_windows_is_exact_over_keys(model, wm):
+    """300 keys: the Kolmogorov distance of exact p-values is beyond 1.95/√300 once in a
+    thousand.
+    """
+    prompts, responses = windows(model, [], [3 + (7 * i) % 90 for i in range(160)])
+    table = tracing.author(model, prompts, responses, wm, [Key.from_seed(i) for i in range(300)])
+    assert table["n_texts"].unique() == len(responses) == 4
+    assert stats.kstest(np.asarray(table["p_value"]), "uniform").pvalue > 1e-3

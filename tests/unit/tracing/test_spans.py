@@ -1,23 +1,186 @@
-"""The scan's arguments, and its table."""
+"""The scan against every span one by one, and its p-value against simulation and against its own
+law.
+"""
 
+import math
+
+import closeness
 import numpy as np
 import pytest
 import tiny_models
 import torch
+from scipy import stats
 
-from gaussmark_lib import tracing
-from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
-from gaussmark_lib.perturb import Key
+from gaussmark_lib import perturb, score, tracing
+from gaussmark_lib.errors import DegenerateScoreError
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tracing import blocks
 from gaussmark_lib.tracing import spans as scan
 
-PROMPTS, RESPONSES = (
-    [*tiny_models.random_ids(np.random.default_rng(0), *lengths)] for lengths in ((3, 1), (12, 20))
+WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
+KEYS = [Key.from_seed(i) for i in range(3)]
+RNG = np.random.default_rng(0)
+X, Y = tiny_models.random_ids(RNG, 3, 1), tiny_models.random_ids(RNG, 12, 20)
+
+
+def gradient_of(
+    model, prompt: list[int], response: list[int], start: int, end: int, weight: str
+) -> torch.Tensor:
+    """∇ Σ log p of the tokens from start to end, by the whole model's autograd."""
+    model.zero_grad()
+    log_p = model(input_ids=torch.tensor([prompt + response])).logits[0].log_softmax(-1)
+    sum(log_p[len(prompt) - 1 + t, response[t]] for t in range(start, end)).backward()
+    gradient = tiny_models.parameter(model, weight).grad.double()
+    model.zero_grad()
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "shortest", "longest"),
+    [(12, None, None), (13, 4, None), (12, 6, 9), (11, 3, 3), (3, None, None)],
 )
+def test_it_finds_what_trying_every_span_finds(model, n_tokens, shortest, longest):
+    block = 3
+    [prompt], [response] = (
+        tiny_models.random_ids(np.random.default_rng(n_tokens), n) for n in (4, n_tokens)
+    )
+    table = tracing.scan(
+        model, [prompt], [response], WM, KEYS, block=block, shortest=shortest, longest=longest
+    )
+    ends = [*range(block, n_tokens, block), n_tokens]
+    starts = [0, *ends[:-1]]
+    least, most = math.ceil((shortest or block) / block), math.ceil((longest or n_tokens) / block)
+    spans = [
+        (i, j) for i in range(len(starts)) for j in range(len(ends)) if least <= j - i + 1 <= most
+    ]
+    gradients = {
+        (starts[i], ends[j]): gradient_of(model, prompt, response, starts[i], ends[j], WM.weight)
+        for i, j in spans
+    }
+    for key, row in zip(KEYS, table.itertuples(), strict=True):
+        xi = perturb.noise(model, WM, key).double()
+        psi = {
+            span: ((xi * G).sum() / (WM.sigma * G.norm())).item() for span, G in gradients.items()
+        }
+        span = max(psi, key=psi.get)
+        assert (row.start, row.end) == span
+        assert row.psi == pytest.approx(psi[span], rel=1e-4)
+        assert row.bonferroni == pytest.approx(min(1, len(spans) * stats.norm.sf(row.psi)))
+        assert row.p_value <= row.bonferroni * (1 + 1e-9)
+    whole = score.score(model, [prompt], [response], WM, KEYS)
+    rounding = closeness.of_sum(torch.float32, next(iter(gradients.values())).numel())
+    assert table["whole_psi"].tolist() == pytest.approx(whole["psi"].tolist(), abs=rounding)
+    assert table["whole_p"].tolist() == pytest.approx(whole["p_value"].tolist(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "weight", "dtype"), tiny_models.alternating(torch.float32, torch.float64)
+)
+def test_the_blocks_gradients_by_autograd_of_their_own_tokens(architecture, weight, dtype):
+    model, rng = tiny_models.build(architecture, dtype), np.random.default_rng(0)
+    [prompt], [response] = tiny_models.random_ids(rng, 4), tiny_models.random_ids(rng, 10)
+    found = blocks.gradients((prompt, response), Watermark(weight, 0.05).on(model), [3, 6, 10])
+    for G, (start, end) in zip(found, [(0, 3), (3, 6), (6, 10)], strict=True):
+        by_hand = gradient_of(model, prompt, response, start, end, weight)
+        by_hand = by_hand.T if architecture == "gpt2" else by_hand
+        assert (G.double() - by_hand.flatten()).norm() < {torch.float32: 1e-4, torch.float64: 1e-9}[
+            dtype
+        ] * by_hand.norm()
+
+
+@pytest.mark.parametrize("rank_dropped", [0, 2])
+def test_the_law_is_that_of_the_blocks_own_gradients(model, rank_dropped):
+    """The correlations that ``loadings`` says are the cosines of the spans' gradients; together the
+    blocks are the text.
+    """
+    wm = Watermark(WM.weight, WM.sigma, rank_dropped)
+    [prompt], [response] = (tiny_models.random_ids(np.random.default_rng(0), n) for n in (4, 9))
+    G = blocks.gradients((prompt, response), wm.on(model), [3, 6, 9]).double().numpy()
+    [whole] = score.gradients(model, [prompt], [response], wm)
+    assert np.allclose(G.sum(0), whole.G.flatten().numpy(), atol=1e-4 * whole.norm)
+    spans = scan.intervals(3)
+    A, kept = scan.loadings(G @ G.T, spans)
+    assert len(kept) == len(spans) == 6
+    sums = np.stack([G[i:j].sum(0) for i, j in spans])
+    units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    assert np.allclose(A @ A.T, units @ units.T, atol=1e-8)
+
+
+def uneven(rng: np.random.Generator, n: int, d: int, common: float = 0.0) -> np.ndarray:
+    """Gradients of n blocks, of uneven sizes, with a part in common."""
+    return (rng.standard_normal((n, d)) + common * rng.standard_normal(d)) * rng.uniform(
+        0.3, 3, (n, 1)
+    )
+
+
+@pytest.mark.parametrize("common", [0.0, 1.0])
+@pytest.mark.parametrize("t", [0.5, 2.0, 3.0])
+def test_the_p_value_against_plain_simulation(common, t):
+    rng, draws = np.random.default_rng(0), 40_000
+    G = uneven(rng, 12, 40, common)
+    A, _ = scan.loadings(G @ G.T, scan.intervals(12))
+    largest = (A @ rng.standard_normal((A.shape[1], draws))).max(0)
+    expected, found = (largest >= t).mean(), scan.maximum_p(t, A, rng, 20_000)
+    spread = expected * math.sqrt((len(A) * stats.norm.sf(t) / expected - 1) / 20_000)
+    assert abs(found - expected) < 4 * math.sqrt(expected * (1 - expected) / draws) + 4 * spread
+
+
+def test_far_in_the_tail_it_lies_between_one_spans_chance_and_bonferronis_bound():
+    G = uneven(np.random.default_rng(0), 8, 30)
+    A, spans = scan.loadings(G @ G.T, scan.intervals(8))
+    p = scan.maximum_p(9.0, A, np.random.default_rng(1))
+    assert stats.norm.sf(9.0) < p <= len(spans) * stats.norm.sf(9.0)
+    spread = math.sqrt((len(spans) * stats.norm.sf(9.0) / p - 1) / scan.N_DRAWS)
+    again = scan.maximum_p(9.0, A, np.random.default_rng(2))
+    assert p == pytest.approx(again, rel=6 * spread, abs=0)
+
+
+@pytest.mark.parametrize("common", [0.0, 2.0])
+def test_the_level_over_keys(common):
+    """P(p ≤ α) = α over z, for texts whose blocks have little and much in common; the fixed
+    window's and the bound's beside it.
+    """
+    rng, n = np.random.default_rng(0), 1500
+    spans, found = scan.intervals(10), []
+    for _ in range(n):
+        G = uneven(rng, 10, 25, common)
+        A, kept = scan.loadings(G @ G.T, spans)
+        psi = scan._sums(G @ rng.standard_normal(25), kept) / scan._norms(G @ G.T, kept)
+        found.append((scan.maximum_p(psi.max(), A, rng, 500), len(kept) * stats.norm.sf(psi.max())))
+    exact, bound = np.array(found).T
+    for level in (0.2, 0.05, 0.01):
+        low, high = stats.binomtest(int((exact <= level).sum()), n).proportion_ci(0.999)
+        assert low <= level <= high
+    assert (bound <= 0.05).mean() < 0.5 * (exact <= 0.05).mean(), (
+        "Bonferroni's bound wastes most of the level"
+    )
+
+
+def test_a_marked_span_is_found_where_it_is():
+    """ψ is N(σ‖G‖, 1) along the span's own gradients: the scan finds it, and the whole text's ψ is
+    diluted.
+    """
+    rng, right, overlap = np.random.default_rng(0), {"scan": 0, "whole": 0}, []
+    for _ in range(300):
+        G = uneven(rng, 15, 60)
+        z = rng.standard_normal(60)
+        marked = G[5:10].sum(0)
+        z += 4.0 * marked / np.linalg.norm(marked)
+        K = G @ G.T
+        A, spans = scan.loadings(K, scan.intervals(15))
+        psi = scan._sums(G @ z, spans) / scan._norms(K, spans)
+        first, last = spans[psi.argmax()]
+        right["scan"] += scan.maximum_p(psi.max(), A, rng, 500) <= 0.05
+        right["whole"] += stats.norm.sf((G.sum(0) @ z) / np.linalg.norm(G.sum(0))) <= 0.05
+        both = max(0, min(last, 10) - max(first, 5))
+        overlap.append(both / (max(last, 10) - min(first, 5)))
+    assert right["scan"] > right["whole"]
+    assert np.median(overlap) > 0.5
 
 
 def test_a_row_for_each_text_and_key(model, wm, key):
     keys = [key, type(key).from_seed(1)]
-    table = tracing.scan(model, PROMPTS, RESPONSES, wm, keys, block=4)
+    table = tracing.scan(model, X, Y, wm, keys, block=4)
     assert table.columns.tolist() == scan.COLUMNS
     assert table["text"].tolist() == [0, 0, 1, 1]
     assert table["key_id"].tolist() == [key.key_id for key in keys] * 2
@@ -25,29 +188,7 @@ def test_a_row_for_each_text_and_key(model, wm, key):
     assert ((table["start"] < table["end"]) & (table["end"] <= table["n_tokens"])).all()
     assert (table[["start", "end"]] % 4 == 0).all(axis=None)
     assert table["psi"].ge(table["whole_psi"] - 1e-5).all(), "the whole text is one of the spans"
-    assert table.equals(tracing.scan(model, PROMPTS, RESPONSES, wm, keys, block=4)), (
-        "the same draws each time"
-    )
-
-
-def test_a_fixed_window_has_one_size(model, wm, key):
-    table = tracing.scan(model, PROMPTS, RESPONSES, wm, [key], block=4, shortest=8, longest=8)
-    assert (table["end"] - table["start"] == 8).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"block": 10, "shortest": 9}, "expected at least one block, 10 tokens, got 9"),
-        ({"block": 4, "shortest": 8, "longest": 7}, "longest: expected a whole number ≥ 8, got 7"),
-        ({"block": 13}, "response 0: expected at least 13 tokens"),
-        ({"block": 0}, "block: expected a whole number"),
-        ({"keys": []}, "expected at least one key"),
-    ],
-)
-def test_what_cannot_be_scanned(model, wm, key, options, complaint):
-    with pytest.raises(InvalidTextError, match=complaint):
-        tracing.scan(model, PROMPTS, RESPONSES, wm, **{"keys": [key]} | options)
+    assert table.equals(tracing.scan(model, X, Y, wm, keys, block=4)), "the same draws each time"
 
 
 def test_a_gradient_that_is_not_finite_is_named(model, wm, key):
@@ -64,13 +205,6 @@ def test_a_keys_p_does_not_depend_on_the_keys_beside_it(model, wm, key):
         for keys in ([key, other], [other])
     )
     assert both.iloc[1].drop("text").tolist() == alone.iloc[0].drop("text").tolist()
-
-
-def test_sums_over_many_numbers_are_in_float64():
-    G = torch.full((2, 1 << 24), 1e-3) * torch.tensor([[1.0], [2.0]])
-    np.testing.assert_allclose(
-        scan._inner(G, G), (1 << 24) * 1e-6 * np.array([[1, 2], [2, 4]]), rtol=1e-6
-    )
 
 
 def test_blocks_without_a_gradient_have_no_psi(model, wm, key):

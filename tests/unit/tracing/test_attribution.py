@@ -1,48 +1,24 @@
-"""A codebook against its noises added up one by one, and its p-values against simulation."""
+"""Attribution: the user that scoring all users finds, and its p-values against simulation."""
 
 import math
 
 import numpy as np
 import pytest
 import tiny_models
-import torch
 from scipy import integrate, stats
 
 from gaussmark_lib import perturb, score, tracing
+from gaussmark_lib.errors import InvalidTextError, KeyMismatchError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing import attribution
+from gaussmark_lib.tracing import Codebook, attribution
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
+X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18]]
 
 
 @pytest.fixture
 def book() -> tracing.Codebook:
     return tracing.Codebook(Key.from_seed(3), n_users=40, n_base=5)
-
-
-def test_a_users_noise_is_the_coded_sum_of_the_base_noises(model, book):
-    shape = WM.on(model).linear.shape
-    for user in (0, 7, 39):
-        code = book.code(user)
-        assert math.isclose(math.fsum(c * c for c in code), 1, rel_tol=1e-14)
-        by_hand = sum(c * book.base(j, math.prod(shape)) for j, c in enumerate(code)) * WM.sigma
-        assert perturb.noise(model, WM, book.key(user)).flatten().tolist() == pytest.approx(
-            by_hand.tolist(), rel=1e-6, abs=1e-9
-        )
-
-
-def test_base_noises_and_codes_are_independent_normal_numbers(book):
-    bases = np.stack([book.base(j, 20_000) for j in range(book.n_base)])
-    assert stats.kstest(bases.ravel(), "norm").pvalue > 1e-3
-    assert np.abs(np.corrcoef(bases) - np.eye(5)).max() < 5 / math.sqrt(20_000)
-    codes = np.concatenate(
-        [codes for _, codes in tracing.Codebook(Key.from_seed(3), 4000, 5).codes()]
-    )
-    assert np.abs(5 * codes.T @ codes / 4000 - np.eye(5)).max() < 5 * math.sqrt(2 / 4000)
-    tails = attribution.cosine_tail(
-        codes[:, 0], 5
-    )  # uniform on the sphere: so is the tail of a coordinate
-    assert stats.kstest(tails, "uniform").pvalue > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -162,14 +138,43 @@ def test_marked_texts_are_named_and_others_are_not(book):
 
 
 def test_several_texts_together_are_their_summed_gradient(model, book):
-    rng = np.random.default_rng(1)
-    prompts, responses = tiny_models.random_ids(rng, 2, 3), tiny_models.random_ids(rng, 8, 6)
-    [row] = tracing.attribute(model, prompts, responses, WM, book, together=True).to_dict("records")
-    total = sum(one.G for one in score.gradients(model, prompts, responses, WM))
-    psi = [
-        (torch.as_tensor(perturb.noise(model, WM, book.key(u))) * total).sum().item()
-        / (WM.sigma * total.norm().item())
-        for u in range(40)
-    ]
-    assert (row["user"], row["n_tokens"]) == (int(np.argmax(psi)), 14)
+    [row] = tracing.attribute(model, X, Y, WM, book, together=True).to_dict("records")
+    total = tracing.summed(score.gradients(model, X, Y, WM))
+    psi = score.psi([total], WM.on(model), [book.key(user) for user in range(40)])[0]
+    assert (row["user"], row["n_tokens"]) == (int(np.argmax(psi)), 10)
     assert row["psi"] == pytest.approx(max(psi), rel=1e-4)
+    with pytest.raises(InvalidTextError, match="together=True"):
+        tracing.attribute(model, X, Y, WM, book, together=True, lengths=[2])
+
+
+def test_memory_does_not_decide_the_answer(model, wm, book, monkeypatch):
+    """Texts are held in batches, base noises pass a few at a time: the same table for every size of
+    both.
+    """
+    whole = tracing.attribute(model, X * 3, Y * 3, wm, book)
+    monkeypatch.setattr(attribution, "HELD", 1)
+    monkeypatch.setattr(attribution, "AT_ONCE", 3)
+    single = tracing.attribute(model, X * 3, Y * 3, wm, book)
+    assert single[["text", "user", "n_tokens"]].equals(whole[["text", "user", "n_tokens"]])
+    assert single["psi"].tolist() == pytest.approx(whole["psi"].tolist(), rel=1e-5)
+
+
+def test_lengths_and_a_single_user(model, wm, key):
+    table = tracing.attribute(model, X, Y, wm, Codebook(key, 1, 4), lengths=[2, 4, 6])
+    assert table["n_tokens"].tolist() == [2, 4, 6, 2, 4]
+    assert table["runner_up"].isna().all()
+    assert table["user"].tolist() == [0] * 5
+
+
+def test_of_a_bound_master_key_the_users_are_bound_too(model, wm, key):
+    book = Codebook(perturb.bind(model, wm, key), 10, 4)
+    assert book.key(3).watermark == wm
+    perturb.noise(model, wm, book.key(3))
+    tracing.attribute(model, X, Y, wm, book)
+    wrong = Watermark(wm.weight, 2 * wm.sigma)
+    for use in (
+        lambda: perturb.noise(model, wrong, book.key(3)),
+        lambda: tracing.attribute(model, X, Y, wrong, book),
+    ):
+        with pytest.raises(KeyMismatchError, match="sigma"):
+            use()
