@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.gradients import TextGradient
-from gaussmark_lib.rank_reduce import Factors
 
 Direction = Float[Tensor, " d"] | Factors
 

@@ -21,13 +21,13 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from gaussmark_lib import binding, checks, files, perturb
-from gaussmark_lib.errors import GaussMarkError, KeyFileError, KeyMismatchError
+from gaussmark_lib import files, models
+from gaussmark_lib.engine.terms import Factors
+from gaussmark_lib.errors import GaussMarkError, KeyFileError, KeyMismatchError, require_int
 from gaussmark_lib.joint import directions
 from gaussmark_lib.joint.memory import Memory
-from gaussmark_lib.keys import listed
-from gaussmark_lib.rank_reduce import Factors
-from gaussmark_lib.watermark import PlacedWatermark
+from gaussmark_lib.keys import Key, listed, purpose
+from gaussmark_lib.weights import PlacedWatermark
 
 FORMAT = b"gaussmark joint state 3"
 ANY_FORMAT = re.compile(rb"gaussmark joint state \d+")
@@ -50,7 +50,7 @@ class State:
     """
 
     def __init__(self, budget: int = BUDGET):
-        self.budget = checks.whole(
+        self.budget = require_int(
             budget, "budget, the bytes for gradients", GaussMarkError, least=0
         )
         self.purpose: dict[str, Any] | None = None
@@ -70,24 +70,24 @@ class State:
         """How many directions are kept, those of given texts included."""
         return self.memory.n if self.memory else 0
 
-    def use(self, wm: PlacedWatermark, keys: Sequence[perturb.Key]) -> Memory:
+    def use(self, wm: PlacedWatermark, keys: Sequence[Key]) -> Memory:
         """Its memory, for this watermark and these keys; KeyMismatchError if it is of others."""
         keys = listed(keys)
         ids = [key.key_id for key in keys]
         if len(set(ids)) < len(keys):  # its evidence would be counted twice
             raise KeyMismatchError(f"keys: expected keys of different ids, got {', '.join(ids)}")
-        purpose = binding.purpose(wm) | {
+        used_for = purpose(wm) | {
             "shape": list(wm.linear.shape),
-            "model_sha256": binding.whole(wm.model),
+            "model_sha256": models.digest(wm.model),
             "keys": [key.fingerprint for key in keys],
         }
         if self.memory is None:
-            self.purpose, self.memory = purpose, Memory(len(keys), self.budget)
+            self.purpose, self.memory = used_for, Memory(len(keys), self.budget)
             self.log_e = dict.fromkeys(ids, 0.0)
         made_for = self.purpose or {}
         if wrong := [
             f"{name}: it is of {made_for[name]!r}, got {value!r}"
-            for name, value in purpose.items()
+            for name, value in used_for.items()
             if made_for[name] != value
         ]:
             raise KeyMismatchError(

@@ -26,15 +26,22 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from gaussmark_lib import checks, gradients, perturb, score, tokens
-from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError, InvalidTextError
+from gaussmark_lib import gradients, perturb, score, tokens
+from gaussmark_lib.errors import (
+    DegenerateScoreError,
+    GaussMarkError,
+    InvalidTextError,
+    require_int,
+    require_one_of,
+    require_share,
+)
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.joint import directions, repeats
 from gaussmark_lib.joint.memory import GIVEN, Answer, Memory
 from gaussmark_lib.joint.state import State
-from gaussmark_lib.keys import listed
+from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.watermark import PlacedWatermark, placed
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 COLUMNS = [
     *score.COLUMNS,
@@ -52,8 +59,8 @@ def sequence(
     model: PreTrainedModel,
     prompts: Texts,
     responses: Texts,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
+    wm: Watermark,
+    keys: Sequence[Key],
     *,
     share: float = 0.1,
     state: State | None = None,
@@ -87,16 +94,16 @@ def sequence(
         KeyMismatchError: a state of another weight, model or set of keys, or a key twice;
             GaussMarkError: the state's memory is full; and the errors of ``score.score``.
     """
-    share, keys = checks.share(share, "share"), listed(keys)
-    checks.chosen(on_error, "on_error", ("raise", "record"), InvalidTextError)
+    share, keys = require_share(share, "share"), listed(keys)
+    require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
     prompts, responses = tokens.as_many(prompts, responses)
     pairs, failed = tokens.usable_pairs(model, prompts, responses)
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
     perturb.refuse_perturbed(model)
-    wm, state = placed(model, wm), State() if state is None else state
+    wm, state = wm.on(model), State() if state is None else state
     memory = state.use(wm, keys)
-    settings = {"dtype": dtype, "batch_size": checks.whole(batch_size, "batch_size")}
+    settings = {"dtype": dtype, "batch_size": require_int(batch_size, "batch_size")}
     references = tokens.checked_pairs(model, *given) if given else {}
     for gradient, psi in _statistics(references, wm, keys, settings, None):
         _ask(memory, gradient, psi, references, GIVEN)
@@ -149,7 +156,7 @@ def _evidence(
 def _statistics(
     pairs: dict[int, Pair],
     wm: PlacedWatermark,
-    keys: Sequence[perturb.Key],
+    keys: Sequence[Key],
     settings: dict,
     failed: dict[int, Exception] | None,
 ) -> Iterator[tuple[TextGradient, NDArray[np.float64]]]:

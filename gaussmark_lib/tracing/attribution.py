@@ -30,13 +30,14 @@ from scipy import special, stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import binding, score
+from gaussmark_lib import score
+from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing.authors import summed
 from gaussmark_lib.tracing.codebook import Codebook
-from gaussmark_lib.watermark import Watermark, placed
+from gaussmark_lib.weights import Watermark
 
 COLUMNS = ["text", "user", "psi", "p_family", "runner_up", "n_tokens", "grad_norm"]
 HELD = 256 << 20  # bytes of gradients that are held while the base noises pass by
@@ -72,16 +73,16 @@ def attribute(
         ``n_tokens``, ``grad_norm``: from σ·grad_norm, :func:`share_right` says how sure the name
         is.
     """
-    wm = placed(model, wm)
+    wm = wm.on(model)
     if book.master.binding:
-        book.key(0).check(binding.Use(wm))
+        book.key(0).check(wm)
     if together and settings.get("lengths") is not None:
         raise InvalidTextError("lengths: expected none with together=True, got some")
     gradients = score.gradients(model, prompts, responses, wm, **settings)
     if together:
         gradients = [summed(gradients)]
     n_held = max(1, HELD // (8 * wm.linear.parameter.numel()))  # units, and once more their stack
-    rows = [row for several in score.in_lists(gradients, n_held) for row in _named(several, book)]
+    rows = [row for several in in_lists(gradients, n_held) for row in _named(several, book)]
     return pd.DataFrame(rows, columns=COLUMNS).sort_values(
         ["text", "n_tokens"], kind="stable", ignore_index=True
     )
@@ -100,7 +101,7 @@ def _named(gradients: Sequence[TextGradient], book: Codebook) -> Iterator[tuple]
 def base_inner(units: Float[Tensor, "texts d"], book: Codebook) -> Float[np.ndarray, "texts m"]:
     """w: the inner products of unit gradients with each base noise, float64."""
     products = []
-    for numbers in score.in_lists(range(book.n_base), AT_ONCE):
+    for numbers in in_lists(range(book.n_base), AT_ONCE):
         noises = np.stack([book.base(j, units.shape[1]).astype("float32") for j in numbers], axis=1)
         products.append((units @ torch.from_numpy(noises).to(units)).double().cpu().numpy())
     return np.concatenate(products, axis=1)

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from gaussmark_lib import checks, files, normal
-from gaussmark_lib.errors import GaussMarkError, KeyFileError
+from gaussmark_lib import files
+from gaussmark_lib.engine.stream import standard_normal
+from gaussmark_lib.errors import GaussMarkError, KeyFileError, is_int, kind, require_int, shown
 from gaussmark_lib.keys import Key, checked
 
 GROUP = 256  # users whose codes are drawn together
@@ -52,12 +53,12 @@ class Codebook:
                 f"key: expected the master key of a codebook, got {type(key).__name__}"
             )
         self.master = key
-        self.n_users = checks.whole(n_users, "n_users", GaussMarkError)
-        self.n_base = checks.whole(n_base, "n_base", GaussMarkError, least=2)
+        self.n_users = require_int(n_users, "n_users", GaussMarkError)
+        self.n_base = require_int(n_base, "n_base", GaussMarkError, least=2)
         if n_users > MOST_USERS or n_base > MOST_BASE:
             raise GaussMarkError(
                 f"expected at most {MOST_USERS:,} users and {MOST_BASE:,} base noises, got"
-                f" {checks.shown(n_users)} and {checks.shown(n_base)}"
+                f" {shown(n_users)} and {shown(n_base)}"
             )
 
     def __repr__(self) -> str:
@@ -90,7 +91,7 @@ class Codebook:
 
     def base(self, j: int, n: int) -> Float[np.ndarray, " n"]:
         """The first n numbers of base noise z_j."""
-        return normal.standard_normal(self._seed(f"base noise {j}"), n)
+        return standard_normal(self._seed(f"base noise {j}"), n)
 
     def normals(self, users: Sequence[int], n: int) -> Float[np.ndarray, "users n"]:
         """Σ_j c_uj z_j of each user, in one pass over the base noises and added in this order: the
@@ -137,8 +138,7 @@ class Codebook:
             raise KeyFileError(f"cannot read the codebook {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise KeyFileError(
-                f"{path}: expected a codebook as Codebook.save writes it, got"
-                f" {checks.shown(str(error))}"
+                f"{path}: expected a codebook as Codebook.save writes it, got {shown(str(error))}"
             ) from None
         if content != book._content:
             raise KeyFileError(
@@ -152,7 +152,7 @@ class Codebook:
         same bits on every machine.
         """
         seed = self._seed(f"codes {number} of {self.n_base} base noises")
-        codes = normal.standard_normal(seed, GROUP * self.n_base).reshape(GROUP, -1)
+        codes = standard_normal(seed, GROUP * self.n_base).reshape(GROUP, -1)
         squares = np.cumsum(codes * codes, axis=1)[:, -1]
         return codes / np.sqrt(squares)[:, None]
 
@@ -160,8 +160,8 @@ class Codebook:
         return int.from_bytes(self.master.derived(f"codebook {purpose}")[:16], "big")
 
     def _checked(self, user: int) -> int:
-        if not checks.is_whole(user) or not 0 <= user < self.n_users:
-            got = user if checks.is_whole(user) else checks.kind(user)  # which may be a secret
+        if not is_int(user) or not 0 <= user < self.n_users:
+            got = user if is_int(user) else kind(user)  # which may be a secret
             raise GaussMarkError(
                 f"user: expected a whole number from 0 to {self.n_users - 1}, got {got}"
             )

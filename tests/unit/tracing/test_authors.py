@@ -47,12 +47,12 @@ def test_over_keys_it_is_standard_normal_also_where_texts_repeat(model, wm):
 
 
 def test_the_sum_leaves_its_gradients_and_names_what_is_none():
-    texts = [TextGradient(i, torch.full((2, 2), 1.0 + i), -1.0, 3) for i in range(2)]
+    texts = [TextGradient(i, [torch.full((2, 2), 1.0 + i)], [1.0], 0.0, -1.0, 3) for i in range(2)]
     total = tracing.summed(texts)
     assert (total.G.flatten().tolist(), total.log_lik, total.n_tokens) == ([3.0] * 4, -2.0, 6)
     assert texts[0].G.flatten().tolist() == [1.0] * 4
     with pytest.raises(DegenerateScoreError, match="text 2"):
-        tracing.summed([*texts, TextGradient(2, torch.zeros(2, 2), -1.0, 3)])
+        tracing.summed([*texts, TextGradient(2, [torch.zeros(2, 2)], [1.0], 0.0, -1.0, 3)])
     with pytest.raises(InvalidTextError, match="at least one text"):
         tracing.summed([])
 

@@ -2,7 +2,6 @@
 same in every process, grow without changing, and show or save no secret.
 """
 
-import hashlib
 import math
 import pickle
 
@@ -26,10 +25,12 @@ def book(key) -> Codebook:
 
 def test_the_same_in_every_process_and_year(book):
     """Golden: a changed stream would lose every user's texts."""
-    numbers = np.concatenate(
-        [book.code(0), book.code(999), book.base(3, 5), book.key(999).normals(5)]
-    )
-    assert hashlib.sha256(numbers.tobytes()).hexdigest()[:16] == "35c876a803798f90"
+    golden = [-0.21899518252318, 0.28272214901166, 0.27009469349072, 0.89395646037042]
+    assert book.code(0).tolist() == pytest.approx(golden, rel=1e-12)
+    golden = [2.77322621404866, 0.57933862568196, -0.66190611829871]
+    assert book.base(3, 3).tolist() == pytest.approx(golden, rel=1e-12)
+    golden = [0.82151553372333, 1.10043219500362, -1.11729609635153]
+    assert book.key(999).normals(3).tolist() == pytest.approx(golden, rel=1e-12)
     assert book.key(999).key_id == "7e9d2e4a"
 
 
