@@ -431,8 +431,8 @@ MUTANTS = [
     Mutant(
         "tracing/codebook.py",
         "a user's key written",
-        "        raise KeyFileError(\n            f\"user",
-        "        return super().save(path)\n        raise KeyFileError(\n            f\"user",
+        '        raise KeyFileError(\n            f"user',
+        '        return super().save(path)\n        raise KeyFileError(\n            f"user',
     ),
     Mutant("tracing/codebook.py", "one base noise for all", 'f"base noise {j}"', '"base noise"'),
     Mutant("tracing/codebook.py", "users outside", "or not 0 <= user < self.n_users", "or False"),
