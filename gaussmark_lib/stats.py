@@ -233,8 +233,8 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
     >>> sigma_for_psi([10.0, 20.0, 90.0], psi=3.0)
     0.15
     """
-    if not (median := float(np.median(grad_norm))) > 0:
-        raise GaussMarkError(f"expected positive gradient norms, got median ‖G‖ = {median}")
+    if not np.size(grad_norm) or not 0 < (median := float(np.median(grad_norm))) < np.inf:
+        raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
     return require_positive(psi, "psi") / median
 
 
@@ -250,6 +250,8 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
             f"power: expected a number between the level, {level}, which no watermark at all has,"
             f" and 1; got {power}"
         )
+    if not np.size(grad_norm) or np.min(grad_norm) <= 0:
+        raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
     high = unit = 1 / np.max(grad_norm)  # at σ = unit, no text has a ψ above 1
     while predicted_power(grad_norm, high, level) < power:
         high *= 2

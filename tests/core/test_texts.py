@@ -8,7 +8,8 @@ import time
 import pandas as pd
 import pytest
 
-from gaussmark_lib import docs, texts
+from gaussmark_lib import texts
+from gaussmark_lib.engine import corpus as corpus_
 from gaussmark_lib.errors import CorpusError, InvalidTextError
 
 
@@ -28,8 +29,8 @@ def corpus(monkeypatch) -> pd.DataFrame:
         for i in range(2000)
     ]
     table = pd.DataFrame(rows, columns=["source", "text"])
-    table["split"] = table["text"].map(docs.split_of)
-    monkeypatch.setattr(docs, "load", lambda: table)
+    table["split"] = table["text"].map(corpus_.split_of)
+    monkeypatch.setattr(corpus_, "load", lambda: table)
     return table
 
 
@@ -112,8 +113,8 @@ def test_licences_and_source_are_of_the_listed_packages_only():
     licences = {name.split("/")[0].partition("-")[0] for name in texts.load("licences")["source"]}
     listed = {
         name.split("/")[0].partition("-")[0]
-        for package in docs.PACKAGES
-        for name, _ in docs.files_of(package, suffix="")
+        for package in corpus_.PACKAGES
+        for name, _ in corpus_.files_of(package, suffix="")
     }
     assert licences <= listed
     assert {name.split("/")[0] for name in texts.load("source")["source"]} == {

@@ -174,26 +174,6 @@ def test_qq_bands_are_quantiles_of_order_statistics_by_simulation():
     np.testing.assert_allclose(inside, 0.9, atol=3.5 * (0.9 * 0.1 / repeats) ** 0.5)
 
 
-def test_the_ks_test_is_uniform_for_uniform_p_values_and_small_for_others():
-    rng = np.random.default_rng(4)
-    p = [stats.uniformity(rng.random(50))["p_value"] for _ in range(400)]
-    assert scipy_stats.kstest(p, "uniform").pvalue > 1e-3
-    assert stats.uniformity(rng.random(400) ** 1.4)["p_value"] < 1e-3
-    x = np.array([0.1, 0.2, 0.6])
-    assert stats.uniformity(x)["distance"] == pytest.approx(
-        2 / 3 - 0.2
-    )  # by hand: the largest gap is after the second
-
-
-def test_the_interval_of_a_mean_is_students():
-    x = [1.0, 2.0, 4.0, 9.0]
-    found = stats.mean(x)
-    half = (
-        3.182446305284263 * np.std(x, ddof=1) / 2
-    )  # t₀.₉₇₅ with 3 degrees of freedom, from tables; √4
-    assert found.row() == pytest.approx({"value": 4.0, "low": 4 - half, "high": 4 + half, "n": 4})
-
-
 @pytest.mark.parametrize("level", [0.05, 0.01, 0.001])
 def test_the_level_of_the_threshold_is_the_level(level):
     n = 200_000
@@ -252,7 +232,7 @@ def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
 @pytest.mark.parametrize(
     ("norms", "power", "match"),
     [
-        ([], 0.5, "at least one number"),
+        ([], 0.5, "positive"),
         ([0.0, 1.0], 0.5, "positive"),
         ([np.nan], 0.5, "NaN"),
         ([1.0], 0.05, "power"),
@@ -264,70 +244,94 @@ def test_a_power_that_cannot_be_had(norms, power, match):
         stats.sigma_for_power(norms, power, 0.05)
 
 
-def test_the_crossed_interval_knows_that_texts_of_a_key_are_alike():
-    """Keys with effects of their own: an interval over texts misses the truth most of the time, the
-    crossed one hardly ever.
-    """
-    rng = np.random.default_rng(0)
-    crossed = naive = 0
-    for _ in range(100):
-        texts = (
-            rng.normal(size=(20, 8)) * 0.3
-            + rng.normal(size=(1, 8))
-            + rng.normal(size=(20, 1)) * 0.3
-        )
-        found = stats.crossed_interval(np.mean, texts, n_resamples=200)
-        crossed += found.low <= 0 <= found.high
-        over_texts = stats.mean(texts)
-        naive += over_texts.low <= 0 <= over_texts.high
-    assert crossed > 80
-    assert naive < 50
+def test_psi_at_the_threshold_is_detected():
+    tau = stats.threshold(0.05)
+    assert stats.tpr(
+        [tau, np.nextafter(tau, 0), np.nextafter(tau, 9)], 0.05
+    ).value == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize(("n_keys", "covered"), [(2, 0.79), (10, 0.95)])
-def test_the_crossed_interval_of_few_keys_covers_as_often_as_it_says(n_keys, covered):
-    rng, cosine, n, found = np.random.default_rng(0), 0.1, 200, 0
-    for _ in range(n):
-        of_keys, rest = rng.normal(size=(1, n_keys)), rng.normal(size=(100, n_keys))
-        psi = 3 + rng.normal(size=(100, 1)) + cosine**0.5 * of_keys + (1 - cosine) ** 0.5 * rest
-        interval = stats.crossed_interval(np.mean, psi, n_resamples=200)
-        found += interval.low <= 3 <= interval.high
-    assert abs(found / n - covered) < 4 * (covered * (1 - covered) / n) ** 0.5
+def test_higher_psi_means_more_watermarked():
+    assert stats.auc([-1.0, 0.0], [5.0, 6.0]) == 1
+    assert stats.auc([5.0, 6.0], [-1.0, 0.0]) == 0
+    assert stats.tpr([9.0], 0.05).value == 1
+    assert stats.tpr([-9.0], 0.05).value == 0
 
 
-def test_crossed_matrices_are_resampled_together():
-    matrix = np.arange(12.0).reshape(4, 3)
-    found = stats.crossed_interval(lambda a, b: np.abs(a - b).max(), matrix, matrix, n_resamples=20)
-    assert (found.value, found.n) == (0.0, 12)
-    assert np.isnan([found.low, found.high]).all(), "resampled apart, they would differ"
-    with pytest.raises(ValueError, match="one shape"):
-        stats.crossed_interval(np.mean, matrix, matrix[:2])
-    with pytest.raises(ValueError, match="two or more prompts"):
-        stats.crossed_interval(np.mean, matrix[:1])
+def test_a_text_without_psi_is_neither_hit_nor_miss():
+    """A failed row must not read as "not watermarked"."""
+    with pytest.raises(ValueError, match="psi: expected numbers, got NaN"):
+        stats.tpr([3.0, np.nan, 0.0], 0.05)
+    with pytest.raises(ValueError, match="psi: expected numbers, got NaN"):
+        stats.levels(pd.Series([np.nan]))
 
 
-def test_the_interval_of_a_share_keeps_its_width_where_all_are_hits():
-    """Prompts with effects of their own, a true share of .97: most tables of 12 × 3 have no miss,
-    and their resamples none either.
-    """
-    rng = np.random.default_rng(1)
-    kept = collapsed = 0
-    for _ in range(200):
-        easy = rng.random((12, 1)) < 0.94
-        hits = (easy | (rng.random((12, 3)) < 0.5)).astype(float)
-        kept += stats.crossed_interval(np.mean, hits, share=True, n_resamples=60).low <= 0.97
-        collapsed += stats.crossed_interval(np.mean, hits, n_resamples=60).low <= 0.97
-    assert kept > 185
-    assert collapsed < 150
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("hits", [[True, np.nan], ["yes", "no"], [0, 2], [None, True], "1"])
+def test_what_is_neither_a_hit_nor_a_miss(hits):
+    with pytest.raises(GaussMarkError, match="hits: expected"):
+        stats.rate(hits)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_all_hits_or_none_are_one_trial_a_prompt(value):
-    found = stats.crossed_interval(np.mean, np.full((12, 3), value), share=True)
-    one_a_prompt = stats.rate(np.full(12, value))
-    assert found == stats.Estimate(value, one_a_prompt.low, one_a_prompt.high, 36)
-    apart = stats.crossed_interval(stats.auc, np.zeros((5, 2)), np.ones((5, 2)), share=True)
-    assert (apart.value, apart.low) == (1.0, stats.rate(np.ones(5)).low)
-    assert np.isnan(stats.crossed_interval(np.mean, np.full((12, 3), 1.0)).low), (
-        "a mean of 1 that is no share"
-    )
+def test_infinite_psi_is_still_a_psi():
+    assert stats.tpr([np.inf, -np.inf], 0.05).value == 0.5
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.05, 5, float("nan")])
+def test_a_level_is_a_probability(level):
+    for f in (
+        lambda: stats.threshold(level),
+        lambda: stats.tpr([1.0], level),
+        lambda: stats.predicted_power([1.0], 1.0, level),
+    ):
+        with pytest.raises(ValueError, match="expected 0 < level < 1, got"):
+            f()
+
+
+def test_levels_say_whether_the_nominal_one_holds():
+    psi = np.random.default_rng(0).standard_normal(5000)
+    found = stats.levels(psi)
+    assert found["level"].tolist() == [0.05, 0.01, 0.001]
+    assert found["holds"].all()
+    assert (found["n"] == 5000).all()
+    assert not stats.levels(psi + 1)["holds"].any()
+    assert not stats.levels(psi - 6).loc[0, "holds"]  # too few false positives is no level either
+
+
+@pytest.mark.parametrize(
+    ("norms", "psi"),
+    [
+        ([], 3),
+        ([0.0, 0.0], 3),
+        ([np.nan], 3),
+        ([np.inf], 3),
+        ([1.0], 0),
+        ([1.0], -1),
+        ([1.0], np.nan),
+    ],
+)
+def test_sigma_cannot_be_solved_for_from_nothing(norms, psi):
+    with pytest.raises(
+        ValueError, match=r"(grad_norm|psi): expected|expected positive gradient norms"
+    ):
+        stats.sigma_for_psi(norms, psi)
+
+
+def test_sigma_is_solved_for_by_the_median():
+    """One text with a huge gradient must not weaken the watermark of all others."""
+    assert stats.sigma_for_psi([10.0, 20.0, 1e9], 3) == pytest.approx(0.15)
+
+
+def test_shapes_are_flattened_and_series_are_fine():
+    table = pd.Series([3.0, 0.0, 2.0, -1.0])
+    assert stats.tpr(table, 0.05).n == 4
+    assert stats.tpr(table.to_numpy().reshape(2, 2), 0.05).value == 0.5
+    assert stats.auc(table[:2], table[2:]) == 0.25
+
+
+def test_qq_sorts_and_keeps_every_p_value():
+    found = stats.qq([0.7, 0.1, 0.4])
+    assert found["observed"].tolist() == [0.1, 0.4, 0.7]
+    assert found["expected"].tolist() == [0.25, 0.5, 0.75]
+    assert (found["low"] < found["expected"]).all()
+    assert (found["expected"] < found["high"]).all()
