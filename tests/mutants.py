@@ -101,6 +101,12 @@ TESTS = {
     "quality/harness.py": "unit/quality/test_harness.py",
     "experiments/quality.py": "oracle/experiments/test_quality.py",
     "experiments/robustness.py": "oracle/experiments/test_robustness.py",
+    "experiments/pairs.py": "unit/experiments/test_pairs.py",
+    "experiments/claims.py": "unit/experiments/test_claims.py",
+    "experiments/detectability.py": "oracle/experiments/test_detectability.py",
+    "experiments/layer_sigma_sweep.py": "oracle/experiments/test_layer_sigma_sweep.py",
+    "experiments/speed.py": "unit/experiments/test_speed.py",
+    "plots/panels.py": "unit/plots/test_panels.py",
 }
 
 
@@ -842,6 +848,29 @@ MUTANTS = [
         "root * np.sqrt(squares",
         "np.sqrt(squares",
     ),
+    Mutant(
+        "experiments/pairs.py",
+        "the wrong key is the right one",
+        "pairs.keys[1:] + pairs.keys[:1]",
+        "pairs.keys",
+    ),
+    Mutant(
+        "experiments/claims.py", "a small n at the edge", "self.estimate.n >= self.planned", "True"
+    ),
+    Mutant(
+        "experiments/detectability.py",
+        "power predicted from ψ at the threshold",
+        'norm.cdf(sigma * texts["grad_norm"] - tau)',
+        'norm.cdf(sigma * texts["grad_norm"])',
+    ),
+    Mutant(
+        "experiments/layer_sigma_sweep.py",
+        "cells take other cells' keys",
+        "pairs.keys * len(sigmas)",
+        "[key for key in pairs.keys for _ in sigmas]",
+    ),
+    Mutant("experiments/speed.py", "the warm-up counts", "rows[len(tasks) :]", "rows"),
+    Mutant("plots/panels.py", "lines as the rows come", ".sort_values(x)", ""),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The experiments behind the notebooks: one file a notebook, with the notebook's name, and what
+"""The experiments behind the notebooks: one file per notebook, with the notebook's name, and what
 several of them share.
 
 =========================  =========================================================================
@@ -13,7 +13,7 @@ several of them share.
 ``low_rank``               07: noise off the weight's top directions
 ``kgw_baseline``           08: how schemes change the text
 ``token_level_keys``       09: token-level keys beside one key
-``speed``                  10: fair timings
+``speed``                  10: fair timings; ``peak_memory``: of a call
 ``playground``             11: the playground without its widgets; ``played``: its questions and
                            answers; ``drafts``: writing that is watched; ``asked``: texts
                            tested one after another with one key
