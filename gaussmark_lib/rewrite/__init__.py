@@ -17,9 +17,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from gaussmark_lib import checks, models
+from gaussmark_lib import errors, models
 from gaussmark_lib.corrupt import Change, Pairs
-from gaussmark_lib.errors import CorruptionError, InvalidModelError
+from gaussmark_lib.errors import GaussMarkError, InvalidModelError
 from gaussmark_lib.tokens import Texts
 
 # Languages, from and to → hub id or folder
@@ -68,7 +68,7 @@ class Translator:
         words = re.findall(r"\s*\S+\s*$|\s*\S+", sentence)
         parts = words if len(words) > 1 else sentence
         if len(parts) == 1:
-            raise CorruptionError(
+            raise GaussMarkError(
                 f"expected text that {self.name} can read, got {sentence!r}, more than its"
                 f" {self.n_tokens} tokens"
             )
@@ -101,8 +101,8 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
     if (source, target) not in list(PAIRS):  # compared, not hashed: they may be anything
         known = ", ".join(f"{a}→{b}" for a, b in PAIRS)
         raise InvalidModelError(
-            f"translator: expected one of {known}, got {checks.shown(source)} →"
-            f" {checks.shown(target)}; add a model to PAIRS"
+            f"translator: expected one of {known}, got {errors.shown(source)} →"
+            f" {errors.shown(target)}; add a model to PAIRS"
         )
     name, device = PAIRS[source, target], models.device_of(device)
     try:
@@ -121,11 +121,11 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
 def round_trip(lm: models.LM, ids: Sequence[int], there: Translator, back: Translator) -> list[int]:
     """The ids of the text after translation there and back by beam search, without a start token.
 
-    Raises CorruptionError if nothing is left.
+    Raises GaussMarkError if nothing is left.
     """
     text = back(there(lm.decode(list(ids))))
     if not text.strip() or not (again := lm.encode(text)):
-        raise CorruptionError(
+        raise GaussMarkError(
             f"expected a text after translation by {there.name} and {back.name}, got an empty one;"
             " nothing is left to score"
         )

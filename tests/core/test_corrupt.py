@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gaussmark_lib import corrupt, generate, perturb, score
-from gaussmark_lib.errors import CorruptionError, InvalidTextError
+from gaussmark_lib.errors import GaussMarkError, InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 
 IDS = st.lists(st.integers(0, 96), min_size=1, max_size=40)
@@ -150,7 +150,7 @@ def test_a_passage_lands_in_every_gap_of_its_host():
     assert found == {0, 1, 2, 3}
     _, [quoted] = corrupt.spliced([list(range(30))])([[5]], [[50] * 6], 0.4, 0)
     assert sorted(quoted) == [0, 1, 2, 3, *[50] * 6]
-    with pytest.raises(CorruptionError, match="a host of at least 54 tokens for response 0, got 3"):
+    with pytest.raises(GaussMarkError, match="a host of at least 54 tokens for response 0, got 3"):
         corrupt.spliced([[1, 2, 3]])([[5]], [[50] * 6], 0.9, 0)
 
 
@@ -158,7 +158,7 @@ def test_retokenising_joins_what_was_split_and_adds_no_start_token():
     ids = LM.encode("some text")
     assert corrupt.retokenise(LM, ids) == ids
     assert corrupt.retokenise(LM, [1, *ids, 2, *ids]) == ids + ids  # special tokens spell nothing
-    with pytest.raises(CorruptionError, match="an empty one"):
+    with pytest.raises(GaussMarkError, match="an empty one"):
         corrupt.retokenise(LM, [1, 2])
 
 
@@ -286,7 +286,7 @@ def test_by_name(name):
     )
     if "random" in name or "own" in name or "spans" in name:
         assert other != change(PROMPTS, RESPONSES, 0.5, 1)
-    with pytest.raises(CorruptionError, match="fraction: expected a number from 0 to 1, got"):
+    with pytest.raises(GaussMarkError, match="fraction: expected a number from 0 to 1, got"):
         change(PROMPTS, RESPONSES, 1.1, 1)
 
 
@@ -295,7 +295,7 @@ def test_names_choose_and_order():
     assert corrupt.named(LM, []) == {}
     expected = r"(is called 'paraphrase'|names): expected some of delete at random, insert at"
     for names in (["truncate", "paraphrase"], "truncate"):
-        with pytest.raises(CorruptionError, match=expected):
+        with pytest.raises(GaussMarkError, match=expected):
             corrupt.named(LM, names)
 
 
@@ -305,24 +305,24 @@ def test_adding_one_takes_a_function(monkeypatch):
     assert list(corrupt.named(LM)) == [*CHANGES, "reverse"]
     _, out = corrupt.named(LM, ["reverse"])["reverse"](PROMPTS, RESPONSES, 1.0, 0)
     assert out[0] == RESPONSES[0][::-1]
-    with pytest.raises(CorruptionError, match="two corruptions are called 'truncate'"):
+    with pytest.raises(GaussMarkError, match="two corruptions are called 'truncate'"):
         corrupt.register("truncate")(lambda lm, x, y, f, seed: (x, y))
 
 
 def test_what_cannot_be_done_is_said():
     rng, at_random = corrupt.generator(0), CHANGES["delete at random"]
-    with pytest.raises(CorruptionError, match="removes all 3 tokens"):
+    with pytest.raises(GaussMarkError, match="removes all 3 tokens"):
         corrupt.delete([1, 2, 3], 1, rng)
-    with pytest.raises(CorruptionError, match="removes all 1 tokens"):
+    with pytest.raises(GaussMarkError, match="removes all 1 tokens"):
         CHANGES["truncate"]([[1]], [[5]], 0.6, 0)
-    with pytest.raises(CorruptionError, match=r"other than the one it replaces, got only \[1\]"):
+    with pytest.raises(GaussMarkError, match=r"other than the one it replaces, got only \[1\]"):
         corrupt.substitute([1, 1], 0.5, rng, [1, 1])
     assert corrupt.substitute([1, 1], 1, rng, [2]) == [2, 2]
-    with pytest.raises(CorruptionError, match="expected at least 2 texts, got 1"):
+    with pytest.raises(GaussMarkError, match="expected at least 2 texts, got 1"):
         CHANGES["wrong prompt"]([[1]], [[5]], 1.0, 0)
     with pytest.raises(InvalidTextError, match="got an empty one"):
         at_random([[1]], [[]], 0.5, 0)
     with pytest.raises(InvalidTextError, match="response 0: expected token ids from 0"):
         at_random([[1]], [[97]], 0.5, 0)
-    with pytest.raises(CorruptionError, match="seed: expected a whole number ≥ 0, got -1"):
+    with pytest.raises(GaussMarkError, match="seed: expected a whole number ≥ 0, got -1"):
         at_random([[1]], [[5, 6]], 0.5, -1)

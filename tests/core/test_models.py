@@ -23,7 +23,7 @@ from gaussmark_lib import models
 from gaussmark_lib.doclm import train
 from gaussmark_lib.engine import arithmetic, checkpoints
 from gaussmark_lib.errors import InvalidModelError, UnknownWeightError
-from gaussmark_lib.paths import ROOT
+from gaussmark_lib.files import ROOT
 
 WEIGHTS = "model.safetensors"
 TEXTS = ["The quick brown fox jumps over the lazy dog. " * 5]

@@ -3,8 +3,6 @@
 import pytest
 import tracked
 
-from gaussmark_lib import paths
-
 SOLUTIONS = tracked.files("notebooks/solutions/*.ipynb")
 
 
@@ -15,5 +13,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     }.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(
-                name, files, ids=[str(path.relative_to(paths.NOTEBOOKS)) for path in files]
+                name, files, ids=[str(path.relative_to(files.NOTEBOOKS)) for path in files]
             )

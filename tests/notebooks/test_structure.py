@@ -15,7 +15,7 @@ import nbformat
 import pytest
 import tracked
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.runs import notebook as notebooks
 
 PROMISES = [
@@ -42,7 +42,7 @@ def test_there_are_notebooks_and_each_is_on_the_reading_path():
     """A test over no notebooks passes: so this one counts."""
     names = [path.name for path in tracked.NOTEBOOKS]
     assert len(names) >= 5
-    guide = (paths.NOTEBOOKS / "README.md").read_text()
+    guide = (files.NOTEBOOKS / "README.md").read_text()
     assert [name for name in names if f"({name})" not in guide] == []
 
 
@@ -108,7 +108,7 @@ def test_it_records_its_results_last(numbered):
 def test_it_is_small_and_portable(any_notebook):
     text = any_notebook.read_text(encoding="utf-8")
     assert len(text.encode()) < 1_000_000
-    for private in (str(paths.ROOT), pwd.getpwuid(os.getuid()).pw_dir):
+    for private in (str(files.ROOT), pwd.getpwuid(os.getuid()).pw_dir):
         assert private not in text
     assert nbformat.reads(text, as_version=4).metadata.kernelspec.name == "python3", (
         "the one name that every machine has"
@@ -143,13 +143,13 @@ OTHER_ROOMS = {
 def test_its_name_is_its_name_in_every_room(numbered):
     name = numbered.stem[3:]
     room = OTHER_ROOMS.get(name, f"gaussmark_lib/experiments/{name}.py")
-    assert (paths.ROOT / room).exists()
+    assert (files.ROOT / room).exists()
     tested = Path(room).stem if name != "first_watermark" else "score"
-    files = [
-        *(paths.ROOT / "tests").glob(f"*/*/test_{tested}.py"),
-        *(paths.ROOT / "tests").glob(f"*/test_{tested}.py"),
+    tests = [
+        *(files.ROOT / "tests").glob(f"*/*/test_{tested}.py"),
+        *(files.ROOT / "tests").glob(f"*/test_{tested}.py"),
     ]
-    assert files or list((paths.ROOT / "tests").glob(f"*/{tested}/test_*.py")), f"tests of {room}"
+    assert tests or list((files.ROOT / "tests").glob(f"*/{tested}/test_*.py")), f"tests of {room}"
 
 
 def test_a_preset_is_named_after_its_notebook():
@@ -165,7 +165,7 @@ def test_a_preset_is_named_after_its_notebook():
 def test_its_first_cell_installs_the_library_where_it_is_missing_and_nothing_else(
     stem, source, tmp_path, monkeypatch
 ):
-    source_of_cell = _code(paths.NOTEBOOKS / f"{stem}.ipynb")[0].source
+    source_of_cell = _code(files.NOTEBOOKS / f"{stem}.ipynb")[0].source
     asked, found, look = [], [object()], importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,

@@ -13,7 +13,7 @@ from tokenizers import models as tokenizer_models
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer, PreTrainedTokenizerFast
 
 from gaussmark_lib import corrupt, rewrite
-from gaussmark_lib.errors import CorruptionError, InvalidModelError
+from gaussmark_lib.errors import GaussMarkError, InvalidModelError
 
 TEXT = (
     "The first sentence. Is this the second one?  Yes!\n\nAnother paragraph (in 3.5 words). And"
@@ -215,5 +215,5 @@ def test_bad_input_is_named(monkeypatch):
         rewrite.translator("en", "fr")
     monkeypatch.setattr(rewrite.Translator, "_translated", lambda self, texts: ["" for _ in texts])
     lm = tiny_lm.build()
-    with pytest.raises(CorruptionError, match="got an empty one"):
+    with pytest.raises(GaussMarkError, match="got an empty one"):
         rewrite.round_trip(lm, lm.encode("Text."), tiny_marian(), tiny_marian())

@@ -72,7 +72,7 @@ def test_the_modules_that_a_cell_uses(library, source, names):
 
 
 COMMENTED = '''"""Another docstring."""
-from gaussmark_lib import normal  # a comment
+from gaussmark_lib import normal
 
 from gaussmark_lib.keys import (
     Key,
