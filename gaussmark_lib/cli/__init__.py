@@ -2,121 +2,141 @@
 until they are needed.
 
 ============== ==================================================================
-``notebooks``  ``run``, ``sweep``, ``tour``
+``notebooks``  ``run``, ``sweep``, ``tour``, ``playground``
 ``listing``    ``list``: notebooks, presets, grids, clusters, records, a model's weights
-``keys``       ``key new``, ``key show``, ``key users``, ``export``
-``audit``      ``audit``: a key's calibration card
+``keys``       ``key new``, ``key show``, ``key users``, ``export``, ``audit``
 ``generate``   ``generate``: text under a key's watermark
-``detect``     ``detect``: the test, of one text or of millions
-``playground`` ``playground``: notebook 11's panel as an app
-``inputs``     where texts and prompts come from
-``answers``    its sentences and its JSON lines, and where they end up
-``arguments``  what the commands have in common
+``detect``     ``detect``: the test, of one text or of millions; ``scoring``: of one batch
+``inputs``     texts and prompts, one after another
+``answers``    their answers, a batch at a time, printed or kept in a file
+``common``     exit codes and options that several commands have
 ============== ==================================================================
-
-It stays with argparse: click, typer or rich would add completion and colour and one more layer,
-while every check here is the library's own.
-
-Exit codes: 0 done; 1 something failed on the way (a notebook's cell, a full disk); 2 refused, and
-nothing was done; 3 some texts could not be scored or written, and all others were; 130 interrupted.
 """
 
-import argparse
 import os
 import sys
+import warnings
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Annotated
 
-from gaussmark_lib.cli import audit, detect, generate, keys, listing, notebooks, playground
-from gaussmark_lib.cli.arguments import (
-    COMMAND,
-    FAILED,
-    INTERRUPTED,
-    PARTLY,
-    REFUSED,
-    Parser,
-    Version,
-    in_a_shell,
+import typer
+from typer.exceptions import TyperException
+
+from gaussmark_lib.cli import detect, generate, keys, listing, notebooks
+from gaussmark_lib.cli.common import FAILED, INTERRUPTED, PARTLY, REFUSED, message
+from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
+
+__all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "app", "main"]
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130"
+    " interrupted."
 )
-from gaussmark_lib.errors import GaussMarkError
+app = typer.Typer(
+    help="Watermark a model's text by Gaussian noise on one weight matrix, and detect it.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain words, in whatever terminal or pipe
+)
+for group in (notebooks, listing, keys, generate, detect):
+    group.add(app)
 
-COMMANDS = dict.fromkeys(("run", "sweep", "tour"), notebooks)
-COMMANDS |= {"list": listing, "key": keys, "export": keys, "generate": generate, "detect": detect}
-COMMANDS |= {"audit": audit, "playground": playground}
 
-__all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "main", "parser"]
+def _version(wanted: bool) -> bool:
+    if wanted:
+        from gaussmark_lib.runs import versions
+
+        first, *others = [f"{name} {versions.of(name) or 'unknown'}" for name in versions.PACKAGES]
+        print(f"{first} ({', '.join(others)}, python {versions.platform.python_version()})")
+        raise typer.Exit
+    return wanted
 
 
-def main(argv: list[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else argv
+@app.callback()
+def _top(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_version, help="Print versions."),
+    ] = False,
+) -> None: ...
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs one command, and says in one sentence why it did not."""
     _open_what_is_closed()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
-    arguments = None
     try:
-        arguments = parser(*words[:1]).parse_args(
-            notebooks.joined(words) if words[:1] in (["run"], ["sweep"]) else words
-        )
-        code = arguments.do(arguments) or 0
-        print(
-            end="", flush=True
-        )  # a closed pipe or a full disk is noticed here, and not at the interpreter's end
+        with warnings.catch_warnings():
+            _say_warnings_once()
+            code = _run(list(sys.argv[1:] if words is None else words))
+        print(end="", flush=True)  # a full disk is noticed here, not at the interpreter's end
         return code
+    except TyperException as error:
+        return _refused(error)
     except GaussMarkError as error:
-        _say(in_a_shell(error, getattr(arguments, "model", None)))
-        return FAILED if getattr(arguments, "begun", False) else REFUSED
+        _say(message(error))
+        return getattr(error, "exit_code", REFUSED)
     except OSError as error:
-        _say(in_a_shell(error))
+        _say(message(error))
         if sys.stdout is sys.__stdout__:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
         return FAILED
-    except (
-        MemoryError,
-        RuntimeError,
-    ) as error:  # torch's own is a RuntimeError, on a processor and on a GPU
+    except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        _say(
-            f"not enough memory: {in_a_shell(error).partition(chr(10))[0]}; ask for less at a time"
-        )
+        _say(f"not enough memory: {message(error).splitlines()[0]}; ask for less at a time")
         return FAILED
     except KeyboardInterrupt as error:
-        _say(in_a_shell(error) or "interrupted", "\n")
+        _say(message(error) or "interrupted", "\n")
         return INTERRUPTED
 
 
-def _say(message: str, before: str = "") -> None:
+def _run(words: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("gaussmark", notebooks.joined(words)) as context:
+            return command.invoke(context) or 0
+    except typer.Exit as done:
+        return done.exit_code
+
+
+def _refused(error: TyperException) -> int:
+    """Of a misspelt or missing word; nothing asked for gets the help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)
+    else:
+        _say(message(ValueError(error.format_message())))
+    return REFUSED
+
+
+def _say(sentence: str, before: str = "") -> None:
     with suppress(OSError):  # there may be nowhere to say it
-        print(f"{before}gaussmark: {message}", file=sys.stderr)
+        print(f"{before}gaussmark: {sentence}", file=sys.stderr)
+
+
+def _say_warnings_once() -> None:
+    """The library's warnings as sentences, each once; others as before."""
+    before, seen = warnings.showwarning, set()
+
+    def show(warning: Warning | str, category: type[Warning], *where: object) -> None:
+        if not issubclass(category, GaussMarkWarning):
+            before(warning, category, *where)
+        elif str(warning) not in seen:
+            seen.add(str(warning))
+            _say(str(warning))
+
+    warnings.simplefilter("always", GaussMarkWarning)
+    warnings.showwarning = show
 
 
 def _open_what_is_closed() -> None:
-    """Nothing in place of the standard streams that a shell has closed, as by ``2>&-``: the next
-    file would get their number and what they write.
+    """Nothing in place of standard streams that a shell has closed, as by ``2>&-``: the next file
+    would get their numbers and what they write.
     """
     while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(handle)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
-
-
-def parser(command: str = "") -> argparse.ArgumentParser:
-    """Of this command's arguments alone, or of all commands'."""
-    top = Parser(
-        prog="gaussmark",
-        description=(
-            "Watermark a model's text by Gaussian noise on one weight matrix, and detect it."
-        ),
-        epilog=(
-            "Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written,"
-            " 130 interrupted."
-        ),
-    )
-    top.add_argument(
-        "--version",
-        action=Version,
-        help="print the versions of this, torch, transformers and numpy",
-    )
-    commands = top.add_subparsers(title="commands", metavar=COMMAND, required=True)
-    for group in [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values()):
-        group.add(commands)
-    return top

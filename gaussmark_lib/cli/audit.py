@@ -1,63 +1,50 @@
-"""``gaussmark audit``: the calibration card of a key, what it does to human texts of several kinds
-before they are a stream, and after.
+"""The calibration card of a key: what its owner should know before using it. It holds nothing that
+gives the key away.
 """
 
-import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from gaussmark_lib.cli.arguments import KEY, MODEL, command
+import numpy as np
+import pandas as pd
+from scipy.linalg import solve_triangular
+from tqdm import tqdm
+
+from gaussmark_lib import joint, models, score, stats, texts, verdict
 from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.keys import Key
 
-LEAST, MOST = 4, 100_000  # texts, tokens and keys
-
-
-def add(commands: Any) -> None:
-    """Adds the command to the parser."""
-    audit = command(
-        commands,
-        "audit",
-        _audit,
-        "write a key's calibration card: predicted power by length, false alarms by kind of text",
-    )
-    audit.add_argument(
-        "card", metavar="CARD", help="writes CARD.html and CARD.json, which must not exist"
-    )
-    audit.add_argument("--key", **KEY)
-    audit.add_argument("--model", **MODEL)
-    audit.add_argument(
-        "--text",
-        metavar="KIND",
-        action="append",
-        help="kind of human text, or a .jsonl file; may be repeated (docs, licences, source)",
-    )
-    audit.add_argument(
-        "--texts", metavar="N", type=int, default=100, help="texts of each kind (100)"
-    )
-    audit.add_argument(
-        "--tokens", metavar="N", type=int, default=150, help="tokens of each text (150)"
-    )
-    audit.add_argument(
-        "--keys", metavar="N", type=int, default=200, help="other keys, to say what is usual (200)"
-    )
+KINDS = ["docs", "licences", "source"]
+N_PROMPT = 32  # tokens before each text
+COLUMNS = {
+    "this key, ψ": "share of the kind's texts that this key calls marked, each by its own ψ",
+    "this key, r": "the same by innovations: what each text says that the ones before it had not",
+    "n": "texts of the kind",
+    "keys": "other keys, drawn at random; mean, sd, q95 and max are over them",
+    "mean cosine": "mean cosine of two texts' gradients: the correlation of their ψ over keys",
+    "mean": "mean over the other keys of the share that one key calls marked by ψ",
+    "sd": "its standard deviation",
+    "sd binomial": "that standard deviation if tests were independent",
+    "q95 ψ": "its 95th percentile",
+    "max ψ": "its greatest value",
+    "q95 r": "95th percentile over the other keys of the share by innovations",
+    "max r": "its greatest value",
+}
 
 
-def _audit(arguments: argparse.Namespace) -> None:
-    files = [Path(f"{arguments.card}.{ending}") for ending in ("json", "html")]
-    if there := [str(file) for file in files if os.path.lexists(file)]:
-        raise GaussMarkError(f"{there[0]} exists; expected a new name for the card")
-    if not os.path.basename(arguments.card):
-        raise GaussMarkError(f"expected a name for the card, got {arguments.card!r}")
-    for option in ("texts", "tokens", "keys"):
-        if not LEAST <= (got := getattr(arguments, option)) <= MOST:
-            raise GaussMarkError(
-                f"--{option}: expected a whole number from {LEAST} to {MOST:,}, got {got}"
-            )
-
-    for file in files:  # before the work, not after it
+def new_files(name: str) -> list[Path]:
+    """The card's two files: they are new, and can be written."""
+    if not os.path.basename(name):
+        raise GaussMarkError(f"expected a name for the card, got {name!r}")
+    files = [Path(f"{name}.{ending}") for ending in ("json", "html")]
+    if existing := [str(file) for file in files if os.path.lexists(file)]:
+        raise GaussMarkError(f"{existing[0]} exists; expected a new name for the card")
+    for file in files:
         try:
             file.touch()
             file.unlink()
@@ -66,61 +53,94 @@ def _audit(arguments: argparse.Namespace) -> None:
                 f"cannot write {file}: {error.strerror}; expected a name in a folder that can be"
                 " written to"
             ) from None
-
-    from gaussmark_lib.runs.stopping import stoppable
-
-    with stoppable():
-        _write(arguments, files)
+    return files
 
 
-def _write(arguments: argparse.Namespace, files: list[Path]) -> None:
-    import pandas as pd
-    from tqdm import tqdm
-
-    from gaussmark_lib import models, perturb
-    from gaussmark_lib.experiments import calibration_card
-    from gaussmark_lib.experiments import one_key_in_production as production
-    from gaussmark_lib.keys import Key
-
-    key = Key.load(arguments.key)
+def card(
+    key_file: str, model: str, kinds: Sequence[str], n_texts: int, n_tokens: int, n_keys: int
+) -> dict[str, Any]:
+    """Power by length and false alarms by kind of human text, as data."""
+    key = Key.load(key_file)
     wm = key.watermark  # refuses an unbound key before the model is loaded
-    lm = models.load(arguments.model)
-    kinds = arguments.text or ["docs", "licences", "source"]
-    xi = perturb.noise(lm.model, wm, key).flatten()
-    rows, lengths = (
-        {},
-        sorted({max(1, arguments.tokens // 4), max(1, arguments.tokens // 2), arguments.tokens}),
+    lm = models.load(model)
+    lengths = sorted({max(1, n_tokens // 4), max(1, n_tokens // 2), n_tokens})
+    keys, rows, power = [key, *map(Key.from_seed, range(n_keys))], {}, {}
+    for kind in tqdm(kinds, desc="auditing", file=sys.stderr, leave=False, disable=None):
+        human = texts.human(lm, kind, n_texts, N_PROMPT + n_tokens)
+        pairs = [ids[:N_PROMPT] for ids in human], [ids[N_PROMPT:] for ids in human]
+        scores = score.score(lm.model, *pairs, wm, keys)
+        rows[kind] = of_kind(scores, joint.gram(lm.model, *pairs, wm), wm.sigma)
+        if not power:
+            by_length = score.score(lm.model, *pairs, wm, [key], lengths=lengths)
+            for n, of_length in by_length.groupby("n_tokens"):
+                power[str(n)] = stats.predicted_power(
+                    of_length["grad_norm"], wm.sigma, verdict.LEVEL
+                )
+    about = {"key_id": key.key_id, "weight": wm.weight, "sigma": wm.sigma, "level": verdict.LEVEL}
+    return about | {"power by tokens": power, "columns": COLUMNS, "kinds": rows}
+
+
+def of_kind(scores: pd.DataFrame, K: np.ndarray, sigma: float) -> dict[str, float]:
+    """What the first key does to texts of a kind, and beside it what the other keys do.
+
+    Args:
+        scores: ``score.score`` of the texts, all keys.
+        K: cosines of their gradients.
+    """
+    n = len(K)
+    psi = scores["psi"].to_numpy().reshape(n, -1)  # (texts, keys)
+    # r = L⁻¹ψ with K = LLᵀ; a text that repeats another says nothing new, and r is about 0
+    L = np.linalg.cholesky(K + 1e-6 * np.eye(n))
+    r = solve_triangular(L, psi, lower=True)
+    outcomes = [
+        verdict.of(row, sigma)["verdict"] for row in scores.iloc[:: psi.shape[1]].to_dict("records")
+    ]
+    before, after = ((values >= stats.threshold(verdict.LEVEL)).mean(0) for values in (psi, r))
+    return {
+        "this key, ψ": outcomes.count("detected") / n,
+        "this key, r": float(after[0]),
+        "n": n,
+        "keys": psi.shape[1] - 1,
+        "mean cosine": float((K.sum() - np.trace(K)) / (n * (n - 1))),
+        "mean": float(before[1:].mean()),
+        "sd": float(before[1:].std()),
+        "sd binomial": float(np.sqrt(verdict.LEVEL * (1 - verdict.LEVEL) / n)),
+        "q95 ψ": float(np.quantile(before[1:], 0.95)),
+        "max ψ": float(before[1:].max()),
+        "q95 r": float(np.quantile(after[1:], 0.95)),
+        "max r": float(after[1:].max()),
+    }
+
+
+def page(card: dict[str, Any]) -> str:
+    """The card as a page of HTML that needs nothing else."""
+    kinds = pd.DataFrame(card["kinds"]).T.to_html(float_format="{:.3f}".format)
+    power = pd.Series(card["power by tokens"], name="predicted power").to_frame()
+    title = f"Key {card['key_id']}: false alarms of this key, and of others, on human text"
+    about = f"{escape(card['weight'])}, σ = {card['sigma']:.3g}, level {card['level']}"
+    columns = "".join(f"<dt>{name}</dt><dd>{what}</dd>" for name, what in card["columns"].items())
+    return (
+        f"<!doctype html><html><head><meta charset='utf-8'><title>{title}</title></head><body>"
+        f"<h1>{title}</h1><p>{about}</p>"
+        f"{power.rename_axis('tokens').to_html(float_format='{:.2f}'.format)}{kinds}"
+        f"<dl>{columns}</dl></body></html>"
     )
-    for kind in tqdm(
-        kinds, desc="auditing", unit=" kinds of text", file=sys.stderr, leave=False, disable=None
-    ):
-        pairs = production.human(lm, kind, arguments.texts, n_tokens=arguments.tokens)
-        units, _ = production.directions(lm, pairs, wm)
-        K = (units.double() @ units.double().T).cpu().numpy()
-        own = (units @ xi.to(units)).double().cpu().numpy()[None] / wm.sigma
-        rows[kind] = calibration_card.of_key(own, K) | production.audited(
-            production.over_keys(lm, units, wm, range(arguments.keys)), K
-        )
-        if kind == kinds[0]:
-            norms = {
-                n: production.directions(lm, (pairs[0], [ids[:n] for ids in pairs[1]]), wm)[1]
-                for n in lengths
-            }
-    card = calibration_card.card(
-        wm, key.key_id, pd.DataFrame.from_dict(rows, orient="index"), norms
-    )
+
+
+def write(files: Sequence[Path], card: dict[str, Any]) -> None:
+    """Both files, or none where the disk is full."""
     try:
-        for file, content in zip(
-            files, (json.dumps(card, indent=1), calibration_card.page(card)), strict=True
-        ):
-            file.write_text(content, encoding="utf-8")
-    except BaseException:  # a full disk: both or none
+        for file, text in zip(files, (json.dumps(card, indent=1), page(card)), strict=True):
+            file.write_text(text, encoding="utf-8")
+    except BaseException:
         for file in files:
             file.unlink(missing_ok=True)
         raise
-    worst = max(rows, key=lambda kind: rows[kind]["this key, ψ"])
-    print(
-        f"{files[1]}: key {key.key_id} calls {rows[worst]['this key, ψ']:.0%} of {worst} marked at"
-        f" level {card['level']}, and {rows[worst]['this key, r']:.0%} of them as a stream (`detect"
-        " --stream`)"
+
+
+def headline(card: dict[str, Any]) -> str:
+    kind, worst = max(card["kinds"].items(), key=lambda item: item[1]["this key, ψ"])
+    return (
+        f"key {card['key_id']} calls {worst['this key, ψ']:.0%} of {kind} marked at level"
+        f" {card['level']}, and {worst['this key, r']:.0%} of them as a stream (`detect --stream`)"
     )

@@ -5,228 +5,192 @@ one its reason, and the rest goes on. With ``--out`` every batch of answers is o
 the next one begins, and the same command again goes on behind the last of them.
 """
 
-import argparse
-import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+import json
+from contextlib import ExitStack
 from itertools import islice
-from typing import Any
+from typing import Annotated
+
+import typer
 
 from gaussmark_lib import files
-from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, read_prompt, visible
+from gaussmark_lib.cli.common import AsJson, Lines, Model, Out, visible
+from gaussmark_lib.cli.keys import CodebookName
 from gaussmark_lib.errors import GaussMarkError
 
-LEVEL, SHARE = 0.05, 0.1  # where nothing is said
+SHARE = 0.1  # of a stream's texts that are expected to be marked, by default
 MOST_AT_ONCE = 1_000_000  # texts of a batch, which are all held in memory
 EXIT = (
     "Exit codes: 0 all texts were scored, whatever their p; 1 failed, as on a full disk; 2 refused:"
     " arguments, key or model, or the one text; 3 some texts could not be scored (their names and"
     " reasons are on standard error), and all others were; 130 interrupted."
 )
+WHAT = "results of these texts with this model, these keys, this prompt and level"
 
 
-def add(commands: Any) -> None:
-    """Adds the command to the parser."""
-    detect = command(
-        commands, "detect", _detect, "test whether texts carry a key's watermark", EXIT
-    )
-    detect.add_argument(
-        "texts",
-        metavar="FILE",
-        nargs="*",
-        help=(
-            "a text; a folder of texts; a .jsonl file with a `text`, and perhaps a `prompt`, a"
-            " line; - reads standard input"
+def add(app: typer.Typer) -> None:
+    app.command(epilog=EXIT)(detect)
+
+
+def detect(
+    key: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY", help="Key file; may be repeated, for keys of one weight and sigma."
         ),
-    )
-    detect.add_argument("--text", help="the text itself")
-    detect.add_argument("--jsonl", action="store_true", help="standard input holds JSON lines")
-    detect.add_argument(
-        "--key",
-        **KEY
-        | {
-            "action": "append",
-            "help": "key file; may be repeated, for keys of one weight and sigma",
-        },
-    )
-    detect.add_argument("--model", **MODEL)
-    detect.add_argument(
-        "--prompt",
-        default="",
-        help="the texts' prompt; without it the test stays exact and has less power",
-    )
-    detect.add_argument("--prompt-file", help="the same from a file")
-    detect.add_argument(
-        "--level",
-        metavar="α",
-        type=float,
-        help="of the verdict: how often a text without the key may be detected (.05)",
-    )
-    detect.add_argument(
-        "--codebook",
-        metavar="FILE|N",
-        help="name the user: a codebook of the key (`gaussmark key users`), or its number of users",
-    )
-    what = (
-        "answer strangers: the file STATE remembers all answers, so that what they gave away counts"
-        " no more; it is kept like a key"
-    )
-    detect.add_argument("--stream", metavar="STATE", help=what)
-    detect.add_argument(
-        "--given",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="texts of the kind to expect, known to be unmarked",
-    )
-    detect.add_argument(
-        "--share", type=float, help="of a stream's texts, how many are expected to be marked (.1)"
-    )
-    detect.add_argument(
-        "--out",
-        metavar="RESULTS",
-        help="write JSON lines there; where they are there already, go on behind the last",
-    )
-    detect.add_argument(
-        "--batch",
-        metavar="N",
-        type=int,
-        default=64,
-        help="texts that are answered together (64); 1 answers each as it comes",
-    )
-    detect.add_argument("--json", action="store_true", help="print JSON, a line a text and key")
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A text; a folder of texts; a .jsonl file with a `text`, and perhaps a `prompt`,"
+            " per line; - reads standard input.",
+        ),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The text itself.")] = None,
+    jsonl: Lines = False,
+    model: Model = "doclm",
+    prompt: Annotated[
+        str, typer.Option(help="The texts' prompt; without it the test is exact, with less power.")
+    ] = "",
+    prompt_file: Annotated[str | None, typer.Option(help="The same from a file.")] = None,
+    level: Annotated[
+        float | None,
+        typer.Option(
+            metavar="α", help="How often a text without the key may be called detected [0.05]."
+        ),
+    ] = None,
+    codebook: CodebookName = None,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATE",
+            help="Answer strangers: the file STATE remembers all answers, so that what they gave"
+            " away counts no more; keep it like a key.",
+        ),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Unmarked texts of the kind to expect."),
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="Of a stream's texts, how many are expected marked [0.1].")
+    ] = None,
+    out: Out = None,
+    batch: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, max=MOST_AT_ONCE, help="Texts that are answered together."
+        ),
+    ] = 64,
+    as_json: AsJson = False,
+) -> int:
+    """Test whether texts carry a key's watermark."""
+    names, given = list(texts or ()), list(given or ())
+    of_stream = stream is not None or bool(given)
+    refusals = [
+        (
+            bool(names) == (text is not None),
+            "expected one text to test, or more: FILEs, - for standard input, or --text",
+        ),
+        (prompt and prompt_file is not None, "expected one prompt: --prompt or --prompt-file"),
+        (
+            codebook is not None and (len(key) > 1 or of_stream),
+            "--codebook: expected one --key, the codebook's own, and neither --stream nor --given",
+        ),
+        (
+            codebook is not None and level is not None,
+            "--level: expected it without --codebook, which gives a user and a p-value, and no"
+            " verdict",
+        ),
+        (
+            given and out is not None and stream is None,
+            "--given with --out: expected --stream STATE too, so that an interrupted run goes on"
+            " with what it remembers",
+        ),
+        (
+            level is not None and not 0 < level < 1,
+            f"--level: expected a number between 0 and 1, got {level}",
+        ),
+        (
+            share is not None and not 0 < share < 1,
+            f"--share: expected 0 < share < 1, got {share}",
+        ),
+        (
+            share is not None and not of_stream,
+            "--share: expected --stream or --given too: only a stream of texts has a share of"
+            " marked ones",
+        ),
+    ]
+    for holds, reason in refusals:
+        if holds:
+            raise GaussMarkError(reason)
 
-
-def _detect(arguments: argparse.Namespace) -> int:
     from gaussmark_lib.cli import answers, inputs
 
-    if bool(arguments.texts) == (arguments.text is not None):
-        raise GaussMarkError(
-            "expected one text to test, or more: FILEs, - for standard input, or --text"
-        )
-    if arguments.prompt and arguments.prompt_file is not None:
-        raise GaussMarkError("expected one prompt: --prompt or --prompt-file")
-    if [*arguments.texts, *arguments.given, arguments.prompt_file].count("-") > 1:
-        raise GaussMarkError("-: expected standard input to be named once, since it is read once")
-    if arguments.jsonl and "-" not in arguments.texts:
-        raise GaussMarkError(
-            "--jsonl: expected standard input (-) among the texts; a file of JSON lines is known by"
-            " its name, .jsonl"
-        )
-    if arguments.codebook is not None and (
-        len(arguments.key) > 1 or arguments.stream is not None or arguments.given
-    ):
-        raise GaussMarkError(
-            "--codebook: expected one --key, the codebook's own, and neither --stream nor --given"
-        )
-    if arguments.given and arguments.out is not None and arguments.stream is None:
-        raise GaussMarkError(
-            "--given with --out: expected --stream STATE too, so that an interrupted run goes on"
-            " with what it remembers"
-        )
-    if arguments.level is not None and not 0 < arguments.level < 1:
-        raise GaussMarkError(f"--level: expected a number between 0 and 1, got {arguments.level}")
-    if not 1 <= arguments.batch <= MOST_AT_ONCE:
-        raise GaussMarkError(
-            f"--batch: expected a whole number from 1 to {MOST_AT_ONCE:,}, got {arguments.batch}"
-        )
-    if arguments.share is not None and not 0 < arguments.share < 1:
-        raise GaussMarkError(f"--share: expected 0 < share < 1, got {arguments.share}")
-    if arguments.codebook is not None and arguments.level is not None:
-        raise GaussMarkError(
-            "--level: expected it without --codebook, which gives a user and a p-value, and no"
-            " verdict"
-        )
-    if arguments.share is not None and arguments.stream is None and not arguments.given:
-        raise GaussMarkError(
-            "--share: expected --stream or --given too: only a stream of texts has a share of"
-            " marked ones"
-        )
-    arguments.level = LEVEL if arguments.level is None else arguments.level
-    arguments.share = SHARE if arguments.share is None else arguments.share
-    if arguments.out is not None:
-        inputs.refuse_among(arguments.out, [*arguments.texts, *arguments.given])
-    many = arguments.text is None and inputs.are_many(arguments.texts, lines=arguments.jsonl)
-    items = (
-        iter([inputs.Item("text", arguments.text)])
-        if not arguments.texts
-        else inputs.items(arguments.texts, lines=arguments.jsonl)
-    )
+    inputs.check_stdin([*names, *given, prompt_file], jsonl, "texts")
+    if out is not None:
+        inputs.refuse_among(out, [*names, *given])
+    many = text is None and inputs.are_many(names, lines=jsonl)
+    items = inputs.items(names, lines=jsonl) if names else iter([inputs.Item("--text", text or "")])
     if not many:
-        items = iter(
-            list(islice(items, 1))
-        )  # what cannot be read is said before the model is loaded
-    prompt = (
-        arguments.prompt if arguments.prompt_file is None else read_prompt(arguments.prompt_file)
-    )
+        items = iter(list(islice(items, 1)))  # read, or refused, before the model is loaded
+    before = prompt if prompt_file is None else inputs.read_prompt(prompt_file)
+    state = None if stream is None else files.named(stream, "--stream", GaussMarkError)
 
-    state = (
-        files.named(arguments.stream, "--stream", GaussMarkError)
-        if arguments.stream is not None
-        else None
-    )
-
+    from gaussmark_lib import verdict
     from gaussmark_lib.cli.scoring import Scoring
     from gaussmark_lib.runs.stopping import stoppable
 
-    with stoppable(), answers.alone(state) if state else nullcontext():
-        return _answer(arguments, items, Scoring(arguments, prompt), many)
-
-
-def _answer(arguments: argparse.Namespace, items: Iterator, scoring: Any, many: bool) -> int:
-    """Tests all texts, a batch at a time, and says how it went."""
-    from tqdm import tqdm
-
-    from gaussmark_lib.cli import answers, inputs
-
-    failed = n = 0
-    with (
-        answers.Kept(arguments.out, scoring.per_text)
-        if arguments.out is not None
-        else nullcontext()
-    ) as kept:
-        before, failed_before = kept.skipped(items, scoring.digest) if kept else (0, 0)
-        with tqdm(
-            desc="testing",
-            unit=" texts",
-            initial=before,
-            file=sys.stderr,
-            disable=None if many else True,
-        ) as progress:
-            for batch in iter(lambda: list(islice(items, arguments.batch)), []):
-                found = scoring(batch)
-                bad = [row for rows in found for row in rows if "error" in row]
-                if bad and not many:
-                    raise GaussMarkError(
-                        f"{inputs.spoken(bad[0]['text'] if arguments.texts else '--text')}:"
-                        f" {bad[0]['error']}"
-                    )
-                said = [f"{visible(row['text'])}: {row['error']}" for row in bad] + list(
-                    scoring.new_warnings()
-                )
-                for line in said:
-                    progress.write(f"gaussmark: {line}", file=sys.stderr)
-                if kept:
-                    kept(found)
-                else:
-                    progress.clear()  # the answers are not to stand behind the bar
-                    answers.printed(found, as_json=arguments.json, alone=not many)
-                failed, n, arguments.begun = failed + len(bad), n + len(found), True
-                progress.update(len(found))
-    if not n + before:
-        raise GaussMarkError(
-            "expected at least one text to test, got none in"
-            f" {', '.join(map(inputs.spoken, arguments.texts))}"
+    with stoppable(), ExitStack() as stack:
+        if state:
+            stack.enter_context(answers.alone(state))
+        scoring = Scoring(
+            key,
+            model,
+            before,
+            level=verdict.LEVEL if level is None else level,
+            share=SHARE if share is None else share,
+            codebook=codebook,
+            state_file=state,
+            given=given,
         )
-    if many or failed_before:
-        earlier = (
-            f", behind {before:,} of an earlier run, {failed_before:,} of which could not be"
-            if before
-            else ""
-        )
-        print(
-            f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} scored, {failed:,} could not"
-            f" be{earlier}",
-            file=sys.stderr,
-        )
-    return PARTLY if failed + failed_before else 0
+        kept = None
+        if out is not None:
+            kept = stack.enter_context(answers.Kept(out, scoring.per_text, WHAT))
+
+        def answer(batch: list[inputs.Item]) -> list[list[answers.Row]]:
+            rows = scoring(batch)
+            work.bar.update(len(batch))
+            return rows
+
+        def show(row: answers.Row) -> None:
+            if as_json:
+                print(json.dumps(row))
+            elif "error" not in row:
+                print(_in_words(row, alone=not many))
+
+        work = answers.Work(names, "scored", answer, show, many, scoring.digest)
+        return work.all(items, batch, kept, desc="testing", unit=" texts")
+
+
+def _in_words(row: dict, *, alone: bool) -> str:
+    """Sentences on a text alone; of several, one line for each."""
+    from gaussmark_lib import verdict
+
+    sentences = _named(row) if "user" in row else verdict.sentences(row)
+    if alone:
+        return "\n".join([*sentences, *(row["warnings"] if "user" in row else ())])
+    return "; ".join([f"{visible(row['text'])}: {sentences[0]}", *row["warnings"]])
+
+
+def _named(row: dict) -> list[str]:
+    """The user that a text leans to most."""
+    from gaussmark_lib import verdict
+
+    p = f"{row['p_value']:.3g}"
+    return [
+        f"user {row['user']}, p = {p} over all users  (ψ = {row['psi']:.3f}, the next"
+        f" {row['runner_up'] or float('nan'):.3f}, {verdict.length(row)}, key {row['key_id']})",
+        "If this text had been written without the key, some user's key would score it at least as"
+        f" high with probability {p}.",
+    ]

@@ -7,319 +7,195 @@ and the same command again goes on behind the last of them. What is written does
 batches: row i draws from a stream of its own.
 """
 
-import argparse
 import json
 import os
-import sys
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from itertools import islice
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
 
-from gaussmark_lib.cli.arguments import KEY, MODEL, PARTLY, command, visible
-from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
+import typer
 
-Row = dict[str, Any]
+from gaussmark_lib.cli.common import AsJson, KeyFile, Lines, Model, Out, visible
+from gaussmark_lib.errors import GaussMarkError
+
+if TYPE_CHECKING:
+    from gaussmark_lib.cli.answers import Row
+    from gaussmark_lib.cli.inputs import Item
+    from gaussmark_lib.models import LM
+
 MOST_AT_ONCE, MOST_TOKENS = 10_000, 1_000_000  # texts of a batch, tokens of a text
-DELAY = 0.5  # seconds before progress is shown
-
-
-class Asked(NamedTuple):
-    """A prompt, or why there is none; ``row`` is its place among all, and ``digest`` tells whether
-    a text is the answer to it.
-    """
-
-    name: str
-    prompt: str
-    error: str | None
-    row: int
-    digest: str
-
-
-def add(commands: Any) -> None:
-    """Adds the command to the parser."""
-    generate = command(
-        commands, "generate", _generate, "write text that carries a key's watermark", EXIT
-    )
-    generate.add_argument(
-        "prompts",
-        metavar="PROMPT",
-        nargs="*",
-        help="a text to be continued; - reads one from standard input",
-    )
-    generate.add_argument("--key", **KEY)
-    generate.add_argument("--model", **MODEL)
-    what = (
-        "prompts: a file is one, a .jsonl file has one a line (`prompt`), a folder has such files;"
-        " may be repeated"
-    )
-    generate.add_argument("--file", metavar="FILE", action="append", default=[], help=what)
-    generate.add_argument("--jsonl", action="store_true", help="standard input holds JSON lines")
-    generate.add_argument(
-        "--tokens", metavar="N", type=int, default=200, help="tokens of each text (200)"
-    )
-    generate.add_argument(
-        "--until-end",
-        action="store_true",
-        help="end a text where the model ends it, if that is earlier",
-    )
-    generate.add_argument(
-        "--temperature",
-        metavar="T",
-        type=float,
-        default=1.0,
-        help="0 takes the most likely token (1)",
-    )
-    generate.add_argument(
-        "--top-p",
-        metavar="P",
-        type=float,
-        default=1.0,
-        help="leave out the least likely tokens, beyond this probability (1)",
-    )
-    generate.add_argument(
-        "--seed",
-        metavar="N",
-        type=int,
-        default=0,
-        help="of the random numbers that choose tokens; not of the key (0)",
-    )
-    generate.add_argument(
-        "--out",
-        metavar="TEXTS",
-        help=(
-            "write JSON lines there, for `detect`; where they are there already, go on behind the"
-            " last"
-        ),
-    )
-    generate.add_argument(
-        "--batch", metavar="N", type=int, default=16, help="texts that are written together (16)"
-    )
-    generate.add_argument(
-        "--json", action="store_true", help="print JSON, a line a text, with its prompt"
-    )
-
-
 EXIT = (
     "Exit codes: 0 all texts were written; 1 failed; 2 refused; 3 some prompts could not be"
     " continued, and all others were; 130 interrupted."
 )
+WHAT = "texts of these prompts, with this model, this key and these options"
 
 
-def _generate(arguments: argparse.Namespace) -> int:
-    if not arguments.prompts and not arguments.file:
+def add(app: typer.Typer) -> None:
+    app.command(epilog=EXIT)(generate)
+
+
+def generate(
+    key: KeyFile,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROMPT", help="A text to be continued; - reads one from standard input."
+        ),
+    ] = None,
+    model: Model = "doclm",
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Prompts: a file is one, a .jsonl file has one per line (`prompt`), a folder has"
+            " such files; may be repeated.",
+        ),
+    ] = None,
+    jsonl: Lines = False,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MOST_TOKENS, help="Tokens of each text.")
+    ] = 200,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="End a text where the model ends it, if earlier.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", help="0 takes the most likely token.")
+    ] = 1.0,
+    top_p: Annotated[
+        float,
+        typer.Option(
+            metavar="P", help="Leave out the least likely tokens, beyond this probability."
+        ),
+    ] = 1.0,
+    seed: Annotated[
+        int,
+        typer.Option(metavar="N", help="Of the random numbers that choose tokens; not of the key."),
+    ] = 0,
+    out: Out = None,
+    batch: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, max=MOST_AT_ONCE, help="Texts that are written together."),
+    ] = 16,
+    as_json: AsJson = False,
+) -> int:
+    """Write text that carries a key's watermark."""
+    prompts, files = list(prompts or ()), list(file or ())
+    if not prompts and not files:
         raise GaussMarkError(
             "expected a prompt to continue, or more: PROMPTs, - for standard input, or --file"
         )
-    if [*arguments.prompts, *arguments.file].count("-") > 1:
-        raise GaussMarkError("-: expected standard input to be named once, since it is read once")
-    if arguments.jsonl and "-" not in [*arguments.prompts, *arguments.file]:
-        raise GaussMarkError(
-            "--jsonl: expected standard input (-) among the prompts; a file of JSON lines is known"
-            " by its name, .jsonl"
-        )
-    for prompt in arguments.prompts:
+    for prompt in prompts:
         if os.path.exists(prompt) and ("." in prompt[1:] or os.sep in prompt):
             raise GaussMarkError(
                 f"expected a prompt, got the name of a file, {visible(prompt)}; to continue what is"
                 " in it, say --file"
             )
-    for option, most in (("batch", MOST_AT_ONCE), ("tokens", MOST_TOKENS)):
-        if not 1 <= (got := getattr(arguments, option)) <= most:
-            raise GaussMarkError(
-                f"--{option}: expected a whole number from 1 to {most:,}, got {got}"
-            )
 
-    from gaussmark_lib import models
+    from gaussmark_lib import models, perturb
     from gaussmark_lib.cli import answers, inputs
     from gaussmark_lib.keys import Key
     from gaussmark_lib.runs.stopping import stoppable
 
-    if arguments.out is not None:
-        inputs.refuse_among(arguments.out, arguments.file)
-    items = list(_items(arguments))
-    many = len(items) != 1 or inputs.are_many(
-        [*arguments.file, *(["-"] if "-" in arguments.prompts else [])], lines=arguments.jsonl
-    )
-    if not items:
-        raise GaussMarkError(
-            "expected at least one prompt, got none in"
-            f" {', '.join(map(inputs.spoken, arguments.file or arguments.prompts))}"
-        )
-    if items[0].error and not many:
+    inputs.check_stdin([*prompts, *files], jsonl, "prompts")
+    if out is not None:
+        inputs.refuse_among(out, files)
+    items = list(_items(prompts, files, jsonl))
+    stdin = ["-"] if "-" in prompts else []
+    many = len(items) != 1 or inputs.are_many([*files, *stdin], lines=jsonl)
+    if items and items[0].error and not many:
         raise GaussMarkError(items[0].error)
-    key = Key.load(arguments.key)
-    key.watermark  # noqa: B018 - refuses an unbound key before the model is loaded
+    carried = Key.load(key)
+    watermark = carried.watermark  # refuses an unbound key before the model is loaded
+    options = {"temperature": temperature, "top_p": top_p, "seed": seed}
+
+    def show(row: "Row") -> None:
+        if as_json:
+            print(json.dumps(row))
+        elif "error" not in row:
+            print(f"[{visible(row['name'])}]\n{row['text']}\n" if many else row["text"])
+
     with stoppable(), ExitStack() as stack:
-        lm = models.load(arguments.model)
-        options = [
-            arguments.tokens,
-            arguments.temperature,
-            arguments.top_p,
-            arguments.seed,
-            arguments.until_end,
-            key.fingerprint,
-            models.digest(lm.model),
-        ]
-        asked = [
-            Asked(item.name, item.text, item.error, i, inputs.digest([item.digest, i, *options]))
-            for i, item in enumerate(items)
-        ]
-        write = stack.enter_context(_writing(lm, arguments, key))
-        what = "texts of these prompts, with this model, this key and these options"
-        kept = (
-            stack.enter_context(answers.Kept(arguments.out, 1, what))
-            if arguments.out is not None
-            else None
+        lm = models.load(model)
+        writer = Writer(lm, tokens, until_end, batch, carried.key_id, **options)
+        made_by = [tokens, *options.values(), until_end, carried.fingerprint]
+        made_by += [models.digest(lm.model)]
+        items = [item._replace(row=row) for row, item in enumerate(items)]
+        stack.enter_context(perturb.watermarked(lm.model, watermark, carried))
+        kept = stack.enter_context(answers.Kept(out, 1, WHAT)) if out is not None else None
+        work = answers.Work(
+            [*prompts, *files],
+            "written",
+            lambda batch: writer(batch, work.bar.update),
+            show,
+            many,
+            lambda item: inputs.digest([item.digest, item.row, *made_by]),
         )
-        return _write(arguments, asked, write, kept, many)
+        total = len(items) * tokens
+        return work.all(iter(items), batch, kept, desc="writing", unit=" tokens", total=total)
 
 
-def _items(arguments: argparse.Namespace) -> Iterator[Any]:
+def _items(prompts: Sequence[str], files: Sequence[str], jsonl: bool) -> "Iterator[Item]":
     from gaussmark_lib.cli import inputs
 
-    files = inputs.items(
-        arguments.file, lines=arguments.jsonl, field="prompt"
-    )  # names are checked before anything is read
-    for number, prompt in enumerate(arguments.prompts, 1):
+    of_files = inputs.items(files, lines=jsonl, field="prompt")  # checks names before it reads
+    for number, prompt in enumerate(prompts, 1):
         if prompt == "-":
-            yield from inputs.items(["-"], lines=arguments.jsonl, field="prompt")
+            yield from inputs.items(["-"], lines=jsonl, field="prompt")
         else:
             yield inputs.Item(f"prompt {number}", prompt)
-    yield from files
+    yield from of_files
 
 
-def _write(
-    arguments: argparse.Namespace, asked: Sequence[Asked], write: Any, kept: Any, many: bool
-) -> int:
-    """Writes all texts, a batch at a time, and says how it went."""
-    from tqdm import tqdm
-
-    from gaussmark_lib.cli import inputs
-
-    left = iter(asked)
-    before, failed_before = kept.skipped(left) if kept else (0, 0)
-    failed = n = 0
-    total = (len(asked) - before) * arguments.tokens
-    with tqdm(
-        desc="writing",
-        unit=" tokens",
-        total=total,
-        file=sys.stderr,
-        leave=False,
-        delay=DELAY,
-        disable=None,
-    ) as bar:
-        for batch in iter(lambda: list(islice(left, arguments.batch)), []):
-            rows = write(batch, bar.update)
-            for row in (bad := [row for row in rows if "error" in row]):
-                if not many:
-                    raise GaussMarkError(f"{inputs.spoken(row['name'])}: {row['error']}")
-                bar.write(f"gaussmark: {visible(row['name'])}: {row['error']}", file=sys.stderr)
-            if kept:
-                kept([[row] for row in rows])
-            else:
-                bar.clear()  # the texts are not to stand behind the bar
-                _print(rows, as_json=arguments.json, alone=not many)
-            failed, n, arguments.begun = failed + len(bad), n + len(rows), True
-    if many or failed_before:
-        earlier = (
-            f", behind {before:,} of an earlier run, {failed_before:,} of which could not be"
-            if before
-            else ""
-        )
-        print(
-            f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} written, {failed:,} could not"
-            f" be{earlier}",
-            file=sys.stderr,
-        )
-    return PARTLY if failed + failed_before else 0
-
-
-def _print(rows: Sequence[Row], *, as_json: bool, alone: bool) -> None:
-    for row in rows:
-        if as_json:
-            print(json.dumps(row), flush=True)
-        elif "error" not in row:
-            print(
-                row["text"] if alone else f"[{visible(row['name'])}]\n{row['text']}\n", flush=True
-            )
-
-
-@contextmanager
-def _writing(lm: Any, arguments: argparse.Namespace, key: Any) -> Iterator[Any]:
-    """What continues a batch of prompts: one row each, a text or an error. Inside, the model
-    carries the watermark.
+class Writer:
+    """Continues a batch of prompts on a model that carries the watermark: a row for each, with a
+    text or an error.
     """
-    from gaussmark_lib import generate, perturb, tokens
 
-    model, n, options = (
-        lm.model,
-        arguments.tokens,
-        (arguments.top_p, arguments.temperature, arguments.batch),
-    )
-    generate.checked(
-        model, [[0]], 1, *options
-    )  # refuses options before anything is written; what fits is asked of each prompt
-    generate.uniform(arguments.seed, 1, 1)
+    def __init__(
+        self, lm: "LM", n_tokens: int, until_end: bool, batch: int, key_id: str, **options: Any
+    ):
+        from gaussmark_lib import generate
 
-    def encoded(one: Asked) -> list[int] | str:
-        if one.error:
-            return one.error
-        try:
-            ids = tokens.checked_prompt(
-                model, lm.prompt(one.prompt) if one.prompt else [], "the prompt"
-            )
-            tokens.check_fits(model, len(ids), n, "the prompt")
-            return ids
-        except GaussMarkError as error:
-            return str(error).removeprefix("the prompt: ")  # who reads it is told its name
+        self.lm, self.n_tokens, self.until_end, self.key_id = lm, n_tokens, until_end, key_id
+        self.seed = options["seed"]
+        self.options = options["top_p"], options["temperature"], batch
+        generate.checked(lm.model, [[0]], 1, *self.options)  # before anything is written
+        generate.uniform(self.seed, 1, 1)
 
-    def write(batch: Sequence[Asked], advance: Any) -> list[Row]:
-        prompts = {one.row: encoded(one) for one in batch}
+    def __call__(self, batch: Sequence["Item"], advance: Any) -> list[list["Row"]]:
+        prompts = {item.row: self._encoded(item) for item in batch}
         ready = {row: ids for row, ids in prompts.items() if not isinstance(ids, str)}
-        texts: list[list[int]] = []
-        if ready:
-            first, last = min(ready), max(ready)
-            uniforms = generate.uniform(arguments.seed, last - first + 1, n, first=first)[
-                [row - first for row in ready]
-            ]
-            texts = generate.continued(
-                model,
-                list(ready.values()),
-                uniforms,
-                *options,
-                on_step=lambda *_: advance(len(ready)),
-            )
-        found = dict(
-            zip(ready, generate.cut(model, texts) if arguments.until_end else texts, strict=True)
-        )
-        rows = []
-        for one in batch:
-            about = {
-                "name": one.name,
-                "prompt": one.prompt,
-                "key_id": key.key_id,
-                "seed": arguments.seed,
-            }
-            of_text = (
-                {"text": lm.decode(found[one.row]), "n_tokens": len(found[one.row])}
-                if one.row in found
-                else {"text": None}
-            )
-            rows.append(
-                of_text
-                | about
-                | ({} if one.row in found else {"error": prompts[one.row]})
-                | {"digest": one.digest}
-            )
-        return rows
+        texts = dict(zip(ready, self._continued(ready, advance), strict=True)) if ready else {}
+        return [[self._row(item, texts.get(item.row), prompts[item.row])] for item in batch]
 
-    with ExitStack() as marked:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", GaussMarkWarning)
-            marked.enter_context(perturb.watermarked(model, key.watermark, key))
-        for warning in caught:
-            print(f"gaussmark: {warning.message}", file=sys.stderr)
-        yield write
+    def _encoded(self, item: "Item") -> list[int] | str:
+        """The prompt's token ids, or why it cannot be continued."""
+        from gaussmark_lib import generate
+
+        if item.error:
+            return item.error
+        try:
+            ids = self.lm.prompt(item.text) if item.text else []
+            return generate.checked(self.lm.model, [ids], self.n_tokens, *self.options)[0]
+        except GaussMarkError as error:
+            return str(error).removeprefix("prompt 0: ")  # who reads it is told its name
+
+    def _continued(self, ready: dict[int, list[int]], advance: Any) -> list[list[int]]:
+        from gaussmark_lib import generate
+
+        first, last = min(ready), max(ready)
+        uniforms = generate.uniform(self.seed, last - first + 1, self.n_tokens, first=first)
+        texts = generate.continued(
+            self.lm.model,
+            list(ready.values()),
+            uniforms[[row - first for row in ready]],
+            *self.options,
+            on_step=lambda *_: advance(len(ready)),
+        )
+        return generate.cut(self.lm.model, texts) if self.until_end else texts
+
+    def _row(self, item: "Item", ids: list[int] | None, error: Any) -> "Row":
+        written = {"text": None} if ids is None else {"text": self.lm.decode(ids)}
+        about = {"name": item.name, "prompt": item.text, "key_id": self.key_id, "seed": self.seed}
+        return written | about | ({"error": error} if ids is None else {"n_tokens": len(ids)})

@@ -11,18 +11,16 @@ import os
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
-from io import BufferedIOBase
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from gaussmark_lib import checks, files
-from gaussmark_lib.cli.arguments import LONGEST_TEXT, read, read_prompt, visible
-from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib import files
+from gaussmark_lib.cli.common import visible
+from gaussmark_lib.errors import GaussMarkError, shown
 
 LINES = (".jsonl", ".jsonl.gz")
 IN_FOLDERS = (".txt", ".md", *LINES)
-MOST = 100_000  # files and folders in a folder: a walk over a whole disk would look like a hang
+LONGEST_TEXT = 1 << 26  # characters of a text, bytes of a line: what never ends is not read
 
 
 class Item(NamedTuple):
@@ -34,10 +32,11 @@ class Item(NamedTuple):
     text: str = ""
     prompt: str | None = None
     error: str | None = None
+    row: int = 0  # its place among all, where that counts
 
     @property
     def digest(self) -> str:
-        """What tells whether a result is of this text: sixteen hexadecimal digits."""
+        """Whether a result is of this text: sixteen hexadecimal digits."""
         return digest([self.text, self.prompt, self.error])
 
 
@@ -46,26 +45,62 @@ def digest(facts: list) -> str:
 
 
 def spoken(name: str) -> str:
-    """The name of a text or file as an error says it."""
+    """The name of a text or file in an error."""
     return "standard input" if name == "-" else visible(name)
 
 
+def read(name: str) -> str:
+    """A file's text, or standard input's, whatever encoding the terminal has."""
+    stdin = name == "-"
+    try:
+        with open(
+            0 if stdin else name, encoding="utf-8-sig", closefd=not stdin, opener=files.opener
+        ) as file:
+            text = file.read(LONGEST_TEXT + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(name, error) from None
+    if len(text) > LONGEST_TEXT:
+        raise GaussMarkError(
+            f"cannot read {name!r}: expected a text of at most {LONGEST_TEXT:,} characters;"
+            " split it"
+        )
+    return text
+
+
+def read_prompt(name: str) -> str:
+    """The same of a prompt, without the end of the last line, which editors add."""
+    return read(name).removesuffix("\n")
+
+
+def _unreadable(name: str, error: Exception) -> GaussMarkError:
+    why = getattr(error, "strerror", error)
+    return GaussMarkError(f"cannot read {name!r}: {why}; expected UTF-8 text")
+
+
+def check_stdin(names: Sequence[str | None], jsonl: bool, what: str) -> None:
+    """Refuses standard input that is named twice, and ``--jsonl`` without it."""
+    if list(names).count("-") > 1:
+        raise GaussMarkError("-: expected standard input to be named once, since it is read once")
+    if jsonl and "-" not in names:
+        raise GaussMarkError(
+            f"--jsonl: expected standard input (-) among the {what}; a file of JSON lines is known"
+            " by its name, .jsonl"
+        )
+
+
 def refuse_among(out: str, names: Sequence[str]) -> None:
-    """GaussMarkError for results that would be read as texts: in one of these folders, or in place
-    of one of these files.
+    """Refuses results that would be read as texts: in one of these folders, or in place of one of
+    these files.
     """
-    place = os.path.realpath(out)
+    path = os.path.realpath(out)
     for name in names:
-        if (
-            os.path.isdir(name)
-            and place.endswith(IN_FOLDERS)
-            and Path(place).is_relative_to(os.path.realpath(name))
-        ):
+        inside = os.path.isdir(name) and Path(path).is_relative_to(os.path.realpath(name))
+        if inside and path.endswith(IN_FOLDERS):
             raise GaussMarkError(
                 f"--out: expected a file outside of the folder {name!r}, all of which is read, got"
                 f" {out!r}; name one elsewhere"
             )
-        if name != "-" and place == os.path.realpath(name):
+        if name != "-" and path == os.path.realpath(name):
             raise GaussMarkError(
                 f"--out: expected a file of its own, got {out!r}, which is read; name another"
             )
@@ -75,49 +110,39 @@ def items(names: Sequence[str], *, lines: bool = False, field: str = "text") -> 
     """The texts of these files and folders, in order; with ``lines``, standard input (-) is read as
     .jsonl. Names are checked at once.
 
-    ``field`` is what each line of JSON has: ``text``, or ``prompt`` where prompts are read; a
-    file's last line end is no part of a prompt.
+    ``field`` is what each line of JSON has: ``text``, or ``prompt`` where prompts are read.
 
     Raises:
-        GaussMarkError: a name that is neither file nor folder, or a folder without texts. A file
-            alone that cannot be read is one, too.
+        GaussMarkError: a name that is neither file nor folder, or a folder without texts; and a
+            file that cannot be read, outside of folders.
     """
     for name in names:
-        if name != "-" and not os.path.isdir(name):
-            _check(name)
-        if name != "-" and os.path.isdir(name) and not _in_folder(Path(name)):
-            raise GaussMarkError(
-                f"cannot read {name!r}: expected a folder with texts ({', '.join(IN_FOLDERS)}),"
-                " found none in it"
-            )
+        if os.path.isdir(name):
+            if not _in_folder(name):
+                raise GaussMarkError(
+                    f"cannot read {name!r}: expected a folder with texts ({', '.join(IN_FOLDERS)}),"
+                    " found none in it"
+                )
+        elif name != "-":
+            try:
+                files.refuse_others(name)
+            except OSError as error:
+                raise _unreadable(name, error) from None
     return (item for name in names for item in _of(name, lines, field))
 
 
-def _check(name: str) -> None:
-    """GaussMarkError where there is no such file, or something else than one."""
-    try:
-        files.refuse_others(name)
-    except OSError as error:
-        raise GaussMarkError(
-            f"cannot read {name!r}: {error.strerror}; expected UTF-8 text"
-        ) from None
-
-
 def are_many(names: Sequence[str], *, lines: bool = False) -> bool:
-    """Whether more texts than one can come: then one that cannot be scored does not stop the
-    others.
-    """
+    """Whether several texts can come: then one that cannot be scored does not stop the others."""
     return len(names) > 1 or any(
         os.path.isdir(name) or name.endswith(LINES) or (name == "-" and lines) for name in names
     )
 
 
 def _of(name: str, lines: bool, field: str) -> Iterator[Item]:
-    path = Path(name)
     if name.endswith(LINES) or (name == "-" and lines):
         yield from _of_lines(name, field)
-    elif name != "-" and os.path.isdir(path):
-        for file in _in_folder(path):
+    elif name != "-" and os.path.isdir(name):
+        for file in _in_folder(name):
             try:
                 yield from _of(str(file), lines, field)
             except GaussMarkError as error:
@@ -126,66 +151,48 @@ def _of(name: str, lines: bool, field: str) -> Iterator[Item]:
         yield Item(name, read(name) if field == "text" else read_prompt(name))
 
 
-def _in_folder(folder: Path) -> list[Path]:
+def _in_folder(name: str) -> list[Path]:
     try:
-        inside = list(islice(folder.rglob("*"), MOST + 1))
-        if len(inside) > MOST:
-            raise GaussMarkError(
-                f"{str(folder)!r}: expected a folder of at most {MOST:,} files and folders; name"
-                " smaller ones, or one .jsonl file"
-            )
-        return sorted(file for file in inside if file.name.endswith(IN_FOLDERS) and file.is_file())
+        return sorted(
+            file
+            for file in Path(name).rglob("*")
+            if file.name.endswith(IN_FOLDERS) and file.is_file()
+        )
     except OSError as error:
         raise GaussMarkError(
-            f"cannot read the folder {str(folder)!r}: {error.strerror}: {error.filename}; expected"
-            " one that can be read"
+            f"cannot read the folder {name!r}: {error.strerror}: {error.filename}; expected one"
+            " that can be read"
         ) from None
 
 
 def _of_lines(name: str, field: str) -> Iterator[Item]:
-    """The line's number, from 1, is part of its text's name. Empty lines are none."""
-    number = 0
+    """The line's number, from 1, is part of its text's name. Empty lines are no texts."""
+    number, stdin = 0, name == "-"
     try:
-        with open(
-            0 if name == "-" else name, "rb", closefd=name != "-", opener=files.opener
-        ) as file:
+        with open(0 if stdin else name, "rb", closefd=not stdin, opener=files.opener) as file:
             lines = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
             for number, line in enumerate(iter(lambda: lines.readline(LONGEST_TEXT + 1), b""), 1):
                 line = line.removeprefix(BOM_UTF8)
                 if len(line) > LONGEST_TEXT and not line.endswith(b"\n"):
-                    yield Item(
-                        f"{name}:{number}",
-                        error=f"expected a line of at most {LONGEST_TEXT:,} bytes; split its text",
-                    )
-                    _pass_over(lines)
-                elif line.strip():
+                    why = f"expected a line of at most {LONGEST_TEXT:,} bytes, and read no further"
+                    yield Item(f"{name}:{number}", error=f"{why}; split its text")
+                    return
+                if line.strip():
                     yield _of_line(f"{name}:{number}", line, field)
     except (OSError, EOFError, zlib.error) as error:
-        yield Item(
-            f"{name}:{number + 1}", error=f"expected a whole file, but it ends here: {error}"
-        )
-
-
-def _pass_over(lines: BufferedIOBase) -> None:
-    """Reads on to the end of a line, and holds a part of it at a time."""
-    while (part := lines.readline(LONGEST_TEXT)) and not part.endswith(b"\n"):
-        pass
+        why = f"expected a whole file, but it ends here: {error}"
+        yield Item(f"{name}:{number + 1}", error=why)
 
 
 def _of_line(name: str, line: bytes, field: str) -> Item:
     try:
         row = json.loads(line.decode())
         text, prompt = row[field], row.get("prompt")
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):  # of JSON, of UTF-8, and of another value than an object
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         start = line.strip()[:60].decode(errors="backslashreplace")
         return Item(name, error=f"expected a JSON object with a '{field}' field, got {start!r}")
-    for what, value in ((field, text), ("prompt", prompt)):
-        if not isinstance(value, str) and not (what != field and value is None):
-            return Item(name, error=f"expected {what!r} to be a string, got {checks.shown(value)}")
+    if not isinstance(text, str):
+        return Item(name, error=f"expected {field!r} to be a string, got {shown(text)}")
+    if not isinstance(prompt, str | None):
+        return Item(name, error=f"expected 'prompt' to be a string, got {shown(prompt)}")
     return Item(name, text, prompt)

@@ -1,153 +1,172 @@
-"""``gaussmark key`` and ``export``: key files, what they are for, and a model that carries one."""
+"""``gaussmark key``, ``export`` and ``audit``: key files, a model that carries one, and what a key
+does to human texts.
+"""
 
-import argparse
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-from gaussmark_lib.cli.arguments import ACTION, KEY, MODEL, command
+import typer
+
+from gaussmark_lib.cli.common import KeyFile, Model
 from gaussmark_lib.errors import GaussMarkError
 
+if TYPE_CHECKING:
+    from gaussmark_lib.keys import Key
+    from gaussmark_lib.tracing import Codebook
+
 MOST_DIGITS = 100  # of a number of users
+CodebookName = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|N", help="A codebook of the key, or its number of users."),
+]
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and show key files.")
 
 
-def add(commands: Any) -> None:
-    """Adds these commands to the parser."""
-    key = commands.add_parser(
-        "key", help="make and look at key files", description="Makes and shows key files."
-    )
-    actions = key.add_subparsers(title="actions", metavar=ACTION, required=True)
-    new = command(actions, "new", _new, "make a key for one weight of one model")
-    new.add_argument(
-        "path", metavar="PATH", help="key file to write; never overwritten, readable by you only"
-    )
-    new.add_argument(
-        "--weight",
-        required=True,
-        help="full name of a linear layer's matrix, e.g. model.layers.4.mlp.down_proj.weight",
-    )
-    new.add_argument("--sigma", required=True, type=float, help="standard deviation of the noise")
-    new.add_argument("--model", **MODEL)
-    new.add_argument(
-        "--rank-dropped",
-        type=int,
-        default=0,
-        metavar="K",
-        help="top singular directions that the noise avoids (0)",
-    )
-    show = command(actions, "show", _show, "print what a key is for, but not its secret")
-    show.add_argument("path", metavar="PATH")
-    users = command(
-        actions,
-        "users",
-        _users,
-        "describe a codebook: a key for each of many users, all from one key file, which stays the"
-        " only secret",
-    )
-    users.add_argument(
-        "path",
-        metavar="PATH",
-        help="codebook file to write, for `detect --codebook`; there is no secret in it",
-    )
-    users.add_argument("--key", **KEY)
-    users.add_argument(
-        "--users",
-        required=True,
-        type=int,
-        metavar="N",
-        help="number of users; more of them later change nothing for these",
-    )
-    users.add_argument("--base", type=int, default=256, metavar="M", help="base noises (256)")
-
-    export = command(
-        commands,
-        "export",
-        _export,
-        "write the watermarked model as a checkpoint that any inference engine serves",
-    )
-    export.add_argument(
-        "folder",
-        metavar="FOLDER",
-        help="folder to write, which must not exist; the key is not in it",
-    )
-    export.add_argument("--key", **KEY)
-    export.add_argument(
-        "--user", metavar="U", type=int, help="with --codebook: the user whose key it carries"
-    )
-    export.add_argument(
-        "--codebook", metavar="FILE|N", help="a codebook of this key, or its number of users"
-    )
-    export.add_argument("--model", **MODEL)
+def add(app: typer.Typer) -> None:
+    app.add_typer(group, name="key")
+    app.command()(export)
+    app.command()(audit)
 
 
-def _new(arguments: argparse.Namespace) -> None:
-    if os.path.exists(arguments.path):
-        raise GaussMarkError(
-            f"{arguments.path} exists, and a key is never overwritten; name another file"
-        )
+@group.command()
+def new(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Key file to write; never overwritten.")
+    ],
+    weight: Annotated[
+        str, typer.Option(help="A matrix of the model, e.g. model.layers.4.mlp.down_proj.weight.")
+    ],
+    sigma: Annotated[float, typer.Option(help="Standard deviation of the noise.")],
+    model: Model = "doclm",
+    rank_dropped: Annotated[
+        int, typer.Option(metavar="K", help="Top singular directions that the noise avoids.")
+    ] = 0,
+) -> None:
+    """Make a key for one weight of one model, readable by you only."""
+    if os.path.exists(path):
+        raise GaussMarkError(f"{path} exists, and a key is never overwritten; name another file")
 
     from gaussmark_lib import models, perturb
 
-    watermark = perturb.Watermark(arguments.weight, arguments.sigma, arguments.rank_dropped)
-    key = perturb.bind(models.load(arguments.model).model, watermark, perturb.Key.new())
-    key.save(arguments.path)
+    watermark = perturb.Watermark(weight, sigma, rank_dropped)
+    key = perturb.bind(models.load(model).model, watermark, perturb.Key.new())
+    key.save(path)
     print(
-        f"key {key.key_id} for {arguments.weight}: {arguments.path}\n"
+        f"key {key.key_id} for {weight}: {path}\n"
         "Keep it secret and never commit it: whoever has it can detect the watermark, and remove"
         " it."
     )
 
 
-def _show(arguments: argparse.Namespace) -> None:
+@group.command()
+def show(path: Annotated[str, typer.Argument(metavar="PATH")]) -> None:
+    """Print what a key is for, but not its secret."""
     from gaussmark_lib.keys import Key
 
-    key = Key.load(arguments.path)
-    binding = (
-        key.binding.model_dump(exclude={"weights"}) if key.binding else {"bound to": "nothing"}
-    )
+    key = Key.load(path)
+    unbound = {"bound to": "nothing"}
+    binding = key.binding.model_dump(exclude={"weights"}) if key.binding else unbound
     for name, value in ({"key_id": key.key_id} | binding).items():
         print(f"{name:14} {value}")
 
 
-def _users(arguments: argparse.Namespace) -> None:
+@group.command()
+def users(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="Codebook file to write; there is no secret in it."),
+    ],
+    key: KeyFile,
+    users: Annotated[
+        int,
+        typer.Option(metavar="N", help="Users; more of them later change nothing for these."),
+    ],
+    base: Annotated[int, typer.Option(metavar="M", help="Base noises.")] = 256,
+) -> None:
+    """Describe a codebook: a key for each of many users, all from one key file."""
     from gaussmark_lib.keys import Key
     from gaussmark_lib.tracing import Codebook
 
-    book = Codebook(Key.load(arguments.key), arguments.users, arguments.base)
-    book.save(arguments.path)
-    print(
-        f"{book.n_users:,} users of key {book.master.key_id} over {book.n_base} base noises:"
-        f" {arguments.path}"
-    )
+    book = Codebook(Key.load(key), users, base)
+    book.save(path)
+    print(f"{book.n_users:,} users of key {book.master.key_id} over {base} base noises: {path}")
 
 
-def _export(arguments: argparse.Namespace) -> None:
-    if (arguments.user is None) != (arguments.codebook is None):
+def export(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="FOLDER", help="Must not exist; the key will not be in it."),
+    ],
+    key: KeyFile,
+    model: Model = "doclm",
+    codebook: CodebookName = None,
+    user: Annotated[
+        int | None, typer.Option(metavar="U", help="The user of the codebook whose key it carries.")
+    ] = None,
+) -> None:
+    """Write the watermarked model as a checkpoint that any inference engine serves."""
+    if (user is None) != (codebook is None):
         raise GaussMarkError("expected --user and --codebook together, or neither")
 
     from gaussmark_lib import models, perturb
     from gaussmark_lib.keys import Key
 
-    key = Key.load(arguments.key)
-    watermark = key.watermark  # refuses an unbound key before the model is loaded
-    if arguments.codebook is not None:
-        key = codebook(arguments.codebook, key).key(arguments.user)
-    lm = models.load(arguments.model)
-    folder = perturb.export(lm.model, watermark, key, arguments.folder, lm.tokenizer)
+    carried = Key.load(key)
+    watermark = carried.watermark  # refuses an unbound key before the model is loaded
+    if codebook is not None:
+        carried = codebook_of(codebook, carried).key(user)
+    lm = models.load(model)
+    written = perturb.export(lm.model, watermark, carried, folder, lm.tokenizer)
     print(
-        f"{lm.name} with the watermark of key {key.key_id} on {watermark.weight}: {folder}\nIts"
-        f" texts are tested against {lm.name}, not against it."
+        f"{lm.name} with the watermark of key {carried.key_id} on {watermark.weight}: {written}\n"
+        f"Its texts are tested against {lm.name}, not against it."
     )
 
 
-def codebook(named: str, key: Any) -> Any:
+def codebook_of(name: str, key: "Key") -> "Codebook":
     """The codebook of a file, or of this number of users."""
     from gaussmark_lib.tracing import Codebook
 
-    if not named.isdecimal() or os.path.exists(named):
-        return Codebook.load(named, key)
-    if len(named) > MOST_DIGITS:
+    if not name.isdecimal() or os.path.exists(name):
+        return Codebook.load(name, key)
+    if len(name) > MOST_DIGITS:
         raise GaussMarkError(
-            f"--codebook: expected a file or a number of users, got a number of {len(named):,}"
+            f"--codebook: expected a file or a number of users, got a number of {len(name):,}"
             " digits"
         )
-    return Codebook(key, int(named))
+    return Codebook(key, int(name))
+
+
+def audit(
+    card: Annotated[
+        str, typer.Argument(metavar="CARD", help="Writes CARD.html and CARD.json, which are new.")
+    ],
+    key: KeyFile,
+    model: Model = "doclm",
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Kind of human text, or a .jsonl file; may be repeated [docs, licences, source].",
+        ),
+    ] = None,
+    texts: Annotated[
+        int, typer.Option(metavar="N", min=4, max=100_000, help="Texts of each kind.")
+    ] = 100,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", min=4, max=100_000, help="Tokens of each text.")
+    ] = 150,
+    keys: Annotated[
+        int,
+        typer.Option(metavar="N", min=4, max=100_000, help="Other keys, to say what is usual."),
+    ] = 200,
+) -> None:
+    """Write a key's calibration card: power by length, false alarms by kind of text."""
+    from gaussmark_lib.cli import audit
+    from gaussmark_lib.runs.stopping import stoppable
+
+    files = audit.new_files(card)
+    with stoppable():
+        content = audit.card(key, model, text or audit.KINDS, texts, tokens, keys)
+        audit.write(files, content)
+    print(f"{files[1]}: {audit.headline(content)}")

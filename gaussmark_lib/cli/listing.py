@@ -1,133 +1,101 @@
-"""``gaussmark list``: which notebooks, presets, grids, clusters and records there are, which
+"""``gaussmark list``: which notebooks, presets, grids, clusters and records there are, and which
 weights a model has; and tables for a terminal.
 """
 
-import argparse
 import shutil
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from gaussmark_lib import paths
-from gaussmark_lib.cli.arguments import MODEL, command, visible
+import typer
 
-GAP, LEAST = "  ", 30  # between two columns; the least width of a text
+from gaussmark_lib import paths, words
+from gaussmark_lib.cli.common import Model, Records, visible
+from gaussmark_lib.errors import GaussMarkError
+
+Rows = Iterator[tuple[str, str]]
 WEIGHTS = "weights"
 
 
-def add(commands: Any) -> None:
-    """Adds the command to the parser."""
-    listed = command(
-        commands,
-        "list",
-        _list,
-        "list the notebooks, presets, grids, clusters and records, or a model's weights",
-    )
-    listed.add_argument(
-        "what",
-        nargs="?",
-        choices=[*LISTS, WEIGHTS],
-        help="one of them; without it, all but the weights",
-    )
-    listed.add_argument(
-        "--records", metavar="DIR", help="folder of the records, instead of papermill_runs"
-    )
-    listed.add_argument(
-        "--model", **MODEL | {"help": f"whose weights: {MODEL['help'].partition(': ')[2]}"}
-    )
+def add(app: typer.Typer) -> None:
+    app.command("list")(list_)
 
 
-def _list(arguments: argparse.Namespace) -> None:
-    for number, what in enumerate([arguments.what] if arguments.what else LISTS):
-        if not arguments.what:
-            print(f"{chr(10) * bool(number)}{what}")
-        found = (
-            _weights(arguments.model)
-            if what == WEIGHTS
-            else LISTS[what](paths.records(arguments.records))
+def list_(
+    what: Annotated[
+        str | None, typer.Argument(metavar="WHAT", help="One of them [all but weights].")
+    ] = None,
+    records: Records = None,
+    model: Model = "doclm",
+) -> None:
+    """List the notebooks, presets, grids, clusters and records, or a model's weights."""
+    if what not in (None, WEIGHTS, *LISTS):
+        raise GaussMarkError(
+            f"expected one of the lists, got {what!r}; {words.nearest(what, [*LISTS, WEIGHTS])}"
         )
-        rows = [
-            (visible(name), visible(about)) for name, about in found
-        ]  # a record from elsewhere may hold anything
-        for name, about in rows:
-            print(_wrapped(name, about, max(len(name) for name, _ in rows) + len(GAP)))
-        if not rows:
+    for number, name in enumerate([what] if what else LISTS):
+        if not what:
+            print("\n" * bool(number) + name)
+        rows = _weights(model) if name == WEIGHTS else LISTS[name](paths.records(records))
+        if not show([{"name": entry, "about": about} for entry, about in rows]):
             print("none")
 
 
-def _wrapped(name: str, about: str, indent: int) -> str:
-    """The name, and behind it what is said of it, in as many lines as the terminal's width makes of
-    it; "n = 12" stays together.
-    """
-    whole = about.replace(" = ", "\xa0=\xa0")
-    lines = textwrap.wrap(
-        whole, max(_width() - indent, LEAST), break_long_words=False, break_on_hyphens=False
-    ) or [""]
-    return f"\n{' ' * indent}".join([f"{name:{indent}}{lines[0]}".rstrip(), *lines[1:]]).replace(
-        "\xa0", " "
-    )
+def show(rows: Sequence[Mapping[str, object]], *, heading: bool = False) -> bool:
+    """Prints a table that fits the terminal; whether there is any row."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows or not rows[0]:
+        return False
+    table = Table(box=None, pad_edge=False, show_header=heading, padding=(0, 2, 0, 0))
+    for name in rows[0]:
+        table.add_column(name, overflow="fold", header_style="none")
+    for row in rows:  # a record from elsewhere may hold anything
+        table.add_row(*(visible(str(cell)) for cell in row.values()))
+    width = shutil.get_terminal_size((120, 24)).columns
+    Console(width=width, markup=False, emoji=False, highlight=False).print(table)
+    return True
 
 
-def _width() -> int:
-    return shutil.get_terminal_size((120, 24)).columns
-
-
-def _notebooks(records: Path) -> Iterator[tuple[str, str]]:
+def _notebooks(records: Path) -> Rows:
     from gaussmark_lib.runs import notebook as notebooks
 
     for path in notebooks.numbered():
-        first = next(
-            (cell.source for cell in notebooks.load(path).cells if cell.kind == "markdown"), ""
-        )
-        yield path.stem, first.partition("\n")[0].lstrip("# ")
+        cells = notebooks.load(path).cells
+        title = next((cell.source for cell in cells if cell.kind == "markdown"), "")
+        yield path.stem, title.partition("\n")[0].lstrip("# ")
 
 
-def _presets(records: Path) -> Iterator[tuple[str, str]]:
-    yield from _files("preset")
-
-
-def _grids(records: Path) -> Iterator[tuple[str, str]]:
-    yield from _files("grid")
-
-
-def _clusters(records: Path) -> Iterator[tuple[str, str]]:
-    yield from _files("cluster")
-
-
-def _files(kind: str) -> Iterator[tuple[str, str]]:
+def _presets(records: Path, kind: str = "preset") -> Rows:
     """Each with its first line, where a comment says what it is."""
     from gaussmark_lib.runs import presets
 
     for name in presets.known(kind):
-        first = (
-            (paths.PRESETS / f"{name}.yaml")
-            .read_text(encoding="utf-8", errors="replace")
-            .partition("\n")[0]
-        )
+        text = (paths.PRESETS / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
+        first = text.partition("\n")[0]
         yield name, first.lstrip("# ") if first.startswith("#") else ""
 
 
-def _records(records: Path) -> Iterator[tuple[str, str]]:
-    """Complete runs by notebook and time, each with its headline; sweeps and tours are found by
-    their folders.
-    """
+def _records(records: Path) -> Rows:
+    """Complete runs by notebook and time, each with its headline; then sweeps and tours."""
     from gaussmark_lib.runs import folder
     from gaussmark_lib.sweeps import findings
 
-    found = sorted(
-        records.glob("*/*/status.json"),
-        key=lambda path: (path.parent.parent.name, path.stat().st_mtime_ns),
-    )
-    for run in filter(None, (folder.load(path.parent) for path in found)):
-        line = findings.headline(run)
-        about = f"{line.name}: {line}" if line else "no headline"
-        yield f"{run.dir.parent.name}/{run.id}", f"{run.status['finished'][:16]}{GAP}{about}"
-    for path in sorted([*records.glob("sweep-*"), *records.glob("tour-*")]):
-        yield path.name, "a table of runs" if path.name.startswith("sweep") else "a page"
+    def by_notebook_and_time(path: Path) -> tuple[str, int]:
+        return path.parent.parent.name, path.stat().st_mtime_ns
+
+    for path in sorted(records.glob("*/*/status.json"), key=by_notebook_and_time):
+        if run := folder.load(path.parent):
+            line = findings.headline(run)
+            about = f"{line.name}: {line}" if line else "no headline"
+            yield f"{run.dir.parent.name}/{run.id}", f"{run.status['finished'][:16]}  {about}"
+    for kind, about in (("sweep", "a table of runs"), ("tour", "a page")):
+        for path in sorted(records.glob(f"{kind}-*")):
+            yield path.name, about
 
 
-def _weights(model: str) -> Iterator[tuple[str, str]]:
+def _weights(model: str) -> Rows:
     """Those that can carry a watermark, each with its shape."""
     from gaussmark_lib import models
 
@@ -139,26 +107,7 @@ def _weights(model: str) -> Iterator[tuple[str, str]]:
 LISTS = {
     "notebooks": _notebooks,
     "presets": _presets,
-    "grids": _grids,
-    "clusters": _clusters,
+    "grids": lambda records: _presets(records, "grid"),
+    "clusters": lambda records: _presets(records, "cluster"),
     "records": _records,
 }
-
-
-def columns(rows: Sequence[Mapping[str, str]], width: int | None = None) -> Iterator[str]:
-    """The lines of a table that fits the terminal: as many of the first columns as there is room
-    for, and a line that counts the others.
-    """
-    names = list(rows[0]) if rows else []
-    width = width or _width()
-    cells = {name: [name, *(row[name] for row in rows)] for name in names}
-    widths = {name: max(map(len, column)) for name, column in cells.items()}
-    shown = [
-        name
-        for i, name in enumerate(names)
-        if sum(widths[each] + len(GAP) for each in names[: i + 1]) <= width or i == 0
-    ]
-    for i in range(len(rows) + 1) if names else ():
-        yield GAP.join(f"{cells[name][i]:{widths[name]}}" for name in shown).rstrip()
-    if left := len(names) - len(shown):
-        yield f"and {left} more number{'s'[: left != 1]} a run, in results.parquet"

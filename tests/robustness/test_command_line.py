@@ -314,52 +314,6 @@ def test_too_little_memory_is_one_sentence(key_file, capsys, monkeypatch, error)
     assert err == f"gaussmark: not enough memory: {error}; ask for less at a time\n"
 
 
-def test_another_failure_of_torch_is_not_taken_for_it(key_file, monkeypatch):
-    monkeypatch.setattr(models, "load", lambda name: (_ for _ in ()).throw(RuntimeError("a bug")))
-    with pytest.raises(RuntimeError, match="a bug"):
-        cli.main(["detect", "--key", key_file, "--text", TEXT])
-
-
-def test_one_process_answers_with_a_state(tmp_path, key_file, capsys):
-    """Two would each forget what the other's answers gave away. What a killed one left is in
-    nobody's way.
-    """
-    words = ["detect", "--key", key_file, "--text", TEXT, "--stream", str(tmp_path / "state")]
-    with answers.alone(tmp_path / "state"):
-        code, out, err = answer(capsys, *words)
-    assert (code, out) == (cli.REFUSED, "")
-    assert "another process answers with it" in err
-    (tmp_path / ".state.lock").touch()
-    assert answer(capsys, *words)[0] == 0
-    assert sorted(os.listdir(tmp_path)) == ["key.json", "state"]
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        None,
-        5,
-        "x",
-        [[]],
-        [["name"]],
-        [["name", []]],
-        [["name", [{}]]],
-        [["name", [5]]],
-        [["name", "x"]],
-    ],
-    ids=str,
-)
-def test_damaged_answers_in_a_state_are_not_given(tmp_path, key_file, capsys, damaged):
-    state = joint.State()
-    state.notes["pending"] = damaged
-    state.save(tmp_path / "state")
-    code, out, err = answer(
-        capsys, "detect", "--key", key_file, "--text", TEXT, "--stream", str(tmp_path / "state")
-    )
-    assert (code, out) == (cli.REFUSED, "")
-    assert "whose answers are damaged" in err
-
-
 @pytest.mark.parametrize("field", ["digest", "error"])
 @pytest.mark.parametrize("value", [[], {}, None, 5], ids=str)
 def test_damaged_results_are_not_gone_on_with(tmp_path, key_file, capsys, field, value):
@@ -410,32 +364,6 @@ def test_a_terminal_without_the_letter_psi(key_file, monkeypatch, encoding):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen, encoding=encoding))
     assert cli.main(["detect", "--key", key_file, "--text", TEXT]) == 0
     assert ("ψ = " if encoding == "utf-8" else r"\u03c8 = ") in screen.getvalue().decode(encoding)
-
-
-@pytest.mark.parametrize("psi", [37.4, 37.7, 39.8, 60.0, 1e4, -39.8])
-def test_a_text_that_is_surely_watermarked_or_surely_not(key_file, capsys, monkeypatch, psi):
-    lm = models.load("tiny")
-
-    def scored(model, prompts, responses, wm, keys, **options):
-        [found] = gradients.gradients(lm.model, prompts, responses, wm)
-        return score.table(found, np.full(len(keys), psi), [key.key_id for key in keys]).assign(
-            error=None
-        )
-
-    monkeypatch.setattr(score, "score", scored)
-    code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)
-    assert (code, err) == (0, "")
-    code, as_json, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT, "--json")
-    found = json.loads(as_json)
-    assert (code, err, found["psi"]) == (0, "", psi)
-    digits = -found["log10_p"]
-    assert np.isfinite(digits)
-    if psi > 0:
-        mantissa, power = re.search(r"about one in ([\d.]+)e(\d+) of all keys", out).groups()
-        assert abs(np.log10(float(mantissa)) + int(power) - digits) < np.log10(1.05)
-    else:
-        assert "100% of all keys" in out
-    assert "p = 0 " not in out
 
 
 def _command(words: list[str], **options) -> subprocess.CompletedProcess:

@@ -1,0 +1,107 @@
+"""The verdict on one text, in one place for the command line, the playground and a key's audit.
+
+    detected            p ≤ level
+    too short to tell   p > level, and a marked text like this one is mostly missed: power < 1/2
+    not detected        otherwise
+
+power = Φ(σ‖G‖ − τ), τ the level's threshold. Where earlier answers count, p is the one given them.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gaussmark_lib import stats
+
+LEVEL = 0.05  # by default
+ENOUGH = 0.5  # power below which a text that is not detected is too short to tell
+FIELDS = ["verdict", "level", "power", "control_p_value", "warnings"]
+
+
+def of(
+    row: Mapping[str, Any], sigma: float, level: float = LEVEL, control: float | None = None
+) -> dict[str, Any]:
+    """What to say of a text beside its scores (:data:`FIELDS`).
+
+    Args:
+        row: the text's ``psi``, ``p_value``, ``grad_norm`` and ``n_tokens``; and ``p_given``, its
+            p-value given earlier answers, or None.
+        sigma: standard deviation of the noise that a marked text would carry.
+        control: p-value of the same text under a key that nobody writes with.
+    """
+    p = row["p_value"] if row.get("p_given") is None else row["p_given"]
+    power = float(stats.predicted_power([row["grad_norm"]], sigma, level))
+    missed = "too short to tell" if power < ENOUGH else "not detected"
+    short = f"{row['n_tokens']} tokens: power {power:.2f} at this length, at level {level:g}"
+    return {
+        "verdict": "detected" if p <= level else missed,
+        "level": level,
+        "power": power,
+        "control_p_value": control,
+        "warnings": [short] if power < ENOUGH else [],
+    }
+
+
+def sentences(row: Mapping[str, Any]) -> list[str]:
+    """A text's scores and verdict in three sentences: the verdict, what its p-value means, and what
+    to expect of the test.
+    """
+    control = row["control_p_value"]
+    return [
+        f"{row['verdict'].capitalize()} at level {row['level']:g}: {_scores(row)}",
+        f"If this text had been written without the key, {odds(row['log10_p'])} of all keys would"
+        " score it at least as high as this one does.",
+        "A text that carries the key and is like this one is detected with probability"
+        f" {probability(row['power'])}."
+        + (
+            ""
+            if control is None
+            else f" A control key, which nobody writes with, gives p = {control:.3g}."
+        ),
+    ]
+
+
+def _scores(row: Mapping[str, Any]) -> str:
+    scores = f"ψ = {row['psi']:.3f}, log10 p = {row['log10_p']:.2f}, {length(row)}"
+    p = f"p = {p_value(row['log10_p'])}  ({scores}, key {row['key_id']})"
+    if row.get("p_given") is None:
+        return p
+    return f"p = {row['p_given']:.3g} given what was answered before; alone {p}"
+
+
+def length(row: Mapping[str, Any]) -> str:
+    windows = f" in {row['windows']} windows" if "windows" in row else ""
+    return f"{row['n_tokens']} token{'s'[: row['n_tokens'] != 1]}{windows}"
+
+
+def probability(power: float) -> str:
+    return f"{power:.2f}" if power < 0.995 else "above 0.99"
+
+
+def p_value(log10_p: float) -> str:
+    """With three digits, also where no float is so small.
+
+    >>> p_value(-2.0), p_value(-400.5)
+    ('0.01', '3.16e-401')
+    """
+    return f"{10**log10_p:.3g}" if log10_p > -300 else _scientific(log10_p, 3)
+
+
+def odds(log10_p: float) -> str:
+    """
+    >>> odds(-0.3), odds(-3.18), odds(-12)
+    ('50%', 'about one in 1,500', 'about one in 1e12')
+    """
+    if log10_p > -1:
+        return f"{10**log10_p:.0%}"
+    number = float(f"{10 ** min(-log10_p, 9):.2g}")
+    if number >= 1e9:
+        return f"about one in {_scientific(-log10_p, 2)}"
+    return "about one in " + (f"{number / 1e6:g} million" if number >= 1e6 else f"{number:,.0f}")
+
+
+def _scientific(log10: float, n_digits: int) -> str:
+    """10 to this power, also where no float is so large or so small."""
+    power = math.floor(log10)
+    digits = f"{10 ** (log10 - power):.{n_digits}g}"
+    return f"1e{power + 1}" if digits == "10" else f"{digits}e{power}"

@@ -1,0 +1,79 @@
+"""The verdict on a text: its three outcomes at the right power, and sentences that are true at any
+size of p.
+"""
+
+import math
+
+import pytest
+from scipy.stats import norm
+
+from gaussmark_lib import verdict
+
+ROW = {"key_id": "ab", "psi": 1.0, "p_value": 0.2, "log10_p": math.log10(0.2), "grad_norm": 10.0}
+ROW["n_tokens"] = 7
+
+
+@pytest.mark.parametrize(
+    ("change", "sigma", "outcome"),
+    [
+        ({"p_value": 0.05}, 0.01, "detected"),
+        ({}, 0.16, "too short to tell"),
+        ({}, 0.17, "not detected"),
+        ({"p_given": 0.01}, 0.17, "detected"),
+        ({"p_value": 0.01, "p_given": 0.3}, 0.17, "not detected"),
+    ],
+)
+def test_outcomes(change, sigma, outcome):
+    said = verdict.of(ROW | change, sigma)
+    assert said["verdict"] == outcome
+    assert said["power"] == pytest.approx(norm.cdf(sigma * 10 - norm.isf(0.05)))
+    short = [f"7 tokens: power {said['power']:.2f} at this length, at level 0.05"]
+    assert said["warnings"] == (short if said["power"] < 0.5 else [])
+    assert said.keys() == set(verdict.FIELDS)
+
+
+def test_sentences_name_the_level_the_power_and_the_control():
+    row = ROW | verdict.of(ROW, 0.16, level=0.01, control=0.5)
+    first, meaning, expected = verdict.sentences(row)
+    assert first == (
+        "Too short to tell at level 0.01: p = 0.2  (ψ = 1.000, log10 p = -0.70, 7 tokens, key ab)"
+    )
+    assert "20% of all keys would score it at least as high" in meaning
+    assert "with probability 0.23. A control key" in expected
+    assert expected.endswith("gives p = 0.5.")
+    given = ROW | {"p_given": 0.04, "windows": 3} | verdict.of(ROW | {"p_given": 0.04}, 0.3)
+    first, _, expected = verdict.sentences(given)
+    assert first.startswith(
+        "Detected at level 0.05: p = 0.04 given what was answered before; alone"
+    )
+    assert "7 tokens in 3 windows" in first
+    assert "control" not in expected
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (0.98, "98%"),
+        (0.05, "about one in 20"),
+        (6.5e-4, "about one in 1,500"),
+        (1 / 15_436_881, "about one in 15 million"),
+        (1.002e-9, "about one in 1e9"),
+        (2.85e-11, "about one in 3.5e10"),
+        (1e-12, "about one in 1e12"),
+    ],
+)
+def test_odds(p, words):
+    assert verdict.odds(math.log10(p)) == words
+
+
+def test_two_digits_are_right_at_every_size():
+    """Within half a unit of the second digit, which is at most 5%; also where no float is so
+    small.
+    """
+    for i in range(10, 4000, 7):
+        log10 = i / 10 + 1e-7
+        number, _, million = verdict.odds(-log10).split(" in ")[1].replace(",", "").partition(" ")
+        digits, _, power = number.partition("e")
+        said = math.log10(float(digits)) + int(power or 0) + 6 * bool(million)
+        assert abs(said - log10) < math.log10(1.0501), log10
+    assert verdict.p_value(-400.5) == "3.16e-401"
