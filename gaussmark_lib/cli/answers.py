@@ -50,7 +50,7 @@ class Work:
         """Answers all items, ``size`` at a time; the exit code. ``bar`` has tqdm's options."""
         n = failed = 0
         before, failed_before = kept.skipped(items, self.digest) if kept else (0, 0)
-        options = {"file": sys.stderr, "leave": False, "delay": DELAY, "disable": None}
+        options = {"file": sys.stderr, "delay": DELAY, "leave": False, "disable": None}
         with tqdm(**bar, **options) as self.bar:
             try:
                 for batch in iter(lambda: list(islice(items, size)), []):
@@ -69,7 +69,9 @@ class Work:
                 raise
         if not n + before:
             names = ", ".join(map(spoken, self.names))
-            raise GaussMarkError(f"expected at least one text, got none in {names}")
+            raise GaussMarkError(
+                f"expected at least one text to be {self.done}, got none in {names}"
+            )
         if self.many or failed_before:
             earlier = (
                 f", behind {before:,} of an earlier run, {failed_before:,} of which could not be"
@@ -181,6 +183,11 @@ def alone(state: Path) -> Iterator[None]:
         if not lock.exists() or not os.path.samestat(os.fstat(file.fileno()), lock.stat()):
             raise GaussMarkError(f"{state}: {busy}")  # its owner removed the lock meanwhile
         try:
+            if state.is_file() and state.stat().st_nlink > 1:
+                raise GaussMarkError(
+                    f"{state}: expected a state with one name, got a file with several (hard links)"
+                    ", of which each would forget what another gave away; delete the others"
+                )
             yield
         finally:
             lock.unlink(missing_ok=True)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.linalg import solve_triangular
 from tqdm import tqdm
 
 from gaussmark_lib import joint, models, score, stats, texts, verdict
@@ -26,7 +25,6 @@ COLUMNS = {
     "this key, r": "the same by innovations: what each text says that the ones before it had not",
     "n": "texts of the kind",
     "keys": "other keys, drawn at random; mean, sd, q95 and max are over them",
-    "mean cosine": "mean cosine of two texts' gradients: the correlation of their ψ over keys",
     "mean": "mean over the other keys of the share that one key calls marked by ψ",
     "sd": "its standard deviation",
     "sd binomial": "that standard deviation if tests were independent",
@@ -68,8 +66,7 @@ def card(
     for kind in tqdm(kinds, desc="auditing", file=sys.stderr, leave=False, disable=None):
         human = texts.human(lm, kind, n_texts, N_PROMPT + n_tokens)
         pairs = [ids[:N_PROMPT] for ids in human], [ids[N_PROMPT:] for ids in human]
-        scores = score.score(lm.model, *pairs, wm, keys)
-        rows[kind] = of_kind(scores, joint.gram(lm.model, *pairs, wm), wm.sigma)
+        rows[kind] = of_kind(joint.sequence(lm.model, *pairs, wm, keys), wm.sigma)
         if not power:
             by_length = score.score(lm.model, *pairs, wm, [key], lengths=lengths)
             for n, of_length in by_length.groupby("n_tokens"):
@@ -80,28 +77,20 @@ def card(
     return about | {"power by tokens": power, "columns": COLUMNS, "kinds": rows}
 
 
-def of_kind(scores: pd.DataFrame, K: np.ndarray, sigma: float) -> dict[str, float]:
-    """What the first key does to texts of a kind, and beside it what the other keys do.
-
-    Args:
-        scores: ``score.score`` of the texts, all keys.
-        K: cosines of their gradients.
+def of_kind(table: pd.DataFrame, sigma: float) -> dict[str, float]:
+    """What the first key does to texts of a kind, and beside it what the other keys do; ``table``
+    is ``joint.sequence``'s of the texts and all keys.
     """
-    n = len(K)
-    psi = scores["psi"].to_numpy().reshape(n, -1)  # (texts, keys)
-    # r = L⁻¹ψ with K = LLᵀ; a text that repeats another says nothing new, and r is about 0
-    L = np.linalg.cholesky(K + 1e-6 * np.eye(n))
-    r = solve_triangular(L, psi, lower=True)
-    outcomes = [
-        verdict.of(row, sigma)["verdict"] for row in scores.iloc[:: psi.shape[1]].to_dict("records")
-    ]
-    before, after = ((values >= stats.threshold(verdict.LEVEL)).mean(0) for values in (psi, r))
+    n = table["text"].nunique()
+    own = table.iloc[:: len(table) // n].drop(columns="p_given").to_dict("records")
+    outcomes = [verdict.of(row, sigma)["verdict"] for row in own]
+    marked = table[["psi", "innovation"]].to_numpy() >= stats.threshold(verdict.LEVEL)
+    before, after = marked.reshape(n, -1, 2).mean(0).T  # a share of texts for each key
     return {
         "this key, ψ": outcomes.count("detected") / n,
         "this key, r": float(after[0]),
         "n": n,
-        "keys": psi.shape[1] - 1,
-        "mean cosine": float((K.sum() - np.trace(K)) / (n * (n - 1))),
+        "keys": len(before) - 1,
         "mean": float(before[1:].mean()),
         "sd": float(before[1:].std()),
         "sd binomial": float(np.sqrt(verdict.LEVEL * (1 - verdict.LEVEL) / n)),

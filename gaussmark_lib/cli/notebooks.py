@@ -118,8 +118,9 @@ def run(
     of_preset, of_command = _values(source, preset, typed)
     values = of_preset | of_command
     if check:
+        checked = source.check(values)
         print(f"{source.name} can run with")
-        print(*(f"  {n:32} {v!r}" for n, v in source.check(values).items()), sep="\n")
+        print(*(f"  {name:32} {value!r}" for name, value in checked.items()), sep="\n")
         return 0
     try:
         with stoppable():

@@ -1,249 +1,253 @@
-"""The playground without its widgets: solve σ for a wanted ψ, write plain and watermarked text with
-the same random numbers, test any text.
+"""11: the playground without its widgets, and its figures. Solve σ for a wanted ψ, write plain and
+watermarked text with the same random numbers, test any text, edit it and test it again.
 
-A panel shows only what these functions return. All sessions on one model take turns, in any thread:
-noise in the weights and hooks on a layer affect every user of the model.
+A panel shows only what these functions return. What uses a model takes turns (``alone``): noise in
+the weights and hooks on a layer affect every user of the model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from threading import RLock
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+from scipy.stats import norm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import (
     corrupt,
     evidence,
     generate,
+    joint,
     models,
     perturb,
     score,
     stats,
     texts,
-    tokens,
     tracing,
+    verdict,
 )
-from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.experiments.asked import Asked
-from gaussmark_lib.experiments.drafts import Watch, Writer
-from gaussmark_lib.experiments.played import (
-    EDIT_SEED,
-    PLAIN,
-    THIS_KEY,
-    WATERMARKED,
-    WRONG_KEY,
-    Comparison,
-    Edited,
-    Question,
-    Verdict,
-)
-from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.errors import GaussMarkError, InvalidTextError
+from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tracing.windows import windows
 
-_locks: WeakKeyDictionary[PreTrainedModel, AbstractContextManager] = WeakKeyDictionary()
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-Report = Callable[
-    [str, float], None
-]  # what is being done, and which share of the whole work is done; what it raises ends the work
+THIS_KEY, WRONG_KEY = "this key", "wrong key"
+PLAIN, WATERMARKED = "plain", "watermarked"
+EDITS = (
+    "substitute at random",
+    "delete at random",
+    "insert at random",
+    "substitute own tokens",
+    "insert own tokens",
+    "truncate",
+)
+EDIT_SEED = 0
+MOST_POINTS = 8  # of p against tokens
+Report = Callable[[str, float], None]  # a step's name and the share of it that is done
+
+alone = RLock()
 
 
 class StoppedError(Exception):
-    """The reader pressed Stop; a report raises it."""
+    """The reader pressed Stop; a report raises it, which ends the work."""
 
 
-def silent(what: str, share: float) -> None:
+def silent(step: str, share: float) -> None:
     """The default report, which does nothing."""
 
 
-def portion(report: Report, start: float, end: float) -> Report:
-    """Reports one step's share as a share of the whole work, of which the step is the part from
-    start to end.
+@dataclass(frozen=True)
+class Question:
+    """What to write: ``n_samples`` plain and as many watermarked continuations of ``prompt``, of
+    ``n_tokens`` each, with noise on ``weight`` whose σ is solved for a mean ψ of ``psi``.
     """
-    return lambda what, share: report(what, start + (end - start) * share)
+
+    prompt: str
+    weight: str
+    psi: float = 3.0
+    n_tokens: int = 100
+    n_samples: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Plain and watermarked text from the same random numbers.
+
+    Args:
+        scores: one row per text and key: ``kind, sample, key`` and those of ``score.score``.
+        pieces: the texts piece by piece: ``kind``, ``sample`` and those of ``evidence.pieces``.
+        curve: the first text of each kind, tested on its beginnings; columns as ``scores``.
+    """
+
+    question: Question
+    wm: Watermark
+    key_id: str
+    scores: pd.DataFrame
+    pieces: pd.DataFrame
+    curve: pd.DataFrame
+
+    @property
+    def predicted(self) -> float:
+        """σ · median‖G‖ of these plain texts: the ψ that they promise for watermarked ones."""
+        plain = self.scores.query("kind == @PLAIN and key == @THIS_KEY")
+        return float(np.median(stats.predicted_psi(plain["grad_norm"], self.wm.sigma)))
+
+    def row(self, kind: str, sample: int = 0) -> dict[str, Any]:
+        """One text's scores under this key, with its verdict; the wrong key is the control."""
+        rows = self.scores.query("kind == @kind and sample == @sample").to_dict("records")
+        return rows[0] | verdict.of(rows[0], self.wm.sigma, control=rows[1]["p_value"])
+
+    def text(self, kind: str, sample: int = 0) -> str:
+        return "".join(self.pieces.query("kind == @kind and sample == @sample")["text"])
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A text's scores and verdict in ``row``, and its pieces with their evidence. ``n_before``
+    texts were tested before, with this key and weight, and are taken into account.
+    """
+
+    text: str
+    prompt: str
+    question: Question
+    key_id: str
+    row: dict[str, Any]
+    pieces: pd.DataFrame
+    n_before: int = 0
 
 
 def mlp_weights(model: PreTrainedModel) -> list[str]:
-    """The weights a playground offers: the matrices of the MLP of every block; all that can carry a
-    watermark if none is called so.
-    """
+    """The matrices of every block's MLP; all that can carry a watermark if none is called so."""
     names = models.watermarkable(model)
     return [name for name in names if ".mlp." in name] or names
 
 
 def heldout_prompts(n: int, n_chars: int = 160) -> list[str]:
     """Beginnings of n held-out documentation texts, at most n_chars long, cut after a word."""
-    return [
-        " ".join(text[:n_chars].split(" ")[:-1])
-        for text in texts.load("docs", split="heldout", n=n, min_chars=2 * n_chars)["text"]
-    ]
+    rows = texts.load("docs", split="heldout", n=n, min_chars=2 * n_chars)
+    return [text[:n_chars].rpartition(" ")[0] for text in rows["text"]]
 
 
 @dataclass
 class Session:
-    """A model with which to write and test.
-
-    Args:
-        lm: the model, base weights.
-        prompts: beginnings of text; the first ones serve to measure gradients on.
-        wrong_key: the negative control, a fresh one by default.
-        n_reference: unwatermarked texts on which ‖G‖ is measured.
-    """
+    """A model with which to write and test; ``wrong_key`` is the negative control."""
 
     lm: models.LM
     prompts: Sequence[str]
-    wrong_key: perturb.Key = field(default_factory=perturb.Key.new)
-    n_reference: int = 8
-    _references: dict[int, tuple[list, list]] = field(default_factory=dict, init=False, repr=False)
-    _grad_norms: dict[tuple[str, int], list[float]] = field(
-        default_factory=dict, init=False, repr=False
-    )
-    _asked: Asked = field(default_factory=Asked, init=False, repr=False)
-
-    def __post_init__(self):
-        if not self.prompts or not all(prompt.strip() for prompt in self.prompts):
-            raise InvalidTextError(
-                f"expected at least one prompt and none of them empty, got {list(self.prompts)!r}"
-            )
-
-    @property
-    def alone(self) -> AbstractContextManager:
-        """``with session.alone:`` other sessions and panels on this model wait; for what a notebook
-        does with the model itself.
-        """
-        return _locks.setdefault(self.lm.model, RLock())
+    wrong_key: Key = field(default_factory=Key.new)
+    n_reference: int = 8  # plain texts on which ‖G‖ is measured
+    _norms: dict[tuple[str, int], list[float]] = field(default_factory=dict, repr=False)
+    _memory: tuple[Any, joint.State] = field(default=(None, joint.State()), repr=False)
+    _other_key: Key = field(default_factory=Key.new, repr=False)
 
     def knows(self, weight: str, n_tokens: int) -> bool:
         """Whether :meth:`sigma` needs no work."""
-        return (weight, n_tokens) in self._grad_norms
+        return (weight, n_tokens) in self._norms
 
     def sigma(self, weight: str, n_tokens: int, psi: float, report: Report = silent) -> float:
-        """The σ that promises a mean ψ on this weight: ψ / median‖G‖ over unwatermarked samples of
-        n_tokens, measured once a weight and length.
+        """ψ / median‖G‖ over plain texts of n_tokens, measured once per weight and length."""
+        if not self.knows(weight, n_tokens):
+            with alone:
+                prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
+                plain = self._sample(prompts, n_tokens, 0, "writing reference texts", report)
+                report("measuring gradients", 0.0)
+                gradients = score.gradients(self.lm.model, prompts, plain, Watermark(weight, 1.0))
+                self._norms[weight, n_tokens] = [gradient.norm for gradient in gradients]
+        return stats.sigma_for_psi(self._norms[weight, n_tokens], psi)
+
+    def compare(self, question: Question, key: Key, report: Report = silent) -> Comparison:
+        """Plain and watermarked text side by side, tested against this key and the wrong one. After
+        any error, the model is the base model again.
         """
-        if not self.knows(
-            weight, n_tokens
-        ):  # what is known is answered at once, also while another thread works
-            with self.alone:
-                if not self.knows(weight, n_tokens):
-                    self._grad_norms[weight, n_tokens] = self._measure(weight, n_tokens, report)
-        return stats.sigma_for_psi(self._grad_norms[weight, n_tokens], psi)
-
-    def compare(
-        self,
-        question: Question,
-        key: perturb.Key,
-        report: Report = silent,
-        watch: Watch | None = None,
-    ) -> Comparison:
-        """Plain and watermarked text side by side, each tested against this key and against the
-        wrong one.
-
-        ``watch`` sees the texts while they are written, with ψ of their beginnings; the texts are
-        the same without it.
-
-        Raises:
-            InvalidTextError: an empty prompt, or prompt and text together beyond the context.
-            GaussMarkError: as sampling and scoring do. After any error, the model is the base model
-                again.
-        """
-        with self.alone:
-            model = self.lm.model
-            prompt = self._prompt(question.prompt)
-            tokens.check_fits(
-                model, len(prompt), question.n_tokens, "the prompt and the text to write"
+        with alone:
+            model, n = self.lm.model, question.n_samples
+            prompts = [self._prompt(question.prompt)] * n
+            sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
+            wm, keys = Watermark(question.weight, sigma), self._keys(key)
+            settings = prompts, question.n_tokens, question.seed
+            plain = self._sample(*settings, "writing plain text", report)
+            with perturb.watermarked(model, wm, key):
+                marked = self._sample(*settings, "writing watermarked text", report)
+            report("testing", 0.0)
+            labels = pd.DataFrame(
+                {"kind": [PLAIN] * n + [WATERMARKED] * n, "sample": [*range(n)] * 2}
             )
-            begin = 0.0 if self.knows(question.weight, question.n_tokens) else 0.3
-            middle, end = (begin + share * (1 - begin) for share in (0.35, 0.7))
-            sigma = self.sigma(
-                question.weight, question.n_tokens, question.psi, portion(report, 0.0, begin)
+            scores = score.score(model, 2 * prompts, plain + marked, wm, keys)
+            first = score.score(
+                model, 2 * prompts[:1], [plain[0], marked[0]], wm, keys, lengths=_lengths(plain[0])
             )
-            wm, keys = perturb.Watermark(question.weight, sigma), self._keys(key)
-            writer = Writer(self.lm, question, prompt, wm, keys, watch)
-            parts = {
-                PLAIN: portion(report, begin, middle),
-                WATERMARKED: portion(report, middle, end),
-            }
-            responses = [
-                text
-                for kind, part in parts.items()
-                for text in writer.write(kind, _steps(f"writing {kind} text", part))
+            pieces = [
+                self._pieces([prompt], [text], wm, key).assign(**label)
+                for prompt, text, label in zip(
+                    2 * prompts, plain + marked, labels.to_dict("records"), strict=True
+                )
             ]
-            labels = [
-                {"sample": i, "kind": kind} for kind in parts for i in range(question.n_samples)
-            ]
-            scores, pieces = self._test(
-                [prompt] * len(responses), responses, labels, wm, keys, portion(report, end, 1.0)
+            return Comparison(
+                question,
+                wm,
+                key.key_id,
+                _labelled(scores, labels),
+                pd.concat(pieces, ignore_index=True),
+                _labelled(first, labels.iloc[[0, n]].reset_index(drop=True)),
             )
-            if watch:
-                writer.add(scores[scores["sample"] == 0])
-            return Comparison(question, wm, key.key_id, scores, pieces, writer.curve)
 
     def test(
-        self, text: str, weight: str, key: perturb.Key, prompt: str = "", report: Report = silent
-    ) -> Verdict:
-        """Any text against this key and the wrong one. Without the prompt the test is as exact, and
-        has less power.
-
-        A text beyond the context is tested in windows, as one (``tracing.windows``).
-
-        Raises InvalidTextError for an empty text, or a prompt that fills the context.
-        """
-        with self.alone:
-            return self._tested(text, self._ids(text), weight, key, prompt, report)[0]
-
-    def ask(
         self,
         text: str,
         question: Question,
-        key: perturb.Key,
+        key: Key,
         prompt: str = "",
         report: Report = silent,
-    ) -> Verdict:
-        """As :meth:`test` at the question's weight, with what to expect of such a text at the
-        question's σ, and what it says beyond the texts that were asked about before with this key
-        and weight. A text whose test fails or is stopped is not one of them.
-        """
-        with self.alone:
-            end = 1.0 if self.knows(question.weight, question.n_tokens) else 0.5
-            ids = self._ids(text)
-            verdict, whole = self._tested(
-                text, ids, question.weight, key, prompt, portion(report, 0.0, end)
-            )
-            sigma = self.sigma(
-                question.weight, question.n_tokens, question.psi, portion(report, end, 1.0)
-            )
-            wm = perturb.Watermark(question.weight, sigma=1.0).on(self.lm.model)
-            given = self._asked.given(wm, key, whole, verdict.row(THIS_KEY)["psi"], ids)
-            return replace(verdict, question=question, sigma=sigma, given=given)
+        *,
+        remember: bool = False,
+    ) -> Tested:
+        """Any text against this key at the question's weight, with what to expect of such a text at
+        the question's σ. Without the prompt the test is as exact, and has less power. A text beyond
+        the context is tested in windows, as one (``tracing.windows``).
 
-    def edited(
-        self, verdict: Verdict, how: str, share: float, key: perturb.Key, report: Report = silent
-    ) -> Edited:
-        """A tested text after an edit, tested as it was, with the same random numbers each time. It
-        is not one of the texts that were asked about.
-
-        Raises CorruptionError for an unknown edit or a share outside [0, 1].
+        With ``remember``, p is given the texts that were remembered before, with this key and
+        weight, and this text is one of them afterwards.
         """
-        with self.alone:
-            report("editing", 0.0)
-            _, [ids] = corrupt.named(self.lm, [how])[how](
-                [[]], [self._ids(verdict.text)], share, EDIT_SEED
-            )
-            after, _ = self._tested(
-                self.lm.decode(ids), ids, verdict.weight, key, verdict.prompt, report
-            )
-            return Edited(verdict, how, share, after)
-
-    def bound(self, question: Question, key: perturb.Key, report: Report = silent) -> perturb.Key:
-        """The key for a key file, bound to this question's weight and σ: what ``gaussmark
-        generate`` and ``gaussmark detect`` take.
-        """
-        with self.alone:
+        if not text.strip():
+            raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
+        with alone:
             sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
-            return perturb.bind(self.lm.model, perturb.Watermark(question.weight, sigma), key)
+            before = self._prompt(prompt) if prompt.strip() else []
+            pairs = windows(self.lm.model, before, self.lm.encode(text))
+            wm = Watermark(question.weight, 1.0)  # σ cancels in ψ
+            report("looking at each token", 0.0)
+            pieces = self._pieces(*pairs, wm, key)
+            report("testing", 0.0)
+            keys, n_windows = self._keys(key), len(pairs[0])
+            if remember and n_windows == 1:
+                table, n_before = self._in_sequence(*pairs, wm, keys)
+            else:
+                table, n_before = tracing.author(self.lm.model, *pairs, wm, keys, batch_size=1), 0
+            this, wrong = table.to_dict("records")
+            row = this | ({"windows": n_windows} if n_windows > 1 else {})
+            if not n_before:
+                row.pop("p_given", None)
+            row |= verdict.of(row, sigma, control=wrong["p_value"])
+            return Tested(text, prompt, question, key.key_id, row, pieces, n_before)
+
+    def edited(self, before: Tested, how: str, share: float, key: Key, report=silent) -> Tested:
+        """A tested text after an edit of a share of its tokens, tested alone."""
+        with alone:
+            report("editing", 0.0)
+            ids = self.lm.encode(before.text)
+            _, [ids] = corrupt.named(self.lm, [how])[how]([[]], [ids], share, EDIT_SEED)
+            return self.test(self.lm.decode(ids), before.question, key, before.prompt, report)
+
+    def bound(self, question: Question, key: Key, report: Report = silent) -> Key:
+        """The key for a key file, bound to this question's weight and σ."""
+        with alone:
+            sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
+            return perturb.bind(self.lm.model, Watermark(question.weight, sigma), key)
 
     def _prompt(self, text: str) -> list[int]:
         if not text.strip():
@@ -252,119 +256,111 @@ class Session:
             )
         return self.lm.prompt(text)
 
-    def _measure(self, weight: str, n_tokens: int, report: Report) -> list[float]:
-        if n_tokens not in self._references:
-            prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
-            self._references[n_tokens] = (
-                prompts,
-                self._sample(
-                    prompts, n_tokens, 0, "writing reference texts", portion(report, 0.0, 0.8)
-                ),
-            )
-            report = portion(report, 0.8, 1.0)
-        prompts, responses = self._references[n_tokens]
-        norms = []
-        for found in score.gradients(
-            self.lm.model, prompts, responses, perturb.Watermark(weight, sigma=1.0)
-        ):
-            norms.append(found.norm)
-            report("measuring gradients", len(norms) / len(prompts))
-        return norms
-
-    def _sample(
-        self, prompts: list[list[int]], n_tokens: int, seed: int, what: str, report: Report
-    ) -> list[list[int]]:
-        return generate.sample(
-            self.lm.model, prompts, n_tokens, seed=seed, on_step=_steps(what, report)
-        )
-
-    def _test(
-        self,
-        prompts: list[list[int]],
-        responses: list[list[int]],
-        labels: list[dict],
-        wm: perturb.Watermark,
-        keys: dict[str, perturb.Key],
-        report: Report,
-    ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Scores and pieces of each text, its labels in the first columns."""
-        report("testing", 0.0)
-        scores = score.score(self.lm.model, prompts, responses, wm, list(keys.values()))
-        scores.insert(0, "key", list(keys) * len(responses))
-        for column in reversed(labels[0]):
-            scores.insert(0, column, [labels[text][column] for text in scores["text"]])
-        tables = self._per_token(prompts, responses, wm, keys[THIS_KEY], report)
-        parts = [
-            evidence.pieces(table, self.lm.decode).assign(**label)
-            for table, label in zip(tables, labels, strict=True)
-        ]
-        return scores, pd.concat(parts, ignore_index=True)
-
-    def _ids(self, text: str) -> list[int]:
-        if not text.strip():
-            raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
-        return self.lm.encode(text)
-
-    def _tested(
-        self, text: str, ids: list[int], weight: str, key: perturb.Key, prompt: str, report: Report
-    ) -> tuple[Verdict, TextGradient]:
-        before = self._prompt(prompt) if prompt.strip() else []
-        prompts, responses = windows(self.lm.model, before, ids)
-        wm = perturb.Watermark(weight, sigma=1.0)  # σ cancels in ψ
-        scores, pieces, whole = self._test_as_one(prompts, responses, wm, key, report)
-        return Verdict(text, prompt, weight, key.key_id, len(prompts), scores, pieces), whole
-
-    def _test_as_one(
-        self,
-        prompts: list[list[int]],
-        responses: list[list[int]],
-        wm: perturb.Watermark,
-        key: perturb.Key,
-        report: Report,
-    ) -> tuple[pd.DataFrame, pd.DataFrame, TextGradient]:
-        """Scores, pieces and the summed gradient of one text in windows."""
-        report("testing", 0.0)
-        model, keys, norms = self.lm.model, self._keys(key), {}
-
-        def noted(found: Iterable[TextGradient]) -> Iterator[TextGradient]:
-            for one in found:
-                norms[one.text] = one.norm
-                yield one
-                report("testing", 0.5 * len(norms) / len(prompts))
-
-        whole = tracing.summed(noted(score.gradients(model, prompts, responses, wm, batch_size=1)))
-        psi = score.statistic(
-            whole, perturb.noises(model, wm, list(keys.values())).to(whole.G.device), wm.sigma
-        )
-        scores = score.table(whole, psi, [each.key_id for each in keys.values()])
-        scores.insert(0, "key", list(keys))
-        tables = list(self._per_token(prompts, responses, wm, key, portion(report, 0.5, 1.0)))
-        scaled = [
-            table.assign(evidence=table["evidence"] * norms[i] / whole.norm)
-            for i, table in enumerate(tables)
-        ]
-        return scores, evidence.pieces(pd.concat(scaled, ignore_index=True), self.lm.decode), whole
-
-    def _per_token(
-        self,
-        prompts: list[list[int]],
-        responses: list[list[int]],
-        wm: perturb.Watermark,
-        key: perturb.Key,
-        report: Report,
-    ) -> Iterator[pd.DataFrame]:
-        for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-            report("looking at each token", i / len(responses))
-            yield evidence.per_token(self.lm.model, prompt, response, wm, key)
-
-    def _keys(self, key: perturb.Key) -> dict[str, perturb.Key]:
+    def _keys(self, key: Key) -> list[Key]:
         """This key and the negative control, which is never the key itself."""
-        return {
-            THIS_KEY: key,
-            WRONG_KEY: self.wrong_key if self.wrong_key.key_id != key.key_id else perturb.Key.new(),
-        }
+        is_wrong = key.key_id == self.wrong_key.key_id
+        return [key, self._other_key if is_wrong else self.wrong_key]
+
+    def _sample(self, prompts: list, n_tokens: int, seed: int, step: str, report: Report) -> list:
+        return generate.sample(
+            self.lm.model,
+            prompts,
+            n_tokens,
+            seed=seed,
+            on_step=lambda done, total: report(step, done / total),
+        )
+
+    def _pieces(self, prompts: list, responses: list, wm: Watermark, key: Key) -> pd.DataFrame:
+        """The pieces of one text with their evidence, which adds up to ψ over all its windows."""
+        model = self.lm.model
+        pairs = zip(prompts, responses, strict=True)
+        tables = [evidence.per_token(model, *pair, wm, key) for pair in pairs]
+        if len(tables) > 1:
+            gradients = list(score.gradients(model, prompts, responses, wm, batch_size=1))
+            total = tracing.summed(gradients).norm
+            norms = {gradient.text: gradient.norm for gradient in gradients}
+            for i, table in enumerate(tables):
+                table["evidence"] *= norms[i] / total
+        return evidence.pieces(pd.concat(tables, ignore_index=True), self.lm.decode)
+
+    def _in_sequence(
+        self, prompts: list, responses: list, wm: Watermark, keys: list[Key]
+    ) -> tuple[pd.DataFrame, int]:
+        """Scores given the texts before, and how many those are; a full memory begins anew."""
+        name = wm.weight, keys[0].fingerprint
+        for state in (self._memory[1] if self._memory[0] == name else joint.State(), joint.State()):
+            n_before = state.n_texts
+            try:
+                table = joint.sequence(self.lm.model, prompts, responses, wm, keys, state=state)
+            except GaussMarkError:
+                if not n_before:
+                    raise
+                continue
+            self._memory = name, state
+            return table, n_before
+        raise AssertionError("a new memory has room, or raises")
 
 
-def _steps(what: str, report: Report) -> Callable[[int, int], None]:
-    """A sampler's steps as a report."""
-    return lambda done, total: report(what, done / total)
+def _lengths(text: list[int]) -> list[int]:
+    n = len(text)
+    step = max(1, -(-n // MOST_POINTS))
+    return sorted({*range(step, n, step), n})
+
+
+def _labelled(scores: pd.DataFrame, labels: pd.DataFrame) -> pd.DataFrame:
+    """Scores under this key and the wrong one, with the kind and the number of each text."""
+    of_texts = labels.loc[scores["text"]].reset_index(drop=True)
+    key = np.resize([THIS_KEY, WRONG_KEY], len(scores))
+    return pd.concat([of_texts.assign(key=key), scores.drop(columns="text")], axis=1)
+
+
+def _looks() -> dict[tuple[str, str], dict[str, Any]]:
+    """A colour and a marker of each (kind, key)."""
+    from gaussmark_lib.plots import style
+
+    return {
+        (WATERMARKED, THIS_KEY): {"color": style.WATERMARKED, "marker": "D"},
+        (PLAIN, THIS_KEY): {"color": style.PLAIN, "marker": "o"},
+        (WATERMARKED, WRONG_KEY): {"color": style.WRONG_KEY, "marker": "s"},
+        (PLAIN, WRONG_KEY): {"color": "0.45", "marker": "^"},
+    }
+
+
+def figure(result: Comparison, level: float = verdict.LEVEL, caption: str = "") -> "Figure":
+    """ψ of each text and key below the density that ψ has without a watermark; and beside it p of
+    the first texts as they grow. Drawn without pyplot, since a panel draws in a thread of its own.
+    """
+    from matplotlib.figure import Figure
+
+    from gaussmark_lib.plots import style
+
+    figure = Figure(figsize=(9.6, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    tau, scores = stats.threshold(level), result.scores
+    psi = np.linspace(
+        min(-4.0, scores["psi"].min() - 0.5), max(result.predicted, scores["psi"].max()) + 1, 400
+    )
+    left.fill_between(psi, norm.pdf(psi), color="0.88")
+    left.fill_between(psi, norm.pdf(psi), where=psi >= tau, color="0.6")
+    left.plot(result.predicted, 0, "v", color="black", clip_on=False, zorder=5)
+    left.annotate("predicted", (result.predicted, 0.015), ha="center", fontsize="small")
+    left.axvline(tau, **style.DASHED)
+    rows = -0.055 * np.arange(1, 5)
+    for row, (group, look) in zip(rows, _looks().items(), strict=True):
+        chosen = [table.set_index(["kind", "key"]).loc[[group]] for table in (scores, result.curve)]
+        psis = chosen[0]["psi"]
+        left.plot(psis, np.full(len(psis), row), linestyle="none", alpha=0.8, **look)
+        right.plot(chosen[1]["n_tokens"], chosen[1]["log10_p"], **look)
+    left.set_yticks(rows, [", ".join(group) for group in _looks()], fontsize="small")
+    left.grid(axis="y", visible=False)
+    left.set(xlabel="ψ", title="Where does each ψ lie under N(0, 1)?")
+    right.axhline(np.log10(level), **style.DASHED)
+    right.annotate(
+        f"detected below, level {level:g}", (1, np.log10(level)), fontsize="small", va="top"
+    )
+    right.set(
+        xlabel="tokens of the first texts",
+        ylabel="log10 p",
+        title="How does p fall as a text grows?",
+    )
+    return style.caption(figure, caption) if caption else figure

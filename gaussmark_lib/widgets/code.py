@@ -1,11 +1,6 @@
-"""What the panel did, as the library's lines: runnable as they are, and without a key's secret. And
-its settings as a preset.
-"""
+"""What the panel did, as the library's lines: runnable as they are, and without a key's secret."""
 
-import json
-from dataclasses import asdict
-
-from gaussmark_lib.experiments.played import EDIT_SEED, Comparison, Edited, Question, Verdict
+from gaussmark_lib.experiments.playground import EDIT_SEED, Comparison, Tested
 
 KEY_FILE = "playground_key.json"
 
@@ -38,44 +33,25 @@ print(scores[["text", "psi", "p_value", "n_tokens"]])
 """
 
 
-def testing(verdict: Verdict, model: str, key: str) -> str:
-    """The lines behind a verdict; ``key`` is how code gets the key."""
-    return _lines(verdict, model, key)
-
-
-def editing(result: Edited, model: str, key: str) -> str:
-    """The lines behind the test of an edited text."""
-    change = (
-        f"_, [text] = corrupt.named(lm, [{result.how!r}])[{result.how!r}]([[]], [text],"
-        f" {result.share!r}, {EDIT_SEED})\n"
+def of_test(result: Tested, model: str, key: str, how: str = "", share: float = 0.0) -> str:
+    """The lines behind a test, or behind that of the same text after an edit."""
+    prompt = f"lm.prompt({result.prompt!r})" if result.prompt.strip() else "[]  # unknown"
+    edit = (
+        f"_, [ids] = corrupt.named(lm, [{how!r}])[{how!r}]([[]], [lm.encode(text)], {share!r},"
+        f" {EDIT_SEED})\ntext = lm.decode(ids)\n"
+        if how
+        else ""
     )
-    return _lines(result.before, model, key, "corrupt, ", change)
-
-
-def _lines(verdict: Verdict, model: str, key: str, needed: str = "", change: str = "") -> str:
-    prompt = f"lm.prompt({verdict.prompt!r})" if verdict.prompt.strip() else "[]  # unknown"
-    return f"""from gaussmark_lib import {needed}models, tracing
+    return f"""from gaussmark_lib import {"corrupt, " if how else ""}models, tracing
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tracing.windows import windows
 
 lm = models.load({model!r})
 key = {key}
-wm = Watermark({verdict.weight!r}, 1.0)  # σ cancels in ψ
+wm = Watermark({result.question.weight!r}, 1.0)  # σ cancels in ψ
 prompt = {prompt}
-text = lm.encode({verdict.text!r})
-{change}scores = tracing.author(lm.model, *windows(lm.model, prompt, text), wm, [key])
+text = {result.text!r}
+{edit}pairs = windows(lm.model, prompt, lm.encode(text))
+scores = tracing.author(lm.model, *pairs, wm, [key])
 print(scores[["psi", "p_value", "n_tokens"]])
 """
-
-
-def preset(question: Question, model: str, key_seed: int | None) -> str:
-    """The settings as parameters of notebook 11, in YAML; without the seed of a key that is
-    secret.
-    """
-    key = {} if key_seed is None else {"key_seed": key_seed}
-    values = {"model": model, **asdict(question), **key}
-    lines = (f"{name}: {json.dumps(v, ensure_ascii=False)}\n" for name, v in values.items())
-    return (
-        "# Notebook 11 with the panel's settings: gaussmark run 11 -f this_file, or papermill ..."
-        " -f this_file\n" + "".join(lines)
-    )

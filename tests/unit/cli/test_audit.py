@@ -9,7 +9,7 @@ import pytest
 import tiny_lm
 from scipy.stats import norm
 
-from gaussmark_lib import cli, joint, models, perturb, score, texts
+from gaussmark_lib import cli, models, perturb, score, texts
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
@@ -24,7 +24,7 @@ def lm(monkeypatch):
 
 @pytest.fixture
 def words(tmp_path, lm) -> list[str]:
-    key = perturb.bind(lm.model, WM, Key.from_seed(1)).save(tmp_path / "key.json")
+    key = perturb.bind(lm.model, WM, Key.from_seed(9)).save(tmp_path / "key.json")
     rows = [{"text": f"{i} is a number to count to, and {i + 1} follows it."} for i in range(16)]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sizes = ["--texts", "6", "--tokens", "12", "--keys", "5"]
@@ -35,7 +35,7 @@ def words(tmp_path, lm) -> list[str]:
 def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, words, capsys):
     assert cli.main(words) == 0
     card = json.loads((tmp_path / "card.json").read_text())
-    key = Key.from_seed(1)
+    key = Key.from_seed(9)
     assert card["key_id"] == key.key_id
     [(kind, row)] = card["kinds"].items()
     assert sorted(map(int, card["power by tokens"])) == [3, 6, 12]
@@ -44,7 +44,11 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, words, ca
     pairs = [ids[:32] for ids in human], [ids[32:] for ids in human]
     keys = [key, *map(Key.from_seed, range(5))]
     psi = score.score(lm.model, *pairs, WM, keys)["psi"].to_numpy().reshape(6, 6)
-    r = np.linalg.solve(np.linalg.cholesky(joint.gram(lm.model, *pairs, WM)), psi)
+    gradients = score.gradients(lm.model, *pairs, WM)
+    units = np.stack(
+        [(G.G / G.norm).flatten().double() for G in sorted(gradients, key=lambda G: G.text)]
+    )
+    r = np.linalg.solve(np.linalg.cholesky(units @ units.T), psi)
     for name, values in (("ψ", psi), ("r", r)):
         shares = (values >= norm.isf(0.05)).mean(0)
         assert row[f"this key, {name}"] == shares[0]

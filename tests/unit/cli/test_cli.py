@@ -15,7 +15,6 @@ import pytest
 from small_notebooks import code, parameters, write
 
 from gaussmark_lib import cli, generate, models, paths, perturb, score
-from gaussmark_lib.cli import answers
 from gaussmark_lib.runs import notebook as notebooks
 
 COMMAND = [sys.executable, "-m", "gaussmark_lib.cli"]
@@ -245,5 +244,3 @@ def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed)
     alone = json.loads(detect("--key", files[0], "-", "--json"))
     assert alone["n_tokens"] == expected.n_tokens[0]
     assert alone["psi"] != expected.psi[0], "the prompt is part of what is scored"
-
-

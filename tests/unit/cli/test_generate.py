@@ -3,7 +3,6 @@ not be written, and taken by ``detect``.
 """
 
 import json
-import math
 import warnings
 
 import pytest
@@ -279,5 +278,3 @@ def test_a_chat_template_that_raises_is_told_per_prompt(lm, key, capsys):
         assert write(capsys, "--key", key, "b")[0] == cli.REFUSED
     finally:
         lm.tokenizer.chat_template = None
-
-
