@@ -14,9 +14,7 @@ several of them share.
 ``kgw_baseline``           08: how schemes change the text
 ``token_level_keys``       09: token-level keys beside one key
 ``speed``                  10: fair timings; ``peak_memory``: of a call
-``playground``             11: the playground without its widgets; ``played``: its questions and
-                           answers; ``drafts``: writing that is watched; ``asked``: texts
-                           tested one after another with one key
+``playground``             11: write, test and edit without widgets; the panel's figure
 ``one_key_in_production``  12: one key over many texts, and what an asker gains
 ``calibration_card``       12: what the owner of a key should know before using it;
                            ``law_of_spread``: the spread over keys beside its prediction

@@ -41,13 +41,7 @@ def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, 
     )
     page.screenshot(path=tmp_path / "opened.png")
     generate.click()
-    expect(
-        page.get_by_role(
-            "img", name=re.compile(r"^p against tokens. plain, this key: log10 p = .* at 25 tokens")
-        )
-    ).to_be_visible(timeout=PATIENCE)
-    page.screenshot(path=tmp_path / "written.png")
-    expect(page.get_by_text("Watermarked text, this key: p =")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text("Watermarked text, this key:")).to_be_visible(timeout=PATIENCE)
     page.screenshot(path=tmp_path / "generated.png")
     assert legibility.faint(page) == {}
     assert legibility.small(page) == legibility.clipped(page) == []
@@ -55,11 +49,6 @@ def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, 
     assert page.evaluate("document.activeElement.className").startswith("noUi-handle"), (
         "a click on a slider's track focuses its handle"
     )
-    drawer = page.locator(".jupyter-widget-Collapse-header")
-    expect(drawer).to_have_attribute("aria-expanded", "false")
-    drawer.focus()
-    page.keyboard.press("Enter")
-    expect(drawer).to_have_attribute("aria-expanded", "true")
     expect(page.get_by_role("button", name="Save the key")).to_be_visible()
     assert not problems
     page.close()

@@ -15,7 +15,6 @@ from gaussmark_lib.experiments.robustness import OWN, PLAIN
 from gaussmark_lib.plots import (
     kgw_baseline,
     low_rank,
-    playground,
     style,
     train_doclm,
 )
@@ -247,11 +246,6 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         ),
         12,
     ),
-    "playground psi_on_null": lambda: (playground.psi_on_null(scores(), 3.0, caption="n"), 0),
-    "psi_when_turned": lambda: (
-        playground.psi_when_turned(scores().assign(wanted=1.0), caption="n"),
-        0,
-    ),
     "sources": lambda: (
         train_doclm.sources(
             pd.DataFrame({"source": ["a/b.py", "c.py"], "text": ["x" * 9, "y"]}), "n"
@@ -315,7 +309,6 @@ def test_every_public_figure_is_drawn_here():
     files = (
         kgw_baseline,
         low_rank,
-        playground,
     )
     count = sum(
         1
