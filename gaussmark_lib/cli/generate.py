@@ -70,7 +70,9 @@ def generate(
     ] = 1.0,
     seed: Annotated[
         int,
-        typer.Option(metavar="N", help="Of the random numbers that choose tokens; not of the key."),
+        typer.Option(
+            metavar="N", min=0, help="Of the random numbers that choose tokens; not of the key."
+        ),
     ] = 0,
     out: Out = None,
     batch: Annotated[

@@ -287,18 +287,18 @@ class Session:
         self, prompts: list, responses: list, wm: Watermark, keys: list[Key]
     ) -> tuple[pd.DataFrame, int]:
         """Scores given the texts before, and how many those are; a full memory begins anew."""
-        name = wm.weight, keys[0].fingerprint
-        for state in (self._memory[1] if self._memory[0] == name else joint.State(), joint.State()):
-            n_before = state.n_texts
-            try:
-                table = joint.sequence(self.lm.model, prompts, responses, wm, keys, state=state)
-            except GaussMarkError:
-                if not n_before:
-                    raise
-                continue
-            self._memory = name, state
-            return table, n_before
-        raise AssertionError("a new memory has room, or raises")
+        name, texts = (wm.weight, keys[0].fingerprint), (self.lm.model, prompts, responses, wm)
+        state = self._memory[1] if self._memory[0] == name else joint.State()
+        n_before = state.n_texts
+        try:
+            table = joint.sequence(*texts, keys, state=state)
+        except GaussMarkError:
+            if not n_before:
+                raise
+            state, n_before = joint.State(), 0
+            table = joint.sequence(*texts, keys, state=state)
+        self._memory = name, state
+        return table, n_before
 
 
 def _lengths(text: list[int]) -> list[int]:
