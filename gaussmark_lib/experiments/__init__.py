@@ -2,9 +2,9 @@
 several of them share.
 
 =========================  =========================================================================
-``motivation``             01: the likelihood ratio, ψ under fresh keys, strength and
-                           price of a language model
-``level_check``            02: p-values of texts that no key has touched
+``first_watermark``        00: a blind game, and one picture that carries three notebooks
+``motivation``             01: the likelihood ratio, ψ under fresh keys, strength and price
+``level_check``            02: p-values of texts without a watermark; the θ + ξ trap
 ``detectability``          03: detection against the number of tokens
 ``layer_sigma_sweep``      04: the map over weight × σ, predicted and measured
 ``quality``                05: every measure of what the watermark costs (its judges, tasks
@@ -19,6 +19,7 @@ several of them share.
 ``calibration_card``       12: what the owner of a key should know before using it;
                            ``law_of_spread``: the spread over keys beside its prediction
 ``scanned_spans``          13: the marked span of a longer text
+``theory_in_full``         16: simulation beside the exact value, in the models of ``toys``
 ``begin``                  every notebook's set-up in one call
 ``pairs``                  n pairs of a fresh prompt and a fresh key: drawn, written, scored
 ``claims``                 findings and checks, and the table at a notebook's end
