@@ -19,19 +19,19 @@ is the key times the token, so that after token 0 it is the same under every key
 secret, and are not counted. At a temperature T ≠ 1 the bias comes after it, as in transformers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy import stats
-from transformers import PreTrainedModel, WatermarkDetector, WatermarkingConfig
+from transformers import PreTrainedModel, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
 from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import (
-    InvalidModelError,
     InvalidTextError,
     InvalidWatermarkError,
     is_number,
@@ -39,7 +39,7 @@ from gaussmark_lib.errors import (
     shown,
 )
 from gaussmark_lib.keys import Key, checked
-from gaussmark_lib.scheme import SamplerScheme, register
+from gaussmark_lib.scheme import Keys, SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
 COLUMNS = ["text", "n_tokens", "n_scored", "n_green", "statistic", "p_normal", "p_value", "log10_p"]
@@ -62,6 +62,7 @@ class KGW(SamplerScheme):
     key: Key
     green_share: float = 0.25
     test: str = "exact"
+    marks_greedy: ClassVar[bool] = True
 
     def __post_init__(self):
         checked(self.key)
@@ -104,59 +105,51 @@ class KGW(SamplerScheme):
             **self.config.to_dict(),
         )
 
-    def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
+    def greens(self, model: PreTrainedModel, before: int) -> set[int]:
+        """The green tokens after a token, as transformers' processor draws them."""
+        vocabulary = tokens.config(model).vocab_size
+        rng = torch.Generator(model.device)
+        rng.manual_seed(self.config.hashing_key * before % (2**64 - 1))
+        order = torch.randperm(vocabulary, device=model.device, generator=rng)
+        return set(order[: int(vocabulary * self.green_share)].tolist())
+
+    def score(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> pd.DataFrame:
         """One row per text, as ``COLUMNS``; the prompts are ignored.
 
         ``n_scored`` counts distinct pairs that do not begin with token 0, ``statistic`` is z,
         ``p_value`` the exact tail, or with ``test="z"`` the normal one, ``p_normal``.
 
         Raises:
-            InvalidModelError: a model without a start token, which transformers' detector cannot do
-                without.
             InvalidTextError: ids outside the vocabulary, or no pair to count (a leading start token
                 does not).
         """
         tokens.check_model(model)
-        config = tokens.config(model)
-        bos = config.bos_token_id
-        if bos is None:
-            raise InvalidModelError(
-                "expected a model with a start token, which transformers' KGW detector looks for,"
-                " but its config's bos_token_id is None; set model.config.bos_token_id to the token"
-                " that its texts would start with"
-            )
-        detector = WatermarkDetector(
-            config, str(model.device), self.config, ignore_repeated_ngrams=True
-        )
-        zero = torch.zeros(1, dtype=torch.long, device=model.device)
-        after_0 = set(detector.processor._get_greenlist_ids(zero).tolist())
-        counts = []
-        for i, response in enumerate(tokens.listed(responses, "responses: expected a list")):
+        share, gamma = self._realised_share(model), self.green_share
+        responses = tokens.listed(responses, "responses: expected a list")
+        keys, rows = self.key_of_each(len(responses), keys), []
+        for i, (response, key) in enumerate(zip(responses, keys, strict=True)):
             ids = tokens.checked(model, response, f"response {i}")
-            if len(ids) - (ids[:1] == [bos]) < 2:
+            text = ids[ids[:1] == [tokens.config(model).bos_token_id] :]
+            after: dict[int, set[int]] = {}
+            for before, token in pairwise(text):
+                after.setdefault(before, set()).add(token)
+            after.pop(0, None)  # the same list under every key
+            if not after:
                 raise InvalidTextError(
-                    f"response {i}: expected at least 2 tokens, since KGW scores pairs of"
-                    f" neighbours, got {len(ids)}"
+                    f"response {i}: expected at least 2 tokens, the first of them not 0, since KGW"
+                    f" scores pairs of neighbours, got {len(ids)} tokens"
                 )
-            out = detector(torch.tensor([ids], device=model.device), return_dict=True)
-            public = {after for before, after in pairwise(ids[ids[0] == bos :]) if before == 0}
-            n = int(out.num_tokens_scored[0]) - len(public)
-            n_green = int(out.num_green_tokens[0]) - len(public & after_0)
-            if n == 0:
-                raise InvalidTextError(
-                    f"response {i}: expected a token after another one than 0, after which every"
-                    " key has the same green tokens"
-                )
-            counts.append((i, len(ids), n, n_green))
-        table = pd.DataFrame(counts, columns=COLUMNS[:4])
-        n, share = table["n_scored"], self.green_share
-        z = (table["n_green"] - share * n) / np.sqrt(n * share * (1 - share))
-        table = table.assign(statistic=z, p_normal=stats.norm.sf(z))
-        if self.test == "z":
-            tail = {"p_value": table["p_normal"], "log10_p": stats.norm.logsf(z) / np.log(10)}
-        else:
-            tail = exact_tail(table["n_green"], n, self._realised_share(model))
-        return table.assign(**tail)[COLUMNS]
+            keyed = replace(self, key=key)
+            n_green = sum(len(keyed.greens(model, before) & seen) for before, seen in after.items())
+            rows.append((i, len(ids), sum(map(len, after.values())), n_green))
+        table = pd.DataFrame(rows, columns=COLUMNS[:4])
+        n, n_green = table["n_scored"], table["n_green"]
+        z = (n_green - gamma * n) / np.sqrt(n * gamma * (1 - gamma))
+        normal = {"p_value": stats.norm.sf(z), "log10_p": stats.norm.logsf(z) / np.log(10)}
+        tail = normal if self.test == "z" else exact_tail(n_green, n, share)
+        return table.assign(statistic=z, p_normal=normal["p_value"], **tail)[COLUMNS]
 
     def _realised_share(self, model: PreTrainedModel) -> float:
         vocabulary = tokens.config(model).vocab_size

@@ -13,34 +13,34 @@ Schemes are compared by their p-values only.
 """
 
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, generate, tokens
 from gaussmark_lib.errors import InvalidWatermarkError
-from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.keys import Key
 from gaussmark_lib.keys import checked as checked_key
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
 from gaussmark_lib.weights import checked as checked_wm
 
 COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]
+Keys = Sequence[Key] | None  # one per text; None: the scheme's own key for all
 
 
 @runtime_checkable
 class Scheme(Protocol):
-    """What an experiment asks of a watermark; ``isinstance(x, Scheme)`` is true for what has all
-    the members below.
+    """What an experiment asks of a watermark: it writes, it tests, and it says what writing cost.
 
-    A scheme is a frozen dataclass with a field ``key``: equal fields mean the same scheme, and its
-    ``repr``, which names the fields but no secret, tells the cache of texts what wrote them.
+    A scheme is a frozen dataclass with a field ``key``. Its methods take ``keys`` too, one per
+    text, so that n pairs of a key and a prompt are one call.
 
     Args:
         name: what tables and figures call it; the same for every key.
@@ -54,7 +54,14 @@ class Scheme(Protocol):
 
     @abstractmethod
     def generate(
-        self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling
+        self,
+        model: PreTrainedModel,
+        prompts: Texts,
+        n_tokens: int,
+        *,
+        keys: Keys = None,
+        seed: int = 0,
+        **sampling,
     ) -> list[list[int]]:
         """Watermarked continuations, one per prompt; the same seed gives every scheme the same
         random numbers.
@@ -64,14 +71,16 @@ class Scheme(Protocol):
         """
 
     @abstractmethod
-    def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
+    def score(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> pd.DataFrame:
         """One row per text, in order, with at least ``COLUMNS``; ``statistic`` is the scheme's own
         (ψ, z, …). ``model`` is the base model.
         """
 
     @abstractmethod
     def divergences(
-        self, model: PreTrainedModel, prompts: Texts, responses: Texts
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> Float[np.ndarray, " texts"]:
         """Σ_t KL(q_t ‖ p_t) along each of its own texts, nats per text: how far from the base model
         it wrote them (``divergence``).
@@ -81,55 +90,81 @@ class Scheme(Protocol):
         """The same scheme under another, guessable key."""
         return replace(self, key=Key.from_seed(seed))
 
-    def score_keys(
-        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]
-    ) -> list[pd.DataFrame]:
-        """:meth:`score` under each of several keys. A scheme whose keys share work
-        overrides this.
-        """
-        return [replace(self, key=key).score(model, prompts, responses) for key in listed(keys)]
+    def key_of_each(self, n: int, keys: Keys) -> list[Key]:
+        return [self.key] * n if keys is None else list(keys)
 
 
 class SamplerScheme(Scheme, Protocol):
-    """A scheme that changes the logits before each token is drawn, and no weight."""
+    """A scheme that changes the logits before each token is drawn, and no weight.
+
+    Args:
+        marks_greedy: whether it changes logits at temperature 0 too. A scheme that makes its choice
+            among likely tokens has none there, and no watermark.
+    """
+
+    marks_greedy: bool = False
 
     @abstractmethod
     def processor(self, model: PreTrainedModel) -> generate.Processor:
         """A fresh logits processor for one batch of texts."""
 
-    def generate(
-        self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling
-    ) -> list[list[int]]:
-        """The scheme changes what ``temperature`` and ``top_p`` leave, as in transformers. At
-        temperature 0 it changes the logits themselves.
-        """
-        shape = {name: sampling.pop(name, 1.0) for name in ("top_p", "temperature")}
-        prompts = generate.checked(model, prompts, n_tokens, *shape.values(), 1)
-        if shape["temperature"] == 0 or set(shape.values()) == {1.0}:
-            return generate.sample(
-                model,
-                prompts,
-                n_tokens,
-                seed=seed,
-                processor=lambda rows: self.processor(model),
-                **shape,
-                **sampling,
+    def processors(
+        self, model: PreTrainedModel, keys: Keys
+    ) -> Callable[[slice], generate.Processor]:
+        """Rows of a batch → their processor; where each row has a key, a processor per row."""
+
+        def of_rows(rows: slice) -> generate.Processor:
+            if keys is None:
+                return self.processor(model)
+            each = [replace(self, key=key).processor(model) for key in keys[rows]]
+            return lambda ids, logits: torch.cat(
+                [process(ids[i : i + 1], logits[i : i + 1]) for i, process in enumerate(each)]
             )
 
-        def shaped(rows: slice) -> generate.Processor:
-            process = self.processor(model)
-            return lambda ids, logits: process(ids, generate.probabilities(logits, **shape).log())
+        return of_rows
 
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=shaped, **sampling)
+    def generate(
+        self,
+        model: PreTrainedModel,
+        prompts: Texts,
+        n_tokens: int,
+        *,
+        keys: Keys = None,
+        seed: int = 0,
+        top_p: float = 1.0,
+        temperature: float = 1.0,
+        **sampling,
+    ) -> list[list[int]]:
+        """The scheme changes what ``temperature`` and ``top_p`` leave, as in transformers."""
+        prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, 1)
+        if keys is not None:
+            sampling = {"batch_size": 16} | sampling  # each row's processor has its own memory
+        of_rows = self.processors(model, keys)
+        if temperature == 0:
+            processor, sampling = (
+                of_rows if self.marks_greedy else None,
+                sampling | {"temperature": 0},
+            )
+        elif (top_p, temperature) == (1, 1):
+            processor = of_rows
+        else:
+
+            def processor(rows: slice) -> generate.Processor:
+                process = of_rows(rows)
+                return lambda ids, logits: process(
+                    ids, generate.probabilities(logits, top_p, temperature).log()
+                )
+
+        return generate.sample(model, prompts, n_tokens, seed=seed, processor=processor, **sampling)
 
     def divergences(
-        self, model: PreTrainedModel, prompts: Texts, responses: Texts
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> Float[np.ndarray, " texts"]:
         """Under *this* key, at temperature 1: a scheme that keeps the model's distribution on
         average over keys has a divergence too.
         """
         return divergence.per_text_of_processor(
-            model, prompts, responses, lambda rows: self.processor(model)
+            model, prompts, responses, self.processors(model, keys)
         )
 
 
@@ -161,18 +196,13 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
             maker that returns no scheme.
     """
     wm, key = checked_wm(wm), checked_key(key)
-    names = (
-        None
-        if names is None
-        else tokens.listed(
-            names, f"names: expected some of {', '.join(_makers)}", InvalidWatermarkError
-        )
-    )
-    if unknown := [name for name in names or () if name not in _makers]:
-        raise InvalidWatermarkError(
-            f"no scheme is called {unknown[0]!r}: expected some of {', '.join(_makers)}"
-        )
-    made = {name: _makers[name](wm, key) for name in (_makers if names is None else names)}
+    known = f"expected some of {', '.join(_makers)}"
+    if names is None:
+        names = list(_makers)
+    names = tokens.listed(names, f"names: {known}", InvalidWatermarkError)
+    if unknown := [name for name in names if name not in _makers]:
+        raise InvalidWatermarkError(f"no scheme is called {unknown[0]!r}: {known}")
+    made = {name: _makers[name](wm, key) for name in names}
     for name, scheme in made.items():
         if not (isinstance(scheme, Scheme) and is_dataclass(scheme) and scheme.key == key):
             raise InvalidWatermarkError(
@@ -185,17 +215,5 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
 def scores(
     model: PreTrainedModel, prompts: Texts, responses: Texts, schemes: Sequence[Scheme]
 ) -> list[pd.DataFrame]:
-    """Each scheme's :meth:`Scheme.score` of the same texts. Schemes that differ in their key alone
-    are scored together.
-    """
-    alike: dict[Scheme, list[int]] = defaultdict(list)
-    for place, scheme in enumerate(schemes):
-        alike[replace(scheme, key=schemes[0].key)].append(place)
-    tables: dict[int, pd.DataFrame] = {}
-    for scheme, places in alike.items():
-        tables |= zip(
-            places,
-            scheme.score_keys(model, prompts, responses, [schemes[place].key for place in places]),
-            strict=True,
-        )
-    return [tables[place] for place in range(len(schemes))]
+    """Each scheme's :meth:`Scheme.score` of the same texts."""
+    return [scheme.score(model, prompts, responses) for scheme in schemes]

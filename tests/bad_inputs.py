@@ -641,22 +641,26 @@ def doors(folder: Path) -> dict[str, Door]:
             ),
             door(
                 token_divergence.per_text,
-                marked(wm=LAST),
-                of_both | {"wm": "wm", "key": "key"},
+                {"model": MODEL, **both, "wm": LAST, "keys": [KEY, KEY]},
+                of_both | {"wm": "wm", "keys": "list + keys"},
             ),
             door(
                 token_keys.sample,
-                {"model": MODEL, "prompts": X, "n_tokens": 2, "wm": LAST, "key": KEY},
+                {"model": MODEL, "prompts": X, "n_tokens": 2, "wm": LAST, "keys": [KEY, KEY]},
                 {
                     "model": "model",
                     "prompts": "texts",
                     "n_tokens": "count",
                     "wm": "wm",
-                    "key": "key",
+                    "keys": "list + keys",
                     "seed": "seed",
                 },
             ),
-            door(token_keys.per_token, marked(wm=LAST), of_both | {"wm": "wm", "key": "key"}),
+            door(
+                token_keys.per_token,
+                {"model": MODEL, **both, "wm": LAST, "keys": [KEY, KEY]},
+                of_both | {"wm": "wm", "keys": "list + keys"},
+            ),
         ]
     )
 

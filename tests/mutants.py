@@ -57,7 +57,7 @@ TESTS = {
     "models.py": "core/test_perturb.py",
     "stats.py": "core/test_stats.py",
     "kgw.py": "core/test_kgw.py",
-    "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
+    "scheme.py": "core/test_scheme.py unit/schemes/test_synthid.py core/test_kgw.py",
     "schemes/synthid.py": "unit/schemes/test_synthid.py",
     "schemes/gumbel.py": "unit/schemes/test_gumbel.py",
     "corrupt.py": "core/test_corrupt.py",
@@ -67,10 +67,8 @@ TESTS = {
     "joint/state.py": "unit/joint/test_state.py",
     "joint/stream.py": "unit/joint/test_stream.py",
     "joint/batch.py": "unit/joint/test_batch.py",
-    "token_level/keys.py": (
-        "unit/token_level/test_keys.py oracle/token_level/test_keys.py core/test_keys.py"
-    ),
-    "token_level/gradients.py": "oracle/token_level/test_keys.py unit/token_level/test_keys.py",
+    "token_level/keys.py": "oracle/token_level/test_keys.py core/test_keys.py",
+    "token_level/gradients.py": "oracle/token_level/test_keys.py",
     "token_level/quantile_test.py": "oracle/token_level/test_quantile_test.py",
     "token_level/divergence.py": "oracle/token_level/test_divergence.py",
     "tracing/codebook.py": "unit/tracing/test_codebook.py",
@@ -495,8 +493,8 @@ MUTANTS = [
     Mutant(
         "kgw.py",
         "repeated pairs count twice",
-        "self.config, ignore_repeated_ngrams=True",
-        "self.config, ignore_repeated_ngrams=False",
+        "rows.append((i, len(ids), sum(map(len, after.values())), n_green))",
+        "rows.append((i, len(ids), len(text) - 1, n_green))",
     ),
     Mutant(
         "kgw.py",
@@ -510,7 +508,7 @@ MUTANTS = [
     Mutant(
         "kgw.py", "config tells the secret", 'self.key.derived("KGW")[:8]', "self.key.secret[:8]"
     ),
-    Mutant("kgw.py", "prompt scored", "torch.tensor([ids],", "torch.tensor([[*prompts[i], *ids]],"),
+    Mutant("kgw.py", "prompt scored", "in pairwise(text):", "in pairwise([*prompts[i], *text]):"),
     Mutant(
         "kgw.py",
         "γ instead of its realised share",
@@ -527,8 +525,8 @@ MUTANTS = [
     Mutant(
         "schemes/gumbel.py",
         "of equal contexts the last counts",
-        "in reversed(range(h, len(ids)))",
-        "in range(h, len(ids))",
+        "after = dict(reversed(after)).items()",
+        "after = dict(after).items()",
     ),
     Mutant(
         "schemes/gumbel.py",
@@ -604,24 +602,24 @@ MUTANTS = [
     Mutant(
         "token_level/keys.py", "bound key not checked", "        key.check(use)", "        pass"
     ),
-    Mutant("token_level/keys.py", "σ forgotten in Γ", "slope / (sigma * length)", "slope / length"),
+    Mutant("token_level/keys.py", "σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),
     Mutant(
         "token_level/keys.py",
         "sum of norms",
-        "norm_g = np.linalg.norm(length)",
-        "norm_g = length.sum()",
+        "np.linalg.norm(size)",
+        "size.sum()",
     ),
     Mutant(
         "token_level/keys.py",
         "certain tokens are NaN",
-        "if norm_g else -np.inf",
+        "if moves.any() else -np.inf",
         "if True else -np.inf",
     ),
     Mutant(
         "token_level/keys.py",
         "one side not projected",
-        "rank_reduce.project_out(g.T, wm.project.left).T",
-        "g",
+        "rank_reduce.project_out(g.T, wm.project.left)",
+        "g.T",
     ),
     Mutant(
         "token_level/keys.py",
@@ -650,31 +648,59 @@ MUTANTS = [
     Mutant(
         "token_level/quantile_test.py",
         "one hit too few",
-        "_rank(n_tokens, quantile) + 1",
-        "_rank(n_tokens, quantile)",
+        "math.floor(quantile * n_tokens + 1e-9) + 1",
+        "math.floor(quantile * n_tokens + 1e-9)",
     ),
     Mutant(
         "token_level/divergence.py",
         "positions off by one",
-        "predicting[i].start + k",
-        "predicting[i].start + k + 1",
+        "len(pairs[i][0]) - 1 + k",
+        "len(pairs[i][0]) + k",
     ),
-    Mutant("scheme.py", "temperature after the scheme", "set(shape.values()) == {1.0}", "True"),
-    Mutant("schemes/synthid.py", "a place counts twice", "% TABLE).unique()", "% TABLE).flatten()"),
+    Mutant(
+        "scheme.py",
+        "temperature after the scheme",
+        "elif (top_p, temperature) == (1, 1):",
+        "elif True:",
+    ),
+    Mutant(
+        "scheme.py",
+        "one key for all rows",
+        "for key in keys[rows]]",
+        "for _ in keys[rows] for key in keys[:1]]",
+    ),
+    Mutant(
+        "scheme.py",
+        "a batch begins with the first key",
+        "for key in keys[rows]]",
+        "for key in keys]",
+    ),
+    Mutant(
+        "schemes/synthid.py",
+        "weights of other rounds",
+        "np.tile(self.weights, len(first))[index]",
+        "np.repeat(self.weights, len(first))[index]",
+    ),
+    Mutant(
+        "schemes/synthid.py",
+        "P(sum > total)",
+        "tilted[total:] @",
+        "tilted[total:] * (np.arange(top + 1 - total) > 0) @",
+    ),
     Mutant(
         "schemes/synthid.py",
         "the last of equal contexts",
-        "in reversed(list(enumerate(grams[0].tolist())))",
-        "in enumerate(grams[0].tolist())",
+        "reversed(list(enumerate(grams[0].tolist())))",
+        "enumerate(grams[0].tolist())",
     ),
     Mutant(
         "schemes/synthid.py",
-        "a tournament at temperature 0",
-        'generate.sample if sampling.get("temperature") == 0 else super().generate',
-        "super().generate",
+        "a place counts twice",
+        "np.unique((hashes % TABLE).cpu().numpy(), return_index=True)",
+        "(hashes % TABLE).flatten().numpy(), np.arange(hashes.numel())",
     ),
-    Mutant("kgw.py", "public pairs count", "if before == 0}", "if False}"),
-    Mutant("kgw.py", "public pairs count as green", "- len(public & after_0)", ""),
+    Mutant("kgw.py", "public pairs count", "after.pop(0, None)", "after.pop(-1, None)"),
+    Mutant("kgw.py", "another list than transformers'", "rng.manual_seed(", "rng.manual_seed(1 + "),
     Mutant("joint/repeats.py", "of the shorter text", "n / max(len(text)", "n / min(len(text)"),
     Mutant("joint/repeats.py", "every run once", "return np.sort(", "return np.unique("),
     Mutant(

@@ -7,7 +7,10 @@ Where the reader names no σ, it is solved for a wanted ψ: to first order a tex
 ψ = σ‖G‖, and ‖G‖ is measured on plain texts of the model (``stats``).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
+
+from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, models, score, stats, texts
 from gaussmark_lib.experiments.pairs import Pairs, draw
@@ -34,7 +37,7 @@ def begin(
     n_pairs: int,
     n_tokens: int,
     n_prompt: int = 32,
-    weight: str | None = None,
+    weight: str | Callable[[PreTrainedModel], str] | None = None,
     sigma: float | None = None,
     psi: float = 3.0,
     rank_dropped: int = 0,
@@ -50,7 +53,7 @@ def begin(
     Args:
         text: kind of text that prompts come from, or a .jsonl file (``texts.load``).
         n_prompt: tokens per prompt. growth: how much longer edits make a text (``texts.fit``).
-        weight: None for ``models.default_weight``.
+        weight: its name, or a function that chooses it; None for ``models.default_weight``.
         sigma: None for the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``.
         model_dtype: of the model's weights; ``dtype``: the lowest precision of scoring.
         sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
@@ -59,7 +62,8 @@ def begin(
     lm = models.load(model, dtype=model_dtype, device=device)
     pairs = draw(lm, text, n_pairs, n_prompt, seed)
     n_fit = texts.fit(lm, pairs.prompts, n_tokens, growth)
-    wm = Watermark(weight or models.default_weight(lm.model), sigma or 1.0, rank_dropped)
+    choose = weight or models.default_weight
+    wm = Watermark(choose(lm.model) if callable(choose) else choose, sigma or 1.0, rank_dropped)
     if sigma is None:
         wm = solved(lm, pairs.prompts, n_fit, wm, psi, dtype=dtype, seed=seed, **sampling)
     size = f"{n_pairs:,} pairs of a prompt ({n_prompt} tokens) and a key, {n_fit} tokens per text"

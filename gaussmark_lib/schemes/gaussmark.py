@@ -1,6 +1,5 @@
 """The paper's scheme, vanilla and rank-reduced, as a ``Scheme``."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,10 +7,10 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, perturb, score
+from gaussmark_lib import divergence, generate, score
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.scheme import Scheme, register
+from gaussmark_lib.scheme import Keys, Scheme, register
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.watermark import Watermark
 
@@ -28,27 +27,33 @@ class GaussMark(Scheme):
     dtype: str | None = field(default=None, repr=False)  # no part of who writes a text
 
     def generate(
-        self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling
+        self,
+        model: PreTrainedModel,
+        prompts: Texts,
+        n_tokens: int,
+        *,
+        keys: Keys = None,
+        **sampling,
     ) -> list[list[int]]:
-        with perturb.watermarked(model, self.wm, self.key):
-            return generate.sample(model, prompts, n_tokens, seed=seed, **sampling)
+        marks = [(self.wm, key) for key in self.key_of_each(len(prompts), keys)]
+        return generate.sample(model, prompts, n_tokens, marks=marks, **sampling)
 
-    def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
-        [table] = self.score_keys(model, prompts, responses, [self.key])
-        return table
-
-    def score_keys(
-        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Sequence[Key]
-    ) -> list[pd.DataFrame]:
-        """All keys share the gradients, which are nearly all of the work."""
-        table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype)
-        table = table.rename(columns={"psi": "statistic"})  # a text's rows are in the keys' order
-        return [table.iloc[j :: len(keys)].reset_index(drop=True) for j in range(len(keys))]
+    def score(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> pd.DataFrame:
+        keys = self.key_of_each(len(responses), keys)
+        table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype, paired=True)
+        return table.rename(columns={"psi": "statistic"})
 
     def divergences(
-        self, model: PreTrainedModel, prompts: Texts, responses: Texts
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> Float[np.ndarray, " texts"]:
-        return divergence.per_text(model, prompts, responses, self.wm, self.key)
+        if keys is None:
+            return divergence.per_text(model, prompts, responses, self.wm, self.key)
+        each = zip(prompts, responses, keys, strict=True)
+        return np.array([divergence.per_text(model, [x], [y], self.wm, key) for x, y, key in each])[
+            :, 0
+        ]
 
 
 register("GaussMark")(lambda wm, key: GaussMark(replace(wm, rank_dropped=0), key))

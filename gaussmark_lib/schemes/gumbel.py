@@ -29,7 +29,7 @@ machine. A whole vocabulary is one call; a single r_v needs no others.
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -44,7 +44,7 @@ from transformers import PreTrainedModel
 from gaussmark_lib import generate, tokens
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.scheme import SamplerScheme, register
+from gaussmark_lib.scheme import Keys, SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
 _BLOCK = 4  # outputs of Philox for one value of its counter
@@ -52,55 +52,59 @@ _BLOCK = 4  # outputs of Philox for one value of its counter
 
 @dataclass(frozen=True)
 class GumbelMax(SamplerScheme):
-    """Gumbel-max sampling with numbers from the ``context`` tokens before (h)."""
+    """Gumbel-max sampling with numbers from the ``context`` tokens before (h).
+
+    Args:
+        once: count each context once in the test. Engines that count every token take the same r
+            for new evidence in a text that repeats itself; their level is not exact.
+    """
 
     key: Key
     context: int = 4
-    name: str = "Gumbel-max"
+    once: bool = True
+
+    @property
+    def name(self) -> str:
+        return "Gumbel-max" if self.once else "Gumbel-max, every token"
+
+    @property
+    def exact(self) -> bool:
+        return self.once
 
     def uniforms(self, before: Sequence[int], n: int, first: int = 0) -> Float[np.ndarray, " n"]:
         """r_v for the tokens v = first … first + n − 1 after a context, float64 in (0, 1)."""
-        drawn = hmac.digest(
-            self.key.derived("Gumbel-max"), np.asarray(before, dtype="<i8").tobytes(), "sha256"
-        )
+        context = np.asarray(before, dtype="<i8").tobytes()
+        drawn = hmac.digest(self.key.derived("Gumbel-max"), context, "sha256")
         bits = np.random.Philox(key=int.from_bytes(drawn[:16], "big")).advance(first // _BLOCK)
         skipped = first % _BLOCK
         return ((bits.random_raw(skipped + n)[skipped:] >> np.uint64(12)) + 0.5) * 2.0**-52
 
-    def processor(
-        self, model: PreTrainedModel, top_p: float = 1.0, temperature: float = 1.0
-    ) -> "_Chooser":
+    def processor(self, model: PreTrainedModel) -> "_Chooser":
         """A fresh one for each batch, of which the first call gets the prompts. It leaves one token
         possible, or does nothing.
         """
-        return _Chooser(self, top_p, temperature)
+        return _Chooser(self)
 
-    def generate(
-        self, model: PreTrainedModel, prompts: Texts, n_tokens: int, *, seed: int = 0, **sampling
-    ) -> list[list[int]]:
-        """``top_p`` and ``temperature`` make the p that the token is chosen by; at temperature 0
-        there is no choice, and no watermark.
-        """
-        shape = {name: sampling[name] for name in ("top_p", "temperature") if name in sampling}
-        processor = lambda rows: self.processor(model, **shape)  # noqa: E731
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=processor, **sampling)
-
-    def score(self, model: PreTrainedModel, prompts: Texts, responses: Texts) -> pd.DataFrame:
+    def score(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> pd.DataFrame:
         """``scheme.COLUMNS`` with the sum as ``statistic``, and ``n_scored``; the prompts are
         ignored. InvalidTextError for h tokens or less.
         """
         rows, h = [], self.context
-        for i, response in enumerate(responses):
+        keys = self.key_of_each(len(responses), keys)
+        for i, (response, key) in enumerate(zip(responses, keys, strict=True)):
             ids = tokens.checked(model, response, f"response {i}")
             if len(ids) <= h:
                 raise InvalidTextError(
                     f"response {i}: expected at least {h + 1} tokens, since Gumbel-max scores a"
                     f" token by the {h} before it, got {len(ids)}"
                 )
-            after = {
-                tuple(ids[t - h : t]): ids[t] for t in reversed(range(h, len(ids)))
-            }  # of equal contexts, the first stays
-            r = np.concatenate([self.uniforms(before, 1, token) for before, token in after.items()])
+            after = [(tuple(ids[t - h : t]), ids[t]) for t in range(h, len(ids))]
+            if self.once:
+                after = dict(reversed(after)).items()  # of equal contexts, the first stays
+            keyed = replace(self, key=key)
+            r = np.concatenate([keyed.uniforms(before, 1, token) for before, token in after])
             rows.append((i, len(ids), len(after), -np.log1p(-r).sum()))
         table = pd.DataFrame(rows, columns=["text", "n_tokens", "n_scored", "statistic"])
         return table.assign(**exact_tail(table["statistic"], table["n_scored"]))
@@ -111,8 +115,8 @@ class _Chooser:
     repeats a context.
     """
 
-    def __init__(self, scheme: GumbelMax, top_p: float, temperature: float):
-        self.scheme, self.top_p, self.temperature = scheme, top_p, temperature
+    def __init__(self, scheme: GumbelMax):
+        self.scheme = scheme
         self.start: int | None = None  # of the responses
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
@@ -121,16 +125,12 @@ class _Chooser:
         ids = torch.nn.functional.pad(
             ids[:, max(self.start - h, 0) :], (max(h - self.start, 0), 0)
         )  # as a longer prompt beside it would pad it
-        contexts = ids.unfold(1, h, 1)  # rows × tokens so far + 1 × h
+        contexts = ids.unfold(1, h, 1)  # (rows, tokens so far + 1, h)
         new = ~(contexts[:, :-1] == contexts[:, -1:]).all(-1).any(-1)
-        if (
-            self.temperature == 0 or not new.any() or not logits.amax(-1).isfinite().all()
-        ):  # which the sampler refuses
+        if not new.any() or not logits.amax(-1).isfinite().all():  # which the sampler refuses
             return logits
-        p = generate.probabilities(logits[new], self.top_p, self.temperature)
-        r = np.stack(
-            [self.scheme.uniforms(before, logits.shape[1]) for before in contexts[new, -1].tolist()]
-        )
+        p = generate.probabilities(logits[new], 1.0, 1.0)
+        r = np.stack([self.scheme.uniforms(c, p.shape[1]) for c in contexts[new, -1].tolist()])
         chosen = (torch.from_numpy(-np.log(r)).to(p.device) / p).argmin(-1)
         only = torch.full_like(logits[new], -torch.inf).scatter_(-1, chosen[:, None], 0.0)
         return logits.index_put((new,), only)

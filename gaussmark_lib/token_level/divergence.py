@@ -7,6 +7,8 @@ To second order it is ½σ² Σ_k tr F_k, F_k being the Fisher information of to
 (``divergence``) at the same σ and weight.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -15,26 +17,24 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, models, perturb, tokens
 from gaussmark_lib.keys import Key
-from gaussmark_lib.token_level import keys
+from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.watermark import Watermark
 
 
 @torch.no_grad()
 def per_text(
-    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, key: Key
+    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, keys: Sequence[Key]
 ) -> Float[np.ndarray, " texts"]:
     """Nats per text, as ``divergence.per_text``: the sum over the response's positions, exact over
     the next token.
 
-    All texts are one batch, so that each noise is drawn once. The layer's input at a position does
-    not depend on any noise, and its output changes the prediction of that position alone: ξ_k·a_k
-    is added there.
+    All texts are one batch. The layer's input at a position does not depend on any noise, and its
+    output changes the prediction of that position alone: ξ_k·a_k is added there.
     """
-    wm = keys.ready(model, wm, [key])
     pairs = list(tokens.checked_pairs(model, prompts, responses).values())
+    wm = token_keys.ready(model, wm, keys, len(pairs))
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
-    predicting = [slice(len(x) - 1, len(x) + len(y) - 1) for x, y in pairs]
     inputs: list[Float[Tensor, "texts positions d_in"]] = []
     with models.evaluating(model):
         with wm.linear.hooked(lambda _, given, output: inputs.append(given[0])):
@@ -43,12 +43,13 @@ def per_text(
         extra = a.new_zeros(*a.shape[:-1], wm.linear.shape[0])
         for k in range(max(len(y) for _, y in pairs)):
             texts = [i for i, (_, y) in enumerate(pairs) if k < len(y)]
-            where = texts, [predicting[i].start + k for i in texts]
-            extra[where] = a[where] @ wm.project(keys.noise(wm, key, k)).to(a).T
+            where = texts, [len(pairs[i][0]) - 1 + k for i in texts]
+            extra[where] = token_keys.added(wm, [keys[i] for i in texts], k, a[where])
         with (
-            perturb.marked(model, key.key_id),
+            perturb.marked(model, f"{len(set(keys))} keys"),
             wm.linear.hooked(lambda _, given, output: output + extra.view(output.shape)),
         ):
             log_p = divergence.log_p(model, ids, mask)
     per_position = (log_p.exp() * (log_p - base)).sum(-1).double()
+    predicting = [slice(len(x) - 1, len(x) + len(y) - 1) for x, y in pairs]
     return np.array([per_position[i, of].sum().item() for i, of in enumerate(predicting)])

@@ -36,15 +36,15 @@ def factors(
     model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
 ) -> Factors:
     """a_k and g_k of each response token, for a local weight; float32 at least. g_k is 0 where it
-    is no more than rounding.
+    is no more than rounding beside the largest of the text.
     """
     log_p, call = _traced(model, linear, prompt, response)
-    [slope] = gradients.backward(log_p, [call])
-    g = slope.g.masked_fill(gradients.is_rounding(slope.felt)[..., None], 0.0)
+    [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     predicting = slice(-len(response) - 1, -1)
-    a = call.a[0, predicting]
-    a = a.to(torch.promote_types(a.dtype, torch.float32))
-    return a, g[0, predicting].to(a)
+    a, g = call.a[0, predicting], g.view(1, -1, g.shape[-1])[0, predicting]
+    a, g = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in (a, g))
+    size = g.norm(dim=-1, keepdim=True)
+    return a, g.masked_fill(size <= 16 * torch.finfo(call.y.dtype).eps * size.max(), 0.0)
 
 
 def _traced(

@@ -13,12 +13,13 @@ Key k belongs to *position* k: an insertion or deletion shifts all later tokens 
 The weight must be local (``gradients``: o_proj, q_proj and MLP of the last block, and the head):
 then no cache depends on ξ_k, so cached generation is exact, and one backward pass gives every Γ_k =
 g_kᵀ ξ_k a_k / (σ‖g_k‖‖a_k‖). ξ_k is ``noise(wm, key, k)``, drawn when needed; one ``Key`` gives the
-keys of all positions.
+keys of all positions. Every function takes a key per text, so that n pairs of a key and a prompt
+are one batch.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -26,14 +27,14 @@ import torch
 from jaxtyping import Float
 from scipy.stats import norm
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from gaussmark_lib import binding, generate, kgw, models, perturb, rank_reduce, stats, tokens
-from gaussmark_lib.errors import DegenerateScoreError, InvalidWatermarkError
+from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.token_level import gradients
-from gaussmark_lib.token_level.gradients import Factors
-from gaussmark_lib.tokens import Pair, Texts
+from gaussmark_lib.tokens import Texts
 from gaussmark_lib.watermark import PlacedWatermark, Watermark
 
 
@@ -50,17 +51,36 @@ def noise(wm: PlacedWatermark, key: Key, k: int) -> Float[Tensor, "d_out d_in"]:
     return perturb.isotropic(key_of(key, k), wm.sigma, wm.linear.shape)
 
 
-def ready(model: PreTrainedModel, wm: Watermark, keys: Iterable[Key]) -> PlacedWatermark:
+def added(
+    wm: PlacedWatermark, keys: Sequence[Key], k: int, a: Float[Tensor, "texts d_in"]
+) -> Float[Tensor, "texts d_out"]:
+    """ξ_k·a of each text under its own key, projected. One noise is held at a time, and drawn once
+    for all texts of its key.
+    """
+    texts = defaultdict(list)
+    for text, key in enumerate(keys):
+        texts[key].append(text)
+    out = a.new_empty(len(a), wm.linear.shape[0])
+    for key, of_key in texts.items():
+        out[of_key] = a[of_key] @ wm.project(noise(wm, key, k)).to(a).T
+    return out
+
+
+def ready(
+    model: PreTrainedModel, wm: Watermark, keys: Sequence[Key], n_texts: int
+) -> PlacedWatermark:
     """The door: the watermark on its base model, where it is local and the keys are for it.
 
     Raises:
         PerturbedModelError, UnknownWeightError, KeyMismatchError: as ``score.score``.
-        InvalidWatermarkError: a weight that is not local.
+        InvalidWatermarkError: a weight that is not local. InvalidTextError: not a key per text.
     """
     perturb.refuse_perturbed(model)
     wm = perturb.placed(model, wm)
+    if len(listed(keys)) != n_texts:
+        raise InvalidTextError(f"keys: expected one per text, {n_texts}, got {len(keys)}")
     use = binding.Use(wm)
-    for key in {*listed(keys)}:
+    for key in set(keys):
         key.check(use)
     if not gradients.is_local(model, wm.linear):
         raise InvalidWatermarkError(
@@ -76,38 +96,48 @@ def sample(
     prompts: Texts,
     n_tokens: int,
     wm: Watermark,
-    key: Key,
+    keys: Sequence[Key],
     *,
     seed: int = 0,
     top_p: float = 1.0,
     temperature: float = 1.0,
     until_end: bool = False,
 ) -> list[list[int]]:
-    """Algorithm 3: continues each prompt, token k under θ + ξ_k, with the random numbers of
-    :func:`generate.sample` for this seed.
+    """Algorithm 3: continues each prompt, token k under θ + ξ_k of the prompt's key, with the
+    random numbers of :func:`generate.sample` for this seed.
 
-    All prompts form one batch, so that each noise is drawn once. Afterwards the model is bit for
-    bit the same, also after an exception.
+    All prompts form one batch. The weight is not touched: ξ_k·a is added to the layer's output at
+    the position that predicts token k.
     """
-    wm = ready(model, wm, [key])
     prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size=1)
+    wm = ready(model, wm, keys, len(prompts))
     uniforms = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
     ids, mask = tokens.pad(prompts, "left", model.device)
-    cache = None
-    with models.evaluating(model):
-        for k in range(n_tokens):
+    cache, step = None, 0
+
+    def add(_, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        a = tokens.by_text(inputs[0], new.shape, wm.weight)  # (texts, positions, d_in)
+        moved = output.view(*a.shape[:-1], -1).clone()
+        moved[:, -1] += added(wm, keys, step, a[:, -1])
+        return moved.view(output.shape)
+
+    with (
+        models.evaluating(model),
+        perturb.marked(model, f"{len(set(keys))} keys"),
+        wm.linear.hooked(add),
+    ):
+        for step in range(n_tokens):
             new = ids if cache is None else ids[:, -1:]
             position = (mask.cumsum(-1) - 1).clamp_min(0)[:, -new.shape[1] :]
-            with perturb.moved(model, wm, wm.project(noise(wm, key, k)), by=key.key_id):
-                out = model(
-                    input_ids=new,
-                    attention_mask=mask,
-                    position_ids=position,
-                    past_key_values=cache,
-                    use_cache=True,
-                )
+            out = model(
+                input_ids=new,
+                attention_mask=mask,
+                position_ids=position,
+                past_key_values=cache,
+                use_cache=True,
+            )
             cache = out.past_key_values
-            token = generate.pick(out.logits[:, -1], uniforms[:, k], top_p, temperature)
+            token = generate.pick(out.logits[:, -1], uniforms[:, step], top_p, temperature)
             ids = torch.cat([ids, token[:, None]], dim=1)
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
     chosen = ids[:, -n_tokens:].tolist()
@@ -115,105 +145,63 @@ def sample(
 
 
 def per_token(
-    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, key: Key
+    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, keys: Sequence[Key]
 ) -> pd.DataFrame:
-    """Γ_k of each token of each response: ``text``, ``position`` (k, from 0), ``token_id``,
-    ``gamma`` and ``grad_norm`` = ‖G_k‖ (or ‖PG_k‖).
+    """Γ_k of each token of each response under its own key: ``text``, ``position`` (k, from 0),
+    ``token_id``, ``gamma`` and ``grad_norm`` = ‖G_k‖ (or ‖PG_k‖).
 
     A token that is certain has no gradient: its ``gamma`` is −∞, never a hit, which keeps the
     level.
     """
-    return per_token_of_keys(model, prompts, responses, wm, [key])[0]
-
-
-def per_token_of_keys(
-    model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, keys: Sequence[Key]
-) -> list[pd.DataFrame]:
-    """:func:`per_token` for each of several keys, which share the gradients."""
-    return per_token_by_owner(model, [(prompts, responses, listed(keys))], wm)
-
-
-def per_token_by_owner(
-    model: PreTrainedModel, groups: Sequence[tuple[Texts, Texts, Sequence[Key]]], wm: Watermark
-) -> list[pd.DataFrame]:
-    """:func:`per_token` of several groups (prompts, responses, keys), a table for each group and
-    key in order. No noise is drawn twice.
-    """
-    keys = {key.fingerprint: key for *_, of_group in groups for key in of_group}
-    wm = ready(model, wm, [key for *_, of_group in groups for key in of_group])
-    pairs = [list(tokens.checked_pairs(model, x, y).values()) for x, y, _ in groups]
-    factors = [[_projected(wm, pair) for pair in of_group] for of_group in pairs]
-    slopes: dict[tuple[int, str], list[Tensor]] = {}  # (group, key) → ⟨ξ_k, PG_k⟩ of each text
-    for name, key in keys.items():
-        tested = [g for g, (*_, of) in enumerate(groups) if name in {k.fingerprint for k in of}]
-        along = iter(_along(wm, key, [of_text for g in tested for of_text in factors[g]]))
-        slopes |= {(g, name): list(islice(along, len(factors[g]))) for g in tested}
-    return [
-        _table(pairs[g], factors[g], slopes[g, key.fingerprint], wm.sigma)
-        for g, (*_, of_group) in enumerate(groups)
-        for key in of_group
-    ]
-
-
-def _projected(wm: PlacedWatermark, pair: Pair) -> Factors:
-    """Qa_k and Pg_k of each token."""
-    a, g = gradients.factors(wm.model, wm.linear, *pair)
-    return (
-        rank_reduce.project_out(a.T, wm.project.right).T,
-        rank_reduce.project_out(g.T, wm.project.left).T,
+    pairs = list(tokens.checked_pairs(model, prompts, responses).values())
+    wm = ready(model, wm, keys, len(pairs))
+    factors = [gradients.factors(model, wm.linear, *pair) for pair in pairs]
+    a, g = (pad_sequence(parts, batch_first=True) for parts in zip(*factors, strict=True))
+    slope = torch.stack(  # g_kᵀ ξ_k a_k, (texts, tokens)
+        [(added(wm, keys, k, a[:, k]) * g[:, k]).sum(-1) for k in range(a.shape[1])], dim=1
     )
-
-
-def _along(wm: PlacedWatermark, key: Key, factors: Sequence[Factors]) -> list[Float[Tensor, " _"]]:
-    """g_kᵀ ξ_k a_k of all texts; each noise is drawn once."""
-    slopes = [torch.zeros(len(a), dtype=torch.float32) for a, _ in factors]
-    for k in range(max(len(a) for a, _ in factors)):
-        there = [i for i, (a, _) in enumerate(factors) if k < len(a)]
-        a, g = (torch.stack([factors[i][part][k] for i in there]) for part in (0, 1))
-        of_token = ((g @ noise(wm, key, k).to(g)) * a).sum(-1).cpu()  # one number per text
-        for i, slope in zip(there, of_token, strict=True):
-            slopes[i][k] = slope
-    return slopes
-
-
-def _table(
-    pairs: Sequence[Pair], factors: Sequence[Factors], slopes: Sequence[Tensor], sigma: float
-) -> pd.DataFrame:
     tables = []
-    for text, ((_, response), (a, g), slope) in enumerate(zip(pairs, factors, slopes, strict=True)):
-        slope = slope.double().numpy()
-        length = (a.norm(dim=-1) * g.norm(dim=-1)).double().cpu().numpy()
-        if not np.isfinite(slope).all() or not np.isfinite(length).all() or not length.any():
+    for text, (_, response) in enumerate(pairs):
+        of_text = slope[text, : len(response)].double().cpu().numpy()
+        size = _projected_norms(wm, *factors[text])
+        if not np.isfinite(of_text).all() or not np.isfinite(size).all() or not size.any():
             raise DegenerateScoreError(
                 f"text {text}: expected finite gradients that are not all zero; a weight without"
                 " influence, or an overflow"
             )
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gamma = np.where(length > 0, slope / (sigma * length), -np.inf)
+        gamma = np.full(len(size), -np.inf)
+        np.divide(of_text, wm.sigma * size, out=gamma, where=size > 0)
         columns = {"text": text, "position": range(len(response)), "token_id": response}
-        tables.append(pd.DataFrame(columns | {"gamma": gamma, "grad_norm": length}))
+        tables.append(pd.DataFrame(columns | {"gamma": gamma, "grad_norm": size}))
     return pd.concat(tables, ignore_index=True)
 
 
-def from_gammas(gammas: pd.DataFrame, alpha_0: float = 0.5) -> pd.DataFrame:
-    """Algorithm 4 for every λ' at once, from :func:`per_token`'s table or part of its rows: the
-    p-value is the smallest exact level of a quantile test that detects the text.
+def _projected_norms(
+    wm: PlacedWatermark, a: Float[Tensor, "k d_in"], g: Float[Tensor, "k d_out"]
+) -> Float[np.ndarray, " k"]:
+    """‖PG_kQ‖ = ‖Pg_k‖·‖Qa_k‖ of each token."""
+    a = rank_reduce.project_out(a.T, wm.project.right)
+    g = rank_reduce.project_out(g.T, wm.project.left)
+    return (a.norm(dim=0) * g.norm(dim=0)).double().cpu().numpy()
 
-    One row per text: ``text, n_tokens``; ``hits, p_hits, log10_p_hits``, ``alpha_0`` being the
-    level of one token's test (½: the sign test); and for the sum ``psi, p_psi, log10_p_psi``.
+
+def from_gammas(gammas: pd.DataFrame, test: str = "hits", alpha_0: float = 0.5) -> pd.DataFrame:
+    """The test of each text, from :func:`per_token`'s table or part of its rows: ``text, n_tokens,
+    statistic, p_value, log10_p``.
+
+    ``hits``: Algorithm 4 for every λ' at once, the statistic is their number; the p-value is the
+    smallest exact level of a quantile test that detects the text. ``alpha_0`` is the level of one
+    token's test (½: the sign test). ``sum``: the statistic is ψ.
     """
-    threshold = stats.threshold(alpha_0)
     rows = []
     for text, of_text in gammas.groupby("text"):
-        gamma, length = of_text["gamma"].to_numpy(), of_text["grad_norm"].to_numpy()
-        norm_g = np.linalg.norm(length)  # 0 where all tokens are certain
-        psi = gamma[length > 0] @ length[length > 0] / norm_g if norm_g else -np.inf
-        rows.append((text, len(of_text), int((gamma >= threshold).sum()), psi))
-    table = pd.DataFrame(rows, columns=["text", "n_tokens", "hits", "psi"])
-    tail = kgw.exact_tail(table["hits"], table["n_tokens"], alpha_0)
-    return table.assign(
-        p_hits=tail["p_value"],
-        log10_p_hits=tail["log10_p"],
-        p_psi=norm.sf(table["psi"]),
-        log10_p_psi=norm.logsf(table["psi"]) / np.log(10),
-    )
+        gamma, size = of_text["gamma"].to_numpy(), of_text["grad_norm"].to_numpy()
+        moves = size > 0  # where no token does, ψ is −∞
+        psi = gamma[moves] @ size[moves] / np.linalg.norm(size) if moves.any() else -np.inf
+        hits = int((gamma >= stats.threshold(alpha_0)).sum())
+        rows.append((text, len(of_text), hits if test == "hits" else psi))
+    table = pd.DataFrame(rows, columns=["text", "n_tokens", "statistic"])
+    statistic = table["statistic"]
+    if test == "hits":
+        return table.assign(**kgw.exact_tail(statistic, table["n_tokens"], alpha_0))
+    return table.assign(p_value=norm.sf(statistic), log10_p=norm.logsf(statistic) / np.log(10))

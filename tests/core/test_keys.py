@@ -100,12 +100,12 @@ DOORS = {
     "evidence": lambda model, wm, key: evidence.per_token(model, [1], [2, 3], wm, key),
     "divergence": lambda model, wm, key: divergence.per_text(model, [[1]], [[2, 3]], wm, key),
     "marks": lambda model, wm, key: generate.sample(model, [[1], [1]], 2, marks=[None, (wm, key)]),
-    "token_keys.sample": lambda model, wm, key: token_keys.sample(model, [[1]], 2, wm, key),
+    "token_keys.sample": lambda model, wm, key: token_keys.sample(model, [[1]], 2, wm, [key]),
     "token_keys.per_token": lambda model, wm, key: token_keys.per_token(
-        model, [[1]], [[2, 3]], wm, key
+        model, [[1]], [[2, 3]], wm, [key]
     ),
     "token divergence": lambda model, wm, key: token_divergence.per_text(
-        model, [[1]], [[2, 3]], wm, key
+        model, [[1]], [[2, 3]], wm, [key]
     ),
     "scheme, generate": lambda model, wm, key: schemes.GaussMark(wm, key).generate(model, [[1]], 2),
     "scheme, score": (

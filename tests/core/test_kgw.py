@@ -15,7 +15,7 @@ from transformers import WatermarkDetector
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
 from gaussmark_lib import generate
-from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
+from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.kgw import KGW, attained, exact_tail, stock_generate
 from gaussmark_lib.perturb import Key
 
@@ -209,7 +209,7 @@ def test_after_token_0_the_green_list_is_the_same_under_every_key_and_is_not_cou
     )
     assert (p <= 0.05).mean() < 0.15
     assert SCHEME.score(model, [[]], [known])["n_scored"][0] == len(green) - 1
-    with pytest.raises(InvalidTextError, match="a token after another one than 0"):
+    with pytest.raises(InvalidTextError, match="at least 2 tokens, the first of them not 0"):
         SCHEME.score(model, [[]], [[0, 5]])
 
 
@@ -234,19 +234,6 @@ def test_the_bias_comes_after_temperature_and_top_p(model):
     )
 
 
-def test_the_green_list_is_the_keys(model):
-    responses = [list(range(3, 43))]
-    greens = {
-        SCHEME.rekeyed(seed).score(model, [[]], responses)["n_green"][0] for seed in range(20)
-    }
-    assert len(greens) > 3
-    assert (
-        SCHEME.rekeyed(3)
-        .score(model, [[]], responses)
-        .equals(SCHEME.rekeyed(3).score(model, [[]], responses))
-    )
-
-
 def test_bad_input_is_named(model):
     for response in ([], [5], [model.config.bos_token_id, 5]):
         with pytest.raises(InvalidTextError, match="response 0: expected at least 2 tokens"):
@@ -259,9 +246,6 @@ def test_bad_input_is_named(model):
         KGW(1.0, SCHEME.key, green_share=1.0)
     with pytest.raises(InvalidWatermarkError, match=r"0\.001 of 97 tokens is none"):
         KGW(1.0, SCHEME.key, green_share=0.001).generate(model, PROMPTS, 2)
-    model.config.bos_token_id = None
-    with pytest.raises(InvalidModelError, match="bos_token_id is None"):
-        SCHEME.score(model, [[]], [[5, 6]])
 
 
 def test_a_leading_start_token_is_not_scored(model):

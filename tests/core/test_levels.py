@@ -2,10 +2,8 @@
 registered corruption.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
 
 import numpy as np
 import pandas as pd
@@ -42,15 +40,11 @@ def texts(corruption: str) -> corrupt.Pairs:
 
 def p_values(scheme: Scheme, corruption: str, first_seed: int) -> np.ndarray:
     """One per text and key. No two share a key, so that they are independent."""
-    seeds = count(first_seed)
-    found = []
-    for prompt, response in zip(*texts(corruption), strict=True):
-        keys = [Key.from_seed(next(seeds)) for _ in range(KEYS_PER_TEXT)]
-        found += [
-            table["p_value"].item()
-            for table in scheme.score_keys(LM.model, [prompt], [response], keys)
-        ]
-    return np.array(found)
+    prompts, responses = (
+        [ids for ids in part for _ in range(KEYS_PER_TEXT)] for part in texts(corruption)
+    )
+    keys = [Key.from_seed(first_seed + i) for i in range(len(prompts))]
+    return scheme.score(LM.model, prompts, responses, keys)["p_value"].to_numpy()
 
 
 def exceeded(p: np.ndarray) -> list[float]:
@@ -78,11 +72,9 @@ def test_every_scheme_but_the_z_test_is_exact():
 class Halved(GaussMark):
     """A scheme with a mistake: its p-values are half of what they should be."""
 
-    def score_keys(self, model, prompts, responses, keys: Sequence[Key]) -> list[pd.DataFrame]:
-        return [
-            table.assign(p_value=table["p_value"] / 2)
-            for table in super().score_keys(model, prompts, responses, keys)
-        ]
+    def score(self, model, prompts, responses, keys=None) -> pd.DataFrame:
+        table = super().score(model, prompts, responses, keys)
+        return table.assign(p_value=table["p_value"] / 2)
 
 
 def test_a_p_value_that_is_too_small_by_half_is_caught():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats as distributions
 
 from gaussmark_lib import stats
-from gaussmark_lib.errors import BoundError
 from gaussmark_lib.token_level import quantile_test as q
 
 SHARE = st.floats(0.02, 0.98)
@@ -33,14 +32,13 @@ def by_definition(gammas: list[float], quantile: float) -> float | None:
 )
 def test_detection_is_the_papers_quantile_at_the_threshold(gammas, quantile, alpha_0):
     expected = by_definition(gammas, quantile)
-    if expected is None:
-        with pytest.raises(BoundError, match="does not exist"):
-            q.detected(gammas, quantile, alpha_0)
+    threshold, level = stats.threshold(alpha_0), q.exact_level(len(gammas), quantile, alpha_0)
+    p = distributions.binom.sf(sum(g >= threshold for g in gammas) - 1, len(gammas), alpha_0)
+    if expected is None:  # no such quantile: never detected, at level 0
+        assert not q.detected(gammas, quantile, alpha_0)
+        assert level == 0
     else:
-        threshold = stats.threshold(alpha_0)
         assert q.detected(gammas, quantile, alpha_0) == (expected >= threshold)
-        p = distributions.binom.sf(sum(g >= threshold for g in gammas) - 1, len(gammas), alpha_0)
-        level = q.exact_level(len(gammas), quantile, alpha_0)
         assert q.detected(gammas, quantile, alpha_0) == (p <= level * (1 + 1e-12))
 
 
@@ -65,16 +63,6 @@ def test_the_exact_level_is_the_sum_over_all_outcomes(n, quantile, alpha_0):
         if q.detected(gammas, quantile, alpha_0):
             level += alpha_0 ** sum(outcome) * (1 - alpha_0) ** (n - sum(outcome))
     assert q.exact_level(n, quantile, alpha_0) == pytest.approx(level, rel=1e-9)
-
-
-@pytest.mark.parametrize(("quantile", "alpha_0"), [(0.85, 0.1), (0.45, 0.5), (0.6, 0.3)])
-def test_the_exact_level_is_the_simulated_one(quantile, alpha_0):
-    gammas = np.random.default_rng(0).standard_normal((6_000, 50))
-    hits = sum(q.detected(row, quantile, alpha_0) for row in gammas)
-    assert (
-        distributions.binomtest(hits, len(gammas), q.exact_level(50, quantile, alpha_0)).pvalue
-        > 1e-3
-    )
 
 
 @given(n=st.integers(2, 400), quantile=SHARE, alpha_0=SHARE)
@@ -105,11 +93,10 @@ def test_the_powers_bound_is_below_the_true_power():
 
 @given(n=st.integers(1, 300), level=st.floats(1e-4, 0.3), alpha_0=SHARE)
 def test_the_best_quantile_keeps_the_level_and_no_larger_one_does(n, level, alpha_0):
-    if alpha_0**n > level or n == 1:
-        with pytest.raises(BoundError, match="no quantile test"):
-            q.quantile_for(n, level, alpha_0)
-        return
     lam = q.quantile_for(n, level, alpha_0)
+    if alpha_0**n > level or n == 1:
+        assert lam == 0
+        return
     assert 0 < lam < 1
     assert q.exact_level(n, lam, alpha_0) <= level * (1 + 1e-9)
     next_one = lam + 1 / n
@@ -131,35 +118,6 @@ def test_counting_is_worth_its_efficiency_of_adding():
         assert counting == pytest.approx(adding, abs=0.01)
 
 
-REFUSED = {
-    "λ' above 1 − α₀": (
-        lambda: q.level_bound(100, 0.95, 0.1),
-        r"proved for λ' ≤ 1 − α₀, got λ' = 0\.95 > 1 − 0\.1 = 0\.9",
-    ),
-    "λ' above 1 − α₀, tokens": (
-        lambda: q.tokens_for_level(0.01, 0.95, 0.1),
-        r"proved for λ' ≤ 1 − α₀",
-    ),
-    "λ₀ + β₀ above λ'": (
-        lambda: q.power_bound(100, 0.5, 0.3, 0.4),
-        r"proved for λ' ≥ λ₀ \+ β₀, got λ' = 0\.5 < 0\.4 \+ 0\.3 = 0\.7",
-    ),
-    "no gap": (lambda: q.tokens_for_level(0.01, 0.5, 0.5), r"where 1 − λ' − α₀ = 0"),
-    "too few tokens": (lambda: q.hits_needed(10, 0.05), r"expected λ' ≥ 1/K = 0\.1"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_outside_the_propositions_range_the_inequality_is_named(case):
-    call, message = REFUSED[case]
-    with pytest.raises(BoundError, match=message):
-        call()
-
-
-@pytest.mark.parametrize("n_tokens", [8, 24, 31, 64, 100])
-def test_each_quantile_near_the_best_is_a_test_of_its_own_and_the_best_is_among_them(n_tokens):
-    best = q.quantile_for(n_tokens, 0.05, 0.5)
-    near = q.quantiles_near(n_tokens, best)
-    needed = [q.hits_needed(n_tokens, quantile) for quantile in near]
-    assert q.hits_needed(n_tokens, best) in needed
-    assert needed == sorted(set(needed), reverse=True)
+def test_outside_the_propositions_range_nothing_is_promised():
+    assert np.isnan([q.level_bound(100, 0.95, 0.1), q.power_bound(100, 0.5, 0.3, 0.4)]).all()
+    assert {q.tokens_for_level(0.01, 0.95, 0.1), q.tokens_for_level(0.01, 0.5, 0.5)} == {np.inf}

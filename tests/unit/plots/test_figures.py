@@ -9,7 +9,6 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 
-from gaussmark_lib.experiments import token_level_keys
 from gaussmark_lib.experiments.kgw_baseline import PARTS
 from gaussmark_lib.experiments.robustness import OWN, PLAIN
 from gaussmark_lib.plots import (
@@ -18,7 +17,6 @@ from gaussmark_lib.plots import (
     style,
     train_doclm,
 )
-from gaussmark_lib.plots import token_level_keys as token_figures
 
 N = np.random.default_rng(0)
 ESTIMATE = {"value": 0.5, "low": 0.3, "high": 0.6, "n": 40}
@@ -206,46 +204,6 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         low_rank.sides(named(pd.DataFrame({"scheme": TWO}), "psi").assign(predicted_psi=0.4), "n"),
         2,
     ),
-    "null": lambda: (
-        token_figures.null(N.normal(size=50), cross(n_tokens=LENGTHS).assign(**SIX), 0.5, 0.5, "n"),
-        6,
-    ),
-    "price_and_power": lambda: (
-        token_figures.price_and_power(
-            cross(scheme=["one key", "token keys"], key_id=["a", "b"], prompt=range(3)).assign(
-                price=N.random(12)
-            ),
-            cross(scheme=list(token_figures.LOOK), n_tokens=LENGTHS).assign(**ESTIMATE),
-            0.05,
-            "n",
-        ),
-        11,
-    ),
-    "choices": lambda: (
-        token_figures.choices(
-            cross(quantile=[0.4, 0.6]).assign(exact=0.05, bound=0.1, **ESTIMATE),
-            cross(alpha_0=[0.3, 0.5]).assign(efficiency=0.6, **ESTIMATE),
-            0.5,
-            0.05,
-            "n",
-        ),
-        4,
-    ),
-    "positions": lambda: (
-        token_figures.positions(
-            cross(corruption=["nothing", "delete"], fraction=[0.0], position=[1, 9]).assign(
-                **ESTIMATE
-            ),
-            "n",
-        ),
-        4,
-    ),
-    "survival": lambda: (
-        token_figures.survival(
-            shares([token_level_keys.ONE, token_level_keys.SUM, token_level_keys.HITS]), 0.05, "n"
-        ),
-        12,
-    ),
     "sources": lambda: (
         train_doclm.sources(
             pd.DataFrame({"source": ["a/b.py", "c.py"], "text": ["x" * 9, "y"]}), "n"
@@ -312,7 +270,7 @@ def test_every_public_figure_is_drawn_here():
     )
     count = sum(
         1
-        for file in (*files, train_doclm, token_figures)
+        for file in (*files, train_doclm)
         for name, function in vars(file).items()
         if not name.startswith("_")
         and callable(function)

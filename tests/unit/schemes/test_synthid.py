@@ -1,15 +1,16 @@
 """SynthID as a scheme: found by its key, not by another, and its level by the exact binomial."""
 
+import itertools
+
 import numpy as np
 import pytest
-import tiny_models
 import torch
 from scipy import stats
 
 from gaussmark_lib import generate
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.schemes import SynthID
+from gaussmark_lib.schemes import SynthID, synthid
 
 SCHEME = SynthID(Key.from_seed(3), depth=8)
 PROMPTS = [[3, 4, 5]] * 20
@@ -23,14 +24,6 @@ def test_its_own_text_is_found_and_nothing_else(model):
     assert stats.binomtest(int(wrong["ones"].sum()), int(wrong["n_bits"].sum()), 0.5).pvalue > 1e-3
     assert stats.binomtest(int(plain["ones"].sum()), int(plain["n_bits"].sum()), 0.5).pvalue > 1e-3
     assert own["n_bits"].max() == 26 * 8
-
-
-def test_a_row_does_not_depend_on_its_batch(model):
-    prompts = tiny_models.random_ids(np.random.default_rng(0), 3, 9, 5)
-    assert SCHEME.generate(model, prompts, 12)[:1] == SCHEME.generate(model, prompts[:1], 12)
-    assert SCHEME.generate(model, prompts * 30, 12)[:3] == SCHEME.generate(
-        model, prompts, 12
-    )  # two batches, each with a memory of its own
 
 
 def test_p_is_the_exact_tail_and_repetition_counts_once(model):
@@ -115,19 +108,38 @@ def test_over_keys_a_text_has_the_distribution_that_is_sampled_from(model, sampl
         assert abs(share.mean() - p[token]) < 4 * max(share.std(), 0.02) / 20
 
 
-def test_at_temperature_0_it_changes_nothing(model):
-    assert SCHEME.generate(model, PROMPTS[:1], 8, temperature=0) == generate.sample(
-        model, PROMPTS[:1], 8, temperature=0
-    )
-
-
-def test_the_level_over_keys(model):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_level_over_keys(model, weighted):
     response = np.random.default_rng(1).integers(97, size=24).tolist()
-    p = np.array(
-        [SCHEME.rekeyed(seed).score(model, [[]], [response])["p_value"][0] for seed in range(300)]
-    )
+    keys = [Key.from_seed(seed) for seed in range(300)]
+    scheme = SynthID(SCHEME.key, depth=8, weighted=weighted)
+    p = scheme.score(model, [[]] * 300, [response] * 300, keys)["p_value"].to_numpy()
     assert stats.binom.sf((p <= 0.05).sum() - 1, 300, 0.05) > 1e-3
     assert (p <= 0.2).mean() > 0.1
+
+
+@pytest.mark.parametrize("n", [[0, 4], [0, 3, 2], [0, 2, 0, 5]])
+def test_the_weighted_tail_is_the_sum_over_all_outcomes(n):
+    weights = np.repeat(np.arange(len(n)), n)
+    sums = np.array([weights @ bits for bits in itertools.product([0, 1], repeat=sum(n))])
+    for total in range(weights.sum() + 1):
+        exact = np.log10((sums >= total).mean())
+        assert synthid.weighted_tail(total, np.array(n)) == pytest.approx(exact, abs=1e-9)
+
+
+def test_a_far_tail_keeps_its_digits():
+    for total in (500, 900, 999, 1_000):
+        exact = stats.binom.logsf(total - 1, 1_000, 0.5) / np.log(10)
+        assert synthid.weighted_tail(total, np.array([0, 1_000])) == pytest.approx(exact, rel=1e-6)
+
+
+def test_the_weighted_test_finds_more_of_its_own_text(model):
+    with torch.no_grad():
+        model.lm_head.weight.mul_(3)  # little to choose from: the first rounds decide most
+    text = SCHEME.generate(model, PROMPTS, 30, seed=1)
+    weighted = SynthID(SCHEME.key, depth=8, weighted=True)
+    log10_p = [s.score(model, PROMPTS, text)["log10_p"].mean() for s in (SCHEME, weighted)]
+    assert log10_p[1] < log10_p[0] < -1
 
 
 def test_bad_input_is_named(model):
