@@ -50,8 +50,9 @@ def token_log_p(
     where a row has no token. Differentiable; all pairs (prompt, response) are one batch.
     """
     logits, targets, number = _predicting(model, pairs)
+    number = number.to(logits.device)
     log_p = log_softmax(logits).gather(-1, targets[..., None].to(logits.device))[..., 0]
-    return log_p.masked_fill(number.to(log_p.device) == 0, 0.0), number.to(log_p.device)
+    return log_p.masked_fill(number == 0, 0.0), number
 
 
 def _predicting(
