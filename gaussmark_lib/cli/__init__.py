@@ -46,10 +46,12 @@ for group in (notebooks, listing, keys, generate, detect):
 
 def _version(wanted: bool) -> bool:
     if wanted:
-        from gaussmark_lib.runs import versions
+        import platform
 
-        first, *others = [f"{name} {versions.of(name) or 'unknown'}" for name in versions.PACKAGES]
-        print(f"{first} ({', '.join(others)}, python {versions.platform.python_version()})")
+        from gaussmark_lib.runs import folder
+
+        first, *others = [f"{name} {folder.version(name) or 'unknown'}" for name in folder.PACKAGES]
+        print(f"{first} ({', '.join(others)}, python {platform.python_version()})")
         raise typer.Exit
     return wanted
 

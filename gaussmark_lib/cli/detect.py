@@ -139,7 +139,7 @@ def detect(
 
     from gaussmark_lib import verdict
     from gaussmark_lib.cli.scoring import Scoring
-    from gaussmark_lib.runs.stopping import stoppable
+    from gaussmark_lib.runs.ask import stoppable
 
     with stoppable(), ExitStack() as stack:
         if state:

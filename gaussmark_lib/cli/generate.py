@@ -97,7 +97,7 @@ def generate(
     from gaussmark_lib import models, perturb
     from gaussmark_lib.cli import answers, inputs
     from gaussmark_lib.keys import Key
-    from gaussmark_lib.runs.stopping import stoppable
+    from gaussmark_lib.runs.ask import stoppable
 
     inputs.check_stdin([*prompts, *files], jsonl, "prompts")
     if out is not None:

@@ -163,7 +163,7 @@ def audit(
 ) -> None:
     """Write a key's calibration card: power by length, false alarms by kind of text."""
     from gaussmark_lib.cli import audit
-    from gaussmark_lib.runs.stopping import stoppable
+    from gaussmark_lib.runs.ask import stoppable
 
     files = audit.new_files(card)
     with stoppable():

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gaussmark_lib import paths, words
+from gaussmark_lib import files, words
 from gaussmark_lib.cli.common import Model, Records, visible
 from gaussmark_lib.errors import GaussMarkError
 
@@ -36,7 +36,7 @@ def list_(
     for number, name in enumerate([what] if what else LISTS):
         if not what:
             print("\n" * bool(number) + name)
-        rows = _weights(model) if name == WEIGHTS else LISTS[name](paths.records(records))
+        rows = _weights(model) if name == WEIGHTS else LISTS[name](files.records(records))
         if not show([{"name": entry, "about": about} for entry, about in rows]):
             print("none")
 
@@ -72,7 +72,7 @@ def _presets(records: Path, kind: str = "preset") -> Rows:
     from gaussmark_lib.runs import presets
 
     for name in presets.known(kind):
-        text = (paths.PRESETS / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
+        text = (files.PRESETS / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
         first = text.partition("\n")[0]
         yield name, first.lstrip("# ") if first.startswith("#") else ""
 
@@ -80,14 +80,13 @@ def _presets(records: Path, kind: str = "preset") -> Rows:
 def _records(records: Path) -> Rows:
     """Complete runs by notebook and time, each with its headline; then sweeps and tours."""
     from gaussmark_lib.runs import folder
-    from gaussmark_lib.sweeps import findings
 
     def by_notebook_and_time(path: Path) -> tuple[str, int]:
         return path.parent.parent.name, path.stat().st_mtime_ns
 
     for path in sorted(records.glob("*/*/status.json"), key=by_notebook_and_time):
         if run := folder.load(path.parent):
-            line = findings.headline(run)
+            line = run.headline
             about = f"{line.name}: {line}" if line else "no headline"
             yield f"{run.dir.parent.name}/{run.id}", f"{run.status['finished'][:16]}  {about}"
     for kind, about in (("sweep", "a table of runs"), ("tour", "a page")):

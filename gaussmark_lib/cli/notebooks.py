@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 from gaussmark_lib.cli import listing
 from gaussmark_lib.cli.common import FAILED, Records, message
 from gaussmark_lib.errors import GaussMarkError
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gaussmark_lib.runs.notebook import Notebook
 
 BY_NAME = "or its name in papermill_runs/presets"
-PLAYGROUND = paths.NOTEBOOKS / "11_playground.ipynb"
-APP = paths.CACHE / "playground.ipynb"
+PLAYGROUND = files.NOTEBOOKS / "11_playground.ipynb"
+APP = files.CACHE / "playground.ipynb"
 APP_OPTIONS = [
     "--Voila.ip=127.0.0.1",
     "--Voila.auto_token=True",
@@ -108,8 +108,7 @@ def run(
     """Run a notebook with checked parameters and record it."""
     from gaussmark_lib import runs
     from gaussmark_lib.runs import notebook as notebooks
-    from gaussmark_lib.runs.stopping import stoppable
-    from gaussmark_lib.sweeps import findings
+    from gaussmark_lib.runs.ask import stoppable
 
     source = notebooks.load(notebook)
     if parameters:
@@ -131,7 +130,7 @@ def run(
     from_record = f"answered from its record of {done.status['finished']}; --force runs it again"
     complete = f"complete in {done.status['seconds']} s"
     print(f"{source.name}: {from_record if done.cached else complete}")
-    if line := findings.headline(done):
+    if line := done.headline:
         print(f"  {line.name}: {line}")
     for name, value in done.numbers.items():
         print(f"  {name:32} {value}")
@@ -172,7 +171,7 @@ def sweep(
     from gaussmark_lib import sweeps
     from gaussmark_lib.runs import notebook as notebooks
     from gaussmark_lib.runs import presets
-    from gaussmark_lib.runs.stopping import stoppable
+    from gaussmark_lib.runs.ask import stoppable
 
     if sum(place is not None for place in (workers, scheduler, cluster)) > 1:
         raise GaussMarkError("expected one of --workers, --scheduler and --cluster")
@@ -208,7 +207,7 @@ def sweep(
 
 def tour(workers: Workers = None, force: Force = False, records: Records = None) -> int:
     """Run all numbered notebooks, several at a time, and write one page about them."""
-    from gaussmark_lib.runs.stopping import stoppable
+    from gaussmark_lib.runs.ask import stoppable
     from gaussmark_lib.sweeps.tour import tour
 
     with stoppable():
@@ -228,7 +227,7 @@ def _values(
     if lone := [word for word in typed or () if "=" not in word]:
         raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
     given = presets.read(preset) if preset is not None else {}
-    values, skipped = presets.taken(given, notebook.name[:2], notebook.parameters)
+    values, skipped = parameters.taken(given, notebook.name[:2], notebook.parameters)
     if skipped:
         print(
             f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the preset is"
@@ -295,7 +294,7 @@ def panel_alone(notebook: dict[str, Any]) -> dict[str, Any]:
     for cell in cells[:last]:
         cell["source"] = ["%%capture\n", *cell["source"]]
     blank = {"metadata": {}, "execution_count": None, "outputs": []}
-    folder = [f"import os\n\nos.chdir({os.fspath(paths.NOTEBOOKS)!r})"]
+    folder = [f"import os\n\nos.chdir({os.fspath(files.NOTEBOOKS)!r})"]
     first = [
         {"cell_type": "markdown", "id": "heading", "metadata": {}, "source": [HEADING]},
         {"cell_type": "code", "id": "folder", "source": folder, **blank},

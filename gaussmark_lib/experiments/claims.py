@@ -23,8 +23,8 @@ from typing import Any
 import pandas as pd
 from IPython.display import HTML
 
-from gaussmark_lib import checks as doors
-from gaussmark_lib.errors import StatisticsError
+from gaussmark_lib import errors as doors
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.record import record as keep
 from gaussmark_lib.runs import ask
 from gaussmark_lib.runs import notebook as notebooks
@@ -216,12 +216,12 @@ def verdict(
     quantity: "mean ψ over its prediction".
 
     Raises:
-        StatisticsError: no range at all, or one whose ends are in the wrong order.
+        GaussMarkError: no range at all, or one whose ends are in the wrong order.
     """
     if not (doors.is_number(least) and doors.is_number(most) and least < most) or (
         math.isinf(least) and math.isinf(most)
     ):
-        raise StatisticsError(
+        raise GaussMarkError(
             f"expected least < most, at least one of them finite, got least={doors.shown(least)},"
             f" most={doors.shown(most)}"
         )

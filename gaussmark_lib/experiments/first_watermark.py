@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from gaussmark_lib import evidence, generate, models, paths, perturb, score, stats
+from gaussmark_lib import evidence, files, generate, models, perturb, score, stats
 from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.plots import style
 from gaussmark_lib.runs import folder
@@ -196,7 +196,7 @@ def same_everywhere(lm: models.LM) -> pd.DataFrame:
     """
     is_doclm = lm.name == "doclm" and str(lm.model.dtype) == "torch.float32"
     model = (lm if is_doclm else models.load("doclm")).model
-    run = folder.load(paths.RUNS / "reference" / "first_watermark")
+    run = folder.load(files.RUNS / "reference" / "first_watermark")
     texts = run.table("texts")
     wm = perturb.Watermark(run.params["weight"], run.params["sigma"])
     key = perturb.Key.from_seed(run.params["seed"])

@@ -10,7 +10,6 @@ from typing import Any
 from gaussmark_lib import files, words
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs.parameters import MOST_CHARACTERS, yaml
-from gaussmark_lib.runs.parameters import taken as taken
 
 
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:

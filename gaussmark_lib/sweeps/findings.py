@@ -3,7 +3,6 @@ interval and n.
 """
 
 import math
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gaussmark_lib import words
@@ -72,6 +71,3 @@ def sigma(run: Run | None) -> float | None:
     given = results.get("σ", results.get("sigma"))
     given = given.get("GaussMark") if isinstance(given, dict) else given
     return given if type(given) in (int, float) and math.isfinite(given) else None
-
-
-headline = attrgetter("headline")  # of a run

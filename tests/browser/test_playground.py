@@ -10,9 +10,9 @@ import nbformat
 import pytest
 from playwright.sync_api import Page, expect
 
-from gaussmark_lib import paths, runs
+from gaussmark_lib import files, runs
 
-NOTEBOOK = paths.NOTEBOOKS / "11_playground.ipynb"
+NOTEBOOK = files.NOTEBOOKS / "11_playground.ipynb"
 PATIENCE = 180_000  # ms
 SMALL = {"n_tokens": 30, "n_samples": 1, "psi": 4.0}
 

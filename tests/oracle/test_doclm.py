@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from gaussmark_lib import docs, generate, models, perturb, score, stats, texts
 from gaussmark_lib.doclm import train
-from gaussmark_lib.paths import DATA
+from gaussmark_lib.files import DATA
 
 FOLDER = DATA / "doclm"
 CHOICES = [

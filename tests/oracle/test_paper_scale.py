@@ -12,7 +12,7 @@ import psutil
 import pytest
 from scipy.stats import kstest
 
-from gaussmark_lib import paths
+from gaussmark_lib import files
 
 MOST = 8  # GiB
 
@@ -21,7 +21,7 @@ def measured(*words: str) -> dict:
     command = [sys.executable, Path(__file__).with_name("paper_scale.py"), *words]
     done = subprocess.run(
         command,
-        env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
+        env=os.environ | {"PYTHONPATH": str(files.ROOT)},
         capture_output=True,
         text=True,
         timeout=1500,

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gaussmark_lib
-from gaussmark_lib import checks
+from gaussmark_lib import errors
 from gaussmark_lib.errors import GaussMarkError
 
 SECRET = [
@@ -80,7 +80,7 @@ def complaint(door: Door, argument: str, value: object) -> str:
         text = str(error)
         if any(form in text for form in SECRET):
             return f"shows a secret that came as {argument}"
-        says_what_came = "got" in text or checks.shown(value).strip("'") in text
+        says_what_came = "got" in text or errors.shown(value).strip("'") in text
         return (
             ""
             if re.search("expected|needs|nearest names", text) and says_what_came
@@ -105,7 +105,7 @@ def test_bad_values_are_refused_by_name(table):
                     continue
                 n += 1
                 if wrong := complaint(door, argument, value):
-                    found.append(f"{name}({argument}={checks.shown(value)}): {wrong}")
+                    found.append(f"{name}({argument}={errors.shown(value)}): {wrong}")
     assert n >= 1000
     assert not found, f"{len(found)} of {n}:\n" + "\n".join(found)
 

@@ -15,7 +15,7 @@ import tiny_lm
 from command_lines import answer
 from small_notebooks import parameters, write
 
-from gaussmark_lib import cli, models, paths, perturb
+from gaussmark_lib import cli, files, models, perturb
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
@@ -299,7 +299,7 @@ def test_a_terminal_without_the_letter_psi(key_file, monkeypatch, encoding):
 
 
 def _command(words: list[str], **options) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
     command = [sys.executable, "-m", "gaussmark_lib.cli", *words]
     return subprocess.run(
         command,
@@ -348,7 +348,7 @@ def test_a_shell_may_have_closed_the_standard_streams(tmp_path):
         done = subprocess.run(
             [*words, str(tmp_path / name)],
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
+            env=os.environ | {"PYTHONPATH": str(files.ROOT)},
             check=False,
         )
         assert (done.returncode, done.stdout != b"") == (code, name == "key.json")

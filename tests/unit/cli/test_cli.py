@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import cli, generate, models, paths, perturb, score
+from gaussmark_lib import cli, files, generate, models, perturb, score
 from gaussmark_lib.runs import notebook as notebooks
 
 COMMAND = [sys.executable, "-m", "gaussmark_lib.cli"]
@@ -76,7 +76,7 @@ def test_an_interrupted_run_leaves_no_kernel_and_a_record_marked_interrupted(tmp
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
     command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(files.ROOT)}
     )
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert process.poll() is None, process.stderr.read()
@@ -100,7 +100,7 @@ def test_a_killed_run_leaves_no_kernel_and_nothing_that_looks_complete(tmp_path)
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
     command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
     process = subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}
+        command, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(files.ROOT)}
     )
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert process.poll() is None
@@ -163,7 +163,7 @@ except SystemExit:
 heavy = {{"torch", "transformers", "papermill", "distributed", "nbformat"}}
 print(*heavy & set(sys.modules), file=sys.stderr)
 """
-    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120
     )

@@ -544,7 +544,7 @@ def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, keys, 
     assert len(digests) == 5, "and no line of another question is gone on with"
 
 
-@pytest.mark.filterwarnings("ignore::gaussmark_lib.errors.BaseModelWarning")
+@pytest.mark.filterwarnings("ignore::gaussmark_lib.errors.GaussMarkWarning")
 def test_results_of_another_model_are_not_gone_on_with(keys, tmp_path, capsys, monkeypatch):
     """Of a fine-tune above all, whose marked matrix is the same."""
     out, file = tmp_path / "out.jsonl", lines(tmp_path / "a.jsonl", TEXTS)

@@ -247,7 +247,7 @@ def test_an_interrupted_run_goes_on_and_other_texts_are_left_alone(
 
 def test_what_the_library_warns_of_is_one_sentence(lm, key, capsys, monkeypatch):
     def warned(model, wm, key):
-        warnings.warn("half of it is lost", errors.RoundingWarning, stacklevel=2)
+        warnings.warn("half of it is lost", errors.GaussMarkWarning, stacklevel=2)
         return marked(model, wm, key)
 
     marked = perturb.watermarked

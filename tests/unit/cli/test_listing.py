@@ -9,7 +9,7 @@ import tiny_lm
 import tracked
 from command_lines import answer
 
-from gaussmark_lib import cli, models, paths
+from gaussmark_lib import cli, files, models
 from gaussmark_lib.cli import listing
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import presets
@@ -26,7 +26,7 @@ def committed(tmp_path, monkeypatch):
     """The committed notebooks and presets, without a user's own beside them."""
     for name in ("NOTEBOOKS", "PRESETS"):
         (tmp_path / name).mkdir()
-        monkeypatch.setattr(paths, name, tmp_path / name)
+        monkeypatch.setattr(files, name, tmp_path / name)
         for file in getattr(tracked, name):
             (tmp_path / name / file.name).symlink_to(file)
 
@@ -43,7 +43,7 @@ def test_notebooks_presets_and_grids_are_listed(capsys):
     assert listed["grids"] == presets.known("grid")
     assert listed["clusters"] == ["slurm"]
     named = listed["presets"] + listed["grids"] + listed["clusters"]
-    assert sorted(named) == sorted(path.stem for path in paths.PRESETS.glob("*.yaml"))
+    assert sorted(named) == sorted(path.stem for path in files.PRESETS.glob("*.yaml"))
     numbers = {path.stem[3:]: path.stem[:2] for path in notebooks.numbered()}
     for name in listed["grids"]:
         notebook = notebooks.load(numbers[name.removesuffix("_grid")])

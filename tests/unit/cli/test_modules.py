@@ -8,7 +8,7 @@ from small_notebooks import code, parameters, write
 
 from gaussmark_lib import files
 
-MOST = 9  # of the command line and of what runs notebooks; the folders and words are apart
+MOST = 8  # of the command line and of what runs notebooks; the folders and words are apart
 SCRIPT = """
 import inspect, sys
 passed = set()

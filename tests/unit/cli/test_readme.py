@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from gaussmark_lib import cli, models, paths, perturb, verdict
+from gaussmark_lib import cli, files, models, perturb, verdict
 from gaussmark_lib.cli import notebooks
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.runs.parameters import yaml
 
-TEXT = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = (files.ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def parse(words: list[str]) -> None:
 
 @pytest.mark.parametrize("file", ["README.md", "papermill_runs/README.md", "notebooks/README.md"])
 def test_every_command_is_one_that_the_parser_takes(file):
-    found = commands((paths.ROOT / file).read_text(encoding="utf-8"))
+    found = commands((files.ROOT / file).read_text(encoding="utf-8"))
     for line in found:
         for command in line.split(" > ")[0].split(" | "):
             words = shlex.split(re.split(r"\s{3,}", command)[0])[1:]
@@ -137,18 +137,18 @@ def test_every_command_is_one_that_the_parser_takes(file):
 
 def test_what_it_points_to_exists():
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
-        assert link.startswith("https://") or (paths.ROOT / link).exists(), link
+        assert link.startswith("https://") or (files.ROOT / link).exists(), link
     for target in re.findall(r"^    make ([a-z-]+)", TEXT, re.MULTILINE):
-        assert re.search(rf"^{target}:", (paths.ROOT / "Makefile").read_text(), re.MULTILINE), (
+        assert re.search(rf"^{target}:", (files.ROOT / "Makefile").read_text(), re.MULTILINE), (
             target
         )
     [figure] = re.findall(r"!\[[^\]]{40,}\]\(([^)]+)\)", TEXT)
-    assert (paths.ROOT / figure).stat().st_size < 150_000
+    assert (files.ROOT / figure).stat().st_size < 150_000
 
 
 def test_how_to_cite_it():
-    cited = yaml((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    project = (paths.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    cited = yaml((files.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = (files.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'version = "{cited["version"]}"' in project
     assert f'license = "{cited["license"]}"' in project
     paper = cited["preferred-citation"]

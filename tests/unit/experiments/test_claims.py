@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from gaussmark_lib import paths, stats
-from gaussmark_lib.errors import StatisticsError
+from gaussmark_lib import stats
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments import claims
 from gaussmark_lib.runs import folder
 from gaussmark_lib.stats import Estimate
@@ -122,14 +122,14 @@ def test_one_sided_claims():
 )
 @pytest.mark.usefixtures("wrong_types")
 def test_a_claim_needs_a_range(ends):
-    with pytest.raises(StatisticsError, match="expected least < most"):
+    with pytest.raises(GaussMarkError, match="expected least < most"):
         claims.verdict("x", Estimate(1.0, 0.0, 2.0, 9), **ends)
 
 
 @pytest.fixture
 def reference(tmp_path, monkeypatch):
     """A reference record of 06 in which one claim is held."""
-    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    monkeypatch.setattr(files, "RUNS", tmp_path)
     record = tmp_path / "reference" / "robustness"
     record.mkdir(parents=True)
     big = claims.verdict("a", Estimate(1.0, 0.9, 1.1, 5000), least=0.5)
@@ -170,7 +170,7 @@ def test_it_says_when_the_reference_is_older(reference):
 
 
 def test_no_reference(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    monkeypatch.setattr(files, "RUNS", tmp_path)
     table = claims.beside(
         [claims.verdict("a", Estimate(1.0, 0.9, 1.1, 5), least=0.5)], "06_robustness"
     )

@@ -1,3 +1,0 @@
-"""See ``runs.ask``."""
-
-from gaussmark_lib.runs.ask import stoppable as stoppable
