@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from gaussmark_lib import stats
+from gaussmark_lib import files, stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments import claims
 from gaussmark_lib.runs import folder
