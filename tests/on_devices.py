@@ -26,7 +26,7 @@ from gaussmark_lib import (
     score,
     tracing,
 )
-from gaussmark_lib.experiments import level_check, low_rank, marked_streams, motivation, robustness
+from gaussmark_lib.experiments import level_check, low_rank, motivation, robustness
 from gaussmark_lib.experiments import one_key_in_production as production
 from gaussmark_lib.joint import directions
 from gaussmark_lib.perturb import Key, Watermark
@@ -113,20 +113,14 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     "gradient_norms": lambda model: low_rank.gradient_norms(
         model, *TEXTS, WM.weight, [0, 2, 5], side="both"
     ),
-    "marked streams": lambda model: marked_streams.mixed(
-        _lm(model), TEXTS[0], TEXTS, WM, KEYS[:1], every=(1, 2), n_tokens=N
-    ),
     "motivation": lambda model: motivation.under_fresh_keys(
         _lm(model), {"a text": (TEXTS[0][0], TEXTS[1][0])}, WM, 3
     ),
     "robustness of one key": lambda model: robustness.one_key(
         _lm(model), *(2 * texts for texts in TEXTS), {}, 0.1, WM, KEYS[:2]
     ),
-    "over_keys": lambda model: production.over_keys(
-        _lm(model), production.directions(_lm(model), TEXTS, WM)[0], WM, range(3)
-    ),
-    "independent pairs": lambda model: production.independent_pairs(
-        _lm(model), {"any": production.directions(_lm(model), TEXTS, WM)[0]}, WM, range(5)
+    "against keys": lambda model: production.against_keys(
+        _lm(model), production.Human(*TEXTS, []), WM, KEYS[:2]
     ),
 }
 

@@ -12,6 +12,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gaussmark_lib import files
 from gaussmark_lib.doclm.train import Recipe
+from gaussmark_lib.engine import corpus as installed
 
 CARD = Path(__file__).parent / "model_card.md"
 DOCUMENTATION = "Documentation prose of the installed packages (`gaussmark_lib/engine/corpus.py`)"
@@ -49,10 +50,10 @@ def save(
         epochs=tokens / stream_tokens,
         minutes=curve["seconds"].iloc[-1] / 60,
         hardware=hardware,
-        about="Text of its maker's own" if own else f"{DOCUMENTATION}, {corpus.fingerprint()}",
+        about="Text of its maker's own" if own else f"{DOCUMENTATION}, {installed.fingerprint()}",
         paragraphs=corpus["split"].value_counts(),
         characters=lengths.groupby(corpus["split"]).sum(),
-        heldout_share=docs.HELDOUT_SHARE,
+        heldout_share=installed.HELDOUT_SHARE,
         curve=shown.to_string(index=False, float_format="{:.3f}".format),
         versions=f"torch {torch.__version__}, transformers {transformers.__version__}",
     )

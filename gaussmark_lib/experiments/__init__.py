@@ -15,11 +15,11 @@ several of them share.
 ``token_level_keys``       09: token-level keys beside one key
 ``speed``                  10: fair timings; ``peak_memory``: of a call
 ``playground``             11: write, test and edit without widgets; the panel's figure
-``one_key_in_production``  12: one key over many texts, and what an asker gains
-``calibration_card``       12: what the owner of a key should know before using it;
-                           ``law_of_spread``: the spread over keys beside its prediction
-``scanned_spans``          13: the marked span of a longer text
+``one_key_in_production``  12: one key over many texts
+``whose_text``             13: users, authors, and the marked span of a longer text
 ``theory_in_full``         16: simulation beside the exact value, in the models of ``toys``
+``streams``                18: texts that keep coming, and what an asker gains
+``train_doclm``            20: how good a trained model is (its training: the room ``doclm``)
 ``begin``                  every notebook's set-up in one call
 ``pairs``                  n pairs of a fresh prompt and a fresh key: drawn, written, scored
 ``claims``                 findings and checks, and the table at a notebook's end

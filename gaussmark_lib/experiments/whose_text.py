@@ -1,309 +1,227 @@
-"""Experiments on whose text it is: users of a codebook, several texts of one author (the marked
-span of a longer text: ``scanned_spans``).
-
-Everything is measured on texts that a model writes under a known key, beside human texts that no
-key has touched.
+"""Whose text it is: users of a codebook, several texts of one author, the marked span of a longer
+text (``tracing``). Measured on texts that a model writes under a known key, beside human texts.
 """
 
 import time
 from collections.abc import Sequence
-from itertools import islice
 
 import numpy as np
 import pandas as pd
-import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
-from gaussmark_lib import generate, models, perturb, score, stats, texts, tracing
-from gaussmark_lib.corrupt import Pairs
-from gaussmark_lib.errors import CorpusError
+from gaussmark_lib import generate, models, perturb, score, stats, tracing
+from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing import attribution
-from gaussmark_lib.watermark import Watermark
+
+Pair = tuple[list[int], list[int]]
 
 
-def human(lm: models.LM, text: str, n: int, n_tokens: int) -> list[list[int]]:
-    """Up to n beginnings of human texts, ``n_tokens`` each, all different; of "docs" also those
-    that the embedded model was trained on, which are as human, where the held-out ones are too few.
-    CorpusError below four.
+def gradients(
+    lm: models.LM, prompts: Texts, responses: Texts, wm: Watermark, **settings
+) -> list[TextGradient]:
+    """In the texts' order."""
+    unordered = score.gradients(lm.model, prompts, responses, wm, **settings)
+    return sorted(unordered, key=lambda gradient: (gradient.text, gradient.n_tokens))
+
+
+def forecast(plain: Sequence[TextGradient], sigma: float, book: tracing.Codebook) -> pd.DataFrame:
+    """The share of texts that will be named rightly, from σ‖G‖ of *plain* texts alone: ``n_tokens,
+    psi`` (mean σ‖G‖), ``value``.
     """
-    chars = 6 * n_tokens if text in texts.KINDS else None
-    splits = ("heldout", "train") if text == "docs" else ("heldout",)
-    rows = (
-        row
-        for split in splits
-        for row in texts.load(
-            text, split=split, n=2 * n if text == "c4" else None, min_chars=chars
-        )["text"]
-    )
-    found = list(
-        islice((ids[:n_tokens] for ids in map(lm.encode, rows) if len(ids) >= n_tokens), n)
-    )
-    if len(found) < min(n, 4):
-        raise CorpusError(
-            f"{text}: expected at least 4 texts of {n_tokens} tokens, found {len(found)}; ask for"
-            " shorter ones"
-        )
-    return found
-
-
-def users(book: tracing.Codebook, n: int) -> list[int]:
-    """n users, spread over the whole codebook."""
-    return np.linspace(0, book.n_users - 1, min(n, book.n_users)).astype(int).tolist()
-
-
-def noises(
-    lm: models.LM, wm: Watermark, book: tracing.Codebook, names: Sequence[int]
-) -> torch.Tensor:
-    """``perturb.noises`` of these users' keys, in one pass over the base noises for all of them."""
-    wm = wm.on(lm.model)
-    z = book.normals(names, wm.linear.parameter.numel()) * wm.sigma
-    return torch.stack(
-        [wm.project(torch.from_numpy(row.astype("float32")).view(wm.linear.shape)) for row in z]
-    )
+    rows = [(one.n_tokens, sigma * one.norm) for one in plain]
+    table = pd.DataFrame(rows, columns=["n_tokens", "psi"])
+    sizes = book.n_users, book.n_base
+    table["value"] = [tracing.share_right(psi, *sizes) for psi in table["psi"]]
+    return table.groupby("n_tokens", as_index=False).mean()
 
 
 def written(
     lm: models.LM,
     prompts: Texts,
+    users: Sequence[int],
     wm: Watermark,
-    noises: torch.Tensor,
+    book: tracing.Codebook,
     n_tokens: int,
     *,
     seed: int = 0,
     **sampling,
-) -> list[Texts]:
-    """For each noise (users, d_out, d_in), the texts to all prompts that the model writes
-    at θ + ξ.
-    """
+) -> list[list[list[int]]]:
+    """For each user the texts to all prompts. Making a user's noise takes longer than a text."""
     texts = []
-    for number, xi in enumerate(noises):
-        with perturb.moved(lm.model, wm, xi):
-            texts.append(
-                generate.sample(lm.model, prompts, n_tokens, seed=seed + number, **sampling)
-            )
+    for i, user in enumerate(users):
+        with perturb.watermarked(lm.model, wm, book.key(user)):
+            texts.append(generate.sample(lm.model, prompts, n_tokens, seed=seed + i, **sampling))
     return texts
 
 
-def attributed(
-    lm: models.LM,
-    prompts: Texts,
-    texts: Sequence[Texts],
-    human: Pairs,
-    wm: Watermark,
-    book: tracing.Codebook,
-    names: Sequence[int],
-    noises: torch.Tensor,
-    **settings,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """``tracing.attribute`` of the users' texts and, in the same pass, of human ones: a table each.
+def shares(named: pd.DataFrame) -> pd.DataFrame:
+    """Share named rightly by length, with intervals over users: ``n_tokens, value, low, high, n``.
 
-    The first has further columns: ``author``, ``right``, ``own_psi`` (explicitly, under the
-    author's noise) and ``predicted``, the chance of a right name from σ‖G‖ alone.
+    ``named`` is ``tracing.attribute``'s table with the column ``author``.
     """
-    author = np.repeat(names, len(prompts))
-    asked, answered = (
-        [*list(prompts) * len(texts), *human[0]],
-        [
-            *(text for own in texts for text in own),
-            *human[1],
-        ],
+    return pd.DataFrame(
+        {"n_tokens": n}
+        | stats.interval(
+            (rows["user"] == rows["author"]).astype(float), cluster=rows["author"], share=True
+        ).row()
+        for n, rows in named.groupby("n_tokens")
     )
-    table = tracing.attribute(lm.model, asked, answered, wm, book, **settings)
-    is_human = table["text"] >= len(author)
-    table, plain = table[~is_human].reset_index(drop=True), table[is_human].reset_index(drop=True)
-    keys = [book.key(user) for user in names]
-    own = [
-        score.score(lm.model, prompts, of_user, wm, [key], xis=xi[None], **settings)["psi"]
-        for of_user, key, xi in zip(texts, keys, noises, strict=True)
-    ]
-    table = table.assign(author=author[table["text"]], own_psi=np.concatenate(own))
-    chance = [
-        tracing.share_right(psi, book.n_users, book.n_base)
-        for psi in stats.predicted_psi(table["grad_norm"], wm.sigma)
-    ]
-    return table.assign(right=table["user"] == table["author"], predicted=chance), plain
-
-
-def by_length(table: pd.DataFrame, n_users: int, n_base: int) -> pd.DataFrame:
-    """A row a length of :func:`attributed`'s table: mean ``psi`` under the own key, share named
-    rightly with its interval over prompts and authors, ``runner_up`` (mean of the best other user),
-    ``given_psi`` (the exact share at the ψ that were measured), ``predicted`` (from σ‖G‖).
-    """
-    rows = []
-    for n_tokens, found in table.groupby("n_tokens"):
-        of_author = found.assign(prompt=found.groupby("author").cumcount())
-        right = stats.crossed_interval(
-            np.mean, stats.matrix(of_author, "right", columns="author"), share=True
-        )
-        wrong = np.where(found["right"], found["runner_up"], found["psi"])
-        given = np.mean([share_given(psi, n_users, n_base) for psi in found["own_psi"]])
-        row = {
-            "n_tokens": n_tokens,
-            "psi": found["own_psi"].mean(),
-            "runner_up": wrong.mean(),
-            "given_psi": given,
-        }
-        rows.append(row | {"predicted": found["predicted"].mean()} | right.row())
-    return pd.DataFrame(rows)
-
-
-def right_between(table: pd.DataFrame, low: float, high: float) -> stats.Estimate:
-    """Share named rightly of :func:`attributed`'s texts, each at its whole length, whose own ψ is
-    from low to high; NaN where there are none.
-    """
-    whole = table[table["n_tokens"] == table.groupby("text")["n_tokens"].transform("max")]
-    near = whole[whole["own_psi"].between(low, high)]
-    return stats.rate(near["right"]) if len(near) else stats.Estimate(np.nan, np.nan, np.nan, 0)
-
-
-def expected_right(psi: float, n_users: int, n_base: int) -> float:
-    """What share of texts should be named rightly at least, where ψ is wanted: theory's at ψ − 1/2,
-    rounded down to a multiple of 0.05.
-
-    For texts whose own ψ lies within 1/2 of it, and for all together, whose own ψ is about N(ψ, 1).
-    """
-    below = psi - 0.5
-    theory = (
-        min(share_given(below, n_users, n_base), tracing.share_right(below, n_users, n_base))
-        if below > 0
-        else 0.0
-    )
-    return int(20 * theory) / 20
-
-
-def share_given(own_psi: float, n_users: int, n_base: int) -> float:
-    """The chance that a text with this ψ under its own key is named rightly: that no other user's ψ
-    is larger, given it.
-    """
-    rest = np.sqrt(np.random.default_rng(0).chisquare(n_base - 1, 2000) + own_psi**2)
-    return float(((1 - attribution.cosine_tail(own_psi / rest, n_base)) ** (n_users - 1)).mean())
-
-
-def curve(psi: Sequence[float], n_users: int, bases: Sequence[int]) -> pd.DataFrame:
-    """What theory says: ``n_base, psi, share`` named rightly, and ``nats``, the capacity at
-    this ψ.
-    """
-    rows = [
-        (m, p, tracing.share_right(p, n_users, m), tracing.capacity(p, m))
-        for m in bases
-        for p in psi
-    ]
-    return pd.DataFrame(rows, columns=["n_base", "psi", "share", "nats"])
 
 
 def nobodys(
-    lm: models.LM,
-    human: Pairs,
-    wm: Watermark,
-    *,
-    n_users: int,
-    n_base: int,
-    books_per_text: int,
-    first_seed: int,
-    **settings,
+    human: Sequence[TextGradient], n_users: int, n_base: int, n_books: int, first_seed: int
 ) -> pd.DataFrame:
-    """Human texts under codebooks of their own, each pair once, so that all rows are independent:
-    ``text, psi, p_family, bonferroni``.
+    """Human texts in turn, each with a codebook of its own: ``exact`` and ``Bonferroni``'s p-value
+    over all users.
     """
-    wm, rows = wm.on(lm.model), []
-    for found in score.gradients(lm.model, *human, wm, **settings):
-        unit = found.unit()[None]
-        for number in range(books_per_text):
-            book = tracing.Codebook(
-                perturb.Key.from_seed(first_seed + found.text * books_per_text + number),
-                n_users,
-                n_base,
-            )
-            _, [psi], _ = attribution.best(attribution.base_inner(unit, book), book)
-            p, bound = (
-                tracing.family_p(psi, n_users, n_base),
-                min(1.0, n_users * tracing.family_p(psi, 1, n_base)),
-            )
-            rows.append({"text": found.text, "psi": psi, "p_family": p, "bonferroni": bound})
-    return pd.DataFrame(rows).sort_values("text", kind="stable", ignore_index=True)
+    rows = []
+    for i in range(n_books):
+        book = tracing.Codebook(perturb.Key.from_seed(first_seed + i), n_users, n_base)
+        unit = human[i % len(human)].unit()[None]
+        _, [psi], _ = attribution.best(attribution.base_inner(unit, book), book)
+        bound = min(1.0, n_users * tracing.family_p(psi, 1, n_base))
+        rows.append({"exact": tracing.family_p(psi, n_users, n_base), "Bonferroni": bound})
+    return pd.DataFrame(rows)
+
+
+def at_levels(p: pd.DataFrame, levels: Sequence[float]) -> pd.DataFrame:
+    """Share of p-values at most each level: ``level, test, value, low, high, n``."""
+    return pd.DataFrame(
+        {"level": level, "test": test} | stats.interval(p[test] <= level).row()
+        for level in levels
+        for test in p
+    )
 
 
 def costs(
-    lm: models.LM,
-    pair: Pairs,
-    wm: Watermark,
+    text: TextGradient,
+    wm: perturb.PlacedWatermark,
     book: tracing.Codebook,
     n_users: Sequence[int],
     n_fresh: int,
-) -> tuple[pd.DataFrame, float]:
-    """Seconds to test one text for all users by the codebook (``n_users, seconds``, the gradient
-    aside), and seconds a key with independent keys.
+) -> pd.DataFrame:
+    """Seconds to test one text for all users, its gradient aside: ``n_users, method, value``.
+    Independent keys are timed on ``n_fresh`` and extrapolated.
     """
-    wm = wm.on(lm.model)
-    [found] = score.gradients(lm.model, *pair, wm)
-    unit, started = found.unit()[None], time.perf_counter()
-    inner = attribution.base_inner(unit, book)
-    base, rows = time.perf_counter() - started, []
+    started = time.perf_counter()
+    score.psi([text], wm, [perturb.Key.from_seed(seed) for seed in range(n_fresh)])
+    per_key = (time.perf_counter() - started) / n_fresh
+    started, rows = time.perf_counter(), []
+    inner = attribution.base_inner(text.unit()[None], book)
+    base = time.perf_counter() - started
     for n in n_users:
         started = time.perf_counter()
         attribution.best(inner, tracing.Codebook(book.master, n, book.n_base))
-        rows.append({"n_users": n, "seconds": base + time.perf_counter() - started})
-    started = time.perf_counter()
-    for seed in range(n_fresh):
-        score.statistic(
-            found,
-            perturb.noises(lm.model, wm, [perturb.Key.from_seed(seed)]).to(found.G.device),
-            wm.sigma,
-        )
-    return pd.DataFrame(rows), (time.perf_counter() - started) / n_fresh
+        rows.append((n, "codebook", base + time.perf_counter() - started))
+        rows.append((n, "independent keys", n * per_key))
+    return pd.DataFrame(rows, columns=["n_users", "method", "value"])
 
 
-def break_even(seconds: pd.DataFrame, per_key: float) -> float:
-    """The number of users from which on the codebook is faster than independent keys, infinite
-    where it never is.
-
-    The codebook takes a + b·N seconds (a line through :func:`costs`' table), independent keys
-    ``per_key``·N: equal at N = a/(per_key − b).
-    """
-    per_user, base = np.polyfit(seconds["n_users"], seconds["seconds"], 1)
-    return float(max(1.0, base / (per_key - per_user))) if per_key > per_user else np.inf
-
-
-def authors(
-    lm: models.LM,
-    prompts: Texts,
-    texts: Sequence[Texts],
-    human: Pairs,
-    wm: Watermark,
-    noises: torch.Tensor,
+def together(
+    marked: Sequence[TextGradient],
+    human: Sequence[TextGradient],
+    wm: perturb.PlacedWatermark,
+    keys: Sequence[perturb.Key],
     counts: Sequence[int],
+) -> pd.DataFrame:
+    """ψ of the first n texts of an author as one: under the author's key ``keys[0]``, under another
+    user's ``keys[1]``, and of n human texts under the first: ``n_texts, kind, psi, predicted``.
+    """
+    sums = [tracing.summed(texts[:n]) for texts in (marked, human) for n in counts]
+    psi = score.psi(sums, wm, keys)
+    of_author, of_human = psi[: len(counts)], psi[len(counts) :]
+    predicted = [wm.sigma * whole.norm for whole in sums[: len(counts)]]
+    kinds = {
+        "author's key": of_author[:, 0],
+        "another user's key": of_author[:, 1],
+        "human texts": of_human[:, 0],
+    }
+    return pd.DataFrame(
+        {"n_texts": n, "kind": kind, "psi": values[i], "predicted": predicted[i]}
+        for kind, values in kinds.items()
+        for i, n in enumerate(counts)
+    )
+
+
+def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
+    """Start and end of a marked span of at least a block, about the middle of a text. It begins
+    half a block off the scan's grid: on it, the scan could find the span to the token.
+    """
+    n_marked = min(n_tokens, max(block, round(share * n_tokens)))
+    start = min((n_tokens - n_marked) // 2 // block * block + block // 2, n_tokens - n_marked)
+    return start, start + n_marked
+
+
+def spliced(
+    lm: models.LM,
+    human: Sequence[Pair],
+    wm: Watermark,
+    keys: Sequence[perturb.Key],
+    span: tuple[int, int],
+    seed: int = 0,
+    **sampling,
+) -> list[list[int]]:
+    """Each human text with the tokens of the span written by the model under the text's own key."""
+    start, end = span
+    marks = [(wm, key) for key in keys]
+    before = [[*prompt, *response[:start]] for prompt, response in human]
+    written = generate.sample(lm.model, before, end - start, marks=marks, seed=seed, **sampling)
+    return [
+        [*response[:start], *middle, *response[end:]]
+        for (_, response), middle in zip(human, written, strict=True)
+    ]
+
+
+def scanned(
+    lm: models.LM,
+    pairs: Sequence[Pair],
+    wm: Watermark,
+    keys: Sequence[Sequence[perturb.Key]],
     **settings,
 ) -> pd.DataFrame:
-    """ψ of the first n texts of each user together, under the own key, under the next user's, and
-    of as many human texts under the own one.
+    """``tracing.scan`` of each text under its own keys."""
+    tables = [
+        tracing.scan(lm.model, [prompt], [response], wm, own, **settings)
+        for (prompt, response), own in zip(pairs, keys, strict=True)
+    ]
+    return pd.concat(tables, ignore_index=True)
 
-    Returns ``n_texts, kind, psi, predicted``: one row a user, n and kind; ``predicted`` is what ψ
-    should be, σ‖Σ G_i‖ under the own key, the cosine of both users' noises times the own ψ under
-    the other's, which shares base noises with it, and 0 for human texts.
-    """
-    wm, rows = wm.on(lm.model), []
 
-    def gradients(pairs: Pairs) -> list:
-        return sorted(
-            score.gradients(lm.model, *pairs, wm, **settings), key=lambda found: found.text
-        )
+def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
+    """Tokens in both the found span and the true one, over those in either."""
+    both = (np.minimum(table["end"], end) - np.maximum(table["start"], start)).clip(lower=0)
+    return (both / (np.maximum(table["end"], end) - np.minimum(table["start"], start))).to_numpy()
 
-    plain = gradients(human)
-    for number, own in enumerate(texts):
-        marked, both = gradients((prompts, own)), noises[[number, (number + 1) % len(noises)]]
-        z, other = both.flatten(1)
-        cosine = float(torch.dot(z, other) / (z.norm() * other.norm()))
-        for n in counts:
-            whole, untouched = tracing.summed(marked[:n]), tracing.summed(plain[:n])
-            psi, others = score.statistic(whole, both.to(whole.G.device), wm.sigma)
-            [of_human] = score.statistic(untouched, both[:1].to(untouched.G.device), wm.sigma)
-            kinds = {
-                "own key": (psi, wm.sigma * whole.norm),
-                "another user's key": (others, cosine * psi),
-                "human texts": (of_human, 0.0),
-            }
-            rows += [
-                {"n_texts": n, "kind": kind, "psi": value, "predicted": predicted}
-                for kind, (value, predicted) in kinds.items()
-            ]
-    return pd.DataFrame(rows)
+
+def arrows(codes: np.ndarray, w: np.ndarray, author: int, caption: str) -> Figure:
+    """Users as arrows in the plane of two base noises, and a text as a point."""
+    figure, axes = plt.subplots(figsize=(5.4, 5.0))
+    length = np.linalg.norm(w)
+    for user, code in enumerate(codes * length):
+        colour = style.WATERMARKED if user == author else style.PLAIN
+        axes.annotate("", code, (0, 0), arrowprops={"arrowstyle": "->", "color": colour})
+        axes.text(*(1.15 * code), str(user), color=colour, ha="center", va="center")
+    axes.plot(*w, "*", color="black", markersize=14, label="the text")
+    ends = (-1.3 * length, 1.3 * length)
+    axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel="w₁ = ⟨z₁, u⟩", ylabel="w₂ = ⟨z₂, u⟩")
+    return style.caption(figure, caption, "Users 0 to 7 as arrows: which one does the text follow?")
+
+
+def spans(table: pd.DataFrame, true: tuple[int, int], n_tokens: int, caption: str) -> Figure:
+    """The span that the scan found in each text, 60 at most, over the marked one."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.0))
+    axes.axvspan(*true, color="0.88", label="marked")
+    shown = table.head(60).sort_values(["start", "end"], ignore_index=True)
+    for look, sign, rows in (
+        ("-", "≤", shown[shown["p_value"] <= 0.05]),
+        (":", ">", shown[shown["p_value"] > 0.05]),
+    ):
+        look = {"color": style.WATERMARKED, "linestyle": look, "label": f"found, p {sign} 0.05"}
+        axes.hlines(rows.index, rows["start"], rows["end"], **look)
+    axes.set(xlim=(0, n_tokens), xlabel=style.TOKENS, ylabel="text", yticks=[])
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Where does the scan find the mark?")

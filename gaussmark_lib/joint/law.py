@@ -70,3 +70,21 @@ class Factor:
         self._room[self.n, : self.n] = coordinates
         self._room[self.n, self.n] = residual
         self.n += 1
+
+
+def innovations(
+    psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]
+) -> tuple[Float[np.ndarray, "keys n"], Float[np.ndarray, " n"]]:
+    """r of all texts under many keys at once, in the order of K, NaN where nothing is new; and the
+    texts' residuals, 0 there.
+    """
+    factor, new, r, residuals = Factor(), [], np.full(psi.shape, np.nan), np.zeros(len(K))
+    for i in range(len(K)):
+        coordinates = factor.coordinates(K[i, new])
+        residual = float(np.sqrt(max(K[i, i] - coordinates @ coordinates, 0.0)))
+        if residual > NOTHING_NEW:
+            r[:, i] = (psi[:, i] - r[:, new] @ coordinates) / residual
+            residuals[i] = residual
+            factor.append(coordinates, residual)
+            new.append(i)
+    return r, residuals

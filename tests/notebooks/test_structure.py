@@ -131,12 +131,10 @@ def test_the_check_for_definitions_can_fail(tmp_path, broken):
         test_it_defines_nothing_that_belongs_in_the_library(path)
 
 
-# What belongs to a notebook under another name: 00 has the core alone, 05 is a room, 20 trains the
-# model of the room doclm.
+# What belongs to a notebook under another name: 00 has the core alone, 05 is a room.
 OTHER_ROOMS = {
     "first_watermark": "gaussmark_lib/perturb.py",
     "quality": "gaussmark_lib/quality",
-    "train_doclm": "gaussmark_lib/doclm/train.py",
 }
 
 

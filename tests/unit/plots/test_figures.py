@@ -15,7 +15,6 @@ from gaussmark_lib.plots import (
     kgw_baseline,
     low_rank,
     style,
-    train_doclm,
 )
 
 N = np.random.default_rng(0)
@@ -204,23 +203,6 @@ FIGURES = {  # name → (figure, error bars in all of its panels)
         low_rank.sides(named(pd.DataFrame({"scheme": TWO}), "psi").assign(predicted_psi=0.4), "n"),
         2,
     ),
-    "sources": lambda: (
-        train_doclm.sources(
-            pd.DataFrame({"source": ["a/b.py", "c.py"], "text": ["x" * 9, "y"]}), "n"
-        ),
-        0,
-    ),
-    "curves": lambda: (
-        train_doclm.curves(
-            {
-                "a run": pd.DataFrame(
-                    {"tokens": [10, 20], "loss": [3.0, 2.0], "held_out": [3.0, 2.5]}
-                )
-            },
-            "n",
-        ),
-        0,
-    ),
 }
 
 
@@ -250,7 +232,6 @@ def test_a_figure_draws_every_interval_and_names_its_axes(name):
     ("name", "unit"),
     [
         ("cost", "nats a token"),
-        ("curves", "nats per token"),
         ("seconds", "seconds"),
     ],
 )
@@ -270,7 +251,7 @@ def test_every_public_figure_is_drawn_here():
     )
     count = sum(
         1
-        for file in (*files, train_doclm)
+        for file in files
         for name, function in vars(file).items()
         if not name.startswith("_")
         and callable(function)

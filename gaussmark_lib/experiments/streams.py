@@ -1,0 +1,210 @@
+"""A stream of texts under one key: evidence that may be looked at after every text
+(``joint.stream``), what marked texts teach the memory, and what an asker of a detector gains.
+
+What the memory knows of z after n marked texts, to second order: text i with Fisher information
+F_i says as much as an observation of precision σ²F_i, so z has the precision I + σ²ΣF_i. If all
+directions of F were alike, a further marked text would keep the share 1/(1 + nc) of its ψ, with
+c = σ² tr F²/tr F; any other spectrum of F keeps more (1/(1 + x) is convex).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from gaussmark_lib import generate, joint, models, perturb, score, stats
+from gaussmark_lib.experiments.one_key_in_production import TAU, Human, gradients, units
+from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.plots import style
+
+SHARE = 0.1  # π, the share of marked texts that the evidence bets on
+
+
+def log_evidence(
+    psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], strength: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, "keys n"]:
+    """log E after each text, for ``strength`` σ‖G‖ of the texts."""
+    r, residuals = joint.law.innovations(psi, K)
+    bets = joint.stream.log_bets(np.nan_to_num(r), strength * residuals, SHARE)
+    return bets.cumsum(1)
+
+
+def peeked(
+    psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]
+) -> Bool[np.ndarray, " keys"]:
+    """Whether Σ_{j ≤ i} ψ_j is significant by itself at level 0.05 after any text i; its standard
+    deviation is √(Σ_{j,l ≤ i} K_jl).
+    """
+    z = psi.cumsum(1) / np.sqrt(np.diag(K.cumsum(0).cumsum(1)))
+    return (z >= TAU).any(1)
+
+
+def mixed(
+    lm: models.LM,
+    human: Human,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    every: Sequence[int],
+    *,
+    dtype: str | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """For each key, and each k of ``every``, the stream of human texts in which every k-th is
+    exchanged for one that the key wrote: ``key_id, every, place, marked, psi, innovation, log_e``.
+
+    Streams of one key share their marked texts; all streams share the human ones.
+    """
+    n, n_tokens = len(human.prompts), len(human.responses[0])
+    plain = gradients(lm, human.prompts, human.responses, wm, dtype)
+    psi_plain, u = score.psi(plain, wm.on(lm.model), keys), units(plain)
+    K_plain, norms_plain = joint.law.inner(u, u), np.array([g.norm for g in plain])
+    tables = []
+    for i, key in enumerate(keys):
+        asked = [human.prompts[(i + j) % n] for j in range(n // min(every))]
+        marked = written(lm, asked, wm, key, n_tokens, dtype=dtype, seed=seed + i)
+        v = units(marked)
+        psi_marked = score.psi(marked, wm.on(lm.model), [key])[:, 0]
+        across, among = joint.law.inner(v, u), joint.law.inner(v, v)
+        for k in every:
+            at = np.arange(k - 1, n, k)
+            m, psi, norms, K = len(at), psi_plain[:, i].copy(), norms_plain.copy(), K_plain.copy()
+            psi[at], norms[at] = psi_marked[:m], [g.norm for g in marked[:m]]
+            K[at] = across[:m]
+            K[:, at] = K[at].T
+            K[np.ix_(at, at)] = among[:m, :m]
+            log_e = log_evidence(psi[None], K, wm.sigma * norms)[0]
+            r = joint.law.innovations(psi[None], K)[0][0]
+            columns = {"place": range(n), "marked": np.isin(range(n), at), "psi": psi}
+            columns |= {"innovation": r, "log_e": log_e, "key_id": key.key_id, "every": k}
+            tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def written(
+    lm: models.LM,
+    prompts: Sequence[Sequence[int]],
+    wm: perturb.Watermark,
+    key: perturb.Key,
+    n_tokens: int,
+    *,
+    dtype: str | None = None,
+    seed: int = 0,
+) -> list[TextGradient]:
+    """Gradients of texts that one key writes to these prompts."""
+    with perturb.watermarked(lm.model, wm, key):
+        responses = generate.sample(lm.model, prompts, n_tokens, seed=seed)
+    return gradients(lm, prompts, responses, wm, dtype)
+
+
+def found_by(streams: pd.DataFrame) -> pd.DataFrame:
+    """Share of the streams whose E has reached 20 after so many texts: ``every, texts, value, low,
+    high, n``.
+    """
+    highest = streams.groupby(["key_id", "every"])["log_e"].cummax()
+    hits = (highest >= np.log(20)).groupby([streams["every"], streams["place"]])
+    return pd.DataFrame(
+        {"every": f"1 in {every}", "texts": place + 1} | stats.interval(rows).row()
+        for (every, place), rows in hits
+    )
+
+
+def kept(
+    marked: Sequence[TextGradient],
+    key: perturb.Key,
+    wm: perturb.PlacedWatermark,
+    ends: Sequence[int],
+) -> pd.DataFrame:
+    """Innovation over ψ of one key's marked texts, by their place in a stream of which all are
+    marked: ``texts`` (the middle of a segment that ends at one of ``ends``), ``measured``, and
+    ``first order``: L⁻¹m over m, for m = σ‖G‖ and K = LLᵀ.
+    """
+    u, m = units(marked), wm.sigma * np.array([gradient.norm for gradient in marked])
+    psi = np.stack([score.psi(marked, wm, [key])[:, 0], m])
+    r, _ = joint.law.innovations(psi, joint.law.inner(u, u))
+    segments = np.split(np.nan_to_num(r), ends[:-1], axis=1), np.split(psi, ends[:-1], axis=1)
+    shares = [new.sum(1) / old.sum(1) for new, old in zip(*segments, strict=True)]
+    table = pd.DataFrame(shares, columns=["measured", "first order"])
+    return table.assign(texts=(np.array([0, *ends[:-1]]) + ends) / 2, key_id=key.key_id)
+
+
+def flat_information(plain: Sequence[TextGradient], sigma: float) -> float:
+    """c = σ² tr F²/tr F, from texts of the base model: tr F is the mean of ‖G‖², and tr F² that of
+    ⟨G_i, G_j⟩², i ≠ j.
+    """
+    u, norms = units(plain), np.array([gradient.norm for gradient in plain])
+    products = joint.law.inner(u, u) * np.outer(norms, norms)
+    others = products[~np.eye(len(products), dtype=bool)]
+    return float(sigma**2 * (others**2).mean() / (norms**2).mean())
+
+
+def forged(
+    lm: models.LM,
+    prompt: Sequence[int],
+    response: Sequence[int],
+    wm: perturb.Watermark,
+    key: perturb.Key,
+    *,
+    n_steps: int,
+    n_tried: int = 8,
+    seed: int = 0,
+) -> dict:
+    """A human text edited until a detector that answers ψ accuses it: of ``n_tried`` texts with one
+    token exchanged, the best is kept, step by step. The *forged* text has one more edit, and was
+    not asked about.
+
+    Returns its ``psi`` and ``innovation`` (given all questions), and ``climb``, the best ψ of each
+    step.
+    """
+    rng, state, best, climb = np.random.default_rng(seed), joint.State(), list(response), []
+    settings = {"state": state, "batch_size": n_tried}
+    for _ in range(n_steps):
+        tries = [edited(best, rng) for _ in range(n_tried)]
+        answers = joint.sequence(lm.model, [prompt] * n_tried, tries, wm, [key], **settings)
+        best = tries[answers["psi"].argmax()]
+        climb.append(answers["psi"].max())
+    last = joint.sequence(lm.model, [prompt], [edited(best, rng)], wm, [key], **settings)
+    return {"psi": last["psi"][0], "innovation": last["innovation"][0], "climb": climb}
+
+
+def shopped(
+    lm: models.LM,
+    prompt: Sequence[int],
+    response: Sequence[int],
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    *,
+    n_edits: int,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Whether a human text or one of its light edits is accused at level 0.01: a row per key, and a
+    column for each statistic.
+    """
+    rng = np.random.default_rng(seed)
+    texts = [list(response), *(edited(response, rng) for _ in range(n_edits))]
+    table = joint.sequence(lm.model, [prompt] * len(texts), texts, wm, keys, batch_size=8)
+    p = {"ψ": norm.sf(table["psi"]), "innovation": norm.sf(table["innovation"].fillna(-np.inf))}
+    p["inherited verdict"] = table["p_given"]
+    return pd.DataFrame(p).groupby(table["key_id"]).min() <= 0.01
+
+
+def edited(ids: Sequence[int], rng: np.random.Generator) -> list[int]:
+    """The text with one token exchanged for another of its own."""
+    ids, place = list(ids), int(rng.integers(len(ids)))
+    others = sorted(set(ids) - {ids[place]})
+    return [*ids[:place], int(rng.choice(others)), *ids[place + 1 :]] if others else ids
+
+
+def wealth(lines: dict[str, Float[np.ndarray, "keys n"]], caption: str) -> Figure:
+    """log₁₀ E against the number of texts: a line per key, a colour per kind of stream."""
+    figure, axes = plt.subplots()
+    for colour, (name, log_e) in zip((style.PLAIN, style.WATERMARKED), lines.items(), strict=False):
+        places = np.arange(1, log_e.shape[1] + 1)
+        axes.plot(places, log_e.T / np.log(10), color=colour, alpha=min(0.7, 12 / len(log_e)))
+        axes.plot([], [], color=colour, label=name)
+    axes.axhline(np.log10(20), **style.DASHED, label="20, reached by 1 in 20 at most")
+    axes.set(xlabel="texts so far", ylabel="log₁₀ of what 1 has become")
+    return style.caption(figure, caption, "What does a fair bet become?")

@@ -1,0 +1,108 @@
+"""Streams with marked texts against the library's stream and against simulation, and what an asker
+gains, on a tiny model.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_lm
+import tiny_models
+import torch
+from scipy.stats import norm
+
+from gaussmark_lib import generate, joint, perturb
+from gaussmark_lib.experiments import one_key_in_production as production
+from gaussmark_lib.experiments import streams
+from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.perturb import Key, Watermark
+
+WM = Watermark(tiny_lm.WEIGHT, 0.3)
+LM = tiny_lm.build()
+RNG = np.random.default_rng(0)
+PROMPTS, RESPONSES = (tiny_models.random_ids(RNG, *[n] * 8) for n in (4, 20))
+HUMAN = production.Human(PROMPTS, RESPONSES, list("abcdefgh"))
+KEYS = [Key.from_seed(i) for i in range(2)]
+
+
+def test_marked_texts_stand_where_they_should_and_the_library_agrees():
+    rows = streams.mixed(LM, HUMAN, WM, KEYS, [4, 3], seed=1)
+    assert rows[rows["marked"] & (rows["every"] == 3)]["place"].tolist() == [2, 5] * 2
+    assert rows[rows["marked"] & (rows["every"] == 4)]["place"].tolist() == [3, 7] * 2
+    prompts, responses = list(PROMPTS), list(RESPONSES)
+    with perturb.watermarked(LM.model, WM, KEYS[1]):
+        written = generate.sample(LM.model, PROMPTS[1:3], 20, seed=2)
+    for place, prompt, text in zip((2, 5), PROMPTS[1:3], written, strict=True):
+        prompts[place], responses[place] = prompt, text
+    table = joint.sequence(LM.model, prompts, responses, WM, [KEYS[1]])
+    own = rows[(rows["key_id"] == KEYS[1].key_id) & (rows["every"] == 3)]
+    for name in ("psi", "innovation", "log_e"):
+        np.testing.assert_allclose(own[name], table[name], atol=2e-3)
+
+
+def test_peeking_is_at_every_text_with_the_exact_deviation():
+    K = np.full((30, 30), 0.5) + 0.5 * np.eye(30)
+    psi = np.random.default_rng(0).multivariate_normal(np.zeros(30), K, size=2000)
+    tau = norm.isf(0.05)
+    exact = [
+        any(row[:i].sum() / np.sqrt(K[:i, :i].sum()) >= tau for i in range(1, 31)) for row in psi
+    ]
+    assert streams.peeked(psi, K).tolist() == exact
+    independent = streams.peeked(psi, np.eye(30)).mean()
+    assert 0.05 < np.mean(exact) < independent
+
+
+def test_the_time_until_a_stream_is_found():
+    log_e = [0, 4.0, 1.0, 0, 1.0, 2.0]
+    rows = pd.DataFrame({"key_id": list("aaabbb"), "every": 2, "place": [0, 1, 2] * 2})
+    found = streams.found_by(rows.assign(log_e=log_e))
+    assert found["value"].tolist() == [0, 0.5, 0.5]
+    assert found["texts"].tolist() == [1, 2, 3]
+
+
+def test_what_marked_texts_keep_is_what_the_stream_says():
+    marked = streams.written(LM, PROMPTS, WM, KEYS[0], 20, seed=1)
+    table = streams.kept(marked, KEYS[0], WM.on(LM.model), [4, 8])
+    with perturb.watermarked(LM.model, WM, KEYS[0]):
+        written = generate.sample(LM.model, PROMPTS, 20, seed=1)
+    expected = joint.sequence(LM.model, PROMPTS, written, WM, KEYS[:1])
+    for row, part in zip(table.itertuples(), (expected[:4], expected[4:]), strict=True):
+        assert row.measured == pytest.approx(part["innovation"].sum() / part["psi"].sum(), abs=1e-3)
+    assert table["texts"].tolist() == [2, 6]
+
+
+def test_flat_information_is_that_of_isotropic_gradients():
+    """G ~ N(0, f·I_d) has F = f·I, so c = σ²f."""
+    rng, d, f = np.random.default_rng(0), 50, 0.3
+    gradients = [
+        TextGradient(i, [torch.from_numpy(row).float()[None]], [1.0], 1.0, 0.0, 1)
+        for i, row in enumerate(rng.normal(0, f**0.5, (300, d)))
+    ]
+    assert streams.flat_information(gradients, 2.0) == pytest.approx(4 * f, rel=0.05)
+
+
+def test_asking_raises_psi_and_leaves_the_rest_to_chance():
+    forged = [
+        streams.forged(LM, PROMPTS[i], RESPONSES[i], WM, Key.from_seed(i), n_steps=4, seed=i)
+        for i in range(6)
+    ]
+    assert np.mean([one["psi"] for one in forged]) > 1
+    assert abs(np.mean([one["innovation"] for one in forged])) < 3.5 / np.sqrt(6)
+    climbs = np.array([one["climb"] for one in forged])
+    assert climbs.shape == (6, 4)
+    assert climbs[:, -1].mean() > climbs[:, 0].mean()
+
+
+def test_shopping_for_an_alarm():
+    keys = [Key.from_seed(i) for i in range(150)]
+    rates = streams.shopped(LM, PROMPTS[0], RESPONSES[0], WM, keys, n_edits=10).mean()
+    assert rates["innovation"] >= rates["ψ"] >= rates["inherited verdict"]
+    assert rates["inherited verdict"] < 0.08
+
+
+def test_an_edit_exchanges_one_token():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        after = streams.edited([5, 6, 7, 7], rng)
+        assert sum(a != b for a, b in zip(after, [5, 6, 7, 7], strict=True)) == 1
+        assert set(after) <= {5, 6, 7}
+    assert streams.edited([5, 5], rng) == [5, 5]
