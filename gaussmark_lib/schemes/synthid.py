@@ -104,8 +104,9 @@ def weighted_tail(total: int, n: Int[np.ndarray, " weights"]) -> float:
     The distribution comes from its Fourier transform. For a far tail the coins are tilted first,
     P(1) ∝ exp(θw), so that ``total`` is about their mean and no digit is lost.
 
-    >>> round(10 ** weighted_tail(2, np.array([0, 2])), 6), round(10 ** weighted_tail(0, [0, 2]), 6)
-    (0.25, 1.0)
+    >>> two_of_weight_1 = np.array([0, 2])
+    >>> [round(10 ** weighted_tail(total, two_of_weight_1), 6) for total in (2, 0)]
+    [0.25, 1.0]
     """
     w, n = np.arange(len(n)), np.asarray(n)
     top = int(w @ n)

@@ -127,7 +127,7 @@ OTHER = {
     "09_token_level_keys": {
         "seed": 1,
         "text": "licences",
-        "n_pairs": 5,
+        "n_prompts": 5,
         "n_tokens": 24,
         "lengths": [12],
         "alphas": [0.1, 0.5],
