@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, perturb, tokens
+from gaussmark_lib.keys import checked as checked_key
 from gaussmark_lib.likelihood import frozen, log_softmax
 from gaussmark_lib.weights import Weight, checked
 
@@ -48,7 +49,7 @@ def per_token(
     wm = checked(wm).on(model)
     [gradient] = gradients.gradients(model, [prompt], [response], wm)  # checks, and gives ‖G‖
     gradient.check()
-    perturb.check_key(wm, key)
+    perturb.check_key(wm, checked_key(key))
     prompt, response = tokens.checked_pairs(model, [prompt], [response])[0]
     xis = perturb.noise(model, wm, key)
     xis = xis if isinstance(xis, list) else [xis]

@@ -90,10 +90,10 @@ def sample(
             carries one already.
     """
     prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
-    require_int(seed, "seed", least=0)
     require_one_of(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError)
     shape = {"top_p": float(top_p), "temperature": float(temperature)}
     if engine != "exact":
+        require_int(seed, "seed", least=0)
         if marks is not None:
             raise InvalidTextError(
                 "marks: expected engine 'exact', whose rows have their own noise"
@@ -151,6 +151,7 @@ def uniform(
     """The uniform numbers that rows are sampled with, from row ``first`` on: each row's are a
     function of (seed, row) alone.
     """
+    require_int(seed, "seed", least=0)
     rows = range(first, first + n_rows)
     return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in rows])
 

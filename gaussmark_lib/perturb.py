@@ -21,32 +21,33 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import files, keys, models, tokens
+from gaussmark_lib import files, models, tokens
 from gaussmark_lib.errors import (
     GaussMarkWarning,
     InvalidModelError,
     InvalidWatermarkError,
     PerturbedModelError,
 )
-from gaussmark_lib.keys import Binding, Key
+from gaussmark_lib.keys import SPAN, Binding, Key, listed, purpose
+from gaussmark_lib.keys import checked as checked_key
 from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
 LEAST_CHANGED = 0.99  # of a weight's numbers; below it, rounding took a part of the watermark
 _MARK = "gaussmark"  # on a perturbed model, and in the config of an exported checkpoint
 
 
-def streams(wm: PlacedWatermark, some: Sequence[Key]) -> Float[Tensor, "k d"]:
+def streams(wm: PlacedWatermark, keys: Sequence[Key]) -> Float[Tensor, "k d"]:
     """σz of each key, σ being the first weight's, float32 on the CPU; no projection."""
-    xi = torch.empty(len(some), wm.d, dtype=torch.float32, device="cpu")
+    xi = torch.empty(len(keys), wm.d, dtype=torch.float32, device="cpu")
 
     def draw(key: Key, row: Tensor) -> None:
         key.normals(wm.d, wm.sigmas[0], out=row.numpy())
 
-    if len(some) > 1 and wm.d <= keys.SPAN:  # a larger one uses several threads itself
+    if len(keys) > 1 and wm.d <= SPAN:  # a larger one uses several threads itself
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            list(threads.map(draw, some, xi))
+            list(threads.map(draw, keys, xi))
     else:
-        list(map(draw, some, xi))
+        list(map(draw, keys, xi))
     return xi
 
 
@@ -60,18 +61,18 @@ def noise(
         KeyMismatchError: the key is bound to another weight, sigma, rank or base model; further
             errors as ``Watermark.on``.
     """
-    xis = noises(model, wm, [keys.checked(key)])
+    xis = noises(model, wm, [checked_key(key)])
     return [xi[0] for xi in xis] if isinstance(xis, list) else xis[0]
 
 
 def noises(
-    model: PreTrainedModel, wm: Watermark, some: Sequence[Key]
+    model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> Float[Tensor, "k d_out d_in"] | list[Tensor]:
     """:func:`noise` of each of K keys."""
-    some, wm = keys.listed(some), checked(wm).on(model)
-    for key in some:
+    keys, wm = listed(keys), checked(wm).on(model)
+    for key in keys:
         key.check(wm)
-    xis = wm.cut(streams(wm, some))
+    xis = wm.cut(streams(wm, keys))
     for i, part in enumerate(xis):
         if i > 0:
             part *= wm.sigmas[i] / wm.sigmas[0]
@@ -93,7 +94,7 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
     carried = [rounded(wm, i, xi)[1] for i, xi in enumerate(xis if wm.linears[1:] else [xis])]
     note = {"sigma_carried": carried[0] if len(carried) == 1 else tuple(carried)}
     note["model_sha256"] = models.digest(model)
-    return replace(key, binding=Binding(**keys.purpose(wm), **note))
+    return replace(key, binding=Binding(**purpose(wm), **note))
 
 
 def check_key(wm: PlacedWatermark, key: Key) -> None:
@@ -165,7 +166,7 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     """
     refuse_perturbed(model)  # before the work of drawing a noise
     wm = checked(wm).on(model)
-    check_key(wm, keys.checked(key))
+    check_key(wm, checked_key(key))
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
         yield model
 

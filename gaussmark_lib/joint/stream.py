@@ -41,7 +41,7 @@ from gaussmark_lib.joint.memory import GIVEN, Answer, Memory
 from gaussmark_lib.joint.state import State
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.weights import PlacedWatermark, Watermark
+from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
 COLUMNS = [
     *score.COLUMNS,
@@ -101,7 +101,7 @@ def sequence(
     if failed and on_error == "raise":
         raise next(iter(failed.values()))
     perturb.refuse_perturbed(model)
-    wm, state = wm.on(model), State() if state is None else state
+    wm, state = checked(wm).on(model), State() if state is None else state
     memory = state.use(wm, keys)
     settings = {"dtype": dtype, "batch_size": require_int(batch_size, "batch_size")}
     references = tokens.checked_pairs(model, *given) if given else {}

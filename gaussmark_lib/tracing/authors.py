@@ -19,7 +19,7 @@ from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.weights import Watermark
+from gaussmark_lib.weights import Watermark, checked
 
 
 def author(
@@ -38,7 +38,7 @@ def author(
         One row per key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``,
         ``log_lik`` and ``n_tokens`` are of all texts together.
     """
-    keys, wm = listed(keys), wm.on(model)
+    keys, wm = listed(keys), checked(wm).on(model)
     gradients = list(
         score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size)
     )

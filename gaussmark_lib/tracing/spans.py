@@ -35,7 +35,7 @@ from gaussmark_lib.joint.law import inner
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing import blocks
-from gaussmark_lib.weights import PlacedWatermark, Watermark
+from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
 SPAN = ["start", "end", "psi", "p_value", "bonferroni"]
 COLUMNS = ["text", "key_id", *SPAN, "whole_psi", "whole_p", "n_tokens"]
@@ -76,7 +76,7 @@ def scan(
         errors as ``score.score``.
     """
     perturb.refuse_perturbed(model)
-    keys, wm = listed(keys), wm.on(model)
+    keys, wm = listed(keys), checked(wm).on(model)
     rows: list[dict] = []
     for text, pair in tokens.checked_pairs(model, prompts, responses).items():
         ends = [*range(block, len(pair[1]), block), len(pair[1])]
