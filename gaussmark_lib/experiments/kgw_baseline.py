@@ -30,7 +30,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.special import ndtri_exp
 
-from gaussmark_lib import checks, corrupt, likelihood, models, perturb, stats
+from gaussmark_lib import corrupt, likelihood, models, perturb, stats
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.experiments.written_and_scored import labelled
 from gaussmark_lib.quality import diversity
@@ -129,8 +129,8 @@ def first_below(log10_p: ArrayLike, lengths: ArrayLike, level: float) -> float:
     >>> first_below([-1.0, -3.0], [10, 20], 1e-2), first_below([-1.0, -3.0], [10, 20], 1e-4)
     (15.0, 21.0)
     """
-    y, x = checks.numbers(log10_p, "log10_p"), checks.numbers(lengths, "lengths")
-    wanted = np.log10(checks.share(level, "level"))
+    y, x = np.asarray(log10_p, float), np.asarray(lengths, float)
+    wanted = np.log10(level)
     below = np.flatnonzero(y <= wanted)
     if not below.size:
         return float(x[-1] + 1)

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import binding, gradients, likelihood, models, perturb, rank_reduce, stats
+from gaussmark_lib import gradients, likelihood, models, perturb, rank_reduce, stats
 from gaussmark_lib.experiments import compared, crossed, exchange, written_and_scored
 from gaussmark_lib.schemes import GaussMark
 from gaussmark_lib.tokens import Texts
@@ -230,9 +230,8 @@ def misuses(
     psi``, a row a text × key × statistic.
     """
     wm, rows = wm.on(model), []
-    use = binding.Use(wm)
     for key in {key for of_text in keys for key in of_text}:
-        key.check(use)
+        key.check(wm)
     for found in gradients.gradients(
         model, prompts, responses, perturb.Watermark(wm.weight, wm.sigma), dtype=dtype
     ):

@@ -7,9 +7,9 @@ on plain texts of the model (``stats``).
 
 from datasets import Dataset
 
-from gaussmark_lib import checks, generate, models, score, stats, texts
+from gaussmark_lib import errors, generate, models, score, stats, texts
 from gaussmark_lib.errors import CorpusError, InvalidWatermarkError
-from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.weights import Watermark
 
 N_TEXTS = 8  # for the median of ‖G‖, which differs little from text to text
 
@@ -43,7 +43,9 @@ def watermark(
     weight = weight or models.default_weight(lm.model)
     if sigma is not None:
         return Watermark(weight, sigma, rank_dropped)
-    checks.positive(psi, "psi, the wanted mean, where no sigma is given", InvalidWatermarkError)
+    errors.require_positive(
+        psi, "psi, the wanted mean, where no sigma is given", InvalidWatermarkError
+    )
     asked = prompts(lm, text, N_TEXTS, n_prompt)
     plain = generate.sample(lm.model, asked, n_tokens, seed=seed, **sampling)
     norms = [

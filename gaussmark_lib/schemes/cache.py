@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 import transformers
 from joblib import Memory
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import binding, files, generate, paths, perturb
+from gaussmark_lib import files, generate, perturb
 from gaussmark_lib.errors import CorpusError
 from gaussmark_lib.runs import identity
 from gaussmark_lib.scheme import Scheme
@@ -61,7 +62,7 @@ def responses(
         sha256(model),
         sorted(generate.end_tokens(model)) if sampling.get("until_end") else None,
     )
-    folder = paths.TEXTS if folder is None else files.named(folder, "folder", CorpusError)
+    folder = files.TEXTS if folder is None else files.named(folder, "folder", CorpusError)
     try:
         kept = Memory(folder, verbose=0).cache(_written, ignore=["write", "model"])
     except OSError as error:
@@ -77,10 +78,10 @@ def _written(writer, write, model, prompts, settings) -> list[list[int]]:
 
 def sha256(model: PreTrainedModel) -> str:
     """Of every tensor's name, dtype, shape and bits, and of the config; computed anew after a write
-    (``binding.state``).
+    (``_state``).
     """
     tensors, config = model.state_dict(), model.config.to_json_string()
-    state = (config, *((name, *binding.state(tensor)) for name, tensor in tensors.items()))
+    state = (config, *((name, *_state(tensor)) for name, tensor in tensors.items()))
     if (known := _known.get(model)) and known[0] == state:
         return known[1]
     digest = hashlib.sha256(config.encode())
@@ -89,3 +90,9 @@ def sha256(model: PreTrainedModel) -> str:
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     _known[model] = state, digest.hexdigest()
     return digest.hexdigest()
+
+
+def _state(weight: Tensor) -> tuple:
+    value = weight.detach().contiguous().cpu().view(-1)
+    version = 0 if weight.is_inference() else weight._version
+    return weight.data_ptr(), version, hashlib.sha256(str(value.double().sum()).encode()).digest()

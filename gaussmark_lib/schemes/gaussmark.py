@@ -12,7 +12,7 @@ from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, Scheme, register
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.weights import Watermark
 
 
 @dataclass(frozen=True)

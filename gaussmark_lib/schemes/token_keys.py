@@ -15,7 +15,7 @@ from gaussmark_lib.scheme import Keys, Scheme, register
 from gaussmark_lib.token_level import divergence
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.weights import Watermark
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gaussmark_lib import divergence, models, perturb, tokens
 from gaussmark_lib.keys import Key
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.watermark import Watermark
+from gaussmark_lib.weights import Watermark
 
 
 @torch.no_grad()

@@ -30,12 +30,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from gaussmark_lib import binding, generate, kgw, models, perturb, rank_reduce, stats, tokens
+from gaussmark_lib import generate, kgw, models, perturb, rank_reduce, stats, tokens, weights
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.token_level import gradients
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.watermark import PlacedWatermark, Watermark
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 
 def key_of(key: Key, k: int) -> Key:
@@ -76,12 +76,11 @@ def ready(
         InvalidWatermarkError: a weight that is not local. InvalidTextError: not a key per text.
     """
     perturb.refuse_perturbed(model)
-    wm = perturb.placed(model, wm)
+    wm = weights.checked(wm).on(model)
     if len(listed(keys)) != n_texts:
         raise InvalidTextError(f"keys: expected one per text, {n_texts}, got {len(keys)}")
-    use = binding.Use(wm)
     for key in set(keys):
-        key.check(use)
+        key.check(wm)
     if not gradients.is_local(model, wm.linear):
         raise InvalidWatermarkError(
             "token-level keys: expected a weight that changes no prediction but that of its own"

@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from gaussmark_lib import docs, generate, models, perturb, score, stats, texts
+from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.doclm import train
+from gaussmark_lib.engine import corpus
 from gaussmark_lib.files import DATA
 
 FOLDER = DATA / "doclm"
@@ -65,7 +66,7 @@ def test_held_out_bits_per_character_are_those_of_the_card(lm):
         )[1]
     )
     assert on_the_card <= 1.28
-    pages = train.pages(docs.load(), "heldout")[::12]
+    pages = train.pages(corpus.load(), "heldout")[::12]
     measured = train.bits_per_character(lm.model, lm.tokenizer, pages)
     assert measured["bits_per_char"] == pytest.approx(
         on_the_card, rel=0.08

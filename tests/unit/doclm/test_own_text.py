@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gaussmark_lib import docs
 from gaussmark_lib.doclm import own_text
+from gaussmark_lib.engine import corpus as installed
 from gaussmark_lib.errors import CorpusError
 
 PARAGRAPHS = [f"Paragraph number {number} of somebody's own text." for number in range(80)]
@@ -29,7 +29,7 @@ def test_it_has_every_paragraph_once_with_its_file_and_the_split_of_its_hash(fol
     assert sorted(corpus["text"]) == sorted(PARAGRAPHS)
     lines = [f"c.jsonl/{line}" for line in range(1, 11)]
     assert set(corpus["source"]) == {"a.txt", "deep/er/b.MD", *lines}
-    assert corpus["split"].tolist() == [docs.split_of(text) for text in corpus["text"]]
+    assert corpus["split"].tolist() == [installed.split_of(text) for text in corpus["text"]]
     assert set(corpus["split"]) == {"train", "heldout"}
 
 
