@@ -164,8 +164,8 @@ MUTANTS = [
     Mutant(
         "perturb.py",
         "bound key not checked",
-        "    for key in some:\n        key.check(wm)\n",
-        "    for key in some:\n        pass\n",
+        "    for key in keys:\n        key.check(wm)\n    xis",
+        "    for key in keys:\n        pass\n    xis",
     ),
     Mutant(
         "perturb.py",
@@ -302,8 +302,8 @@ MUTANTS = [
     Mutant(
         "perturb.py",
         "threads share their memory",
-        "threads.map(draw, some, xi)",
-        "threads.map(draw, some, [xi[0]] * len(some))",
+        "threads.map(draw, keys, xi)",
+        "threads.map(draw, keys, [xi[0]] * len(keys))",
     ),
     Mutant(
         "likelihood.py", "states of the token itself", ".logits[:, -n:-1]", ".logits[:, -n + 1 :]"
@@ -600,7 +600,7 @@ MUTANTS = [
         '(0).to_bytes(8, "big")',
     ),
     Mutant(
-        "token_level/keys.py", "bound key not checked", "        key.check(use)", "        pass"
+        "token_level/keys.py", "bound key not checked", "        key.check(wm)", "        pass"
     ),
     Mutant("token_level/keys.py", "σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),
     Mutant(
