@@ -90,8 +90,9 @@ def test_an_interrupted_run_leaves_no_kernel_and_a_record_marked_interrupted(tmp
     assert all(_gone(int(pid)) for pid in pids.read_text().split())
     (record,) = (tmp_path / "records" / "demo").iterdir()
     assert record.name.endswith(".failed")
-    assert json.loads((record / "status.json").read_text())["status"] == "interrupted"
-    assert "KeyboardInterrupt" in (record / "notebook.ipynb").read_text()
+    status = json.loads((record / "status.json").read_text())
+    assert status["status"] == "interrupted"
+    assert any("in cell" in str(value) for value in status.values()), status
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
