@@ -21,7 +21,7 @@ def noises(
     n_held = max(4, HELD // (4 * d))
     if len(keys) > n_held:
         return lambda: map(draw, in_lists(keys, n_held)), max(8, n_held)
-    return cache(lambda: [draw(keys)]), min(n_held, 32)
+    return cache(lambda: [draw(keys)]), min(max(1, (n_held - len(keys)) // 2), 32)  # u, and a copy
 
 
 def in_lists(items: Iterable, n: int) -> Iterator[list]:

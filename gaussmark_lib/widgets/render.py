@@ -156,7 +156,7 @@ def image(result: Comparison) -> str:
     source = base64.b64encode(data.getvalue()).decode()
     last = result.curve.groupby(["kind", "key"], sort=False).last()
     words = "; ".join(
-        [axes.get_title() for axes in picture.axes]
+        [axes.get_title("left") for axes in picture.axes]
         + [f"{kind}, {key}: log10 p = {row['log10_p']:.1f}" for (kind, key), row in last.iterrows()]
     )
     look = "width:100%;max-width:1000px;border-radius:6px"
