@@ -48,16 +48,6 @@ def test_size_and_shape_are_as_promised(lm):
         assert {file.get_tensor(name).dtype for name in names} == {torch.bfloat16}
 
 
-def test_any_text_survives_its_tokenizer(lm):
-    for text in (
-        "def f(x):\n    return x**2\n",
-        "größer, 漢字, 🙂",
-        " two  spaces ",
-        "<b>&amp;</b>",
-    ):
-        assert lm.decode(lm.encode(text)) == text
-
-
 @pytest.mark.slow
 def test_held_out_bits_per_character_are_those_of_the_card(lm):
     on_the_card = float(

@@ -106,42 +106,6 @@ def test_the_wrong_keys_find_nothing(marked):
     assert not is_null(marked.psi(marked.prompts, marked.responses))  # the criterion can fail
 
 
-def test_plain_text_is_not_detected(marked):
-    keys = [Key.from_seed(2000 + i) for i in range(marked.n)]
-    table = score.score(marked.model, marked.prompts, marked.plain, marked.wm, keys)
-    own = table[table["key_id"].to_numpy() == np.array([key.key_id for key in keys])[table["text"]]]
-    assert is_null(own["psi"].to_numpy())
-
-
-def test_a_vanishing_sigma_is_not_detected(marked):
-    wm = Watermark(WM.weight, 1e-6)
-    psi = []
-    for i in range(30):  # a fresh key a text, so that ψ's are independent
-        with perturb.watermarked(marked.model, wm, key := Key.from_seed(3000 + i)):
-            response = generate.sample(marked.model, marked.prompts[i : i + 1], 5, seed=i)
-        psi.append(marked.psi(marked.prompts[i : i + 1], response, key, wm)[0])
-    assert is_null(np.array(psi))
-
-
-def test_another_weight_is_not_detected(marked):
-    wm = Watermark(
-        "model.layers.0.mlp.down_proj.weight", marked.wm.sigma
-    )  # of the same shape, so that it has the same ξ
-    psi = marked.psi(marked.prompts, marked.responses, wm=wm)
-    assert abs(psi.mean()) < 0.3 * marked.wanted
-
-
-def test_shuffled_text_is_not_detected(marked):
-    rng = np.random.default_rng(5)
-    shuffled = [rng.permutation(row).tolist() for row in marked.responses]
-    assert abs(marked.psi(marked.prompts, shuffled).mean()) < 0.3 * marked.wanted
-
-
-def test_another_model_finds_nothing(marked):
-    psi = marked.psi(marked.prompts, marked.responses, model=tiny_models.build("llama", seed=4))
-    assert abs(psi.mean()) < 0.3 * marked.wanted
-
-
 def test_text_under_minus_xi_leans_the_other_way(marked):
     """A sign error in noise or statistic would pass every test of spread."""
     linear, xi = (

@@ -65,10 +65,6 @@ def test_what_is_imported_is_declared():
     assert _undeclared({"pandas", "sklearn", "PIL", "zmq"}, DECLARED) == {"zmq"}
 
 
-def test_dependencies_are_few():
-    assert len(DECLARED) <= MOST_DEPENDENCIES
-
-
 @pytest.mark.parametrize("requirement", DECLARED + FOR_TESTS, ids=lambda one: one.name)
 def test_what_is_installed_and_locked_fits_what_is_declared(requirement):
     """Torch is in no lock file: where it comes from decides for which hardware it is built."""
@@ -167,19 +163,11 @@ def test_ci_makes_the_tour_and_then_the_tests_and_insists_on_a_browser():
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
+def test_dependencies_are_few():
+    assert len(DECLARED) <= MOST_DEPENDENCIES
+
+
 def test_the_tests_have_records_caches_and_a_home_of_their_own():
     places = [files.records(None), files.CACHE, files.TEXTS, Path.home()]
     assert [place for place in places if place.is_relative_to(ROOT)] == []
     assert Path.home() != Path(pwd.getpwuid(os.getuid()).pw_dir)
-
-
-def test_what_git_does_not_know_is_no_concern_of_the_tests(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracked, "ROOT", tmp_path)
-    for name in ("ours.yaml", "mine.yaml", "deep/ours.yaml", "gone.yaml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    assert len(tracked.files("*.yaml")) == 3, "all of them in a copy without git"
-    for command in (["init", "--quiet"], ["add", "ours.yaml", "deep/ours.yaml", "gone.yaml"]):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True)
-    (tmp_path / "gone.yaml").unlink()
-    assert tracked.files("*.yaml") == [tmp_path / "ours.yaml"]

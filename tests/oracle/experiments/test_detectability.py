@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
-from scipy.stats import norm, spearmanr
+from scipy.stats import norm
 
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
 from gaussmark_lib.experiments import detectability
@@ -116,10 +116,3 @@ def test_each_temperature_has_the_same_pairs_and_random_numbers(lm):
     psi = table.set_index(["temperature", "text"])["psi"]
     expected = (psi.loc[1.0] - psi.loc[0.2]).mean()
     assert detectability.gain(table).value == pytest.approx(expected)
-
-
-def test_the_rank_correlation_is_spearmans():
-    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"])
-    expected = spearmanr(rows["a"], rows["b"]).statistic
-    assert detectability.rank_correlation(rows) == pytest.approx(expected)
-    assert np.isnan(detectability.rank_correlation(rows.assign(b=1.0)))

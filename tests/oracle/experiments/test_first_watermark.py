@@ -8,7 +8,6 @@ from scipy.stats import norm
 from gaussmark_lib import perturb, score
 from gaussmark_lib.experiments import first_watermark as first
 from gaussmark_lib.experiments.pairs import Pairs
-from gaussmark_lib.plots import style
 
 LM = tiny_lm.build()
 WM = perturb.Watermark(tiny_lm.WEIGHT, 0.3)
@@ -19,13 +18,6 @@ PROMPTS = [LM.encode(text) for text in tiny_lm.PROMPTS]
 @pytest.fixture(scope="module")
 def game() -> first.Game:
     return first.play(LM, PROMPTS, WM, KEYS[0], 24, seed=3)
-
-
-def test_three_of_six_texts_are_marked_by_lot(game):
-    assert sum(game.is_marked) == 3
-    assert len(game.texts) == len(game.prompts) == 6
-    lots = {tuple(first.play(LM, PROMPTS, WM, KEYS[0], 1, seed=s).is_marked) for s in range(8)}
-    assert len(lots) > 3
 
 
 def test_the_reveal_says_the_p_value_of_each_text_and_who_wrote_it(game):
@@ -76,12 +68,3 @@ def embedded():
     from gaussmark_lib import models
 
     return models.load("doclm")
-
-
-def test_figures_name_their_axes(game):
-    style.use()
-    growth = first.growth(LM, game, WM, KEYS[:3])
-    picture = first.draw_picture(first.cloud(LM, game, WM, KEYS), growth, 0.05, "n = 40 keys")
-    assert [axes.get_xlabel() != "" for axes in picture.axes] == [True] * 3
-    tested = growth.assign(kind="own key")
-    assert "standard" in first.draw_tested(tested, 0.05, "n").axes[0].get_xlabel()

@@ -27,22 +27,6 @@ def written(lm):
     return layer_sigma_sweep.measured(lm, PAIRS, WEIGHTS, SIGMAS, n_tokens=16, seed=9)
 
 
-def test_the_rows_of_a_map_are_spread_over_the_model(lm):
-    every = layer_sigma_sweep.some_weights(lm.model, None)
-    assert len(every) == 9
-    assert layer_sigma_sweep.some_weights(lm.model, 99) == every
-    assert layer_sigma_sweep.some_weights(lm.model, 3) == [every[0], every[4], every[8]]
-    assert len(layer_sigma_sweep.some_weights(tiny_models.build("gpt2"), None)) == 4
-    assert layer_sigma_sweep.one_per_kind(every) == every[3:6], "of the middle block"
-    assert layer_sigma_sweep.output_head(lm.model) == ["lm_head.weight"]
-    assert layer_sigma_sweep.output_head(tiny_models.build("gpt2")) == []
-
-
-def test_the_columns_are_solved_for_the_middle_row():
-    norms = pd.DataFrame({"weight": list("aabbcc"), "grad_norm": [1.0, 3.0, 9.0, 11.0, 70.0, 90.0]})
-    assert layer_sigma_sweep.sigmas_for(norms, [1, 4]) == [0.1, 0.4]
-
-
 def test_a_cells_texts_are_those_of_its_watermark_and_key(lm, written):
     assert len(written) == 2 * 2 * 3
     for row in written.itertuples():

@@ -49,33 +49,6 @@ def cut():
     return rng.integers(97, size=(12, 5)).tolist(), rng.integers(97, size=(12, 20)).tolist()
 
 
-def test_human_text_is_cut_into_prompt_and_response(lm):
-    prompts, responses = level_check.null_texts(lm, "docs", 3, n_prompt=8, n_tokens=30)
-    human = [lm.encode(text)[:38] for text in texts.load()["text"][:3]]
-    assert [p + r for p, r in zip(prompts, responses, strict=True)] == human
-    assert {len(p) for p in prompts} == {8}
-
-
-@pytest.mark.parametrize("kind", [level_check.OWN, level_check.RANDOM])
-def test_other_kinds_have_the_length_and_depend_on_the_seed(lm, kind):
-    one, again, other = (
-        level_check.null_texts(lm, kind, 4, n_prompt=8, n_tokens=20, seed=seed)
-        for seed in (0, 0, 1)
-    )
-    assert one == again
-    assert one[1] != other[1]
-    assert {len(r) for r in one[1]} == {20}
-
-
-def test_a_kind_is_named_once():
-    assert list(level_check.kinds("source")) == [
-        "source",
-        "licences",
-        "model samples",
-        "random tokens",
-    ]
-
-
 def test_over_fresh_keys_psi_is_that_of_score_and_p_is_uniform(lm, cut):
     table = level_check.fresh_keys(lm, cut, WM, 150, first_seed=7)
     for text in (0, 5, 11):
@@ -113,11 +86,6 @@ def test_the_predicted_spread_is_that_of_simulated_keys(cosine):
     psi = np.sqrt(cosine) * common + np.sqrt(1 - cosine) * own
     rates = (psi >= stats.threshold(0.05)).mean(axis=1)
     assert rates.std() == pytest.approx(level_check.predicted_spread(cosine, 30, 0.05), rel=0.06)
-
-
-def test_rounding_below_zero_is_no_cosine():
-    binomial = np.sqrt(0.05 * 0.95 / 30)
-    assert level_check.predicted_spread(-0.001, 30, 0.05) == pytest.approx(binomial)
 
 
 def test_trap_is_right_at_theta_wrong_at_theta_plus_xi_and_leaves_the_model_alone(lm, cut):

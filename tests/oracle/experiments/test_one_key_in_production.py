@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tiny_lm
 import tiny_models
-from datasets import Dataset
 
 from gaussmark_lib import generate, joint
 from gaussmark_lib.errors import CorpusError
@@ -17,7 +16,6 @@ WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()
 RNG = np.random.default_rng(0)
 PROMPTS, RESPONSES = (tiny_models.random_ids(RNG, *[n] * 8) for n in (4, 20))
-HUMAN = production.Human(PROMPTS, RESPONSES, list("abcdefgh"))
 KEYS = [Key.from_seed(i) for i in range(3)]
 
 
@@ -89,15 +87,6 @@ def test_fisher_fails_with_one_key_and_the_joint_law_does_not():
     assert rates.loc["Fisher's sum", "low"] > 0.05
     assert rates.loc["joint law", "value"] == pytest.approx(0.05, abs=0.015)
     assert rates.loc["Bonferroni", "high"] < 0.05
-
-
-def test_every_file_gives_one_text_before_any_gives_two(monkeypatch):
-    pieces = [f"piece {i} of a file that is long enough" for i in range(6)]
-    table = Dataset.from_dict({"text": pieces, "source": list("aaabcb")})
-    monkeypatch.setattr(production.texts, "load", lambda kind, **settings: table)
-    human = production.human(LM, "source", 6, n_prompt=7, n_tokens=3)
-    assert human.files == list("abcaba")
-    assert human.prompts == [LM.encode(pieces[i])[:7] for i in (0, 3, 4, 1, 5, 2)]
 
 
 def test_pieces_of_tables_differ_and_too_few_texts_are_refused(tmp_path):

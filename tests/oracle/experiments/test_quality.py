@@ -13,10 +13,8 @@ import tiny_models
 
 from gaussmark_lib import likelihood, perturb, stats
 from gaussmark_lib.experiments import quality
-from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.quality import compare, win_rate
-from gaussmark_lib.schemes import GaussMark
 
 LM = tiny_lm.build()
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
@@ -35,12 +33,6 @@ def marks():
 @pytest.fixture(scope="module")
 def written(marks):
     return quality.written(LM, marks, KEYS, PROMPTS, N_TOKENS, n_base=3, seed=SEED)
-
-
-def test_the_contenders(marks):
-    assert list(marks) == ["GaussMark", "KGW-1", "KGW-2", "rank-reduced", "strong mark"]
-    assert marks["rank-reduced"].wm.rank_dropped == 2
-    assert marks["strong mark"].wm.sigma > marks["GaussMark"].wm.sigma
 
 
 def test_a_passage_is_read_under_its_own_key_and_under_the_base_model(marks):
@@ -124,16 +116,6 @@ def test_the_price_is_free_of_the_part_that_is_linear_in_the_noise():
     assert abs(tiny) < 0.02 * abs(change(1e-3 / WM.sigma)), "quadratic in σ"
 
 
-def test_exchange_has_a_row_per_weight_text_and_pair():
-    pairs = Pairs(PROMPTS[:4], [Key.from_seed(50 + i) for i in range(4)])
-    human = tiny_models.random_ids(np.random.default_rng(5), *[N_TOKENS] * 4)
-    table = quality.exchange(LM, pairs, human, [WM, replace(WM, sigma=0.1)], seed=1)
-    assert table.groupby(["weight", "text"]).size().tolist() == [8, 8]
-    second = table[table["text"] == "human"].iloc[1]
-    [expected] = quality.even_change(LM, PROMPTS[1], [human[1]], WM, pairs.keys[1])
-    assert second["change"] == pytest.approx(expected, abs=1e-6)
-
-
 @pytest.mark.parametrize("factor", [1.0, 0.7])
 def test_a_rate_is_the_price_over_the_laws(factor):
     rng = np.random.default_rng(0)
@@ -181,8 +163,3 @@ def test_the_control_holds_where_nothing_differs_and_fails_where_something_does(
     alarms = stats.rate(~np.array(held), confidence=0.999)
     assert alarms.low <= 0.1 <= alarms.high
     assert not compare.control_holds(changes(compare.CONTROL, 0.3))
-
-
-def test_kgw_has_no_part_in_what_reads_the_weights(marks):
-    names = {name for name, _, _ in quality._under_each(LM, marks, KEYS)}
-    assert names == {name for name, mark in marks.items() if isinstance(mark, GaussMark)}

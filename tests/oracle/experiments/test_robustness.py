@@ -57,15 +57,6 @@ def test_each_text_is_written_and_tested_under_its_pairs_key(texts, table):
     assert rows["p_value"].tolist() == expected
 
 
-def test_lines_begin_at_the_unedited_texts_and_power_counts_them(table):
-    lines = robustness.with_start(table)
-    assert set(lines["edit"]) == {"substitute at random", "no prompt"}
-    power = robustness.power(lines).set_index(["scheme", "edit", "fraction"])["value"]
-    unedited = table[(table["edit"] == "unedited") & (table["scheme"] == "KGW-2")]
-    for edit in ("substitute at random", "no prompt"):
-        assert power["KGW-2", edit, 0.0] == (unedited["p_value"] <= 0.05).mean()
-
-
 def test_signal_norm_and_psi_are_ratios_of_means():
     rows = [
         {"edit": edit, "fraction": fraction, "pair": i, "psi": psi, "norm": norm}

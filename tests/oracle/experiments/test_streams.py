@@ -3,7 +3,6 @@ gains, on a tiny model.
 """
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
@@ -51,14 +50,6 @@ def test_peeking_is_at_every_text_with_the_exact_deviation():
     assert 0.05 < np.mean(exact) < independent
 
 
-def test_the_time_until_a_stream_is_found():
-    log_e = [0, 4.0, 1.0, 0, 1.0, 2.0]
-    rows = pd.DataFrame({"key_id": list("aaabbb"), "every": 2, "place": [0, 1, 2] * 2})
-    found = streams.found_by(rows.assign(log_e=log_e))
-    assert found["value"].tolist() == [0, 0.5, 0.5]
-    assert found["texts"].tolist() == [1, 2, 3]
-
-
 def test_what_marked_texts_keep_is_what_the_stream_says():
     marked = streams.written(LM, PROMPTS, WM, KEYS[0], 20, seed=1)
     table = streams.kept(marked, KEYS[0], WM.on(LM.model), [4, 8])
@@ -97,12 +88,3 @@ def test_shopping_for_an_alarm():
     rates = streams.shopped(LM, PROMPTS[0], RESPONSES[0], WM, keys, n_edits=10).mean()
     assert rates["innovation"] >= rates["ψ"] >= rates["inherited verdict"]
     assert rates["inherited verdict"] < 0.08
-
-
-def test_an_edit_exchanges_one_token():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        after = streams.edited([5, 6, 7, 7], rng)
-        assert sum(a != b for a, b in zip(after, [5, 6, 7, 7], strict=True)) == 1
-        assert set(after) <= {5, 6, 7}
-    assert streams.edited([5, 5], rng) == [5, 5]

@@ -57,11 +57,3 @@ def test_three_models_start_on_the_law_of_strength_and_price():
     expected = 0.05**2 / 2 * price.loc[0.05].to_numpy() ** 0
     expected[list(price.columns).index("linear softmax")] *= spread
     assert price.loc[0.05].to_numpy() == pytest.approx(expected, rel=0.02)
-
-
-def test_simulated_points_have_the_colour_of_their_line():
-    table = theory.gaussian_power([4], [0.5, 1.0], 100, 0.05, seed=0)
-    looks = theory.looks(table)
-    assert looks["σ = 1, simulated"]["color"] == looks["σ = 1"]["color"]
-    assert looks["σ = 1"]["color"] != looks["σ = 0.5"]["color"]
-    assert theory.draw("gaussian_power", table, "n").axes[0].get_ylabel() == "power"

@@ -9,7 +9,7 @@ from scipy.stats import binom, norm
 from gaussmark_lib import generate, score
 from gaussmark_lib.experiments import token_level_keys as experiment
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs
-from gaussmark_lib.experiments.token_level_keys import HITS, ONE, SHIFTED, SUM, UNEDITED
+from gaussmark_lib.experiments.token_level_keys import HITS, ONE, SHIFTED, UNEDITED
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.token_level import keys as token_keys
 
@@ -104,19 +104,3 @@ def test_means_along_the_text_and_of_kept_tokens():
     assert along["position"].tolist() == [10.0, 30.0, 50.0]
     assert (along["low"] <= 0.5).all()
     assert (along["high"] >= 0.5).all()
-
-
-def test_differences_are_paired_by_text():
-    p = {ONE: [0.01, 0.01, 0.9, 0.01], SUM: [0.01, 0.9, 0.9, 0.9]}
-    table = pd.concat(
-        pd.DataFrame({"scheme": name, "text": range(4), "p_value": values})
-        for name, values in p.items()
-    )
-    estimate = experiment.difference(table, SUM, ONE, 0.05)
-    assert (estimate.value, estimate.n) == (-0.5, 4)
-    share = experiment.shares(table, ["scheme"], 0.05).set_index("scheme")["value"]
-    assert share.to_dict() == {ONE: 0.75, SUM: 0.25}
-
-
-def test_the_small_weight_is_local():
-    assert experiment.small_weight(LM.model).startswith("model.layers.2.")

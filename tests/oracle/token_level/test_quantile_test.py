@@ -43,14 +43,6 @@ def test_detection_is_the_papers_quantile_at_the_threshold(gammas, quantile, alp
 
 
 @pytest.mark.parametrize(
-    ("quantile", "n", "needed"),
-    [(0.29, 100, 72), (0.7, 10, 4), (0.9, 10, 2), (0.95, 10, 2), (0.999, 10, 2), (0.1, 10, 10)],
-)
-def test_rounding_does_not_move_the_quantile(quantile, n, needed):
-    assert q.hits_needed(n, quantile) == needed
-
-
-@pytest.mark.parametrize(
     ("n", "quantile", "alpha_0"),
     [(1, 0.999999999, 0.3), (5, 0.6, 0.4), (8, 0.5, 0.25), (8, 0.9, 0.1)],
 )
@@ -116,8 +108,3 @@ def test_counting_is_worth_its_efficiency_of_adding():
             stats.threshold(0.05) - shift * (n * q.efficiency(alpha_0)) ** 0.5
         )
         assert counting == pytest.approx(adding, abs=0.01)
-
-
-def test_outside_the_propositions_range_nothing_is_promised():
-    assert np.isnan([q.level_bound(100, 0.95, 0.1), q.power_bound(100, 0.5, 0.3, 0.4)]).all()
-    assert {q.tokens_for_level(0.01, 0.95, 0.1), q.tokens_for_level(0.01, 0.5, 0.5)} == {np.inf}

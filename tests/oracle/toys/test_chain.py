@@ -65,17 +65,6 @@ def test_errors_by_loops_and_their_slopes():
     assert table.loc[0.4, "both together"] == pytest.approx(np.sqrt(slow), rel=1e-10)
 
 
-def test_second_order_term_of_the_ratio():
-    """ratio − linearised = ½(σ² tr C − ξᵀCξ) + O(σ³), C the features' covariance under p_θ."""
-    sigma = 1e-3
-    unit = UNIT @ np.linalg.cholesky(np.linalg.inv(UNIT.T @ UNIT / 512))  # covariance exactly I
-    cov = (MODEL.gradients * MODEL.base_p[:, None]).T @ MODEL.gradients
-    s = chain.statistics(MODEL, sigma, unit)
-    expected = sigma**2 / 2 * (np.trace(cov) - np.einsum("ki,ij,kj->k", unit, cov, unit))
-    error = s["ratio"] - s["linearised"] - expected[:, None]
-    assert np.abs(error).max() < 20 * sigma**3
-
-
 def test_levels_of_the_thresholds():
     s = chain.statistics(MODEL, 0.8, UNIT)
     assert (chain.reject_per_text(s["ratio"], 0.05).mean(axis=0) == int(0.05 * 512) / 512).all()

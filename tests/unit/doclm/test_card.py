@@ -1,7 +1,5 @@
 """A saved model is a checkpoint that loads, with a card whose numbers are those it was given."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
 import torch
@@ -66,12 +64,3 @@ def test_the_card_says_what_was_measured(tmp_path, own):
         assert fact in text, fact
     assert "{" not in text
     assert own != ("ocumentation" in text)
-
-
-def test_a_new_model_replaces_the_old_one(tmp_path):
-    folder = save(tmp_path / "model")
-    (folder / "stale.txt").write_text("of the old one")
-    save(folder, recipe=replace(RECIPE, seed=1))
-    assert not (folder / "stale.txt").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    assert pd.read_csv(folder / "curve.csv")["loss"].tolist() == CURVE["loss"].tolist()

@@ -44,10 +44,3 @@ def test_a_file_that_cannot_be_read_is_named(folder, name, content, message):
     (folder / name).write_bytes(content)
     with pytest.raises(CorpusError, match=message):
         own_text.load(folder)
-
-
-def test_no_folder_and_too_little_text_say_what_is_missing(tmp_path):
-    for folder, n in ((tmp_path / "none", 0), (tmp_path, 1)):
-        (tmp_path / "a.txt").write_text("One.")
-        with pytest.raises(CorpusError, match=f"both splits.*got {n} paragraphs"):
-            own_text.load(folder)

@@ -81,20 +81,6 @@ def test_compare_is_the_library_in_a_row(session):
     assert [axes.get_xlabel() for axes in panels] == ["ψ", "tokens of the first texts"]
 
 
-def test_plain_and_watermarked_text_have_the_same_random_numbers(session):
-    """Without noise to speak of they are the same; with much of it they are not."""
-    faint = session.compare(replace(ASKED, psi=1e-4), KEY)
-    strong = session.compare(replace(ASKED, psi=8.0), KEY)
-    texts = [faint.text(WATERMARKED), strong.text(PLAIN), strong.text(WATERMARKED)]
-    assert faint.text(PLAIN) == texts[0] == texts[1] != texts[2]
-
-
-def test_the_wrong_key_is_never_the_right_one(session):
-    scores = session.compare(ASKED, session.wrong_key).scores
-    assert scores.groupby("key")["key_id"].nunique().tolist() == [1, 1]
-    assert scores["key_id"].nunique() == 2
-
-
 def test_any_text_is_tested_with_and_without_its_prompt(session):
     """And its verdict knows the power at the question's σ: Φ(σ‖G‖ − τ) by hand."""
     text, lm = " returns a value.", session.lm
@@ -198,22 +184,6 @@ def test_bad_questions(session, change, error):
     with pytest.raises(error, match=r"expected|no weight"):
         session.compare(replace(ASKED, **change), KEY)
     perturb.refuse_perturbed(session.lm.model)
-
-
-@pytest.mark.parametrize(("text", "prompt"), [("  ", "The"), ("x", "y" * 64)])
-def test_bad_texts(session, text, prompt):
-    with pytest.raises(errors.InvalidTextError, match="expected"):
-        session.test(text, ASKED, KEY, prompt)
-
-
-def test_weights_and_prompts_offered():
-    llama = tiny_lm.build().model
-    names = playground.mlp_weights(llama)
-    assert names[0] == "model.layers.0.mlp.gate_proj.weight"
-    assert len(names) == 9
-    prompts = playground.heldout_prompts(5, n_chars=80)
-    assert len(set(prompts)) == 5
-    assert all(0 < len(prompt) < 80 and prompt == prompt.strip() for prompt in prompts)
 
 
 def test_on_the_embedded_model_only_the_right_key_sees_the_watermark():

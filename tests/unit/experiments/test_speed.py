@@ -1,16 +1,12 @@
 """The benchmark's own arithmetic; nothing here looks at how fast anything is."""
 
-import time
-
 import numpy as np
 import pandas as pd
 import pytest
 import tiny_models
-import torch
 
 from gaussmark_lib import perturb, score
-from gaussmark_lib.experiments import peak_memory, speed
-from gaussmark_lib.runs import presets
+from gaussmark_lib.experiments import speed
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 1, 7)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 12, 5, 9)
@@ -26,23 +22,6 @@ def test_tasks_take_turns_and_the_warm_up_is_not_counted():
         [task, repeat] for repeat in range(3) for task in "ab"
     ]
     assert (found["seconds"] >= 0).all()
-
-
-def test_tasks_at_all_sizes_take_turns():
-    order = []
-    tasks = {"a task": lambda n: order.append(n), "b": lambda n: order.append(-n)}
-    times = speed.at_sizes(tasks, "keys", [1, 32], repeats=2)
-    assert order == [1, 32, -1, -32] * 3
-    assert (
-        times[["task", "keys"]].to_numpy().tolist()
-        == [
-            ["a task", 1],
-            ["a task", 32],
-            ["b", 1],
-            ["b", 32],
-        ]
-        * 2
-    )
 
 
 def test_a_ratio_is_the_median_over_repeats_with_an_interval_that_one_repeat_does_not_decide():
@@ -86,10 +65,6 @@ def test_the_medians_interval_covers_95_percent_whatever_the_law():
     assert covered == pytest.approx(1 - 2 / 2**7, abs=4 * 0.124 / 2000**0.5)
 
 
-def test_the_reference_repeats_each_timing_often_enough_for_an_interval():
-    assert np.isfinite(speed.median(range(presets.read("speed_reference")["repeats"])).low)
-
-
 def test_the_exponent_of_a_power_is_found_whatever_the_repeats_load():
     rows = [(repeat, n, (repeat + 1) * n**1.5) for repeat in range(3) for n in (10, 20, 80)]
     found = speed.exponent(
@@ -120,25 +95,3 @@ def test_the_plain_loop_finds_the_same_psi(architecture):
         loop, score.score(model, PROMPTS, RESPONSES, wm, [key])["psi"], atol=1e-4
     )
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_the_floor_reads_every_text_once(model):
-    seen = []
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    speed.forward_only(model, PROMPTS, RESPONSES, batch_size=2)
-    assert seen == [(2, 16), (1, 16)]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the accelerator's memory is watched instead")
-def test_memory_is_seen_while_it_is_held():
-    def hold(n):
-        block = np.ones(n // 8)
-        time.sleep(0.1)
-        return len(block)
-
-    n, mebibytes = peak_memory.measured(lambda: hold(50_000_000))
-    assert n == 6_250_000
-    assert 45 < mebibytes < 200
-    assert peak_memory.measured(lambda: hold(8))[1] < 20

@@ -2,7 +2,6 @@
 
 import lzma
 
-import pandas as pd
 import tiny_lm
 
 from gaussmark_lib.doclm import train
@@ -23,13 +22,3 @@ def test_xz_compresses_the_pages_together_and_a_spread_is_even():
     assert train_doclm.xz(PAGES) == 8 * len(lzma.compress(text.encode(), preset=9)) / len(text)
     assert train_doclm.spread(list("abcdefgh"), 3) == ["a", "c", "e"]
     assert train_doclm.spread(list("ab"), 3) == ["a", "b"]
-
-
-def test_figures_name_what_they_draw():
-    corpus = pd.DataFrame({"source": ["x/a.py", "y.py"], "text": ["words", "more words"]})
-    [axes] = train_doclm.sources(corpus, "two files").axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["y", "x"]
-    curve = pd.DataFrame({"tokens": [1, 10], "loss": [5.0, 4.0], "held_out": [5.5, 4.5]})
-    [axes] = train_doclm.curves({"this run": curve}, 4.2, "a caption").axes
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["this run, training", "this run, held out", "frequencies alone"]

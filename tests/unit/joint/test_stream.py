@@ -8,10 +8,9 @@ import tiny_models
 from scipy.stats import norm
 
 from gaussmark_lib import joint, score
-from gaussmark_lib.errors import GaussMarkError, InvalidTextError, PerturbedModelError
+from gaussmark_lib.errors import GaussMarkError, InvalidTextError
 from gaussmark_lib.joint import stream
 from gaussmark_lib.keys import Key
-from gaussmark_lib.perturb import watermarked
 
 KEYS = [Key.from_seed(i) for i in range(3)]
 RNG = np.random.default_rng(3)
@@ -39,11 +38,6 @@ def test_a_bet_has_mean_one_over_keys_and_ville_holds(promised):
     assert (weight * np.exp(stream.log_bets(r, promised, 0.1))).mean() == pytest.approx(1, abs=0.02)
     running = stream.log_bets(rng.standard_normal((4000, 200)), promised, 0.1).cumsum(1)
     assert (running.max(1) >= np.log(20)).mean() < 0.05 + 3.1 * np.sqrt(0.05 * 0.95 / 4000)
-
-
-def test_log_bets_neither_overflow_nor_underflow():
-    found = stream.log_bets(np.array([-1e3, 0.0, 1e3]), 1e3, 0.1)
-    assert found == pytest.approx([np.log(0.9), np.log(0.9), 500_000 + np.log(0.1)])
 
 
 def test_a_stream_whose_every_twentieth_text_leans_to_the_key_is_found():
@@ -98,12 +92,6 @@ def test_a_light_edit_is_not_accused_anew_and_another_text_is_new(model, wm):
     assert table["innovation"].nunique() == 4, "what is new in them stays to be seen"
 
 
-def test_a_reference_text_sent_in_is_nothing_new_and_has_no_verdict_to_give(model, wm):
-    table = joint.sequence(model, X[:1], Y[:1], wm, KEYS[:1], given=(X[:3], Y[:3]))
-    found = table[["residual", "p_given", "repeats", "log_e"]].to_numpy().tolist()
-    assert found == [[0.0, 1.0, -1.0, 0.0]]
-
-
 def test_a_longer_text_that_ends_in_another_one_is_a_new_text(model, wm):
     """A human draft with as much again of a machine's: and no chain of such texts gives the
     machine's own the verdict of the draft.
@@ -139,8 +127,3 @@ def test_a_text_beyond_the_memory_is_refused(model, wm):
     assert (state.n_texts, state.n_kept) == (3, 2), "a copy is answered, and needs no room"
     with pytest.raises(GaussMarkError, match="memory is full"):
         joint.sequence(model, X[2:3], Y[2:3], wm, KEYS[:1], state=state)
-
-
-def test_the_watermarked_model_is_refused(model, wm, key):
-    with watermarked(model, wm, key), pytest.raises(PerturbedModelError):
-        joint.sequence(model, X, Y, wm, [key])

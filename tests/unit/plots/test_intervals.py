@@ -29,11 +29,6 @@ def test_bars_reach_from_low_to_high_of_estimates_and_of_tables(horizontal):
         assert (drawn[:, :, across] == [[10, 10], [20, 20]]).all()
 
 
-def test_a_column_without_bounds_of_its_own_has_those_of_the_row():
-    ratio = pd.DataFrame({"ratio": [2.0], "low": [1.5], "high": [2.25]})
-    assert intervals.sides(ratio, "ratio").tolist() == [[0.5], [0.25]]
-
-
 def test_an_interval_that_excludes_its_own_value_is_drawn_on_one_side_only():
     container = intervals.bars(
         Figure().subplots(),
@@ -54,10 +49,6 @@ def test_an_unknown_bound_leaves_a_point_without_a_bar():
     assert known[:, 1].tolist() == [1.5, 2.5]
 
 
-def test_no_rows_draw_nothing():
-    assert intervals.sides([]).shape == (2, 0)
-
-
 def test_a_band_has_its_line_and_its_bounds_in_one_colour():
     axes = Figure().subplots()
     rows = pd.DataFrame({"value": [1.0, 2.0], "low": [0.5, 1.5], "high": [1.5, 2.5]}, index=[7, 8])
@@ -68,8 +59,3 @@ def test_a_band_has_its_line_and_its_bounds_in_one_colour():
     outline = area.get_paths()[0].vertices
     assert (outline[:, 1].min(), outline[:, 1].max()) == (0.5, 2.5)
     assert tuple(area.get_facecolor()[0, :3]) == pytest.approx(to_rgb(line.get_color()))
-
-
-def test_offsets_are_centred_and_one_scheme_is_not_moved():
-    assert intervals.offsets(1, 0.3).tolist() == [0.0]
-    assert intervals.offsets(4, 1.0).tolist() == [-1.5, -0.5, 0.5, 1.5]

@@ -55,8 +55,3 @@ def test_categories_make_rows_of_points_with_their_own_columns_of_bounds():
     assert bars.lines[0].get_xdata().tolist() == [3.0, 2.0]
     ends = np.array(bars.lines[2][0].get_segments())
     assert ends[:, :, 0] == pytest.approx(np.array([[1.0, 4.0], [1.0, 4.0]]))
-
-
-def test_numbers_without_bounds_are_drawn_without_them():
-    table = pd.DataFrame({"x": [1, 2], "cost": [3.0, 4.0]})
-    assert panels(table, "x", "cost").axes[0].lines[0].get_ydata().tolist() == [3.0, 4.0]

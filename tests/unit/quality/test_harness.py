@@ -77,12 +77,6 @@ def test_a_limit_and_a_part_count_items_that_fit(lm, limit, part, items):
     assert found.of("toy").index.tolist() == items
 
 
-def test_a_task_of_which_nothing_fits_is_an_error(lm):
-    message = r"none of its 1 items fits the model's context of 64 tokens \(the shortest takes 73\)"
-    with pytest.raises(ParameterError, match=message):
-        harness.evaluate(lm, tasks(LONG))
-
-
 def test_generation_tasks_run_too(lm):
     found = harness.evaluate(
         lm,

@@ -4,7 +4,6 @@ asked again, and where the key goes.
 
 import logging
 import math
-import threading
 
 import pytest
 from chat_server import ChatServer
@@ -75,20 +74,6 @@ def test_what_fails_is_recorded_and_the_rest_is_kept(reply, reason):
     assert reason in answers[1].error
 
 
-def test_a_slow_judge_times_out():
-    released = threading.Event()
-
-    def slow(text, attempt):
-        if "prompt 1" in text:
-            released.wait(2)
-        return good_wins(text)
-
-    answers, _ = ask(slow, timeout=0.3, retries=0)
-    released.set()
-    assert [answer.error is None for answer in answers] == [True, False, True]
-    assert "APITimeoutError" in answers[1].error
-
-
 def test_a_judge_that_is_down_is_left_alone():
     many = [Question(f"prompt {i}", "good", "bad") for i in range(40)]
     answers, server = ask(lambda *_: (401, {}, "{}"), many, concurrent=2, give_up=3, retries=0)
@@ -138,20 +123,6 @@ def test_the_key_is_written_nowhere(tmp_path, caplog):
         assert KEY not in text
 
 
-@pytest.mark.parametrize("key", [KEY, "sk-a'b\\c"])
-@pytest.mark.parametrize("n", [280, 290])
-def test_the_key_is_taken_out_before_an_error_is_cut(key, n):
-    """So that no half of it is left."""
-    [answer], _ = ask(lambda *_: (400, {}, "x" * n + key), QUESTIONS[:1], key, retries=0)
-    assert not any(key[:n] in answer.error for n in range(5, len(key) + 1))
-
-
-def test_half_a_character_in_a_question_is_its_own_failure():
-    answers, _ = ask(good_wins, [Question("p", "good \ud800", "bad"), QUESTIONS[0]], retries=0)
-    assert "UnicodeEncodeError" in answers[0].error
-    assert answers[1].preference == 1.0
-
-
 def test_the_environment_describes_it(monkeypatch):
     for name in judge.VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -163,21 +134,6 @@ def test_the_environment_describes_it(monkeypatch):
     monkeypatch.setenv("GAUSSMARK_JUDGE_KEY", KEY)
     made = judge.EndpointJudge.from_environment(timeout=3.0)
     assert (made.name, made.timeout, made.key) == ("m at judge.example", 3.0, KEY)
-
-
-@pytest.mark.parametrize("key", ["sk-äöü", "sk-a\nb"])
-def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key):
-    with pytest.raises(ParameterError, match="printable ASCII") as refused:
-        judge.EndpointJudge("http://judge.example", "m", key)
-    assert key not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "url", ["judge.example/v1", "ftp://judge.example", "http://", "http://judge.example:abc"]
-)
-def test_an_address_that_is_none_is_refused(url):
-    with pytest.raises(ParameterError, match="http"):
-        judge.EndpointJudge(url, "m", KEY)
 
 
 @pytest.mark.parametrize(("text", "preference"), [("A", 1.0), ("**B**", 0.0), (" T\n", 0.5)])

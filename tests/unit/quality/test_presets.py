@@ -18,11 +18,3 @@ def test_a_preset_asks_for_sizes_that_decide_and_no_more_than_the_corpus_yields(
     short = texts.load("docs", min_chars=400)
     assert len(short) >= values["n_texts"]
     assert set(tasks.build(short, values["n_items"])) == set(tasks.CHANCE)
-
-
-def test_the_hub_preset_asks_the_papers_tasks_of_a_model_of_the_paper():
-    values = notebooks.load("05_quality").check(presets.read("quality_hub"))
-    papers = {"boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc", "gsm8k_cot"}
-    assert set(values["harness_tasks"]) == papers
-    assert values["sigma"] ** 2 == pytest.approx(1e-5)
-    assert (values["text"], values["judge"]) == ("c4", "endpoint")

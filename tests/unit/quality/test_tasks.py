@@ -30,17 +30,6 @@ def test_the_right_paragraph_follows_and_the_others_come_from_other_sources():
         assert right == [i == item["answer"] for i in range(4)]
 
 
-def test_in_one_file_the_wrong_paragraphs_come_from_other_texts():
-    items = tasks.next_paragraphs([row | {"source": "mine.jsonl"} for row in ROWS[:5]])
-    assert [len(set(item["choices"])) for item in items] == [4] * 5
-
-
-def test_the_right_answer_has_no_favourite_place():
-    many = [row | {"text": row["text"].replace("now", f"{i}")} for i in range(100) for row in ROWS]
-    places = [item["answer"] for item in tasks.next_paragraphs(many, seed=1)]
-    assert all(100 < places.count(place) < 200 for place in range(4))
-
-
 def test_last_words():
     texts = ["The answer is forty two.", "No full stop", "It is x.", "See [1]."]
     items = tasks.last_words([{"text": text} for text in texts])

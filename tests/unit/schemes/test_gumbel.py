@@ -12,7 +12,6 @@ import torch
 from scipy import stats
 
 from gaussmark_lib import generate
-from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.schemes import GumbelMax, gumbel
 
@@ -63,14 +62,6 @@ def test_it_writes_what_the_obvious_loop_writes(model, sampling):
     assert SCHEME.generate(model, PROMPTS[:1], 20, seed=1, **sampling) == expected[:1]
 
 
-def test_without_a_repeated_context_the_samplers_numbers_do_not_matter(model):
-    long = GumbelMax(KEY, context=15)  # no context comes twice
-    assert long.generate(model, PROMPTS, 20, seed=1) == long.generate(model, PROMPTS, 20, seed=2)
-    assert GumbelMax(Key.from_seed(4), context=15).generate(
-        model, PROMPTS, 20, seed=1
-    ) != long.generate(model, PROMPTS, 20, seed=1)
-
-
 def test_a_single_number_is_that_of_the_whole_vocabulary():
     whole = SCHEME.uniforms([5, 6], 97)
     assert whole.tolist() == numbers(KEY, [5, 6], 97).tolist()
@@ -98,20 +89,6 @@ def test_over_keys_a_text_has_the_models_distribution(model):
         pairs[tuple(pair)] += 1
     assert stats.chisquare(pairs.sum(1), p * n).pvalue > 1e-4
     assert stats.chisquare(pairs.ravel(), (np.outer(p, p) * n).ravel()).pvalue > 1e-4
-
-
-def test_its_own_text_is_found_and_nothing_else(model):
-    prompts = [[3, 4, i] for i in range(20)]
-    text = SCHEME.generate(model, prompts, 30, seed=1)
-    plain = generate.sample(model, prompts, 30, seed=1)
-    own, wrong, null = (
-        SCHEME.score(model, prompts, text),
-        SCHEME.rekeyed(8).score(model, prompts, text),
-        SCHEME.score(model, prompts, plain),
-    )
-    assert (own["p_value"] < 0.01).mean() > 0.5
-    for table in (wrong, null):
-        assert stats.gamma.sf(table["statistic"].sum(), table["n_scored"].sum()) > 1e-3
 
 
 def test_the_score_is_the_sum_over_distinct_contexts(model):
@@ -143,8 +120,3 @@ def test_the_level_over_keys_needs_each_context_once(model, once):
     assert GumbelMax(KEY, once=once).exact == once
     assert (stats.kstest(table["p_value"], "uniform").pvalue > 1e-3) == once
     assert once or (table["p_value"] <= 0.01).mean() > 0.05
-
-
-def test_bad_input_is_named(model):
-    with pytest.raises(InvalidTextError, match="response 0: expected at least 5 tokens"):
-        GumbelMax(KEY).score(model, [[]], [[1, 2, 3, 4]])

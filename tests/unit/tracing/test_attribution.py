@@ -1,11 +1,9 @@
 """Attribution: the user that scoring all users finds, and its p-values against simulation."""
 
-import math
-
 import numpy as np
 import pytest
 import tiny_models
-from scipy import integrate, stats
+from scipy import stats
 
 from gaussmark_lib import perturb, score, tracing
 from gaussmark_lib.errors import InvalidTextError, KeyMismatchError
@@ -69,32 +67,6 @@ def test_of_one_user_it_is_the_normal_tail_however_far(m):
     if m > 8:  # with fewer base noises, users share their false alarms
         bonferroni = 1000 * stats.norm.sf(8.0)
         assert tracing.family_p(8.0, 1000, m) == pytest.approx(bonferroni, rel=1e-3, abs=0)
-
-
-def test_the_integral_by_another_rule():
-    psi, n, m = 3.2, 300, 6
-
-    def integrand(r: float) -> float:
-        return stats.chi(m).pdf(r) * (
-            1 - (1 - attribution.cosine_tail(np.float64(psi / r), m)) ** n
-        )
-
-    assert tracing.family_p(psi, n, m) == pytest.approx(
-        integrate.quad(integrand, psi, 20, epsabs=1e-12)[0], rel=1e-8
-    )
-
-
-def test_given_the_codes_the_level_is_nearly_the_same():
-    """The guarantee is over codes and noises; one codebook's own share of false names is close to
-    it.
-    """
-    book, draws = tracing.Codebook(Key.from_seed(1), 500, 64), 1500
-    codes = np.concatenate([codes for _, codes in book.codes()])
-    largest = (codes @ np.random.default_rng(0).standard_normal((64, draws))).max(0)
-    p = np.array([tracing.family_p(psi, 500, 64) for psi in largest])
-    for level in (0.5, 0.05):
-        found = (p <= level).mean()
-        assert abs(found - level) < 4 * math.sqrt(level * (1 - level) / draws)
 
 
 @pytest.mark.parametrize(("psi", "n", "m"), [(4.0, 1000, 16), (3.0, 50, 200), (6.0, 100_000, 64)])

@@ -72,26 +72,3 @@ def test_each_token_once_and_every_window_fits(model, n_prompt: int, n: int):
         assert everything[at - len(x) : at] == x, "what stands before it"
         at += len(y)
     assert all(len(x) == 64 // 4 for x in prompts[1:])
-
-
-REFUSED = [
-    ([], [], "at least one token"),
-    ([5] * 64, [5], "at most 64"),
-    ([], [10**6], "token ids from"),
-]
-
-
-@pytest.mark.parametrize(("prompt", "response", "words"), REFUSED)
-def test_what_has_no_windows(model, prompt: list, response: list, words: str):
-    with pytest.raises(InvalidTextError, match=words):
-        windows(model, prompt, response)
-
-
-def test_the_level_of_windows_is_exact_over_keys(model, wm):
-    """300 keys: the Kolmogorov distance of exact p-values is beyond 1.95/√300 once in a
-    thousand.
-    """
-    prompts, responses = windows(model, [], [3 + (7 * i) % 90 for i in range(160)])
-    table = tracing.author(model, prompts, responses, wm, [Key.from_seed(i) for i in range(300)])
-    assert table["n_texts"].unique() == len(responses) == 4
-    assert stats.kstest(np.asarray(table["p_value"]), "uniform").pvalue > 1e-3

@@ -45,17 +45,6 @@ def test_more_users_change_nothing_for_those_there_are(key, book):
     ]
 
 
-def test_users_differ_and_so_do_other_codebooks(key, book):
-    ids = {book.key(user).key_id for user in range(1000)} | {
-        Codebook(key, 1000, 5).key(0).key_id,
-        Codebook(Key.from_seed(9), 1000, 4).key(0).key_id,
-    }
-    assert len(ids) == 1002
-    assert book.key(1) != book.key(2)
-    assert book.key(1) == book.key(1)
-    assert key.key_id not in ids
-
-
 def test_a_users_noise_is_the_coded_sum_of_the_base_noises(model, wm, book):
     d = wm.on(model).linear.parameter.numel()
     for user in (0, 7, 39):
@@ -110,23 +99,6 @@ def test_a_saved_codebook_holds_no_secret_and_is_the_same_again(tmp_path, key, b
         Codebook.load(path, Key.from_seed(8))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"format": "gaussmark codebook 1"}',
-        '{"n_users": 0, "n_base": 4, "format": "", "key_id": ""}',
-    ],
-)
-def test_a_file_that_is_no_codebook(tmp_path, key, content):
-    (tmp_path / "book.json").write_text(content)
-    with pytest.raises(KeyFileError, match="expected"):
-        Codebook.load(tmp_path / "book.json", key)
-    with pytest.raises(KeyFileError, match="cannot read"):
-        Codebook.load(tmp_path / "none.json", key)
-
-
 def test_no_printed_form_shows_the_secret(model, wm, key, book):
     shown = f"{book} {book!r} {[book.key(3)]} {book.key(3)} {perturb.bind(model, wm, book.key(3))}"
     assert not any(form in shown for form in (*forms(key), *forms(book.key(3))))
@@ -141,11 +113,3 @@ def test_no_printed_form_shows_the_secret(model, wm, key, book):
 def test_a_user_outside_the_codebook(book, user):
     with pytest.raises(GaussMarkError, match="expected a whole number from 0 to 999"):
         book.key(user)
-
-
-@pytest.mark.usefixtures("wrong_types")
-def test_what_is_no_codebook_is_refused(key, book):
-    others = [("key", 10, 4), (book.key(0), 10, 4)]
-    for arguments in [(key, 0, 4), (key, 10, 1), (key, 1.5, 4), (key, 10, None), *others]:
-        with pytest.raises(GaussMarkError, match="expected"):
-            Codebook(*arguments)
