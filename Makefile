@@ -42,7 +42,7 @@ lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.
 tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS=--force runs all again)
 	$(BIN)/gaussmark tour $(ARGS)
 
-test: $(STAMP) ## unit, oracle and structure tests; every notebook with small parameters; 00 and 02 as committed
+test: $(STAMP) ## all tests but slow ones; every notebook with small parameters; 00 and 02 as committed
 	$(PYTEST) -m 'not slow' tests $(SHORT) $(ARGS)
 
 test-all: $(STAMP) ## the same, the slow and the browser tests, and every notebook and solution as committed

@@ -1,5 +1,5 @@
 """What a watermark costs a language model: token-by-token divergences against the slow way, and
-against the mean log-likelihood ratio.
+against the mean log-likelihood ratio; of schemes that change logits, also by closed forms.
 """
 
 import numpy as np
@@ -10,7 +10,10 @@ from tiny_models import ONE_WEIGHT, build, random_ids
 
 from gaussmark_lib import divergence, generate, perturb, score
 from gaussmark_lib.errors import PerturbedModelError
+from gaussmark_lib.kgw import KGW
+from gaussmark_lib.schemes import GumbelMax, SynthID
 
+SHORT_PROMPTS = random_ids(np.random.default_rng(0), 3, 9, 5)
 KEY, OTHER = perturb.Key.from_seed(1), perturb.Key.from_seed(2)
 
 
@@ -87,3 +90,75 @@ def test_price_is_half_the_fisher_form_for_a_short_step(model):
 def test_a_perturbed_model_is_refused(model, wm):
     with perturb.watermarked(model, wm, KEY), pytest.raises(PerturbedModelError):
         divergence.per_text(model, [[1]], [[2]], wm, OTHER)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [1.0, 2.0])
+def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias):
+    """q ∝ p·exp(δ·green): with green mass m and Z = 1 + m(e^δ − 1), KL(q ‖ p) = δ·m·e^δ/Z − log Z.
+    Each prefix by itself, unpadded.
+    """
+    scheme = KGW(bias, perturb.Key.from_seed(1))
+    responses = scheme.generate(model, SHORT_PROMPTS, 12, seed=2)
+    expected = []
+    for x, y in zip(SHORT_PROMPTS, responses, strict=True):
+        total = 0.0
+        for t in range(len(y)):
+            ids = torch.tensor([x + y[:t]])
+            logits = model(ids).logits[:, -1]
+            green = scheme.processor(model)(ids, torch.zeros_like(logits))[0] > 0
+            mass = logits.double().softmax(-1)[0, green].sum().item()
+            z = 1 + mass * np.expm1(bias)
+            total += bias * mass * np.exp(bias) / z - np.log(z)
+        expected.append(total)
+    np.testing.assert_allclose(
+        scheme.divergences(model, SHORT_PROMPTS, responses), expected, rtol=1e-4
+    )
+    in_two_batches = divergence.per_text_of_processor(
+        model, SHORT_PROMPTS, responses, lambda rows: scheme.processor(model), batch_size=2
+    )
+    np.testing.assert_allclose(in_two_batches, expected, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_of_gumbel_max_it_is_the_surprisal_of_what_the_key_chooses(model):
+    """Of its own text, that of the text itself, where no context comes twice; and a scheme that is
+    certain has no 0·∞.
+    """
+    scheme = GumbelMax(perturb.Key.from_seed(1), context=2)
+    responses = scheme.generate(model, SHORT_PROMPTS, 12, seed=2)
+    expected = []
+    for x, y in zip(SHORT_PROMPTS, responses, strict=True):
+        contexts = [tuple((x + y)[len(x) + t - 2 : len(x) + t]) for t in range(len(y))]
+        log_p = [
+            model(torch.tensor([x + y[:t]])).logits[0, -1].log_softmax(-1)[v].item()
+            for t, v in enumerate(y)
+        ]
+        expected.append(
+            -sum(nats for t, nats in enumerate(log_p) if contexts[t] not in contexts[:t])
+        )
+    np.testing.assert_allclose(
+        scheme.divergences(model, SHORT_PROMPTS, responses), expected, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        KGW(2.0, perturb.Key.from_seed(1)),
+        GumbelMax(perturb.Key.from_seed(1)),
+        SynthID(perturb.Key.from_seed(1), depth=3),
+    ],
+)
+def test_a_shorter_text_beside_a_longer_one_has_its_own(model, scheme):
+    responses = [
+        y[:n]
+        for y, n in zip(scheme.generate(model, SHORT_PROMPTS, 12, seed=2), (12, 5, 9), strict=True)
+    ]
+    alone = [
+        scheme.divergences(model, [x], [y])[0]
+        for x, y in zip(SHORT_PROMPTS, responses, strict=True)
+    ]
+    np.testing.assert_allclose(
+        scheme.divergences(model, SHORT_PROMPTS, responses), alone, rtol=1e-4
+    )

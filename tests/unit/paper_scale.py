@@ -1,8 +1,8 @@
 """Prints, as JSON, what scoring takes on two blocks with the widths of an 8-billion-parameter
 Llama. Run by test_paper_scale.py.
 
-python tests/oracle/paper_scale.py --keys 64 --texts 8 --tokens 180 --times
-python tests/oracle/paper_scale.py --keys 2 --texts 16 --stream
+python tests/unit/paper_scale.py --keys 64 --texts 8 --tokens 180 --times
+python tests/unit/paper_scale.py --keys 2 --texts 16 --stream
 """
 
 import argparse
