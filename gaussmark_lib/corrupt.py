@@ -33,7 +33,6 @@ Pairs = tuple[list[Ids], list[Ids]]  # prompts as the detector believes them, re
 Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
 Corruption = Callable[[LM, list[Ids], list[Ids], float, int], Pairs]
 ALL_OR_NOTHING = ("no prompt", "wrong prompt", "retokenise")  # in full at every fraction above 0
-BATCH = 64  # texts that are resampled at a time
 # Added to a resampling's seed: the random numbers that wrote a text would draw the same tokens
 # again. NumPy pads (seed, row) with zeros, so that a smaller number is the row of another text.
 _FRESH = 1 << 96
@@ -211,14 +210,12 @@ def resample(
     out = list(responses)
     for n in sorted({*lengths} - {0}):  # those of one length are continued together
         rows = [i for i, length in enumerate(lengths) if length == n]
-        uniforms = generate.uniform(seed + _FRESH, len(prompts), n)[rows]
-        drawn = generate.continued(
+        drawn = generate.sample(
             model,
             [prompts[i] for i in rows],
-            uniforms,
-            1.0,
-            1.0,
-            BATCH,
+            n,
+            seed=seed + _FRESH,
+            rows=rows,
             processor=partial(_keeping, ids[rows], kept[rows]),
         )
         for i, text in zip(rows, drawn, strict=True):

@@ -1,9 +1,5 @@
 """Cells × prompts in one batch, for the notebooks that share random numbers between schemes."""
 
-from itertools import islice
-
-import numpy as np
-
 from gaussmark_lib import generate
 
 Cell = generate.Mark
@@ -24,19 +20,22 @@ def sample(
     """For each cell its responses, one per prompt, with the random numbers of ``generate.sample``
     for its seed.
     """
-    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size)
     seeds = [seed] * len(cells) if isinstance(seed, int) else list(seed)
-    uniforms = np.concatenate([generate.uniform(s, len(prompts), n_tokens) for s in seeds])
-    marks = [cell for cell in cells for _ in prompts]
-    around, at_most = generate._marked(model, marks, len(marks))
-    texts = generate.continued(
-        model,
-        prompts * len(cells),
-        uniforms,
-        top_p,
-        temperature,
-        min(batch_size, at_most),
-        around=around,
-    )
-    flat = iter(generate.cut(model, texts) if until_end else texts)
-    return [list(islice(flat, len(prompts))) for _ in cells]
+    texts: list = [None] * len(cells)
+    for one in set(seeds):  # the cells of a seed are one batch
+        places = [i for i, other in enumerate(seeds) if other == one]
+        flat = generate.sample(
+            model,
+            list(prompts) * len(places),
+            n_tokens,
+            seed=one,
+            rows=[*range(len(prompts))] * len(places),
+            marks=[cells[i] for i in places for _ in prompts],
+            top_p=top_p,
+            temperature=temperature,
+            until_end=until_end,
+            batch_size=batch_size,
+        )
+        for i, start in zip(places, range(0, len(flat), len(prompts)), strict=True):
+            texts[i] = flat[start : start + len(prompts)]
+    return texts

@@ -130,32 +130,14 @@ class SamplerScheme(Scheme, Protocol):
         n_tokens: int,
         *,
         keys: Keys = None,
-        seed: int = 0,
-        top_p: float = 1.0,
-        temperature: float = 1.0,
         **sampling,
     ) -> list[list[int]]:
         """The scheme changes what ``temperature`` and ``top_p`` leave, as in transformers."""
-        prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, 1)
         if keys is not None:
             sampling = {"batch_size": 16} | sampling  # each row's processor has its own memory
-        of_rows = self.processors(model, keys)
-        if temperature == 0:
-            processor, sampling = (
-                of_rows if self.marks_greedy else None,
-                sampling | {"temperature": 0},
-            )
-        elif (top_p, temperature) == (1, 1):
-            processor = of_rows
-        else:
-
-            def processor(rows: slice) -> generate.Processor:
-                process = of_rows(rows)
-                return lambda ids, logits: process(
-                    ids, generate.probabilities(logits, top_p, temperature).log()
-                )
-
-        return generate.sample(model, prompts, n_tokens, seed=seed, processor=processor, **sampling)
+        if self.marks_greedy or sampling.get("temperature", 1.0) != 0:
+            sampling["processor"] = self.processors(model, keys)
+        return generate.sample(model, prompts, n_tokens, **sampling)
 
     def divergences(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None

@@ -50,7 +50,7 @@ TESTS = {
     "engine/arithmetic.py": "core/test_likelihood.py core/test_gradients.py",
     "likelihood.py": "core/test_likelihood.py core/test_score.py core/test_gradients.py",
     "engine/stream.py": "core/test_stream.py core/test_perturb.py",
-    "generate.py": "core/test_generate.py",
+    "generate.py": "core/test_generate.py core/test_kgw.py",
     "engine/row_noise.py": "core/test_generate.py",
     "engine/key_files.py": "core/test_keys.py",
     "keys.py": "core/test_keys.py core/test_perturb.py",
@@ -347,14 +347,14 @@ MUTANTS = [
     Mutant(
         "generate.py",
         "σ twice",
-        "[xi / s for xi, s in zip(xis, wm.sigmas, strict=True)]",
-        "list(xis)",
+        "(s, xi / s)",
+        "(s, xi)",
     ),
     Mutant(
         "generate.py",
-        "noises know no rank",
-        "names.append((key.fingerprint, wm.rank_dropped, wm.side))",
-        "names.append((key.fingerprint,))",
+        "all rows under the first mark",
+        "noises.get(mark) for mark in marks",
+        "noises.get(marks[0]) for mark in marks",
     ),
     Mutant(
         "engine/row_noise.py",
@@ -599,9 +599,7 @@ MUTANTS = [
         'k.to_bytes(8, "big")',
         '(0).to_bytes(8, "big")',
     ),
-    Mutant(
-        "token_level/keys.py", "bound key not checked", "        key.check(wm)", "        pass"
-    ),
+    Mutant("token_level/keys.py", "bound key not checked", "        key.check(wm)", "        pass"),
     Mutant("token_level/keys.py", "σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),
     Mutant(
         "token_level/keys.py",
@@ -658,10 +656,10 @@ MUTANTS = [
         "len(pairs[i][0]) + k",
     ),
     Mutant(
-        "scheme.py",
+        "generate.py",
         "temperature after the scheme",
-        "elif (top_p, temperature) == (1, 1):",
-        "elif True:",
+        "if processor and temperature and shape != (1, 1):",
+        "if False:",
     ),
     Mutant(
         "scheme.py",

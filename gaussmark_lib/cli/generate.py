@@ -163,7 +163,6 @@ class Writer:
         self.seed = options["seed"]
         self.options = options["top_p"], options["temperature"], batch
         generate.checked(lm.model, [[0]], 1, *self.options)  # before anything is written
-        generate.uniform(self.seed, 1, 1)
 
     def __call__(self, batch: Sequence["Item"], advance: Any) -> list[list["Row"]]:
         prompts = {item.row: self._encoded(item) for item in batch}
@@ -186,16 +185,19 @@ class Writer:
     def _continued(self, ready: dict[int, list[int]], advance: Any) -> list[list[int]]:
         from gaussmark_lib import generate
 
-        first, last = min(ready), max(ready)
-        uniforms = generate.uniform(self.seed, last - first + 1, self.n_tokens, first=first)
-        texts = generate.continued(
+        top_p, temperature, batch = self.options
+        return generate.sample(
             self.lm.model,
             list(ready.values()),
-            uniforms[[row - first for row in ready]],
-            *self.options,
+            self.n_tokens,
+            seed=self.seed,
+            rows=list(ready),
+            until_end=self.until_end,
+            top_p=top_p,
+            temperature=temperature,
+            batch_size=batch,
             on_step=lambda *_: advance(len(ready)),
         )
-        return generate.cut(self.lm.model, texts) if self.until_end else texts
 
     def _row(self, item: "Item", ids: list[int] | None, error: Any) -> "Row":
         written = {"text": None} if ids is None else {"text": self.lm.decode(ids)}

@@ -50,33 +50,30 @@ def reserved_cache(model: PreTrainedModel, n_positions: int) -> DynamicCache:
     return cache
 
 
-def config_of(
-    n_tokens: int, top_p: float, temperature: float, *, is_compiled: bool
-) -> GenerationConfig:
-    """transformers' terms for the same distribution; no end token, which is sampled through."""
+@torch.no_grad()
+def by_transformers(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    shape: tuple[float, float],
+    process: Processor | None,
+    advance: Callable[[], None],
+    n_tokens: int,
+    seed: list[int],
+    is_compiled: bool,
+) -> list[list[int]]:
+    """Prompts of one batch, continued by ``model.generate`` with (top_p, temperature); the caller's
+    random numbers stay as they are.
+    """
+    ids, mask = tokens.pad(prompts, "left", model.device)
+    top_p, temperature = shape
     sampling = {"do_sample": True, "top_k": 0, "top_p": top_p, "temperature": temperature}
-    return GenerationConfig(
+    config = GenerationConfig(  # no end token, which is sampled through
         max_new_tokens=n_tokens,
         pad_token_id=0,
         cache_implementation="static",
         disable_compile=not is_compiled,
         **(sampling if temperature else {"do_sample": False}),
     )
-
-
-@torch.no_grad()
-def by_transformers(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    config: GenerationConfig,
-    seed: list[int],
-    advance: Callable[[], None],
-    process: Processor | None,
-) -> list[list[int]]:
-    """Prompts of one batch, continued by ``model.generate``; the caller's random numbers stay as
-    they are.
-    """
-    ids, mask = tokens.pad(prompts, "left", model.device)
 
     def finite(before: Tensor, logits: Tensor) -> Tensor:
         check_finite(logits)

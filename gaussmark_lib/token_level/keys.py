@@ -31,7 +31,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, kgw, models, perturb, rank_reduce, stats, tokens, weights
-from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, InvalidWatermarkError
+from gaussmark_lib.errors import (
+    DegenerateScoreError,
+    InvalidTextError,
+    InvalidWatermarkError,
+    require_int,
+)
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.token_level import gradients
 from gaussmark_lib.tokens import Texts
@@ -108,9 +113,12 @@ def sample(
     All prompts form one batch. The weight is not touched: ξ_k·a is added to the layer's output at
     the position that predicts token k.
     """
-    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature, batch_size=1)
+    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature)
+    require_int(seed, "seed", least=0)
     wm = ready(model, wm, keys, len(prompts))
-    uniforms = torch.from_numpy(generate.uniform(seed, len(prompts), n_tokens)).to(model.device)
+    uniforms = torch.from_numpy(generate.uniform(seed, range(len(prompts)), n_tokens)).to(
+        model.device
+    )
     ids, mask = tokens.pad(prompts, "left", model.device)
     cache, step = None, 0
 

@@ -306,6 +306,10 @@ def test_a_row_depends_on_seed_and_place_alone(architecture):
         assert generate.sample(model, PROMPTS, 12, seed=1, batch_size=batch_size) == expected
     assert torch.equal(torch.get_rng_state(), state)
     assert generate.sample(model, PROMPTS[:3], 12, seed=1) == expected[:3]
+    some = [6, 2]
+    assert generate.sample(model, [PROMPTS[i] for i in some], 12, seed=1, rows=some) == [
+        expected[i] for i in some
+    ]
     assert [row[:7] for row in expected] == generate.sample(model, PROMPTS, 7, seed=1)
     other = generate.sample(model, PROMPTS, 12, seed=2)
     assert all(a != b for a, b in zip(expected, other, strict=True))
@@ -345,6 +349,7 @@ def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
         *(({"temperature": t}, "a finite temperature") for t in (-1, float("inf"))),
         ({"batch_size": 0}, "batch_size: expected a whole number ≥ 1"),
         ({"seed": -1}, "seed: expected a whole number ≥ 0"),
+        ({"rows": [1, 2]}, "rows: expected one per prompt, 1, got 2"),
         ({"prompts": []}, "a list of at least one prompt"),
         ({"prompts": "text"}, "a list of at least one prompt"),
         ({"prompts": [[1], ["a"]]}, "prompt 1: expected whole numbers"),

@@ -217,7 +217,7 @@ def test_the_bias_comes_after_temperature_and_top_p(model):
     """As in transformers, where a watermark is the last of the processors."""
     [text], [luck] = (
         SCHEME.generate(model, PROMPTS[:1], 8, temperature=0.5, top_p=0.8, seed=5),
-        generate.uniform(5, 1, 8),
+        generate.uniform(5, [0], 8),
     )
     processor = SCHEME.processor(model)
     for t in range(8):

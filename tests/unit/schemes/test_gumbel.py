@@ -39,7 +39,7 @@ def written(
     temperature: float = 1.0,
 ) -> list[int]:
     """The obvious loop: argmax r^(1/p) after a new context, else what the sampler would take."""
-    u, response, seen = generate.uniform(seed, row + 1, n_tokens)[row], [], set()
+    u, response, seen = generate.uniform(seed, [row], n_tokens)[0], [], set()
     for t in range(n_tokens):
         logits = model(torch.tensor([prompt + response])).logits[0, -1]
         before = [0, 0, *prompt, *response][-2:]  # a prompt of one token is padded
