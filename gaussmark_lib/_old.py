@@ -12,8 +12,9 @@ from scipy.stats import norm as normal
 from torch import Tensor
 
 from gaussmark_lib import perturb
+from gaussmark_lib.engine.terms import Factors
+from gaussmark_lib.engine.terms import norm as frobenius
 from gaussmark_lib.errors import DegenerateScoreError
-from gaussmark_lib.gradients import Factors, frobenius
 from gaussmark_lib.keys import Key
 from gaussmark_lib.score import COLUMNS
 from gaussmark_lib.weights import PlacedWatermark, checked

@@ -1,5 +1,4 @@
-"""G = ∇_θ log p_θ(y | x) of many texts at once: the part of its test that does not depend on the
-key.
+"""G = ∇_θ log p_θ(y | x) of many texts at once: the part of a test that does not depend on the key.
 
 A linear layer computes y_s = W·a_s at each position s, so
 
@@ -13,7 +12,7 @@ lengths of one text, share a forward pass.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -22,20 +21,24 @@ from typing import NamedTuple
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import likelihood, models, perturb, tokens
-from gaussmark_lib.engine.terms import Factors, frobenius
-from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, is_int, shown
+from gaussmark_lib import likelihood, perturb, tokens
+from gaussmark_lib.engine import arithmetic
+from gaussmark_lib.engine.terms import Factors, norm
+from gaussmark_lib.errors import (
+    DegenerateScoreError,
+    GaussMarkError,
+    InvalidTextError,
+    is_int,
+    shown,
+)
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.weights import Watermark, Weight, checked
 
 ROUNDING = 64  # in units of ε: what is left of terms that cancel exactly
-
-
-Form = Callable[[Factors], Tensor | Factors]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,17 +64,18 @@ class TextGradient:
         matrices = [G.matrix() if isinstance(G, Factors) else G for G in self.parts]
         return matrices[0] if len(matrices) == 1 else matrices
 
-    @property
-    def given(self):
-        return self.parts[0]
-
     @cached_property
     def norm(self) -> float:
         """‖G‖ (Frobenius), nats per unit of weight; of several √Σ(σ_s/σ_1)²‖G_s‖²: σ_1 times it
         predicts ψ.
         """
-        norms = [G.norm() if isinstance(G, Factors) else frobenius(G) for G in self.parts]
-        return math.hypot(*(c * norm for c, norm in zip(self.scales, norms, strict=True)))
+        return math.hypot(*(c * norm(G) for c, G in zip(self.scales, self.parts, strict=True)))
+
+    @property
+    def facts(self) -> dict:
+        """What a table says of the text."""
+        names = ("text", "log_lik", "n_tokens")
+        return {"grad_norm": self.norm} | {name: getattr(self, name) for name in names}
 
     def unit(self) -> Float[Tensor, " d"]:
         """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order: ψ = ⟨z, u⟩. DegenerateScoreError without a
@@ -112,31 +116,19 @@ def gradients(
     return of_pairs(model, tokens.checked_pairs(model, prompts, responses), wm, **settings)
 
 
-def of_pairs(
-    model: PreTrainedModel,
-    pairs: Mapping[int, Pair],
-    wm: Watermark,
-    *,
-    form: Form = Factors.matrix,
-    **settings,
+def usable(
+    gradients: Iterable[TextGradient], failed: dict[int, GaussMarkError] | None
 ) -> Iterator[TextGradient]:
-    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their
-    numbers; ``form`` says what to make of the terms of G.
-
-    With ``perturbed=True`` the model may be a watermarked one: only to show what then goes wrong,
-    since ψ is N(0, 1) at the base θ alone.
-    """
-    wm = checked(wm).on(model)
-    scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
-    for prefix in prefixes(model, pairs, wm.linears, **settings):
-        bound = sum(c * G.bound() for c, G in zip(scales, prefix.terms, strict=True))
-        parts = [form(terms) for terms in prefix.terms]
-        if wm.rank_dropped:
-            parts = [
-                G.projected(P) if isinstance(G, Factors) else P(G)
-                for G, P in zip(parts, wm.projectors, strict=True)
-            ]
-        yield TextGradient(prefix.text, parts, scales, bound, prefix.log_lik, prefix.n_tokens)
+    """Those with a direction; the error of another goes to ``failed``, or is raised."""
+    for gradient in gradients:
+        try:
+            gradient.check()
+        except DegenerateScoreError as error:
+            if failed is None:
+                raise
+            failed[gradient.text] = error
+        else:
+            yield gradient
 
 
 def norms(
@@ -149,128 +141,140 @@ def norms(
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of
         weight), ``log_lik`` (nats, sum over tokens).
     """
-    linears = [Weight(model, name) for name in tokens.listed(weights, "weights: expected names")]
-    pairs = tokens.checked_pairs(model, prompts, responses)
+    wm = Watermark(tokens.listed(weights, "weights: expected names"), 1.0)
     rows = [
-        (prefix.text, linear.name, prefix.n_tokens, terms.norm(), prefix.log_lik)
-        for prefix in prefixes(model, pairs, linears, **settings)
-        for linear, terms in zip(linears, prefix.terms, strict=True)
+        (gradient.text, name, gradient.n_tokens, norm(G), gradient.log_lik)
+        for gradient in gradients(model, prompts, responses, wm, form=lambda G: G, **settings)
+        for name, G in zip(wm.weights, gradient.parts, strict=True)
     ]
     table = pd.DataFrame(rows, columns=["text", "weight", "n_tokens", "grad_norm", "log_lik"])
     return table.sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
 
 
-class Prefix(NamedTuple):
-    """The first ``n_tokens`` of one text: their log-likelihood, and the terms of G per weight."""
-
-    text: int
-    n_tokens: int
-    log_lik: float
-    terms: list[Factors]
-
-
-def prefixes(
+def of_pairs(
     model: PreTrainedModel,
     pairs: Mapping[int, Pair],
-    linears: Sequence[Weight],
+    wm: Watermark,
     *,
+    form: Callable[[Factors], Tensor | Factors] = Factors.matrix,
     token_weights: Sequence[Sequence[float]] | None = None,
     lengths: Sequence[int] | None = None,
     dtype: str | torch.dtype | None = None,
     batch_size: int = 8,
     perturbed: bool = False,
-) -> Iterator[Prefix]:
-    """Each text, or each wanted prefix of it, shortest texts first: one forward pass per batch and
-    one backward pass per length.
+) -> Iterator[TextGradient]:
+    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their
+    numbers.
+
+    Args:
+        form: what to make of the terms of G.
+        perturbed: the model may be a watermarked one: only to show what then goes wrong, since ψ is
+            N(0, 1) at the base θ alone.
     """
-    if lengths is not None:
-        lengths = tokens.listed(lengths, expected := "lengths: expected whole numbers ≥ 1")
-        if not lengths or not all(is_int(n) and n >= 1 for n in lengths):
-            raise InvalidTextError(f"{expected}, got {shown(lengths)}")
-        lengths = sorted(set(lengths))
-    if token_weights is not None:
-        token_weights = tokens.listed(token_weights, "token_weights: expected a list per response")
-        for i, (_, y) in pairs.items():
-            if len(token_weights[i]) != len(y):
-                raise InvalidTextError(
-                    f"token_weights: expected {len(y)} for response {i}, got"
-                    f" {len(token_weights[i])}"
-                )
-    dtype = models.arithmetic(model, dtype)
+    wm, dtype = checked(wm).on(model), arithmetic.arithmetic(model, dtype)
+    lengths = _checked_lengths(lengths)
+    _check_token_weights(token_weights, pairs)
+    scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
     sizes = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     for batch in likelihood.batches(model, sizes, batch_size):
         if not perturbed:  # for each batch: the caller may have marked it between two yields
             perturb.refuse_perturbed(model)
-        weights = token_weights and [token_weights[i] for i in batch]
-        with models.computing_in(model, dtype), likelihood.frozen(model):
-            of_batch = _batch(model, linears, [pairs[i] for i in batch], weights, lengths)
-        for prefix in of_batch:
-            yield prefix._replace(text=batch[prefix.text])
+        w = token_weights and [token_weights[i] for i in batch]
+        several = {i: pairs[i] for i in batch}
+        for text, n, log_lik, terms in _of_batch(model, wm.linears, several, w, lengths, dtype):
+            bound = sum(c * G.bound() for c, G in zip(scales, terms, strict=True))
+            parts = [form(G) for G in terms]
+            if wm.rank_dropped:
+                parts = [
+                    G.projected(P) if isinstance(G, Factors) else P(G)
+                    for G, P in zip(parts, wm.projectors, strict=True)
+                ]
+            yield TextGradient(text, parts, scales, bound, log_lik, n)
 
 
-def _batch(
+def _checked_lengths(lengths: Sequence[int] | None) -> list[int] | None:
+    if lengths is None:
+        return None
+    lengths = tokens.listed(lengths, expected := "lengths: expected whole numbers ≥ 1")
+    if not lengths or not all(is_int(n) and n >= 1 for n in lengths):
+        raise InvalidTextError(f"{expected}, got {shown(lengths)}")
+    return sorted(set(lengths))
+
+
+def _check_token_weights(
+    token_weights: Sequence[Sequence[float]] | None, pairs: Mapping[int, Pair]
+) -> None:
+    if token_weights is None:
+        return
+    weights = tokens.listed(token_weights, "token_weights: expected a list per response")
+    for i, (_, y) in pairs.items():
+        if len(weights[i]) != len(y):
+            raise InvalidTextError(
+                f"token_weights: expected {len(y)} for response {i}, got {len(weights[i])}"
+            )
+
+
+def _of_batch(
     model: PreTrainedModel,
     linears: Sequence[Weight],
-    pairs: Sequence[Pair],
+    pairs: Mapping[int, Pair],
     token_weights: Sequence[Sequence[float]] | None,
     lengths: Sequence[int] | None,
-) -> Iterator[Prefix]:
-    """The prefixes of one batch, numbered within it."""
-    with traced(linears, (len(pairs), max(len(x) + len(y) for x, y in pairs))) as calls:
-        log_p, number = likelihood.token_log_p(model, pairs)  # (texts, n)
-    used = {call.layer for call in calls} if log_p.requires_grad else set()
-    if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
-        raise DegenerateScoreError(
-            f"expected texts that depend on {unused[0]}, which was not used; choose another weight,"
-            " and no compiled model"
-        )
-    weighted = log_p
-    if token_weights is not None:
-        w = torch.zeros_like(log_p)
-        for row, is_token, values in zip(w, number > 0, token_weights, strict=True):
-            row[is_token] = torch.as_tensor(values, dtype=w.dtype, device=w.device)
-        weighted = log_p * w
-    ends = lengths or [max(len(y) for _, y in pairs)]
-    parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
-    slopes = [  # g of each call, for the tokens of each part
-        torch.autograd.grad(
-            (weighted * part).sum(),
-            [call.y for call in calls],
-            retain_graph=part is not parts[-1],
-            materialize_grads=True,
-        )
-        for part in parts
-    ]
-    log_liks = torch.stack([(log_p.detach().double() * part).sum(-1) for part in parts]).cumsum(0)
-    inputs = [(call.layer, call.a) for call in calls]  # without y, which holds the graph
-    return _formed(inputs, slopes, log_liks.tolist(), pairs, lengths)
-
-
-def _formed(
-    inputs: Sequence[tuple[int, Tensor]],
-    slopes: Sequence[Sequence[Tensor]],
-    log_liks: list[list[float]],
-    pairs: Sequence[Pair],
-    lengths: Sequence[int] | None,
-) -> Iterator[Prefix]:
-    """The terms of each G when it is asked for; a longer prefix adds to each g_s what its further
-    tokens say.
+    dtype: torch.dtype,
+) -> Iterator[tuple[int, int, float, list[Factors]]]:
+    """(text, tokens, log-likelihood, G of each weight by its terms) of each text, or of each of its
+    prefixes: one forward pass, and one backward pass per length.
     """
-    n_layers = 1 + max(layer for layer, _ in inputs)
-    for row, (x, y) in enumerate(pairs):
-        g = [0.0] * len(inputs)
-        for part, end in enumerate([n for n in lengths if n <= len(y)] if lengths else [len(y)]):
-            wide = [torch.promote_types(slope.dtype, torch.float32) for slope in slopes[part]]
-            g = [
-                total + slope[row].to(dtype)
-                for total, slope, dtype in zip(g, slopes[part], wide, strict=True)
-            ]
-            n, terms = len(x) + end, []
-            for layer in range(n_layers):  # a layer may be used several times in a pass
-                its = [i for i, (where, _) in enumerate(inputs) if where == layer]
-                a = torch.cat([inputs[i][1][row, :n] for i in its])
-                terms.append(Factors(torch.cat([g[i][:n] for i in its]), a))
-            yield Prefix(row, end, log_liks[part][row], terms)
+    shape = len(pairs), max(len(x) + len(y) for x, y in pairs.values())
+    ends = lengths or [max(len(y) for _, y in pairs.values())]
+    with arithmetic.computing_in(model, dtype), likelihood.frozen(model):
+        with traced(linears, shape) as calls:
+            log_p, number = likelihood.token_log_p(model, list(pairs.values()))  # (texts, n)
+        used = {call.layer for call in calls} if log_p.requires_grad else set()
+        if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
+            raise DegenerateScoreError(
+                f"expected texts that depend on {unused[0]}, which was not used; choose another"
+                " weight, and no compiled model"
+            )
+        weighted = log_p * _in_place(token_weights, number) if token_weights else log_p
+        parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
+        slopes = [_slopes(weighted, part, calls, last=part is parts[-1]) for part in parts]
+    for shorter, longer in pairwise(slopes):
+        for slope, total in zip(shorter, longer, strict=True):
+            total += slope
+    log_liks = [(log_p.detach().double() * part).sum(-1) for part in parts]
+    log_liks = torch.stack(log_liks).cumsum(0).tolist()  # (lengths, texts)
+    calls = [(call.layer, call.a) for call in calls]  # without y, which holds the graph
+    for row, (text, (x, y)) in enumerate(pairs.items()):
+        for end, g, log_lik in zip(ends, slopes, log_liks, strict=True):
+            if lengths and end > len(y):
+                break
+            n = len(x) + min(end, len(y))
+            terms: list[list] = [[] for _ in linears]
+            for (layer, a), g_of_call in zip(calls, g, strict=True):
+                terms[layer].append((g_of_call[row, :n], a[row, :n]))
+            joined = [Factors(*map(torch.cat, zip(*its, strict=True))) for its in terms]
+            yield text, min(end, len(y)), log_lik[row], joined
+
+
+def _in_place(
+    token_weights: Sequence[Sequence[float]], number: Int[Tensor, "texts n"]
+) -> Float[Tensor, "texts n"]:
+    """w_t where token t is predicted, 0 elsewhere."""
+    w = torch.zeros_like(number, dtype=torch.float64)
+    for row, is_token, values in zip(w, number > 0, token_weights, strict=True):
+        row[is_token] = torch.as_tensor(values, dtype=w.dtype, device=w.device)
+    return w
+
+
+def _slopes(
+    log_p: Float[Tensor, "texts n"], part: Tensor, calls: Sequence["Call"], *, last: bool
+) -> list[Float[Tensor, "texts positions d_out"]]:
+    """g of each call, for these tokens' log-likelihood; float32 at least."""
+    ys = [call.y for call in calls]
+    total = (log_p * part).sum()
+    slopes = torch.autograd.grad(total, ys, retain_graph=not last, materialize_grads=True)
+    return [g.to(torch.promote_types(g.dtype, torch.float32)) for g in slopes]
 
 
 class Call(NamedTuple):

@@ -17,11 +17,11 @@ from jaxtyping import Float
 from gaussmark_lib import files, tokens
 from gaussmark_lib.engine import key_files
 from gaussmark_lib.engine.key_files import Binding
-from gaussmark_lib.engine.stream import SPAN, standard_normal
+from gaussmark_lib.engine.stream import standard_normal
 from gaussmark_lib.errors import InvalidTextError, KeyFileError, KeyMismatchError, is_int, kind
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 
-__all__ = ["SPAN", "Binding", "Key", "checked", "listed", "purpose", "standard_normal"]
+__all__ = ["Binding", "Key", "checked", "listed", "purpose", "standard_normal"]
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, tokens
+from gaussmark_lib import tokens
+from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.errors import InvalidTextError, require_int
 from gaussmark_lib.tokens import Pair, Texts
 
@@ -31,7 +31,7 @@ def frozen(model: PreTrainedModel) -> Iterator[None]:
     for p in wanted:
         p.requires_grad_(False)
     try:
-        with models.evaluating(model), torch.inference_mode(False), torch.enable_grad():
+        with evaluating(model), torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         for p in wanted:
@@ -51,8 +51,14 @@ def token_log_p(
     """
     logits, targets, number = _predicting(model, pairs)
     number = number.to(logits.device)
-    log_p = log_softmax(logits).gather(-1, targets[..., None].to(logits.device))[..., 0]
-    return log_p.masked_fill(number == 0, 0.0), number
+    return _log_p(logits, targets).masked_fill(number == 0, 0.0), number
+
+
+def _log_p(
+    logits: Float[Tensor, "*n vocabulary"], targets: Int[Tensor, "*n"]
+) -> Float[Tensor, "*n"]:
+    """log p of the token that comes, at each position."""
+    return log_softmax(logits).gather(-1, targets[..., None].to(logits.device))[..., 0]
 
 
 def _predicting(
@@ -108,11 +114,7 @@ def cross_entropy(
         raise InvalidTextError("expected at least one passage, got none")
     before = [[]] * len(passages) if prompts is None else prompts
     pairs = tokens.checked_pairs(model, before, passages)
-
-    def of_targets(logits: Tensor, targets: Tensor) -> Tensor:
-        return log_softmax(logits).gather(-1, targets[..., None].to(logits.device))[..., 0]
-
-    return -np.array([log_p.mean() for log_p in _per_text(model, pairs, of_targets, batch_size)])
+    return -np.array([log_p.mean() for log_p in _per_text(model, pairs, _log_p, batch_size)])
 
 
 def entropies(
@@ -138,22 +140,10 @@ def _per_text(
     """``quantity(logits, targets)`` at each response token of each text, float64."""
     values = {}
     lengths = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
-    with models.evaluating(model):
+    with evaluating(model):
         for batch in batches(model, lengths, batch_size):
             logits, targets, number = _predicting(model, [pairs[i] for i in batch])
             rows = quantity(logits, targets).double().cpu().numpy()
             for i, row, is_token in zip(batch, rows, number.numpy() > 0, strict=True):
                 values[i] = row[is_token]
     return [values[i] for i in pairs]
-
-
-def bits_per_character(
-    nats_per_token: ArrayLike, n_tokens: ArrayLike, n_characters: ArrayLike
-) -> Float[np.ndarray, " passages"]:
-    """The same in bits per character, which does not depend on the tokenizer: nats per token ·
-    tokens / (ln 2 · characters).
-
-    >>> bits_per_character([np.log(2)], [10], [40]).tolist()
-    [0.25]
-    """
-    return np.multiply(nats_per_token, n_tokens) / (np.log(2) * np.asarray(n_characters, float))

@@ -31,7 +31,7 @@ from gaussmark_lib.engine.arithmetic import (
     evaluating,
     native_bfloat16,
 )
-from gaussmark_lib.engine.checkpoints import first_line, hub_reachable, hub_terms, reason
+from gaussmark_lib.engine.checkpoints import hub_reachable
 from gaussmark_lib.errors import (
     InvalidModelError,
     UnknownWeightError,
@@ -39,9 +39,7 @@ from gaussmark_lib.errors import (
     require_one_of,
     shown,
 )
-from gaussmark_lib.weights import Weight
-from gaussmark_lib.weights import linear as linear  # of an earlier version
-from gaussmark_lib.weights import names as watermarkable
+from gaussmark_lib.weights import Weight, watermarkable
 
 __all__ = [
     "LM",
@@ -51,14 +49,12 @@ __all__ = [
     "digest",
     "evaluating",
     "hub_reachable",
-    "hub_terms",
-    "linear",
     "load",
     "native_bfloat16",
-    "reason",
     "watermarkable",
 ]
 
+linear = Weight  # of an earlier version
 EMBEDDED = "doclm"
 DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 _IN_BLOCK = re.compile(r"(.+?)\.(\d+)\.")  # a stack of blocks, and a block's number in it
@@ -87,17 +83,14 @@ class LM:
         tokens.check_text(text, "prompt")
         if self.tokenizer.chat_template:
             turn = [{"role": "user", "content": f"Complete the following prompt: {text}"}]
+            options = {"add_generation_prompt": True, "return_dict": False}
             try:
-                return list(
-                    self.tokenizer.apply_chat_template(
-                        turn, add_generation_prompt=True, return_dict=False
-                    )
-                )
+                return list(self.tokenizer.apply_chat_template(turn, **options))
             except Exception as error:  # a template is a program of the model's author
                 raise InvalidModelError(
                     f"{self.name}: expected a chat template that takes a user's turn, got"
-                    f" {type(error).__name__}: {first_line(error)}; mend or remove it in the"
-                    " tokenizer's files"
+                    f" {type(error).__name__}: {checkpoints.first_line(error)}; mend or remove it"
+                    " in the tokenizer's files"
                 ) from error
         return self.tokenizer.encode(text, split_special_tokens=True)
 
@@ -140,7 +133,7 @@ def load(
             f" models.load('{EMBEDDED}') needs no download"
         )
     source = local if is_local else source
-    terms = {"revision": revision, **hub_terms(local=is_local)}
+    terms = {"revision": revision, **checkpoints.hub_terms(local=is_local)}
     strict = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         checkpoints.check_size(source, terms, dtype, device)
@@ -151,9 +144,7 @@ def load(
             )
     except InvalidModelError as error:
         raise InvalidModelError(f"{name}: {error}") from None
-    except (
-        Exception
-    ) as error:  # a broken checkpoint fails in as many ways as there are libraries below
+    except Exception as error:  # it fails in as many ways as there are libraries below
         raise InvalidModelError(checkpoints.why_not_loaded(str(name), is_local, error)) from error
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
@@ -161,7 +152,12 @@ def load(
             raise InvalidModelError(
                 f"{name}: {checkpoints.UNFIT}, {kind.replace('_', ' ')}: {first}"
             )
-    _check_finite(model, str(name))
+    for weight, parameter in model.named_parameters():
+        if bad := int((~torch.isfinite(parameter)).sum()):
+            raise InvalidModelError(
+                f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight};"
+                " the checkpoint is damaged"
+            )
     return LM(model.to(device).eval(), tokenizer, str(name))
 
 
@@ -195,11 +191,9 @@ def device_of(name: str | torch.device | None) -> torch.device:
     machine has none of that name.
     """
     try:
-        found = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(
-            1, device=found
-        ).item()  # what the name says need not be there; and "meta" holds no numbers
-        return found
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=device).item()  # it need not be there; and "meta" holds no numbers
+        return device
     except (RuntimeError, AssertionError, TypeError):
         raise InvalidModelError(
             f"device: expected 'cpu', 'cuda' or another that this machine has, got {name!r}"
@@ -239,13 +233,3 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
         return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name
     hidden = model.config.get_text_config().hidden_size
     return max(inside, key=lambda layer: (layer.shape[0] == hidden, layer.shape[1])).name
-
-
-def _check_finite(model: PreTrainedModel, name: str) -> None:
-    """InvalidModelError for a checkpoint with a weight that is not finite."""
-    for weight, parameter in model.named_parameters():
-        if bad := int((~torch.isfinite(parameter)).sum()):
-            raise InvalidModelError(
-                f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight};"
-                " the checkpoint is damaged"
-            )

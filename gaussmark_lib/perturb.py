@@ -6,11 +6,9 @@ Let z be the first d numbers of a key's stream, cut into matrices in the order o
 ξ = σz, or σPz where rank_dropped > 0, with each weight's own σ and P.
 """
 
-import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,33 +20,22 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gaussmark_lib import files, models, tokens
+from gaussmark_lib.engine.arithmetic import rounded_sum
+from gaussmark_lib.engine.stream import in_rows
 from gaussmark_lib.errors import (
     GaussMarkWarning,
     InvalidModelError,
-    InvalidWatermarkError,
     PerturbedModelError,
 )
-from gaussmark_lib.keys import SPAN, Binding, Key, listed, purpose
-from gaussmark_lib.keys import checked as checked_key
+from gaussmark_lib.keys import Binding, Key, listed, purpose
 from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
-LEAST_CHANGED = 0.99  # of a weight's numbers; below it, rounding took a part of the watermark
 _MARK = "gaussmark"  # on a perturbed model, and in the config of an exported checkpoint
 
 
 def streams(wm: PlacedWatermark, keys: Sequence[Key]) -> Float[Tensor, "k d"]:
     """σz of each key, σ being the first weight's, float32 on the CPU; no projection."""
-    xi = torch.empty(len(keys), wm.d, dtype=torch.float32, device="cpu")
-
-    def draw(key: Key, row: Tensor) -> None:
-        key.normals(wm.d, wm.sigmas[0], out=row.numpy())
-
-    if len(keys) > 1 and wm.d <= SPAN:  # a larger one uses several threads itself
-        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            list(threads.map(draw, keys, xi))
-    else:
-        list(map(draw, keys, xi))
-    return xi
+    return torch.from_numpy(in_rows([key.normals for key in keys], wm.d, wm.sigmas[0]))
 
 
 def noise(
@@ -61,7 +48,7 @@ def noise(
         KeyMismatchError: the key is bound to another weight, sigma, rank or base model; further
             errors as ``Watermark.on``.
     """
-    xis = noises(model, wm, [checked_key(key)])
+    xis = noises(model, wm, [key])
     return [xi[0] for xi in xis] if isinstance(xis, list) else xis[0]
 
 
@@ -90,10 +77,8 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
     """
     refuse_perturbed(model)
     wm = checked(wm).on(model)
-    xis = noise(model, wm, key)
-    carried = [rounded(wm, i, xi)[1] for i, xi in enumerate(xis if wm.linears[1:] else [xis])]
-    note = {"sigma_carried": carried[0] if len(carried) == 1 else tuple(carried)}
-    note["model_sha256"] = models.digest(model)
+    carried = _single([sigma for _, sigma in _sums(wm, noise(model, wm, key))])
+    note = {"sigma_carried": carried, "model_sha256": models.digest(model)}
     return replace(key, binding=Binding(**purpose(wm), **note))
 
 
@@ -113,46 +98,17 @@ def check_key(wm: PlacedWatermark, key: Key) -> None:
         )
 
 
-def rounded(wm: PlacedWatermark, i: int, xi: Float[Tensor, "d_out d_in"]) -> tuple[Tensor, float]:
-    """θ + ξ of weight i as the model stores it, and the σ that it carries: σ⟨ξ, Δ⟩/‖ξ‖² with Δ what
-    was added to θ indeed.
+def _sums(wm: PlacedWatermark, xi: Tensor | Sequence[Tensor]) -> list[tuple[Tensor, float]]:
+    """(θ + ξ, the σ that it carries) of each weight."""
+    xis = [xi] if isinstance(xi, Tensor) else xi
+    return [
+        rounded_sum(weight.parameter.data, weight.oriented(x), sigma, weight.name)
+        for weight, x, sigma in zip(wm.linears, xis, wm.sigmas, strict=True)
+    ]
 
-    The sum is rounded once to the weight's dtype. Where that leaves some numbers of θ as they were,
-    a GaussMarkWarning says so; InvalidWatermarkError where it leaves all.
-    """
-    linear, sigma = wm.linears[i], wm.sigmas[i]
-    theta = linear.parameter.data
-    if tuple(xi.shape) != linear.shape:
-        raise InvalidWatermarkError(
-            f"xi: expected a noise of {linear.name}'s shape, {linear.shape}, got {tuple(xi.shape)}"
-        )
-    wide = torch.promote_types(theta.dtype, torch.float32)
-    xi = linear.oriented(xi).to(theta.device)
-    moved = (theta.to(wide) + xi).to(theta.dtype)
-    added = moved.to(wide) - theta
-    changed = added.count_nonzero().item() / added.numel()
-    what = f"of the numbers of {linear.name}, which are {theta.dtype}".replace("torch.", "")
-    if changed == 0:
-        raise InvalidWatermarkError(
-            f"sigma = {sigma:g} changes none {what}: there is no watermark. Choose a larger"
-            " sigma, or load in float32"
-        )
-    z = xi / sigma
-    along = (added * z).sum(dtype=torch.float64) / z.square().sum(dtype=torch.float64)
-    sigma_carried = float(f"{along.item():.6g}")
-    if not math.isfinite(sigma_carried):
-        raise InvalidWatermarkError(
-            f"sigma = {sigma:g} takes {linear.name} out of the range of its dtype, {theta.dtype};"
-            " choose a smaller sigma"
-        )
-    if changed < LEAST_CHANGED:
-        warnings.warn(
-            f"sigma = {sigma:g} changes only {changed:.2%} {what}: they carry a watermark of sigma"
-            f" = {sigma_carried:.2g}. Choose a larger sigma, or load in float32, to lose less",
-            GaussMarkWarning,
-            stacklevel=3,
-        )
-    return moved, sigma_carried
+
+def _single(values: list[float]) -> float | tuple[float, ...]:
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 @contextmanager
@@ -165,8 +121,8 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     scored as if it were a base model, with a mean of ψ far from 0.
     """
     refuse_perturbed(model)  # before the work of drawing a noise
-    wm = checked(wm).on(model)
-    check_key(wm, checked_key(key))
+    wm, [key] = checked(wm).on(model), listed([key])
+    check_key(wm, key)
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
         yield model
 
@@ -179,15 +135,14 @@ def moved(
     *,
     by: str = "a given noise",
 ) -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the weights are θ + ξ for any ξ, :func:`rounded`, and the model is
-    :func:`marked`. Only here are weights exchanged.
+    """Inside the ``with``, the weights are θ + ξ for any ξ, rounded to their dtype, and the model
+    is :func:`marked`. Only here are weights exchanged.
     """
     wm = checked(wm).on(model)
     with marked(model, by), ExitStack() as exchanged:
-        sums = [rounded(wm, i, x) for i, x in enumerate([xi] if isinstance(xi, Tensor) else xi)]
-        carried = [sigma for _, sigma in sums]
-        mark = {"key_id": by, "weight": wm.weight}
-        mark["sigma_carried"] = carried[0] if len(carried) == 1 else carried
+        sums = _sums(wm, xi)
+        carried = _single([sigma for _, sigma in sums])
+        mark = {"key_id": by, "weight": wm.weight, "sigma_carried": carried}
         setattr(model.config, _MARK, mark)  # what save_pretrained writes
         exchanged.callback(delattr, model.config, _MARK)
         for linear, (matrix, _) in zip(wm.linears, sums, strict=True):
@@ -243,17 +198,16 @@ def export(
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with files.hidden_folder(folder) as partial:
+        with files.hidden_folder(folder) as partial, watermarked(model, wm, key):
             checkpoint = Path(partial) / "checkpoint"
-            with watermarked(model, wm, key):
-                model.save_pretrained(checkpoint)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(checkpoint)
+            for part in (model, tokenizer):
+                if part is not None:
+                    part.save_pretrained(checkpoint)
             return checkpoint.rename(folder)
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", error)
         raise InvalidModelError(
-            f"cannot export the model to {folder}: {reason}; expected a name in a folder with room"
+            f"cannot export the model to {folder}: {getattr(error, 'strerror', error)}; expected a"
+            " name in a folder with room"
         ) from None
 
 

@@ -24,16 +24,15 @@ from transformers import PreTrainedModel
 from gaussmark_lib import perturb, tokens
 from gaussmark_lib.engine import blocks
 from gaussmark_lib.errors import (
-    DegenerateScoreError,
     GaussMarkError,
     InvalidTextError,
     InvalidWatermarkError,
     kind,
     require_one_of,
 )
-from gaussmark_lib.gradients import TextGradient, gradients, of_pairs
+from gaussmark_lib.gradients import TextGradient, gradients, of_pairs, usable
 from gaussmark_lib.keys import Key, listed
-from gaussmark_lib.tokens import Texts
+from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
 __all__ = ["COLUMNS", "TextGradient", "gradients", "psi", "score", "table"]
@@ -91,41 +90,35 @@ def score(
         UnknownWeightError.
     """
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
-    keys = listed(keys)
     perturb.refuse_perturbed(model)
-    wm = checked(wm).on(model)
+    keys, wm = listed(keys), checked(wm).on(model)
     for key in keys:
         perturb.check_key(wm, key)
-    prompts, responses = tokens.as_many(prompts, responses)
+    failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
+    pairs = tokens.checked_pairs(model, prompts, responses, failed)
     if paired and len(keys) != len(responses):
         raise InvalidTextError(
             f"paired: expected one key per text, got {len(keys)} for {len(responses)} texts"
         )
-    pairs, failed = tokens.usable_pairs(model, prompts, responses)
-    if failed and on_error == "raise":
-        raise next(iter(failed.values()))
     settings = {"token_weights": token_weights, "lengths": lengths, "dtype": dtype}
     each = of_pairs(model, pairs, wm, batch_size=batch_size, **settings)
     facts: list[dict] = []
-    usable = _usable(each, facts, failed if on_error == "record" else None)
-    values = psi(usable, wm, keys, paired=paired, xis=xis).reshape(-1, 1 if paired else len(keys))
 
-    def names(text: int) -> list[str]:
+    def noted() -> Iterator[TextGradient]:
+        for gradient in usable(each, failed):
+            facts.append(gradient.facts)
+            yield gradient
+
+    def ids(text: int) -> list[str]:
         return [key.key_id for key in ([keys[text]] if paired else keys)]
 
-    tables = [
-        table(fact, row, names(fact["text"])) for fact, row in zip(facts, values, strict=True)
-    ]
-    for text in failed:
-        is_list = hasattr(responses[text], "__len__") and not isinstance(responses[text], str)
-        length = len(responses[text]) if is_list else 0
-        nothing = {"text": text, "grad_norm": np.nan, "log_lik": np.nan, "n_tokens": length}
-        tables.append(table(nothing, np.full(values.shape[1], np.nan), names(text)))
-    scores = pd.concat(tables).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
-    if on_error == "raise":
+    values = psi(noted(), wm, keys, paired=paired, xis=xis)
+    rows = [table(fact, row, ids(fact["text"])) for fact, row in zip(facts, values, strict=True)]
+    rows += [failure(text, responses[text], ids(text)) for text in failed or ()]
+    scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    if failed is None:
         return scores
-    reasons = {text: str(error) for text, error in failed.items()}
-    return scores.assign(error=scores["text"].map(reasons))
+    return scores.assign(error=scores["text"].map({text: str(e) for text, e in failed.items()}))
 
 
 def psi(
@@ -136,13 +129,13 @@ def psi(
     paired: bool = False,
     xis: Float[Tensor, "k d_out d_in"] | None = None,
 ) -> Float[np.ndarray, "texts *k"]:
-    """ψ = ⟨ξ, u⟩/σ of each text and each key, float64, with u = G/‖G‖; with
-    ``paired`` of each text and ``keys[its number]`` alone. ``wm`` is placed (``Watermark.on``).
+    """ψ = ⟨ξ, u⟩/σ of each text and each key, float64, with u = G/‖G‖; with ``paired`` of each text
+    and ``keys[its number]`` alone. ``wm`` is placed (``Watermark.on``).
     """
     noises, n_texts = blocks.noises(partial(perturb.streams, wm), keys, wm.d)
     if xis is not None:
-        kept = [_checked_noises(wm, keys, xis)]
-        noises = lambda: kept  # noqa: E731
+        given = _checked_noises(wm, keys, xis)
+        noises = lambda: [given]  # noqa: E731
     values = [np.empty(0) if paired else np.empty((0, len(keys)))]
     for block in blocks.in_lists(gradients, n_texts):
         u = torch.stack([gradient.unit() for gradient in block])  # (texts, d)
@@ -166,39 +159,21 @@ def _checked_noises(wm: PlacedWatermark, keys: Sequence[Key], xis: Tensor) -> Te
 
 
 def table(
-    fact: TextGradient | dict, psi: Float[np.ndarray, " k"], key_ids: Sequence[str]
+    facts: dict, psi: Float[np.ndarray, " k"] | float, key_ids: Sequence[str]
 ) -> pd.DataFrame:
-    """The rows of one text: ψ with its p-value 1 − Φ(ψ), in float64 and on the log scale."""
-    fact = _fact(fact) if isinstance(fact, TextGradient) else fact
-    tail = {"psi": psi, "p_value": norm.sf(psi), "log10_p": norm.logsf(psi) / np.log(10)}
-    return pd.DataFrame(fact | {"key_id": key_ids} | tail)[COLUMNS]
-
-
-def _fact(gradient: TextGradient) -> dict:
-    return {
-        "text": gradient.text,
-        "grad_norm": gradient.norm,
-        "log_lik": gradient.log_lik,
-        "n_tokens": gradient.n_tokens,
-    }
-
-
-def _usable(
-    gradients: Iterable[TextGradient], facts: list[dict], failed: dict[int, GaussMarkError] | None
-) -> Iterator[TextGradient]:
-    """Those with a direction, whose facts are kept; the error of another goes to ``failed``, or is
-    raised.
+    """The rows of one text (``TextGradient.facts``): ψ with its p-value 1 − Φ(ψ), in float64 and on
+    the log scale.
     """
-    for gradient in gradients:
-        try:
-            gradient.check()
-        except DegenerateScoreError as error:
-            if failed is None:
-                raise
-            failed[gradient.text] = error
-            continue
-        facts.append(_fact(gradient))
-        yield gradient
+    tail = {"psi": psi, "p_value": norm.sf(psi), "log10_p": norm.logsf(psi) / np.log(10)}
+    return pd.DataFrame(facts | {"key_id": key_ids} | tail)[COLUMNS]
+
+
+def failure(text: int, response: Ids, key_ids: Sequence[str]) -> pd.DataFrame:
+    """The rows of a text that could not be scored."""
+    is_list = hasattr(response, "__len__") and not isinstance(response, str)
+    n_tokens = len(response) if is_list else 0
+    facts = {"text": text, "grad_norm": np.nan, "log_lik": np.nan, "n_tokens": n_tokens}
+    return table(facts, np.nan, key_ids)
 
 
 def __getattr__(name: str):  # of an earlier version, until its last users have changed

@@ -21,41 +21,6 @@ Pair = tuple[Ids, Ids]  # prompt, response
 NOT_LISTS = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)  # have other items, no order
 
 
-def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
-    """The ids as a plain list of integers inside the model's vocabulary.
-
-    Raises:
-        InvalidTextError: text instead of ids, anything but whole numbers, or an id that the model
-            does not have.
-    """
-    check_model(model)
-    values = whole_numbers(ids, what)
-    size = model.get_input_embeddings().num_embeddings
-    if bad := [i for i, value in enumerate(values) if not 0 <= value < size]:
-        raise InvalidTextError(
-            f"{what}: expected token ids from 0 to {size - 1}, got {values[bad[0]]} at position"
-            f" {bad[0]}; was it made by another tokenizer?"
-        )
-    return values
-
-
-def whole_numbers(ids: Ids, what: str) -> list[int]:
-    """The ids as a plain list of integers, of whatever vocabulary."""
-    if isinstance(ids, str):
-        raise InvalidTextError(
-            f"{what}: expected token ids, got text; encode it first, e.g. lm.encode(text)"
-        )
-    values = listed(
-        ids.tolist() if hasattr(ids, "tolist") else ids, f"{what}: expected a list of token ids"
-    )
-    for position, value in enumerate(values):
-        if not is_int(value):
-            raise InvalidTextError(
-                f"{what}: expected whole numbers, got {shown(value)} at position {position}"
-            )
-    return [index(value) for value in values]
-
-
 def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidTextError) -> list:
     """A new list of the items; refuses text, bytes, mappings and sets."""
     if not isinstance(values, Iterable) or isinstance(values, NOT_LISTS):
@@ -63,10 +28,27 @@ def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidText
     return list(values)
 
 
-def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
-    """Checked ids of each prompt. An empty prompt becomes the model's start (or end) token, since
-    the first token needs something before it.
+def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
+    """The ids as a plain list of integers inside the model's vocabulary; InvalidTextError for
+    anything else.
     """
+    check_model(model)
+    size = model.get_input_embeddings().num_embeddings
+    expected = f"{what}: expected token ids from 0 to {size - 1}"
+    advice = "; encode it first, e.g. lm.encode(text)" if isinstance(ids, str) else ""
+    if advice:
+        raise InvalidTextError(f"{expected}, got text{advice}")
+    values = listed(ids.tolist() if hasattr(ids, "tolist") else ids, expected)
+    for i, value in enumerate(values):
+        if not is_int(value) or not 0 <= value < size:
+            raise InvalidTextError(
+                f"{expected}, got {shown(value)} at position {i}; was it made by another tokenizer?"
+            )
+    return [index(value) for value in values]
+
+
+def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
+    """Checked ids of each of at least one prompt."""
     expected = "expected a list of at least one prompt, each a list of token ids"
     if not (prompts := listed(prompts, expected)):
         raise InvalidTextError(f"{expected}, got none")
@@ -74,26 +56,25 @@ def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
 
 
 def checked_prompt(model: PreTrainedModel, prompt: Ids, what: str) -> list[int]:
-    return checked(model, prompt, what) or [_start_token(model)]
-
-
-def _start_token(model: PreTrainedModel) -> int:
+    """Checked ids. An empty prompt becomes the model's start (or end) token, since the first token
+    needs something before it.
+    """
+    if ids := checked(model, prompt, what):
+        return ids
     for name in ("bos_token_id", "eos_token_id"):
-        value = getattr(config(model), name, None)
-        if value is not None:
-            return value[0] if isinstance(value, list) else value
+        start = getattr(config(model), name, None)
+        if start is not None:
+            return start[:1] if isinstance(start, list) else [start]
     raise InvalidTextError(
-        "an empty prompt needs a start token, and this config names none (bos_token_id); give a"
-        " prompt of at least one token"
+        f"{what}: an empty prompt needs a start token, and this config names none (bos_token_id);"
+        " give a prompt of at least one token"
     )
 
 
 def checked_response(
     model: PreTrainedModel, prompt: list[int], response: Ids, what: str
 ) -> list[int]:
-    """Checked ids of a response: at least one, and no more than the context has room for after the
-    prompt.
-    """
+    """Checked ids: at least one, and no more than the context has room for after the prompt."""
     ids = checked(model, response, what)
     if not ids:
         raise InvalidTextError(f"{what}: expected at least one token to score, got none")
@@ -111,41 +92,33 @@ def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str
         )
 
 
-def checked_pairs(model: PreTrainedModel, prompts: Texts, responses: Texts) -> dict[int, Pair]:
-    """(prompt, response) of each text by its number; raises the first error."""
-    pairs, failed = usable_pairs(model, prompts, responses)
-    for error in failed.values():
-        raise error
-    return pairs
-
-
-def usable_pairs(
-    model: PreTrainedModel, prompts: Texts, responses: Texts
-) -> tuple[dict[int, Pair], dict[int, GaussMarkError]]:
-    """The pairs that can be scored, by number, and the error of each other pair.
-
-    Raises:
-        InvalidTextError: no texts, or unequal numbers of prompts and responses.
+def checked_pairs(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    failed: dict[int, GaussMarkError] | None = None,
+) -> dict[int, Pair]:
+    """(prompt, response) of each text by its number. The error of a text that cannot be scored goes
+    to ``failed``, or is raised; InvalidTextError for no texts, or unequal numbers of both.
     """
     check_model(model)
-    prompts, responses = as_many(prompts, responses)
-    if not prompts:
-        raise InvalidTextError("expected at least one prompt with its response, got none")
-    pairs, failed = {}, {}
-    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+    pairs = {}
+    for i, (prompt, response) in enumerate(zip(*as_many(prompts, responses), strict=True)):
         try:
             before = checked_prompt(model, prompt, f"prompt {i}")
             pairs[i] = before, checked_response(model, before, response, f"response {i}")
         except GaussMarkError as error:
+            if failed is None:
+                raise
             failed[i] = error
-    return pairs, failed
+    return pairs
 
 
 def as_many(prompts: Texts, responses: Texts) -> tuple[list[Ids], list[Ids]]:
-    """Both as lists, of one length."""
+    """Both as lists, of one length, at least 1."""
     expected = "expected one prompt per response, each a list of token ids"
     prompts, responses = (listed(texts, expected) for texts in (prompts, responses))
-    if len(prompts) != len(responses):
+    if not prompts or len(prompts) != len(responses):
         raise InvalidTextError(
             f"{expected}, got {len(prompts)} prompts and {len(responses)} responses"
         )
@@ -208,10 +181,7 @@ def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def by_text(x: Tensor, shape: tuple[int, int], name: str) -> Float[Tensor, "texts n d"]:
     """A layer's input or output by texts; a mixture of experts shows some layers all positions of
-    all texts in one row.
-
-    Args:
-        shape: (texts, positions) of the forward pass.
+    all texts in one row. ``shape``: (texts, positions) of the forward pass.
     """
     if x.ndim == 2 and len(x) == math.prod(shape):
         return x.unflatten(0, shape)

@@ -38,7 +38,7 @@ from gaussmark_lib.errors import (
 )
 
 
-def names(model: PreTrainedModel) -> list[str]:
+def watermarkable(model: PreTrainedModel) -> list[str]:
     """Full names of the matrices that can carry a watermark, in the model's order."""
     return list(_layers(model))
 
@@ -70,16 +70,18 @@ class Weight:
     def __init__(self, model: PreTrainedModel, name: str):
         layers = _layers(model)
         if not isinstance(name, str) or name not in layers:
-            raise UnknownWeightError(_why_not(model, name, list(layers)))
+            near = difflib.get_close_matches(str(name), layers, n=3, cutoff=0.4)
+            raise UnknownWeightError(
+                f"weight: expected the name of a matrix that is one linear layer's own (2-D, not"
+                f" shared, more than one row), got {shown(name)}; the nearest names are:"
+                f" {', '.join(near or [*layers][:3])}; models.watermarkable(model) lists all"
+                f" {len(layers)}"
+            )
         self.name, self.module = name, layers[name]
         self.parameter: nn.Parameter = self.module.weight
         self.transposed = isinstance(self.module, Conv1D)
         rows, columns = self.parameter.shape
         self.shape = (columns, rows) if self.transposed else (rows, columns)
-
-    @property
-    def stored(self):
-        return self.parameter
 
     def value(self) -> Float[Tensor, "d_out d_in"]:
         """θ itself, detached; shares memory with the model."""
@@ -113,23 +115,6 @@ class Weight:
         return self.module.register_forward_hook(hook)
 
 
-def _why_not(model: PreTrainedModel, name: object, known: list[str]) -> str:
-    if not isinstance(name, str):
-        example = known[0] if known else None
-        return f"weight: expected the name of a weight, such as {example!r}, got {shown(name)}"
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
-    advice = f"the nearest names are: {', '.join(near)}; models.watermarkable(model) lists all"
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    if name not in parameters:
-        return f"no weight {name!r} in this model; {advice} {len(known)}"
-    shape = tuple(parameters[name].shape)
-    reason = "shared with another layer, or a single row" if len(shape) == 2 else "not 2-D"
-    return (
-        f"{name} of shape {shape} cannot carry the watermark: expected a linear layer's own matrix,"
-        f" but it is {reason}; {advice} {len(known)}"
-    )
-
-
 @dataclass(frozen=True)
 class Watermark:
     """Where the noise goes and how strong it is; public, unlike the key.
@@ -154,17 +139,16 @@ class Watermark:
     side: str = "left"
 
     def __post_init__(self):
-        weights, sigmas = self.weight, self.sigma
-        if not isinstance(weights, str | Sequence):
-            raise UnknownWeightError(
-                f"weight: expected the name of a weight, got {kind(self.weight)}"
-            )
-        weights = [weights] if isinstance(weights, str) else list(weights)
+        weights = [self.weight] if isinstance(self.weight, str) else self.weight
+        weights = tokens.listed(
+            weights, "weight: expected the name of a weight", UnknownWeightError
+        )
         if not weights or len(set(weights)) < len(weights) or not {*map(type, weights)} <= {str}:
             raise UnknownWeightError(
                 f"weight: expected the names of one or more different weights, got {shown(weights)}"
             )
-        sigmas = list(sigmas) if isinstance(sigmas, list | tuple) else [sigmas] * len(weights)
+        one_sigma = not isinstance(self.sigma, list | tuple)
+        sigmas = [self.sigma] * len(weights) if one_sigma else self.sigma
         if len(sigmas) != len(weights):
             raise InvalidWatermarkError(
                 f"sigma: expected one, or one for each of {len(weights)} weights, got {len(sigmas)}"
@@ -218,7 +202,7 @@ class PlacedWatermark(Watermark):
         linears = [Weight(model, name) for name in wm.weights]
         d = sum(weight.parameter.numel() for weight in linears)
         vars(self).update(model=model, linears=linears, linear=linears[0], d=d)  # it is frozen
-        for weight in self.linears:
+        for weight in linears:
             if not torch.isfinite(weight.parameter).all():
                 raise InvalidModelError(
                     f"expected finite weights, got NaN or infinite numbers in {weight.name}; load"
@@ -239,24 +223,14 @@ class PlacedWatermark(Watermark):
     @cached_property
     def projectors(self) -> list[rank_reduce.Projector]:
         """P of each matrix, which removes its own top singular directions."""
-        return [
-            rank_reduce.projector(weight.value(), self.rank_dropped, self.side)
-            for weight in self.linears
-        ]
-
-    @property
-    def project(self) -> rank_reduce.Projector:
-        """P of the first matrix."""
-        return self.projectors[0]
+        k, side = self.rank_dropped, self.side
+        return [rank_reduce.projector(weight.value(), k, side) for weight in self.linears]
 
     def cut(self, z: Float[Tensor, "*k d"]) -> list[Float[Tensor, "*k d_out d_in"]]:
         """A stream of d numbers as the matrices that it fills, in the order of the weights."""
-        sizes = [weight.parameter.numel() for weight in self.linears]
-        parts = z.split(sizes, dim=-1)
-        return [
-            part.unflatten(-1, weight.shape)
-            for part, weight in zip(parts, self.linears, strict=True)
-        ]
+        parts = z.split([weight.parameter.numel() for weight in self.linears], dim=-1)
+        each = zip(parts, self.linears, strict=True)
+        return [part.unflatten(-1, weight.shape) for part, weight in each]
 
 
 def checked(wm: Watermark) -> Watermark:
@@ -266,11 +240,3 @@ def checked(wm: Watermark) -> Watermark:
             f"wm: expected a Watermark, got {kind(wm)}; perturb.Watermark(weight, sigma) makes one"
         )
     return wm
-
-
-def linear(model, name):
-    return Weight(model, name)
-
-
-Linear = Weight
-watermarkable = names

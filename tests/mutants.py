@@ -47,7 +47,7 @@ TESTS = {
     ),
     "rank_reduce.py": "core/test_rank_reduce.py",
     "engine/terms.py": "core/test_rank_reduce.py core/test_gradients.py",
-    "engine/arithmetic.py": "core/test_likelihood.py core/test_gradients.py",
+    "engine/arithmetic.py": ("core/test_perturb.py core/test_likelihood.py core/test_gradients.py"),
     "likelihood.py": "core/test_likelihood.py core/test_score.py core/test_gradients.py",
     "engine/stream.py": "core/test_stream.py core/test_perturb.py",
     "generate.py": "core/test_generate.py core/test_kgw.py",
@@ -140,8 +140,8 @@ MUTANTS = [
     Mutant(
         "perturb.py",
         "σ forgotten",
-        "key.normals(wm.d, wm.sigmas[0], out=row.numpy())",
-        "key.normals(wm.d, 1.0, out=row.numpy())",
+        "for key in keys], wm.d, wm.sigmas[0]",
+        "for key in keys], wm.d, 1.0",
     ),
     Mutant(
         "perturb.py",
@@ -173,14 +173,16 @@ MUTANTS = [
         "setattr(model.config, _MARK, mark)",
         "setattr(model.config, _MARK, None)",
     ),
-    Mutant("perturb.py", "θ − ξ", "theta.to(wide) + xi", "theta.to(wide) - xi"),
+    Mutant("engine/arithmetic.py", "θ − ξ", "theta.to(wide) + xi", "theta.to(wide) - xi"),
     Mutant(
-        "perturb.py",
+        "engine/arithmetic.py",
         "ξ rounded before it is added",
         "(theta.to(wide) + xi).to(theta.dtype)",
         "theta + xi.to(theta.dtype)",
     ),
-    Mutant("tracing/blocks.py", "a block holds its beginning", "total - before", "total"),
+    Mutant(
+        "tracing/blocks.py", "a block holds its beginning", "beginning.G - before", "beginning.G"
+    ),
     Mutant(
         "perturb.py",
         "marked checkpoint allowed",
@@ -216,18 +218,14 @@ MUTANTS = [
         "[keys[text]] if paired else keys",
         "keys[:1] if paired else keys",
     ),
-    Mutant(
-        "gradients.py", "mean instead of sum", "(weighted * part).sum()", "(weighted * part).mean()"
-    ),
+    Mutant("gradients.py", "mean instead of sum", "(log_p * part).sum()", "(log_p * part).mean()"),
     Mutant(
         "gradients.py",
         "weights of tokens forgotten",
-        "weighted = log_p * w\n",
-        "weighted = log_p\n",
+        "weighted = log_p * _in_place(token_weights, number) if token_weights else log_p",
+        "weighted = log_p",
     ),
-    Mutant(
-        "gradients.py", "inputs off by one", "inputs[i][1][row, :n]", "inputs[i][1][row, 1 : n + 1]"
-    ),
+    Mutant("gradients.py", "inputs off by one", "a[row, :n]", "a[row, 1 : n + 1]"),
     Mutant(
         "gradients.py",
         "gradient not projected",
@@ -249,14 +247,14 @@ MUTANTS = [
     Mutant(
         "gradients.py",
         "a prefix loses its beginning",
-        "total + slope[row].to(dtype)",
-        "slope[row].to(dtype)",
+        "total += slope",
+        "pass",
     ),
     Mutant(
         "gradients.py",
         "likelihood of the last part only",
-        "for part in parts]).cumsum(0)",
-        "for part in parts])",
+        "torch.stack(log_liks).cumsum(0)",
+        "torch.stack(log_liks)",
     ),
     Mutant(
         "gradients.py",
@@ -300,10 +298,10 @@ MUTANTS = [
         "\n",
     ),
     Mutant(
-        "perturb.py",
+        "engine/stream.py",
         "threads share their memory",
-        "threads.map(draw, keys, xi)",
-        "threads.map(draw, keys, [xi[0]] * len(keys))",
+        "streams, rows))",
+        "streams, [rows[0]] * len(rows)))",
     ),
     Mutant(
         "likelihood.py", "states of the token itself", ".logits[:, -n:-1]", ".logits[:, -n + 1 :]"
@@ -317,8 +315,8 @@ MUTANTS = [
     Mutant(
         "likelihood.py",
         "padding scored",
-        "log_p.masked_fill(number == 0, 0.0)",
-        "log_p",
+        ".masked_fill(number == 0, 0.0)",
+        "",
     ),
     Mutant(
         "engine/stream.py",
@@ -381,9 +379,9 @@ MUTANTS = [
         "True",
     ),
     Mutant(
-        "perturb.py",
+        "engine/arithmetic.py",
         "any noise that broadcasts",
-        "if tuple(xi.shape) != linear.shape:",
+        "if xi.shape != theta.shape:",
         "if False:",
     ),
     Mutant(
@@ -418,7 +416,7 @@ MUTANTS = [
         "n / (n - 1) * (residuals**2).sum()",
         "(rows - value).var() * len(rows)",
     ),
-    Mutant("perturb.py", "a watermark of nothing", "if changed == 0:", "if False:"),
+    Mutant("engine/arithmetic.py", "a watermark of nothing", "if changed == 0:", "if False:"),
     Mutant(
         "keys.py",
         "a million possible keys",
@@ -469,7 +467,7 @@ MUTANTS = [
         "n += chosen * beyond[:, None]",
     ),
     Mutant("tracing/spans.py", "a block short", "0, ends[last - 1]", "0, ends[last - 2]"),
-    Mutant("tracing/blocks.py", "gradient not projected", "wm.project(", "("),
+    Mutant("tracing/blocks.py", "one block's end for all", "before = beginning.G", "pass"),
     Mutant("perturb.py", "gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
     Mutant(
         "score.py",
@@ -486,8 +484,8 @@ MUTANTS = [
     Mutant(
         "gradients.py",
         "numbers within the batch",
-        "prefix._replace(text=batch[prefix.text])",
-        "prefix",
+        "yield text, min(end, len(y))",
+        "yield row, min(end, len(y))",
     ),
     Mutant("kgw.py", "context off by one", "context_width=1,", "context_width=2,"),
     Mutant(
@@ -616,13 +614,13 @@ MUTANTS = [
     Mutant(
         "token_level/keys.py",
         "one side not projected",
-        "rank_reduce.project_out(g.T, wm.project.left)",
+        "rank_reduce.project_out(g.T, wm.projectors[0].left)",
         "g.T",
     ),
     Mutant(
         "token_level/keys.py",
         "noise not projected",
-        "wm.project(noise(wm, key, k))",
+        "wm.projectors[0](noise(wm, key, k))",
         "noise(wm, key, k)",
     ),
     Mutant(

@@ -97,10 +97,11 @@ def _records(records: Path) -> Rows:
 def _weights(model: str) -> Rows:
     """Those that can carry a watermark, each with its shape."""
     from gaussmark_lib import models
+    from gaussmark_lib.weights import Weight
 
     loaded = models.load(model).model
     for name in models.watermarkable(loaded):
-        yield name, " × ".join(map(str, models.linear(loaded, name).shape))
+        yield name, " × ".join(map(str, Weight(loaded, name).shape))
 
 
 LISTS = {

@@ -1,15 +1,21 @@
-"""In which arithmetic a model computes, and the modes that it is put into for a while."""
+"""In which arithmetic a model computes, the modes that it is put into for a while, and what its
+weights round away.
+"""
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib.errors import InvalidModelError
+from gaussmark_lib.errors import GaussMarkWarning, InvalidModelError, InvalidWatermarkError
 
+LEAST_CHANGED = 0.99  # of a weight's numbers; below it, rounding took a part of the watermark
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 
 
@@ -105,3 +111,43 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
             model.set_experts_implementation(experts)
         for p, data in kept.items():
             p.data = data
+
+
+def rounded_sum(
+    theta: Float[Tensor, "rows columns"], xi: Tensor, sigma: float, name: str
+) -> tuple[Tensor, float]:
+    """θ + ξ, rounded once to θ's dtype, and the σ that it carries: σ⟨ξ, Δ⟩/‖ξ‖² with Δ what was
+    added to θ indeed.
+
+    Where that leaves some numbers of θ as they were, a GaussMarkWarning says so;
+    InvalidWatermarkError where it leaves all, or one is not finite.
+    """
+    if xi.shape != theta.shape:
+        raise InvalidWatermarkError(
+            f"xi: expected a noise of {name}'s shape, {tuple(theta.shape)}, got {tuple(xi.shape)}"
+        )
+    wide = torch.promote_types(theta.dtype, torch.float32)
+    xi = xi.to(theta.device)
+    moved = (theta.to(wide) + xi).to(theta.dtype)
+    added = moved.to(wide) - theta
+    z = xi / sigma
+    along = (added * z).sum(dtype=torch.float64) / z.square().sum(dtype=torch.float64)
+    changed = added.count_nonzero().item() / added.numel()
+    what = f"numbers of {name}, which are {theta.dtype}".replace("torch.", "")
+    if changed == 0:
+        raise InvalidWatermarkError(
+            f"sigma = {sigma:g} changes none of the {what}: choose a larger one, or load in float32"
+        )
+    if not torch.isfinite(along):
+        raise InvalidWatermarkError(
+            f"sigma = {sigma:g} takes {what}, out of their range: choose a smaller one"
+        )
+    carried = float(f"{along.item():.6g}")
+    if changed < LEAST_CHANGED:
+        warnings.warn(
+            f"sigma = {sigma:g} changes only {changed:.2%} of the {what}: they carry a watermark of"
+            f" sigma = {carried:.2g}. Choose a larger sigma, or load in float32, to lose less",
+            GaussMarkWarning,
+            stacklevel=2,
+        )
+    return moved, carried

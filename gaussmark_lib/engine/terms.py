@@ -32,7 +32,7 @@ class Factors(NamedTuple):
         """‖G‖ = √⟨G, G⟩; by G itself where that is less work."""
         (n, d_out), (_, d_in) = self.g.shape, self.a.shape
         if n * (d_out + d_in) >= d_out * d_in:
-            return frobenius(self.matrix())
+            return norm(self.matrix())
         return math.sqrt(max(self.inner(self), 0.0))
 
     def bound(self) -> float:
@@ -46,10 +46,12 @@ class Factors(NamedTuple):
         return Factors(g - g @ left @ left.T, a - a @ right @ right.T)
 
 
-def frobenius(matrix: Float[Tensor, "d_out d_in"]) -> float:
-    """‖M‖. A wide one is summed by rows: torch's sum of 58.7 million float32 numbers is .5% too
-    small on a processor.
+def norm(matrix: Float[Tensor, "d_out d_in"] | Factors) -> float:
+    """‖M‖ (Frobenius). A wide one is summed by rows: torch's sum of 58.7 million float32 numbers is
+    .5% too small on a processor.
     """
+    if isinstance(matrix, Factors):
+        return matrix.norm()
     if matrix.numel() > WIDE:
         matrix = torch.linalg.vector_norm(matrix, dim=1).cpu().double()
     return matrix.norm().item()

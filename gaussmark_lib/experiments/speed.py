@@ -129,7 +129,7 @@ def plain_loop(
         ids = torch.tensor([[*x, *y]], device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[0, len(x) - 1 : -1]
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
-        [gradient] = torch.autograd.grad(log_p, linear.stored)
+        [gradient] = torch.autograd.grad(log_p, linear.parameter)
         gradient = linear.oriented(gradient).float()
         norm = gradient.square().sum().sqrt()  # torch's norm of many numbers is inexact
         psi.append(((xi.to(gradient) * gradient).sum() / (wm.sigma * norm)).item())

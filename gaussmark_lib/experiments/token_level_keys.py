@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import corrupt, models, score, stats
+from gaussmark_lib import corrupt, models, score, stats, weights
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs
 from gaussmark_lib.perturb import Watermark
@@ -40,7 +40,7 @@ def small_weight(model: PreTrainedModel) -> str:
     default = models.default_weight(model, block=-1)
     block = re.match(r".+?\.\d+\.", default)[0]
     names = [name for name in models.watermarkable(model) if name.startswith(block)]
-    linears = [models.linear(model, name) for name in names]
+    linears = [weights.Weight(model, name) for name in names]
     local = [linear for linear in linears if token_gradients.is_local(model, linear)]
     return (
         min(reversed(local), key=lambda linear: math.prod(linear.shape)).name if local else default

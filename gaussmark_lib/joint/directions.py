@@ -42,10 +42,10 @@ def unit(gradient: TextGradient) -> Float[Tensor, " d"]:
 
 def kept(gradient: TextGradient) -> Direction:
     """u as it is stored. DegenerateScoreError if G is zero or not finite."""
-    if not isinstance(gradient.given, Factors):
+    if not isinstance(gradient.parts[0], Factors):
         return unit(gradient)
     gradient.check()
-    g, a = gradient.given
+    g, a = gradient.parts[0]
     return Factors(*(_where_float64_is(part.float()) for part in (g / gradient.norm, a)))
 
 

@@ -28,7 +28,6 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, perturb, score, tokens
 from gaussmark_lib.errors import (
-    DegenerateScoreError,
     GaussMarkError,
     InvalidTextError,
     require_int,
@@ -96,11 +95,9 @@ def sequence(
     """
     share, keys = require_share(share, "share"), listed(keys)
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
-    prompts, responses = tokens.as_many(prompts, responses)
-    pairs, failed = tokens.usable_pairs(model, prompts, responses)
-    if failed and on_error == "raise":
-        raise next(iter(failed.values()))
     perturb.refuse_perturbed(model)
+    failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
+    pairs = tokens.checked_pairs(model, prompts, responses, failed)
     wm, state = checked(wm).on(model), State() if state is None else state
     memory = state.use(wm, keys)
     settings = {"dtype": dtype, "batch_size": require_int(batch_size, "batch_size")}
@@ -108,23 +105,22 @@ def sequence(
     for gradient, psi in _statistics(references, wm, keys, settings, None):
         _ask(memory, gradient, psi, references, GIVEN)
     ids, rows = [key.key_id for key in keys], []
-    degenerate = failed if on_error == "record" else None
-    for gradient, psi in _statistics(pairs, wm, keys, settings, degenerate):
+    for gradient, psi in _statistics(pairs, wm, keys, settings, failed):
         try:
             answer = _ask(memory, gradient, psi, pairs, state.n_texts)
         except GaussMarkError as error:
-            if on_error == "raise":
+            if failed is None:
                 raise
             failed[gradient.text] = error
             continue
         state.n_texts += 1
-        found = score.table(gradient, answer.psi, ids)
+        found = score.table(gradient.facts, answer.psi, ids)
         rows.append(found.assign(**_evidence(gradient.norm, answer, wm.sigma, share, state)))
-    rows += [score.failure(text, responses[text], keys) for text in failed]
+    rows += [score.failure(text, responses[text], ids) for text in failed or ()]
     table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
     table = table.reindex(columns=COLUMNS)
     table["repeats"] = table["repeats"].fillna(GIVEN).astype(int)
-    if on_error == "record":
+    if failed is not None:
         table["error"] = table["text"].map({text: str(error) for text, error in failed.items()})
     return table
 
@@ -166,17 +162,9 @@ def _statistics(
     texts, at_once = list(pairs), max(AT_ONCE, settings["batch_size"])
     for start in range(0, len(texts), at_once):
         several = {text: pairs[text] for text in texts[start : start + at_once]}
-        found = gradients.of_pairs(wm.model, several, wm, form=directions.form, **settings)
-        usable = []
-        for gradient in sorted(found, key=lambda one: one.text):
-            try:
-                gradient.check()
-                usable.append(gradient)
-            except DegenerateScoreError as error:
-                if failed is None:
-                    raise
-                failed[gradient.text] = error
-        yield from zip(usable, score.psi(usable, wm, keys) if usable else [], strict=True)
+        each = gradients.of_pairs(wm.model, several, wm, form=directions.form, **settings)
+        usable = sorted(gradients.usable(each, failed), key=lambda gradient: gradient.text)
+        yield from zip(usable, score.psi(usable, wm, keys), strict=True)
 
 
 def _ask(

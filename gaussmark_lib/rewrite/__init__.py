@@ -19,6 +19,7 @@ from transformers import (
 
 from gaussmark_lib import errors, models
 from gaussmark_lib.corrupt import Change, Pairs
+from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError
 from gaussmark_lib.tokens import Texts
 
@@ -106,14 +107,14 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
         )
     name, device = PAIRS[source, target], models.device_of(device)
     try:
-        terms = models.hub_terms()
+        terms = checkpoints.hub_terms()
         tokenizer = AutoTokenizer.from_pretrained(name, **terms)
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **terms)
     except (OSError, ValueError, ImportError) as error:
         raise InvalidModelError(
-            f"cannot get {name}: {models.reason(error)}. Check the network; its tokenizer needs"
-            " sentencepiece and sacremoses (pip install 'gaussmark[translation]'). Without them,"
-            " corrupt.resample paraphrases with the language model itself"
+            f"cannot get {name}: {checkpoints.reason(error)}. Check the network; its"
+            " tokenizer needs sentencepiece and sacremoses (pip install 'gaussmark[translation]')."
+            " Without them, corrupt.resample paraphrases with the language model itself"
         ) from error
     return Translator(model.to(device).eval(), tokenizer, name)
 

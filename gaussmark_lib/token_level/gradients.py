@@ -15,12 +15,12 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, likelihood, tokens
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
-from gaussmark_lib.weights import Linear
+from gaussmark_lib.weights import Weight
 
 Factors = tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]  # a_k and g_k of each token
 
 
-def is_local(model: PreTrainedModel, linear: Linear) -> bool:
+def is_local(model: PreTrainedModel, linear: Weight) -> bool:
     """Whether a prediction depends on the layer's output at its own position alone, by the
     derivative on a few tokens.
 
@@ -33,7 +33,7 @@ def is_local(model: PreTrainedModel, linear: Linear) -> bool:
 
 
 def factors(
-    model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
+    model: PreTrainedModel, linear: Weight, prompt: Sequence[int], response: Sequence[int]
 ) -> Factors:
     """a_k and g_k of each response token, for a local weight; float32 at least. g_k is 0 where it
     is no more than rounding beside the largest of the text.
@@ -48,7 +48,7 @@ def factors(
 
 
 def _traced(
-    model: PreTrainedModel, linear: Linear, prompt: Sequence[int], response: Sequence[int]
+    model: PreTrainedModel, linear: Weight, prompt: Sequence[int], response: Sequence[int]
 ) -> tuple[Float[Tensor, " k"], gradients.Call]:
     """One text's forward pass: log p of each response token, and the layer's call.
 

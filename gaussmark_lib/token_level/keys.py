@@ -67,7 +67,7 @@ def added(
         texts[key].append(text)
     out = a.new_empty(len(a), wm.linear.shape[0])
     for key, of_key in texts.items():
-        out[of_key] = a[of_key] @ wm.project(noise(wm, key, k)).to(a).T
+        out[of_key] = a[of_key] @ wm.projectors[0](noise(wm, key, k)).to(a).T
     return out
 
 
@@ -187,8 +187,8 @@ def _projected_norms(
     wm: PlacedWatermark, a: Float[Tensor, "k d_in"], g: Float[Tensor, "k d_out"]
 ) -> Float[np.ndarray, " k"]:
     """‖PG_kQ‖ = ‖Pg_k‖·‖Qa_k‖ of each token."""
-    a = rank_reduce.project_out(a.T, wm.project.right)
-    g = rank_reduce.project_out(g.T, wm.project.left)
+    a = rank_reduce.project_out(a.T, wm.projectors[0].right)
+    g = rank_reduce.project_out(g.T, wm.projectors[0].left)
     return (a.norm(dim=0) * g.norm(dim=0)).double().cpu().numpy()
 
 

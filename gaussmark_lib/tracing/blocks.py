@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gaussmark_lib.gradients import prefixes
+from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.tokens import Pair
 from gaussmark_lib.weights import PlacedWatermark
 
@@ -20,8 +20,7 @@ def gradients(
     tokens, each in row order.
     """
     blocks, before = [], 0.0
-    for prefix in prefixes(wm.model, {0: pair}, wm.linears, lengths=ends, dtype=dtype):
-        total = prefix.terms[0].matrix()
-        blocks.append(wm.project(total - before).flatten())
-        before = total
+    for beginning in of_pairs(wm.model, {0: pair}, wm, lengths=ends, dtype=dtype):
+        blocks.append((beginning.G - before).flatten())
+        before = beginning.G
     return torch.stack(blocks)

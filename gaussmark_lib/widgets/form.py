@@ -2,8 +2,9 @@
 
 import ipywidgets as w
 
-from gaussmark_lib import models, tokens
+from gaussmark_lib import tokens
 from gaussmark_lib.experiments.playground import EDITS, Question, Session, mlp_weights
+from gaussmark_lib.weights import Weight
 from gaussmark_lib.widgets import code, render
 from gaussmark_lib.widgets.area import WIDE, Area, button
 
@@ -92,7 +93,7 @@ class Form:
     def _make_question(self, session: Session, start: Question) -> None:
         model = session.lm.model
         longest = min(LONGEST, (tokens.context(model) or 2 * LONGEST) // 2)
-        weights = [*mlp_weights(model), models.linear(model, start.weight).name]
+        weights = [*mlp_weights(model), Weight(model, start.weight).name]
         what = "The words that both texts continue"
         self.prompt = field(w.Textarea, "Prompt", what, start.prompt, rows=3)
         options = list(dict.fromkeys(weights))

@@ -6,7 +6,6 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from gaussmark_lib import models
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments.playground import (
     WATERMARKED,
@@ -17,6 +16,7 @@ from gaussmark_lib.experiments.playground import (
     mlp_weights,
 )
 from gaussmark_lib.perturb import Key
+from gaussmark_lib.weights import Weight
 from gaussmark_lib.widgets import code, render
 from gaussmark_lib.widgets.area import Worker
 from gaussmark_lib.widgets.form import NAMES, OF_A_TEST, Form
@@ -235,7 +235,7 @@ class Panel(Form):
         try:
             key = Key.load(path)
             if key.binding:
-                name = models.linear(self.session.lm.model, key.binding.weight).name
+                name = Weight(self.session.lm.model, key.binding.weight).name
                 self.weight.options = list(dict.fromkeys([*self.weight.options, name]))
                 self.weight.value = name
         except (GaussMarkError, OSError) as error:

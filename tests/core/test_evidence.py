@@ -36,7 +36,7 @@ def by_backward_passes(model, wm: Watermark, key: Key) -> np.ndarray:
     linear = wm.on(model).linear
     log_p = log_probabilities(model, PROMPT, RESPONSE)
     gradients = [
-        linear.oriented(torch.autograd.grad(one, linear.stored, retain_graph=True)[0])
+        linear.oriented(torch.autograd.grad(one, linear.parameter, retain_graph=True)[0])
         for one in log_p
     ]
     xi = perturb.noise(model, wm, key).to(gradients[0])

@@ -15,7 +15,7 @@ from transformers import FalconConfig, FalconForCausalLM
 
 from gaussmark_lib import gradients, score
 from gaussmark_lib.engine import arithmetic
-from gaussmark_lib.engine.terms import Factors, frobenius
+from gaussmark_lib.engine.terms import Factors, norm
 from gaussmark_lib.errors import (
     InvalidModelError,
     UnknownWeightError,
@@ -120,7 +120,7 @@ def test_a_norm_is_that_of_the_matrix(n, d_out, d_in):
 def test_a_norm_of_many_numbers_keeps_its_digits():
     G = torch.rand(1 << 11, 1 << 12, generator=torch.Generator().manual_seed(0)) + 1
     expected = torch.linalg.vector_norm(G, dtype=torch.float64).item()
-    assert frobenius(G) == pytest.approx(expected, rel=1e-6)
+    assert norm(G) == pytest.approx(expected, rel=1e-6)
     assert G.norm().item() != pytest.approx(expected, rel=1e-5), (
         "otherwise there is nothing to mend"
     )

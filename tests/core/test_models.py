@@ -403,8 +403,11 @@ def test_every_load_in_the_library_is_on_these_terms():
     assert len(loads) >= 4
     for file, call in loads:
         told = "trust_remote_code=False" if "from_config" in call else "**terms"
-        assert told in call, f"{file}: {call} does not say models.hub_terms()"
-    assert models.hub_terms(local=True) == {"local_files_only": True, "trust_remote_code": False}
+        assert told in call, f"{file}: {call} does not say checkpoints.hub_terms()"
+    assert checkpoints.hub_terms(local=True) == {
+        "local_files_only": True,
+        "trust_remote_code": False,
+    }
 
 
 def test_weights_that_can_run_code_are_not_loaded(copy):

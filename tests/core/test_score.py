@@ -300,8 +300,8 @@ BAD = {
     3: ([-1], [2], "prompt 3: .*0 to 96, got -1"),
     5: ([1] * 60, [2] * 5, "at most 64 tokens"),
     6: ([1], "text", "got text; encode it first"),
-    8: ([1], None, "expected a list of token ids, got None"),
-    9: ([1], [1, 1.5], "response 9: expected whole numbers, got 1.5 at position 1"),
+    8: ([1], None, "response 8: expected token ids from 0 to 96, got None"),
+    9: ([1], [1, 1.5], "response 9: expected token ids from 0 to 96, got 1.5 at position 1"),
 }
 ROWS = GOOD | BAD
 ALL = [ROWS[i][0] for i in sorted(ROWS)], [ROWS[i][1] for i in sorted(ROWS)]
@@ -337,7 +337,7 @@ def test_or_it_is_refused(model, wm, key, text):
 @pytest.mark.parametrize(
     ("x", "y", "settings", "message"),
     [
-        ([], [], {}, "at least one prompt with its response, got none"),
+        ([], [], {}, "expected one prompt per response, each a list of token ids, got 0 prompts"),
         ([[1]], [[1], [2]], {}, "got 1 prompts and 2 responses"),
         ([[1]], [[1]], {"keys": []}, "at least one key to test for, got none"),
         ([[1]], [[1]], {"keys": KEYS[0]}, "expected a list of keys, got one"),

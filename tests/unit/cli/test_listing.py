@@ -9,7 +9,7 @@ import tiny_lm
 import tracked
 from command_lines import answer
 
-from gaussmark_lib import cli, files, models
+from gaussmark_lib import cli, files, models, weights
 from gaussmark_lib.cli import listing
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import presets
@@ -106,7 +106,7 @@ def test_the_weights_of_a_model_are_listed_and_an_unknown_one_is_told_how(
     code, out, _ = answer(capsys, "list", "weights", "--model", "tiny")
     rows = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert (code, list(rows)) == (0, models.watermarkable(lm.model))
-    shape = models.linear(lm.model, tiny_lm.WEIGHT).shape
+    shape = weights.Weight(lm.model, tiny_lm.WEIGHT).shape
     assert rows[tiny_lm.WEIGHT].strip() == " × ".join(map(str, shape))
     misspelt = tiny_lm.WEIGHT.replace("proj", "prj")
     words = ["key", "new", str(tmp_path / "k"), "--weight", misspelt, "--sigma", "0.1"]

@@ -11,7 +11,7 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import corrupt, errors, generate, joint, models, perturb, score, stats
+from gaussmark_lib import corrupt, errors, generate, joint, models, perturb, score, stats, weights
 from gaussmark_lib.experiments import playground
 from gaussmark_lib.experiments.playground import (
     EDIT_SEED,
@@ -155,7 +155,7 @@ def test_a_long_text_is_tested_in_windows_as_one(session):
 
 @pytest.mark.parametrize("at", [0, 20, 45, 70])
 def test_stopped_anywhere_the_model_is_the_base_model(session, at):
-    theta = models.linear(session.lm.model, WEIGHT).value().clone()
+    theta = weights.Weight(session.lm.model, WEIGHT).value().clone()
     left = [at]
 
     def stop(step: str, share: float) -> None:
@@ -167,7 +167,7 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
         session.compare(replace(ASKED, n_tokens=20), KEY, stop)
     except StoppedError:
         assert at < 3 * 20 + 2
-    assert torch.equal(models.linear(session.lm.model, WEIGHT).value(), theta)
+    assert torch.equal(weights.Weight(session.lm.model, WEIGHT).value(), theta)
     perturb.refuse_perturbed(session.lm.model)
     assert session.knows(WEIGHT, 20) == (at > 20), "a stopped measurement is not kept"
 

@@ -9,7 +9,7 @@ import tiny_models
 import torch
 from scipy import stats as distributions
 
-from gaussmark_lib import generate, models, perturb, stats
+from gaussmark_lib import generate, perturb, stats, weights
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
@@ -58,19 +58,19 @@ def gradient_by_autograd(
     parameter = tiny_models.parameter(model, weight)
     logits = model(input_ids=torch.tensor([prompt + response[:k]])).logits[0, -1]
     [gradient] = torch.autograd.grad(logits.log_softmax(-1)[response[k]], parameter)
-    return models.linear(model, weight).oriented(gradient)
+    return weights.Weight(model, weight).oriented(gradient)
 
 
 @pytest.mark.parametrize(("architecture", "weight"), LOCAL)
 def test_weights_behind_the_last_attention_are_local(architecture, weight):
     model = tiny_models.build(architecture)
-    assert token_gradients.is_local(model, models.linear(model, weight))
+    assert token_gradients.is_local(model, weights.Weight(model, weight))
 
 
 @pytest.mark.parametrize(("architecture", "weight"), ELSEWHERE)
 def test_weights_before_it_are_not(architecture, weight):
     model = tiny_models.build(architecture)
-    assert not token_gradients.is_local(model, models.linear(model, weight))
+    assert not token_gradients.is_local(model, weights.Weight(model, weight))
 
 
 @pytest.mark.parametrize("case", range(len(LOCAL)))
@@ -78,7 +78,7 @@ def test_every_gamma_is_that_of_autograd(case):
     architecture, weight = LOCAL[case]
     rank = [(0, "left"), (3, "left"), (3, "both")][case % 3]
     model, wm = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.3, *rank)
-    project = wm.on(model).project
+    project = wm.on(model).projectors[0]
     table = token_keys.per_token(model, PROMPTS, RESPONSES, wm, KEYS)
     assert len(table) == sum(map(len, RESPONSES))
     for _, row in table.iterrows():
