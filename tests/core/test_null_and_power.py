@@ -9,7 +9,6 @@ import torch
 from scipy import stats as scipy_stats
 
 from gaussmark_lib import generate, perturb, score, stats
-from gaussmark_lib.errors import PerturbedModelError
 from gaussmark_lib.perturb import Key, Watermark
 
 N_KEYS = 2000
@@ -117,29 +116,3 @@ def test_text_under_minus_xi_leans_the_other_way(marked):
     responses = generate.sample(marked.model, marked.prompts, marked.n_tokens, seed=2)
     linear.parameter.data = theta
     assert marked.psi(marked.prompts, responses).mean() < -0.7 * marked.wanted
-
-
-def test_the_trap_of_the_gradient_at_theta_plus_xi(marked):
-    """By hand, on plain text: the mean of ψ falls far below 0 and N(0, 1) is void. So score refuses
-    such a model.
-    """
-    wm = Watermark(WM.weight, 2 * marked.wm.sigma)
-    psi = []
-    for i in range(30):
-        key = Key.from_seed(4000 + i)
-        xi = perturb.noise(marked.model, wm, key)
-        with perturb.watermarked(marked.model, wm, key):
-            parameter = wm.on(marked.model).linear.parameter
-            log_p = (
-                marked.model(input_ids=torch.tensor([marked.prompts[i] + marked.plain[i]]))
-                .logits[0, 3:-1]
-                .log_softmax(-1)
-            )
-            log_p[torch.arange(marked.n_tokens), marked.plain[i]].sum().backward()
-            psi.append(((xi * parameter.grad).sum() / (wm.sigma * parameter.grad.norm())).item())
-            marked.model.zero_grad()
-            with pytest.raises(PerturbedModelError):
-                score.score(
-                    marked.model, marked.prompts[i : i + 1], marked.plain[i : i + 1], wm, [key]
-                )
-    assert np.mean(psi) < -2

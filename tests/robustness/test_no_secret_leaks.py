@@ -5,6 +5,7 @@ every form that code is likely to give it.
 import base64
 import json
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from small_notebooks import code, parameters, write
 from gaussmark_lib import cli, generate, perturb, record, schemes, sweeps
 from gaussmark_lib.keys import Key
 from gaussmark_lib.runs import kernel
-from gaussmark_lib.schemes import cache
 
 DECLARED = 'key: str = ""\nmodel: str = ""\nseed: int = 0  # [0, 9] of the text'
 WORK = """
@@ -133,101 +133,65 @@ def _in_this_process(path, parameters, *, env, **options):
         names.update(parameters if number == 0 else {})
 
 
+TYPED = """
+0 key show KEY
+2 key new KEY WEIGHT --model MODEL
+0 detect --key KEY --model MODEL FOLDER/text.txt
+0 detect --key KEY --model MODEL FOLDER/text.txt --json
+0 detect --key KEY --model MODEL FOLDER/text.txt --stream FOLDER/state
+0 detect --key KEY --model MODEL FOLDER/text.txt --given FOLDER/text.txt
+0 detect --key KEY --model MODEL FOLDER/text.txt --codebook 50 --out FOLDER/out.jsonl
+0 detect --key KEY --model MODEL FOLDER/human.jsonl --stream FOLDER/state --given FOLDER/human.jsonl
+2 detect --key KEY --model FOLDER/exported FOLDER/text.txt
+2 detect --key KEY --model MODEL --text ''
+0 generate --key KEY --model MODEL --tokens 9 Return
+0 generate --key KEY --model MODEL --tokens 9 Return --json
+0 generate --key KEY --model MODEL --tokens 9 Return --out FOLDER/written.jsonl
+2 generate --key KEY --model FOLDER/exported Return
+0 key users FOLDER/book.json --key KEY --users 9 --base 3
+0 export FOLDER/of_user --key KEY --model MODEL --codebook FOLDER/book.json --user 3
+0 audit FOLDER/card --key KEY --model MODEL --text FOLDER/human.jsonl SIZES
+0 run FOLDER/works.ipynb -p key KEY -p model MODEL --records FOLDER/records
+1 run FOLDER/fails.ipynb -p key KEY -p model MODEL --records FOLDER/records
+"""
+
+
 def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     lm, model, file = tiny_lm.build(), str(place / "model"), place / "keys" / "my.key"
     lm.model.save_pretrained(model)
     lm.tokenizer.save_pretrained(model)
     file.parent.mkdir()
+    stands_for = {
+        "WEIGHT": f"--weight {tiny_lm.WEIGHT} --sigma 0.2",
+        "SIZES": "--texts 4 --tokens 12 --keys 4",
+        "FOLDER": str(place),
+        "MODEL": model,
+        "KEY": str(file),
+    }
     printed = []
 
-    def command(code: int, *words: str) -> None:
-        assert cli.main(list(words)) == code, capfd.readouterr()
+    def command(line: str) -> None:
+        for name, words in stands_for.items():
+            line = line.replace(name, words)
+        code, *words = shlex.split(line)
+        assert cli.main(words) == int(code), (line, capfd.readouterr())
         printed.extend(capfd.readouterr())
 
-    command(
-        0, "key", "new", str(file), "--weight", tiny_lm.WEIGHT, "--sigma", "0.2", "--model", model
-    )
+    command("0 key new KEY WEIGHT --model MODEL")
     assert "never commit it" in printed[0]
-    command(0, "key", "show", str(file))
-    command(
-        cli.REFUSED,
-        "key",
-        "new",
-        str(file),
-        "--weight",
-        tiny_lm.WEIGHT,
-        "--sigma",
-        "0.2",
-        "--model",
-        model,
-    )
     key = Key.load(file)
     printed += [repr(key), str([key]), f"{key.binding}"]
-
     prompts = [lm.prompt("Return")]
     with perturb.watermarked(lm.model, key.watermark, key):
         [text] = generate.sample(lm.model, prompts, 30, seed=1)
     (place / "text.txt").write_text(lm.decode(text))
-    cache.responses(
-        lm.model, schemes.GaussMark(key.watermark, key), prompts, 20, folder=place / "written"
-    )
-    exported = perturb.export(lm.model, key.watermark, key, place / "exported", lm.tokenizer)
-    for words in ([], ["--json"]):
-        command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
-    for words in (
-        ["--stream", str(place / "state")],
-        ["--given", str(place / "text.txt")],
-        ["--codebook", "50", "--out", str(place / "out.jsonl")],
-    ):
-        command(0, "detect", "--key", str(file), "--model", model, str(place / "text.txt"), *words)
-    for words in ([], ["--json"], ["--out", str(place / "written.jsonl")]):
-        command(
-            0,
-            "generate",
-            "--key",
-            str(file),
-            "--model",
-            model,
-            "--tokens",
-            "9",
-            "Return the",
-            *words,
-        )
-    command(cli.REFUSED, "generate", "--key", str(file), "--model", str(exported), "Return the")
-    command(
-        0,
-        "key",
-        "users",
-        str(place / "book.json"),
-        "--key",
-        str(file),
-        "--users",
-        "9",
-        "--base",
-        "3",
-    )
-    of_user = ["--codebook", str(place / "book.json"), "--user", "3"]
-    command(0, "export", str(place / "of_user"), "--key", str(file), "--model", model, *of_user)
-    command(
-        cli.REFUSED, "detect", "--key", str(file), "--model", str(exported), str(place / "text.txt")
-    )
-    command(cli.REFUSED, "detect", "--key", str(file), "--model", model, "--text", "")
-
-    human = [
-        json.dumps({"text": f"{i} is a number that one can count to, and {i + 1} follows it."})
-        for i in range(6)
-    ]
-    (place / "human.jsonl").write_text("\n".join(human))
-    sizes = ["--text", str(place / "human.jsonl"), "--texts", "4", "--tokens", "12", "--keys", "4"]
-    command(0, "audit", str(place / "card"), "--key", str(file), "--model", model, *sizes)
-    several = ["--stream", str(place / "state"), "--given", str(place / "human.jsonl")]
-    command(0, "detect", "--key", str(file), "--model", model, str(place / "human.jsonl"), *several)
-
+    human = [f"{i} is a number that one can count to, and {i + 1} follows it." for i in range(6)]
+    (place / "human.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in human))
+    perturb.export(lm.model, key.watermark, key, place / "exported", lm.tokenizer)
     works = str(write(place / "works.ipynb", parameters(DECLARED), code(WORK)))
-    fails = str(write(place / "fails.ipynb", parameters(DECLARED), code(WORK), code(FAILS)))
-    asked = ["-p", "key", str(file), "-p", "model", model, "--records", str(place / "records")]
-    command(0, "run", works, *asked)
-    command(cli.FAILED, "run", fails, *asked)
+    write(place / "fails.ipynb", parameters(DECLARED), code(WORK), code(FAILS))
+    for line in TYPED.strip().splitlines():
+        command(line)
     monkeypatch.setenv(record.RUN_DIR, "")  # put back afterwards
     monkeypatch.setattr(kernel, "execute", _in_this_process)
     done = sweeps.sweep(

@@ -6,7 +6,6 @@ import on_devices
 import pytest
 import torch
 from second_device import SECOND, Elsewhere, moved, second_device
-from torch import nn
 
 from gaussmark_lib import gradients, perturb
 
@@ -78,29 +77,3 @@ def test_a_forgotten_move_is_found(there):
             torch.stack([found.G, xi])
         with pytest.raises(RuntimeError, match="numpy"):
             found.G.numpy()
-
-
-def test_the_second_device_behaves_as_a_device():
-    with second_device():
-        a, b = torch.arange(6.0).view(2, 3), torch.tensor([[1.0], [2.0]], device=SECOND)
-        moved_a = a.to(b)
-        assert (moved_a.device, moved_a.cpu().device.type, (moved_a + b).device) == (
-            SECOND,
-            "cpu",
-            SECOND,
-        )
-        assert (moved_a * b).tolist() == [[0.0, 1.0, 2.0], [6.0, 8.0, 10.0]]
-        assert (
-            moved_a * torch.tensor(2.0)
-        ).sum().item() == 30  # a number of the processor may meet any device
-        moved_a[0] = torch.ones(3)  # a copy
-        moved_a[[1], [2]] += 1
-        assert (moved_a.tolist(), a.tolist()) == (
-            [[1.0, 1.0, 1.0], [3.0, 4.0, 6.0]],
-            [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
-        )
-        layer = moved(nn.Linear(3, 2))
-        layer(moved_a).square().sum().backward()
-        assert layer.weight.grad.device == SECOND
-        with pytest.raises(RuntimeError, match="same device"):
-            layer(a)

@@ -11,7 +11,7 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import corrupt, errors, generate, joint, models, perturb, score, stats, weights
+from gaussmark_lib import corrupt, generate, joint, models, perturb, score, stats, weights
 from gaussmark_lib.experiments import playground
 from gaussmark_lib.experiments.playground import (
     EDIT_SEED,
@@ -170,20 +170,6 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
     assert torch.equal(weights.Weight(session.lm.model, WEIGHT).value(), theta)
     perturb.refuse_perturbed(session.lm.model)
     assert session.knows(WEIGHT, 20) == (at > 20), "a stopped measurement is not kept"
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"prompt": " \n"}, errors.InvalidTextError),
-        ({"prompt": "x" * 60}, errors.InvalidTextError),
-        ({"weight": "model.layers.9.mlp.down_proj.weight"}, errors.UnknownWeightError),
-    ],
-)
-def test_bad_questions(session, change, error):
-    with pytest.raises(error, match=r"expected|no weight"):
-        session.compare(replace(ASKED, **change), KEY)
-    perturb.refuse_perturbed(session.lm.model)
 
 
 def test_on_the_embedded_model_only_the_right_key_sees_the_watermark():

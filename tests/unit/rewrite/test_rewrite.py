@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, processors
 from tokenizers import models as tokenizer_models
-from transformers import MarianConfig, MarianMTModel, MarianTokenizer, PreTrainedTokenizerFast
+from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from gaussmark_lib import rewrite
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError
@@ -124,41 +124,6 @@ def test_a_round_trip_goes_through_both_models_and_adds_no_start_token():
     assert lm.decode(out) == back(there("Some text. More of it."))
     assert not {lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id} & set(out)
     assert out != ids
-
-
-def test_with_marians_own_tokenizer(tmp_path):
-    """The tokenizer that hub models come with, made here: a sentencepiece model trained on a few
-    lines.
-    """
-    sentencepiece = pytest.importorskip("sentencepiece")
-    pytest.importorskip("sacremoses")
-    (tmp_path / "lines.txt").write_text("\n".join([TEXT] * 20))
-    options = {"vocab_size": 40, "model_type": "char", "character_coverage": 1.0, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "lines.txt"), model_prefix=str(tmp_path / "source"), **options
-    )
-    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "source.model"))
-    pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-    vocabulary = {
-        token: i for i, token in enumerate(dict.fromkeys(["</s>", "<unk>", "<pad>", *pieces]))
-    }
-    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
-    source = str(tmp_path / "source.model")
-    tokenizer = MarianTokenizer(
-        source,
-        source,
-        str(tmp_path / "vocab.json"),
-        source_lang="en",
-        target_lang="fr",
-        model_max_length=24,
-    )
-    translator = rewrite.Translator(
-        marian_model(len(vocabulary), 24, seed=1), tokenizer, "tiny Marian"
-    )
-    assert "".join(translator.pieces(TEXT)) == TEXT
-    assert translator(TEXT).count("\n") == TEXT.count("\n")
-    lm = tiny_lm.build()
-    assert len(rewrite.round_trip(lm, lm.encode("Is this it? Yes!"), translator, translator)) > 0
 
 
 def test_a_translation_models_own_code_is_never_run(tmp_path, monkeypatch):

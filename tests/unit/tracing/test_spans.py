@@ -169,15 +169,6 @@ def test_a_row_for_each_text_and_key(model, wm, key):
     assert table.equals(tracing.scan(model, X, Y, wm, keys, block=4)), "the same draws each time"
 
 
-def test_a_keys_p_does_not_depend_on_the_keys_beside_it(model, wm, key):
-    other = Key.from_seed(8)
-    both, alone = (
-        tracing.scan(model, [[1, 2]], [list(range(3, 33))], wm, keys, block=5)
-        for keys in ([key, other], [other])
-    )
-    assert both.iloc[1].drop("text").tolist() == alone.iloc[0].drop("text").tolist()
-
-
 def test_blocks_without_a_gradient_have_no_psi(model, wm, key):
     """Of three blocks the middle one says nothing: every span but that one alone is left."""
     G = np.array([[1.0, 0, 0], [0, 0, 0], [0, 2, 0]])

@@ -366,6 +366,15 @@ def test_text_is_escaped():
     assert render.message('<b>"', is_error=True).count("<") == 2
 
 
+def test_a_false_alarm_is_said(panel: Panel):
+    panel.generate.click()
+    panel.wait()
+    for p, is_said in ((0.5, False), (0.05, True)):
+        scores = panel.result.scores.assign(p_value=p)
+        html = render.comparison(replace(panel.result, scores=scores))
+        assert (render.FALSE_ALARM in html) == is_said
+
+
 def test_evidence_is_shown_by_more_than_colour():
     pieces = pd.DataFrame(
         {
@@ -382,12 +391,3 @@ def test_evidence_is_shown_by_more_than_colour():
     assert "0.00)" in neither, "no colour at all"
     assert 'title="evidence +2.000' in for_it
     assert len({re.search(r"rgba\(([\d,]+),", span)[1] for span in (for_it, against)}) == 2
-
-
-def test_a_false_alarm_is_said(panel: Panel):
-    panel.generate.click()
-    panel.wait()
-    for p, is_said in ((0.5, False), (0.05, True)):
-        scores = panel.result.scores.assign(p_value=p)
-        html = render.comparison(replace(panel.result, scores=scores))
-        assert (render.FALSE_ALARM in html) == is_said
