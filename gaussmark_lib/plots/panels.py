@@ -89,7 +89,7 @@ def _points(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, look
         chosen = _bounded(rows[rows[by] == group] if by else rows, y)
         if len(chosen):
             places = [categories.index(name) + shift for name in chosen[x]]
-            look = {"label": group, "linestyle": "none"} | {**look}
+            look = {"label": group} | {**look} | {"linestyle": "none"}
             intervals.bars(axes, places, chosen, y, horizontal=True, **look)
     style.categories(axes, categories)
 
