@@ -99,6 +99,7 @@ TESTS = {
     "quality/harness.py": "unit/quality/test_harness.py",
     "experiments/quality.py": "unit/experiments/test_quality.py",
     "experiments/robustness.py": "unit/experiments/test_robustness.py",
+    "experiments/low_rank.py": "unit/experiments/test_low_rank.py",
     "experiments/pairs.py": "unit/experiments/test_pairs.py",
     "experiments/claims.py": "unit/experiments/test_claims.py",
     "experiments/detectability.py": "unit/experiments/test_detectability.py",
@@ -869,6 +870,19 @@ MUTANTS = [
         "spread of one text",
         "root * np.sqrt(squares",
         "np.sqrt(squares",
+    ),
+    Mutant(
+        "experiments/low_rank.py",
+        "what both sides drop counts twice",
+        '+ gone["right"] - in_both',
+        '+ gone["right"]',
+    ),
+    Mutant("experiments/low_rank.py", "a weaker σ", "mean[0] / mean[rank]", "mean[rank] / mean[0]"),
+    Mutant(
+        "experiments/low_rank.py",
+        "P never forgotten",
+        "(wm, replace(wm, rank_dropped=0))",
+        "(wm, wm)",
     ),
     Mutant(
         "experiments/pairs.py",

@@ -110,9 +110,7 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     "the trap": lambda model: level_check.trap(
         _lm(model), tuple(rows[:2] for rows in TEXTS), WM, KEYS[:2]
     ),
-    "gradient_norms": lambda model: low_rank.gradient_norms(
-        model, *TEXTS, WM.weight, [0, 2, 5], side="both"
-    ),
+    "gradient_norms": lambda model: [*low_rank.gradient_norms(model, *TEXTS, WM.weight).values()],
     "motivation": lambda model: motivation.under_fresh_keys(
         _lm(model), {"a text": (TEXTS[0][0], TEXTS[1][0])}, WM, 3
     ),

@@ -10,7 +10,7 @@ several of them share.
 ``quality``                05: every measure of what the watermark costs (its judges, tasks
                            and tests are the room ``quality``), and what a unit of ψ costs
 ``robustness``             06: what edits take, signal and norm apart; one key; the level
-``low_rank``               07: noise off the weight's top directions
+``low_rank``               07: noise off the weight's top directions, at one σ and at an equal ψ
 ``kgw_baseline``           08: how schemes change the text
 ``token_level_keys``       09: token-level keys beside one key
 ``speed``                  10: fair timings; ``peak_memory``: of a call

@@ -48,10 +48,13 @@ def test_categories_make_rows_of_points_with_their_own_columns_of_bounds():
     table = pd.DataFrame(
         {"scheme": ["GaussMark", "KGW-1"], "psi": [3.0, 2.0], "psi_low": 1.0, "psi_high": 4.0}
     )
-    axes = panels(table, "scheme", "psi", ylabel="mean ψ").axes[0]
+    looks = {"predicted": style.look("predicted")}  # dashed
+    table["by"] = "predicted"
+    axes = panels(table, "scheme", "psi", by="by", looks=looks, ylabel="mean ψ").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["GaussMark", "KGW-1"]
     assert axes.get_xlabel() == "mean ψ"
     [bars] = axes.containers
+    assert bars.lines[0].get_linestyle() == "None", "categories have no line between them"
     assert bars.lines[0].get_xdata().tolist() == [3.0, 2.0]
     ends = np.array(bars.lines[2][0].get_segments())
     assert ends[:, :, 0] == pytest.approx(np.array([[1.0, 4.0], [1.0, 4.0]]))
