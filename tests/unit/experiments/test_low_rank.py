@@ -145,7 +145,8 @@ def test_a_misplaced_projection_is_what_the_docstring_says():
     [G] = [
         g.G for g in gradients.gradients(LM.model, PROMPTS[:1], RESPONSES[:1], Watermark(WEIGHT, 1))
     ]
-    xi, PG = perturb.noise(LM.model, Watermark(WEIGHT, 0.15), keys[0]), wm.on(LM.model).project(G)
+    xi = perturb.noise(LM.model, Watermark(WEIGHT, 0.15), keys[0])
+    PG = rank_reduce.projector(wm.on(LM.model).linear.value(), k)(G)
     assert psi[RIGHT][0] == pytest.approx(float((xi * PG).sum() / PG.norm()) / 0.15, abs=1e-4)
     assert psi[FORGOTTEN][0] == pytest.approx(float((xi * G).sum() / G.norm()) / 0.15, abs=1e-4)
     paired = low_rank.misuses(LM.model, PROMPTS, RESPONSES, wm, keys[:3], paired=True)
