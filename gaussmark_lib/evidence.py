@@ -24,8 +24,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, perturb, tokens
+from gaussmark_lib.engine.arithmetic import frozen
 from gaussmark_lib.keys import checked as checked_key
-from gaussmark_lib.likelihood import frozen, log_softmax
+from gaussmark_lib.likelihood import log_softmax
 from gaussmark_lib.weights import Weight, checked
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]

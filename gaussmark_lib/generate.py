@@ -12,7 +12,7 @@ k and to σ needs
 
     y = (θ + σ z_k)·x = θ·x + σ (z_k·x),      z_k ~ N(0, I)
 
-and a hook adds the second term row by row (``engine.row_noise``). The text is sampled from exactly
+and a hook adds the second term row by row (``engine.hooks``). The text is sampled from exactly
 p_{θ+ξ}; a bfloat16 weight θ + ξ rounds a part of ξ away, which the hook does not.
 """
 
@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import keys, models, perturb, tokens, weights
-from gaussmark_lib.engine import decoding, row_noise
+from gaussmark_lib.engine import decoding, hooks
 from gaussmark_lib.engine.decoding import Processor
 from gaussmark_lib.errors import (
     InvalidTextError,
@@ -283,5 +283,5 @@ def _marked(model: PreTrainedModel, marks: list[Mark], noises: dict) -> Iterator
         noises[wm, key] = [(s, xi / s) for xi, s in zip(xis, wm.sigmas, strict=True)]
     layers = next((mark[0].linears for mark in marks if mark), ())
     of_rows = [noises.get(mark) for mark in marks]
-    with perturb.marked(model, "a key per row"), row_noise.row_noise(model, layers, of_rows):
+    with perturb.marked(model, "a key per row"), hooks.row_noise(model, layers, of_rows):
         yield

@@ -13,11 +13,9 @@ lengths of one text, share a forward pass.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -26,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, perturb, tokens
-from gaussmark_lib.engine import arithmetic
+from gaussmark_lib.engine import arithmetic, blocks, hooks
 from gaussmark_lib.engine.terms import Factors, norm
 from gaussmark_lib.errors import (
     DegenerateScoreError,
@@ -176,7 +174,7 @@ def of_pairs(
     _check_token_weights(token_weights, pairs)
     scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
     sizes = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
-    for batch in likelihood.batches(model, sizes, batch_size):
+    for batch in blocks.batches(model, sizes, batch_size):
         if not perturbed:  # for each batch: the caller may have marked it between two yields
             perturb.refuse_perturbed(model)
         w = token_weights and [token_weights[i] for i in batch]
@@ -227,8 +225,8 @@ def _of_batch(
     """
     shape = len(pairs), max(len(x) + len(y) for x, y in pairs.values())
     ends = lengths or [max(len(y) for _, y in pairs.values())]
-    with arithmetic.computing_in(model, dtype), likelihood.frozen(model):
-        with traced(linears, shape) as calls:
+    with arithmetic.computing_in(model, dtype), arithmetic.frozen(model):
+        with hooks.traced(linears, shape) as calls:
             log_p, number = likelihood.token_log_p(model, list(pairs.values()))  # (texts, n)
         used = {call.layer for call in calls} if log_p.requires_grad else set()
         if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
@@ -268,43 +266,13 @@ def _in_place(
 
 
 def _slopes(
-    log_p: Float[Tensor, "texts n"], part: Tensor, calls: Sequence["Call"], *, last: bool
+    log_p: Float[Tensor, "texts n"], part: Tensor, calls: Sequence[hooks.Call], *, last: bool
 ) -> list[Float[Tensor, "texts positions d_out"]]:
     """g of each call, for these tokens' log-likelihood; float32 at least."""
     ys = [call.y for call in calls]
     total = (log_p * part).sum()
     slopes = torch.autograd.grad(total, ys, retain_graph=not last, materialize_grads=True)
     return [g.to(torch.promote_types(g.dtype, torch.float32)) for g in slopes]
-
-
-class Call(NamedTuple):
-    """One use of a layer in a forward pass: its place in the list, its input and its output, where
-    the graph begins.
-    """
-
-    layer: int
-    a: Float[Tensor, "texts n d_in"]
-    y: Float[Tensor, "texts n d_out"]
-
-
-@contextmanager
-def traced(linears: Sequence[Weight], shape: tuple[int, int]) -> Iterator[list[Call]]:
-    """Inside the ``with``, each use of these layers in a pass over (texts, positions) is kept, in
-    its order; their outputs require a gradient.
-    """
-    calls: list[Call] = []
-
-    def keep(layer: int, _, inputs, output):
-        a, y = (tokens.by_text(x, shape, linears[layer].name) for x in (inputs[0].detach(), output))
-        if not y.requires_grad:
-            y = y.detach().requires_grad_()
-        calls.append(Call(layer, a, y))
-        return y.view(output.shape).clone()  # which the model may write to, as Falcon does
-
-    with ExitStack() as hooks:
-        for layer, linear in enumerate(linears):
-            hooks.enter_context(linear.hooked(partial(keep, layer)))
-        yield calls
 
 
 def __getattr__(name: str):  # of an earlier version, until its last users have changed

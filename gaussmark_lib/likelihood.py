@@ -5,8 +5,7 @@ Padding is on the right, where a causal model cannot see it. The arithmetic afte
 float32 at least, sums in float64.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,27 +14,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import tokens
+from gaussmark_lib.engine import blocks
 from gaussmark_lib.engine.arithmetic import evaluating
-from gaussmark_lib.errors import InvalidTextError, require_int
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.tokens import Pair, Texts
-
-LOGITS = 1 << 26  # numbers of logits that one pass makes at most, where it has several texts
-
-
-@contextmanager
-def frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode, and no parameter requires a gradient, so that the graph begins at the traced
-    layer; restored afterwards.
-    """
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    for p in wanted:
-        p.requires_grad_(False)
-    try:
-        with evaluating(model), torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        for p in wanted:
-            p.requires_grad_(True)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -77,25 +59,6 @@ def _predicting(
         start = len(x) - 1 - first
         row[start : start + len(y)] = torch.arange(1, len(y) + 1)
     return logits, ids[:, first + 1 :], number
-
-
-def batches(
-    model: PreTrainedModel, lengths: dict[int, int], batch_size: int
-) -> Iterator[list[int]]:
-    """Texts of like length, shortest first, as many at a time as ``batch_size`` and ``LOGITS``
-    allow; ``lengths`` has the tokens of each text by its number.
-    """
-    require_int(batch_size, "batch_size")
-    vocabulary = tokens.config(model).vocab_size
-    batch: list[int] = []
-    for text in sorted(lengths, key=lengths.__getitem__):
-        too_large = (len(batch) + 1) * lengths[text] * vocabulary > LOGITS
-        if batch and (len(batch) == batch_size or too_large):
-            yield batch
-            batch = []
-        batch.append(text)
-    if batch:
-        yield batch
 
 
 def cross_entropy(
@@ -141,7 +104,7 @@ def _per_text(
     values = {}
     lengths = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     with evaluating(model):
-        for batch in batches(model, lengths, batch_size):
+        for batch in blocks.batches(model, lengths, batch_size):
             logits, targets, number = _predicting(model, [pairs[i] for i in batch])
             rows = quantity(logits, targets).double().cpu().numpy()
             for i, row, is_token in zip(batch, rows, number.numpy() > 0, strict=True):

@@ -2,20 +2,16 @@
 ``weights``; files are checked before they are read, and no code of theirs is run.
 """
 
-import hashlib
 import math
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -31,7 +27,7 @@ from gaussmark_lib.engine.arithmetic import (
     evaluating,
     native_bfloat16,
 )
-from gaussmark_lib.engine.checkpoints import hub_reachable
+from gaussmark_lib.engine.checkpoints import device_of, digest, hub_reachable
 from gaussmark_lib.errors import (
     InvalidModelError,
     UnknownWeightError,
@@ -46,6 +42,7 @@ __all__ = [
     "arithmetic",
     "computing_in",
     "default_weight",
+    "device_of",
     "digest",
     "evaluating",
     "hub_reachable",
@@ -159,45 +156,6 @@ def load(
                 " the checkpoint is damaged"
             )
     return LM(model.to(device).eval(), tokenizer, str(name))
-
-
-_digests: "WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = WeakKeyDictionary()
-
-
-def digest(model: PreTrainedModel) -> str:
-    """SHA-256 of all parameters with their names, floats rounded to bfloat16: a model is the same
-    in bfloat16, float32 and float64. Kept until a parameter is exchanged or written to.
-    """
-    named = sorted(model.named_parameters())
-    state = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for _, p in named)
-    if model not in _digests or _digests[model][0] != state:
-        with ThreadPoolExecutor(4) as pool:
-            each = pool.map(_sha256, (p for _, p in named))
-        lines = [f"{name} {sha}\n" for (name, _), sha in zip(named, each, strict=True)]
-        _digests[model] = state, hashlib.sha256("".join(lines).encode()).hexdigest()
-    return _digests[model][1]
-
-
-def _sha256(parameter: Tensor) -> str:
-    value = parameter.detach()
-    value = value.to(torch.bfloat16) if value.is_floating_point() else value
-    sha256 = hashlib.sha256(str(tuple(parameter.shape)).encode())
-    sha256.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return sha256.hexdigest()
-
-
-def device_of(name: str | torch.device | None) -> torch.device:
-    """The device of this name, by default the GPU if there is one. InvalidModelError if this
-    machine has none of that name.
-    """
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=device).item()  # it need not be there; and "meta" holds no numbers
-        return device
-    except (RuntimeError, AssertionError, TypeError):
-        raise InvalidModelError(
-            f"device: expected 'cpu', 'cuda' or another that this machine has, got {name!r}"
-        ) from None
 
 
 def default_weight(model: PreTrainedModel, *, block: int | None = None, small: bool = False) -> str:

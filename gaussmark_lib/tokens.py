@@ -1,6 +1,5 @@
 """Prompts and responses as token ids: checked once, at the door, then padded."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import index
@@ -8,7 +7,6 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -177,17 +175,3 @@ def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
         pad_sequence(values, batch_first=True, padding_side=side).to(device)
         for values in (ids, [torch.ones_like(row) for row in ids])
     )
-
-
-def by_text(x: Tensor, shape: tuple[int, int], name: str) -> Float[Tensor, "texts n d"]:
-    """A layer's input or output by texts; a mixture of experts shows some layers all positions of
-    all texts in one row. ``shape``: (texts, positions) of the forward pass.
-    """
-    if x.ndim == 2 and len(x) == math.prod(shape):
-        return x.unflatten(0, shape)
-    if x.ndim != 3 or len(x) != shape[0] or x.shape[1] > shape[1]:
-        raise InvalidModelError(
-            f"expected {name} to be applied to {shape[0]} texts × {shape[1]} positions, got a shape"
-            f" {tuple(x.shape)}; choose another weight"
-        )
-    return x

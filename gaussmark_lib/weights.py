@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -110,7 +109,7 @@ class Weight:
         finally:
             self.parameter.data = theta
 
-    def hooked(self, hook: Callable[[nn.Module, tuple, Tensor], Any]) -> RemovableHandle:
+    def hooked(self, hook: Callable) -> RemovableHandle:
         """A context manager: inside it, each call of the layer ends in this forward hook."""
         return self.module.register_forward_hook(hook)
 

@@ -3,12 +3,12 @@
 ===============  ===================================================================================
 ``stream``       128 bits → the same normal numbers on every machine, compiled
 ``key_files``    keys on disk: sealed, for their owner only
-``checkpoints``  a model's files before they are loaded; the model hub
-``arithmetic``   dtypes, evaluation mode
+``checkpoints``  a model's files before they are loaded; the model hub; a model's digest
+``arithmetic``   dtypes, evaluation mode, what rounding takes
 ``decoding``     a cache with reserved memory; transformers' own ``generate``
 ``corpus``       prose of the installed packages
 ``terms``        a gradient by its terms
-``row_noise``    another noise for each row of a batch
-``blocks``       noises and gradients within a bounded memory
+``hooks``        gradients that begin at a layer; another noise for each row of a batch
+``blocks``       batches, noises and gradients within a bounded memory
 ===============  ===================================================================================
 """

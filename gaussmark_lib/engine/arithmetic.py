@@ -31,6 +31,22 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def frozen(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode, and no parameter requires a gradient, so that the graph begins at the traced
+    layer; restored afterwards.
+    """
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    for p in wanted:
+        p.requires_grad_(False)
+    try:
+        with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for p in wanted:
+            p.requires_grad_(True)
+
+
 def native_bfloat16(device: torch.device) -> bool:
     """Whether bfloat16 products are computed by the device itself, and on a CPU also faster than
     float32's: some processors with the instructions are slower with them.

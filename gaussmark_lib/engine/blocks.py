@@ -1,4 +1,4 @@
-"""What bounds the memory of many texts and many keys: blocks of both."""
+"""What bounds the memory of many texts and many keys: batches and blocks of both."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -7,8 +7,32 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from gaussmark_lib import tokens
+from gaussmark_lib.errors import require_int
+
+LOGITS = 1 << 26  # numbers of logits that one pass makes at most, where it has several texts
 HELD = 1 << 30  # bytes of noises that are held at a time; and of gradients
+
+
+def batches(
+    model: PreTrainedModel, lengths: dict[int, int], batch_size: int
+) -> Iterator[list[int]]:
+    """Texts of like length, shortest first, as many at a time as ``batch_size`` and ``LOGITS``
+    allow; ``lengths`` has the tokens of each text by its number.
+    """
+    require_int(batch_size, "batch_size")
+    vocabulary = tokens.config(model).vocab_size
+    batch: list[int] = []
+    for text in sorted(lengths, key=lengths.__getitem__):
+        too_large = (len(batch) + 1) * lengths[text] * vocabulary > LOGITS
+        if batch and (len(batch) == batch_size or too_large):
+            yield batch
+            batch = []
+        batch.append(text)
+    if batch:
+        yield batch
 
 
 def noises(

@@ -1,23 +1,27 @@
 """Checkpoints before they are loaded: whether the files fit their config and the free memory, and
 whether the model hub answers within seconds. Its own client tries every file six times and sleeps
-in between, which takes most of a minute without a network.
+in between, which takes most of a minute without a network. And one digest of a model.
 """
 
+import hashlib
 import json
 import math
 import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import psutil
 import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import get_session
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import (
     CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
@@ -167,3 +171,42 @@ def first_line(error: Exception) -> str:
     hub write pages.
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+_digests: "WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = WeakKeyDictionary()
+
+
+def digest(model: PreTrainedModel) -> str:
+    """SHA-256 of all parameters with their names, floats rounded to bfloat16: a model is the same
+    in bfloat16, float32 and float64. Kept until a parameter is exchanged or written to.
+    """
+    named = sorted(model.named_parameters())
+    state = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for _, p in named)
+    if model not in _digests or _digests[model][0] != state:
+        with ThreadPoolExecutor(4) as pool:
+            each = pool.map(_sha256, (p for _, p in named))
+        lines = [f"{name} {sha}\n" for (name, _), sha in zip(named, each, strict=True)]
+        _digests[model] = state, hashlib.sha256("".join(lines).encode()).hexdigest()
+    return _digests[model][1]
+
+
+def _sha256(parameter: Tensor) -> str:
+    value = parameter.detach()
+    value = value.to(torch.bfloat16) if value.is_floating_point() else value
+    sha256 = hashlib.sha256(str(tuple(parameter.shape)).encode())
+    sha256.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return sha256.hexdigest()
+
+
+def device_of(name: str | torch.device | None) -> torch.device:
+    """The device of this name, by default the GPU if there is one. InvalidModelError if this
+    machine has none of that name.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=device).item()  # it need not be there; and "meta" holds no numbers
+        return device
+    except (RuntimeError, AssertionError, TypeError):
+        raise InvalidModelError(
+            f"device: expected 'cpu', 'cuda' or another that this machine has, got {name!r}"
+        ) from None

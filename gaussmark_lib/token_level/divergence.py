@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, models, perturb, tokens
+from gaussmark_lib.engine import hooks
 from gaussmark_lib.keys import Key
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
@@ -39,7 +40,7 @@ def per_text(
     with models.evaluating(model):
         with wm.linear.hooked(lambda _, given, output: inputs.append(given[0])):
             base = divergence.log_p(model, ids, mask)
-        a = tokens.by_text(inputs[0], ids.shape, wm.weight)
+        a = hooks.by_text(inputs[0], ids.shape, wm.weight)
         extra = a.new_zeros(*a.shape[:-1], wm.linear.shape[0])
         for k in range(max(len(y) for _, y in pairs)):
             texts = [i for i, (_, y) in enumerate(pairs) if k < len(y)]

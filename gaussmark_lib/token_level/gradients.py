@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, likelihood, tokens
+from gaussmark_lib import likelihood, tokens
+from gaussmark_lib.engine import arithmetic, hooks
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 from gaussmark_lib.weights import Weight
 
@@ -49,13 +50,13 @@ def factors(
 
 def _traced(
     model: PreTrainedModel, linear: Weight, prompt: Sequence[int], response: Sequence[int]
-) -> tuple[Float[Tensor, " k"], gradients.Call]:
+) -> tuple[Float[Tensor, " k"], hooks.Call]:
     """One text's forward pass: log p of each response token, and the layer's call.
 
     Count positions from the end: the head may not see positions that predict nothing of interest.
     """
     shape = (1, len(prompt) + len(response))
-    with likelihood.frozen(model), gradients.traced([linear], shape) as calls:
+    with arithmetic.frozen(model), hooks.traced([linear], shape) as calls:
         log_p = likelihood.token_log_p(model, [(prompt, response)])[0][0]
     if len(calls) != 1:
         raise InvalidModelError(

@@ -31,6 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, kgw, models, perturb, rank_reduce, stats, tokens, weights
+from gaussmark_lib.engine import hooks
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
@@ -123,7 +124,7 @@ def sample(
     cache, step = None, 0
 
     def add(_, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        a = tokens.by_text(inputs[0], new.shape, wm.weight)  # (texts, positions, d_in)
+        a = hooks.by_text(inputs[0], new.shape, wm.weight)  # (texts, positions, d_in)
         moved = output.view(*a.shape[:-1], -1).clone()
         moved[:, -1] += added(wm, keys, step, a[:, -1])
         return moved.view(output.shape)

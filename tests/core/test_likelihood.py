@@ -7,7 +7,8 @@ import tiny_models
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
-from gaussmark_lib import likelihood, models, perturb, tokens
+from gaussmark_lib import likelihood, models, perturb
+from gaussmark_lib.engine import blocks, hooks
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 
 RNG = np.random.default_rng(8)
@@ -110,7 +111,7 @@ def test_what_the_model_keeps_in_float32_is_not_rounded():
 def test_a_layer_that_sees_more_positions_than_the_text_has_is_refused():
     """As under prompt tuning, whose virtual tokens stand before the text."""
     with pytest.raises(InvalidModelError, match=r"2 texts × 5 positions, got a shape \(2, 8, 3\)"):
-        tokens.by_text(torch.zeros(2, 8, 3), (2, 5), "a layer")
+        hooks.by_text(torch.zeros(2, 8, 3), (2, 5), "a layer")
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
@@ -172,6 +173,6 @@ def test_passages_that_cannot_be_read(model, passages, match):
 
 def test_batches_are_bounded_by_texts_and_by_logits(model, monkeypatch):
     lengths = dict(enumerate([5, 1, 4, 2, 3, 30]))
-    assert list(likelihood.batches(model, lengths, 4)) == [[1, 3, 4, 2], [0, 5]]
-    monkeypatch.setattr(likelihood, "LOGITS", 97 * 8)  # numbers: eight positions
-    assert list(likelihood.batches(model, lengths, 4)) == [[1, 3], [4, 2], [0], [5]]
+    assert list(blocks.batches(model, lengths, 4)) == [[1, 3, 4, 2], [0, 5]]
+    monkeypatch.setattr(blocks, "LOGITS", 97 * 8)  # numbers: eight positions
+    assert list(blocks.batches(model, lengths, 4)) == [[1, 3], [4, 2], [0], [5]]
