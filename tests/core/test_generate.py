@@ -352,7 +352,7 @@ def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
         ({"rows": [1, 2]}, "rows: expected one per prompt, 1, got 2"),
         ({"prompts": []}, "a list of at least one prompt"),
         ({"prompts": "text"}, "a list of at least one prompt"),
-        ({"prompts": [[1], ["a"]]}, "prompt 1: expected whole numbers"),
+        ({"prompts": [[1], ["a"]]}, "prompt 1: expected token ids from 0 to 96, got 'a'"),
         ({"prompts": [[97]]}, "prompt 0: expected token ids from 0 to 96"),
         ({"prompts": [[1] * 60], "n_tokens": 5}, r"at most 64 .* 60 of prompt \+ 5 of response"),
     ],
