@@ -169,11 +169,23 @@ from dataclasses import replace
 
 from numpy.typing import ArrayLike
 from scipy import stats
+from sklearn import metrics
 
 from gaussmark_lib.errors import StatisticsError
-from gaussmark_lib.stats import Estimate, rate
+from gaussmark_lib.stats import Estimate, interval
 
 N_RESAMPLES = 1000
+
+
+def rate(hits: ArrayLike, confidence: float = 0.95) -> Estimate:
+    return interval(np.ravel(hits).astype(bool), confidence=confidence)
+
+
+def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
+    values = np.append(null, watermarked)
+    return float(
+        metrics.roc_auc_score(np.repeat([0, 1], [np.size(null), np.size(watermarked)]), values)
+    )
 
 
 def uniformity(p: ArrayLike) -> dict[str, float]:

@@ -152,7 +152,7 @@ def _plain(value: Any, where: str) -> Any:
     """``value`` as JSON holds it; ``where`` names it in an error."""
     if is_dataclass(value) and not isinstance(value, type):
         value = _fields(value)
-    elif hasattr(value, "_asdict"):  # a named tuple, such as ``stats.Paired``
+    elif hasattr(value, "_asdict"):  # a named tuple, such as ``accuracy.Paired``
         value = value._asdict()
     if isinstance(value, dict):
         if others := [key for key in value if not isinstance(key, str)]:

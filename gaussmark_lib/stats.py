@@ -1,5 +1,4 @@
-"""Rates with intervals, tests of a test's level, and the power that gradient norms predict. No
-plots, no models.
+"""Estimates with intervals, and the power that gradient norms predict. No plots, no models.
 
 Where ψ comes from watermarked text and the model is locally linear in the weight, ψ ≈ N(σ‖G‖, 1):
 the noise shifts the text's log-likelihood by ⟨ξ, G⟩ and sampling from p_{θ+ξ} tilts it by as much.
@@ -9,13 +8,11 @@ at level α (the Gaussian-shift reading of the paper's Prop. on linear softmax p
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
-from sklearn.metrics import roc_auc_score, roc_curve
 
 from gaussmark_lib.errors import GaussMarkError, require_positive, require_share, shown
 
@@ -34,43 +31,16 @@ class Estimate:
     n: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.value:.3g}"
-            f" ({'no interval' if np.isnan(self.low) else f'{self.low:.3g} to {self.high:.3g}'}), n"
-            f" = {self.n:,}"
-        )
+        interval = "no interval" if np.isnan(self.low) else f"{self.low:.3g} to {self.high:.3g}"
+        return f"{self.value:.3g} ({interval}), n = {self.n:,}"
 
     def row(self, name: str = "") -> dict[str, float]:
         """As columns of a table: ``value, low, high, n``, or with a name ``name, name_low,
         name_high``.
-
-        >>> Estimate(2.0, 1.0, 3.0, 9).row("psi")
-        {'psi': 2.0, 'psi_low': 1.0, 'psi_high': 3.0}
         """
-        return (
-            {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
-            if name
-            else asdict(self)
-        )
-
-
-class Paired(NamedTuple):
-    """Two measurements of the same items: the change with its interval, its p-value, and on how
-    many items both are equal.
-    """
-
-    change: Estimate
-    p_value: float
-    n_equal: int
-
-
-def threshold(level: float) -> float:
-    """τ_α = Φ⁻¹(1 − α): ψ at or above it is detected at this level.
-
-    >>> round(threshold(0.05), 3)
-    1.645
-    """
-    return float(stats.norm.isf(require_share(level, "level")))
+        if not name:
+            return asdict(self)
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def interval(
@@ -120,9 +90,7 @@ def interval(
         if error > 1e-12 * abs(value):
             low, high = value + error * stats.t.ppf([tail, 1 - tail], n - 1)
     elif n > 1:
-        draws = [
-            statistic(rows.take(chosen, axis=0)) for chosen in _resamples(labels, n_resamples, seed)
-        ]
+        draws = [statistic(rows.take(i, axis=0)) for i in _resamples(labels, n_resamples, seed)]
         if np.ptp(draws) > 1e-12 * abs(value):
             low, high = np.quantile(draws, [tail, 1 - tail])
     return Estimate(value, float(low), float(high), n)
@@ -137,94 +105,41 @@ def _resamples(labels: np.ndarray, n_resamples: int, seed: int) -> Iterator[np.n
         yield drawn if n == len(labels) else np.concatenate([members[c] for c in drawn])
 
 
-def rate(hits: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """Share of True with its exact (Clopper–Pearson) interval."""
-    hits = np.asarray(hits)
-    if not np.isin(hits, (0, 1)).all():
-        raise GaussMarkError(f"hits: expected True or False of each trial, got {shown(hits)}")
-    return interval(hits.astype(bool).ravel(), confidence=confidence)
+def threshold(level: float) -> float:
+    """τ_α = Φ⁻¹(1 − α): ψ at or above it is detected at this level.
+
+    >>> round(threshold(0.05), 3)
+    1.645
+    """
+    return float(stats.norm.isf(require_share(level, "level")))
 
 
 def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
     """True positive rate: share of ψ at or above τ_α, with its exact interval. On unwatermarked
     text or wrong keys, the realised level.
     """
-    psi = np.asarray(psi, float)
+    psi = np.ravel(np.asarray(psi, float))
     if np.isnan(psi).any():
         raise GaussMarkError(
             "psi: expected numbers, got NaN; leave out texts without a score, and say so"
         )
-    return rate(psi >= threshold(level), confidence)
-
-
-def levels(
-    psi: ArrayLike, at: tuple[float, ...] = (0.05, 0.01, 0.001), confidence: float = 0.95
-) -> pd.DataFrame:
-    """Realised level at each nominal level: one row each with ``level, value, low, high, n`` and
-    ``holds`` (nominal inside the interval).
-    """
-    rows = [{"level": level} | tpr(psi, level, confidence).row() for level in np.atleast_1d(at)]
-    realised = pd.DataFrame(rows)
-    return realised.assign(holds=realised["level"].between(realised["low"], realised["high"]))
-
-
-def qq(p: ArrayLike, confidence: float = 0.95) -> pd.DataFrame:
-    """Sorted p-values beside what a uniform sample would give: ``expected``, ``observed``, and the
-    pointwise band ``low``–``high``.
-
-    The i-th smallest of n uniform numbers is Beta(i, n + 1 − i), with mean i/(n + 1).
-    """
-    observed = np.sort(np.ravel(p))
-    i = np.arange(1, observed.size + 1)
-    order = stats.beta(i, i[::-1])
-    low, high = order.interval(confidence)
-    return pd.DataFrame({"expected": order.mean(), "observed": observed, "low": low, "high": high})
-
-
-def paired(base: ArrayLike, other: ArrayLike, *, seed: int = 0, n_resamples: int = 9_999) -> Paired:
-    """The mean of other − base over items that both were measured on (:func:`interval`), with a
-    two-sided p-value by signs flipped at random: exact where swapping the two in an item changes
-    nothing under the null.
-    """
-    change = np.subtract(other, base)
-    test = stats.permutation_test(
-        (change,),
-        np.mean,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=n_resamples,
-        batch=4_000_000 // change.size + 1,  # numbers that are held at a time
-        rng=seed,
-    )
-    return Paired(interval(change), float(test.pvalue), int((change == 0).sum()))
-
-
-def roc(null: ArrayLike, watermarked: ArrayLike) -> pd.DataFrame:
-    """ROC of ψ: ``fpr``, ``tpr``, ``threshold``; scikit-learn's, higher ψ meaning watermarked."""
-    points = roc_curve(*_labelled(null, watermarked))
-    return pd.DataFrame(dict(zip(("fpr", "tpr", "threshold"), points, strict=True)))
-
-
-def auc(null: ArrayLike, watermarked: ArrayLike) -> float:
-    """Area under the ROC: the chance that a watermarked text's ψ exceeds an unwatermarked one's."""
-    return float(roc_auc_score(*_labelled(null, watermarked)))
-
-
-def _labelled(null: ArrayLike, watermarked: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    values = np.append(null, watermarked)
-    return np.repeat([0, 1], [np.size(null), np.size(watermarked)]), values
-
-
-def predicted_psi(grad_norm: ArrayLike, sigma: float) -> np.ndarray:
-    """σ‖G‖ of each unwatermarked text: the mean of ψ that it promises in the linear regime."""
-    return sigma * np.asarray(grad_norm, float)
+    return interval(psi >= threshold(level), confidence=confidence)
 
 
 def predicted_power(grad_norm: ArrayLike, sigma: float, level: float) -> float:
-    """Mean over texts of Φ(σ‖G‖ − τ_α): the share that will be detected at this level, from
-    unwatermarked texts alone.
+    """Mean over unwatermarked texts of Φ(σ‖G‖ − τ_α): the share that will be detected."""
+    shift = sigma * np.asarray(grad_norm, float) - threshold(level)
+    return float(stats.norm.cdf(shift).mean())
+
+
+def predicted_price(psi: float, n_tokens: int) -> float:
+    """ψ²/(2T) nats per token: the divergence of p_{θ+ξ} from p_θ that a mean ψ over T tokens costs,
+    whatever the weight.
+
+    >>> predicted_price(3.0, 200)
+    0.0225
     """
-    return float(stats.norm.cdf(predicted_psi(grad_norm, sigma) - threshold(level)).mean())
+    return float(psi**2 / (2 * n_tokens))
 
 
 def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
@@ -241,16 +156,13 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
 def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
     """The σ at which :func:`predicted_power` for these texts is the wanted power. Beyond the linear
     regime, a larger σ does not detect more.
-
-    >>> sigma_for_power([10.0, 10.0], power=0.5, level=0.05) * 10 == threshold(0.05)
-    True
     """
     if not level < power < 1:
         raise GaussMarkError(
             f"power: expected a number between the level, {level}, which no watermark at all has,"
             f" and 1; got {power}"
         )
-    if not np.size(grad_norm) or np.min(grad_norm) <= 0:
+    if not np.size(grad_norm) or not np.min(grad_norm) > 0:
         raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
     high = unit = 1 / np.max(grad_norm)  # at σ = unit, no text has a ψ above 1
     while predicted_power(grad_norm, high, level) < power:
@@ -260,16 +172,6 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
         return predicted_power(grad_norm, sigma, level) - power
 
     return float(optimize.brentq(missing, 0.0, high, xtol=1e-12 * unit, rtol=1e-12))
-
-
-def predicted_price(psi: float, n_tokens: int) -> float:
-    """ψ²/(2T) nats per token: the divergence of p_{θ+ξ} from p_θ that a mean ψ over T tokens costs,
-    whatever the weight.
-
-    >>> predicted_price(3.0, 200)
-    0.0225
-    """
-    return float(psi**2 / (2 * n_tokens))
 
 
 def __getattr__(name: str):  # of an earlier version, until its last users have changed

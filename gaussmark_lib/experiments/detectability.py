@@ -13,6 +13,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import norm
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from gaussmark_lib import generate, gradients, likelihood, models, score, stats
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs
@@ -55,9 +56,14 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for n_tokens, texts in table.groupby("n_tokens"):
         psi = texts.pivot(index="prompt", columns="kind", values="psi")[[OWN, PLAIN]].dropna()
-        area = stats.interval(psi, lambda psi: stats.auc(psi[PLAIN], psi[OWN]), share=True)
+        area = stats.interval(psi, auc, share=True)
         rows.append({"n_tokens": n_tokens} | area.row())
     return pd.DataFrame(rows)
+
+
+def auc(psi: pd.DataFrame) -> float:
+    """The chance that a marked text's ψ exceeds a plain one's, of any two."""
+    return float(roc_auc_score(np.repeat([0, 1], len(psi)), np.append(psi[PLAIN], psi[OWN])))
 
 
 def exponent(plain: pd.DataFrame) -> stats.Estimate:
@@ -155,10 +161,10 @@ def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(6.5, 4.5))
     colours = sns.color_palette("flare", len(aucs))
     for colour, row in zip(colours, aucs.itertuples(), strict=True):
-        texts = table[table["n_tokens"] == row.n_tokens].set_index("kind")["psi"]
-        curve = stats.roc(texts[PLAIN], texts[OWN])
+        texts = table[table["n_tokens"] == row.n_tokens].set_index("kind")["psi"].loc[[PLAIN, OWN]]
+        fpr, tpr, _ = roc_curve(texts.index == OWN, texts)
         label = f"{row.n_tokens} tokens: area {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
-        axes.step(curve["fpr"], curve["tpr"], where="post", color=colour, label=label)
+        axes.step(fpr, tpr, where="post", color=colour, label=label)
     axes.plot([0, 1], [0, 1], **style.DOTTED)
     axes.set(xlabel="plain texts called watermarked", ylabel="watermarked texts detected")
     return style.caption(figure, caption, "What do all thresholds together give?")

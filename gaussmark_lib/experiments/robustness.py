@@ -144,7 +144,7 @@ def power(table: pd.DataFrame, level: float = 0.05) -> pd.DataFrame:
     """Share of texts detected at this level, with its exact interval."""
     return pd.DataFrame(
         {"scheme": scheme, "edit": edit, "fraction": fraction}
-        | stats.rate(rows["p_value"] <= level).row()
+        | stats.interval(rows["p_value"] <= level).row()
         for (scheme, edit, fraction), rows in table.groupby(
             ["scheme", "edit", "fraction"], sort=False
         )
@@ -278,7 +278,7 @@ def false_alarms(
                 alarms = p <= level
                 excess = float(binom.sf(alarms.sum() - 1, alarms.size, level))
                 row = {"scheme": name, "edit": edit, "level": level, "p_excess": excess}
-                rows.append(row | stats.rate(alarms, 0.99).row())
+                rows.append(row | stats.interval(alarms.ravel(), confidence=0.99).row())
     return pd.DataFrame(rows)
 
 

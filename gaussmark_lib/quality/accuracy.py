@@ -8,11 +8,21 @@ If the models are equally good, a changed answer is lost or gained with probabil
 is Binomial(lost + gained, ½): McNemar's exact test.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import binom, norm
 
-from gaussmark_lib.stats import Estimate, Paired
+from gaussmark_lib.stats import Estimate
+
+
+class Paired(NamedTuple):
+    """The change of accuracy with its interval and p-value, and on how many items both agree."""
+
+    change: Estimate
+    p_value: float
+    n_equal: int
 
 
 def changes(base: ArrayLike, other: ArrayLike) -> tuple[int, int]:

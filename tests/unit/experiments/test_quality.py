@@ -151,7 +151,7 @@ def test_an_interval_covers_keys_that_were_not_tried():
         rows = compare.changes("toy", "GaussMark", np.arange(80) % 8, effects)
         estimate = compare.mean_change(rows)
         hits += estimate.low <= 0 <= estimate.high
-    covered = stats.rate(np.arange(200) < hits, confidence=0.999)
+    covered = stats.interval(np.arange(200) < hits, confidence=0.999)
     assert covered.low <= 0.95 <= covered.high
 
 
@@ -160,6 +160,6 @@ def test_the_control_holds_where_nothing_differs_and_fails_where_something_does(
         compare.control_holds(changes(compare.CONTROL, 0.0, seed=i), confidence=0.9)
         for i in range(200)
     ]
-    alarms = stats.rate(~np.array(held), confidence=0.999)
+    alarms = stats.interval(~np.array(held), confidence=0.999)
     assert alarms.low <= 0.1 <= alarms.high
     assert not compare.control_holds(changes(compare.CONTROL, 0.3))

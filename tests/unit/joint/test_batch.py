@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from gaussmark_lib import joint
-from gaussmark_lib.stats import rate
+from gaussmark_lib.stats import interval
 
 N_TEXTS, N_KEYS = 20, 4000
 
@@ -19,9 +19,9 @@ def drawn(cosine: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("cosine", [0.0, 0.8])
 def test_the_family_wise_rate_is_the_level(cosine):
     psi, K = drawn(cosine)
-    found = rate(joint.family(psi.max(1), K, n=99_999) <= 0.05, confidence=0.999)
+    found = interval(joint.family(psi.max(1), K, n=99_999) <= 0.05, confidence=0.999)
     assert found.low <= 0.05 <= found.high
-    bonferroni = rate(norm.sf(psi.max(1)) * N_TEXTS <= 0.05, confidence=0.999)
+    bonferroni = interval(norm.sf(psi.max(1)) * N_TEXTS <= 0.05, confidence=0.999)
     assert bonferroni.high < 0.05 or cosine == 0, "what the joint law gains"
 
 

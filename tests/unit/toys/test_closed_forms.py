@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from gaussmark_lib.stats import rate as share
+from gaussmark_lib.stats import interval
 from gaussmark_lib.toys import chain, closed_forms, softmax
 
 CELLS = [(1, 0.5), (1, 5.0), (4, 1.0), (64, 0.2), (64, 4.0), (1024, 0.05)]
@@ -33,7 +33,7 @@ def test_simulation_agrees_with_mean_and_power(dim, sigma):
     psi = closed_forms.simulate_psi(dim, sigma, 4000, seed=1)
     exact = closed_forms.expected_psi(dim, sigma)
     assert psi.mean() == pytest.approx(exact, abs=4 * stats.sem(psi))
-    hits = share(psi >= stats.norm.isf(0.05), confidence=0.9999)
+    hits = interval(psi >= stats.norm.isf(0.05), confidence=0.9999)
     assert hits.low <= closed_forms.power(dim, sigma, 0.05) <= hits.high
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gaussmark_lib.stats import rate as share
-from gaussmark_lib.stats import threshold
+from gaussmark_lib.stats import interval, threshold
 from gaussmark_lib.toys import softmax
 
 MODEL = softmax.random_model(12, 2, seed=3)
@@ -65,7 +64,7 @@ def test_simulation_has_the_summed_mean_and_power(sigma):
     psi = softmax.simulate_psi(model, sigma, 4000, seed=5)
     exact = softmax.expected_psi(model, sigma, unit)
     assert psi.mean() == pytest.approx(exact, abs=4 * stats.sem(psi) + 1e-3)
-    hits = share(psi > threshold(0.05), confidence=0.9999)
+    hits = interval(psi > threshold(0.05), confidence=0.9999)
     assert hits.low - 1e-3 <= softmax.power(model, sigma, 0.05, unit) <= hits.high + 1e-3
     plain = softmax.simulate_psi(model, sigma, 4000, seed=5, watermarked=False)
     assert stats.kstest(plain, "norm").pvalue > 1e-3
