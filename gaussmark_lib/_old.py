@@ -171,7 +171,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 from sklearn import metrics
 
-from gaussmark_lib.errors import StatisticsError
+from gaussmark_lib.errors import GaussMarkError as StatisticsError
 from gaussmark_lib.stats import Estimate, interval
 
 N_RESAMPLES = 1000

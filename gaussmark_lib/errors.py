@@ -59,7 +59,7 @@ class ParameterError(GaussMarkError):
 
 
 class GaussMarkWarning(UserWarning):
-    """Something that was done, but perhaps not as it was meant."""
+    """The call succeeded, but may not have done what was intended."""
 
 
 def shown(value: Any) -> str:
@@ -123,11 +123,3 @@ def require_one_of(value: Any, name: str, options: Collection[str], error: Refus
     if not isinstance(value, str) or value not in options:
         raise error(f"{name}: expected {' or '.join(map(repr, options))}, got {shown(value)}")
     return value
-
-
-# Names of earlier versions, until their last users have changed.
-CodebookError = KeyMismatchError
-StateError = KeyFileError
-RecordError = ClusterError = HarnessError = JudgeError = CorruptionError = GaussMarkError
-BoundError = StatisticsError = GaussMarkError
-KeyFileWarning = BaseModelWarning = RoundingWarning = GaussMarkWarning

@@ -5,18 +5,18 @@ The token before seeds a random split of the vocabulary; a share γ of it is *gr
 tokens' logits are raised by δ. Text that knows nothing of the key has a share γ of green tokens, so
 the number of green ones among n scored is about Binomial(n, γ).
 
-    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (the detector's) p = P(Binomial(n, γ) ≥
-    green)                         (ours: exact where the normal tail is too small)
+    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (the detector's)
+    p = P(Binomial(n, γ) ≥ green)        (ours: exact where the normal tail is too small)
 
 The paper (App. KGW) has γ = 0.25, δ = 1 (KGW-1) or 2 (KGW-2), and a context of one token,
 transformers' "lefthash". Of V tokens ⌊γV⌋ are green, and that share is what the exact tail uses.
 
 Fair to the baseline: the response alone is scored, without its first token, each pair of
-neighbouring tokens once (``ignore_repeated_ngrams``, else repetition counts as evidence), and a
+neighbouring tokens once (``ignore_repeated_ngrams``, else repetition counts as evidence), and one
 text at a time, since the detector has no mask and would score padding. Green lists come from the
 random numbers of the model's device: what was written on a GPU must be tested on one. A list's seed
 is the key times the token, so that after token 0 it is the same under every key: those pairs are no
-secret, and are not counted. At a temperature T ≠ 1 the bias comes after it, as in transformers.
+secret, and are not counted.
 """
 
 from dataclasses import dataclass, replace
@@ -26,19 +26,20 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import ArrayLike
 from scipy import stats
 from transformers import PreTrainedModel, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import models, tokens
+from gaussmark_lib import keys, models, tokens
 from gaussmark_lib.errors import (
     InvalidTextError,
     InvalidWatermarkError,
-    is_number,
     require_one_of,
-    shown,
+    require_positive,
+    require_share,
 )
-from gaussmark_lib.keys import Key, checked
+from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
@@ -65,13 +66,9 @@ class KGW(SamplerScheme):
     marks_greedy: ClassVar[bool] = True
 
     def __post_init__(self):
-        checked(self.key)
-        if not is_number(self.bias) or not 0 < self.bias < float("inf"):
-            raise InvalidWatermarkError(f"bias: expected a finite δ > 0, got {shown(self.bias)}")
-        if not is_number(self.green_share) or not 0 < self.green_share < 1:
-            raise InvalidWatermarkError(
-                f"green_share: expected 0 < γ < 1, got {shown(self.green_share)}"
-            )
+        keys.checked(self.key)
+        require_positive(self.bias, "bias", InvalidWatermarkError)
+        require_share(self.green_share, "green_share", InvalidWatermarkError)
         require_one_of(self.test, "test", ("exact", "z"), InvalidWatermarkError)
 
     @property
@@ -84,34 +81,37 @@ class KGW(SamplerScheme):
 
     @property
     def config(self) -> WatermarkingConfig:
-        """transformers' own description of it, as ``model.generate(watermarking_config=…)`` takes
-        it.
-        """
-        hashing_key = (
-            int.from_bytes(self.key.derived("KGW")[:8], "big") >> 1
-        )  # torch takes seeds below 2⁶³
+        """As ``model.generate(watermarking_config=…)`` takes it."""
+        seed = int.from_bytes(self.key.derived("KGW")[:8], "big") >> 1  # torch takes those < 2⁶³
         return WatermarkingConfig(
-            greenlist_ratio=self.green_share,
-            bias=self.bias,
-            hashing_key=hashing_key,
-            context_width=1,
+            greenlist_ratio=self.green_share, bias=self.bias, hashing_key=seed, context_width=1
         )
 
     def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:
-        self._realised_share(model)  # raises where there is none
+        self.n_green(model)  # raises where there is none
         return WatermarkLogitsProcessor(
             vocab_size=tokens.config(model).vocab_size,
             device=str(model.device),
             **self.config.to_dict(),
         )
 
+    def n_green(self, model: PreTrainedModel) -> int:
+        """⌊γV⌋, the tokens of a green list."""
+        vocabulary = tokens.config(model).vocab_size
+        if not (n := int(vocabulary * self.green_share)):
+            raise InvalidWatermarkError(
+                f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a larger"
+                " one"
+            )
+        return n
+
     def greens(self, model: PreTrainedModel, before: int) -> set[int]:
         """The green tokens after a token, as transformers' processor draws them."""
-        vocabulary = tokens.config(model).vocab_size
         rng = torch.Generator(model.device)
         rng.manual_seed(self.config.hashing_key * before % (2**64 - 1))
+        vocabulary = tokens.config(model).vocab_size
         order = torch.randperm(vocabulary, device=model.device, generator=rng)
-        return set(order[: int(vocabulary * self.green_share)].tolist())
+        return set(order[: self.n_green(model)].tolist())
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
@@ -126,44 +126,60 @@ class KGW(SamplerScheme):
                 does not).
         """
         tokens.check_model(model)
-        share, gamma = self._realised_share(model), self.green_share
         responses = tokens.listed(responses, "responses: expected a list")
-        keys, rows = self.key_of_each(len(responses), keys), []
-        for i, (response, key) in enumerate(zip(responses, keys, strict=True)):
-            ids = tokens.checked(model, response, f"response {i}")
+        rows = []
+        for i, key in enumerate(self.key_of_each(len(responses), keys)):
+            ids = tokens.checked(model, responses[i], f"response {i}")
             text = ids[ids[:1] == [tokens.config(model).bos_token_id] :]
-            after: dict[int, set[int]] = {}
-            for before, token in pairwise(text):
-                after.setdefault(before, set()).add(token)
-            after.pop(0, None)  # the same list under every key
-            if not after:
+            pairs = {(before, token) for before, token in pairwise(text) if before != 0}
+            if not pairs:
                 raise InvalidTextError(
                     f"response {i}: expected at least 2 tokens, the first of them not 0, since KGW"
                     f" scores pairs of neighbours, got {len(ids)} tokens"
                 )
             keyed = replace(self, key=key)
-            n_green = sum(len(keyed.greens(model, before) & seen) for before, seen in after.items())
-            rows.append((i, len(ids), sum(map(len, after.values())), n_green))
+            greens = {before: keyed.greens(model, before) for before, _ in pairs}
+            n_green = sum(token in greens[before] for before, token in pairs)
+            rows.append((i, len(ids), len(pairs), n_green))
         table = pd.DataFrame(rows, columns=COLUMNS[:4])
         n, n_green = table["n_scored"], table["n_green"]
-        z = (n_green - gamma * n) / np.sqrt(n * gamma * (1 - gamma))
+        z = (n_green - self.green_share * n) / np.sqrt(
+            n * self.green_share * (1 - self.green_share)
+        )
+        share = self.n_green(model) / tokens.config(model).vocab_size
         normal = {"p_value": stats.norm.sf(z), "log10_p": stats.norm.logsf(z) / np.log(10)}
         tail = normal if self.test == "z" else exact_tail(n_green, n, share)
         return table.assign(statistic=z, p_normal=normal["p_value"], **tail)[COLUMNS]
 
-    def _realised_share(self, model: PreTrainedModel) -> float:
-        vocabulary = tokens.config(model).vocab_size
-        if int(vocabulary * self.green_share) == 0:
-            raise InvalidWatermarkError(
-                f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a"
-                " larger one"
-            )
-        return int(vocabulary * self.green_share) / vocabulary
 
-
-for _bias in (1.0, 2.0):
-    register(f"KGW-{_bias:g}")(lambda wm, key, bias=_bias: KGW(bias, key))
+register("KGW-1")(lambda wm, key: KGW(1.0, key))
+register("KGW-2")(lambda wm, key: KGW(2.0, key))
 register("KGW-2 z-test")(lambda wm, key: KGW(2.0, key, test="z"))
+
+
+def exact_tail(hits: ArrayLike, n: ArrayLike, share: float) -> dict[str, np.ndarray]:
+    """P(Binomial(n, share) ≥ hits) as ``p_value``, and its ``log10_p``, which does not underflow.
+
+    >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
+    array([0.0625])
+    """
+    return {
+        "p_value": stats.binom.sf(hits - 1, n, share),
+        "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10),
+    }
+
+
+def attained(n: int, share: float, level: float, test: str = "exact") -> float:
+    """The level that a test at a nominal one has: P(p-value ≤ level) over n pairs, if the number of
+    green ones is binomial.
+
+    >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
+    (0.0625, 0.0)
+    """
+    greens = np.arange(n + 1)
+    z = (greens - share * n) / np.sqrt(n * share * (1 - share))
+    p = stats.norm.sf(z) if test == "z" else exact_tail(greens, n, share)["p_value"]
+    return float(stats.binom.pmf(greens, n, share)[p <= level].sum())
 
 
 @torch.no_grad()
@@ -193,30 +209,3 @@ def stock_generate(
     ):
         torch.manual_seed(seed)
         return model.generate(ids, attention_mask=mask, **options)[:, ids.shape[1] :].tolist()
-
-
-def exact_tail(
-    hits: np.ndarray | pd.Series, n: np.ndarray | pd.Series, share: float
-) -> dict[str, np.ndarray]:
-    """P(Binomial(n, share) ≥ hits) as ``p_value``, and its ``log10_p``, which does not underflow.
-
-    >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
-    array([0.0625])
-    """
-    return {
-        "p_value": stats.binom.sf(hits - 1, n, share),
-        "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10),
-    }
-
-
-def attained(n: int, share: float, level: float, test: str = "exact") -> float:
-    """P(p-value ≤ level) over n pairs, if the number of green ones is binomial: the level that a
-    test at a nominal one has.
-
-    >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
-    (0.0625, 0.0)
-    """
-    greens = np.arange(n + 1)
-    z = (greens - share * n) / np.sqrt(n * share * (1 - share))
-    p = stats.norm.sf(z) if test == "z" else exact_tail(greens, np.full(n + 1, n), share)["p_value"]
-    return float(stats.binom.pmf(greens, n, share)[p <= level].sum())

@@ -8,14 +8,13 @@ A scheme is a frozen dataclass that inherits from :class:`Scheme`, in a file of 
     def mine(wm: Watermark, key: Key) -> MyScheme:
         return MyScheme(key)
 
-``schemes.named`` then makes it, and the level tests (tests/oracle/test_levels.py) run over it.
+``schemes.named`` then makes it, and the level tests (tests/core/test_levels.py) run over it.
 Schemes are compared by their p-values only.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass, replace
-from typing import Protocol, runtime_checkable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -23,26 +22,22 @@ import torch
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, tokens
+from gaussmark_lib import divergence, generate, keys, weights
+from gaussmark_lib.engine.registry import Registry
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.keys import checked as checked_key
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
-from gaussmark_lib.weights import checked as checked_wm
 
 COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]
 Keys = Sequence[Key] | None  # one per text; None: the scheme's own key for all
 
 
-@runtime_checkable
-class Scheme(Protocol):
+class Scheme(ABC):
     """What an experiment asks of a watermark: it writes, it tests, and it says what writing cost.
+    Each method takes one key per text too, so that n pairs of a key and a prompt are one call.
 
-    A scheme is a frozen dataclass with a field ``key``. Its methods take ``keys`` too, one per
-    text, so that n pairs of a key and a prompt are one call.
-
-    Args:
+    Attributes:
         name: what tables and figures call it; the same for every key.
         exact: whether P(p_value ≤ α) ≤ α over keys for every text that does not depend on the key.
             The level tests check it where it is True.
@@ -60,14 +55,13 @@ class Scheme(Protocol):
         n_tokens: int,
         *,
         keys: Keys = None,
-        seed: int = 0,
         **sampling,
     ) -> list[list[int]]:
         """Watermarked continuations, one per prompt; the same seed gives every scheme the same
         random numbers.
 
         Args:
-            sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
+            sampling: ``seed, top_p, temperature, until_end`` of ``generate.sample``.
         """
 
     @abstractmethod
@@ -94,10 +88,10 @@ class Scheme(Protocol):
         return [self.key] * n if keys is None else list(keys)
 
 
-class SamplerScheme(Scheme, Protocol):
+class SamplerScheme(Scheme):
     """A scheme that changes the logits before each token is drawn, and no weight.
 
-    Args:
+    Attributes:
         marks_greedy: whether it changes logits at temperature 0 too. A scheme that makes its choice
             among likely tokens has none there, and no watermark.
     """
@@ -132,7 +126,6 @@ class SamplerScheme(Scheme, Protocol):
         keys: Keys = None,
         **sampling,
     ) -> list[list[int]]:
-        """The scheme changes what ``temperature`` and ``top_p`` leave, as in transformers."""
         if keys is not None:
             sampling = {"batch_size": 16} | sampling  # each row's processor has its own memory
         if self.marks_greedy or sampling.get("temperature", 1.0) != 0:
@@ -145,28 +138,12 @@ class SamplerScheme(Scheme, Protocol):
         """Under *this* key, at temperature 1: a scheme that keeps the model's distribution on
         average over keys has a divergence too.
         """
-        return divergence.per_text_of_processor(
-            model, prompts, responses, self.processors(model, keys)
-        )
+        of_rows = self.processors(model, keys)
+        return divergence.per_text_of_processor(model, prompts, responses, of_rows)
 
 
-Maker = Callable[[Watermark, Key], Scheme]
-_makers: dict[str, Maker] = {}
-
-
-def register(name: str) -> Callable[[Maker], Maker]:
-    """Registers a function (watermark, key) → scheme under a name that no other scheme has. A
-    :class:`SamplerScheme` ignores the watermark.
-    """
-
-    def kept(maker: Maker) -> Maker:
-        if _makers.setdefault(name, maker) is not maker:
-            raise InvalidWatermarkError(
-                f"two schemes are called {name!r}; give one of them another name"
-            )
-        return maker
-
-    return kept
+makers = Registry("scheme", InvalidWatermarkError)  # (watermark, key) → scheme
+register = makers.register
 
 
 def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[str, Scheme]:
@@ -174,28 +151,7 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
     schemes that change a weight.
 
     Raises:
-        InvalidWatermarkError: a name that no scheme has, a watermark that a scheme cannot use, or a
-            maker that returns no scheme.
+        InvalidWatermarkError: a name that no scheme has, or a watermark that a scheme cannot use.
     """
-    wm, key = checked_wm(wm), checked_key(key)
-    known = f"expected some of {', '.join(_makers)}"
-    if names is None:
-        names = list(_makers)
-    names = tokens.listed(names, f"names: {known}", InvalidWatermarkError)
-    if unknown := [name for name in names if name not in _makers]:
-        raise InvalidWatermarkError(f"no scheme is called {unknown[0]!r}: {known}")
-    made = {name: _makers[name](wm, key) for name in names}
-    for name, scheme in made.items():
-        if not (isinstance(scheme, Scheme) and is_dataclass(scheme) and scheme.key == key):
-            raise InvalidWatermarkError(
-                f"{name!r}: expected a frozen dataclass that is a Scheme and holds the key, got"
-                f" {type(scheme).__name__}"
-            )
-    return made
-
-
-def scores(
-    model: PreTrainedModel, prompts: Texts, responses: Texts, schemes: Sequence[Scheme]
-) -> list[pd.DataFrame]:
-    """Each scheme's :meth:`Scheme.score` of the same texts."""
-    return [scheme.score(model, prompts, responses) for scheme in schemes]
+    wm, key = weights.checked(wm), keys.checked(key)
+    return {name: make(wm, key) for name, make in makers.chosen(names).items()}

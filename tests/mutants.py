@@ -488,11 +488,11 @@ MUTANTS = [
         "yield text, min(end, len(y))",
         "yield row, min(end, len(y))",
     ),
-    Mutant("kgw.py", "context off by one", "context_width=1,", "context_width=2,"),
+    Mutant("kgw.py", "context off by one", "context_width=1", "context_width=2"),
     Mutant(
         "kgw.py",
         "repeated pairs count twice",
-        "rows.append((i, len(ids), sum(map(len, after.values())), n_green))",
+        "rows.append((i, len(ids), len(pairs), n_green))",
         "rows.append((i, len(ids), len(text) - 1, n_green))",
     ),
     Mutant(
@@ -507,12 +507,14 @@ MUTANTS = [
     Mutant(
         "kgw.py", "config tells the secret", 'self.key.derived("KGW")[:8]', "self.key.secret[:8]"
     ),
-    Mutant("kgw.py", "prompt scored", "in pairwise(text):", "in pairwise([*prompts[i], *text]):"),
+    Mutant(
+        "kgw.py", "prompt scored", "in pairwise(text) if", "in pairwise([*prompts[i], *text]) if"
+    ),
     Mutant(
         "kgw.py",
         "γ instead of its realised share",
-        "return int(vocabulary * self.green_share) / vocabulary",
-        "return self.green_share",
+        "share = self.n_green(model) / tokens.config(model).vocab_size",
+        "share = self.green_share",
     ),
     Mutant("schemes/gumbel.py", "the smallest r wins", ".argmin(-1)", ".argmax(-1)"),
     Mutant(
@@ -696,7 +698,7 @@ MUTANTS = [
         "np.unique((hashes % TABLE).cpu().numpy(), return_index=True)",
         "(hashes % TABLE).flatten().numpy(), np.arange(hashes.numel())",
     ),
-    Mutant("kgw.py", "public pairs count", "after.pop(0, None)", "after.pop(-1, None)"),
+    Mutant("kgw.py", "public pairs count", "if before != 0}", "if before != -1}"),
     Mutant("kgw.py", "another list than transformers'", "rng.manual_seed(", "rng.manual_seed(1 + "),
     Mutant("joint/repeats.py", "of the shorter text", "n / max(len(text)", "n / min(len(text)"),
     Mutant("joint/repeats.py", "every run once", "return np.sort(", "return np.unique("),

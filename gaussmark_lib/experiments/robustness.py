@@ -358,7 +358,8 @@ def _cell(
     """All schemes and keys after one corruption; plain texts are corrupted once, and tested for all
     keys.
     """
-    controls = schemes.scores(lm.model, *change(prompts, plain), keyed)
+    edited = change(prompts, plain)
+    controls = [scheme.score(lm.model, *edited) for scheme in keyed]
     tables = []
     for scheme, own, control in zip(keyed, texts, controls, strict=True):
         scores = scheme.score(lm.model, *change(prompts, own))

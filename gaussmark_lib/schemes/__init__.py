@@ -12,7 +12,7 @@ this folder and its test.
 """
 
 from gaussmark_lib.kgw import KGW
-from gaussmark_lib.scheme import COLUMNS, Scheme, named, register, scores
+from gaussmark_lib.scheme import COLUMNS, Scheme, named, register
 from gaussmark_lib.schemes.gaussmark import GaussMark
 from gaussmark_lib.schemes.gumbel import GumbelMax
 from gaussmark_lib.schemes.synthid import SynthID
@@ -28,5 +28,4 @@ __all__ = [
     "TokenKeys",
     "named",
     "register",
-    "scores",
 ]

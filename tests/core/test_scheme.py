@@ -27,11 +27,6 @@ RESPONSES = tiny_models.random_ids(np.random.default_rng(1), *[15] * 3)
 of_each = pytest.mark.parametrize("name", SCHEMES)
 
 
-@pytest.fixture
-def own_registry(monkeypatch):
-    monkeypatch.setattr(scheme_module, "_makers", dict(scheme_module._makers))
-
-
 @dataclass(frozen=True)
 class Toy(Scheme):
     """A scheme that marks nothing and finds nothing."""
@@ -39,7 +34,7 @@ class Toy(Scheme):
     key: Key
     name: str = "toy"
 
-    def generate(self, model, prompts, n_tokens, *, keys=None, seed=0):
+    def generate(self, model, prompts, n_tokens, *, keys=None, **sampling):
         return [[5] * n_tokens for _ in prompts]
 
     def score(self, model, prompts, responses, keys=None):
@@ -53,7 +48,6 @@ class Toy(Scheme):
 @of_each
 def test_writes_scores_and_measures_its_divergence(name):
     scheme = SCHEMES[name]
-    assert isinstance(scheme, Scheme)
     responses = scheme.generate(MODEL, PROMPTS, 12, seed=3)
     assert [len(response) for response in responses] == [12] * 3
     assert scheme.generate(MODEL, PROMPTS, 12, seed=3) == responses
@@ -65,6 +59,8 @@ def test_writes_scores_and_measures_its_divergence(name):
     nats = scheme.divergences(MODEL, PROMPTS, responses)
     assert nats.shape == (3,)
     assert (nats > 0).all()
+    with watermarked(MODEL, WM, KEY), pytest.raises(PerturbedModelError):
+        scheme.divergences(MODEL, PROMPTS, RESPONSES)
 
 
 @of_each
@@ -90,10 +86,9 @@ def test_a_frozen_dataclass_whose_repr_names_the_key_and_not_the_secret(name):
         scheme.key = Key.from_seed(1)
     assert {scheme, replace(other, key=KEY)} == {scheme}
     assert (other.key, other.name, other.exact) == (Key.from_seed(5), scheme.name, scheme.exact)
-    text = repr(scheme)
-    assert KEY.key_id in text
+    assert KEY.key_id in repr(scheme)
     for secret in (KEY.secret.hex(), str(KEY.seed), repr(KEY.secret)):
-        assert secret not in text
+        assert secret not in repr(scheme)
 
 
 @of_each
@@ -105,12 +100,6 @@ def test_at_temperature_0_a_scheme_among_likely_tokens_changes_nothing(name):
     assert (greedy == plain) == chooses
 
 
-@of_each
-def test_a_perturbed_model_has_no_divergence(name):
-    with watermarked(MODEL, WM, KEY), pytest.raises(PerturbedModelError):
-        SCHEMES[name].divergences(MODEL, PROMPTS, RESPONSES)
-
-
 def test_names_choose_and_order():
     assert list(schemes.named(WM, KEY, ["SynthID", "GaussMark"])) == ["SynthID", "GaussMark"]
     assert schemes.named(WM, KEY, []) == {}
@@ -120,10 +109,8 @@ def test_names_choose_and_order():
 
 @pytest.mark.parametrize("names", [["GaussMark", "KGW-3"], "KGW"])
 def test_an_unknown_name_lists_the_known_ones(names):
-    known = r"expected some of KGW-1, KGW-2, .*GaussMark.*SynthID"
-    with pytest.raises(
-        InvalidWatermarkError, match=f"(no scheme is called 'KGW-3'|names): {known}"
-    ):
+    known = r"(no scheme is called 'KGW-3'|names): expected some of KGW-1, KGW-2, .*GaussMark"
+    with pytest.raises(InvalidWatermarkError, match=known):
         schemes.named(WM, KEY, names)
 
 
@@ -132,25 +119,12 @@ def test_rank_reduction_needs_a_rank():
         schemes.named(replace(WM, rank_dropped=0), KEY, ["rank-reduced"])
 
 
-def test_adding_one_takes_a_class_and_a_name_of_its_own(own_registry):
+def test_adding_one_takes_a_class_and_a_name_of_its_own(monkeypatch):
+    monkeypatch.delitem(scheme_module.makers, "toy", raising=False)  # puts things back at the end
     schemes.register("toy")(lambda wm, key: Toy(key))
     assert schemes.named(WM, KEY, ["toy"])["toy"] == Toy(KEY)
     assert list(schemes.named(WM, KEY)) == [*SCHEMES, "toy"]
     assert Toy(KEY).exact
-    with pytest.raises(InvalidWatermarkError, match="two schemes are called 'SynthID'; give one"):
+    with pytest.raises(InvalidWatermarkError, match="'SynthID' is the name of another scheme"):
         schemes.register("SynthID")(lambda wm, key: Toy(key))
-
-
-@pytest.mark.parametrize("maker", [lambda wm, key: None, lambda wm, key: Toy(Key.from_seed(1))])
-def test_a_maker_that_makes_no_scheme_with_the_key_is_named(own_registry, maker):
-    schemes.register("broken")(maker)
-    with pytest.raises(
-        InvalidWatermarkError, match="'broken': expected a frozen dataclass that is"
-    ):
-        schemes.named(WM, KEY, ["broken"])
-
-
-def test_what_lacks_a_method_is_no_scheme():
-    incomplete = type("Incomplete", (Scheme,), {"generate": Toy.generate, "score": Toy.score})
-    with pytest.raises(TypeError, match=r"abstract method.* divergences"):
-        incomplete()
+    del scheme_module.makers["toy"]
