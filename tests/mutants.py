@@ -66,17 +66,15 @@ TESTS = {
     "joint/repeats.py": "unit/joint/test_memory.py",
     "joint/state.py": "unit/joint/test_state.py",
     "joint/stream.py": "unit/joint/test_stream.py",
-    "joint/batch.py": "unit/joint/test_batch.py",
     "token_level/keys.py": "unit/token_level/test_keys.py core/test_keys.py",
     "token_level/gradients.py": "unit/token_level/test_keys.py",
     "token_level/quantile_test.py": "unit/token_level/test_quantile_test.py",
     "token_level/divergence.py": "unit/token_level/test_divergence.py",
     "tracing/codebook.py": "unit/tracing/test_codebook.py",
     "tracing/attribution.py": "unit/tracing/test_attribution.py",
+    "joint/law.py": "unit/joint/test_law.py unit/joint/test_batch.py",
     "tracing/authors.py": "unit/tracing/test_authors.py",
-    "tracing/windows.py": "unit/tracing/test_authors.py",
     "tracing/spans.py": "unit/tracing/test_spans.py",
-    "tracing/blocks.py": "unit/tracing/test_spans.py",
     "divergence.py": "core/test_divergence.py",
     "words.py": "unit/test_words.py",
     "record.py": "unit/test_record.py",
@@ -182,7 +180,7 @@ MUTANTS = [
         "theta + xi.to(theta.dtype)",
     ),
     Mutant(
-        "tracing/blocks.py", "a block holds its beginning", "beginning.G - before", "beginning.G"
+        "tracing/spans.py", "a block holds its beginning", "beginning.G - before", "beginning.G"
     ),
     Mutant(
         "perturb.py",
@@ -468,7 +466,7 @@ MUTANTS = [
         "n += chosen * beyond[:, None]",
     ),
     Mutant("tracing/spans.py", "a block short", "0, ends[last - 1]", "0, ends[last - 2]"),
-    Mutant("tracing/blocks.py", "one block's end for all", "before = beginning.G", "pass"),
+    Mutant("tracing/spans.py", "one block's end for all", "before = beginning.G", "pass"),
     Mutant("perturb.py", "gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
     Mutant(
         "score.py",
@@ -727,8 +725,8 @@ MUTANTS = [
     Mutant(
         "joint/stream.py", "bets on ψ's own promise", "grad_norm * answer.residual", "grad_norm"
     ),
-    Mutant("joint/batch.py", "a tie is no alarm", 'side="left"', 'side="right"'),
-    Mutant("tracing/windows.py", "a window begins anew", "(before + rest[:n])[", "rest[:n]["),
+    Mutant("joint/law.py", "a tie is no alarm", 'side="left"', 'side="right"'),
+    Mutant("tracing/authors.py", "a window begins anew", "(before + rest[:n])[", "rest[:n]["),
     Mutant("corrupt.py", "the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"),
     Mutant(
         "divergence.py",

@@ -17,7 +17,7 @@ from gaussmark_lib.cli.inputs import Item
 from gaussmark_lib.cli.keys import codebook_of
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.tracing.windows import windows
+from gaussmark_lib.tracing.authors import windows
 
 Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses that fit the context
 CONTROL = 2**64  # seed of a key that nobody writes with: what the test says of a wrong key

@@ -30,7 +30,7 @@ from gaussmark_lib import (
 )
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing.windows import windows
+from gaussmark_lib.tracing.authors import windows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,7 +208,7 @@ class Session:
     ) -> Tested:
         """Any text against this key at the question's weight, with what to expect of such a text at
         the question's σ. Without the prompt the test is as exact, and has less power. A text beyond
-        the context is tested in windows, as one (``tracing.windows``).
+        the context is tested in windows, as one (``tracing.authors.windows``).
 
         With ``remember``, p is given the texts that were remembered before, with this key and
         weight, and this text is one of them afterwards.

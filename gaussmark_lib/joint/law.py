@@ -29,6 +29,9 @@ residual, would give ⟨z, v⟩ in a direction v that nobody remembers.
 
 Inner products of directions are float64 sums over the float32 numbers that are stored
 (``directions``), and ψ's own rounding is far below ``NOTHING_NEW``.
+
+The same law gives the chance of any false alarm in a batch (``family``): Bonferroni and Šidák treat
+the texts as independent, and Fisher's sum of logarithms is wrong where they are not.
 """
 
 import numpy as np
@@ -40,6 +43,7 @@ from gaussmark_lib.joint.directions import inner, unit
 
 __all__ = ["NOTHING_NEW", "Factor", "inner", "unit"]
 
+AT_A_TIME = 1 << 22  # simulated numbers
 NOTHING_NEW = 1e-3  # a residual up to here is none: float32 vectors know their direction to 1e-6
 
 
@@ -88,3 +92,32 @@ def innovations(
             factor.append(coordinates, residual)
             new.append(i)
     return r, residuals
+
+
+def family(
+    psi: Float[np.ndarray, "*texts"],
+    K: Float[np.ndarray, "n n"],
+    *,
+    n: int = 9_999,
+    seed: int = 0,
+) -> Float[np.ndarray, "*texts"]:
+    """Family-wise p-values: the chance that the largest ψ of a batch is at least this one, if no
+    text carries the key.
+
+        p = (1 + #{b : max_j X_j^(b) ≥ ψ}) / (1 + n),   X^(b) ~ N(0, K),   b = 1 … n
+
+    Rejecting all p ≤ α raises any false alarm with probability at most α, exactly so whatever n;
+    the least p of a batch is the batch's own.
+    """
+    simulated = greatest(K, n, seed)
+    return (1 + n - np.searchsorted(simulated, psi, side="left")) / (1 + n)
+
+
+def greatest(K: Float[np.ndarray, "texts texts"], n: int, seed: int) -> Float[np.ndarray, " n"]:
+    """max_j X_j of n simulations of X ~ N(0, K), in ascending order."""
+    values, vectors = np.linalg.eigh(K)  # K may be singular
+    root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T  # rootᵀ root = K
+    rng = np.random.default_rng(seed)
+    sizes = np.diff([*range(0, n, max(1, AT_A_TIME // len(K))), n])
+    parts = [(rng.standard_normal((size, len(K))) @ root).max(1) for size in sizes]
+    return np.sort(np.concatenate(parts))

@@ -1,6 +1,9 @@
-"""The paper's scheme, vanilla and rank-reduced, as a ``Scheme``."""
+"""The paper's schemes as a ``Scheme``: vanilla, rank-reduced, and with token-level keys (Algs. 3
+and 4), tested by hits or by a weighted sum.
+"""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,6 +14,8 @@ from gaussmark_lib import divergence, generate, score
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, Scheme, register
+from gaussmark_lib.token_level import divergence as token_divergence
+from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
 
@@ -67,3 +72,48 @@ def rank_reduced(wm: Watermark, key: Key) -> GaussMark:
             " scheme"
         )
     return GaussMark(wm, key, name="rank-reduced")
+
+
+@dataclass(frozen=True)
+class TokenKeys(Scheme):
+    """Fresh noise for each token, tested by the number of hits at level ``alpha_0`` (``"hits"``,
+    Alg. 4) or by the weighted sum of the Γ_k (``"sum"``).
+    """
+
+    wm: Watermark
+    key: Key
+    alpha_0: float = 0.5
+    test: str = "hits"
+
+    @property
+    def name(self) -> str:
+        return f"token keys, {self.test}"
+
+    def generate(
+        self,
+        model: PreTrainedModel,
+        prompts: Texts,
+        n_tokens: int,
+        *,
+        keys: Keys = None,
+        **sampling,
+    ) -> list[list[int]]:
+        keys = self.key_of_each(len(prompts), keys)
+        return token_keys.sample(model, prompts, n_tokens, self.wm, keys, **sampling)
+
+    def score(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> pd.DataFrame:
+        keys = self.key_of_each(len(responses), keys)
+        gammas = token_keys.per_token(model, prompts, responses, self.wm, keys)
+        return token_keys.from_gammas(gammas, self.test, self.alpha_0)
+
+    def divergences(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> Float[np.ndarray, " texts"]:
+        keys = self.key_of_each(len(responses), keys)
+        return token_divergence.per_text(model, prompts, responses, self.wm, keys)
+
+
+register("token keys")(TokenKeys)
+register("token keys, sum")(partial(TokenKeys, test="sum"))

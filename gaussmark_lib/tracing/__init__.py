@@ -8,8 +8,6 @@ do not depend on the key are jointly Gaussian, with a covariance that needs no k
 ``codebook``     a key a user, all from one master key: codes over a few base noises
 ``attribution``  the user whose key a text leans to, with an exact p-value over all users
 ``authors``      several texts as one: the test of their summed gradient
-``windows``      a text longer than the context, in parts that are tested as one
-``blocks``       a text's gradient block by block
 ``spans``        the span of a long text that leans most to a key, exact over all spans
 ===============  ============================================================
 """

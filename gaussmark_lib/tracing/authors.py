@@ -7,6 +7,9 @@ The sum of log-likelihoods has the sum of the gradients, so this is the test of 
 instead, or their p-values, takes them for independent, which they are not under one key. Where the
 texts are marked, the mean of ψ is about σ‖Σ_i G_i‖: √n times that of one text, if there are n of
 one length and their gradients are orthogonal.
+
+So is a text that is longer than the model's context tested: in windows that fit, each token scored
+once. Which tokens stand before it changes the power only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +17,15 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import score
+from gaussmark_lib import score, tokens
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.keys import Key, listed
-from gaussmark_lib.tokens import Texts
+from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.weights import Watermark, checked
+
+# a further window begins with the last context/4 tokens before it, which are not scored again
+BEFORE = 4
 
 
 def author(
@@ -59,3 +65,28 @@ def summed(gradients: Iterable[TextGradient]) -> TextGradient:
     if total is None:
         raise InvalidTextError("expected at least one text's gradient, got none")
     return TextGradient(0, [total], [1.0], 0.0, log_lik, n_tokens)
+
+
+def windows(
+    model: PreTrainedModel, prompt: Ids, response: Ids
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts and responses for ``tracing.author``: together the whole response, in one window
+    where the context has room for it.
+
+    Raises:
+        InvalidTextError: no token to score, ids that the model does not have, or a prompt that
+            leaves no room for a token.
+    """
+    before = tokens.checked_prompt(model, prompt, "the prompt")
+    rest = tokens.checked(model, response, "the text")
+    if not rest:
+        raise InvalidTextError("the text: expected at least one token to score, got none")
+    tokens.check_fits(model, len(before), 1, "the prompt and a token of the text")
+    context = tokens.context(model) or len(before) + len(rest)
+    prompts, responses = [], []
+    while rest:
+        n = context - len(before)
+        prompts.append(before)
+        responses.append(rest[:n])
+        before, rest = (before + rest[:n])[-max(1, context // BEFORE) :], rest[n:]
+    return prompts, responses

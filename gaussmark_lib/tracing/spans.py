@@ -31,10 +31,10 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError
+from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.joint.law import inner
 from gaussmark_lib.keys import Key, listed
-from gaussmark_lib.tokens import Texts
-from gaussmark_lib.tracing import blocks
+from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
 SPAN = ["start", "end", "psi", "p_value", "bonferroni"]
@@ -82,7 +82,7 @@ def scan(
         ends = [*range(block, len(pair[1]), block), len(pair[1])]
         least = math.ceil((shortest or block) / block)
         most = math.ceil(longest / block) if longest else None
-        G, spans = blocks.gradients(pair, wm, ends, dtype=dtype), intervals(len(ends), least, most)
+        G, spans = of_blocks(pair, wm, ends, dtype=dtype), intervals(len(ends), least, most)
         rows += _rows(text, G, spans, ends, wm, keys, seed, n_draws)
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -136,6 +136,19 @@ def strongest(
     largest, (first, last) = float(psi.max()), map(int, spans[psi.argmax()])
     bonferroni = float(min(1.0, len(spans) * norm.sf(largest)))
     return first, last, largest, maximum_p(largest, A, rng, n_draws), bonferroni
+
+
+def of_blocks(
+    pair: Pair, wm: PlacedWatermark, ends: Sequence[int], *, dtype: str | torch.dtype | None = None
+) -> Float[Tensor, "blocks d"]:
+    """G_b (or PG_b where rank_dropped > 0) of the blocks of one response that end after these
+    tokens, each in row order: differences of the gradients of its beginnings.
+    """
+    blocks, before = [], 0.0
+    for beginning in of_pairs(wm.model, {0: pair}, wm, lengths=ends, dtype=dtype):
+        blocks.append((beginning.G - before).flatten())
+        before = beginning.G
+    return torch.stack(blocks)
 
 
 def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.ndarray, "spans 2"]:

@@ -44,7 +44,7 @@ def of_test(result: Tested, model: str, key: str, how: str = "", share: float = 
     )
     return f"""from gaussmark_lib import {"corrupt, " if how else ""}models, tracing
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing.windows import windows
+from gaussmark_lib.tracing.authors import windows
 
 lm = models.load({model!r})
 key = {key}

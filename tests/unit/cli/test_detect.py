@@ -20,7 +20,7 @@ from gaussmark_lib import cli, joint, models, perturb, score, tracing, verdict
 from gaussmark_lib.cli import answers, inputs, scoring
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing.windows import windows
+from gaussmark_lib.tracing.authors import windows
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
 TEXTS = [

@@ -40,5 +40,5 @@ def test_a_singular_covariance_is_one_text():
 
 
 def test_a_tie_counts_as_an_alarm():
-    found = joint.family(joint.batch.greatest(np.eye(4), 9, 0), np.eye(4), n=9)
+    found = joint.family(joint.law.greatest(np.eye(4), 9, 0), np.eye(4), n=9)
     assert found.tolist() == pytest.approx([1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])

@@ -14,8 +14,8 @@ from scipy import stats
 from gaussmark_lib import perturb, score, tracing
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing import blocks
 from gaussmark_lib.tracing import spans as scan
+from gaussmark_lib.tracing.spans import of_blocks
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
 KEYS = [Key.from_seed(i) for i in range(3)]
@@ -79,7 +79,7 @@ def test_it_finds_what_trying_every_span_finds(model, n_tokens, shortest, longes
 def test_the_blocks_gradients_by_autograd_of_their_own_tokens(architecture, weight, dtype):
     model, rng = tiny_models.build(architecture, dtype), np.random.default_rng(0)
     [prompt], [response] = tiny_models.random_ids(rng, 4), tiny_models.random_ids(rng, 10)
-    found = blocks.gradients((prompt, response), Watermark(weight, 0.05).on(model), [3, 6, 10])
+    found = of_blocks((prompt, response), Watermark(weight, 0.05).on(model), [3, 6, 10])
     for G, (start, end) in zip(found, [(0, 3), (3, 6), (6, 10)], strict=True):
         by_hand = gradient_of(model, prompt, response, start, end, weight)
         by_hand = by_hand.T if architecture == "gpt2" else by_hand
@@ -95,7 +95,7 @@ def test_the_law_is_that_of_the_blocks_own_gradients(model, rank_dropped):
     """
     wm = Watermark(WM.weight, WM.sigma, rank_dropped)
     [prompt], [response] = (tiny_models.random_ids(np.random.default_rng(0), n) for n in (4, 9))
-    G = blocks.gradients((prompt, response), wm.on(model), [3, 6, 9]).double().numpy()
+    G = of_blocks((prompt, response), wm.on(model), [3, 6, 9]).double().numpy()
     [whole] = score.gradients(model, [prompt], [response], wm)
     assert np.allclose(G.sum(0), whole.G.flatten().numpy(), atol=1e-4 * whole.norm)
     spans = scan.intervals(3)
