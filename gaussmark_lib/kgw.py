@@ -31,7 +31,7 @@ from scipy import stats
 from transformers import PreTrainedModel, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import keys, models, tokens
+from gaussmark_lib import keys, tokens
 from gaussmark_lib.errors import (
     InvalidTextError,
     InvalidWatermarkError,
@@ -180,32 +180,3 @@ def attained(n: int, share: float, level: float, test: str = "exact") -> float:
     z = (greens - share * n) / np.sqrt(n * share * (1 - share))
     p = stats.norm.sf(z) if test == "z" else exact_tail(greens, n, share)["p_value"]
     return float(stats.binom.pmf(greens, n, share)[p <= level].sum())
-
-
-@torch.no_grad()
-def stock_generate(
-    model: PreTrainedModel,
-    prompts: Texts,
-    n_tokens: int,
-    scheme: KGW | None = None,
-    *,
-    seed: int = 0,
-) -> list[list[int]]:
-    """transformers' own ``generate``, with a soft red list or without one (GaussMark: inside
-    ``watermarked()``): for timings of the schemes alone.
-    """
-    ids, mask = tokens.pad(tokens.checked_prompts(model, prompts), "left", model.device)
-    options = {
-        "do_sample": True,
-        "top_k": 0,
-        "max_new_tokens": n_tokens,
-        "eos_token_id": None,
-        "pad_token_id": 0,
-    }
-    options |= {"watermarking_config": scheme.config} if scheme else {}
-    with (
-        models.evaluating(model),
-        torch.random.fork_rng([model.device] if model.device.type == "cuda" else []),
-    ):
-        torch.manual_seed(seed)
-        return model.generate(ids, attention_mask=mask, **options)[:, ids.shape[1] :].tolist()

@@ -11,7 +11,7 @@ several of them share.
                            and tests are the room ``quality``), and what a unit of ψ costs
 ``robustness``             06: what edits take, signal and norm apart; one key; the level
 ``low_rank``               07: noise off the weight's top directions, at one σ and at an equal ψ
-``kgw_baseline``           08: how schemes change the text
+``kgw_baseline``           08: five schemes on the same pairs: tokens, cost, one key, no sampler
 ``token_level_keys``       09: token-level keys beside one key
 ``speed``                  10: fair timings; ``peak_memory``: of a call
 ``playground``             11: write, test and edit without widgets; the panel's figure
