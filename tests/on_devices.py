@@ -15,7 +15,6 @@ from gaussmark_lib import (
     divergence,
     evidence,
     generate,
-    generate_many,
     gradients,
     joint,
     likelihood,
@@ -26,7 +25,7 @@ from gaussmark_lib import (
     score,
     tracing,
 )
-from gaussmark_lib.experiments import level_check, low_rank, motivation, robustness
+from gaussmark_lib.experiments import level_check, robustness
 from gaussmark_lib.experiments import one_key_in_production as production
 from gaussmark_lib.joint import directions
 from gaussmark_lib.perturb import Key, Watermark
@@ -92,8 +91,8 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     "sequence by terms": _by_terms,
     "sample": lambda model: generate.sample(model, TEXTS[0], N, top_p=0.8, temperature=0.9),
     "a watermarked model": _marked,
-    "generate_many": lambda model: generate_many.sample(
-        model, TEXTS[0], [None, (WM, KEYS[0]), (DROPPED, KEYS[1])], N
+    "a watermark per row": lambda model: generate.sample(
+        model, TEXTS[0], N, marks=[None, (WM, KEYS[0]), (DROPPED, KEYS[1])]
     ),
     "a bound key": _bound,
     "resample": lambda model: corrupt.resample(model, *TEXTS, 0.5, span=2),
@@ -106,14 +105,7 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     "author": lambda model: tracing.author(model, *TEXTS, WM, KEYS[:2]),
     "scan": lambda model: tracing.scan(model, *TEXTS, WM, KEYS[:2], block=3, n_draws=200),
     "null_level of fresh keys": lambda model: level_check.fresh_keys(_lm(model), TEXTS, WM, 2),
-    "null_level of fixed keys": lambda model: level_check.fixed_keys(_lm(model), TEXTS, WM, KEYS),
-    "the trap": lambda model: level_check.trap(
-        _lm(model), tuple(rows[:2] for rows in TEXTS), WM, KEYS[:2]
-    ),
     "gradient_norms": lambda model: [*low_rank.gradient_norms(model, *TEXTS, WM.weight).values()],
-    "motivation": lambda model: motivation.under_fresh_keys(
-        _lm(model), {"a text": (TEXTS[0][0], TEXTS[1][0])}, WM, 3
-    ),
     "robustness of one key": lambda model: robustness.one_key(
         _lm(model), *(2 * texts for texts in TEXTS), {}, 0.1, WM, KEYS[:2]
     ),

@@ -45,75 +45,39 @@ def test_null_is_standard_normal_over_keys(architecture, dtype, rank_dropped):
             assert realised.low <= level <= realised.high, (kind, realised)
 
 
-class Marked:
-    """Texts of a model whose ψ should be near 3: σ is solved for, on plain text, and the samples
-    carry one key.
-    """
-
-    n, n_tokens, wanted = 60, 50, 3.0
-
-    def __init__(self):
-        self.model = tiny_models.build("llama", seed=3)
-        self.prompts = tiny_models.random_ids(np.random.default_rng(1), *[4] * self.n)
-        plain = generate.sample(self.model, self.prompts, self.n_tokens, seed=1)
-        grad_norm = score.score(self.model, self.prompts, plain, WM, [Key.from_seed(0)])[
-            "grad_norm"
-        ]
-        self.wm = Watermark(WM.weight, stats.sigma_for_psi(grad_norm, self.wanted))
-        self.plain, self.key = plain, Key.from_seed(77)
-        with perturb.watermarked(self.model, self.wm, self.key):
-            self.responses = generate.sample(self.model, self.prompts, self.n_tokens, seed=2)
-
-    def psi(self, prompts, responses, key=None, wm=None, model=None) -> np.ndarray:
-        return score.score(
-            model or self.model, prompts, responses, wm or self.wm, [key or self.key]
-        )["psi"].to_numpy()
-
-
-@pytest.fixture(scope="module")
-def marked() -> Marked:
-    return Marked()
-
-
-def test_watermarked_text_has_the_predicted_mean(marked):
-    psi = marked.psi(marked.prompts, marked.responses)
-    estimate = stats.mean(psi, confidence=0.999)
-    low, high = estimate.low, estimate.high
-    assert low > 0.7 * marked.wanted
-    assert high < 1.3 * marked.wanted
-    assert stats.tpr(psi, 0.05).value > 0.65
-
-
 def is_null(psi: np.ndarray) -> bool:
     """No more hits at .05 than the exact binomial allows at 99.9%, and a mean within the
     normal's.
     """
     hits = (psi >= stats.threshold(0.05)).sum()
-    return (
-        scipy_stats.binom.sf(hits - 1, len(psi), 0.05) > 1e-3
-        and abs(psi.mean()) < 3.3 / len(psi) ** 0.5
-    )
+    too_many = scipy_stats.binom.sf(hits - 1, len(psi), 0.05) <= 1e-3
+    return not too_many and abs(psi.mean()) < 3.3 / len(psi) ** 0.5
 
 
-def test_the_wrong_keys_find_nothing(marked):
-    keys = [Key.from_seed(1000 + i) for i in range(marked.n)]
-    table = score.score(marked.model, marked.prompts, marked.responses, marked.wm, keys)
-    own = table[
-        table["key_id"].to_numpy() == np.array([key.key_id for key in keys])[table["text"]]
-    ]  # a key a text: independent
-    assert len(own) == marked.n
-    assert is_null(own["psi"].to_numpy())
-    assert not is_null(marked.psi(marked.prompts, marked.responses))  # the criterion can fail
+def test_marked_text_has_the_predicted_mean_and_nothing_else_has():
+    """σ is solved for a mean ψ of 3 on plain text; the text that −ξ writes leans the other way,
+    since a sign error in noise or statistic would pass every test of spread.
+    """
+    model, key, n = tiny_models.build("llama", seed=3), Key.from_seed(77), 60
+    prompts = tiny_models.random_ids(np.random.default_rng(1), *[4] * n)
+    plain = generate.sample(model, prompts, 50, seed=1)
+    norms = score.score(model, prompts, plain, WM, [key])["grad_norm"]
+    wm = Watermark(WM.weight, stats.sigma_for_psi(norms, 3.0))
+    with perturb.watermarked(model, wm, key):
+        marked = generate.sample(model, prompts, 50, seed=2)
+    parameter = model.get_parameter(wm.weight)
+    theta = parameter.data
+    parameter.data = theta - perturb.noise(model, wm, key)
+    mirrored = generate.sample(model, prompts, 50, seed=2)
+    parameter.data = theta
 
+    def psi(texts, keys=(key,) * n) -> np.ndarray:
+        return score.score(model, prompts, texts, wm, list(keys), paired=True)["psi"].to_numpy()
 
-def test_text_under_minus_xi_leans_the_other_way(marked):
-    """A sign error in noise or statistic would pass every test of spread."""
-    linear, xi = (
-        marked.wm.on(marked.model).linear,
-        perturb.noise(marked.model, marked.wm, marked.key),
-    )
-    theta = linear.parameter.data
-    linear.parameter.data = theta - xi
-    responses = generate.sample(marked.model, marked.prompts, marked.n_tokens, seed=2)
-    linear.parameter.data = theta
-    assert marked.psi(marked.prompts, responses).mean() < -0.7 * marked.wanted
+    estimate = stats.mean(psi(marked), confidence=0.999)
+    assert 2.1 < estimate.low < estimate.high < 3.9
+    assert stats.tpr(psi(marked), 0.05).value > 0.65
+    assert psi(mirrored).mean() < -2.1
+    assert not is_null(psi(marked)), "the criterion can fail"
+    for text in (marked, plain):
+        assert is_null(psi(text, [Key.from_seed(1000 + i) for i in range(n)])), "wrong keys"

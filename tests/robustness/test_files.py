@@ -167,50 +167,18 @@ def test_what_the_shell_has_opened_is_read(place):
 
 T = ["--text", "Returns the mean."]
 DETECT = ["detect", "--key", "KEY"]
-GENERATE = ["generate", "--tokens", "5", "--key", "KEY"]
 COMMANDS = [
     ["run", "demo.ipynb", "-f"],
-    ["run", "NAME", "--parameters"],
     ["sweep", "demo.ipynb", "--workers", "0", "--grid"],
-    ["sweep", "demo.ipynb", "--grid", "grid.yaml", "--cluster"],
     ["detect", *T, "--key"],
     DETECT,
-    [*DETECT, "grid.yaml"],
-    [*DETECT, *T, "--prompt-file"],
     [*DETECT, *T, "--codebook"],
     [*DETECT, *T, "--given"],
-    [*DETECT, *T, "--stream"],
-    [*DETECT, *T, "--model"],
     ["generate", "A text", "--key"],
-    [*GENERATE, "--file"],
-    [*GENERATE, "A text", "--out"],
     ["key", "show"],
-    ["key", "users", "new.json", "--users", "9", "--key"],
     ["export", "new", "--key"],
-    ["audit", "card", "--key"],
     ["audit", "card", "--key", "KEY", "--text"],
-    ["audit", "NAME", "--key", "KEY"],
-    ["key", "new", "NAME", "--weight", tiny_lm.WEIGHT, "--sigma", "0.2"],
-    ["key", "users", "NAME", "--key", "KEY", "--users", "9"],
-    ["export", "NAME", "--key", "KEY"],
-    [*DETECT, "file", "--out"],
 ]
-ACCEPTED = {
-    ("audit", "pipe"),
-    ("audit", "socket"),
-    ("audit", "loop"),
-    ("audit", "endless"),
-    ("key new", "\udcff"),
-    ("key users", "\udcff"),
-}
-WORDS = ("key", "new", "users", "export", "audit", "detect", "generate", "--out", "--stream")
-ACCEPTED |= {
-    ("export", "\udcff"),
-    ("export", "missing/x"),
-    ("detect --out", "\udcff"),
-    ("generate --out", "\udcff"),
-    ("detect --stream", "\udcff"),
-}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -223,12 +191,8 @@ def test_commands_say_so_in_one_sentence(place, monkeypatch, capfd, command):
     Path("grid.yaml").write_text("x: [1, 2]")
     perturb.bind(lm.model, WM, KEY).save("key")
     before, found = sorted(place.rglob("*")), {}
-    what = " ".join(word for word in (*command[:2], command[-1]) if word in WORDS)
-    for name in [*ODD, *(["/dev/null"] if "--cluster" not in command else [])]:
-        if (what, name) in ACCEPTED:
-            continue
-        words = [{"NAME": name, "KEY": "key"}.get(word, word) for word in command]
-        words = words if "NAME" in command else [*words, name]
+    for name in [*ODD, "/dev/null"]:
+        words = ["key" if word == "KEY" else word for word in [*command, name]]
         try:
             with patience():
                 code = cli.main(words)

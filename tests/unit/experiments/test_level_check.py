@@ -4,13 +4,12 @@ exact as any model's.
 
 import numpy as np
 import pytest
+import tiny_lm
 import tiny_models
 import torch
-from datasets import Dataset
 from scipy.stats import kstest, norm
-from transformers import PreTrainedTokenizerBase
 
-from gaussmark_lib import models, stats, texts
+from gaussmark_lib import stats
 from gaussmark_lib.experiments import level_check
 from gaussmark_lib.perturb import Key, Watermark, noise
 from gaussmark_lib.score import score
@@ -18,29 +17,9 @@ from gaussmark_lib.score import score
 WM = Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.4)
 
 
-class Words:
-    """A stand-in tokenizer: a character's code point, folded into the vocabulary. For the check of
-    signatures it is one of transformers'.
-    """
-
-    __class__ = PreTrainedTokenizerBase
-
-    @staticmethod
-    def encode(
-        text: str, add_special_tokens: bool = False, split_special_tokens: bool = False
-    ) -> list[int]:
-        return [ord(c) % tiny_models.VOCAB for c in text]
-
-
 @pytest.fixture
-def lm(monkeypatch):
-    rng = np.random.default_rng(0)
-    rows = [
-        {"text": "".join(chr(i) for i in rng.integers(40, 120, size=50)), "source": "made up"}
-        for _ in range(20)
-    ]
-    monkeypatch.setattr(texts, "load", lambda *_, **__: Dataset.from_list(rows))
-    return models.LM(tiny_models.build(), Words(), "tiny")
+def lm():
+    return tiny_lm.build()
 
 
 @pytest.fixture
