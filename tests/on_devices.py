@@ -25,7 +25,7 @@ from gaussmark_lib import (
     score,
     tracing,
 )
-from gaussmark_lib.experiments import level_check, robustness
+from gaussmark_lib.experiments import level_check, low_rank, robustness
 from gaussmark_lib.experiments import one_key_in_production as production
 from gaussmark_lib.joint import directions
 from gaussmark_lib.perturb import Key, Watermark

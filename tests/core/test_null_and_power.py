@@ -74,7 +74,7 @@ def test_marked_text_has_the_predicted_mean_and_nothing_else_has():
     def psi(texts, keys=(key,) * n) -> np.ndarray:
         return score.score(model, prompts, texts, wm, list(keys), paired=True)["psi"].to_numpy()
 
-    estimate = stats.mean(psi(marked), confidence=0.999)
+    estimate = stats.interval(psi(marked), confidence=0.999)
     assert 2.1 < estimate.low < estimate.high < 3.9
     assert stats.tpr(psi(marked), 0.05).value > 0.65
     assert psi(mirrored).mean() < -2.1
