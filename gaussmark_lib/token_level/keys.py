@@ -30,13 +30,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, kgw, models, perturb, rank_reduce, stats, tokens, weights
-from gaussmark_lib.engine import hooks
+from gaussmark_lib import generate, kgw, perturb, rank_reduce, stats, tokens, weights
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
     InvalidWatermarkError,
-    require_int,
 )
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.token_level import gradients
@@ -54,7 +52,8 @@ def key_of(key: Key, k: int) -> Key:
 
 def noise(wm: PlacedWatermark, key: Key, k: int) -> Float[Tensor, "d_out d_in"]:
     """ξ_k before any projection, float32 on the CPU."""
-    return perturb.isotropic(key_of(key, k), wm.sigma, wm.linear.shape)
+    z = key_of(key, k).normals(wm.d, wm.sigma, np.float32)
+    return torch.from_numpy(z).view(wm.linear.shape)
 
 
 def added(
@@ -114,42 +113,24 @@ def sample(
     All prompts form one batch. The weight is not touched: ξ_k·a is added to the layer's output at
     the position that predicts token k.
     """
-    prompts = generate.checked(model, prompts, n_tokens, top_p, temperature)
-    require_int(seed, "seed", least=0)
-    wm = ready(model, wm, keys, len(prompts))
-    uniforms = torch.from_numpy(generate.uniform(seed, range(len(prompts)), n_tokens)).to(
-        model.device
-    )
-    ids, mask = tokens.pad(prompts, "left", model.device)
-    cache, step = None, 0
+    prompts = tokens.checked_prompts(model, prompts)
+    wm, step = ready(model, wm, keys, len(prompts)), 0
 
     def add(_, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        a = hooks.by_text(inputs[0], new.shape, wm.weight)  # (texts, positions, d_in)
+        a = inputs[0].view(len(prompts), -1, inputs[0].shape[-1])  # (texts, positions, d_in)
         moved = output.view(*a.shape[:-1], -1).clone()
         moved[:, -1] += added(wm, keys, step, a[:, -1])
         return moved.view(output.shape)
 
-    with (
-        models.evaluating(model),
-        perturb.marked(model, f"{len(set(keys))} keys"),
-        wm.linear.hooked(add),
-    ):
-        for step in range(n_tokens):
-            new = ids if cache is None else ids[:, -1:]
-            position = (mask.cumsum(-1) - 1).clamp_min(0)[:, -new.shape[1] :]
-            out = model(
-                input_ids=new,
-                attention_mask=mask,
-                position_ids=position,
-                past_key_values=cache,
-                use_cache=True,
-            )
-            cache = out.past_key_values
-            token = generate.pick(out.logits[:, -1], uniforms[:, step], top_p, temperature)
-            ids = torch.cat([ids, token[:, None]], dim=1)
-            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-    chosen = ids[:, -n_tokens:].tolist()
-    return generate.cut(model, chosen) if until_end else chosen
+    def advance(done: int, _: int) -> None:
+        nonlocal step
+        step = done
+
+    settings = {"seed": seed, "top_p": top_p, "temperature": temperature, "until_end": until_end}
+    with perturb.marked(model, f"{len(set(keys))} keys"), wm.linear.hooked(add):
+        return generate.sample(
+            model, prompts, n_tokens, **settings, batch_size=len(prompts), on_step=advance
+        )
 
 
 def per_token(
