@@ -135,779 +135,561 @@ class Mutant(NamedTuple):
         return changed
 
 
-MUTANTS = [
-    Mutant(
-        "perturb.py",
-        "σ forgotten",
-        "for key in keys], wm.d, wm.sigmas[0]",
-        "for key in keys], wm.d, 1.0",
-    ),
-    Mutant(
-        "perturb.py",
-        "noise not projected",
-        "for xi in part if wm.rank_dropped else ():",
-        "for xi in ():",
-    ),
-    Mutant(
-        "perturb.py",
-        "the second weight with the first one's σ",
-        "part *= wm.sigmas[i] / wm.sigmas[0]",
-        "part *= 1.0",
-    ),
-    Mutant(
-        "weights.py",
-        "weight not restored",
-        "            self.parameter.data = theta\n",
-        "            pass\n",
-    ),
-    Mutant(
-        "perturb.py",
-        "bound key not checked",
-        "    for key in keys:\n        key.check(wm)\n    xis",
-        "    for key in keys:\n        pass\n    xis",
-    ),
-    Mutant(
-        "perturb.py",
-        "config not marked",
-        "setattr(model.config, _MARK, mark)",
-        "setattr(model.config, _MARK, None)",
-    ),
-    Mutant("engine/arithmetic.py", "θ − ξ", "theta.to(wide) + xi", "theta.to(wide) - xi"),
-    Mutant(
-        "engine/arithmetic.py",
-        "ξ rounded before it is added",
-        "(theta.to(wide) + xi).to(theta.dtype)",
-        "theta + xi.to(theta.dtype)",
-    ),
-    Mutant(
-        "tracing/spans.py", "a block holds its beginning", "beginning.G - before", "beginning.G"
-    ),
-    Mutant(
-        "perturb.py",
-        "marked checkpoint allowed",
-        "if mark := getattr(model.config, _MARK, None):",
-        "if mark := None:",
-    ),
-    Mutant(
-        "perturb.py",
-        "other weights not looked at",
-        "made_with != models.digest(wm.model)",
-        "made_with == models.digest(wm.model)",
-    ),
-    Mutant(
-        "score.py",
-        "σ forgotten in ψ",
-        ".double().cpu().numpy() / wm.sigmas[0]",
-        ".double().cpu().numpy()",
-    ),
-    Mutant("score.py", "Φ instead of 1 − Φ", "norm.sf(psi)", "norm.cdf(psi)"),
-    Mutant(
-        "score.py", "p-value underflows", "norm.logsf(psi) / np.log(10)", "np.log10(norm.sf(psi))"
-    ),
-    Mutant("score.py", "natural logarithm", "norm.logsf(psi) / np.log(10)", "norm.logsf(psi)"),
-    Mutant(
-        "score.py",
-        "a pair's key by its place in the block",
-        "[keys[gradient.text] for gradient in block]",
-        "keys[: len(block)]",
-    ),
-    Mutant(
-        "score.py",
-        "names of other keys in pairs",
-        "[keys[text]] if paired else keys",
-        "keys[:1] if paired else keys",
-    ),
-    Mutant("gradients.py", "mean instead of sum", "(log_p * part).sum()", "(log_p * part).mean()"),
-    Mutant(
-        "gradients.py",
-        "weights of tokens forgotten",
-        "weighted = log_p * _in_place(token_weights, number) if token_weights else log_p",
-        "weighted = log_p",
-    ),
-    Mutant("gradients.py", "inputs off by one", "a[row, :n]", "a[row, 1 : n + 1]"),
-    Mutant(
-        "gradients.py",
-        "gradient not projected",
-        "G.projected(P) if isinstance(G, Factors) else P(G)",
-        "G",
-    ),
-    Mutant(
-        "gradients.py",
-        "G not divided by its norm",
-        "return torch.cat(scaled) / self.norm",
-        "return torch.cat(scaled)",
-    ),
-    Mutant(
-        "gradients.py",
-        "several weights with one σ",
-        "scaled = [c * G.flatten()",
-        "scaled = [G.flatten()",
-    ),
-    Mutant(
-        "gradients.py",
-        "a prefix loses its beginning",
-        "total += slope",
-        "pass",
-    ),
-    Mutant(
-        "gradients.py",
-        "likelihood of the last part only",
-        "torch.stack(log_liks).cumsum(0)",
-        "torch.stack(log_liks)",
-    ),
-    Mutant(
-        "gradients.py",
-        "rounding taken for a gradient",
-        "self.norm <= ROUNDING * eps * self.bound",
-        "self.norm < 0",
-    ),
-    Mutant(
-        "engine/terms.py", "a wide matrix summed at once", "if matrix.numel() > WIDE:", "if False:"
-    ),
-    Mutant(
-        "engine/terms.py",
-        "norm without what two terms share",
-        "return products.sum().item()",
-        "return products.trace().item()",
-    ),
-    Mutant("engine/terms.py", "terms projected on one side only", "a - a @ right @ right.T", "a"),
-    Mutant(
-        "rank_reduce.py",
-        "one side only",
-        "project_out(project_out(matrix, self.left).T, self.right).T",
-        "project_out(matrix, self.left)",
-    ),
-    Mutant("rank_reduce.py", "rank off by one", "[:, :k].clone()", "[:, 1 : k + 1].clone()"),
-    Mutant(
-        "rank_reduce.py",
-        "cache knows no matrix",
-        "isinstance(other, _Exact) and self.name == other.name",
-        "isinstance(other, _Exact)",
-    ),
-    Mutant(
-        "rank_reduce.py",
-        "reflection",
-        "return matrix - U @ (U.T @ matrix)",
-        "return matrix - 2 * U @ (U.T @ matrix)",
-    ),
-    Mutant(
-        "engine/arithmetic.py",
-        "float32 rounded to the model's dtype",
-        " and torch.finfo(p.dtype).bits in widened\n",
-        "\n",
-    ),
-    Mutant(
-        "engine/stream.py",
-        "threads share their memory",
-        "streams, rows))",
-        "streams, [rows[0]] * len(rows)))",
-    ),
-    Mutant(
-        "likelihood.py", "states of the token itself", ".logits[:, -n:-1]", ".logits[:, -n + 1 :]"
-    ),
-    Mutant(
-        "likelihood.py",
-        "first token not scored",
-        "start = len(x) - 1 - first",
-        "start = len(x) - first",
-    ),
-    Mutant(
-        "likelihood.py",
-        "padding scored",
-        ".masked_fill(number == 0, 0.0)",
-        "",
-    ),
-    Mutant(
-        "engine/stream.py",
-        "a thread begins elsewhere",
-        ".advance(start // 4)",
-        ".advance(start // 8)",
-    ),
-    Mutant(
-        "engine/stream.py",
-        "both tails on one side",
-        "] - 1.6)\n        z[i] = math.copysign(size * scale, -ends[i])",
-        "] - 1.6)\n        z[i] = size * scale",
-    ),
-    Mutant(
-        "engine/stream.py",
-        "the far tail by the near one's polynomial",
-        "if r[i] > 5.0:",
-        "if r[i] > 9.0:",
-    ),
-    Mutant(
-        "engine/stream.py",
-        "the tail's numbers elsewhere",
-        "z[tails] = _tail(",
-        "z[: len(tails)] = _tail(",
-    ),
-    Mutant(
-        "generate.py",
-        "σ twice",
-        "(s, xi / s)",
-        "(s, xi)",
-    ),
-    Mutant(
-        "generate.py",
-        "all rows under the first mark",
-        "noises.get(mark) for mark in marks",
-        "noises.get(marks[0]) for mark in marks",
-    ),
-    Mutant(
-        "engine/hooks.py",
-        "every row has the first one's noise",
-        "start := start + len(same)",
-        "start := len(rows)",
-    ),
-    Mutant(
-        "weights.py",
-        "rank off by one",
-        "wm.rank_dropped >= min(weight.shape)",
-        "wm.rank_dropped > min(weight.shape)",
-    ),
-    Mutant(
-        "weights.py",
-        "the matrix of another model",
-        "return self if still else super().on(model)",
-        "return self",
-    ),
-    Mutant(
-        "weights.py",
-        "a matrix that the model has no longer",
-        "all(id(w.parameter) in known for w in self.linears)",
-        "True",
-    ),
-    Mutant(
-        "engine/arithmetic.py",
-        "any noise that broadcasts",
-        "if xi.shape != theta.shape:",
-        "if False:",
-    ),
-    Mutant(
-        "engine/key_files.py",
-        "seal not checked",
-        "sealed = hmac.compare_digest(file.seal.encode(), _seal(secret, content).encode())",
-        "sealed = True",
-    ),
-    Mutant(
-        "engine/key_files.py",
-        "a seal that anybody can make",
-        'hmac.new(derived(secret, "key file seal"), ',
-        "hmac.new(bytes(32), ",
-    ),
-    Mutant("engine/key_files.py", "open to others", "mode & 0o077", "mode & 0"),
-    Mutant(
-        "engine/key_files.py",
-        "a key written over",
-        "os.link(partial, path)",
-        "os.replace(partial, path)",
-    ),
-    Mutant(
-        "engine/checkpoints.py",
-        "a write is not seen",
-        "if model not in _digests or _digests[model][0] != state:",
-        "if model not in _digests:",
-    ),
-    Mutant("divergence.py", "first token not counted", "row[len(x) - 1 :", "row[len(x) :"),
-    Mutant(
-        "stats.py",
-        "clusters counted as rows",
-        "n / (n - 1) * (residuals**2).sum()",
-        "(rows - value).var() * len(rows)",
-    ),
-    Mutant("engine/arithmetic.py", "a watermark of nothing", "if changed == 0:", "if False:"),
-    Mutant(
-        "keys.py",
-        "a million possible keys",
-        "standard_normal(self.seed,",
-        "standard_normal(self.seed % 10**6,",
-    ),
-    Mutant(
-        "tracing/codebook.py",
-        "codes of any length",
-        "return codes / np.sqrt(squares)[:, None]",
-        "return codes / np.sqrt(self.n_base)",
-    ),
-    Mutant("tracing/codebook.py", "one code for all", "[user % GROUP]", "[0]"),
-    Mutant(
-        "tracing/codebook.py",
-        "a user's key written",
-        '        raise KeyFileError(\n            f"user',
-        '        return super().save(path)\n        raise KeyFileError(\n            f"user',
-    ),
-    Mutant("tracing/codebook.py", "one base noise for all", 'f"base noise {j}"', '"base noise"'),
-    Mutant("tracing/codebook.py", "users outside", "or not 0 <= user < self.n_users", "or False"),
-    Mutant(
-        "tracing/attribution.py",
-        "no price for many users",
-        "np.log1p(-tail))",
-        "np.log1p(-tail) / n_users)",
-    ),
-    Mutant("tracing/attribution.py", "one dimension too many", "(m - 1) / 2, 0.5", "m / 2, 0.5"),
-    Mutant("tracing/attribution.py", "users numbered within their group", "number + here", "here"),
-    Mutant(
-        "tracing/attribution.py",
-        "the runner-up forgets the winner before",
-        "np.minimum(first, top), second",
-        "second, second",
-    ),
-    Mutant("tracing/authors.py", "the last text alone", "total.add_(one.G)", "one.G"),
-    Mutant(
-        "tracing/spans.py",
-        "one span for all",
-        "float(min(1.0, len(A) * norm.sf(t)",
-        "float(min(1.0, norm.sf(t)",
-    ),
-    Mutant("tracing/spans.py", "Bonferroni's bound", "(1 / counts).mean()", "1"),
-    Mutant(
-        "tracing/spans.py",
-        "independent spans",
-        "n += chosen * (beyond - (n * chosen).sum(1))[:, None]",
-        "n += chosen * beyond[:, None]",
-    ),
-    Mutant("tracing/spans.py", "a block short", "0, ends[last - 1]", "0, ends[last - 2]"),
-    Mutant("tracing/spans.py", "one block's end for all", "before = beginning.G", "pass"),
-    Mutant("perturb.py", "gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
-    Mutant(
-        "score.py",
-        "rows in order of length",
-        '.sort_values(["text", "n_tokens"]',
-        '.sort_values(["n_tokens"]',
-    ),
-    Mutant(
-        "gradients.py", "first token not scored", "(number > start) &", "(number > start + 1) &"
-    ),
-    Mutant("gradients.py", "rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
-    Mutant("gradients.py", "small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
-    Mutant("engine/arithmetic.py", "parameters stay frozen", "p.requires_grad_(True)", "pass"),
-    Mutant(
-        "gradients.py",
-        "numbers within the batch",
-        "yield text, min(end, len(y))",
-        "yield row, min(end, len(y))",
-    ),
-    Mutant("kgw.py", "context off by one", "context_width=1", "context_width=2"),
-    Mutant(
-        "kgw.py",
-        "repeated pairs count twice",
-        "rows.append((i, len(ids), len(pairs), n_green))",
-        "rows.append((i, len(ids), len(text) - 1, n_green))",
-    ),
-    Mutant(
-        "kgw.py",
-        "P(X > hits)",
-        '"p_value": stats.binom.sf(hits - 1,',
-        '"p_value": stats.binom.sf(hits,',
-    ),
-    Mutant(
-        "kgw.py", "key not used", 'int.from_bytes(self.key.derived("KGW")[:8], "big")', "15485863"
-    ),
-    Mutant(
-        "kgw.py", "config tells the secret", 'self.key.derived("KGW")[:8]', "self.key.secret[:8]"
-    ),
-    Mutant(
-        "kgw.py", "prompt scored", "in pairwise(text) if", "in pairwise([*prompts[i], *text]) if"
-    ),
-    Mutant(
-        "kgw.py",
-        "γ instead of its realised share",
-        "share = self.n_green(model) / tokens.config(model).vocab_size",
-        "share = self.green_share",
-    ),
-    Mutant("schemes/gumbel.py", "the smallest r wins", ".argmin(-1)", ".argmax(-1)"),
-    Mutant(
-        "schemes/gumbel.py",
-        "a repeated context is used again",
-        ".all(-1).any(-1)",
-        ".all(-1).any(-1) & False",
-    ),
-    Mutant(
-        "schemes/gumbel.py",
-        "of equal contexts the last counts",
-        "after = dict(reversed(after)).items()",
-        "after = dict(after).items()",
-    ),
-    Mutant(
-        "schemes/gumbel.py",
-        "log r instead of log(1 − r)",
-        "-np.log1p(-r).sum()",
-        "-np.log(r).sum()",
-    ),
-    Mutant("schemes/gumbel.py", "key not used", 'self.key.derived("Gumbel-max")', 'b"Gumbel-max"'),
-    Mutant("kgw.py", "bias doubled", "bias=self.bias,", "bias=2 * self.bias,"),
-    Mutant(
-        "corrupt.py",
-        "with replacement",
-        "torch.randperm(n_tokens, generator=rng).tolist()",
-        "torch.randint(n_tokens, (n_tokens,), generator=rng).tolist()",
-    ),
-    Mutant(
-        "corrupt.py",
-        "rounded down",
-        "return round(fraction * n_tokens)",
-        "return int(fraction * n_tokens)",
-    ),
-    Mutant("corrupt.py", "replaced by itself", "if changed[place] == ids[place]]", "if False]"),
-    Mutant("corrupt.py", "right prompts", "[*prompts[1:], prompts[0]]", "prompts"),
-    Mutant("corrupt.py", "all texts alike", "SeedSequence([seed, text])", "SeedSequence([seed])"),
-    Mutant("corrupt.py", "seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"),
-    Mutant(
-        "corrupt.py",
-        "cut at the old prompt",
-        "max(0, len(ids) - len(y))",
-        "len(ids) // 2",
-    ),
-    Mutant(
-        "corrupt.py",
-        "seed of resampling not used",
-        "x, y, f, seed=seed)",
-        "x, y, f, seed=0)",
-    ),
-    Mutant(
-        "corrupt.py",
-        "the wrong share stays",
-        "delete(ids[::-1], f, rng,",
-        "delete(ids[::-1], 1 - f, rng,",
-    ),
-    Mutant(
-        "corrupt.py",
-        "the caller's own lists",
-        "    prompts, responses = (\n        [tokens.checked(",
-        "    _ = (\n        [tokens.checked(",
-    ),
-    Mutant(
-        "joint/directions.py",
-        "sums in float32",
-        "rows[:, part].double() @ others[:, part].double().T",
-        "(rows[:, part] @ others[:, part].T).double()",
-    ),
-    Mutant("joint/directions.py", "terms not of length 1", "(g / gradient.norm, a)", "(g, a)"),
-    Mutant(
-        "joint/directions.py", "a block for each direction", "[block][row] = u", "[block][0] = u"
-    ),
-    Mutant("joint/memory.py", "room for any text", "+ directions.n_bytes(u) > self.budget", "< 0"),
-    Mutant(
-        "joint/memory.py",
-        "an answer that the memory does not know",
-        "residual, psi = 0.0, coordinates @ self.innovations",
-        "residual = 0.0",
-    ),
-    Mutant(
-        "token_level/keys.py",
-        "one key for all tokens",
-        'k.to_bytes(8, "big")',
-        '(0).to_bytes(8, "big")',
-    ),
-    Mutant("token_level/keys.py", "bound key not checked", "        key.check(wm)", "        pass"),
-    Mutant("token_level/keys.py", "σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),
-    Mutant(
-        "token_level/keys.py",
-        "sum of norms",
-        "np.linalg.norm(size)",
-        "size.sum()",
-    ),
-    Mutant(
-        "token_level/keys.py",
-        "certain tokens are NaN",
-        "if moves.any() else -np.inf",
-        "if True else -np.inf",
-    ),
-    Mutant(
-        "token_level/keys.py",
-        "one side not projected",
-        "rank_reduce.project_out(g.T, wm.projectors[0].left)",
-        "g.T",
-    ),
-    Mutant(
-        "token_level/keys.py",
-        "noise not projected",
-        "wm.projectors[0](noise(wm, key, k))",
-        "noise(wm, key, k)",
-    ),
-    Mutant(
-        "token_level/gradients.py",
-        "positions off by one",
-        "slice(-len(response) - 1, -1)",
-        "slice(-len(response), None)",
-    ),
-    Mutant(
-        "token_level/gradients.py",
-        "every weight is local",
-        "return not g[0, :-2].any()",
-        "return True",
-    ),
-    Mutant(
-        "token_level/quantile_test.py",
-        "P(X > hits)",
-        "quantile) - 1, n_tokens",
-        "quantile), n_tokens",
-    ),
-    Mutant(
-        "token_level/quantile_test.py",
-        "one hit too few",
-        "math.floor(quantile * n_tokens + 1e-9) + 1",
-        "math.floor(quantile * n_tokens + 1e-9)",
-    ),
-    Mutant(
-        "token_level/divergence.py",
-        "positions off by one",
-        "len(pairs[i][0]) - 1 + k",
-        "len(pairs[i][0]) + k",
-    ),
-    Mutant(
-        "generate.py",
-        "temperature after the scheme",
-        "if processor and temperature and shape != (1, 1):",
-        "if False:",
-    ),
-    Mutant(
-        "scheme.py",
-        "one key for all rows",
-        "for key in keys[rows]]",
-        "for _ in keys[rows] for key in keys[:1]]",
-    ),
-    Mutant(
-        "scheme.py",
-        "a batch begins with the first key",
-        "for key in keys[rows]]",
-        "for key in keys]",
-    ),
-    Mutant(
-        "schemes/synthid.py",
-        "weights of other rounds",
-        "np.tile(self.weights, len(first))[index]",
-        "np.repeat(self.weights, len(first))[index]",
-    ),
-    Mutant(
-        "schemes/synthid.py",
-        "P(sum > total)",
-        "tilted[total:] @",
-        "tilted[total:] * (np.arange(top + 1 - total) > 0) @",
-    ),
-    Mutant(
-        "schemes/synthid.py",
-        "the last of equal contexts",
-        "reversed(list(enumerate(grams[0].tolist())))",
-        "enumerate(grams[0].tolist())",
-    ),
-    Mutant(
-        "schemes/synthid.py",
-        "a place counts twice",
-        "np.unique((hashes % TABLE).cpu().numpy(), return_index=True)",
-        "(hashes % TABLE).flatten().numpy(), np.arange(hashes.numel())",
-    ),
-    Mutant("kgw.py", "public pairs count", "if before != 0}", "if before != -1}"),
-    Mutant("kgw.py", "another list than transformers'", "rng.manual_seed(", "rng.manual_seed(1 + "),
-    Mutant("joint/repeats.py", "of the shorter text", "n / max(len(text)", "n / min(len(text)"),
-    Mutant("joint/repeats.py", "every run once", "return np.sort(", "return np.unique("),
-    Mutant(
-        "joint/memory.py",
-        "a victim of a frame",
-        "np.maximum(self.p_given[earlier], norm.sf(psi))",
-        "self.p_given[earlier]",
-    ),
-    Mutant(
-        "joint/memory.py",
-        "a chain of repeats",
-        "place != GIVEN and earlier is None",
-        "place != GIVEN",
-    ),
-    Mutant("joint/state.py", "a key twice", "if len(set(ids)) < len(keys):", "if False:"),
-    Mutant("joint/state.py", "another file written over", "and not _is_state(path)", "and False"),
-    Mutant("joint/state.py", "a wrong bit", "if first != _first_line(", "if not _first_line("),
-    Mutant("joint/state.py", "open to others", "if mode & 0o077:", "if False:"),
-    Mutant(
-        "joint/stream.py",
-        "references are bet on",
-        "_ask(memory, gradient, psi, references, GIVEN)",
-        "_ask(memory, gradient, psi, references, 0)",
-    ),
-    Mutant(
-        "joint/stream.py", "bets on ψ's own promise", "grad_norm * answer.residual", "grad_norm"
-    ),
-    Mutant("joint/law.py", "a tie is no alarm", 'side="left"', 'side="right"'),
-    Mutant("tracing/authors.py", "a window begins anew", "(before + rest[:n])[", "rest[:n]["),
-    Mutant("corrupt.py", "the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"),
-    Mutant(
-        "divergence.py",
-        "the other direction",
-        "(log_q.exp() * (log_q - log_p))",
-        "(log_p.exp() * (log_p - log_q))",
-    ),
-    Mutant("words.py", "the interval's low end twice", "to {shown(high)}", "to {shown(low)}"),
-    Mutant(
-        "record.py",
-        "results replaced",
-        "write_json(path, known | plain)",
-        "write_json(path, plain)",
-    ),
-    Mutant(
-        "record.py",
-        "nan recorded",
-        "if isinstance(value, float) and not math.isfinite(value):",
-        "if False:",
-    ),
-    Mutant("runs/ask.py", "force forgotten", "if not force and (known", "if (known"),
-    Mutant(
-        "runs/ask.py",
-        "the second of two records kept",
-        "records.place(partial, target, replace=force)",
-        "records.place(partial, target, replace=True)",
-    ),
-    Mutant(
-        "runs/folder.py",
-        "a complete record replaced",
-        "if replace or load(target) is None:",
-        "if True:",
-    ),
-    Mutant("runs/folder.py", "a damaged status accepted", "if lacking := {", "if False and {"),
-    Mutant(
-        "runs/identity.py",
-        "comments and docstrings counted",
-        "if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)):",
-        "if True:",
-    ),
-    Mutant("runs/identity.py", "operators left out", "yield type(node).__name__", "yield ''"),
-    Mutant("runs/identity.py", "imports of imports left out", "waiting |= imports", "pass"),
-    Mutant(
-        "runs/identity.py",
-        "a copy taken for the old file",
-        "status.st_mtime_ns, status.st_ctime_ns, status.st_ino)",
-        "status.st_mtime_ns)",
-    ),
-    Mutant(
-        "runs/identity.py",
-        "every name of a file hashed",
-        "if is_path(name) and isinstance",
-        "if isinstance",
-    ),
-    Mutant(
-        "runs/kernel.py",
-        "sys.exit taken for the end",
-        "if notebook.metadata.papermill.exception:",
-        "if False:",
-    ),
-    Mutant(
-        "runs/notebook.py",
-        "values left out of the id",
-        '"parameters": dict(values),',
-        '"parameters": {},',
-    ),
-    Mutant("runs/parameters.py", "open ends closed", '"gt", "le" if', '"ge", "le" if'),
-    Mutant("runs/parameters.py", "not strict", "strict=True", "strict=False"),
-    Mutant(
-        "runs/parameters.py",
-        "unknown names accepted",
-        'problems.append(f"{key}: no such parameter; {nearest(key, declared)}")',
-        "pass",
-    ),
-    Mutant("runs/parameters.py", "aliases accepted", "if has_alias:", "if False:"),
-    Mutant(
-        "runs/parameters.py",
-        "unknown names of a shared preset taken",
-        "for name, value in others.items() if name in declared}",
-        "for name, value in others.items()}",
-    ),
-    Mutant("sweeps/grid.py", "the same run twice", "index)) != index:", "index)) > index:"),
-    Mutant(
-        "sweeps/jobs.py",
-        "another code's answer",
-        "job.notebook.code) != job.id",
-        "job.notebook.code) is None",
-    ),
-    Mutant(
-        "sweeps/jobs.py",
-        "outcomes in the order of their ends",
-        "for future in futures]\n\n\ndef run_one",
-        "for future in reversed(futures)]\n\n\ndef run_one",
-    ),
-    Mutant("sweeps/over_grid.py", "what has a record runs again", "if job.id not in known]", "]"),
-    Mutant(
-        "sweeps/over_grid.py",
-        "a sweep with failures is complete",
-        '"failed" if failed else "complete"',
-        '"complete"',
-    ),
-    Mutant("sweeps/places.py", "an interruption that stops no run", "        stop.set()\n", ""),
-    Mutant(
-        "sweeps/places.py",
-        "all runs on the first GPU",
-        "names[i : i + gpus_per_run]",
-        "names[:gpus_per_run]",
-    ),
-    Mutant(
-        "sweeps/tables.py",
-        "tables of failed runs",
-        '"complete" if run_id in answers else "failed"',
-        '"complete"',
-    ),
-    Mutant(
-        "sweeps/tables.py",
-        "a result takes a parameter's column",
-        'f"result.{key}" if key in row else key',
-        "key",
-    ),
-    Mutant("runs/folder.py", "a ratio in percent", "< 1e-9 * n", "< n"),
-    Mutant("sweeps/findings.py", "open findings first", "[*OUTCOMES].index(claim", "len(claim"),
-    Mutant("sweeps/tour.py", "timings beside other notebooks", "if not stop.is_alone", "if True"),
-    Mutant(
-        "quality/compare.py", "a key's items taken for independent", 'cluster=rows["key"], ', ""
-    ),
-    Mutant("quality/compare.py", "blind to a rise", '(table["low"] > 0)', '(table["low"] > 9)'),
-    Mutant("quality/win_rate.py", "one order only", "(ours + 1 - theirs) / 2", "ours"),
-    Mutant("quality/win_rate.py", "no shorter history", "len(counts) * q)", "len(counts))"),
-    Mutant("quality/two_sample.py", "trained on what it judges", "x[train], y[train]", "x, y"),
-    Mutant("quality/harness.py", "a question cut", "if n > context", "if n > 2 * context"),
-    Mutant("experiments/quality.py", "the same noise twice", "(xi, -xi)", "(xi, xi)"),
-    Mutant(
-        "experiments/robustness.py",
-        "a signal without its norm",
-        'signal=table["statistic"] * norm',
-        'signal=table["statistic"]',
-    ),
-    Mutant(
-        "experiments/robustness.py",
-        "spread of one text",
-        "root * np.sqrt(squares",
-        "np.sqrt(squares",
-    ),
-    Mutant(
-        "experiments/low_rank.py",
-        "what both sides drop counts twice",
-        '+ gone["right"] - in_both',
-        '+ gone["right"]',
-    ),
-    Mutant("experiments/low_rank.py", "a weaker σ", "mean[0] / mean[rank]", "mean[rank] / mean[0]"),
-    Mutant(
-        "experiments/low_rank.py",
-        "P never forgotten",
-        "(wm, replace(wm, rank_dropped=0))",
-        "(wm, wm)",
-    ),
-    Mutant(
-        "experiments/pairs.py",
-        "the wrong key is the right one",
-        "pairs.keys[1:] + pairs.keys[:1]",
-        "pairs.keys",
-    ),
-    Mutant(
-        "experiments/claims.py", "a small n at the edge", "self.estimate.n >= self.planned", "True"
-    ),
-    Mutant(
-        "experiments/detectability.py",
-        "power predicted from ψ at the threshold",
-        'norm.cdf(sigma * texts["grad_norm"] - tau)',
-        'norm.cdf(sigma * texts["grad_norm"])',
-    ),
-    Mutant(
-        "experiments/layer_sigma_sweep.py",
-        "cells take other cells' keys",
-        "pairs.keys * len(sigmas)",
-        "[key for key in pairs.keys for _ in sigmas]",
-    ),
-    Mutant("experiments/speed.py", "the warm-up counts", "rows[len(tasks) :]", "rows"),
-    Mutant("plots/panels.py", "lines as the rows come", ".sort_values(x)", ""),
-]
+# The faults of each file: what it is, what stands in the file exactly once, and what the fault has
+# in its place.
+FAULTS = {
+    "perturb.py": [
+        ("σ forgotten", "for key in keys], wm.d, wm.sigmas[0]", "for key in keys], wm.d, 1.0"),
+        ("noise not projected", "for xi in part if wm.rank_dropped else ():", "for xi in ():"),
+        (
+            "the second weight with the first one's σ",
+            "part *= wm.sigmas[i] / wm.sigmas[0]",
+            "part *= 1.0",
+        ),
+        (
+            "bound key not checked",
+            "    for key in keys:\n        key.check(wm)\n    xis",
+            "    for key in keys:\n        pass\n    xis",
+        ),
+        (
+            "config not marked",
+            "setattr(model.config, _MARK, mark)",
+            "setattr(model.config, _MARK, None)",
+        ),
+        (
+            "marked checkpoint allowed",
+            "if mark := getattr(model.config, _MARK, None):",
+            "if mark := None:",
+        ),
+        (
+            "other weights not looked at",
+            "made_with != models.digest(wm.model)",
+            "made_with == models.digest(wm.model)",
+        ),
+        ("gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
+    ],
+    "weights.py": [
+        ("weight not restored", "            self.parameter.data = theta\n", "            pass\n"),
+        (
+            "rank off by one",
+            "wm.rank_dropped >= min(weight.shape)",
+            "wm.rank_dropped > min(weight.shape)",
+        ),
+        (
+            "the matrix of another model",
+            "return self if still else super().on(model)",
+            "return self",
+        ),
+        (
+            "a matrix that the model has no longer",
+            "all(id(w.parameter) in known for w in self.linears)",
+            "True",
+        ),
+    ],
+    "score.py": [
+        ("σ forgotten in ψ", ".double().cpu().numpy() / wm.sigmas[0]", ".double().cpu().numpy()"),
+        ("Φ instead of 1 − Φ", "norm.sf(psi)", "norm.cdf(psi)"),
+        ("p-value underflows", "norm.logsf(psi) / np.log(10)", "np.log10(norm.sf(psi))"),
+        ("natural logarithm", "norm.logsf(psi) / np.log(10)", "norm.logsf(psi)"),
+        (
+            "a pair's key by its place in the block",
+            "[keys[gradient.text] for gradient in block]",
+            "keys[: len(block)]",
+        ),
+        (
+            "names of other keys in pairs",
+            "[keys[text]] if paired else keys",
+            "keys[:1] if paired else keys",
+        ),
+        (
+            "rows in order of length",
+            '.sort_values(["text", "n_tokens"]',
+            '.sort_values(["n_tokens"]',
+        ),
+    ],
+    "gradients.py": [
+        ("mean instead of sum", "(log_p * part).sum()", "(log_p * part).mean()"),
+        (
+            "weights of tokens forgotten",
+            "weighted = log_p * _in_place(token_weights, number) if token_weights else log_p",
+            "weighted = log_p",
+        ),
+        ("inputs off by one", "a[row, :n]", "a[row, 1 : n + 1]"),
+        ("gradient not projected", "G.projected(P) if isinstance(G, Factors) else P(G)", "G"),
+        (
+            "G not divided by its norm",
+            "return torch.cat(scaled) / self.norm",
+            "return torch.cat(scaled)",
+        ),
+        ("several weights with one σ", "scaled = [c * G.flatten()", "scaled = [G.flatten()"),
+        ("a prefix loses its beginning", "total += slope", "pass"),
+        (
+            "likelihood of the last part only",
+            "torch.stack(log_liks).cumsum(0)",
+            "torch.stack(log_liks)",
+        ),
+        (
+            "rounding taken for a gradient",
+            "self.norm <= ROUNDING * eps * self.bound",
+            "self.norm < 0",
+        ),
+        ("first token not scored", "(number > start) &", "(number > start + 1) &"),
+        ("rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
+        ("small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
+        ("numbers within the batch", "yield text, min(end, len(y))", "yield row, min(end, len(y))"),
+    ],
+    "rank_reduce.py": [
+        (
+            "one side only",
+            "project_out(project_out(matrix, self.left).T, self.right).T",
+            "project_out(matrix, self.left)",
+        ),
+        ("rank off by one", "[:, :k].clone()", "[:, 1 : k + 1].clone()"),
+        (
+            "cache knows no matrix",
+            "isinstance(other, _Exact) and self.name == other.name",
+            "isinstance(other, _Exact)",
+        ),
+        (
+            "reflection",
+            "return matrix - U @ (U.T @ matrix)",
+            "return matrix - 2 * U @ (U.T @ matrix)",
+        ),
+    ],
+    "engine/terms.py": [
+        ("a wide matrix summed at once", "if matrix.numel() > WIDE:", "if False:"),
+        (
+            "norm without what two terms share",
+            "return products.sum().item()",
+            "return products.trace().item()",
+        ),
+        ("terms projected on one side only", "a - a @ right @ right.T", "a"),
+    ],
+    "engine/arithmetic.py": [
+        ("θ − ξ", "theta.to(wide) + xi", "theta.to(wide) - xi"),
+        (
+            "ξ rounded before it is added",
+            "(theta.to(wide) + xi).to(theta.dtype)",
+            "theta + xi.to(theta.dtype)",
+        ),
+        (
+            "float32 rounded to the model's dtype",
+            " and torch.finfo(p.dtype).bits in widened\n",
+            "\n",
+        ),
+        ("any noise that broadcasts", "if xi.shape != theta.shape:", "if False:"),
+        ("a watermark of nothing", "if changed == 0:", "if False:"),
+        ("parameters stay frozen", "p.requires_grad_(True)", "pass"),
+    ],
+    "likelihood.py": [
+        ("states of the token itself", ".logits[:, -n:-1]", ".logits[:, -n + 1 :]"),
+        ("first token not scored", "start = len(x) - 1 - first", "start = len(x) - first"),
+        ("padding scored", ".masked_fill(number == 0, 0.0)", ""),
+    ],
+    "engine/stream.py": [
+        ("threads share their memory", "streams, rows))", "streams, [rows[0]] * len(rows)))"),
+        ("a thread begins elsewhere", ".advance(start // 4)", ".advance(start // 8)"),
+        (
+            "both tails on one side",
+            "] - 1.6)\n        z[i] = math.copysign(size * scale, -ends[i])",
+            "] - 1.6)\n        z[i] = size * scale",
+        ),
+        ("the far tail by the near one's polynomial", "if r[i] > 5.0:", "if r[i] > 9.0:"),
+        ("the tail's numbers elsewhere", "z[tails] = _tail(", "z[: len(tails)] = _tail("),
+    ],
+    "generate.py": [
+        ("σ twice", "(s, xi / s)", "(s, xi)"),
+        (
+            "all rows under the first mark",
+            "noises.get(mark) for mark in marks",
+            "noises.get(marks[0]) for mark in marks",
+        ),
+        (
+            "temperature after the scheme",
+            "if processor and temperature and shape != (1, 1):",
+            "if False:",
+        ),
+    ],
+    "engine/hooks.py": [
+        ("every row has the first one's noise", "start := start + len(same)", "start := len(rows)"),
+    ],
+    "engine/key_files.py": [
+        (
+            "seal not checked",
+            "sealed = hmac.compare_digest(file.seal.encode(), _seal(secret, content).encode())",
+            "sealed = True",
+        ),
+        (
+            "a seal that anybody can make",
+            'hmac.new(derived(secret, "key file seal"), ',
+            "hmac.new(bytes(32), ",
+        ),
+        ("open to others", "mode & 0o077", "mode & 0"),
+        ("a key written over", "os.link(partial, path)", "os.replace(partial, path)"),
+    ],
+    "keys.py": [
+        (
+            "a million possible keys",
+            "standard_normal(self.seed,",
+            "standard_normal(self.seed % 10**6,",
+        ),
+    ],
+    "engine/checkpoints.py": [
+        (
+            "a write is not seen",
+            "if model not in _digests or _digests[model][0] != state:",
+            "if model not in _digests:",
+        ),
+    ],
+    "stats.py": [
+        (
+            "clusters counted as rows",
+            "n / (n - 1) * (residuals**2).sum()",
+            "(rows - value).var() * len(rows)",
+        ),
+    ],
+    "kgw.py": [
+        ("context off by one", "context_width=1", "context_width=2"),
+        (
+            "repeated pairs count twice",
+            "rows.append((i, len(ids), len(pairs), n_green))",
+            "rows.append((i, len(ids), len(text) - 1, n_green))",
+        ),
+        ("P(X > hits)", '"p_value": stats.binom.sf(hits - 1,', '"p_value": stats.binom.sf(hits,'),
+        ("key not used", 'int.from_bytes(self.key.derived("KGW")[:8], "big")', "15485863"),
+        ("config tells the secret", 'self.key.derived("KGW")[:8]', "self.key.secret[:8]"),
+        ("prompt scored", "in pairwise(text) if", "in pairwise([*prompts[i], *text]) if"),
+        (
+            "γ instead of its realised share",
+            "share = self.n_green(model) / tokens.config(model).vocab_size",
+            "share = self.green_share",
+        ),
+        ("bias doubled", "bias=self.bias,", "bias=2 * self.bias,"),
+        ("public pairs count", "if before != 0}", "if before != -1}"),
+        ("another list than transformers'", "rng.manual_seed(", "rng.manual_seed(1 + "),
+    ],
+    "scheme.py": [
+        (
+            "one key for all rows",
+            "for key in keys[rows]]",
+            "for _ in keys[rows] for key in keys[:1]]",
+        ),
+        ("a batch begins with the first key", "for key in keys[rows]]", "for key in keys]"),
+    ],
+    "schemes/synthid.py": [
+        (
+            "weights of other rounds",
+            "np.tile(self.weights, len(first))[index]",
+            "np.repeat(self.weights, len(first))[index]",
+        ),
+        (
+            "P(sum > total)",
+            "tilted[total:] @",
+            "tilted[total:] * (np.arange(top + 1 - total) > 0) @",
+        ),
+        (
+            "the last of equal contexts",
+            "reversed(list(enumerate(grams[0].tolist())))",
+            "enumerate(grams[0].tolist())",
+        ),
+        (
+            "a place counts twice",
+            "np.unique((hashes % TABLE).cpu().numpy(), return_index=True)",
+            "(hashes % TABLE).flatten().numpy(), np.arange(hashes.numel())",
+        ),
+    ],
+    "schemes/gumbel.py": [
+        ("the smallest r wins", ".argmin(-1)", ".argmax(-1)"),
+        ("a repeated context is used again", ".all(-1).any(-1)", ".all(-1).any(-1) & False"),
+        (
+            "of equal contexts the last counts",
+            "after = dict(reversed(after)).items()",
+            "after = dict(after).items()",
+        ),
+        ("log r instead of log(1 − r)", "-np.log1p(-r).sum()", "-np.log(r).sum()"),
+        ("key not used", 'self.key.derived("Gumbel-max")', 'b"Gumbel-max"'),
+    ],
+    "corrupt.py": [
+        (
+            "with replacement",
+            "torch.randperm(n_tokens, generator=rng).tolist()",
+            "torch.randint(n_tokens, (n_tokens,), generator=rng).tolist()",
+        ),
+        ("rounded down", "return round(fraction * n_tokens)", "return int(fraction * n_tokens)"),
+        ("replaced by itself", "if changed[place] == ids[place]]", "if False]"),
+        ("right prompts", "[*prompts[1:], prompts[0]]", "prompts"),
+        ("all texts alike", "SeedSequence([seed, text])", "SeedSequence([seed])"),
+        ("seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"),
+        ("cut at the old prompt", "max(0, len(ids) - len(y))", "len(ids) // 2"),
+        ("seed of resampling not used", "x, y, f, seed=seed)", "x, y, f, seed=0)"),
+        ("the wrong share stays", "delete(ids[::-1], f, rng,", "delete(ids[::-1], 1 - f, rng,"),
+        (
+            "the caller's own lists",
+            "    prompts, responses = (\n        [tokens.checked(",
+            "    _ = (\n        [tokens.checked(",
+        ),
+        ("the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"),
+    ],
+    "joint/directions.py": [
+        (
+            "sums in float32",
+            "rows[:, part].double() @ others[:, part].double().T",
+            "(rows[:, part] @ others[:, part].T).double()",
+        ),
+        ("terms not of length 1", "(g / gradient.norm, a)", "(g, a)"),
+        ("a block for each direction", "[block][row] = u", "[block][0] = u"),
+    ],
+    "joint/memory.py": [
+        ("room for any text", "+ directions.n_bytes(u) > self.budget", "< 0"),
+        (
+            "an answer that the memory does not know",
+            "residual, psi = 0.0, coordinates @ self.innovations",
+            "residual = 0.0",
+        ),
+        (
+            "a victim of a frame",
+            "np.maximum(self.p_given[earlier], norm.sf(psi))",
+            "self.p_given[earlier]",
+        ),
+        ("a chain of repeats", "place != GIVEN and earlier is None", "place != GIVEN"),
+    ],
+    "joint/repeats.py": [
+        ("of the shorter text", "n / max(len(text)", "n / min(len(text)"),
+        ("every run once", "return np.sort(", "return np.unique("),
+    ],
+    "joint/state.py": [
+        ("a key twice", "if len(set(ids)) < len(keys):", "if False:"),
+        ("another file written over", "and not _is_state(path)", "and False"),
+        ("a wrong bit", "if first != _first_line(", "if not _first_line("),
+        ("open to others", "if mode & 0o077:", "if False:"),
+    ],
+    "joint/stream.py": [
+        (
+            "references are bet on",
+            "_ask(memory, gradient, psi, references, GIVEN)",
+            "_ask(memory, gradient, psi, references, 0)",
+        ),
+        ("bets on ψ's own promise", "grad_norm * answer.residual", "grad_norm"),
+    ],
+    "token_level/keys.py": [
+        ("one key for all tokens", 'k.to_bytes(8, "big")', '(0).to_bytes(8, "big")'),
+        ("bound key not checked", "        key.check(wm)", "        pass"),
+        ("σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),
+        ("sum of norms", "np.linalg.norm(size)", "size.sum()"),
+        ("certain tokens are NaN", "if moves.any() else -np.inf", "if True else -np.inf"),
+        ("one side not projected", "rank_reduce.project_out(g.T, wm.projectors[0].left)", "g.T"),
+        ("noise not projected", "wm.projectors[0](noise(wm, key, k))", "noise(wm, key, k)"),
+    ],
+    "token_level/gradients.py": [
+        ("positions off by one", "slice(-len(response) - 1, -1)", "slice(-len(response), None)"),
+        ("every weight is local", "return not g[0, :-2].any()", "return True"),
+    ],
+    "token_level/quantile_test.py": [
+        ("P(X > hits)", "quantile) - 1, n_tokens", "quantile), n_tokens"),
+        (
+            "one hit too few",
+            "math.floor(quantile * n_tokens + 1e-9) + 1",
+            "math.floor(quantile * n_tokens + 1e-9)",
+        ),
+    ],
+    "token_level/divergence.py": [
+        ("positions off by one", "len(pairs[i][0]) - 1 + k", "len(pairs[i][0]) + k"),
+    ],
+    "tracing/codebook.py": [
+        (
+            "codes of any length",
+            "return codes / np.sqrt(squares)[:, None]",
+            "return codes / np.sqrt(self.n_base)",
+        ),
+        ("one code for all", "[user % GROUP]", "[0]"),
+        (
+            "a user's key written",
+            '        raise KeyFileError(\n            f"user',
+            '        return super().save(path)\n        raise KeyFileError(\n            f"user',
+        ),
+        ("one base noise for all", 'f"base noise {j}"', '"base noise"'),
+        ("users outside", "or not 0 <= user < self.n_users", "or False"),
+    ],
+    "tracing/attribution.py": [
+        ("no price for many users", "np.log1p(-tail))", "np.log1p(-tail) / n_users)"),
+        ("one dimension too many", "(m - 1) / 2, 0.5", "m / 2, 0.5"),
+        ("users numbered within their group", "number + here", "here"),
+        (
+            "the runner-up forgets the winner before",
+            "np.minimum(first, top), second",
+            "second, second",
+        ),
+    ],
+    "joint/law.py": [
+        ("a tie is no alarm", 'side="left"', 'side="right"'),
+    ],
+    "tracing/authors.py": [
+        ("the last text alone", "total.add_(one.G)", "one.G"),
+        ("a window begins anew", "(before + rest[:n])[", "rest[:n]["),
+    ],
+    "tracing/spans.py": [
+        ("a block holds its beginning", "beginning.G - before", "beginning.G"),
+        ("one span for all", "float(min(1.0, len(A) * norm.sf(t)", "float(min(1.0, norm.sf(t)"),
+        ("Bonferroni's bound", "(1 / counts).mean()", "1"),
+        (
+            "independent spans",
+            "n += chosen * (beyond - (n * chosen).sum(1))[:, None]",
+            "n += chosen * beyond[:, None]",
+        ),
+        ("a block short", "0, ends[last - 1]", "0, ends[last - 2]"),
+        ("one block's end for all", "before = beginning.G", "pass"),
+    ],
+    "divergence.py": [
+        ("first token not counted", "row[len(x) - 1 :", "row[len(x) :"),
+        (
+            "the other direction",
+            "(log_q.exp() * (log_q - log_p))",
+            "(log_p.exp() * (log_p - log_q))",
+        ),
+    ],
+    "words.py": [
+        ("the interval's low end twice", "to {shown(high)}", "to {shown(low)}"),
+    ],
+    "record.py": [
+        ("results replaced", "write_json(path, known | plain)", "write_json(path, plain)"),
+        ("nan recorded", "if isinstance(value, float) and not math.isfinite(value):", "if False:"),
+    ],
+    "runs/ask.py": [
+        ("force forgotten", "if not force and (known", "if (known"),
+        (
+            "the second of two records kept",
+            "records.place(partial, target, replace=force)",
+            "records.place(partial, target, replace=True)",
+        ),
+    ],
+    "runs/folder.py": [
+        ("a complete record replaced", "if replace or load(target) is None:", "if True:"),
+        ("a damaged status accepted", "if lacking := {", "if False and {"),
+        ("a ratio in percent", "< 1e-9 * n", "< n"),
+    ],
+    "runs/identity.py": [
+        (
+            "comments and docstrings counted",
+            "if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)):",
+            "if True:",
+        ),
+        ("operators left out", "yield type(node).__name__", "yield ''"),
+        ("imports of imports left out", "waiting |= imports", "pass"),
+        (
+            "a copy taken for the old file",
+            "status.st_mtime_ns, status.st_ctime_ns, status.st_ino)",
+            "status.st_mtime_ns)",
+        ),
+        ("every name of a file hashed", "if is_path(name) and isinstance", "if isinstance"),
+    ],
+    "runs/kernel.py": [
+        ("sys.exit taken for the end", "if notebook.metadata.papermill.exception:", "if False:"),
+    ],
+    "runs/notebook.py": [
+        ("values left out of the id", '"parameters": dict(values),', '"parameters": {},'),
+    ],
+    "runs/parameters.py": [
+        ("open ends closed", '"gt", "le" if', '"ge", "le" if'),
+        ("not strict", "strict=True", "strict=False"),
+        (
+            "unknown names accepted",
+            'problems.append(f"{key}: no such parameter; {nearest(key, declared)}")',
+            "pass",
+        ),
+        ("aliases accepted", "if has_alias:", "if False:"),
+        (
+            "unknown names of a shared preset taken",
+            "for name, value in others.items() if name in declared}",
+            "for name, value in others.items()}",
+        ),
+    ],
+    "sweeps/grid.py": [
+        ("the same run twice", "index)) != index:", "index)) > index:"),
+    ],
+    "sweeps/jobs.py": [
+        ("another code's answer", "job.notebook.code) != job.id", "job.notebook.code) is None"),
+        (
+            "outcomes in the order of their ends",
+            "for future in futures]\n\n\ndef run_one",
+            "for future in reversed(futures)]\n\n\ndef run_one",
+        ),
+    ],
+    "sweeps/over_grid.py": [
+        ("what has a record runs again", "if job.id not in known]", "]"),
+        ("a sweep with failures is complete", '"failed" if failed else "complete"', '"complete"'),
+    ],
+    "sweeps/places.py": [
+        ("an interruption that stops no run", "        stop.set()\n", ""),
+        ("all runs on the first GPU", "names[i : i + gpus_per_run]", "names[:gpus_per_run]"),
+    ],
+    "sweeps/tables.py": [
+        ("tables of failed runs", '"complete" if run_id in answers else "failed"', '"complete"'),
+        ("a result takes a parameter's column", 'f"result.{key}" if key in row else key', "key"),
+    ],
+    "sweeps/findings.py": [
+        ("open findings first", "[*OUTCOMES].index(claim", "len(claim"),
+    ],
+    "sweeps/tour.py": [
+        ("timings beside other notebooks", "if not stop.is_alone", "if True"),
+    ],
+    "quality/compare.py": [
+        ("a key's items taken for independent", 'cluster=rows["key"], ', ""),
+        ("blind to a rise", '(table["low"] > 0)', '(table["low"] > 9)'),
+    ],
+    "quality/win_rate.py": [
+        ("one order only", "(ours + 1 - theirs) / 2", "ours"),
+        ("no shorter history", "len(counts) * q)", "len(counts))"),
+    ],
+    "quality/two_sample.py": [
+        ("trained on what it judges", "x[train], y[train]", "x, y"),
+    ],
+    "quality/harness.py": [
+        ("a question cut", "if n > context", "if n > 2 * context"),
+    ],
+    "experiments/quality.py": [
+        ("the same noise twice", "(xi, -xi)", "(xi, xi)"),
+    ],
+    "experiments/robustness.py": [
+        (
+            "a signal without its norm",
+            'signal=table["statistic"] * norm',
+            'signal=table["statistic"]',
+        ),
+        ("spread of one text", "root * np.sqrt(squares", "np.sqrt(squares"),
+    ],
+    "experiments/low_rank.py": [
+        ("what both sides drop counts twice", '+ gone["right"] - in_both', '+ gone["right"]'),
+        ("a weaker σ", "mean[0] / mean[rank]", "mean[rank] / mean[0]"),
+        ("P never forgotten", "(wm, replace(wm, rank_dropped=0))", "(wm, wm)"),
+    ],
+    "experiments/pairs.py": [
+        ("the wrong key is the right one", "pairs.keys[1:] + pairs.keys[:1]", "pairs.keys"),
+    ],
+    "experiments/claims.py": [
+        ("a small n at the edge", "self.estimate.n >= self.planned", "True"),
+    ],
+    "experiments/detectability.py": [
+        (
+            "power predicted from ψ at the threshold",
+            'norm.cdf(sigma * texts["grad_norm"] - tau)',
+            'norm.cdf(sigma * texts["grad_norm"])',
+        ),
+    ],
+    "experiments/layer_sigma_sweep.py": [
+        (
+            "cells take other cells' keys",
+            "pairs.keys * len(sigmas)",
+            "[key for key in pairs.keys for _ in sigmas]",
+        ),
+    ],
+    "experiments/speed.py": [
+        ("the warm-up counts", "rows[len(tasks) :]", "rows"),
+    ],
+    "plots/panels.py": [
+        ("lines as the rows come", ".sort_values(x)", ""),
+    ],
+}
+MUTANTS = [Mutant(file, *fault) for file, faults in FAULTS.items() for fault in faults]
 
 
 def main(words: Sequence[str]) -> int:

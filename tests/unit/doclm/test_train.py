@@ -134,10 +134,6 @@ class TestBatches:
         orders = {tuple((start - min(starts)) // 16 for start in starts) for starts in epochs}
         assert len(orders) == 5
 
-    def test_long_windows_come_in_fewer_rows(self):
-        batch = train.batch_at(self.stream, dataclasses.replace(self.recipe, long_share=1.0), 0)
-        assert batch.shape == (2, 33)
-
 
 class TestTokenizer:
     tokenizer = train.train_tokenizer([FOX * 20], 300)

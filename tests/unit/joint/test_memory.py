@@ -33,17 +33,6 @@ def test_near_is_two_thirds_of_the_runs_of_the_longer_text(every, near):
     assert (seen.nearest(repeats.runs(more)) == 7) == near
 
 
-def test_runs_count_as_often_as_they_occur():
-    human, chunk, seen = list(range(60)), list(range(60, 72)), repeats.SeenTexts()
-    seen.add(0, repeats.runs(human))
-    assert len(repeats.runs(chunk * 10)) == 118
-    assert seen.nearest(repeats.runs(human + chunk)) == 0
-    assert seen.nearest(repeats.runs(human + chunk * 10)) is None
-    seen.add(1, repeats.runs(human[:9] + chunk * 10))
-    assert seen.nearest(repeats.runs(chunk * 9)) == 1
-    assert seen.nearest(repeats.runs(human)) == 0
-
-
 def test_what_several_texts_have_said_together_is_nothing_new():
     """In the span of two directions, and no copy of either."""
     memory, e = Memory(1, ROOM), torch.eye(4)

@@ -131,13 +131,6 @@ def test_memory_does_not_decide_the_answer(model, wm, book, monkeypatch):
     assert single["psi"].tolist() == pytest.approx(whole["psi"].tolist(), rel=1e-5)
 
 
-def test_lengths_and_a_single_user(model, wm, key):
-    table = tracing.attribute(model, X, Y, wm, Codebook(key, 1, 4), lengths=[2, 4, 6])
-    assert table["n_tokens"].tolist() == [2, 4, 6, 2, 4]
-    assert table["runner_up"].isna().all()
-    assert table["user"].tolist() == [0] * 5
-
-
 def test_of_a_bound_master_key_the_users_are_bound_too(model, wm, key):
     book = Codebook(perturb.bind(model, wm, key), 10, 4)
     assert book.key(3).watermark == wm

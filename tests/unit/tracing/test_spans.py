@@ -125,16 +125,6 @@ def test_the_p_value_against_plain_simulation(common, t):
     assert abs(found - expected) < 4 * math.sqrt(expected * (1 - expected) / draws) + 4 * spread
 
 
-def test_far_in_the_tail_it_lies_between_one_spans_chance_and_bonferronis_bound():
-    G = uneven(np.random.default_rng(0), 8, 30)
-    A, spans = scan.loadings(G @ G.T, scan.intervals(8))
-    p = scan.maximum_p(9.0, A, np.random.default_rng(1))
-    assert stats.norm.sf(9.0) < p <= len(spans) * stats.norm.sf(9.0)
-    spread = math.sqrt((len(spans) * stats.norm.sf(9.0) / p - 1) / scan.N_DRAWS)
-    again = scan.maximum_p(9.0, A, np.random.default_rng(2))
-    assert p == pytest.approx(again, rel=6 * spread, abs=0)
-
-
 @pytest.mark.parametrize("common", [0.0, 2.0])
 def test_the_level_over_keys(common):
     """P(p ≤ α) = α over z, for texts whose blocks have little and much in common; the fixed
@@ -178,3 +168,13 @@ def test_blocks_without_a_gradient_have_no_psi(model, wm, key):
     assert np.linalg.norm(A, axis=1) == pytest.approx(1)
     with pytest.raises(DegenerateScoreError, match="not zero in some span"):
         list(scan._rows(0, torch.zeros(2, 3), scan.intervals(2), [1, 2], wm.on(model), [key], 0, 1))
+
+
+def test_far_in_the_tail_it_lies_between_one_spans_chance_and_bonferronis_bound():
+    G = uneven(np.random.default_rng(0), 8, 30)
+    A, spans = scan.loadings(G @ G.T, scan.intervals(8))
+    p = scan.maximum_p(9.0, A, np.random.default_rng(1))
+    assert stats.norm.sf(9.0) < p <= len(spans) * stats.norm.sf(9.0)
+    spread = math.sqrt((len(spans) * stats.norm.sf(9.0) / p - 1) / scan.N_DRAWS)
+    again = scan.maximum_p(9.0, A, np.random.default_rng(2))
+    assert p == pytest.approx(again, rel=6 * spread, abs=0)

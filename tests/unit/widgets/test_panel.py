@@ -34,6 +34,11 @@ def panel(session: Session) -> Panel:
     return panel
 
 
+def press(panel: Panel, button: str) -> None:
+    getattr(panel, button).click()
+    panel.wait()
+
+
 def shown(panel: Panel) -> str:
     """Every word on the panel."""
     widgets, words = [panel.view], []
@@ -59,8 +64,7 @@ class Blocked:
 
 
 def test_generates(panel: Panel):
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     assert panel.error is None, panel.writing.message.value
     assert panel.writing.message.value == ""
     assert panel.result.question == ASKED
@@ -102,8 +106,7 @@ def test_buttons_wait_while_it_works(panel: Panel, monkeypatch: pytest.MonkeyPat
 def test_stop_leaves_the_base_model_and_what_was_shown(
     panel: Panel, monkeypatch: pytest.MonkeyPatch
 ):
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     before, result = panel.writing.output.value, panel.result
     theta = perturb.Watermark(tiny_lm.WEIGHT, 1.0).on(panel.session.lm.model).linear.sha256()
     seen = []
@@ -114,8 +117,7 @@ def test_stop_leaves_the_base_model_and_what_was_shown(
             panel.writing.stop.click()
 
     panel.writing.doing.observe(stop_in_the_middle, "value")
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     assert seen == [True], "it was stopped while the noise was in the weights"
     assert "Stopped" in panel.writing.message.value
     assert panel.writing.output.value == before
@@ -129,13 +131,11 @@ def test_stop_leaves_the_base_model_and_what_was_shown(
 def test_tests_a_text_and_takes_the_watermarked_one(panel: Panel):
     panel.take.click()
     assert "press Generate first" in panel.testing.message.value
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     panel.take.click()
     assert panel.text.value == panel.result.text("watermarked")
     assert panel.before.value == ASKED.prompt
-    panel.test.click()
-    panel.wait()
+    press(panel, "test")
     wanted = panel.session.test(panel.text.value, ASKED, panel.key, ASKED.prompt)
     assert panel.tested.row["psi"] == pytest.approx(wanted.row["psi"], rel=1e-3)
     assert "A control key" in panel.testing.output.value
@@ -153,8 +153,7 @@ def test_tests_a_text_and_takes_the_watermarked_one(panel: Panel):
 def test_bad_input_is_a_sentence(panel: Panel, inputs: dict, button: str, sentence: str):
     for name, value in inputs.items():
         getattr(panel, name).value = value
-    getattr(panel, button).click()
-    panel.wait()
+    press(panel, button)
     at, other = (
         (panel.writing, panel.testing) if button == "generate" else (panel.testing, panel.writing)
     )
@@ -167,8 +166,7 @@ def test_bad_input_is_a_sentence(panel: Panel, inputs: dict, button: str, senten
 
 
 def test_a_result_of_earlier_settings_says_so(panel: Panel):
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     fresh = panel.writing.output.value
     assert panel.writing.note.value == ""
     panel.psi.value, panel.prompt.value = 4, "Another"
@@ -180,36 +178,14 @@ def test_a_result_of_earlier_settings_says_so(panel: Panel):
         fresh,
     ), "the same settings again"
     panel.n_samples.value = 2
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     assert panel.writing.note.value == ""
-
-
-def test_a_text_that_changes_while_it_is_tested_has_no_verdict(
-    panel: Panel, monkeypatch: pytest.MonkeyPatch
-):
-    work, real = Blocked(), panel.session.test
-    monkeypatch.setattr(
-        panel.session,
-        "test",
-        lambda *given, **options: (work(given[-1]), real(*given[:-1], **options))[1],
-    )
-    panel.text.value = "Some words"
-    panel.test.click()
-    work.begun.wait(60)
-    panel.text.value = "Other words"
-    work.go.set()
-    panel.wait()
-    assert panel.tested is None
-    assert "text has changed" in panel.testing.message.value
-    assert panel.testing.output.value == ""
 
 
 @pytest.fixture
 def tested(panel: Panel) -> Panel:
     panel.text.value = "abcdefgh " * 3
-    panel.test.click()
-    panel.wait()
+    press(panel, "test")
     return panel
 
 
@@ -231,24 +207,10 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
     assert editing["scores"]["psi"][0] == pytest.approx(after.row["psi"], abs=1e-4)
 
 
-def test_an_edit_needs_a_test(panel: Panel):
-    panel.share.value = 0.2
-    assert "press Test first" in panel.editing.message.value
-    panel.text.value = "abcdefgh"
-    panel.test.click()
-    panel.wait()
-    assert panel.editing.message.value == ""
-    panel.new_key.click()
-    panel.edit.click()
-    assert "press Test first" in panel.editing.message.value
-    assert panel.edited is None
-
-
 def test_says_what_is_new_after_the_texts_before(panel: Panel):
     def said(text: str) -> str:
         panel.text.value = text
-        panel.test.click()
-        panel.wait()
+        press(panel, "test")
         return unescape(panel.testing.output.value)
 
     assert "Taken into account" not in said("abcdefgh")
@@ -267,15 +229,13 @@ def code_of(html: str) -> str:
 def test_the_code_shown_does_the_same(panel: Panel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(models, "load", lambda name: panel.session.lm)
     panel.n_samples.value = 2
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     exec(code_of(panel.writing.output.value), generating := {})
     rows = panel.result.scores.query("key == 'this key'")
     np.testing.assert_allclose(generating["scores"]["psi"], rows["psi"], rtol=0, atol=2e-5)
     for before in ("The 'function'", " "):
         panel.text.value, panel.before.value = "abcdefgh\n\"' " * 10, before
-        panel.test.click()
-        panel.wait()
+        press(panel, "test")
         exec(code_of(panel.testing.output.value), testing := {})
         assert testing["scores"]["psi"][0] == pytest.approx(panel.tested.row["psi"], abs=1e-4)
 
@@ -283,29 +243,25 @@ def test_the_code_shown_does_the_same(panel: Panel, monkeypatch: pytest.MonkeyPa
 def test_keys_are_saved_and_loaded(panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     panel.new_key.click()
     secret, panel.key_file.value = panel.key, str(tmp_path / "a key.json")
-    panel.save_key.click()
-    panel.wait()
+    press(panel, "save_key")
     assert "a key.json" in panel.filing.message.value
     saved = Key.load(tmp_path / "a key.json")
     assert saved.secret == secret.secret
     assert saved.watermark == perturb.Watermark(
         tiny_lm.WEIGHT, panel.session.sigma(tiny_lm.WEIGHT, ASKED.n_tokens, ASKED.psi)
     )
-    panel.save_key.click()
-    panel.wait()
+    press(panel, "save_key")
     assert "exists" in panel.filing.message.value, "a key file is never written over"
 
     panel.seed_key.click()
     panel.weight.value = panel.weight.options[0]
     panel.wait()
-    panel.load_key.click()
-    panel.wait()
+    press(panel, "load_key")
     assert panel.key == secret
     assert panel.weight.value == tiny_lm.WEIGHT
     assert secret.key_id in panel.filing.message.value
     monkeypatch.setattr(models, "load", lambda name: panel.session.lm)
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     exec(code_of(panel.writing.output.value), generating := {})
     np.testing.assert_allclose(
         generating["scores"]["psi"],
@@ -337,15 +293,13 @@ def test_every_input_and_button_says_what_it_is_for(panel: Panel):
 
 def test_a_broken_panel_shows_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(panel.session, "compare", lambda *_: 1 / 0)
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     assert "This did not work: ZeroDivisionError" in panel.writing.message.value
     assert "Traceback" not in shown(panel)
     assert isinstance(panel.error, ZeroDivisionError)
     assert not panel.generate.disabled
     monkeypatch.undo()
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     assert panel.writing.message.value == "", "and it works again"
 
 
@@ -367,8 +321,7 @@ def test_text_is_escaped():
 
 
 def test_a_false_alarm_is_said(panel: Panel):
-    panel.generate.click()
-    panel.wait()
+    press(panel, "generate")
     for p, is_said in ((0.5, False), (0.05, True)):
         scores = panel.result.scores.assign(p_value=p)
         html = render.comparison(replace(panel.result, scores=scores))
