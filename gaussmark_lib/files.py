@@ -22,7 +22,6 @@ DATA = ROOT / "data"
 RUNS = ROOT / "papermill_runs"
 PRESETS = RUNS / "presets"
 CACHE = Path(os.environ.get("GAUSSMARK_CACHE", DATA / "cache"))  # rebuilt on demand
-TEXTS = CACHE / "written"  # texts of schemes, kept by ``schemes.cache``
 
 OPENED = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 KINDS = {

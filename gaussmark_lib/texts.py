@@ -22,7 +22,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from gaussmark_lib import models, tokens
-from gaussmark_lib.engine import corpus
+from gaussmark_lib.engine import checkpoints, corpus
 from gaussmark_lib.errors import CorpusError, InvalidTextError, require_int
 
 INSTALLED = ("docs", "licences", "source")  # text of the installed packages
@@ -120,9 +120,6 @@ def fit(lm: models.LM, prompts: tokens.Texts, n_tokens: int, growth: float = 1.0
     return min(n_tokens, room)
 
 
-beginnings = human  # to be deleted with its last caller
-
-
 def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:
     """Sorted by the text's hash: any n of them are a mixture, and the same ones on every machine
     with the same packages.
@@ -199,7 +196,7 @@ def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
         )
         yield from islice(long_enough, n)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = models.first_line(error)
+        reason = checkpoints.first_line(error)
         raise CorpusError(
             f"cannot read allenai/c4: {reason}. Without a network, texts.load('docs') or a .jsonl"
             " file works"

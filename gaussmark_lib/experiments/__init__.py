@@ -23,8 +23,5 @@ several of them share.
 ``begin``                  every notebook's set-up in one call
 ``pairs``                  n pairs of a fresh prompt and a fresh key: drawn, written, scored
 ``claims``                 findings and checks, and the table at a notebook's end
-``written_and_scored``     what they share: write under each key, score under each key, labelled
-``crossed``                figures of prompts × keys, with intervals over both
-``compared``               schemes against each other, paired over prompts and keys
 =========================  =========================================================================
 """

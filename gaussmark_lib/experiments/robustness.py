@@ -12,9 +12,8 @@ in one way may share a direction u = mean of G/‖G‖, and then their ψ rise a
 mean ψ of n texts is N(0, ‖u‖²) over keys, with ‖u‖ = 1/√n only where gradients are orthogonal.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -25,11 +24,8 @@ from scipy.stats import binom, chi2, kstest
 
 from gaussmark_lib import generate, models, record, schemes, score, stats
 from gaussmark_lib.corrupt import Change
-from gaussmark_lib.corrupt import Pairs as Edited
-from gaussmark_lib.experiments import crossed
 from gaussmark_lib.experiments.begin import solved
 from gaussmark_lib.experiments.pairs import Pairs
-from gaussmark_lib.experiments.written_and_scored import OWN, PLAIN, labelled
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.scheme import Scheme
@@ -291,103 +287,3 @@ def p_values(
         return table["p_value"].to_numpy().reshape(len(responses), len(keys))
     tables = [scored(lm, scheme, prompts, responses, [key] * len(responses)) for key in keys]
     return np.column_stack([table["p_value"] for table in tables])
-
-
-# To be deleted with the last notebook that calls it: all below.
-STRENGTH = ["corruption", "fraction"]
-COLUMNS = [
-    "scheme",
-    "key_id",
-    *STRENGTH,
-    "kind",
-    "prompt",
-    "n_tokens",
-    "statistic",
-    "p_value",
-    "log10_p",
-    "grad_norm",
-]
-
-
-def measure(
-    lm: models.LM,
-    keyed: Sequence[Scheme],
-    prompts: Texts,
-    texts: Sequence[Texts],
-    plain: Texts,
-    chosen: dict[str, Change],
-    fractions: Sequence[float],
-    *,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Corrupts the texts of each keyed scheme, and plain texts, and tests them for their key.
-
-    Args:
-        texts: from ``written_and_scored.written``. plain: an unwatermarked response to each prompt.
-        chosen: from ``corrupt.named``, or like them. At strength 0 none changes anything, so this
-            is measured once.
-
-    Returns:
-        ``COLUMNS``, a row a corruption × fraction × scheme × key × kind (``OWN`` or ``PLAIN``) ×
-        prompt. ``grad_norm`` may be NaN.
-    """
-    tables, done = [], {}
-    for name, fraction in product(chosen, fractions):
-        which = (name if fraction else None, fraction)
-        if which not in done:
-            done[which] = _cell(
-                lm,
-                keyed,
-                prompts,
-                texts,
-                plain,
-                partial(chosen[name], fraction=fraction, seed=seed),
-            )
-        tables.append(done[which].assign(corruption=name, fraction=fraction))
-    return pd.concat(tables, ignore_index=True)[COLUMNS]
-
-
-def _cell(
-    lm: models.LM,
-    keyed: Sequence[Scheme],
-    prompts: Texts,
-    texts: Sequence[Texts],
-    plain: Texts,
-    change: Callable[[Texts, Texts], Edited],
-) -> pd.DataFrame:
-    """All schemes and keys after one corruption; plain texts are corrupted once, and tested for all
-    keys.
-    """
-    edited = change(prompts, plain)
-    controls = [scheme.score(lm.model, *edited) for scheme in keyed]
-    tables = []
-    for scheme, own, control in zip(keyed, texts, controls, strict=True):
-        scores = scheme.score(lm.model, *change(prompts, own))
-        tables += [
-            labelled(scheme, scores).assign(kind=OWN),
-            labelled(scheme, control).assign(kind=PLAIN),
-        ]
-    columns = [column for column in COLUMNS if column not in STRENGTH]
-    return pd.concat(
-        [table.reindex(columns=columns).astype({"grad_norm": float}) for table in tables],
-        ignore_index=True,
-    )
-
-
-def by_fraction(table: pd.DataFrame, *, n_resamples: int = stats.N_RESAMPLES) -> pd.DataFrame:
-    """Each figure of ``crossed.detection`` at each strength, with its 95% interval: ``scheme,
-    corruption, fraction, figure, value, low, high, n``.
-    """
-    rows = []
-    for (scheme, name, fraction), cell in table.groupby(
-        ["scheme", "corruption", "fraction"], sort=False
-    ):
-        own, plain = (stats.matrix(cell[cell["kind"] == kind], "log10_p") for kind in (OWN, PLAIN))
-        figures = crossed.detection(
-            own, plain, lambda log10_p: 10 ** np.median(log10_p), n_resamples=n_resamples
-        )
-        rows += [
-            {"scheme": scheme, "corruption": name, "fraction": fraction} | figure
-            for figure in figures
-        ]
-    return pd.DataFrame(rows)

@@ -4,7 +4,7 @@ A table names an estimate's columns ``value, low, high``, or ``psi, psi_low, psi
 has several (``stats.Estimate.row``).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -74,34 +74,6 @@ def band(
     value, low, high = bounds(rows, column)
     (line,) = axes.plot(at, value, **{"marker": "o"} | look)
     axes.fill_between(at, low, high, alpha=alpha, linewidth=0, color=line.get_color())
-
-
-def dodged(
-    axes: Axes,
-    rows: pd.DataFrame,
-    at: str,
-    by: str,
-    looks: Mapping,
-    *,
-    step: float = 0.2,
-    aside: float = 0.0,
-    horizontal: bool = False,
-    **look,
-) -> None:
-    """Intervals at the categories of column ``at``, in the table's order, and side by side the
-    groups of column ``by``: a look a group.
-    """
-    places = rows[at].map({name: place for place, name in enumerate(rows[at].unique())})
-    for (group, its_look), shift in zip(looks.items(), offsets(len(looks), step), strict=True):
-        chosen = rows[by] == group
-        if chosen.any():
-            bars(
-                axes,
-                places[chosen] + shift + aside,
-                rows[chosen],
-                horizontal=horizontal,
-                **{"label": group} | its_look | look,
-            )
 
 
 def offsets(n: int, step: float) -> np.ndarray:

@@ -83,11 +83,6 @@ def look(name: str, place: int = 0) -> dict[str, str | tuple]:
     return {"color": OTHERS[place % len(OTHERS)], "marker": "osD^vP"[place % 6]}
 
 
-def schemes(names: Iterable[str]) -> dict[str, dict]:
-    """:func:`scheme` of each, with its name as ``label``: looks for ``intervals.dodged``."""
-    return {name: scheme(name) | {"label": name} for name in names}
-
-
 def caption(figure: Figure, text: str, title: str = "") -> Figure:
     """Finishes a figure: its title, the legends that are missing, panels side by side, and n, seeds
     and settings below.
@@ -145,11 +140,6 @@ def few_log_ticks(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 200 * low else (1.0,)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
-
-
-def legend_below(axes: Axes) -> None:
-    """A legend below the axes, where it hides nothing."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), borderaxespad=4.5)
 
 
 def legend_beside(axes: Axes) -> None:

@@ -52,11 +52,6 @@ def of_sources(sources: Iterable[str], folder: Path) -> str:
     return _of_modules(names, folder)
 
 
-def of_module(name: str) -> str:
-    """The same of one module of the library and what it imports."""
-    return _of_modules({name}, PACKAGE.parent)
-
-
 def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Parameter name → hash of the file or folder that its value names relative to ``folder``; and
     the judge, where it is one that the environment names.

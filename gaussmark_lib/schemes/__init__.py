@@ -6,7 +6,6 @@ this folder and its test.
 ``kgw`` (core)      green lists (Kirchenbauer et al., arXiv:2301.10226): KGW-1, KGW-2
 ``synthid``         tournament sampling (Dathathri et al., Nature 634, 2024)
 ``gumbel``          Gumbel-max sampling (Aaronson 2022)
-``cache``           no scheme: the texts that schemes wrote, kept on disk
 ==================  ==========================================================================
 """
 

@@ -168,6 +168,6 @@ def test_dependencies_are_few():
 
 
 def test_the_tests_have_records_caches_and_a_home_of_their_own():
-    places = [files.records(None), files.CACHE, files.TEXTS, Path.home()]
+    places = [files.records(None), files.CACHE, Path.home()]
     assert [place for place in places if place.is_relative_to(ROOT)] == []
     assert Path.home() != Path(pwd.getpwuid(os.getuid()).pw_dir)

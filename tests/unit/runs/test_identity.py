@@ -175,7 +175,7 @@ def test_what_cannot_be_read_or_is_too_much_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_closure_has_every_module_that_a_loaded_one_takes_something_from():
-    importlib.import_module("gaussmark_lib.schemes.cache")
+    importlib.import_module("gaussmark_lib.experiments.kgw_baseline")
     folder = identity.PACKAGE.parent
     for name, module in list(sys.modules.items()):
         if not name.startswith("gaussmark_lib") or identity._is_outside(name):
