@@ -273,11 +273,3 @@ def _slopes(
     total = (log_p * part).sum()
     slopes = torch.autograd.grad(total, ys, retain_graph=not last, materialize_grads=True)
     return [g.to(torch.promote_types(g.dtype, torch.float32)) for g in slopes]
-
-
-def __getattr__(name: str):  # of an earlier version, until its last users have changed
-    if name.startswith("__"):
-        raise AttributeError(name)
-    from gaussmark_lib import _old
-
-    return getattr(_old, name)

@@ -100,7 +100,7 @@ class Key:
         """The first n numbers of the key's stream, as :func:`standard_normal`."""
         return standard_normal(self.seed, n, scale, dtype, out)
 
-    def check(self, wm: PlacedWatermark, _=None) -> None:
+    def check(self, wm: PlacedWatermark) -> None:
         """KeyMismatchError where a bound key was made for another watermark or another θ. An
         unbound key is for any use.
         """

@@ -51,7 +51,6 @@ __all__ = [
     "watermarkable",
 ]
 
-linear = Weight  # of an earlier version
 EMBEDDED = "doclm"
 DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 _IN_BLOCK = re.compile(r"(.+?)\.(\d+)\.")  # a stack of blocks, and a block's number in it

@@ -209,11 +209,3 @@ def export(
             f"cannot export the model to {folder}: {getattr(error, 'strerror', error)}; expected a"
             " name in a folder with room"
         ) from None
-
-
-def __getattr__(name: str):  # of an earlier version, until its last users have changed
-    if name.startswith("__"):
-        raise AttributeError(name)
-    from gaussmark_lib import _old
-
-    return getattr(_old, name)

@@ -78,11 +78,3 @@ def _all_vectors(matrix: _Exact, side: str) -> Float[Tensor, "d r"]:
     theta, matrix.theta = matrix.theta, None  # the cache holds the vectors, not the weight
     U, _, Vh = torch.linalg.svd(theta.float(), full_matrices=False)
     return (U if side == "left" else Vh.T).contiguous().cpu()
-
-
-def __getattr__(name: str):  # of an earlier version, until its last users have changed
-    if name.startswith("__"):
-        raise AttributeError(name)
-    from gaussmark_lib import _old
-
-    return getattr(_old, name)

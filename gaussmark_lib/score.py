@@ -174,11 +174,3 @@ def failure(text: int, response: Ids, key_ids: Sequence[str]) -> pd.DataFrame:
     n_tokens = len(response) if is_list else 0
     facts = {"text": text, "grad_norm": np.nan, "log_lik": np.nan, "n_tokens": n_tokens}
     return table(facts, np.nan, key_ids)
-
-
-def __getattr__(name: str):  # of an earlier version, until its last users have changed
-    if name.startswith("__"):
-        raise AttributeError(name)
-    from gaussmark_lib import _old
-
-    return getattr(_old, name)

@@ -172,11 +172,3 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
         return predicted_power(grad_norm, sigma, level) - power
 
     return float(optimize.brentq(missing, 0.0, high, xtol=1e-12 * unit, rtol=1e-12))
-
-
-def __getattr__(name: str):  # of an earlier version, until its last users have changed
-    if name.startswith("__"):
-        raise AttributeError(name)
-    from gaussmark_lib import _old
-
-    return getattr(_old, name)

@@ -8,47 +8,9 @@ If the models are equally good, a changed answer is lost or gained with probabil
 is Binomial(lost + gained, ½): McNemar's exact test.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binom, norm
-
-from gaussmark_lib.stats import Estimate
-
-
-class Paired(NamedTuple):
-    """The change of accuracy with its interval and p-value, and on how many items both agree."""
-
-    change: Estimate
-    p_value: float
-    n_equal: int
-
-
-def changes(base: ArrayLike, other: ArrayLike) -> tuple[int, int]:
-    """(lost, gained) of two models' answers to the same items, 1 where an item is right.
-
-    >>> changes([1, 1, 1, 0], [1, 0, 0, 0])
-    (2, 0)
-    """
-    base, other = np.asarray(base), np.asarray(other)
-    return int((base > other).sum()), int((base < other).sum())
-
-
-def paired(base: ArrayLike, other: ArrayLike, confidence: float = 0.95) -> Paired:
-    """The change of accuracy from base to other over the same items, with McNemar's p-value and
-    Bonett and Price's interval (2012), which keeps its coverage where changes are few.
-
-    >>> paired([1, 1, 1, 0], [1, 0, 0, 0]).change.value
-    -0.5
-    """
-    (lost, gained), n = changes(base, other), np.size(base)
-    p_lost, p_gained = (lost + 1) / (n + 2), (gained + 1) / (n + 2)
-    middle = p_gained - p_lost
-    half = norm.isf((1 - confidence) / 2) * np.sqrt((p_lost + p_gained - middle**2) / (n + 2))
-    low, high = float(max(-1.0, middle - half)), float(min(1.0, middle + half))
-    change = Estimate((gained - lost) / n, low, high, n)
-    return Paired(change, float(mcnemar(lost, gained)), n - lost - gained)
+from scipy.stats import binom
 
 
 def mcnemar(lost: ArrayLike, gained: ArrayLike) -> ArrayLike:

@@ -6,15 +6,12 @@ Several keys have items of their own, and intervals cluster by key: they speak f
 measure should find: one that does not is blind, and says nothing of the others.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib import models, perturb, stats
-from gaussmark_lib.quality import accuracy, harness
+from gaussmark_lib import stats
 
 GAUSSMARK, CONTROL, STRONG = "GaussMark", "base, another draw", "strong mark"
 
@@ -58,43 +55,3 @@ def control_holds(changes: pd.DataFrame, confidence: float = 0.9999) -> bool:
     """No measure finds ``CONTROL``, which is the base model itself."""
     control = changes[changes["model"] == CONTROL]
     return not summary(control, confidence)["differs"].any()
-
-
-# To be deleted with the last notebook that calls it (07): all below.
-@dataclass(frozen=True)
-class Contender:
-    """A model to compare: the base model if it has no watermark."""
-
-    name: str
-    wm: perturb.Watermark | None = None
-    key: perturb.Key | None = None
-
-
-def evaluations(
-    lm: models.LM, contenders: Sequence[Contender], tasks: harness.Tasks, **settings
-) -> dict[str, harness.Evaluation]:
-    """lm-evaluation-harness under each contender."""
-    evaluated = {}
-    for one in contenders:
-        with perturb.watermarked(lm.model, one.wm, one.key) if one.wm else nullcontext():
-            evaluated[one.name] = harness.evaluate(lm, tasks, **settings)
-    return evaluated
-
-
-def task_rows(evaluated: Mapping[str, harness.Evaluation]) -> list[dict]:
-    """Each task's first metric against the first model, paired per item (``accuracy.paired``)."""
-    (_, base), *others = evaluated.items()
-    rows = []
-    for name, other in others:
-        for task in base.tasks:
-            test = accuracy.paired(base.of(task), other.of(task))
-            before, change = base.of(task).mean(), test.change
-            row = {"metric": task, "model": name, "base": before, "value": before + change.value}
-            row |= {"difference": change.value, "low": change.low, "high": change.high}
-            rows.append(row | {"n": change.n, "p_value": test.p_value})
-    return rows
-
-
-def table(rows: Sequence[dict], level: float = 0.05) -> pd.DataFrame:
-    """The rows, ``flagged`` where p is below the level, as one in 1/level is by chance."""
-    return pd.DataFrame(rows).assign(flagged=lambda rows: rows["p_value"] < level)
