@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, tokens
+from gaussmark_lib.engine.registry import Registry
 from gaussmark_lib.errors import InvalidTextError, is_number, require_int, shown
 from gaussmark_lib.models import LM
 from gaussmark_lib.tokens import Texts
@@ -37,6 +38,9 @@ ALL_OR_NOTHING = ("no prompt", "wrong prompt", "retokenise")  # in full at every
 # again. NumPy pads (seed, row) with zeros, so that a smaller number is the row of another text.
 _FRESH = 1 << 96
 
+corruptions = Registry("corruption", InvalidTextError)
+register = corruptions.register
+
 
 def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     """The corruptions of these names, or all of them.
@@ -46,26 +50,7 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     does not know where the prompt ends. Raises InvalidTextError for an unknown name.
     """
     tokens.check_lm(lm)
-    known = f"expected some of {', '.join(_corruptions)}"
-    if names is None:
-        names = list(_corruptions)
-    names = tokens.listed(names, f"names: {known}", InvalidTextError)
-    if unknown := [name for name in names if name not in _corruptions]:
-        raise InvalidTextError(f"no corruption is called {unknown[0]!r}: {known}")
-    return {name: partial(_changed, _corruptions[name], lm) for name in names}
-
-
-def register(name: str) -> Callable[[Corruption], Corruption]:
-    """Registers a function (lm, prompts, responses, fraction, seed) → (prompts, responses)."""
-
-    def kept(corruption: Corruption) -> Corruption:
-        if _corruptions.setdefault(name, corruption) is not corruption:
-            raise InvalidTextError(
-                f"two corruptions are called {name!r}; expected another name for one of them"
-            )
-        return corruption
-
-    return kept
+    return {name: partial(_changed, f, lm) for name, f in corruptions.chosen(names).items()}
 
 
 def _changed(
@@ -73,13 +58,10 @@ def _changed(
 ) -> Pairs:
     """The door: a corruption gets lists of its own, of checked ids."""
     count(1, fraction)
-    require_int(seed, "seed", InvalidTextError, least=0)
-    prompts, responses = (
-        [tokens.checked(lm.model, ids, f"{kind} {i}") for i, ids in enumerate(texts)]
-        for kind, texts in zip(
-            ("prompt", "response"), tokens.as_many(prompts, responses), strict=True
-        )
-    )
+    require_int(seed, "seed", least=0)
+    prompts, responses = tokens.as_many(prompts, responses)
+    prompts = [tokens.checked(lm.model, ids, f"prompt {i}") for i, ids in enumerate(prompts)]
+    responses = [tokens.checked(lm.model, ids, f"response {i}") for i, ids in enumerate(responses)]
     if not all(responses):
         raise InvalidTextError("expected responses of at least one token, got an empty one")
     return corruption(lm, prompts, responses, fraction, seed)
@@ -103,6 +85,9 @@ def count(n_tokens: int, fraction: float) -> int:
     return round(fraction * n_tokens)
 
 
+# ---- edits of one text: (ids, fraction, random numbers, pool of new tokens, at)
+
+
 def insert(
     ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], at: str = "random"
 ) -> Ids:
@@ -115,7 +100,9 @@ def insert(
     return np.insert(ids, sorted(gaps), added).tolist()
 
 
-def delete(ids: Ids, fraction: float, rng: torch.Generator, at: str = "random") -> Ids:
+def delete(
+    ids: Ids, fraction: float, rng: torch.Generator, _: Sequence[int] = (), at: str = "random"
+) -> Ids:
     """The text without ⌊f·T⌉ of its tokens, or without its first ones."""
     gone = _places(len(ids), fraction, rng, at)
     if len(gone) == len(ids):
@@ -143,37 +130,83 @@ def substitute(
     return changed
 
 
-def splice(passage: Ids, host: Ids, rng: torch.Generator) -> Ids:
-    """The host text with the passage in one of its gaps: a quotation inside human text."""
-    at = int(torch.randint(len(host) + 1, (1,), generator=rng))
-    return host[:at] + passage + host[at:]
+def truncate(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int] = ()) -> Ids:
+    """The text without its last ⌊f·T⌉ tokens."""
+    return delete(ids[::-1], fraction, rng, at="start")[::-1]
 
 
-def spliced(hosts: Texts) -> Change:
-    """Each response put unchanged into a host text of its own; the given fraction of the result is
-    the host's. Not registered: it needs hosts.
+def _places(n_tokens: int, fraction: float, rng: torch.Generator, at: str) -> list[int]:
+    n = count(n_tokens, fraction)
+    order = torch.randperm(n_tokens, generator=rng).tolist() if at == "random" else range(n_tokens)
+    return list(order[:n])
+
+
+def _drawn(n: int, pool: Sequence[int], rng: torch.Generator) -> list[int]:
+    return [pool[i] for i in torch.randint(len(pool), (n,), generator=rng).tolist()]
+
+
+# ---- edits as corruptions
+
+
+def _of_responses(edit: Callable, *, own_tokens: bool = False, **at: str) -> Corruption:
+    """Each response edited, with new tokens from the vocabulary or from the response itself."""
+
+    def corruption(lm, prompts, responses, fraction, seed):
+        vocabulary = range(tokens.config(lm.model).vocab_size)
+        return prompts, [
+            edit(ids, fraction, generator(seed, i), ids if own_tokens else vocabulary, **at)
+            for i, ids in enumerate(responses)
+        ]
+
+    return corruption
+
+
+def _of_texts(edit: Callable) -> Corruption:
+    """Prompt and response edited as one text, whose last T tokens are the new response, T being the
+    length of the old one; a deletion beyond the prompt shortens it.
     """
+    edited = _of_responses(edit, at="start")
 
-    def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-        count(1, fraction)
-        out = []
-        for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
-            n = round(len(response) * fraction / (1 - fraction)) if fraction < 1 else len(host) + 1
-            if n > len(host):
-                raise InvalidTextError(
-                    f"expected a host of at least {n} tokens for response {i}, got {len(host)}"
-                )
-            out.append(splice(list(response), list(host[:n]), generator(seed, i)))
-        return [list(ids) for ids in prompts], out
+    def corruption(lm, prompts, responses, fraction, seed):
+        texts = [x + y for x, y in zip(prompts, responses, strict=True)]
+        _, texts = edited(lm, prompts, texts, fraction, seed)
+        starts = [max(0, len(ids) - len(y)) for ids, y in zip(texts, responses, strict=True)]
+        both = list(zip(texts, starts, strict=True))
+        return [ids[:start] for ids, start in both], [ids[start:] for ids, start in both]
 
-    return change
+    return corruption
 
 
-def wrong_prompts(prompts: list[Ids]) -> list[Ids]:
+register("delete at random")(_of_responses(delete))
+for _edit in (insert, substitute):
+    register(f"{_edit.__name__} at random")(_of_responses(_edit))
+    register(f"{_edit.__name__} own tokens")(_of_responses(_edit, own_tokens=True))
+    register(f"{_edit.__name__} at the start")(_of_texts(_edit))
+register("delete at the start")(_of_texts(delete))
+register("truncate")(_of_responses(truncate))
+
+
+@register("resample spans")
+def _resample_spans(lm, prompts, responses, fraction, seed):
+    return prompts, resample(lm.model, prompts, responses, fraction, seed=seed)
+
+
+@register("no prompt")
+def _no_prompt(lm, prompts, responses, fraction, seed):
+    return [[] for _ in prompts] if fraction else prompts, responses
+
+
+@register("wrong prompt")
+def _wrong_prompt(lm, prompts, responses, fraction, seed):
     """Each text's prompt exchanged for the next text's."""
-    if len(prompts) < 2:
+    if fraction and len(prompts) < 2:
         raise InvalidTextError(f"a wrong prompt: expected at least 2 texts, got {len(prompts)}")
-    return [*prompts[1:], prompts[0]]
+    return [*prompts[1:], prompts[0]] if fraction else prompts, responses
+
+
+@register("retokenise")
+def _retokenised(lm, prompts, responses, fraction, seed):
+    return prompts, [retokenise(lm, ids) if fraction else ids for ids in responses]
 
 
 def retokenise(lm: LM, ids: Ids) -> Ids:
@@ -199,17 +232,13 @@ def resample(
 
     The model may draw the token that was there. Its tokenizer must be that of the model that wrote.
     """
-    prompts = tokens.checked_prompts(model, prompts)  # an empty one becomes the start token
-    for i, (prompt, ids) in enumerate(zip(prompts, responses, strict=True)):
-        tokens.check_fits(model, len(prompt), len(ids), f"text {i}")
-    lengths = [len(ids) for ids in responses]
     ids, mask = tokens.pad(responses, "right", model.device)
-    kept = mask.bool()
+    kept = mask.bool()  # (texts, positions)
     for i, row in enumerate(kept):
-        row[spans(lengths[i], fraction, span, generator(seed, i))] = False
+        row[spans(len(responses[i]), fraction, span, generator(seed, i))] = False
     out = list(responses)
-    for n in sorted({*lengths} - {0}):  # those of one length are continued together
-        rows = [i for i, length in enumerate(lengths) if length == n]
+    for n in sorted({len(ids) for ids in responses}):  # those of one length fit their context
+        rows = [i for i, response in enumerate(responses) if len(response) == n]
         drawn = generate.sample(
             model,
             [prompts[i] for i in rows],
@@ -242,74 +271,3 @@ def _keeping(
         return torch.where(is_kept, only, logits)
 
     return process
-
-
-def _places(n_tokens: int, fraction: float, rng: torch.Generator, at: str) -> list[int]:
-    n = count(n_tokens, fraction)
-    order = torch.randperm(n_tokens, generator=rng).tolist() if at == "random" else range(n_tokens)
-    return list(order[:n])
-
-
-def _drawn(n: int, pool: Sequence[int], rng: torch.Generator) -> list[int]:
-    return [pool[i] for i in torch.randint(len(pool), (n,), generator=rng).tolist()]
-
-
-def _of_responses(
-    edit: Callable, lm: LM, prompts: list[Ids], responses: list[Ids], fraction: float, seed: int
-) -> Pairs:
-    """An edit (lm, ids, fraction, random numbers) → ids of each response."""
-    return prompts, [edit(lm, ids, fraction, generator(seed, i)) for i, ids in enumerate(responses)]
-
-
-def _of_texts(
-    edit: Callable, lm: LM, prompts: list[Ids], responses: list[Ids], fraction: float, seed: int
-) -> Pairs:
-    """An edit of prompt and response as one text, whose last T tokens are the new response, T being
-    the length of the old one; a deletion beyond the prompt shortens it.
-    """
-    texts = [x + y for x, y in zip(prompts, responses, strict=True)]
-    _, edited = _of_responses(edit, lm, prompts, texts, fraction, seed)
-    cuts = [max(0, len(ids) - len(y)) for ids, y in zip(edited, responses, strict=True)]
-    both = list(zip(edited, cuts, strict=True))
-    return [ids[:cut] for ids, cut in both], [ids[cut:] for ids, cut in both]
-
-
-def _all_or_nothing(
-    change: Callable, lm: LM, prompts: list[Ids], responses: list[Ids], fraction: float, seed: int
-) -> Pairs:
-    """A change (lm, prompts, responses) → (prompts, responses) without a strength."""
-    return change(lm, prompts, responses) if fraction else (prompts, responses)
-
-
-def _with_pool(edit: Callable) -> dict[str, Corruption]:
-    """An edit with tokens from the vocabulary, from the text, and at the start of both."""
-
-    def from_vocabulary(lm: LM, ids: Ids, fraction: float, rng: torch.Generator, **at: str) -> Ids:
-        return edit(ids, fraction, rng, range(tokens.config(lm.model).vocab_size), **at)
-
-    return {
-        f"{edit.__name__} at random": partial(_of_responses, from_vocabulary),
-        f"{edit.__name__} own tokens": partial(
-            _of_responses, lambda lm, ids, f, rng: edit(ids, f, rng, ids)
-        ),
-        f"{edit.__name__} at the start": partial(_of_texts, partial(from_vocabulary, at="start")),
-    }
-
-
-_corruptions: dict[str, Corruption] = {
-    "delete at random": partial(_of_responses, lambda lm, ids, f, rng: delete(ids, f, rng)),
-    **_with_pool(insert),
-    **_with_pool(substitute),
-    "delete at the start": partial(
-        _of_texts, lambda lm, ids, f, rng: delete(ids, f, rng, at="start")
-    ),
-    "truncate": partial(  # the end is the start of the reversed text
-        _of_responses, lambda lm, ids, f, rng: delete(ids[::-1], f, rng, at="start")[::-1]
-    ),
-    "resample spans": lambda lm, x, y, f, seed: (x, resample(lm.model, x, y, f, seed=seed)),
-    "no prompt": partial(_all_or_nothing, lambda lm, x, y: ([[] for _ in x], y)),
-    "wrong prompt": partial(_all_or_nothing, lambda lm, x, y: (wrong_prompts(x), y)),
-    "retokenise": partial(
-        _all_or_nothing, lambda lm, x, y: (x, [retokenise(lm, ids) for ids in y])
-    ),
-}

@@ -22,7 +22,7 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import binom, chi2, kstest
 
-from gaussmark_lib import generate, models, record, schemes, score, stats
+from gaussmark_lib import corrupt, errors, generate, models, record, schemes, score, stats
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.experiments.begin import solved
 from gaussmark_lib.experiments.pairs import Pairs
@@ -35,6 +35,26 @@ from gaussmark_lib.tokens import Texts
 UNEDITED, LOST = "unedited", "predicted"
 PARTS = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}
 LEVELS = (0.05, 0.01)
+
+
+def quoted(hosts: Texts) -> Change:
+    """A corruption: each response stands unchanged in a gap of a human text, its host; the given
+    fraction of the result is the host's.
+    """
+
+    def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Edited:
+        out = []
+        for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
+            n = round(len(response) * fraction / (1 - fraction))
+            if n > len(host):
+                raise errors.InvalidTextError(
+                    f"expected a host of at least {n} tokens for response {i}, got {len(host)}"
+                )
+            at = int(torch.randint(n + 1, (1,), generator=corrupt.generator(seed, i)))
+            out.append([*host[:at], *response, *host[at:n]])
+        return [list(ids) for ids in prompts], out
+
+    return change
 
 
 def candidates(

@@ -119,12 +119,13 @@ def test_rank_reduction_needs_a_rank():
         schemes.named(replace(WM, rank_dropped=0), KEY, ["rank-reduced"])
 
 
-def test_adding_one_takes_a_class_and_a_name_of_its_own(monkeypatch):
-    monkeypatch.delitem(scheme_module.makers, "toy", raising=False)  # puts things back at the end
+def test_adding_one_takes_a_class_and_a_name_of_its_own():
     schemes.register("toy")(lambda wm, key: Toy(key))
-    assert schemes.named(WM, KEY, ["toy"])["toy"] == Toy(KEY)
-    assert list(schemes.named(WM, KEY)) == [*SCHEMES, "toy"]
+    try:
+        assert schemes.named(WM, KEY, ["toy"])["toy"] == Toy(KEY)
+        assert list(schemes.named(WM, KEY)) == [*SCHEMES, "toy"]
+    finally:
+        del scheme_module.makers["toy"]
     assert Toy(KEY).exact
     with pytest.raises(InvalidWatermarkError, match="'SynthID' is the name of another scheme"):
         schemes.register("SynthID")(lambda wm, key: Toy(key))
-    del scheme_module.makers["toy"]

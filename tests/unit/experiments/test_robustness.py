@@ -9,6 +9,7 @@ import tiny_lm
 import tiny_models
 
 from gaussmark_lib import corrupt, score, stats
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments import robustness
 from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.kgw import KGW
@@ -129,3 +130,15 @@ def test_the_level_holds_after_every_edit():
     found = robustness.false_alarms(LM, tried, prompts, human, CHANGES, 0.4, seed=7)
     assert len(found) == 4 * len(CHANGES) * 2
     assert found["p_excess"].min() > 1e-4 / len(found), found.nsmallest(3, "p_excess")
+
+
+def test_a_quotation_lands_unchanged_in_every_gap_of_its_host():
+    found = set()
+    for seed in range(60):
+        _, [out] = robustness.quoted([list(range(9))])([[5]], [[50, 51]], 0.6, seed)
+        at = out.index(50)
+        assert (out[at : at + 2], out[:at] + out[at + 2 :]) == ([50, 51], [0, 1, 2])
+        found.add(at)
+    assert found == {0, 1, 2, 3}
+    with pytest.raises(GaussMarkError, match="a host of at least 54 tokens for response 0, got 3"):
+        robustness.quoted([[1, 2, 3]])([[5]], [[50] * 6], 0.9, 0)
