@@ -42,7 +42,7 @@ def quoted(hosts: Texts) -> Change:
     fraction of the result is the host's.
     """
 
-    def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Edited:
+    def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> corrupt.Pairs:
         out = []
         for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
             n = round(len(response) * fraction / (1 - fraction))
