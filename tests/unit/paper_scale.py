@@ -1,7 +1,7 @@
 """Prints, as JSON, what scoring takes on two blocks with the widths of an 8-billion-parameter
 Llama. Run by test_paper_scale.py.
 
-python tests/unit/paper_scale.py --keys 64 --texts 8 --tokens 180 --times
+python tests/unit/paper_scale.py --keys 64 --texts 8 --tokens 180
 python tests/unit/paper_scale.py --keys 2 --texts 16 --stream
 """
 
@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gaussmark_lib import joint, perturb, score
-from gaussmark_lib.experiments import peak_memory, speed
+from gaussmark_lib.experiments import peak_memory
 
 SIZES = {
     "hidden_size": 4096,
@@ -44,17 +44,10 @@ def build() -> LlamaForCausalLM:
         torch.nn.init.normal_ = kept
 
 
-def seconds(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for name, default in (("keys", 16), ("texts", 8), ("tokens", 40)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--times", action="store_true")
     parser.add_argument("--stream", action="store_true", help="by joint.sequence")
     asked = parser.parse_args()
     model = build()
@@ -87,12 +80,5 @@ if __name__ == "__main__":
         found |= {
             "innovation": table["innovation"].tolist(),
             "|Δψ|": float((plain["psi"] - table["psi"]).abs().max()),
-        }
-    if asked.times:
-        placed = WM.on(model)
-        found |= {
-            "scoring, s": seconds(lambda: score.score(model, x, y, WM, keys)),
-            "forward pass, s": seconds(lambda: speed.forward_only(model, x, y)),
-            "noises, s": seconds(lambda: [perturb.streams(placed, [key]) for key in keys]),
         }
     print(json.dumps(found))

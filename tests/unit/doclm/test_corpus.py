@@ -4,7 +4,6 @@ the paragraph alone.
 
 import subprocess
 import sys
-import tomllib
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
@@ -12,10 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-from gaussmark_lib import files
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.engine.corpus import is_prose, paragraphs, paragraphs_of_file, split_of
 
@@ -147,26 +143,6 @@ def test_the_files_of_a_package_are_sorted_by_name_and_lie_inside_it(monkeypatch
     assert corpus.files_of("b")[0] == ("b/a.py", Path("/installed/b/a.py"))
     # package by package, without tests
     assert [name for name, _ in corpus.source_files()] == ["b/a.py", "b/z.py", "a.py"]
-
-
-def test_every_package_comes_with_the_project():
-    """Each is a dependency in ``pyproject.toml``, or a dependency of one: no environment lacks it,
-    and no extra decides the corpus.
-    """
-    declared = tomllib.loads((files.ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    todo, needed = list(map(Requirement, declared)), set()
-    while todo:
-        requirement = todo.pop()
-        name = canonicalize_name(requirement.name)
-        if name in needed and not requirement.extras:
-            continue
-        needed.add(name)
-        extras = [{"extra": extra} for extra in requirement.extras or {""}]
-        for further in map(Requirement, metadata.requires(name) or []):
-            is_asked_for = not further.marker or any(map(further.marker.evaluate, extras))
-            if is_asked_for and canonicalize_name(further.name) not in needed:
-                todo.append(further)
-    assert {canonicalize_name(package) for package in corpus.PACKAGES} <= needed
 
 
 NO_PROSE = {

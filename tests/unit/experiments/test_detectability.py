@@ -82,14 +82,6 @@ def test_the_area_is_the_share_of_ordered_texts(table):
     assert areas["n"].tolist() == [6, 5], "a pair without a marked text of this length is left out"
 
 
-def test_the_power_of_the_length_and_the_slope_are_found(table):
-    plain = table[table["kind"] == PLAIN]
-    exponent = detectability.exponent(plain)
-    assert (exponent.value, exponent.n) == (pytest.approx(0.5), 6)
-    alike = plain.assign(grad_norm=3 * plain["n_tokens"] ** 0.5)
-    assert detectability.norm_per_token(alike) == pytest.approx(9.0)
-
-
 def test_single_tokens_are_scored_after_all_that_is_before_them(lm):
     responses = generate.sample(lm.model, PROMPTS[:2], 9, seed=1)
     tokens = detectability.token_gradients(lm, PROMPTS[:2], responses, WM.weight, every=4)

@@ -78,21 +78,6 @@ def test_strength_and_price_are_means_over_pairs_beside_their_prediction(table):
     assert ratio.n == 3
 
 
-def test_fresh_keys_score_as_score_does():
-    texts = {
-        name: (prompt, [4, 8, 15, 16, 23][:n])
-        for name, prompt, n in zip("ab", PAIRS.prompts, (5, 2), strict=False)
-    }
-    table = motivation.under_fresh_keys(LM, texts, WMS[1], 7, first_seed=5)
-    keys = [perturb.Key.from_seed(5 + k) for k in range(7)]
-    for name, (prompt, text) in texts.items():
-        rows = table[table["text"] == name]
-        by_score = score.score(MODEL, [prompt], [text], WMS[1], keys)
-        assert rows["psi"].to_numpy() == pytest.approx(by_score["psi"].to_numpy(), abs=1e-6)
-        inner = rows["psi"] * WMS[1].sigma * by_score["grad_norm"].iloc[0]
-        assert rows["inner"].to_numpy() == pytest.approx(inner.to_numpy(), abs=1e-6)
-
-
 def test_entropy_stands_beside_the_gradient_of_the_same_text():
     responses = tiny_models.random_ids(np.random.default_rng(4), 9, 3, 7)
     table = motivation.by_entropy(LM, PAIRS.prompts, responses, WMS[0])

@@ -4,7 +4,7 @@ import pytest
 
 from gaussmark_lib.experiments import theory_in_full as theory
 from gaussmark_lib.stats import threshold
-from gaussmark_lib.toys import bounds, closed_forms, softmax
+from gaussmark_lib.toys import softmax
 
 MODEL, KEYS = softmax.random_model(20, 3, seed=1), softmax.unit_noises(3, 256, 0)
 
@@ -14,25 +14,6 @@ def value(table, **point):
         table = table[table[column] == wanted]
     [row] = table["value"]
     return row
-
-
-def test_the_gaussian_tables():
-    means = theory.gaussian_mean([4], [0.1, 1.0], 400, seed=0)
-    psi = closed_forms.simulate_psi(4, 1.0, 400, seed=1)
-    assert value(means, curve="simulated, d = 4", sigma=1.0) == pytest.approx(psi.mean() / 2)
-    assert value(means, curve="the proof: σ/√(1+σ²)", sigma=1.0) == pytest.approx(0.5**0.5)
-    assert means["off"].abs().max() < 4.5
-    powers = theory.gaussian_power([4, 16], [0.5], 400, 0.05, seed=0)
-    assert value(powers, curve="σ = 0.5", dim=16) == closed_forms.power(16, 0.5, 0.05)
-    hits = closed_forms.simulate_psi(16, 0.5, 400, seed=16) >= threshold(0.05)
-    assert value(powers, curve="σ = 0.5, simulated", dim=16) == hits.mean()
-    assert powers["p_value"].count() == 2
-    assert powers["p_value"].min() > 1e-4
-    concave = theory.log_concave([64], [0.2], 0.05)
-    assert value(concave, curve="theorem") == bounds.strongly_log_concave(64, 0.2, 0.05)
-    [row] = theory.dimensions([0.3], 0.05, 0.1).to_dict("records")
-    assert bounds.strongly_log_concave(row["theorem"] - 1, 0.3, 0.05) > 0.1
-    assert row["factor"] == row["theorem"] / closed_forms.dimension_needed(0.3, 0.05, 0.1)
 
 
 def test_the_softmax_tables():

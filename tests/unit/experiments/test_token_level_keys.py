@@ -88,19 +88,3 @@ def test_levels_and_power_are_those_of_binomials():
         hit = norm.sf(norm.isf(alpha_0) - 0.3)
         power = binom.sf(binom.isf(0.05, 60, alpha_0), 60, hit)
         assert row["value"] == pytest.approx(power, abs=4 * (power * (1 - power) / 300) ** 0.5)
-
-
-def test_means_along_the_text_and_of_kept_tokens():
-    before = made_up(0.5)
-    after = made_up(0.2, seed=1).assign(change="edited")
-    after.loc[after["position"] % 2 == 0, "token_id"] = -1  # another token: not kept
-    after.loc[after["position"] % 2 == 0, "gamma"] = 9.0
-    after.loc[0, "gamma"] = -np.inf
-    means = experiment.kept(pd.concat([before, after]), "edited")
-    kept = before[before["position"] % 2 == 1].groupby("text")["gamma"].mean()
-    np.testing.assert_allclose(means["before"], kept)
-    assert experiment.ratio_of_means(means.to_numpy()) == pytest.approx(0.4, abs=0.1)
-    along = experiment.by_position(before, 20)
-    assert along["position"].tolist() == [10.0, 30.0, 50.0]
-    assert (along["low"] <= 0.5).all()
-    assert (along["high"] >= 0.5).all()

@@ -2,7 +2,6 @@
 one by one.
 """
 
-import numpy as np
 import pytest
 import tiny_lm
 
@@ -29,14 +28,6 @@ def written():
 @pytest.fixture(scope="module")
 def human():
     return whose_text.gradients(LM, *zip(*HUMAN, strict=True), WM)
-
-
-def test_the_forecast_is_theorys_at_the_norms_of_plain_text(human):
-    table = whose_text.forecast(human, WM.sigma, BOOK)
-    psi = [WM.sigma * gradient.norm for gradient in human]
-    assert table["psi"][0] == pytest.approx(np.mean(psi))
-    shares = [tracing.share_right(one, 50, 4) for one in psi]
-    assert table["value"][0] == pytest.approx(np.mean(shares))
 
 
 def test_texts_that_nobody_wrote_meet_a_codebook_each(human):

@@ -29,15 +29,6 @@ def test_bars_reach_from_low_to_high_of_estimates_and_of_tables(horizontal):
         assert (drawn[:, :, across] == [[10, 10], [20, 20]]).all()
 
 
-def test_an_interval_that_excludes_its_own_value_is_drawn_on_one_side_only():
-    container = intervals.bars(
-        Figure().subplots(),
-        [0, 1],
-        [Estimate(0.5, 0.5 + 1e-12, 0.7, 4), Estimate(0.5, 0.1, 0.4, 4)],
-    )
-    assert ends(container)[:, :, 1] == pytest.approx(np.array([[0.5, 0.7], [0.1, 0.5]]))
-
-
 def test_an_unknown_bound_leaves_a_point_without_a_bar():
     rows = pd.DataFrame({"value": [1.0, 2.0], "low": [np.nan, 1.5], "high": [np.nan, 2.5]})
     figure = Figure()

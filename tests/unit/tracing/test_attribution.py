@@ -92,23 +92,6 @@ def test_the_best_two_users_are_those_of_all_groups():
     )
 
 
-def test_marked_texts_are_named_and_others_are_not(book):
-    """The whole law on vectors: w = ψc_u + N(0, I), as a marked text has it."""
-    rng, n = np.random.default_rng(0), 300
-    book = tracing.Codebook(Key.from_seed(5), 512, 32)
-    users = rng.integers(book.n_users, size=n)
-    inner = np.stack([5.0 * book.code(int(user)) for user in users]) + rng.standard_normal((n, 32))
-    found, psi, runner_up = attribution.best(inner, book)
-    low, high = stats.binomtest(int((found == users).sum()), n).proportion_ci(0.999)
-    assert low <= tracing.share_right(5.0, 512, 32) <= high
-    assert (psi >= runner_up).all()
-    null = [
-        tracing.family_p(value, 512, 32)
-        for value in attribution.best(rng.standard_normal((n, 32)), book)[1]
-    ]
-    assert stats.kstest(null, "uniform").pvalue > 1e-3
-
-
 def test_several_texts_together_are_their_summed_gradient(model, book):
     [row] = tracing.attribute(model, X, Y, WM, book, together=True).to_dict("records")
     total = tracing.summed(score.gradients(model, X, Y, WM))

@@ -146,19 +146,6 @@ def test_the_level_over_keys(common):
     )
 
 
-def test_a_row_for_each_text_and_key(model, wm, key):
-    keys = [key, type(key).from_seed(1)]
-    table = tracing.scan(model, X, Y, wm, keys, block=4)
-    assert table.columns.tolist() == scan.COLUMNS
-    assert table["text"].tolist() == [0, 0, 1, 1]
-    assert table["key_id"].tolist() == [key.key_id for key in keys] * 2
-    assert table["n_tokens"].tolist() == [12, 12, 20, 20]
-    assert ((table["start"] < table["end"]) & (table["end"] <= table["n_tokens"])).all()
-    assert (table[["start", "end"]] % 4 == 0).all(axis=None)
-    assert table["psi"].ge(table["whole_psi"] - 1e-5).all(), "the whole text is one of the spans"
-    assert table.equals(tracing.scan(model, X, Y, wm, keys, block=4)), "the same draws each time"
-
-
 def test_blocks_without_a_gradient_have_no_psi(model, wm, key):
     """Of three blocks the middle one says nothing: every span but that one alone is left."""
     G = np.array([[1.0, 0, 0], [0, 0, 0], [0, 2, 0]])

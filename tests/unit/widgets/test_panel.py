@@ -3,7 +3,6 @@ never shows half of anything.
 """
 
 import re
-import threading
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -49,20 +48,6 @@ def shown(panel: Panel) -> str:
     return "\n".join(words)
 
 
-class Blocked:
-    """Work that stands still in its middle until it is let go."""
-
-    def __init__(self):
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    def __call__(self, report) -> str:
-        report("working", 0.5)
-        self.begun.set()
-        self.go.wait(60)
-        report("working", 1.0)
-        return "done"
-
-
 def test_generates(panel: Panel):
     press(panel, "generate")
     assert panel.error is None, panel.writing.message.value
@@ -79,28 +64,6 @@ def test_generates(panel: Panel):
     ):
         assert words in html
     assert html.count("<span") > 20
-
-
-def test_buttons_wait_while_it_works(panel: Panel, monkeypatch: pytest.MonkeyPatch):
-    work = Blocked()
-    monkeypatch.setattr(panel.session, "compare", lambda question, key, report: work(report))
-    buttons = [panel.generate, panel.test, panel.another, panel.new_key, panel.seed_key, panel.take]
-    assert panel.writing.stop.disabled
-    panel.generate.click()
-    assert all(button.disabled for button in buttons)
-    assert not panel.writing.stop.disabled
-    work.begun.wait(60)
-    assert panel.writing.doing.value == "working"
-    assert panel.writing.progress.value == 0.5
-    panel.psi.value = 5  # inputs stay live, and what is known is shown
-    assert "= 5<" in panel.sigma_shown.value
-    panel.writing.stop.click()
-    work.go.set()
-    panel.wait()
-    assert not any(button.disabled for button in buttons)
-    assert panel.writing.stop.disabled
-    assert panel.writing.progress.value == 0
-    assert "Stopped" in panel.writing.message.value
 
 
 def test_stop_leaves_the_base_model_and_what_was_shown(
