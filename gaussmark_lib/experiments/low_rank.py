@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, rank_reduce, score, stats
+from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.experiments import quality
 from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.experiments.robustness import ratio
@@ -97,6 +97,19 @@ def named(wms: Sequence[Watermark], key: Key, dtype: str | None = None) -> dict[
         name = f"k = {wm.rank_dropped}{side}" if wm.rank_dropped else VANILLA
         schemes[name] = GaussMark(wm, key, name, dtype)
     return schemes
+
+
+def written(
+    lm: models.LM, schemes: Mapping[str, GaussMark], pairs: Pairs, n_tokens: int, **sampling
+) -> dict[str, list[list[int]]]:
+    """A text of each pair by each scheme, in one batch; pair i has the same random numbers in all
+    schemes. Sampling is ``seed, top_p, temperature, until_end`` of ``generate.sample``.
+    """
+    n, times = pairs.n, len(schemes)
+    marks = [(scheme.wm, key) for scheme in schemes.values() for key in pairs.keys]
+    numbers = {"rows": [*range(n)] * times, "batch_size": 128, **sampling}
+    texts = generate.sample(lm.model, pairs.prompts * times, n_tokens, marks=marks, **numbers)
+    return {name: texts[i * n : (i + 1) * n] for i, name in enumerate(schemes)}
 
 
 def predicted(norms: Norms, wm: Watermark) -> Float[np.ndarray, " texts"]:

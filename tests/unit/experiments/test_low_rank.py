@@ -95,10 +95,10 @@ def test_at_an_equal_psi_all_ranks_cost_the_same_and_at_one_sigma_they_do_not():
 def test_prices_are_those_of_each_pairs_own_key():
     wms = [Watermark(WEIGHT, 0.1), Watermark(WEIGHT, 0.2, 4)]
     schemes = low_rank.named(wms, PAIRS.keys[0])
-    texts = {
-        name: scheme.generate(LM.model, PROMPTS, 8, keys=PAIRS.keys)
-        for name, scheme in schemes.items()
-    }
+    texts = low_rank.written(LM, schemes, PAIRS, 8, seed=5)
+    for name, scheme in schemes.items():
+        alone = scheme.generate(LM.model, PROMPTS, 8, keys=PAIRS.keys, seed=5)
+        assert texts[name] == alone, "the same random numbers in each scheme"
     table = low_rank.prices(LM, schemes, PAIRS, texts, RESPONSES)
     assert len(table) == 2 * 2 * 3
     value = table.set_index(["scheme", "quantity", "pair"])["value"]
