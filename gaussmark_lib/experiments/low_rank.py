@@ -46,12 +46,12 @@ def gradient_norms(
     """‖PG‖ of each text for each side and every k = 0 … min(d_out, d_in), from one backward pass
     per text.
     """
-    theta = models.linear(model, weight).value()
+    wm = Watermark(weight, 1.0).on(model)
+    theta = wm.linear.value()
     u, v = (
         rank_reduce.singular_vectors(theta, min(theta.shape), side) for side in ("left", "right")
     )
     squares = {side: [[]] * len(responses) for side in rank_reduce.SIDES}
-    wm = Watermark(weight, 1.0)
     for gradient in score.gradients(model, prompts, responses, wm, dtype=dtype):
         G = gradient.G.to(u)
         gone = {  # ‖·‖² in the top 1, 2, … directions of a side
