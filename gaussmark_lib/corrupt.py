@@ -33,7 +33,6 @@ Ids = list[int]
 Pairs = tuple[list[Ids], list[Ids]]  # prompts as the detector believes them, responses
 Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
 Corruption = Callable[[LM, list[Ids], list[Ids], float, int], Pairs]
-ALL_OR_NOTHING = ("no prompt", "wrong prompt", "retokenise")  # in full at every fraction above 0
 # Added to a resampling's seed: the random numbers that wrote a text would draw the same tokens
 # again. NumPy pads (seed, row) with zeros, so that a smaller number is the row of another text.
 _FRESH = 1 << 96

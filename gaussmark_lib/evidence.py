@@ -1,7 +1,7 @@
 """Which tokens are evidence for a key: ψ as a sum of one number per token.
 
-    e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),   G = Σ_t ∇_θ log p_θ(v_t | x, v_<t),   Σ_t e_t
-    = ψ
+    e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),     Σ_t e_t = ψ,
+    G = Σ_t ∇_θ log p_θ(v_t | x, v_<t)
 
 The inner product is the derivative of one token's log-probability along ξ: how fast the token would
 become likelier if the watermark were turned up from zero. With J the derivatives of all T
@@ -12,8 +12,7 @@ A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is
 themselves are not N(0, 1).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,11 +22,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, perturb, tokens
-from gaussmark_lib.engine.arithmetic import frozen
-from gaussmark_lib.keys import checked as checked_key
+from gaussmark_lib import gradients, keys, perturb, tokens, weights
+from gaussmark_lib.engine.arithmetic import eager_experts, frozen
 from gaussmark_lib.likelihood import log_softmax
-from gaussmark_lib.weights import Weight, checked
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
@@ -47,10 +44,10 @@ def per_token(
         One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in
             units of ψ), ``log_p`` (nats).
     """
-    wm = checked(wm).on(model)
+    wm = weights.checked(wm).on(model)
     [gradient] = gradients.gradients(model, [prompt], [response], wm)  # checks, and gives ‖G‖
     gradient.check()
-    perturb.check_key(wm, checked_key(key))
+    perturb.check_key(wm, keys.checked(key))
     prompt, response = tokens.checked_pairs(model, [prompt], [response])[0]
     xis = perturb.noise(model, wm, key)
     xis = xis if isinstance(xis, list) else [xis]
@@ -58,6 +55,35 @@ def per_token(
     evidence = slope.double() / (wm.sigmas[0] * gradient.norm)
     columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
     return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
+
+
+def _along(
+    model: PreTrainedModel,
+    linears: Sequence[weights.Weight],
+    xis: Sequence[Float[Tensor, "d_out d_in"]],
+    ids: list[int],
+    n: int,
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """log p of the last n tokens given what is before each, nats, and its derivative along ξ: d/dε
+    log p_{θ+εξ} at ε = 0.
+    """
+    row = torch.tensor([ids], device=model.device)
+    thetas = {linear.name: linear.parameter.detach().requires_grad_() for linear in linears}
+    inputs = {"input_ids": row, "use_cache": False}
+    # fused attention has no second derivative
+    with frozen(model), eager_experts(model), sdpa_kernel(SDPBackend.MATH):
+        logits = torch.func.functional_call(model, thetas, kwargs=inputs).logits[0, -n - 1 : -1]
+        log_p = log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
+        v = torch.zeros_like(log_p, requires_grad=True)
+        pulled = torch.autograd.grad(  # vJ of each weight, which is linear in v
+            log_p, list(thetas.values()), v, create_graph=True, materialize_grads=True
+        )
+        product = sum(
+            (part * linear.oriented(xi).to(part)).sum()
+            for part, linear, xi in zip(pulled, linears, xis, strict=True)
+        )
+        [slope] = torch.autograd.grad(product, v, materialize_grads=True)
+    return log_p.detach(), slope
 
 
 def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFrame:
@@ -71,74 +97,19 @@ def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFr
         One row per piece, in order: ``text``, ``evidence`` and ``log_p`` (sums over its tokens),
             ``n_tokens``. The texts joined are the whole text.
 
-    >>> ids, evidence = [104, 195, 169], [0.5, 0.25, 0.25]
-    >>> table = pd.DataFrame({"token_id": ids, "evidence": evidence, "log_p": -1.0})
-    >>> joined = pieces(table, lambda ids: bytes(ids).decode(errors="replace"))
+    >>> table = pd.DataFrame({"token_id": [104, 195, 169], "evidence": [0.5, 0.25, 0.25]})
+    >>> joined = pieces(table.assign(log_p=-1.0), lambda ids: bytes(ids).decode(errors="replace"))
     >>> joined[["text", "evidence", "n_tokens"]].values.tolist()
     [['h', 0.5, 1], ['é', 0.5, 2]]
     """
-    texts, starts = zip(*_whole_characters(table["token_id"].tolist(), decode), strict=True)
-    sums = {name: np.add.reduceat(table[name].to_numpy(), starts) for name in ("evidence", "log_p")}
-    return pd.DataFrame({"text": texts, **sums, "n_tokens": np.diff([*starts, len(table)])})
-
-
-def _whole_characters(
-    ids: list[int], decode: Callable[[list[int]], str]
-) -> Iterator[tuple[str, int]]:
-    """Pieces of text with their first token. Each is decoded with the piece before it, since some
-    tokenizers drop a leading space.
-    """
-    start = shown = 0
+    ids, texts, starts = table["token_id"].tolist(), [], []
+    before = start = 0  # of the last piece and of the next one
     for end in range(1, len(ids) + 1):
-        before, now = decode(ids[start:shown]), decode(ids[start:end])
-        if end < len(ids) and now.endswith("\ufffd"):
-            continue  # in the middle of a character
-        yield now[len(before) :], shown
-        start, shown = shown, end
-
-
-def _along(
-    model: PreTrainedModel,
-    linears: Sequence[Weight],
-    xis: Sequence[Float[Tensor, "d_out d_in"]],
-    ids: list[int],
-    n: int,
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """log p of the last n tokens given what is before each, nats, and its derivative along ξ: d/dε
-    log p_{θ+εξ} at ε = 0.
-    """
-    row = torch.tensor([ids], device=model.device)
-    thetas = [linear.parameter.detach().requires_grad_() for linear in linears]
-    with frozen(model), _derivable(model):
-        logits = torch.func.functional_call(
-            model,
-            {linear.name: theta for linear, theta in zip(linears, thetas, strict=True)},
-            kwargs={"input_ids": row, "use_cache": False},
-        ).logits[0, -n - 1 : -1]
-        log_p = log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
-        v = torch.zeros_like(log_p, requires_grad=True)
-        pulled = torch.autograd.grad(  # vJ for each weight, which is linear in v
-            log_p, thetas, v, create_graph=True, materialize_grads=True
-        )
-        product = sum(
-            (part * linear.oriented(xi).to(part)).sum()
-            for part, linear, xi in zip(pulled, linears, xis, strict=True)
-        )
-        [slope] = torch.autograd.grad(product, v, materialize_grads=True)
-    return log_p.detach(), slope
-
-
-@contextmanager
-def _derivable(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the ``with``, without fused attention and without products of groups of experts, which
-    have no second derivative.
-    """
-    experts = model.get_experts_implementation()
-    if model._can_set_experts_implementation():
-        model.set_experts_implementation("eager")
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        if experts != model.get_experts_implementation():
-            model.set_experts_implementation(experts)
+        # with the piece before it, since some tokenizers drop a leading space
+        known, now = decode(ids[before:start]), decode(ids[before:end])
+        if end == len(ids) or not now.endswith("\ufffd"):  # not in the middle of a character
+            texts.append(now[len(known) :])
+            starts.append(start)
+            before, start = start, end
+    sums = {name: np.add.reduceat(table[name].to_numpy(), starts) for name in ("evidence", "log_p")}
+    return pd.DataFrame({"text": texts, **sums, "n_tokens": np.diff([*starts, len(ids)])})

@@ -15,11 +15,11 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 
 from gaussmark_lib import models, tokens
 from gaussmark_lib.engine import checkpoints, corpus
@@ -50,7 +50,9 @@ def load(
         min_chars = 1000 if kind in KINDS else 1
     require_int(min_chars, "min_chars", CorpusError, least=0)
     if kind in INSTALLED:
-        rows = _in_fixed_order(corpus.texts(str(kind), split, min_chars))
+        unique = {row["text"]: row for row in corpus.texts(str(kind), split, min_chars)}
+        hashes = {hashlib.sha256(text.encode()).digest(): row for text, row in unique.items()}
+        rows = [hashes[sha] for sha in sorted(hashes)]  # any n are a mixture, the same everywhere
     elif kind == "c4":
         rows = list(_c4(split, n, min_chars))
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
@@ -77,13 +79,13 @@ def human(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[i
     tokens.check_lm(lm)
     require_int(n, "n", CorpusError)
     require_int(n_tokens, "n_tokens", CorpusError)
-    if named := kind in KINDS:
-        rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
-    else:
+    if is_file := kind not in KINDS:
         rows = load(kind)["text"]
+    else:
+        rows = load(kind, n=2 * n if kind == "c4" else None, min_chars=6 * n_tokens)["text"]
     encoded = map(lm.encode, rows)  # lazy: the first n long ones suffice
     long = list(islice((ids[:n_tokens] for ids in encoded if len(ids) >= n_tokens), n))
-    if len(long) < n and not named:
+    if len(long) < n and is_file:
         ids = lm.encode("\n\n".join(rows))
         long = [ids[i : i + n_tokens] for i in range(0, len(ids) - n_tokens + 1, n_tokens)]
     if len(long) < n:
@@ -120,84 +122,45 @@ def fit(lm: models.LM, prompts: tokens.Texts, n_tokens: int, growth: float = 1.0
     return min(n_tokens, room)
 
 
-def _in_fixed_order(rows: Iterable[dict]) -> list[dict]:
-    """Sorted by the text's hash: any n of them are a mixture, and the same ones on every machine
-    with the same packages.
-    """
-    unique = {row["text"]: row for row in rows}.values()
-    return sorted(unique, key=lambda row: hashlib.sha256(row["text"].encode()).digest())
-
-
 def _jsonl(path: Path) -> list[dict]:
     if not os.path.isfile(path):
-        raise CorpusError(
-            f"no file {path}: expected a .jsonl file with a JSON object with a 'text' field on each"
-            " line"
-        )
+        raise CorpusError(f"no file {path}: expected a .jsonl file with a 'text' on each line")
     try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8-sig")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8-sig")
+        with (gzip.open if path.suffix == ".gz" else open)(
+            path, "rt", encoding="utf-8-sig"
         ) as file:
             lines = file.read().split("\n")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise CorpusError(
-            f"cannot read {path}: {error}; expected UTF-8"
-            f" text{', gzipped and whole' if path.suffix == '.gz' else ''}"
+            f"cannot read {path}: {error}; expected UTF-8 text, gzipped if its name ends in .gz"
         ) from None
-    return [
-        {"text": _text_of(line, f"{path}, line {number}"), "source": path.name}
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
-
-
-def _text_of(line: str, where: str) -> str:
-    try:
-        text = json.loads(line)["text"]
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ):  # of JSON, and of numbers and nesting beyond what Python reads
-        raise CorpusError(
-            f"{where}: expected a JSON object with a 'text' field, got {line.strip()[:60]!r}"
-        ) from None
-    if not isinstance(text, str):
-        raise CorpusError(f"{where}: expected 'text' to be a string, got {type(text).__name__}")
-    if half := corpus.SURROGATE.search(text):
-        raise CorpusError(
-            f"{where}: expected 'text' of whole characters, got half of one, {half[0]!r}; write the"
-            " file anew as UTF-8"
-        )
-    return text
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                text = json.loads(line)["text"]
+                text.encode()  # a string, of whole characters
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                raise CorpusError(
+                    f"{path}, line {number}: expected a JSON object with a 'text' field of whole"
+                    f" characters, got {line.strip()[:60]!r}"
+                ) from None
+            rows.append({"text": text, "source": path.name})
+    return rows
 
 
 def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
-    from datasets import load_dataset
-
     if n is None:
         raise CorpusError("c4 has 14 million texts: say how many (n=…)")
+    split = "validation" if split == "heldout" else split
     try:
-        if not models.hub_reachable():
+        if not checkpoints.hub_reachable():
             raise ConnectionError("the hub cannot be reached")
-        stream = load_dataset(
-            "allenai/c4",
-            "realnewslike",
-            split="validation" if split == "heldout" else split,
-            streaming=True,
-        )
-        long_enough = (
-            {"text": row["text"], "source": row["url"]}
-            for row in stream
-            if len(row["text"]) >= min_chars
-        )
-        yield from islice(long_enough, n)
+        stream = load_dataset("allenai/c4", "realnewslike", split=split, streaming=True)
+        rows = ({"text": row["text"], "source": row["url"]} for row in stream)
+        yield from islice((row for row in rows if len(row["text"]) >= min_chars), n)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = checkpoints.first_line(error)
         raise CorpusError(
-            f"cannot read allenai/c4: {reason}. Without a network, texts.load('docs') or a .jsonl"
-            " file works"
+            f"cannot read allenai/c4: {checkpoints.first_line(error)}. Without a network,"
+            " texts.load('docs') or a .jsonl file works"
         ) from error

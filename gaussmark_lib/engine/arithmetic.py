@@ -5,7 +5,7 @@ weights round away.
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -29,6 +29,21 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def eager_experts(model: PreTrainedModel) -> Iterator[None]:
+    """Inside the ``with``, a mixture's experts are one product each: those of a group at once have
+    no second derivative, and no float64.
+    """
+    usual = model.get_experts_implementation()
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")
+    try:
+        yield
+    finally:
+        if usual != model.get_experts_implementation():
+            model.set_experts_implementation(usual)
 
 
 @contextmanager
@@ -113,18 +128,13 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
         for p in model.parameters()
         if p.is_floating_point() and p.dtype != dtype and torch.finfo(p.dtype).bits in widened
     }
-    experts = model.get_experts_implementation()
-    if dtype == torch.float64 and model._can_set_experts_implementation():
-        model.set_experts_implementation(
-            "eager"
-        )  # torch multiplies groups of matrices up to float32 only
     for p in kept:
         p.data = p.data.to(dtype)
     try:
-        yield
+        # torch multiplies groups of matrices up to float32 only
+        with eager_experts(model) if dtype == torch.float64 else nullcontext():
+            yield
     finally:
-        if experts != model.get_experts_implementation():
-            model.set_experts_implementation(experts)
         for p, data in kept.items():
             p.data = data
 

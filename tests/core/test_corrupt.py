@@ -242,7 +242,7 @@ def test_by_name(name):
     strengths = [(0.0, 1), (0.5, 1), (0.8, 1), (0.5, 2)]
     same, half, more, other = (change(PROMPTS, RESPONSES, f, s) for f, s in strengths)
     assert same == before != half == change(PROMPTS, RESPONSES, 0.5, 1)
-    assert (more == half) == (name in corrupt.ALL_OR_NOTHING)
+    assert (more == half) == (name in ("no prompt", "wrong prompt", "retokenise"))
     if "random" in name or "own" in name or "spans" in name:
         assert other != half
     for part in (*same, half[1]):

@@ -1,5 +1,5 @@
-"""Per-token evidence against what it abbreviates: a backward pass a token, finite differences, and
-the ψ it adds up to.
+"""Per-token evidence against what it abbreviates: one backward pass per token, finite differences,
+and the ψ it adds up to.
 """
 
 import closeness
@@ -16,6 +16,7 @@ from gaussmark_lib import errors, evidence, perturb, score
 from gaussmark_lib.perturb import Key, Watermark
 
 PROMPT, RESPONSE = [5, 17, 60], [8, 44, 2, 90, 31, 31, 12, 77, 3]
+WM, KEY = Watermark("model.layers.1.mlp.up_proj.weight", 0.1), Key.from_seed(3)
 ROUNDING = closeness.of_sum(torch.float64, 100_000)  # numbers of the weight × tokens
 ON_EVERY_ARCHITECTURE = pytest.mark.parametrize(
     ("architecture", "weight"), tiny_models.ONE_WEIGHT.items()
@@ -24,57 +25,45 @@ ON_EVERY_ARCHITECTURE = pytest.mark.parametrize(
 
 def log_probabilities(model, prompt: list[int], response: list[int]) -> torch.Tensor:
     """log p of each response token, one softmax at a time."""
-    ids = torch.tensor([prompt + response])
-    logits = model(input_ids=ids).logits[0]
+    logits = model(input_ids=torch.tensor([prompt + response])).logits[0]
     return torch.stack(
         [logits[len(prompt) + t - 1].log_softmax(-1)[v] for t, v in enumerate(response)]
     )
 
 
-def by_backward_passes(model, wm: Watermark, key: Key) -> np.ndarray:
-    """⟨ξ, ∇ log p(v_t)⟩/(σ‖Σ_t ∇ log p(v_t)‖), a gradient a token."""
+def by_backward_passes(model, wm: Watermark) -> np.ndarray:
+    """⟨ξ, ∇ log p(v_t)⟩/(σ‖Σ_t ∇ log p(v_t)‖), one gradient per token."""
     linear = wm.on(model).linear
-    log_p = log_probabilities(model, PROMPT, RESPONSE)
     gradients = [
         linear.oriented(torch.autograd.grad(one, linear.parameter, retain_graph=True)[0])
-        for one in log_p
+        for one in log_probabilities(model, PROMPT, RESPONSE)
     ]
-    xi = perturb.noise(model, wm, key).to(gradients[0])
+    xi = perturb.noise(model, wm, KEY).to(gradients[0])
     norm = wm.sigma * torch.stack(gradients).sum(0).norm()
     return np.array([((xi * g).sum() / norm).item() for g in gradients])
 
 
 @ON_EVERY_ARCHITECTURE
-def test_is_one_backward_pass_a_token(architecture: str, weight: str):
-    model, wm, key = (
-        tiny_models.build(architecture, torch.float64),
-        Watermark(weight, 0.1),
-        Key.from_seed(3),
-    )
-    table = evidence.per_token(model, PROMPT, RESPONSE, wm, key)
+def test_is_one_backward_pass_per_token(architecture: str, weight: str):
+    model, wm = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.1)
+    table = evidence.per_token(model, PROMPT, RESPONSE, wm, KEY)
     assert list(table.columns) == evidence.COLUMNS
     assert table["token_id"].tolist() == RESPONSE
     assert table["position"].tolist() == list(range(len(RESPONSE)))
-    np.testing.assert_allclose(
-        table["evidence"], by_backward_passes(model, wm, key), rtol=1e-9, atol=ROUNDING
-    )
-    np.testing.assert_allclose(
-        table["log_p"], log_probabilities(model, PROMPT, RESPONSE).detach(), rtol=1e-12
-    )
+    expected = by_backward_passes(model, wm)
+    np.testing.assert_allclose(table["evidence"], expected, rtol=1e-9, atol=ROUNDING)
+    log_p = log_probabilities(model, PROMPT, RESPONSE).detach()
+    np.testing.assert_allclose(table["log_p"], log_p, rtol=1e-12)
 
 
 def test_a_model_with_a_derivative_of_its_own_making():
     """Bloom's activation, of which torch knows no forward-mode derivative."""
-    model = (
-        BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4))
-        .double()
-        .train()
-    )
-    wm, key = Watermark("transformer.h.0.mlp.dense_4h_to_h.weight", 0.1), Key.from_seed(3)
-    found = evidence.per_token(model, PROMPT, RESPONSE, wm, key)["evidence"]
-    np.testing.assert_allclose(
-        found, by_backward_passes(model.eval(), wm, key), rtol=1e-9, atol=ROUNDING
-    )
+    config = BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
+    model = BloomForCausalLM(config).double().train()
+    wm = Watermark("transformer.h.0.mlp.dense_4h_to_h.weight", 0.1)
+    found = evidence.per_token(model, PROMPT, RESPONSE, wm, KEY)["evidence"]
+    expected = by_backward_passes(model.eval(), wm)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=ROUNDING)
 
 
 @ON_EVERY_ARCHITECTURE
@@ -82,145 +71,78 @@ def test_is_the_slope_of_each_log_probability(architecture: str, weight: str):
     """Central differences along ξ: the error is of order ε², and would not shrink if the derivative
     were another one's.
     """
-    model, wm, key = (
-        tiny_models.build(architecture, torch.float64),
-        Watermark(weight, 0.1),
-        Key.from_seed(3),
-    )
-    found = evidence.per_token(model, PROMPT, RESPONSE, wm, key)["evidence"].to_numpy()
+    model, wm = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.1)
+    found = evidence.per_token(model, PROMPT, RESPONSE, wm, KEY)["evidence"].to_numpy()
     [gradient] = score.gradients(model, [PROMPT], [RESPONSE], wm)
-    linear, xi = wm.on(model).linear, perturb.noise(model, wm, key)
+    linear = wm.on(model).linear
+    theta, xi = linear.parameter.data, linear.oriented(perturb.noise(model, wm, KEY)).double()
     errors_at = []
-    with torch.no_grad():
-        for step in (1e-3, 1e-4):
-            ends = []
-            for sign in (1, -1):
-                linear.parameter.add_(linear.oriented(xi).double(), alpha=sign * step)
+    for step in (1e-3, 1e-4):
+        ends = []
+        for sign in (1, -1):
+            with linear.replaced(theta + sign * step * xi), torch.no_grad():
                 ends.append(log_probabilities(model, PROMPT, RESPONSE))
-                linear.parameter.sub_(linear.oriented(xi).double(), alpha=sign * step)
-            slope = (ends[0] - ends[1]).numpy() / (2 * step)
-            errors_at.append(np.abs(slope / (wm.sigma * gradient.norm) - found).max())
+        slope = (ends[0] - ends[1]).numpy() / (2 * step)
+        errors_at.append(np.abs(slope / (wm.sigma * gradient.norm) - found).max())
     assert errors_at[1] < 1e-6 * np.abs(found).max() + 1e-9
     assert errors_at[1] < 0.05 * errors_at[0], "a hundredth, but for rounding"
 
 
 @pytest.mark.parametrize(("architecture", "weight", "rank_dropped"), tiny_models.alternating(0, 3))
 def test_adds_up_to_psi(architecture: str, weight: str, rank_dropped: int):
-    model, wm, keys = (
-        tiny_models.build(architecture),
-        Watermark(weight, 0.1, rank_dropped),
-        [Key.from_seed(3), Key.from_seed(4)],
-    )
-    psi = score.score(model, [PROMPT], [RESPONSE], wm, keys)
-    tables = [evidence.per_token(model, PROMPT, RESPONSE, wm, key) for key in keys]
-    for table, wanted in zip(tables, psi["psi"], strict=True):
-        assert abs(table["evidence"].sum() - wanted) < 1e-4 * table["evidence"].abs().sum()
-    assert tables[0]["log_p"].sum() == pytest.approx(psi["log_lik"][0], rel=1e-4)
-    assert abs(tables[0]["evidence"].sum() - psi["psi"][1]) > 1e-2, "not the other key's"
-
-
-def test_a_token_does_not_know_what_follows():
-    model, wm, key = (
-        tiny_models.build(dtype=torch.float64),
-        Watermark("model.layers.1.mlp.up_proj.weight", 0.1),
-        Key.from_seed(3),
-    )
-    slopes = []
-    for n in (5, len(RESPONSE)):
-        [found] = score.gradients(model, [PROMPT], [RESPONSE[:n]], wm)
-        slopes.append(
-            evidence.per_token(model, PROMPT, RESPONSE[:n], wm, key)["evidence"].to_numpy()
-            * found.norm
-        )
-    np.testing.assert_allclose(slopes[0], slopes[1][:5], rtol=1e-9)
-
-
-def test_no_prompt_is_the_start_token():
-    model, wm, key = (
-        tiny_models.build(),
-        Watermark("model.layers.1.mlp.up_proj.weight", 0.1),
-        Key.from_seed(3),
-    )
-    started = evidence.per_token(model, [model.config.bos_token_id], RESPONSE, wm, key)
-    assert evidence.per_token(model, [], RESPONSE, wm, key).equals(started)
-
-
-def test_one_token():
-    model, wm, key = (
-        tiny_models.build(),
-        Watermark("model.layers.1.mlp.up_proj.weight", 0.1),
-        Key.from_seed(3),
-    )
-    table = evidence.per_token(model, PROMPT, [7], wm, key)
-    assert table["evidence"].item() == pytest.approx(
-        score.score(model, [PROMPT], [[7]], wm, [key])["psi"].item(), rel=1e-4
-    )
+    model, wm = tiny_models.build(architecture), Watermark(weight, 0.1, rank_dropped)
+    keys = [KEY, Key.from_seed(4)]
+    for response in (RESPONSE, [7]):
+        psi = score.score(model, [PROMPT], [response], wm, keys)
+        tables = [evidence.per_token(model, PROMPT, response, wm, key) for key in keys]
+        for table, wanted in zip(tables, psi["psi"], strict=True):
+            assert abs(table["evidence"].sum() - wanted) < 1e-4 * table["evidence"].abs().sum()
+        assert tables[0]["log_p"].sum() == pytest.approx(psi["log_lik"][0], rel=1e-4)
+        assert abs(tables[0]["evidence"].sum() - psi["psi"][1]) > 1e-3, "not the other key's"
 
 
 def test_in_bfloat16_it_still_adds_up_roughly():
-    model, wm, key = (
-        tiny_models.build(dtype=torch.bfloat16),
-        Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
-        Key.from_seed(3),
-    )
-    table = evidence.per_token(model, PROMPT, RESPONSE, wm, key)
-    psi = score.score(model, [PROMPT], [RESPONSE], wm, [key])["psi"].item()
+    model = tiny_models.build(dtype=torch.bfloat16)
+    table = evidence.per_token(model, PROMPT, RESPONSE, WM, KEY)
+    psi = score.score(model, [PROMPT], [RESPONSE], WM, [KEY])["psi"].item()
     assert abs(table["evidence"].sum() - psi) < 0.05 * table["evidence"].abs().sum()
 
 
-def test_leaves_the_model_as_it_was():
-    model, wm = tiny_models.build().train(), Watermark("model.layers.2.mlp.down_proj.weight", 0.1)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    evidence.per_token(model, PROMPT, RESPONSE, wm, Key.from_seed(3))
+def test_a_token_does_not_know_what_follows_and_no_prompt_is_the_start_token():
+    model, slopes = tiny_models.build(dtype=torch.float64), []
+    for n in (5, len(RESPONSE)):
+        [found] = score.gradients(model, [PROMPT], [RESPONSE[:n]], WM)
+        table = evidence.per_token(model, PROMPT, RESPONSE[:n], WM, KEY)
+        slopes.append(table["evidence"].to_numpy() * found.norm)
+    np.testing.assert_allclose(slopes[0], slopes[1][:5], rtol=1e-9)
+    started = evidence.per_token(model, [model.config.bos_token_id], RESPONSE, WM, KEY)
+    assert evidence.per_token(model, [], RESPONSE, WM, KEY).equals(started)
+
+
+def test_leaves_the_model_as_it_was_and_uses_no_dropout():
+    model, wm = tiny_models.build("gpt2"), Watermark(tiny_models.ONE_WEIGHT["gpt2"], 0.1)
+    quiet = evidence.per_token(model, PROMPT, RESPONSE, wm, KEY)
+    before = {name: value.clone() for name, value in model.train().state_dict().items()}
+    assert evidence.per_token(model, PROMPT, RESPONSE, wm, KEY).equals(quiet)
     assert model.training
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_no_dropout_even_while_training():
-    model, wm, key = (
-        tiny_models.build("gpt2"),
-        Watermark(tiny_models.ONE_WEIGHT["gpt2"], 0.1),
-        Key.from_seed(3),
-    )
-    quiet = evidence.per_token(model, PROMPT, RESPONSE, wm, key)
-    assert evidence.per_token(model.train(), PROMPT, RESPONSE, wm, key).equals(quiet)
-
-
-def test_refuses_a_watermarked_model():
-    model, wm, key = (
-        tiny_models.build(),
-        Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
-        Key.from_seed(3),
-    )
-    with perturb.watermarked(model, wm, key), pytest.raises(errors.PerturbedModelError):
-        evidence.per_token(model, PROMPT, RESPONSE, wm, key)
-
-
 @pytest.mark.parametrize("response", [[], [tiny_models.VOCAB], [1] * tiny_models.CONTEXT])
 def test_refuses_what_cannot_be_scored(response):
     with pytest.raises(errors.InvalidTextError):
-        evidence.per_token(
-            tiny_models.build(),
-            PROMPT,
-            response,
-            Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
-            Key.from_seed(3),
-        )
+        evidence.per_token(tiny_models.build(), PROMPT, response, WM, KEY)
 
 
-def test_refuses_a_zero_gradient():
+def test_refuses_a_watermarked_model_and_a_zero_gradient():
     model = tiny_models.build()
+    with perturb.watermarked(model, WM, KEY), pytest.raises(errors.PerturbedModelError):
+        evidence.per_token(model, PROMPT, RESPONSE, WM, KEY)
     with torch.no_grad():
         model.lm_head.weight.zero_()  # every token is equally likely, whatever happens below
     with pytest.raises(errors.DegenerateScoreError):
-        evidence.per_token(
-            model,
-            PROMPT,
-            RESPONSE,
-            Watermark("model.layers.2.mlp.down_proj.weight", 0.1),
-            Key.from_seed(3),
-        )
+        evidence.per_token(model, PROMPT, RESPONSE, WM, KEY)
 
 
 def of_bytes(ids: list[int]) -> str:
@@ -233,25 +155,17 @@ def of_words(ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("decode", [of_bytes, of_words])
-@given(text=st.text(min_size=1, max_size=30), rng=st.randoms(use_true_random=False))
-def test_pieces_are_the_text_and_its_evidence(decode, text: str, rng):
+@given(text=st.text(min_size=1, max_size=30), cut=st.integers(0, 2), seed=st.integers(0, 99))
+def test_pieces_are_the_text_and_its_evidence(decode, text: str, cut: int, seed: int):
+    """Also where the text ends within a character."""
     ids = list(text.encode())
-    table = pd.DataFrame(
-        {
-            "token_id": ids,
-            "evidence": [rng.uniform(-1, 1) for _ in ids],
-            "log_p": [-rng.random() for _ in ids],
-        }
-    )
+    ids = ids[: max(1, len(ids) - cut)]
+    numbers = np.random.default_rng(seed).normal(size=(2, len(ids)))
+    table = pd.DataFrame({"token_id": ids, "evidence": numbers[0], "log_p": numbers[1]})
     pieces = evidence.pieces(table, decode)
     assert "".join(pieces["text"]) == decode(ids)
     assert pieces["n_tokens"].sum() == len(ids)
-    assert pieces["evidence"].sum() == pytest.approx(table["evidence"].sum(), abs=1e-12)
-    assert pieces["log_p"].sum() == pytest.approx(table["log_p"].sum(), abs=1e-12)
+    for column in ("evidence", "log_p"):
+        assert pieces[column].sum() == pytest.approx(table[column].sum(), abs=1e-12)
     if decode is of_bytes:
-        assert pieces["text"].str.len().eq(1).all() or "\ufffd" in text, "a piece a character"
-
-
-def test_pieces_of_half_a_character_are_shown_too():
-    table = pd.DataFrame({"token_id": [104, 195], "evidence": [0.5, 0.25], "log_p": -1.0})
-    assert evidence.pieces(table, of_bytes)["text"].tolist() == ["h", "\ufffd"]
+        assert pieces["text"].str.len().eq(1).all() or "\ufffd" in decode(ids), "one character each"

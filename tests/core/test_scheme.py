@@ -67,7 +67,8 @@ def test_writes_scores_and_measures_its_divergence(name):
 def test_a_row_under_its_own_key_is_that_key_alone(name):
     """Row i of a batch with a key per row is row i of a batch under keys[i]."""
     scheme = SCHEMES[name]
-    texts = scheme.generate(MODEL, PROMPTS, 12, seed=3, keys=KEYS)
+    in_batches = {"batch_size": 2} if isinstance(scheme, SamplerScheme) else {}
+    texts = scheme.generate(MODEL, PROMPTS, 12, seed=3, keys=KEYS, **in_batches)
     table = scheme.score(MODEL, PROMPTS, RESPONSES, KEYS)
     nats = scheme.divergences(MODEL, PROMPTS, RESPONSES, KEYS)
     for i, key in enumerate(KEYS):
