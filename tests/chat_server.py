@@ -5,21 +5,21 @@ was asked, and misbehaves on demand.
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+Answer = str | tuple[int, dict[str, str], str]  # what the model says, or (status, headers, body)
+USAGE = {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}
+
 
 class ChatServer:
-    """``answer(question text, attempt)`` gives what to send: a string to be said by the model, or
-    (status, headers, body).
-    """
+    """``answer(question text, attempt)`` gives what to send."""
 
-    def __init__(self, answer: Callable[[str, int], Any]):
+    def __init__(self, answer: Callable[[str, int], Answer]):
         self.answer = answer
-        self.requests: list[dict] = []
+        self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self.released = threading.Event()  # what a slow answer waits for
         self._lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
@@ -31,25 +31,16 @@ class ChatServer:
                 text = body["messages"][-1]["content"]
                 with server._lock:
                     server.requests.append(body | {"path": self.path})
-                    server.headers.append(
-                        {name.lower(): value for name, value in self.headers.items()}
-                    )
-                    attempt = sum(
-                        request["messages"][-1]["content"] == text for request in server.requests
-                    )
-                status, headers, content = _complete(server.answer(text, attempt))
-                try:
+                    server.headers.append({k.lower(): v for k, v in self.headers.items()})
+                    asked = [request["messages"][-1]["content"] for request in server.requests]
+                status, headers, content = _complete(server.answer(text, asked.count(text)))
+                with suppress(BrokenPipeError, ConnectionResetError):  # the client had enough
                     self.send_response(status)
-                    for name, value in {
-                        "Content-Type": "application/json",
-                        "Content-Length": str(len(content)),
-                        **headers,
-                    }.items():
-                        self.send_header(name, value)
+                    usual = {"Content-Type": "application/json", "Content-Length": len(content)}
+                    for name, value in (usual | headers).items():
+                        self.send_header(name, str(value))
                     self.end_headers()
                     self.wfile.write(content)
-                except (BrokenPipeError, ConnectionResetError):
-                    pass  # the client had waited long enough
 
             def log_message(self, *_):
                 pass
@@ -58,37 +49,21 @@ class ChatServer:
 
     @contextmanager
     def running(self) -> Iterator["ChatServer"]:
-        thread = threading.Thread(
-            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        )
+        thread = threading.Thread(target=self._http.serve_forever, args=[0.01], daemon=True)
         thread.start()
         try:
             yield self
         finally:
-            self.released.set()
             self._http.shutdown()
             self._http.server_close()
             thread.join()
 
 
-def _complete(answer: Any) -> tuple[int, dict[str, str], bytes]:
-    if isinstance(answer, str):
-        message = {"role": "assistant", "content": answer}
-        usage = {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        return (
-            200,
-            {},
-            json.dumps(
-                {
-                    "id": "x",
-                    "object": "chat.completion",
-                    "created": 0,
-                    "model": "stand-in",
-                    "choices": [choice],
-                    "usage": usage,
-                }
-            ).encode(),
-        )
-    status, headers, body = answer
-    return status, headers, body.encode()
+def _complete(answer: Answer) -> tuple[int, dict[str, str], bytes]:
+    if not isinstance(answer, str):
+        status, headers, body = answer
+        return status, headers, body.encode()
+    message = {"role": "assistant", "content": answer}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    about = {"id": "x", "object": "chat.completion", "created": 0, "model": "stand-in"}
+    return 200, {}, json.dumps(about | {"choices": [choice], "usage": USAGE}).encode()

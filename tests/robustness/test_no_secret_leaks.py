@@ -12,6 +12,7 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import tiny_lm
+from secrecy import leaks
 from small_notebooks import code, parameters, write
 
 from gaussmark_lib import cli, generate, perturb, record, schemes, sweeps
@@ -47,40 +48,6 @@ other = perturb.Watermark("model.layers.0.mlp.down_proj.weight", 0.05)
 with perturb.watermarked(lm.model, other, k):
     pass
 """
-
-
-def forms(secret: bytes) -> dict[str, list[bytes]]:
-    """What to search for; base64 at each of its three alignments, without the characters that
-    depend on the neighbours.
-    """
-    encoded = [
-        base64.b64encode(bytes(shift) + secret)[-(-shift * 8 // 6) : -4] for shift in range(3)
-    ]
-    numbers = [int.from_bytes(secret, order) for order in ("big", "little")]
-    escaped = repr(secret)[2:-1]
-    return {
-        "bytes": [secret, secret[::-1]],
-        "hex": [secret.hex().encode(), secret.hex().upper().encode(), secret.hex(" ").encode()],
-        "integer": [str(number).encode() for number in numbers],
-        "base64": [
-            text
-            for plain in encoded
-            for text in (plain, plain.replace(b"+", b"-").replace(b"/", b"_"))
-        ],
-        "repr": [
-            escaped.encode(),
-            json.dumps(escaped)[1:-1].encode(),
-            str(list(secret))[1:-1].encode(),
-        ],
-    }
-
-
-def leaks(content: bytes, secret: bytes) -> list[str]:
-    return [
-        form
-        for form, needles in forms(secret).items()
-        if any(needle in content for needle in needles)
-    ]
 
 
 def found_in(folder: Path, secret: bytes) -> dict[str, list[str]]:
