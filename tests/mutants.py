@@ -97,6 +97,7 @@ TESTS = {
     "quality/harness.py": "unit/quality/test_harness.py",
     "experiments/quality.py": "unit/experiments/test_quality.py",
     "experiments/robustness.py": "unit/experiments/test_robustness.py",
+    "experiments/kgw_baseline.py": "unit/experiments/test_kgw_baseline.py",
     "experiments/low_rank.py": "unit/experiments/test_low_rank.py",
     "experiments/pairs.py": "unit/experiments/test_pairs.py",
     "experiments/claims.py": "unit/experiments/test_claims.py",
@@ -664,6 +665,19 @@ FAULTS = {
             'signal=table["statistic"]',
         ),
         ("spread of one text", "root * np.sqrt(squares", "np.sqrt(squares"),
+    ],
+    "experiments/kgw_baseline.py": [
+        (
+            "plain texts from themselves",
+            "for several in (texts.values(), plain[1:])",
+            "for several in (texts.values(), plain)",
+        ),
+        (
+            "one key for all next tokens",
+            "scheme.processors(lm.model, list(keys))",
+            "scheme.processors(lm.model, [keys[0]] * len(keys))",
+        ),
+        ("detected at once", "return float(x[-1] + 1)", "return float(x[0])"),
     ],
     "experiments/low_rank.py": [
         ("what both sides drop counts twice", '+ gone["right"] - in_both', '+ gone["right"]'),

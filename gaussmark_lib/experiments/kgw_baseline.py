@@ -74,12 +74,12 @@ def next_token(
         else:
             process = scheme.processors(lm.model, list(keys))(slice(None))
             changed[name] = process(rows, logits.repeat(len(keys), 1))
+    tokens = [f"{lm.decode([i])!r} ({i})" for i in top.tolist()]
     tables = []
     for name, of_keys in changed.items():  # (keys, vocabulary)
         p = of_keys.float().softmax(-1)[:, top].cpu().numpy()
-        key, place = np.indices(p.shape).reshape(2, -1)
-        token = [repr(lm.decode([top[i].item()])) for i in place]
-        tables.append(pd.DataFrame({"scheme": name, "key": key, "token": token, "p": p.ravel()}))
+        wide = pd.DataFrame(p, columns=tokens).rename_axis("key").reset_index()
+        tables.append(wide.melt("key", var_name="token", value_name="p").assign(scheme=name))
     return pd.concat(tables, ignore_index=True)
 
 
