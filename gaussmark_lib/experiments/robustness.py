@@ -22,7 +22,7 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import binom, chi2, kstest
 
-from gaussmark_lib import corrupt, errors, generate, models, record, schemes, score, stats
+from gaussmark_lib import corrupt, errors, models, record, schemes, score, stats
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.experiments.begin import solved
 from gaussmark_lib.experiments.pairs import Pairs
@@ -86,38 +86,10 @@ def candidates(
 
 
 def written(
-    lm: models.LM, scheme: Scheme, pairs: Pairs, n_tokens: int, *, seed: int = 0, **sampling
+    lm: models.LM, scheme: Scheme, pairs: Pairs, n_tokens: int, **sampling
 ) -> list[list[int]]:
     """A text of each pair by the scheme under the pair's key."""
-    if isinstance(scheme, GaussMark):
-        marks = [(scheme.wm, key) for key in pairs.keys]
-        return generate.sample(
-            lm.model, pairs.prompts, n_tokens, marks=marks, seed=seed, **sampling
-        )
-    return [
-        replace(scheme, key=key).generate(lm.model, [prompt], n_tokens, seed=seed + i, **sampling)[
-            0
-        ]
-        for i, (prompt, key) in enumerate(zip(*pairs, strict=True))
-    ]
-
-
-def scored(
-    lm: models.LM, scheme: Scheme, prompts: Texts, responses: Texts, keys: Sequence[Key]
-) -> pd.DataFrame:
-    """The scheme's test of each text under its own key: one row per text."""
-    if isinstance(scheme, GaussMark):
-        table = score.score(
-            lm.model, prompts, responses, scheme.wm, keys, paired=True, dtype=scheme.dtype
-        )
-        return table.rename(columns={"psi": "statistic"})
-    return pd.concat(
-        [
-            replace(scheme, key=key).score(lm.model, [x], [y])
-            for x, y, key in zip(prompts, responses, keys, strict=True)
-        ],
-        ignore_index=True,
-    )
+    return scheme.generate(lm.model, pairs.prompts, n_tokens, keys=pairs.keys, **sampling)
 
 
 def edited(
@@ -140,7 +112,7 @@ def edited(
         x, y = pairs.prompts, texts[name]
         if edit != UNEDITED:
             x, y = changes[edit](x, y, fraction, seed)
-        table = scored(lm, scheme, x, y, pairs.keys)
+        table = scheme.score(lm.model, x, y, pairs.keys)
         norm = table.get("grad_norm", np.nan)
         columns = {"scheme": name, "edit": edit, "fraction": fraction, "pair": range(pairs.n)}
         columns |= {"p_value": table["p_value"], "psi": table["statistic"]}
@@ -305,5 +277,7 @@ def p_values(
     if isinstance(scheme, GaussMark):
         table = score.score(lm.model, prompts, responses, scheme.wm, keys, dtype=scheme.dtype)
         return table["p_value"].to_numpy().reshape(len(responses), len(keys))
-    tables = [scored(lm, scheme, prompts, responses, [key] * len(responses)) for key in keys]
-    return np.column_stack([table["p_value"] for table in tables])
+    n, k = len(responses), len(keys)
+    of_each = [key for key in keys for _ in range(n)]  # all texts of a key together
+    table = scheme.score(lm.model, list(prompts) * k, list(responses) * k, of_each)
+    return table["p_value"].to_numpy().reshape(k, n).T
