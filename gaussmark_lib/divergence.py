@@ -17,9 +17,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, perturb, tokens
-from gaussmark_lib.errors import require_int
 from gaussmark_lib.likelihood import log_softmax
 from gaussmark_lib.tokens import Texts
+
+BATCH = 16  # texts
 
 
 @torch.no_grad()
@@ -29,17 +30,15 @@ def per_text(
     responses: Texts,
     wm: perturb.Watermark,
     key: perturb.Key,
-    batch_size: int = 16,
 ) -> Float[np.ndarray, " texts"]:
     """Σ_t KL(p_{θ+ξ}(· | x, y_<t) ‖ p_θ(· | x, y_<t)) over the response's positions, nats per text;
     its mean over y ~ p_{θ+ξ} is the price. ``model`` is the base model.
     """
     perturb.refuse_perturbed(model)
-    require_int(batch_size, "batch_size")
     texts = list(tokens.checked_pairs(model, prompts, responses).values())
     xi, nats = perturb.noise(model, wm, key), []
-    for start in range(0, len(texts), batch_size):
-        pairs = texts[start : start + batch_size]
+    for start in range(0, len(texts), BATCH):
+        pairs = texts[start : start + BATCH]
         ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
         with perturb.moved(model, wm, xi, by=key.key_id):
             marked = log_p(model, ids, mask)
@@ -55,7 +54,6 @@ def per_text_of_processor(
     prompts: Texts,
     responses: Texts,
     processor: Callable[[slice], generate.Processor],
-    batch_size: int = 16,
 ) -> Float[np.ndarray, " texts"]:
     """The same for a scheme that changes the logits while it samples: Σ_t KL(q_t ‖ p_t) with q_t
     from the processed logits, nats per text.
@@ -63,10 +61,9 @@ def per_text_of_processor(
     ``processor`` is as for ``generate.sample``, and sees the texts step by step, as while sampling.
     """
     perturb.refuse_perturbed(model)
-    require_int(batch_size, "batch_size")
     pairs, nats = list(tokens.checked_pairs(model, prompts, responses).values()), []
-    for start in range(0, len(pairs), batch_size):
-        rows = slice(start, start + batch_size)
+    for start in range(0, len(pairs), BATCH):
+        rows = slice(start, start + BATCH)
         x, x_mask = tokens.pad([prompt for prompt, _ in pairs[rows]], "left", model.device)
         y, y_mask = tokens.pad([response for _, response in pairs[rows]], "right", model.device)
         ids, mask = torch.cat([x, y], dim=1), torch.cat([x_mask, y_mask], dim=1)

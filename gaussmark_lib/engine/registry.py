@@ -1,8 +1,9 @@
 """Functions by name: what ``register`` adds to, and what ``named`` chooses from."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from gaussmark_lib.errors import Refusal, shown
+from gaussmark_lib import tokens
+from gaussmark_lib.errors import Refusal
 
 
 class Registry(dict[str, Callable]):
@@ -32,8 +33,7 @@ class Registry(dict[str, Callable]):
         if names is None:
             return dict(self)
         known = f"expected some of {', '.join(self)}"
-        if isinstance(names, str) or not isinstance(names, Iterable):
-            raise self.error(f"names: {known}, got {shown(names)}")
+        names = tokens.listed(names, f"names: {known}", self.error)
         if unknown := [name for name in names if name not in self]:
             raise self.error(f"no {self.what} is called {unknown[0]!r}: {known}")
         return {name: self[name] for name in names}

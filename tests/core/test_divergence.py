@@ -40,14 +40,14 @@ def slow(model, prompt, response, wm):
     return total
 
 
-def test_divergences_are_the_slow_sum_in_any_batch(model, wm):
+def test_divergences_are_the_slow_sum_in_any_batch(model, wm, monkeypatch):
     rng = np.random.default_rng(0)
     prompts, responses = random_ids(rng, 3, 1, 9, 5), random_ids(rng, 7, 12, 1, 6)
     expected = [slow(model, x, y, wm) for x, y in zip(prompts, responses, strict=True)]
     for batch_size in (1, 3, 16):
-        assert divergence.per_text(model, prompts, responses, wm, KEY, batch_size) == pytest.approx(
-            np.array(expected), rel=1e-10
-        )
+        monkeypatch.setattr(divergence, "BATCH", batch_size)
+        found = divergence.per_text(model, prompts, responses, wm, KEY)
+        assert found == pytest.approx(np.array(expected), rel=1e-10)
 
 
 def test_mean_divergence_is_the_mean_log_likelihood_ratio(model, wm):
@@ -76,12 +76,8 @@ def test_price_is_half_the_fisher_form_for_a_short_step(model):
     """Quadrupled by a doubled σ, and zero for σ → 0."""
     rng = np.random.default_rng(2)
     prompts, responses = random_ids(rng, 4, 4), random_ids(rng, 10, 10)
-    one, two = (
-        divergence.per_text(
-            model, prompts, responses, perturb.Watermark(ONE_WEIGHT["llama"], s), KEY
-        )
-        for s in (1e-4, 2e-4)
-    )
+    wms = [perturb.Watermark(ONE_WEIGHT["llama"], sigma) for sigma in (1e-4, 2e-4)]
+    one, two = (divergence.per_text(model, prompts, responses, wm, KEY) for wm in wms)
     assert two == pytest.approx(4 * one, rel=1e-2)
     assert (one > 0).all()
     assert (one < 1e-4).all()
@@ -94,7 +90,7 @@ def test_a_perturbed_model_is_refused(model, wm):
 
 @torch.no_grad()
 @pytest.mark.parametrize("bias", [1.0, 2.0])
-def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias):
+def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias, monkeypatch):
     """q ∝ p·exp(δ·green): with green mass m and Z = 1 + m(e^δ − 1), KL(q ‖ p) = δ·m·e^δ/Z − log Z.
     Each prefix by itself, unpadded.
     """
@@ -111,13 +107,10 @@ def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias):
             z = 1 + mass * np.expm1(bias)
             total += bias * mass * np.exp(bias) / z - np.log(z)
         expected.append(total)
-    np.testing.assert_allclose(
-        scheme.divergences(model, SHORT_PROMPTS, responses), expected, rtol=1e-4
-    )
-    in_two_batches = divergence.per_text_of_processor(
-        model, SHORT_PROMPTS, responses, lambda rows: scheme.processor(model), batch_size=2
-    )
-    np.testing.assert_allclose(in_two_batches, expected, rtol=1e-4)
+    for batch_size in (2, 16):
+        monkeypatch.setattr(divergence, "BATCH", batch_size)
+        found = scheme.divergences(model, SHORT_PROMPTS, responses)
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -134,12 +127,10 @@ def test_of_gumbel_max_it_is_the_surprisal_of_what_the_key_chooses(model):
             model(torch.tensor([x + y[:t]])).logits[0, -1].log_softmax(-1)[v].item()
             for t, v in enumerate(y)
         ]
-        expected.append(
-            -sum(nats for t, nats in enumerate(log_p) if contexts[t] not in contexts[:t])
-        )
-    np.testing.assert_allclose(
-        scheme.divergences(model, SHORT_PROMPTS, responses), expected, rtol=1e-4
-    )
+        new = [nats for t, nats in enumerate(log_p) if contexts[t] not in contexts[:t]]
+        expected.append(-sum(new))
+    found = scheme.divergences(model, SHORT_PROMPTS, responses)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +142,9 @@ def test_of_gumbel_max_it_is_the_surprisal_of_what_the_key_chooses(model):
     ],
 )
 def test_a_shorter_text_beside_a_longer_one_has_its_own(model, scheme):
-    responses = [
-        y[:n]
-        for y, n in zip(scheme.generate(model, SHORT_PROMPTS, 12, seed=2), (12, 5, 9), strict=True)
-    ]
-    alone = [
-        scheme.divergences(model, [x], [y])[0]
-        for x, y in zip(SHORT_PROMPTS, responses, strict=True)
-    ]
-    np.testing.assert_allclose(
-        scheme.divergences(model, SHORT_PROMPTS, responses), alone, rtol=1e-4
-    )
+    texts = scheme.generate(model, SHORT_PROMPTS, 12, seed=2)
+    responses = [y[:n] for y, n in zip(texts, (12, 5, 9), strict=True)]
+    pairs = zip(SHORT_PROMPTS, responses, strict=True)
+    alone = [scheme.divergences(model, [x], [y])[0] for x, y in pairs]
+    together = scheme.divergences(model, SHORT_PROMPTS, responses)
+    np.testing.assert_allclose(together, alone, rtol=1e-4)
