@@ -9,10 +9,10 @@ import tiny_models
 import torch
 
 from gaussmark_lib import gradients, joint
+from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.joint import directions, law
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark
-from gaussmark_lib.rank_reduce import Factors
 
 SHAPE = 12, 20
 KEYS = [Key.from_seed(i) for i in range(3)]

@@ -10,10 +10,10 @@ import tiny_models
 import torch
 from scipy.stats import kstest, norm
 
+from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.joint import repeats
 from gaussmark_lib.joint.directions import Direction
 from gaussmark_lib.joint.memory import Memory
-from gaussmark_lib.rank_reduce import Factors
 
 NO_RUNS = np.zeros(0, np.uint64)
 ROOM = 1 << 30

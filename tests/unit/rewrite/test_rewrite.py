@@ -25,49 +25,32 @@ def tiny_marian(max_length: int = 24, seed: int = 0) -> rewrite.Translator:
     """A random Marian model over characters, with an end token and, as Marian models have it, no
     start token.
     """
-    vocabulary = {
-        token: i for i, token in enumerate(["</s>", "<unk>", "<pad>", *map(chr, range(32, 127))])
-    }
+    tokens = ["</s>", "<unk>", "<pad>", *map(chr, range(32, 127))]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(tokenizer_models.BPE(vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.decoder = decoders.Fuse()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 0)]
     )
+    special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        model_max_length=max_length,
+        tokenizer_object=tokenizer, model_max_length=max_length, **special
     )
     return rewrite.Translator(marian_model(len(vocabulary), max_length, seed), fast, "tiny Marian")
 
 
-def marian_model(n_vocabulary: int, max_length: int, seed: int, pad: int = 2) -> MarianMTModel:
-    sizes = {
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 32,
-        "decoder_ffn_dim": 32,
-    }
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    ids = {
-        "pad_token_id": pad,
-        "eos_token_id": 0,
-        "forced_eos_token_id": 0,
-        "decoder_start_token_id": pad,
-    }
+def marian_model(n_vocabulary: int, max_length: int, seed: int) -> MarianMTModel:
+    each = {"layers": 1, "ffn_dim": 32, "attention_heads": 2}
+    sizes = {f"{part}_{name}": n for part in ("encoder", "decoder") for name, n in each.items()}
+    ids = {"pad_token_id": 2, "eos_token_id": 0, "forced_eos_token_id": 0}
+    ids |= {"decoder_start_token_id": 2, "vocab_size": n_vocabulary}
+    config = MarianConfig(d_model=16, max_position_embeddings=max_length, **sizes, **ids)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MarianMTModel(
-            MarianConfig(
-                vocab_size=n_vocabulary, max_position_embeddings=max_length, **sizes, **heads, **ids
-            )
-        ).eval()
+        model = MarianMTModel(config).eval()
         for parameter in model.parameters():
             parameter.data += 0.3 * torch.randn_like(parameter)
-    model.generation_config.update(bad_words_ids=[[pad]], num_beams=2, max_length=max_length)
+    model.generation_config.update(bad_words_ids=[[2]], num_beams=2, max_length=max_length)
     return model
 
 
