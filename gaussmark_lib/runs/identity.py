@@ -49,7 +49,13 @@ def of_sources(sources: Iterable[str], folder: Path) -> str:
     ``folder``, and of the embedded model; 12 hexadecimal digits.
     """
     names = set().union(*(_imported(_tree(source), folder) for source in sources))
-    return _of_modules(names, folder)
+    modules = _closure(names, folder)
+    digest = hashlib.sha256(_of_path(MODEL).encode())
+    for name in sorted(modules):
+        digest.update(f"{name}\0{modules[name]}\0".encode())
+    if CORPUS in modules:
+        digest.update(corpus.fingerprint().encode())
+    return digest.hexdigest()[:12]
 
 
 def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
@@ -91,16 +97,6 @@ def _of_path(path: Path) -> str:
         if file.is_file() and file.suffix != ".md" and not is_hidden:
             digest.update(f"{name.as_posix()}\0{_digest(*_state(file))}\0".encode())
     return digest.hexdigest()
-
-
-def _of_modules(names: set[str], folder: Path) -> str:
-    modules = _closure(names, folder)
-    digest = hashlib.sha256(_of_path(MODEL).encode())
-    for name in sorted(modules):
-        digest.update(f"{name}\0{modules[name]}\0".encode())
-    if CORPUS in modules:
-        digest.update(corpus.fingerprint().encode())
-    return digest.hexdigest()[:12]
 
 
 def _closure(names: set[str], folder: Path) -> dict[str, str]:
