@@ -100,7 +100,9 @@ def sample(
         if engine != "exact":
             raise InvalidTextError("marks: expected engine 'exact', whose rows have own noises")
         marks = _placed(model, marks, len(prompts))
-        batch_size = min(batch_size, _most_rows(marks))
+        d = max((mark[0].d for mark in marks if mark), default=1)
+        most = max(4, NOISE_BYTES // (4 * d))  # noises that are held at a time
+        batch_size = min(batch_size, most) if len(set(marks)) > most else batch_size
     shape = left = float(top_p), float(temperature)
     if processor and temperature and shape != (1, 1):
         shape = 1.0, 1.0  # what is drawn from; the processor gets what ``left`` leaves
@@ -264,17 +266,9 @@ def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]
     return marks
 
 
-def _most_rows(marks: list[Mark]) -> int:
-    """How many rows a batch may have, so that its noises fit into ``NOISE_BYTES``."""
-    most = max(4, NOISE_BYTES // (4 * max([mark[0].d for mark in marks if mark], default=1)))
-    return most if len(set(marks)) > most else len(marks)
-
-
 @contextmanager
 def _marked(model: PreTrainedModel, marks: list[Mark], noises: dict) -> Iterator[None]:
-    """Inside the ``with``, row i is written under mark i. ``noises`` keeps (σ, ξ/σ) of each weight
-    by mark, for the next batch.
-    """
+    """Inside the ``with``, row i is written under mark i; ``noises`` holds a batch's, by mark."""
     for mark in {*noises} - {*marks}:
         del noises[mark]
     for wm, key in {*marks} - {*noises, None}:

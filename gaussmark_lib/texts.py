@@ -10,19 +10,14 @@ a path         a ``.jsonl`` file with a ``text`` field per line
 ============== ====================================================================================
 """
 
-import gzip
 import hashlib
-import json
-import os
-import zlib
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 
 from gaussmark_lib import models, tokens
-from gaussmark_lib.engine import checkpoints, corpus
+from gaussmark_lib.engine import corpus
 from gaussmark_lib.errors import CorpusError, InvalidTextError, require_int
 
 INSTALLED = ("docs", "licences", "source")  # text of the installed packages
@@ -54,9 +49,9 @@ def load(
         hashes = {hashlib.sha256(text.encode()).digest(): row for text, row in unique.items()}
         rows = [hashes[sha] for sha in sorted(hashes)]  # any n are a mixture, the same everywhere
     elif kind == "c4":
-        rows = list(_c4(split, n, min_chars))
+        rows = list(corpus.c4(split, n, min_chars))
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
-        rows = [row for row in _jsonl(Path(kind)) if len(row["text"]) >= min_chars]
+        rows = [row for row in corpus.jsonl(Path(kind)) if len(row["text"]) >= min_chars]
     else:
         raise CorpusError(
             f"expected one of {', '.join(KINDS)} or a path ending in .jsonl, got {str(kind)!r}"
@@ -120,47 +115,3 @@ def fit(lm: models.LM, prompts: tokens.Texts, n_tokens: int, growth: float = 1.0
             f" {context}; take shorter prompts"
         )
     return min(n_tokens, room)
-
-
-def _jsonl(path: Path) -> list[dict]:
-    if not os.path.isfile(path):
-        raise CorpusError(f"no file {path}: expected a .jsonl file with a 'text' on each line")
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(
-            path, "rt", encoding="utf-8-sig"
-        ) as file:
-            lines = file.read().split("\n")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise CorpusError(
-            f"cannot read {path}: {error}; expected UTF-8 text, gzipped if its name ends in .gz"
-        ) from None
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                text = json.loads(line)["text"]
-                text.encode()  # a string, of whole characters
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                raise CorpusError(
-                    f"{path}, line {number}: expected a JSON object with a 'text' field of whole"
-                    f" characters, got {line.strip()[:60]!r}"
-                ) from None
-            rows.append({"text": text, "source": path.name})
-    return rows
-
-
-def _c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
-    if n is None:
-        raise CorpusError("c4 has 14 million texts: say how many (n=…)")
-    split = "validation" if split == "heldout" else split
-    try:
-        if not checkpoints.hub_reachable():
-            raise ConnectionError("the hub cannot be reached")
-        stream = load_dataset("allenai/c4", "realnewslike", split=split, streaming=True)
-        rows = ({"text": row["text"], "source": row["url"]} for row in stream)
-        yield from islice((row for row in rows if len(row["text"]) >= min_chars), n)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CorpusError(
-            f"cannot read allenai/c4: {checkpoints.first_line(error)}. Without a network,"
-            " texts.load('docs') or a .jsonl file works"
-        ) from error

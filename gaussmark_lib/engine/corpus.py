@@ -11,15 +11,19 @@ moves training text into the held-out split. Git ignores this text (``data/cache
 
 import ast
 import gc
+import gzip
 import hashlib
 import inspect
+import json
 import logging
+import os
 import re
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,3 +287,53 @@ def build() -> "pd.DataFrame":
     )
     corpus["split"] = corpus["text"].map(split_of)
     return corpus
+
+
+def jsonl(path: Path) -> list[dict]:
+    """Rows ``text, source`` of a file with a JSON object on each line."""
+    if not os.path.isfile(path):
+        raise CorpusError(f"no file {path}: expected a .jsonl file with a 'text' on each line")
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(
+            path, "rt", encoding="utf-8-sig"
+        ) as file:
+            lines = file.read().split("\n")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise CorpusError(
+            f"cannot read {path}: {error}; expected UTF-8 text, gzipped if its name ends in .gz"
+        ) from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                text = json.loads(line)["text"]
+                text.encode()  # a string, of whole characters
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                raise CorpusError(
+                    f"{path}, line {number}: expected a JSON object with a 'text' field of whole"
+                    f" characters, got {line.strip()[:60]!r}"
+                ) from None
+            rows.append({"text": text, "source": path.name})
+    return rows
+
+
+def c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
+    """Rows ``text, source`` of ``allenai/c4``, read from the hub as they are asked for."""
+    from datasets import load_dataset  # imported here: a run's id needs no torch
+
+    from gaussmark_lib.engine.checkpoints import first_line, hub_reachable
+
+    if n is None:
+        raise CorpusError("c4 has 14 million texts: say how many (n=…)")
+    split = "validation" if split == "heldout" else split
+    try:
+        if not hub_reachable():
+            raise ConnectionError("the hub cannot be reached")
+        stream = load_dataset("allenai/c4", "realnewslike", split=split, streaming=True)
+        rows = ({"text": row["text"], "source": row["url"]} for row in stream)
+        yield from islice((row for row in rows if len(row["text"]) >= min_chars), n)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CorpusError(
+            f"cannot read allenai/c4: {first_line(error)}. Without a network,"
+            " texts.load('docs') or a .jsonl file works"
+        ) from error
