@@ -59,20 +59,15 @@ def g_test(drawn: np.ndarray, p: np.ndarray) -> float:
 )
 def test_first_tokens_come_with_their_exact_probabilities(temperature, top_p):
     model, prompt = tiny_models.build("llama"), [3, 1, 4]
-    drawn = np.array(
-        generate.sample(
-            model, [prompt] * N, 1, temperature=temperature, top_p=top_p, seed=5, batch_size=500
-        )
-    )[:, 0]
+    shape = {"temperature": temperature, "top_p": top_p}
+    drawn = np.array(generate.sample(model, [prompt] * N, 1, seed=5, batch_size=500, **shape))[:, 0]
     p = nucleus_by_hand(exact(model, prompt, temperature), top_p)
     if top_p == 0.01:
         assert set(drawn) == {p.argmax()}
         return
     assert g_test(drawn, p) > 1e-3
-    if (temperature, top_p) != (1.0, 1.0):
-        assert (
-            g_test(drawn, np.maximum(exact(model, prompt), 1e-12)) < 1e-6
-        )  # the control: the plain distribution does not fit
+    if (temperature, top_p) != (1.0, 1.0):  # the control: the plain distribution does not fit
+        assert g_test(drawn, np.maximum(exact(model, prompt), 1e-12)) < 1e-6
 
 
 def test_pairs_of_tokens_come_with_their_joint_probability():
@@ -215,20 +210,18 @@ def test_greedy_text_of_the_other_engine_is_the_same(architecture):
     """Base and watermarked, prompts of several lengths: the weights as they are now, and none of
     the model's own settings.
     """
-    model, wm = (
-        tiny_models.build(architecture),
-        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.3),
-    )
+    model, found = tiny_models.build(architecture), {}
+    wm = Watermark(tiny_models.ONE_WEIGHT[architecture], 0.3)
+    ends = list(range(0, 97, 2))
     model.generation_config.update(
-        repetition_penalty=5.0, eos_token_id=list(range(0, 97, 2)), no_repeat_ngram_size=2
+        repetition_penalty=5.0, eos_token_id=ends, no_repeat_ngram_size=2
     )
-    prompts, found = [[3, 1, 4], [1], [5, 9, 2, 6, 5]], {}
     for engine in ("exact", "transformers"):
-        found[engine] = [
-            generate.sample(model, prompts, 12, temperature=0, engine=engine, batch_size=2)
-        ]
+        options = {"temperature": 0, "engine": engine, "batch_size": 2}
+        prompts = [[3, 1, 4], [1], [5, 9, 2, 6, 5]]
+        found[engine] = [generate.sample(model, prompts, 12, **options)]
         with perturb.watermarked(model, wm, Key.from_seed(1)):
-            found[engine].append(generate.sample(model, prompts, 12, temperature=0, engine=engine))
+            found[engine].append(generate.sample(model, prompts, 12, **options))
     assert found["transformers"] == found["exact"]
     assert found["exact"][0] != found["exact"][1]
     assert model.generation_config.repetition_penalty == 5.0
@@ -237,60 +230,40 @@ def test_greedy_text_of_the_other_engine_is_the_same(architecture):
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9)])
 def test_the_other_engine_draws_from_the_same_distribution(temperature, top_p):
     model, prompt = tiny_models.build("llama"), [3, 1, 4]
-    drawn = generate.sample(
-        model,
-        [prompt] * N,
-        1,
-        temperature=temperature,
-        top_p=top_p,
-        seed=5,
-        batch_size=500,
-        engine="transformers",
-    )
-    assert (
-        g_test(np.array(drawn)[:, 0], nucleus_by_hand(exact(model, prompt, temperature), top_p))
-        > 1e-3
-    )
+    shape = {"temperature": temperature, "top_p": top_p, "batch_size": 500}
+    drawn = generate.sample(model, [prompt] * N, 1, seed=5, engine="transformers", **shape)
+    p = nucleus_by_hand(exact(model, prompt, temperature), top_p)
+    assert g_test(np.array(drawn)[:, 0], p) > 1e-3
     assert drawn[:500] != drawn[500:1000], "batches draw anew"
 
 
-def test_the_other_engine_promises_what_the_exact_one_does():
+def test_the_other_engine_promises_what_the_exact_one_does(model):
     """Steps are counted and can be stopped, processors work, the caller's random numbers stay,
     damaged models are refused.
     """
-    model, steps = tiny_models.build("llama"), []
-    state = torch.random.get_rng_state()
-    again = [
-        generate.sample(
-            model,
-            [[1], [2]],
-            6,
-            seed=seed,
-            engine="transformers",
-            on_step=lambda *step: steps.append(step),
-        )
-        for seed in (3, 3, 4)
-    ]
+    steps, state = [], torch.random.get_rng_state()
+
+    def sample(n_tokens=6, **options):
+        return generate.sample(model, [[1], [2]], n_tokens, engine="transformers", **options)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    def seven(ids, logits):
+        return torch.full_like(logits, -torch.inf).index_fill(1, torch.tensor([7]), 0.0)
+
+    again = [sample(seed=seed, on_step=lambda *step: steps.append(step)) for seed in (3, 3, 4)]
     assert torch.equal(torch.random.get_rng_state(), state)
     assert again[0] == again[1] != again[2]
     assert steps == [(i, 6) for i in range(1, 7)] * 3
     with pytest.raises(KeyboardInterrupt):
-        generate.sample(model, [[1]], 6, engine="transformers", on_step=stop)
-    only = generate.sample(
-        model,
-        [[1], [2]],
-        3,
-        engine="transformers",
-        processor=lambda rows: lambda ids, logits: logits.index_fill(1, others(7), -torch.inf),
-    )
-    assert only == [[7] * 3] * 2
+        sample(on_step=stop)
+    assert sample(3, processor=lambda rows: seven, top_p=0.5) == [[7] * 3] * 2
     assert model.generation_config.max_new_tokens is None
     with torch.no_grad():
         model.get_output_embeddings().weight.fill_(torch.nan)
     with pytest.raises(InvalidModelError, match="finite logits"):
-        generate.sample(model, [[1]], 2, engine="transformers")
-    with pytest.raises(InvalidTextError, match="engine: expected 'exact' or"):
-        generate.sample(model, [[1]], 2, engine="vllm")
+        sample()
 
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 1, 12, 5, 0, 30, 3, 8)
@@ -348,6 +321,7 @@ def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
         *(({"top_p": p}, "expected 0 < top_p ≤ 1") for p in (0, 1.01, float("nan"))),
         *(({"temperature": t}, "a finite temperature") for t in (-1, float("inf"))),
         ({"batch_size": 0}, "batch_size: expected a whole number ≥ 1"),
+        ({"engine": "vllm"}, "engine: expected 'exact' or"),
         ({"seed": -1}, "seed: expected a whole number ≥ 0"),
         ({"rows": [1, 2]}, "rows: expected one per prompt, 1, got 2"),
         ({"prompts": []}, "a list of at least one prompt"),
@@ -444,11 +418,3 @@ def test_marks_that_are_refused(model, wm, key):
             generate.sample(model, [[1], [2]], 3, marks=marks)
     with perturb.watermarked(model, wm, key), pytest.raises(PerturbedModelError):
         generate.sample(model, [[1]], 3, marks=[(wm, key)])
-
-
-def stop(*_) -> None:
-    raise KeyboardInterrupt
-
-
-def others(token: int) -> torch.Tensor:
-    return torch.tensor([i for i in range(97) if i != token])
