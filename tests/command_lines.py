@@ -14,6 +14,12 @@ def answer(capsys, *words: str) -> tuple[int, str, str]:
     return cli.main(words), *capsys.readouterr()
 
 
+def rows(capsys, *words: str) -> tuple[int, list[dict], str]:
+    """The same of a command that prints JSON lines."""
+    code, out, err = answer(capsys, *words, "--json")
+    return code, [json.loads(line) for line in out.splitlines()], err
+
+
 class Terminal(io.StringIO):
     """A terminal that is both standard output and standard error."""
 
@@ -35,8 +41,8 @@ def lines(
     path: Path, values: list[str], broken: dict[int, bytes] | None = None, field: str = "text"
 ) -> str:
     """A .jsonl file with a row for each value, and broken lines at these numbers."""
-    rows = [json.dumps({field: value}).encode() for value in values]
+    content = [json.dumps({field: value}).encode() for value in values]
     for number, row in (broken or {}).items():
-        rows[number - 1] = row
-    path.write_bytes(b"\n".join(rows) + b"\n")
+        content[number - 1] = row
+    path.write_bytes(b"\n".join(content) + b"\n")
     return str(path)

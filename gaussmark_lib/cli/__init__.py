@@ -2,14 +2,14 @@
 until they are needed.
 
 ============== ==================================================================
-``notebooks``  ``run``, ``sweep``, ``tour``, ``playground``
-``listing``    ``list``: notebooks, presets, grids, clusters, records, a model's weights
+``notebooks``  ``run``, ``sweep``, ``tour``, ``playground`` and ``list``
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``, ``audit``
+``audit``      a key's calibration card
 ``generate``   ``generate``: text under a key's watermark
-``detect``     ``detect``: the test, of one text or of millions; ``scoring``: of one batch
-``inputs``     texts and prompts, one after another
-``answers``    their answers, a batch at a time, printed or kept in a file
-``common``     exit codes and options that several commands have
+``detect``     ``detect``: the test, of one text or of millions
+``batches``    what these two do with a batch of texts
+``inputs``     what the commands are given: shared options, texts and prompts
+``answers``    what they say: exit codes, sentences, tables, answers to many texts
 ============== ==================================================================
 """
 
@@ -17,14 +17,13 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from gaussmark_lib.cli import detect, generate, keys, listing, notebooks
-from gaussmark_lib.cli.common import FAILED, INTERRUPTED, PARTLY, REFUSED, message
+from gaussmark_lib.cli import detect, generate, keys, notebooks
+from gaussmark_lib.cli.answers import FAILED, INTERRUPTED, PARTLY, REFUSED, say
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
 
 __all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "app", "main"]
@@ -40,8 +39,14 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # plain words, in whatever terminal or pipe
 )
-for group in (notebooks, listing, keys, generate, detect):
-    group.add(app)
+for command in (notebooks.run, notebooks.sweep, notebooks.tour, notebooks.playground):
+    app.command()(command)
+app.command("list")(notebooks.list_)
+app.add_typer(keys.group, name="key")
+app.command()(keys.export)
+app.command()(keys.audit)
+app.command(epilog=generate.EXIT)(generate.generate)
+app.command(epilog=detect.EXIT)(detect.detect)
 
 
 def _version(wanted: bool) -> bool:
@@ -50,8 +55,8 @@ def _version(wanted: bool) -> bool:
 
         from gaussmark_lib.runs import folder
 
-        first, *others = [f"{name} {folder.version(name) or 'unknown'}" for name in folder.PACKAGES]
-        print(f"{first} ({', '.join(others)}, python {platform.python_version()})")
+        print(*(f"{name} {folder.version(name)}" for name in folder.PACKAGES), sep=", ", end=", ")
+        print(f"python {platform.python_version()}")
         raise typer.Exit
     return wanted
 
@@ -59,8 +64,7 @@ def _version(wanted: bool) -> bool:
 @app.callback()
 def _top(
     version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_version, help="Print versions."),
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print versions.")
     ] = False,
 ) -> None: ...
 
@@ -72,27 +76,30 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
     try:
         with warnings.catch_warnings():
-            _say_warnings_once()
+            warnings.simplefilter("once", GaussMarkWarning)
+            warnings.showwarning = lambda warning, *_: say(str(warning))
             code = _run(list(sys.argv[1:] if words is None else words))
         print(end="", flush=True)  # a full disk is noticed here, not at the interpreter's end
         return code
     except TyperException as error:
-        return _refused(error)
+        is_help = type(error).__name__ == "NoArgsIsHelpError"
+        say(error.format_message(), "" if is_help else "gaussmark: ")
+        return REFUSED
     except GaussMarkError as error:
-        _say(message(error))
+        say(str(error))
         return getattr(error, "exit_code", REFUSED)
     except OSError as error:
-        _say(message(error))
+        say(": ".join(filter(None, [error.filename, error.strerror])) or str(error))
         if sys.stdout is sys.__stdout__:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
         return FAILED
     except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        _say(f"not enough memory: {message(error).splitlines()[0]}; ask for less at a time")
+        say(f"not enough memory: {str(error).partition(chr(10))[0]}; ask for less at a time")
         return FAILED
     except KeyboardInterrupt as error:
-        _say(message(error) or "interrupted", "\n")
+        say(str(error) or "interrupted", "\ngaussmark: ")
         return INTERRUPTED
 
 
@@ -103,35 +110,6 @@ def _run(words: list[str]) -> int:
             return command.invoke(context) or 0
     except typer.Exit as done:
         return done.exit_code
-
-
-def _refused(error: TyperException) -> int:
-    """Of a misspelt or missing word; nothing asked for gets the help."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message(), file=sys.stderr)
-    else:
-        _say(message(ValueError(error.format_message())))
-    return REFUSED
-
-
-def _say(sentence: str, before: str = "") -> None:
-    with suppress(OSError):  # there may be nowhere to say it
-        print(f"{before}gaussmark: {sentence}", file=sys.stderr)
-
-
-def _say_warnings_once() -> None:
-    """The library's warnings as sentences, each once; others as before."""
-    before, seen = warnings.showwarning, set()
-
-    def show(warning: Warning | str, category: type[Warning], *where: object) -> None:
-        if not issubclass(category, GaussMarkWarning):
-            before(warning, category, *where)
-        elif str(warning) not in seen:
-            seen.add(str(warning))
-            _say(str(warning))
-
-    warnings.simplefilter("always", GaussMarkWarning)
-    warnings.showwarning = show
 
 
 def _open_what_is_closed() -> None:

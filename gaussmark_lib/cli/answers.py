@@ -1,174 +1,177 @@
-"""What ``detect`` and ``generate`` do with many texts: answer them a batch at a time, print the
-answers or keep them in a file by which an interrupted run goes on, and say how it went.
+"""What the commands say: exit codes, sentences and tables that a terminal can show, and the answers
+to many texts, printed or kept in a file by which an interrupted command goes on.
 """
 
 import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
-
-from tqdm import tqdm
+from typing import IO, TYPE_CHECKING, Any
 
 from gaussmark_lib import files
-from gaussmark_lib.cli.common import FAILED, PARTLY, REFUSED, visible
-from gaussmark_lib.cli.inputs import Item, spoken
-from gaussmark_lib.errors import GaussMarkError, shown
+from gaussmark_lib.cli.inputs import Item, digest, visible
+from gaussmark_lib.errors import GaussMarkError
 
-Row = dict[str, Any]
-START = b'{"text": '  # of a line
-DIGEST = "digest"  # the field that says of which text a line is
+if TYPE_CHECKING:
+    from gaussmark_lib.cli.batches import Scoring, Writing
+
+FAILED, REFUSED, PARTLY, INTERRUPTED = 1, 2, 3, 130  # exit codes; 0 is success
+DIGEST = "digest"  # the first field of a line, which says of which text and question it is
+START = f'{{"{DIGEST}": "'.encode()  # of a line
 DELAY = 0.5  # seconds before progress is shown
 
+Row = dict[str, Any]
 
-@dataclass
-class Work:
-    """One command's texts, from files of these ``names``.
+
+def say(words: str, start: str = "gaussmark: ") -> None:
+    """Prints a message on standard error; where the library advises a call in Python, the command
+    that does the same.
+    """
+    words = words.replace(
+        "models.watermarkable(model) lists", "`gaussmark list weights --model MODEL` lists"
+    )
+    with suppress(OSError):  # there may be nowhere to say it
+        print(start + "\n".join(map(visible, words.split("\n"))), file=sys.stderr)
+
+
+def table(rows: Sequence[Mapping[str, object]], *, heading: bool = False) -> None:
+    """Prints a table that fits the terminal."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    columns = (Column(name, overflow="fold") for name in rows[0])
+    shown = Table(*columns, box=None, pad_edge=False, show_header=heading, padding=(0, 2, 0, 0))
+    for row in rows:  # a record from elsewhere may hold anything
+        shown.add_row(*(visible(str(cell)) for cell in row.values()))
+    Console(markup=False, emoji=False, highlight=False).print(shown)
+
+
+def give(
+    work: "Scoring | Writing",
+    items: Iterator[Item],
+    *,
+    many: bool,
+    batch: int,
+    out: str | None,
+    as_json: bool,
+    **bar: Any,
+) -> int:
+    """Answers all items, and says how it went; the exit code.
 
     Args:
-        done: what is done with a text, in one word: scored, written.
-        answer: a batch of items → the rows of each: one or more, or one with an ``error``.
-        show: prints one row.
+        work: what is done with a batch of items.
         many: whether one text that cannot be answered does not stop the others.
-        digest: item → what its rows have in the field ``digest``.
+        out: the file that the answers are kept in, one line for each of an item's rows.
+        bar: tqdm's options.
     """
+    from tqdm import tqdm
 
-    names: Sequence[str]
-    done: str
-    answer: Callable[[Sequence[Item]], list[list[Row]]]
-    show: Callable[[Row], None]
-    many: bool
-    digest: Callable[[Item], str]
-    bar: tqdm = field(init=False)
+    from gaussmark_lib.engine.blocks import in_lists
 
-    def all(self, items: Iterator[Item], size: int, kept: "Kept | None", **bar: Any) -> int:
-        """Answers all items, ``size`` at a time; the exit code. ``bar`` has tqdm's options."""
-        n = failed = 0
-        before, failed_before = kept.skipped(items, self.digest) if kept else (0, 0)
+    n = failed = n_before = failed_before = 0
+    items = (item._replace(row=row) for row, item in enumerate(items))
+    with ExitStack() as stack:
+        if kept := stack.enter_context(_kept(out)) if out is not None else None:
+            n_before, failed_before, items = _resumed(kept, work, items)
         options = {"file": sys.stderr, "delay": DELAY, "leave": False, "disable": None}
-        with tqdm(**bar, **options) as self.bar:
-            try:
-                for batch in iter(lambda: list(islice(items, size)), []):
-                    answers = [
-                        [row | {DIGEST: self.digest(item)} for row in rows]
-                        for item, rows in zip(batch, self.answer(batch), strict=True)
-                    ]
-                    failed += self._say_errors(answers)
-                    if kept:
-                        kept.write(answers)
-                    else:
-                        self._show(answers)
-                    n += len(answers)
-            except GaussMarkError as error:
-                error.exit_code = FAILED if n else REFUSED
-                raise
-        if not n + before:
-            names = ", ".join(map(spoken, self.names))
-            raise GaussMarkError(
-                f"expected at least one text to be {self.done}, got none in {names}"
-            )
-        if self.many or failed_before:
-            earlier = (
-                f", behind {before:,} of an earlier run, {failed_before:,} of which could not be"
-            )
-            print(
-                f"gaussmark: {n - failed:,} text{'s'[: n - failed != 1]} {self.done}, {failed:,}"
-                f" could not be{earlier if before else ''}",
-                file=sys.stderr,
-            )
-        return PARTLY if failed + failed_before else 0
-
-    def _say_errors(self, answers: Sequence[Sequence[Row]]) -> int:
-        errors = [rows[0] for rows in answers if "error" in rows[0]]
-        for row in errors:
-            name = row.get("name", row["text"])
-            if not self.many:
-                raise GaussMarkError(f"{spoken(name)}: {row['error']}")
-            self.bar.write(f"gaussmark: {visible(name)}: {row['error']}", file=sys.stderr)
-        return len(errors)
-
-    def _show(self, answers: Sequence[Sequence[Row]]) -> None:
-        self.bar.clear()  # the answers are not to stand behind the bar
-        for row in (row for rows in answers for row in rows):
-            self.show(row)
-        sys.stdout.flush()
-
-
-class Kept:
-    """A file of JSON lines, in the order of the texts: ``per_text`` lines each, or one with an
-    ``error``. One process at a time writes it. ``what`` says in an error whose lines are expected.
-    """
-
-    def __init__(self, path: str, per_text: int, what: str):
-        self.path, self.per_text, self.what = Path(path), per_text, what
-        self.is_new = not os.path.lexists(self.path)
-        self.file = _locked(self.path, f"cannot write {path}", "another process is writing it")
-
-    def skipped(self, items: Iterator[Item], digest: Callable[[Item], str]) -> tuple[int, int]:
-        """Takes from ``items`` those that have their lines already, by their ``digest``: how many,
-        and how many of them with an error.
-
-        What a killed process left of a line is cut off.
-
-        Raises:
-            GaussMarkError: the lines are those of other texts, other keys or other options, or
-                somebody's own; the file stays as it is.
-        """
-        n = failed = end = here = 0
-        rows: list[Row] = []
-        self.file.seek(0)
-        for line in self.file:
-            if (row := self._row(line)) is None:
-                break
-            here += len(line)
-            rows.append(row)
-            if len(rows) < self.per_text and "error" not in row:
-                continue
-            item = next(items, None)
-            if item is None or any(row[DIGEST] != digest(item) for row in rows):
-                raise GaussMarkError(
-                    f"{self.path}: expected {self.what}, got {shown(row['text'])} for"
-                    f" {item.name if item else 'no further text'}; name another file"
-                )
-            n, failed, end, rows = n + 1, failed + ("error" in row), here, []
-        self.file.truncate(end)
-        return n, failed
-
-    def _row(self, line: bytes) -> Row | None:
-        """A line of results; None for what a killed process left of one."""
+        progress = stack.enter_context(tqdm(**bar, **options))
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):  # of JSON, of UTF-8, and of deep nesting
-            row = None
-        is_ours = isinstance(row, dict) and DIGEST in row
-        if is_ours and line.endswith(b"\n"):
-            return row
-        begins = line[: len(START)] == START[: len(line)]
-        if begins and not line.endswith(b"\n") and (row is None or is_ours):
-            return None
-        raise GaussMarkError(
-            f"{self.path}: expected lines of JSON as this command writes them, got {line[:60]!r};"
-            " name another file"
-        )
+            for several in in_lists(items, batch):
+                rows = []
+                answers = work.answers(several, progress.update)
+                for item, of_item in zip(several, answers, strict=True):
+                    if error := of_item[0].get("error"):
+                        failed += 1
+                        name = "standard input" if item.name == "-" else item.name
+                        why = f"{visible(name)}: {visible(error)}"
+                        if not many:
+                            raise GaussMarkError(why)
+                        progress.write(f"gaussmark: {why}", file=sys.stderr)
+                    about = {DIGEST: digest(item, work.asked)} | work.about(item)
+                    rows += [about | row for row in of_item]
+                if kept:
+                    _write(kept, rows)
+                else:
+                    progress.clear()  # the answers are not to stand behind the bar
+                    _show(work, rows, as_json, alone=not many)
+                n += len(several)
+        except GaussMarkError as error:
+            error.exit_code = FAILED if n else REFUSED
+            raise
+    if not n + n_before:
+        raise GaussMarkError(f"expected at least one text to be {work.done}, got none")
+    if many:
+        say(f"{n - failed:,} of {n:,} texts {work.done}, {failed:,} could not be")
+    if n_before:
+        say(f"{n_before:,} texts of an earlier run, {failed_before:,} of which could not be")
+    return PARTLY if failed + failed_before else 0
 
-    def write(self, answers: Sequence[Sequence[Row]]) -> None:
-        rows = [row for rows in answers for row in rows]
-        self.file.write("".join(f"{json.dumps(row)}\n" for row in rows).encode())
-        self.file.flush()
-        os.fsync(self.file.fileno())
 
-    def __enter__(self) -> "Kept":
-        return self
+def _show(work: "Scoring | Writing", rows: Sequence[Row], as_json: bool, *, alone: bool) -> None:
+    for row in rows:
+        if as_json:
+            print(json.dumps(row))
+        elif "error" not in row:
+            print(work.sentence(row, alone=alone))
+    print(end="", flush=True)
 
-    def __exit__(self, *error: object) -> None:
-        if self.is_new and not self.file.tell():  # refused before the first answer
-            self.path.unlink(missing_ok=True)
-        self.file.close()
+
+@contextmanager
+def _kept(path: str) -> Iterator[IO[bytes]]:
+    """A file of answers, for this process alone; a new one without an answer is removed."""
+    is_new = not os.path.lexists(path)
+    with _locked(Path(path)) as file:
+        try:
+            yield file
+        finally:
+            if is_new and not file.tell():
+                os.unlink(path)
+
+
+def _resumed(
+    kept: IO[bytes], work: "Scoring | Writing", items: Iterator[Item]
+) -> tuple[int, int, Iterator[Item]]:
+    """How many of the items have their lines already, how many of those with an error, and the
+    other items. What a killed process left of an answer is cut off.
+
+    GaussMarkError: the lines are those of other texts, other keys or other options, or
+    somebody's own; the file stays as it is.
+    """
+    n = failed = end = here = n_rows = 0
+    item = None
+    kept.seek(0)
+    for number, line in enumerate(kept, 1):
+        if not line.endswith(b"\n") and line[: len(START)] == START[: len(line)]:
+            break
+        item = item or next(items, None)
+        row = _row(line)
+        if item is None or row.get(DIGEST) != digest(item, work.asked):
+            raise GaussMarkError(
+                f"{kept.name}:{number}: expected {work.results}, got {line[:60]!r}; name another"
+                " file"
+            )
+        here, n_rows = here + len(line), n_rows + 1
+        if n_rows == work.per_text or "error" in row:
+            n, failed, end, n_rows, item = n + 1, failed + ("error" in row), here, 0, None
+    kept.truncate(end)
+    return n, failed, chain([item] if item else [], items)
+
+
+def _write(kept: IO[bytes], rows: Sequence[Row]) -> None:
+    kept.write("".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    kept.flush()
+    os.fsync(kept.fileno())
+
+
+def _row(line: bytes) -> Row:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError, RecursionError):  # of JSON, of UTF-8, and of deep nesting
+        return {}
 
 
 @contextmanager
@@ -178,34 +181,35 @@ def alone(state: Path) -> Iterator[None]:
     """
     state = Path(os.path.realpath(state))
     lock = state.parent / f".{state.name}.lock"
-    busy = "another process answers with it"
-    with _locked(lock, f"cannot write the state {state}", busy) as file:
+    with _locked(lock) as file:
         if not lock.exists() or not os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-            raise GaussMarkError(f"{state}: {busy}")  # its owner removed the lock meanwhile
+            raise GaussMarkError(f"{state}: its lock changed; try again")  # removed meanwhile
         try:
             if state.is_file() and state.stat().st_nlink > 1:
                 raise GaussMarkError(
-                    f"{state}: expected a state with one name, got a file with several (hard links)"
-                    ", of which each would forget what another gave away; delete the others"
+                    f"{state}: expected a state with one name, got a hard link; delete the others"
                 )
             yield
         finally:
             lock.unlink(missing_ok=True)
 
 
-def _locked(path: Path, cannot: str, busy: str) -> IO[bytes]:
+def _locked(path: Path) -> IO[bytes]:
     """The file, for this process alone."""
     try:
         file = open(path, "a+b", opener=files.opener)  # noqa: SIM115 - for the run
     except OSError as error:
         raise GaussMarkError(
-            f"{cannot}: {error.strerror}; expected a file in a folder that can be written to"
+            f"cannot write {path}: {error.strerror}; expected a file in a folder that can be"
+            " written to"
         ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise GaussMarkError(f"{path}: {busy}; expected a file for this run alone") from None
+        raise GaussMarkError(
+            f"{path}: another process is using it; expected a file for this one alone"
+        ) from None
     except OSError:  # some network folders have no locks
         pass
     return file

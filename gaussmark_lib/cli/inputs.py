@@ -1,26 +1,44 @@
-"""The texts that ``gaussmark detect`` is given, one after another, and the prompts of ``generate``:
-files, folders, .jsonl files, standard input.
-
-Nothing is held but one text.
+"""What the commands are given: options that several of them have, and texts or prompts, one after
+another, from files, folders, .jsonl files and standard input. Nothing is held but one text.
 """
 
-import gzip
 import hashlib
 import json
 import os
-import zlib
-from codecs import BOM_UTF8
+import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Annotated, Any, NamedTuple
+
+import typer
 
 from gaussmark_lib import files
-from gaussmark_lib.cli.common import visible
-from gaussmark_lib.errors import GaussMarkError, shown
+from gaussmark_lib.errors import GaussMarkError
 
-LINES = (".jsonl", ".jsonl.gz")
-IN_FOLDERS = (".txt", ".md", *LINES)
-LONGEST_TEXT = 1 << 26  # characters of a text, bytes of a line: what never ends is not read
+LINES = ".jsonl"
+IN_FOLDERS = (".txt", ".md", LINES)
+CONTROLS = re.compile(  # what moves a terminal's cursor, or turns a line's direction
+    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+
+KeyFile = Annotated[str, typer.Option("--key", metavar="KEY", help="Key file.")]
+Model = Annotated[str, typer.Option(help="Base model: doclm, a folder or a hub id.")]
+CodebookName = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|N", help="A codebook of the key, or its number of users."),
+]
+Records = Annotated[str | None, typer.Option(help="Folder of the records [papermill_runs].")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+Lines = Annotated[bool, typer.Option("--jsonl", help="Standard input holds JSON lines.")]
+Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Texts per batch.")]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write JSON lines there; where some are there already, go on behind the last.",
+    ),
+]
 
 
 class Item(NamedTuple):
@@ -32,103 +50,37 @@ class Item(NamedTuple):
     text: str = ""
     prompt: str | None = None
     error: str | None = None
-    row: int = 0  # its place among all, where that counts
+    row: int = 0  # its place among all
 
-    @property
-    def digest(self) -> str:
-        """Whether a result is of this text: sixteen hexadecimal digits."""
-        return digest([self.text, self.prompt, self.error])
-
-
-def digest(facts: list) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    def valid(self) -> str:
+        """Its text; GaussMarkError where there is none."""
+        if self.error:
+            raise GaussMarkError(self.error)
+        return self.text
 
 
-def spoken(name: str) -> str:
-    """The name of a text or file in an error."""
-    return "standard input" if name == "-" else visible(name)
+def digest(item: Item, asked: list[Any]) -> str:
+    """Names a text and what is asked of it: sixteen hexadecimal digits."""
+    return hashlib.sha256(json.dumps([*item, *asked]).encode()).hexdigest()[:16]
 
 
-def read(name: str) -> str:
-    """A file's text, or standard input's, whatever encoding the terminal has."""
-    stdin = name == "-"
-    try:
-        with open(
-            0 if stdin else name, encoding="utf-8-sig", closefd=not stdin, opener=files.opener
-        ) as file:
-            text = file.read(LONGEST_TEXT + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(name, error) from None
-    if len(text) > LONGEST_TEXT:
-        raise GaussMarkError(
-            f"cannot read {name!r}: expected a text of at most {LONGEST_TEXT:,} characters;"
-            " split it"
-        )
-    return text
-
-
-def read_prompt(name: str) -> str:
-    """The same of a prompt, without the end of the last line, which editors add."""
-    return read(name).removesuffix("\n")
-
-
-def _unreadable(name: str, error: Exception) -> GaussMarkError:
-    why = getattr(error, "strerror", error)
-    return GaussMarkError(f"cannot read {name!r}: {why}; expected UTF-8 text")
-
-
-def check_stdin(names: Sequence[str | None], jsonl: bool, what: str) -> None:
-    """Refuses standard input that is named twice, and ``--jsonl`` without it."""
-    if list(names).count("-") > 1:
-        raise GaussMarkError("-: expected standard input to be named once, since it is read once")
-    if jsonl and "-" not in names:
-        raise GaussMarkError(
-            f"--jsonl: expected standard input (-) among the {what}; a file of JSON lines is known"
-            " by its name, .jsonl"
-        )
+def visible(text: str) -> str:
+    """On one line, as a name or a message can stand in a terminal: what would control it is
+    escaped.
+    """
+    return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def refuse_among(out: str, names: Sequence[str]) -> None:
-    """Refuses results that would be read as texts: in one of these folders, or in place of one of
-    these files.
-    """
-    path = os.path.realpath(out)
+    """Refuses results that would be read as texts."""
+    path = Path(os.path.realpath(out))
     for name in names:
-        inside = os.path.isdir(name) and Path(path).is_relative_to(os.path.realpath(name))
-        if inside and path.endswith(IN_FOLDERS):
+        place = Path(os.path.realpath(name))
+        if path == place or (place in path.parents and path.name.endswith(IN_FOLDERS)):
             raise GaussMarkError(
-                f"--out: expected a file outside of the folder {name!r}, all of which is read, got"
-                f" {out!r}; name one elsewhere"
+                f"--out: expected a file that is not among those that are read, got {out!r}; name"
+                " one elsewhere"
             )
-        if name != "-" and path == os.path.realpath(name):
-            raise GaussMarkError(
-                f"--out: expected a file of its own, got {out!r}, which is read; name another"
-            )
-
-
-def items(names: Sequence[str], *, lines: bool = False, field: str = "text") -> Iterator[Item]:
-    """The texts of these files and folders, in order; with ``lines``, standard input (-) is read as
-    .jsonl. Names are checked at once.
-
-    ``field`` is what each line of JSON has: ``text``, or ``prompt`` where prompts are read.
-
-    Raises:
-        GaussMarkError: a name that is neither file nor folder, or a folder without texts; and a
-            file that cannot be read, outside of folders.
-    """
-    for name in names:
-        if os.path.isdir(name):
-            if not _in_folder(name):
-                raise GaussMarkError(
-                    f"cannot read {name!r}: expected a folder with texts ({', '.join(IN_FOLDERS)}),"
-                    " found none in it"
-                )
-        elif name != "-":
-            try:
-                files.refuse_others(name)
-            except OSError as error:
-                raise _unreadable(name, error) from None
-    return (item for name in names for item in _of(name, lines, field))
 
 
 def are_many(names: Sequence[str], *, lines: bool = False) -> bool:
@@ -138,61 +90,72 @@ def are_many(names: Sequence[str], *, lines: bool = False) -> bool:
     )
 
 
-def _of(name: str, lines: bool, field: str) -> Iterator[Item]:
-    if name.endswith(LINES) or (name == "-" and lines):
-        yield from _of_lines(name, field)
-    elif name != "-" and os.path.isdir(name):
-        for file in _in_folder(name):
-            try:
-                yield from _of(str(file), lines, field)
-            except GaussMarkError as error:
-                yield Item(str(file), error=str(error))
-    else:
-        yield Item(name, read(name) if field == "text" else read_prompt(name))
+def items(names: Sequence[str], *, lines: bool = False, field: str = "text") -> Iterator[Item]:
+    """The texts of these files and folders, in order; with ``lines``, standard input (-) is read as
+    .jsonl. A name of nothing is refused at once.
+
+    ``field`` is what each line of JSON has: ``text``, or ``prompt`` where prompts are read.
+    """
+    paths = [path for name in names for path in _files(name)]
+    return chain.from_iterable(
+        _of_lines(path, field)
+        if path.endswith(LINES) or (path == "-" and lines)
+        else [of_file(path, field)]
+        for path in paths
+    )
 
 
-def _in_folder(name: str) -> list[Path]:
+def _files(name: str) -> list[str]:
     try:
-        return sorted(
-            file
-            for file in Path(name).rglob("*")
-            if file.name.endswith(IN_FOLDERS) and file.is_file()
-        )
+        if os.path.isdir(name):
+            inside = (path for path in Path(name).rglob("*") if path.name.endswith(IN_FOLDERS))
+            if found := sorted(str(path) for path in inside if path.is_file()):
+                return found
+            raise GaussMarkError(
+                f"cannot read {name!r}: expected a folder with texts ({', '.join(IN_FOLDERS)}),"
+                " found none in it"
+            )
+        if name != "-":
+            files.refuse_others(name)
     except OSError as error:
         raise GaussMarkError(
-            f"cannot read the folder {name!r}: {error.strerror}: {error.filename}; expected one"
-            " that can be read"
+            f"cannot read {name!r}: {error.strerror}; expected a text or a folder of texts"
         ) from None
+    return [name]
+
+
+def of_file(name: str, field: str = "text") -> Item:
+    """A whole file; a prompt without the end of its last line, which editors add."""
+    try:
+        with _opened(name, encoding="utf-8-sig") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", error)
+        return Item(name, error=f"cannot read {name!r}: {why}; expected UTF-8 text")
+    return Item(name, text.removesuffix("\n") if field == "prompt" else text)
+
+
+def _opened(name: str, **options: Any) -> IO:
+    stdin = name == "-"
+    return open(0 if stdin else name, closefd=not stdin, opener=files.opener, **options)
 
 
 def _of_lines(name: str, field: str) -> Iterator[Item]:
     """The line's number, from 1, is part of its text's name. Empty lines are no texts."""
-    number, stdin = 0, name == "-"
-    try:
-        with open(0 if stdin else name, "rb", closefd=not stdin, opener=files.opener) as file:
-            lines = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
-            for number, line in enumerate(iter(lambda: lines.readline(LONGEST_TEXT + 1), b""), 1):
-                line = line.removeprefix(BOM_UTF8)
-                if len(line) > LONGEST_TEXT and not line.endswith(b"\n"):
-                    why = f"expected a line of at most {LONGEST_TEXT:,} bytes, and read no further"
-                    yield Item(f"{name}:{number}", error=f"{why}; split its text")
-                    return
-                if line.strip():
-                    yield _of_line(f"{name}:{number}", line, field)
-    except (OSError, EOFError, zlib.error) as error:
-        why = f"expected a whole file, but it ends here: {error}"
-        yield Item(f"{name}:{number + 1}", error=why)
+    with _opened(name, mode="rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield _of_line(f"{name}:{number}", line, field)
 
 
 def _of_line(name: str, line: bytes, field: str) -> Item:
     try:
-        row = json.loads(line.decode())
+        row = json.loads(line.decode("utf-8-sig"))
         text, prompt = row[field], row.get("prompt")
+        if isinstance(text, str) and isinstance(prompt, str | None):
+            return Item(name, text, prompt)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        start = line.strip()[:60].decode(errors="backslashreplace")
-        return Item(name, error=f"expected a JSON object with a '{field}' field, got {start!r}")
-    if not isinstance(text, str):
-        return Item(name, error=f"expected {field!r} to be a string, got {shown(text)}")
-    if not isinstance(prompt, str | None):
-        return Item(name, error=f"expected 'prompt' to be a string, got {shown(prompt)}")
-    return Item(name, text, prompt)
+        pass  # something else than such an object
+    start = line.strip()[:60].decode(errors="backslashreplace")
+    why = f"expected a JSON object whose '{field}' (and 'prompt') is a string, got {start!r}"
+    return Item(name, error=why)

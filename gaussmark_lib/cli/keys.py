@@ -2,50 +2,38 @@
 does to human texts.
 """
 
+import json
 import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.models import OptionInfo
 
-from gaussmark_lib.cli.common import KeyFile, Model
+from gaussmark_lib import files
+from gaussmark_lib.cli.inputs import CodebookName, KeyFile, Model
 from gaussmark_lib.errors import GaussMarkError
 
 if TYPE_CHECKING:
     from gaussmark_lib.keys import Key
     from gaussmark_lib.tracing import Codebook
 
-MOST_DIGITS = 100  # of a number of users
-CodebookName = Annotated[
-    str | None,
-    typer.Option(metavar="FILE|N", help="A codebook of the key, or its number of users."),
-]
+MOST_DIGITS = 30  # that are read of a number of users; a codebook refuses fewer
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and show key files.")
-
-
-def add(app: typer.Typer) -> None:
-    app.add_typer(group, name="key")
-    app.command()(export)
-    app.command()(audit)
 
 
 @group.command()
 def new(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="Key file to write; never overwritten.")
-    ],
+    path: Annotated[str, typer.Argument(help="Key file to write; never overwritten.")],
     weight: Annotated[
         str, typer.Option(help="A matrix of the model, e.g. model.layers.4.mlp.down_proj.weight.")
     ],
     sigma: Annotated[float, typer.Option(help="Standard deviation of the noise.")],
     model: Model = "doclm",
     rank_dropped: Annotated[
-        int, typer.Option(metavar="K", help="Top singular directions that the noise avoids.")
+        int, typer.Option(help="Top singular directions that the noise avoids.")
     ] = 0,
 ) -> None:
     """Make a key for one weight of one model, readable by you only."""
-    if os.path.exists(path):
-        raise GaussMarkError(f"{path} exists, and a key is never overwritten; name another file")
-
     from gaussmark_lib import models, perturb
 
     watermark = perturb.Watermark(weight, sigma, rank_dropped)
@@ -59,29 +47,21 @@ def new(
 
 
 @group.command()
-def show(path: Annotated[str, typer.Argument(metavar="PATH")]) -> None:
+def show(path: str) -> None:
     """Print what a key is for, but not its secret."""
     from gaussmark_lib.keys import Key
 
     key = Key.load(path)
-    unbound = {"bound to": "nothing"}
-    binding = key.binding.model_dump(exclude={"weights"}) if key.binding else unbound
-    for name, value in ({"key_id": key.key_id} | binding).items():
-        print(f"{name:14} {value}")
+    made_for = key.binding.model_dump(exclude={"weights"}) if key.binding else {"weight": None}
+    print(json.dumps({"key_id": key.key_id, **made_for}, indent=1))
 
 
 @group.command()
 def users(
-    path: Annotated[
-        str,
-        typer.Argument(metavar="PATH", help="Codebook file to write; there is no secret in it."),
-    ],
+    path: Annotated[str, typer.Argument(help="Codebook file to write; there is no secret in it.")],
     key: KeyFile,
-    users: Annotated[
-        int,
-        typer.Option(metavar="N", help="Users; more of them later change nothing for these."),
-    ],
-    base: Annotated[int, typer.Option(metavar="M", help="Base noises.")] = 256,
+    users: Annotated[int, typer.Option(help="Users; more of them later change nothing for these.")],
+    base: Annotated[int, typer.Option(help="Base noises.")] = 256,
 ) -> None:
     """Describe a codebook: a key for each of many users, all from one key file."""
     from gaussmark_lib.keys import Key
@@ -93,15 +73,12 @@ def users(
 
 
 def export(
-    folder: Annotated[
-        str,
-        typer.Argument(metavar="FOLDER", help="Must not exist; the key will not be in it."),
-    ],
+    folder: Annotated[str, typer.Argument(help="Must not exist; the key will not be in it.")],
     key: KeyFile,
     model: Model = "doclm",
     codebook: CodebookName = None,
     user: Annotated[
-        int | None, typer.Option(metavar="U", help="The user of the codebook whose key it carries.")
+        int | None, typer.Option(help="The user of the codebook whose key it carries.")
     ] = None,
 ) -> None:
     """Write the watermarked model as a checkpoint that any inference engine serves."""
@@ -127,46 +104,45 @@ def codebook_of(name: str, key: "Key") -> "Codebook":
     """The codebook of a file, or of this number of users."""
     from gaussmark_lib.tracing import Codebook
 
-    if not name.isdecimal() or os.path.exists(name):
-        return Codebook.load(name, key)
-    if len(name) > MOST_DIGITS:
-        raise GaussMarkError(
-            f"--codebook: expected a file or a number of users, got a number of {len(name):,}"
-            " digits"
-        )
-    return Codebook(key, int(name))
+    if name.isdecimal() and not os.path.exists(name):
+        return Codebook(key, int(name[:MOST_DIGITS]))
+    return Codebook.load(name, key)
+
+
+def _count(about: str) -> OptionInfo:
+    return typer.Option(min=4, max=100_000, help=about)
 
 
 def audit(
-    card: Annotated[
-        str, typer.Argument(metavar="CARD", help="Writes CARD.html and CARD.json, which are new.")
-    ],
+    card: Annotated[str, typer.Argument(help="Writes CARD.json, a new file.")],
     key: KeyFile,
     model: Model = "doclm",
     text: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KIND",
-            help="Kind of human text, or a .jsonl file; may be repeated [docs, licences, source].",
+            help="Kind of human text, or a .jsonl file; may be repeated [docs, licences, source]."
         ),
     ] = None,
-    texts: Annotated[
-        int, typer.Option(metavar="N", min=4, max=100_000, help="Texts of each kind.")
-    ] = 100,
-    tokens: Annotated[
-        int, typer.Option(metavar="N", min=4, max=100_000, help="Tokens of each text.")
-    ] = 150,
-    keys: Annotated[
-        int,
-        typer.Option(metavar="N", min=4, max=100_000, help="Other keys, to say what is usual."),
-    ] = 200,
+    texts: Annotated[int, _count("Texts of each kind.")] = 100,
+    tokens: Annotated[int, _count("Tokens of each text.")] = 150,
+    keys: Annotated[int, _count("Other keys, to say what is usual.")] = 200,
 ) -> None:
     """Write a key's calibration card: power by length, false alarms by kind of text."""
+    path = files.named(card, "the card", GaussMarkError)
+    path = path.with_name(f"{path.name}.json")
+    try:  # before any work: it is new, and can be written
+        path.touch(exist_ok=False)
+        path.unlink()
+    except OSError as error:
+        raise GaussMarkError(
+            f"cannot write {path}: {error.strerror}; expected a new name in a folder that can be"
+            " written to"
+        ) from None
+
     from gaussmark_lib.cli import audit
     from gaussmark_lib.runs.ask import stoppable
 
-    files = audit.new_files(card)
     with stoppable():
         content = audit.card(key, model, text or audit.KINDS, texts, tokens, keys)
-        audit.write(files, content)
-    print(f"{files[1]}: {audit.headline(content)}")
+        files.write_json(path, content)
+    print(f"{path}: {audit.headline(content)}")

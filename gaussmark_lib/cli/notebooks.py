@@ -1,20 +1,21 @@
-"""``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters. And ``playground``:
-the panel of notebook 11 as an app, which Voila serves to this machine alone.
+"""``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters. ``list``: what can
+be run, and what was run. ``playground``: the panel of notebook 11 as an app, which Voila serves to
+this machine alone.
 """
 
 import importlib.util
-import json
 import os
 import sys
-from enum import StrEnum
-from itertools import groupby, islice
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gaussmark_lib import files
-from gaussmark_lib.cli import listing
-from gaussmark_lib.cli.common import FAILED, Records, message
+from gaussmark_lib.cli import answers
+from gaussmark_lib.cli.inputs import Model, Records
 from gaussmark_lib.errors import GaussMarkError
 
 if TYPE_CHECKING:
@@ -41,12 +42,7 @@ HEADING = (
 )
 
 NotebookName = Annotated[
-    str,
-    typer.Argument(
-        metavar="NOTEBOOK",
-        help="Number (00), name (00_first_watermark) or path.",
-        show_default=False,
-    ),
+    str, typer.Argument(help="Number (00), name (00_first_watermark) or path.")
 ]
 Typed = Annotated[
     list[str] | None,
@@ -57,26 +53,11 @@ Typed = Annotated[
 Preset = Annotated[
     str | None,
     typer.Option(
-        "--preset",
-        "-f",
-        metavar="PRESET",
-        help=f"A YAML file of parameter values, {BY_NAME}; -p overrides it.",
+        "--preset", "-f", help=f"A YAML file of parameter values, {BY_NAME}; -p overrides it."
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Run even where there is a record.")]
-Workers = Annotated[
-    int | None, typer.Option(metavar="N", help="Local runs at a time [one per core].")
-]
-
-
-class Theme(StrEnum):
-    light = "light"
-    dark = "dark"
-
-
-def add(app: typer.Typer) -> None:
-    for command in (run, sweep, tour, playground):
-        app.command()(command)
+Workers = Annotated[int | None, typer.Option(help="Local runs at a time [one per core].")]
 
 
 def joined(words: list[str]) -> list[str]:
@@ -117,42 +98,43 @@ def run(
     of_preset, of_command = _values(source, preset, typed)
     values = of_preset | of_command
     if check:
-        checked = source.check(values)
         print(f"{source.name} can run with")
-        print(*(f"  {name:32} {value!r}" for name, value in checked.items()), sep="\n")
+        _print({name: repr(value) for name, value in source.check(values).items()})
         return 0
     try:
         with stoppable():
             done = runs.run(source, values, force=force, root=records)
     except runs.RunFailedError as error:
-        print(f"gaussmark: {message(error)}", file=sys.stderr)
-        return FAILED
-    from_record = f"answered from its record of {done.status['finished']}; --force runs it again"
-    complete = f"complete in {done.status['seconds']} s"
-    print(f"{source.name}: {from_record if done.cached else complete}")
+        answers.say(str(error))
+        return answers.FAILED
+    if done.cached:
+        finished = done.status["finished"]
+        print(f"{source.name}: answered from its record of {finished}; --force runs it again")
+    else:
+        print(f"{source.name}: complete in {done.status['seconds']} s")
     if line := done.headline:
         print(f"  {line.name}: {line}")
-    for name, value in done.numbers.items():
-        print(f"  {name:32} {value}")
+    _print(done.numbers)
     print(done.dir)
     return 0
+
+
+def _print(values: dict[str, str]) -> None:
+    for name, value in values.items():
+        print(f"  {name:32} {value}")
 
 
 def sweep(
     notebook: NotebookName,
     grid: Annotated[
-        str,
-        typer.Option(
-            metavar="GRID", help=f"A YAML file of `name: [value, value]` lines, {BY_NAME}."
-        ),
+        str, typer.Option(help=f"A YAML file of `name: [value, value]` lines, {BY_NAME}.")
     ],
     typed: Typed = None,
     preset: Preset = None,
     records: Records = None,
     workers: Workers = None,
     scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Use this Dask scheduler, e.g. tcp://host:8786."),
+        str | None, typer.Option(help="Use this Dask scheduler, e.g. tcp://host:8786.")
     ] = None,
     cluster: Annotated[
         str | None,
@@ -161,7 +143,7 @@ def sweep(
         ),
     ] = None,
     gpus_per_run: Annotated[
-        int, typer.Option(metavar="N", min=0, max=64, help="GPUs that a run has to itself.")
+        int, typer.Option(min=0, max=64, help="GPUs that a run has to itself.")
     ] = 0,
 ) -> int:
     """Run a notebook for every combination in a grid of parameters and write one table.
@@ -173,25 +155,25 @@ def sweep(
     from gaussmark_lib.runs import presets
     from gaussmark_lib.runs.ask import stoppable
 
-    if sum(place is not None for place in (workers, scheduler, cluster)) > 1:
-        raise GaussMarkError("expected one of --workers, --scheduler and --cluster")
     source, values = notebooks.load(notebook), presets.read(grid, "grid")
     of_preset, of_command = _values(source, preset, typed)
-    if twice := of_command.keys() & _set_by(values):
+    if twice := of_command.keys() & values.keys():
         raise GaussMarkError(
             f"{', '.join(sorted(twice))}: given by -p and by the grid {grid}; give it once"
         )
-    place = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
     with stoppable():
         done = sweeps.sweep(
             source,
             values,
             of_preset | of_command,
             root=records,
+            workers=workers,
+            scheduler=scheduler,
+            cluster=cluster,
             gpus_per_run=gpus_per_run,
-            **place,
         )
-    _say_failures(source.name, done.failed)
+    for failure in done.failed:
+        answers.say(f"failed: {failure.params or source.name}: {failure.reason}")
     print(
         f"{source.name}: {len(done.runs) - len(done.failed)} of {len(done.runs)} runs complete,"
         f" {done.cached} of them from record, {len(done.failed)} failed"
@@ -200,9 +182,10 @@ def sweep(
         print("The same command again runs the failed ones again.")
     for sentence in done.summary.attrs["headlines"]:
         print(f"headline: {sentence}")
-    listing.show(done.summary.to_dict("records"), heading=True)
+    if rows := done.summary.to_dict("records"):
+        answers.table(rows, heading=True)
     print(done.dir)
-    return FAILED if done.failed else 0
+    return answers.FAILED if done.failed else 0
 
 
 def tour(workers: Workers = None, force: Force = False, records: Records = None) -> int:
@@ -215,7 +198,7 @@ def tour(workers: Workers = None, force: Force = False, records: Records = None)
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
     print(f"\nThe tour is in {done.page}")
-    return FAILED if done.failed else 0
+    return answers.FAILED if done.failed else 0
 
 
 def _values(
@@ -224,7 +207,8 @@ def _values(
     """The values that -f gives, and those that -p gives."""
     from gaussmark_lib.runs import parameters, presets
 
-    if lone := [word for word in typed or () if "=" not in word]:
+    pairs = [word.partition("=") for word in typed or ()]
+    if lone := [name for name, equals, _ in pairs if not equals]:
         raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
     given = presets.read(preset) if preset is not None else {}
     values, skipped = parameters.taken(given, notebook.name[:2], notebook.parameters)
@@ -234,32 +218,67 @@ def _values(
             " shared by all notebooks",
             file=sys.stderr,
         )
-    pairs = [tuple(word.split("=", 1)) for word in typed or ()]
-    return values, parameters.parse(notebook.parameters, pairs)
+    return values, parameters.parse(
+        notebook.parameters, [(name, value) for name, _, value in pairs]
+    )
 
 
-def _set_by(grid: dict[str, Any]) -> set[str]:
-    """The parameters that a grid sets, for all its runs or for some."""
-    runs = grid["runs"] if isinstance(grid.get("runs"), list) else []
-    return {*grid, *(name for run in runs if isinstance(run, dict) for name in run)}
+def list_(
+    what: Annotated[
+        Literal["notebooks", "presets", "grids", "clusters", "records", "weights"] | None,
+        typer.Argument(help="One of them [all but weights]."),
+    ] = None,
+    records: Records = None,
+    model: Model = "doclm",
+) -> None:
+    """List the notebooks, presets, grids, clusters and records, or a model's weights."""
+    folder = files.records(records)
+    for name in [what] if what else ["notebooks", "presets", "grids", "clusters", "records"]:
+        if not what:
+            print(f"\n{name}")
+        if rows := [
+            {"name": entry, "about": about} for entry, about in _listed(name, folder, model)
+        ]:
+            answers.table(rows)
+        else:
+            print("none")
 
 
-def _say_failures(notebook: str, failures: list[Any]) -> None:
-    """One reason after the other, each with the runs that it ended."""
-    failures = sorted(failures, key=lambda failure: failure.why)
-    for why, group in groupby(failures, key=lambda failure: failure.why):
-        runs = [
-            ", ".join(f"{name}={value!r}" for name, value in failure.params.items()) or notebook
-            for failure in group
-        ]
-        print(f"\ngaussmark: failed: {'; '.join(runs)}\n{why}", file=sys.stderr)
+def _listed(what: str, records: Path, model: str) -> Iterator[tuple[str, str]]:
+    """Names with what they are: of presets the first line, a comment; of records the headline."""
+    from gaussmark_lib.runs import folder, presets
+    from gaussmark_lib.runs import notebook as notebooks
+
+    match what:
+        case "notebooks":
+            for path in notebooks.numbered():
+                yield path.stem, notebooks.load(path).title
+        case "weights":
+            from gaussmark_lib import models, weights
+
+            loaded = models.load(model).model
+            for name in weights.watermarkable(loaded):
+                yield name, " × ".join(map(str, weights.Weight(loaded, name).shape))
+        case "records":
+            for path in sorted(records.glob("*/*/status.json")):
+                if done := folder.load(path.parent):
+                    line = done.headline
+                    about = f"{line.name}: {line}" if line else "no headline"
+                    when = str(done.status["finished"])[:16]
+                    yield f"{path.parent.parent.name}/{done.id}", f"{when}  {about}"
+            for path in [*sorted(records.glob("sweep-*")), *sorted(records.glob("tour-*"))]:
+                yield path.name, "a table of runs" if path.name.startswith("sweep") else "a page"
+        case _:
+            for name in presets.known(what.removesuffix("s")):
+                text = (files.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+                yield name, text.partition("\n")[0].lstrip("# ")
 
 
 def playground(
     port: Annotated[
         int, typer.Option(min=1, max=65535, help="Where it is served, or a free one near it.")
     ] = 8866,
-    theme: Annotated[Theme, typer.Option(help="Colours of its page.")] = Theme.light,
+    theme: Annotated[Literal["light", "dark"], typer.Option(help="Colours of its page.")] = "light",
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print its address alone.")
     ] = False,
@@ -274,29 +293,27 @@ def playground(
     template.mkdir(parents=True, exist_ok=True)
     (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")
     (template / "index.html.j2").write_text(APP_PAGE, encoding="utf-8")
-    notebook = json.loads(PLAYGROUND.read_text(encoding="utf-8"))
-    APP.write_text(json.dumps(panel_alone(notebook)), encoding="utf-8")
+    _write_app()
     os.environ["JUPYTER_PATH"] = os.pathsep.join(
         filter(None, [str(APP.parent), os.environ.get("JUPYTER_PATH")])
     )
-    words = [f"--port={port}", f"--VoilaConfiguration.theme={theme.value}"]
+    words = [f"--port={port}", f"--VoilaConfiguration.theme={theme}"]
     words += ["--no-browser"] * no_browser
     # in place of this process: whoever ends this command ends the server and its kernels
     os.execv(sys.executable, [sys.executable, "-m", "voila", str(APP), *APP_OPTIONS, *words])
 
 
-def panel_alone(notebook: dict[str, Any]) -> dict[str, Any]:
+def _write_app() -> None:
     """The notebook's code up to its panel, nothing shown before that, run in the notebooks'
     folder, where the panel saves its files.
     """
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    last = next(i for i, cell in enumerate(cells) if "Panel(" in "".join(cell["source"]))
-    for cell in cells[:last]:
-        cell["source"] = ["%%capture\n", *cell["source"]]
-    blank = {"metadata": {}, "execution_count": None, "outputs": []}
-    folder = [f"import os\n\nos.chdir({os.fspath(files.NOTEBOOKS)!r})"]
-    first = [
-        {"cell_type": "markdown", "id": "heading", "metadata": {}, "source": [HEADING]},
-        {"cell_type": "code", "id": "folder", "source": folder, **blank},
-    ]
-    return notebook | {"cells": [*first, *cells[: last + 1]]}
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    notebook = nbformat.read(PLAYGROUND, 4)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    last = next(i for i, source in enumerate(code) if "Panel(" in source)
+    folder = f"import os\n\nos.chdir({os.fspath(files.NOTEBOOKS)!r})"
+    silent = [new_code_cell(f"%%capture\n{source}") for source in (folder, *code[:last])]
+    notebook.cells = [new_markdown_cell(HEADING), *silent, new_code_cell(code[last])]
+    nbformat.write(notebook, APP)

@@ -48,6 +48,17 @@ class Notebook:
         return self.path.stem
 
     @property
+    def opening(self) -> str:
+        """Its first cell of text, which has its title and its claim."""
+        return next((cell.source.strip() for cell in self.cells if cell.kind == "markdown"), "")
+
+    @property
+    def title(self) -> str:
+        """Of the heading that it opens with; else its name."""
+        first = self.opening.partition("\n")[0]
+        return first.removeprefix("# ").strip() if first.startswith("# ") else self.name
+
+    @property
     def sources(self) -> list[str]:
         """Of its code cells."""
         return [cell.source for cell in self.cells if cell.kind == "code"]

@@ -43,10 +43,6 @@ class Failure:
     reason: str
     traceback: str
 
-    @property
-    def why(self) -> str:
-        return self.traceback or self.reason
-
 
 @dataclass(frozen=True)
 class Sweep:

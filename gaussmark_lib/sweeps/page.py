@@ -48,14 +48,11 @@ def mathml(latex: str, display: str = "inline") -> str:
         return f"<code>{escape(latex)}</code>"
 
 
-def claim(source: notebooks.Notebook) -> tuple[str, str]:
-    """A notebook's title and, as HTML, its first paragraph: what its first markdown cell opens
-    with.
-    """
-    text = next((cell.source.strip() for cell in source.cells if cell.kind == "markdown"), "")
-    title, _, rest = text.partition("\n") if text.startswith("# ") else (source.name, "", text)
+def claim(source: notebooks.Notebook) -> str:
+    """The first paragraph under a notebook's title, as HTML."""
+    rest = source.opening.removeprefix(f"# {source.title}").strip()
     markdown = MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True))
-    return title.removeprefix("# ").strip(), markdown.render(rest.strip().split("\n\n")[0])
+    return markdown.render(rest.split("\n\n")[0])
 
 
 def html(stops: "list[Stop]") -> str:

@@ -109,7 +109,7 @@ def _read(file: Path) -> Stop:
     stop = Stop(file.stem, file.stem)
     try:
         source = notebooks.load(file)
-        stop.title, stop.claim = page.claim(source)
+        stop.title, stop.claim = source.title, page.claim(source)
         stop.job = notebooks.question(source)
     except GaussMarkError as error:
         stop.error = str(error)

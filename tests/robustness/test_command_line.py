@@ -31,6 +31,7 @@ def key_file(tmp_path, monkeypatch) -> str:
 
 
 NOTEBOOK, GRID, KEY = "NOTEBOOK", "GRID", "KEY"  # stand for files
+NONE = "KEYS/none.jsonl"  # has empty lines alone
 NEW = ["key", "new", "KEYS/new", "--weight", tiny_lm.WEIGHT, "--sigma"]
 DETECT = ["detect", "--key", KEY, "--text", TEXT]
 GENERATE = ["generate", "--key", KEY, TEXT]
@@ -49,8 +50,6 @@ REFUSED = [
     (["run", NOTEBOOK, "-p", "x", "1", "-p", "x", "2"], "given twice"),
     (["run", NOTEBOOK, "-f", "no_such"], "no preset"),
     (["run", NOTEBOOK, "-f", ""], "expected the name of a file or folder"),
-    (["run", NOTEBOOK, "--workers", "2"], "No such option"),
-    (["run", NOTEBOOK, "--check", "-p", "y", "1"], "no such parameter"),
     (["run", NOTEBOOK, "--records", ""], "expected the name of a file or folder"),
     (["run", NOTEBOOK, "--records", NOTEBOOK], "no record can be kept in"),
     (["sweep", NOTEBOOK], "Missing option '--grid'"),
@@ -59,96 +58,65 @@ REFUSED = [
     (["sweep", NOTEBOOK, "--grid", "KEYS/number.yaml"], "runs: expected a list of runs"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "two"], "'--workers'"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--gpus-per-run", "65"], "'--gpus-per-run'"),
-    (
-        ["sweep", NOTEBOOK, "--grid", GRID, "--workers", "2", "--scheduler", "tcp://h:1"],
-        "expected one of --workers",
-    ),
-    (["tour", "--workers", "x"], "'--workers'"),
-    (["list", "weight"], "did you mean weights"),
-    (["list", "records", "--records", ""], "expected the name of a file or folder"),
+    (["list", "weight"], "'weights'"),
     (["playground", "--theme", "grey"], "'--theme'"),
-    (["playground", "--port", "0"], "'--port'"),
     (["key"], "Commands:"),
     (["key", "new", "KEYS/new"], "Missing option"),
-    (["key", "new", KEY, "--weight", "w", "--sigma", "1"], "never overwritten"),
+    (["key", "new", KEY, "--weight", tiny_lm.WEIGHT, "--sigma", "1"], "overwrit"),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1"], "lists all"),
     ([*NEW, "one"], "'--sigma'"),
     ([*NEW, "-1"], "expected a finite number > 0"),
-    ([*NEW, "nan"], "expected a finite number > 0"),
     ([*NEW, "1", "--rank-dropped", "-1"], "expected a whole number"),
     ([*NEW, "1", "--rank-dropped", "99"], "leaves nothing"),
     (["key", "show", "KEYS/none"], "cannot read the key file"),
-    (["key", "show", "KEYS"], "cannot read the key file"),
     (["key", "show", NOTEBOOK], "not a key file"),
     (["key", "users", "KEYS/new", "--key", KEY, "--users", MANY], "expected at most"),
     (["export", "KEYS/new", "--key", KEY, "--user", "1"], "--user and --codebook together"),
-    (
-        ["export", "KEYS/new", "--key", KEY, "--user", "1", "--codebook", "9" * 5000],
-        "a number of 5,000 digits",
-    ),
+    (["export", "K", "--key", KEY, "--user", "1", "--codebook", "9" * 5000], "expected at most"),
     (["detect", "--text", TEXT], "Missing option '--key'"),
     (["detect", "--key", KEY], "expected one text"),
     ([*DETECT, "also.txt"], "expected one text"),
     (["detect", "--key", "KEYS/none", "--text", TEXT], "cannot read the key file"),
-    (["detect", "--key", "KEYS/latin.txt", "--text", TEXT], "key file"),
     (["detect", "--key", KEY, ""], "cannot read"),
     (["detect", "--key", KEY, "KEYS/empty"], "expected a folder with texts"),
     (["detect", "--key", KEY, "KEYS/latin.txt"], "expected UTF-8 text"),
     (["detect", "--key", KEY, "--text", ""], "at least one token"),
     (["detect", "--key", KEY, "--text", "half \ud83d"], "expected whole Unicode characters"),
-    (["detect", "--key", KEY, "-", "-"], "named once"),
-    (["detect", "--key", KEY, "-", "--prompt-file", "-"], "named once"),
-    (["detect", "--key", KEY, "--jsonl", GRID], "expected standard input"),
-    (["detect", "--key", KEY, "KEYS/none.jsonl"], "got none in"),
-    (["detect", "--key", KEY, "KEYS", "--out", "KEYS/out.jsonl"], "outside of the folder"),
-    (
-        ["detect", "--key", KEY, "KEYS/none.jsonl", "--out", "KEYS/none.jsonl"],
-        "expected a file of its own",
-    ),
-    (["detect", "--key", KEY, "KEYS/none.jsonl", "--out", "KEYS/new"], "at least one text"),
+    (["detect", "--key", KEY, "KEYS", "--out", "KEYS/out.jsonl"], "--out: expected a file that"),
+    (["detect", "--key", KEY, NONE, "--out", NONE], "--out: expected a file that is not among"),
+    (["detect", "--key", KEY, NONE, "--out", "KEYS/new"], "at least one text"),
     ([*DETECT, "--prompt", "\udce9"], "prompt: expected whole Unicode characters"),
     ([*DETECT, "--prompt", "a", "--prompt-file", ""], "expected one prompt"),
     ([*DETECT, "--prompt-file", "KEYS/none"], "cannot read"),
     ([*DETECT, "--prompt", "long " * 50], "expected at most 64 tokens"),
-    ([*DETECT, "--given", "KEYS/none.jsonl"], "expected at least one text"),
-    ([*DETECT, "--given", "KEYS/none.jsonl", "--out", "KEYS/o"], "expected --stream STATE too"),
+    ([*DETECT, "--given", NONE], "expected at least one text"),
+    ([*DETECT, "--given", NONE, "--out", "KEYS/o"], "expected --stream STATE too"),
     ([*DETECT, "--stream", ""], "expected the name of a file"),
-    ([*DETECT, "--stream", "KEYS/no/such"], "cannot write the state"),
+    ([*DETECT, "--stream", "KEYS/no/such"], "cannot write"),
     ([*DETECT, "--codebook", ""], "expected the name of a file"),
     ([*DETECT, "--codebook", MANY], "expected at most"),
     ([*DETECT, "--codebook", "9", "--stream", "s"], "--codebook: expected one --key"),
-    ([*DETECT, "--codebook", "9", "--level", "0.01"], "--level: expected it without --codebook"),
     ([*DETECT, "--batch", MANY], "'--batch'"),
-    ([*DETECT, "--batch", "0"], "'--batch'"),
     ([*DETECT, "--out", ""], "cannot write"),
-    ([*DETECT, "--level", "0"], "--level: expected a number between 0 and 1"),
-    ([*DETECT, "--level", "nan"], "--level: expected a number between 0 and 1"),
-    ([*DETECT, "--level=--"], "'--level'"),
-    ([*DETECT, "--stream", "s", "--share", "nan"], "--share: expected 0 < share < 1"),
-    ([*DETECT, "--share", "0.2"], "--share: expected --stream or --given too"),
+    ([*DETECT, "--level", "-1"], "'--level'"),
+    ([*DETECT, "--level", "nan"], "'--level'"),
+    ([*DETECT, "--share", "2"], "'--share'"),
     (["generate", TEXT], "Missing option '--key'"),
     (["generate", "--key", KEY], "expected a prompt"),
     (["generate", "--key", "KEYS/none", TEXT], "cannot read the key file"),
     (["generate", "--key", KEY, NOTEBOOK], "expected a prompt, got the name of a file"),
     (["generate", "--key", KEY, "--file", ""], "cannot read"),
     (["generate", "--key", KEY, "--file", "KEYS/latin.txt"], "expected UTF-8 text"),
-    (["generate", "--key", KEY, "--file", "KEYS/empty"], "expected a folder with texts"),
-    (["generate", "--key", KEY, "--file", "KEYS/none.jsonl"], "at least one text"),
+    (["generate", "--key", KEY, "--file", NONE], "at least one text"),
     (["generate", "--key", KEY, "caf\udce9"], "whole Unicode characters"),
     (["generate", "--key", KEY, "long " * 30, "--tokens", "9"], "expected at most"),
-    (["generate", "--key", KEY, "-", "--file", "-"], "named once"),
-    ([*GENERATE, "--jsonl"], "expected standard input"),
-    ([*GENERATE, "--tokens", "two"], "'--tokens'"),
-    ([*GENERATE, "--tokens", "0"], "'--tokens'"),
     ([*GENERATE, "--tokens", MANY], "'--tokens'"),
     ([*GENERATE, "--temperature", "nan"], "finite temperature"),
     ([*GENERATE, "--top-p", "0"], "0 < top_p"),
     ([*GENERATE, "--seed", "-1"], "'--seed'"),
-    ([*GENERATE, "--batch", "0"], "'--batch'"),
-    ([*GENERATE, "--out", "KEYS/no/such"], "cannot write"),
     ([*AUDIT, "--texts", MANY], "'--texts'"),
     ([*AUDIT, "--keys", "2"], "'--keys'"),
-    (["audit", "KEYS/", "--key", KEY], "expected a name for the card"),
+    (["audit", "KEYS/key", "--key", KEY], "expected a new name"),
 ]
 
 
@@ -182,37 +150,25 @@ def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path, key_file, capsys,
     assert sorted(tmp_path.iterdir()) == before, "nothing is left half done"
 
 
-JUNK = [
+LINES = [
     b"[1]\n",
     b"null\n",
-    b"5\n",
     b'"error"\n',
     b"[" * 100_000 + b"\n",
-    b"junk\n",
     b"\xff\n",
     b"my own notes",
     b"{}",
-    b'{"text": "x"}\n',
-    b'{"text": "my own"}',
 ]
+LINES += [b'{"text": "my own"}', b'{"digest": 5}\n', b'{"digest": "a", "text": "x", "error": []}\n']
 
 
-@pytest.mark.parametrize("content", JUNK, ids=range(len(JUNK)))
+@pytest.mark.parametrize("content", LINES, ids=range(len(LINES)))
 def test_results_are_not_written_into_another_file(tmp_path, key_file, capsys, content):
     """Nor is what has no line's end cut off, unless it is the beginning of a result's line."""
-    (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "mine").write_bytes(content)
-    code, out, err = answer(
-        capsys,
-        "detect",
-        "--key",
-        key_file,
-        str(tmp_path / "text.txt"),
-        "--out",
-        str(tmp_path / "mine"),
-    )
-    assert (code, out) == (cli.REFUSED, "")
-    assert "name another file" in err
+    words = ["detect", "--key", key_file, "--text", TEXT, "--out", str(tmp_path / "mine")]
+    code, out, err = answer(capsys, *words)
+    assert (code, out, "name another file" in err) == (cli.REFUSED, "", True)
     assert (tmp_path / "mine").read_bytes() == content
 
 
@@ -244,26 +200,6 @@ def test_too_little_memory_is_one_sentence(key_file, capsys, monkeypatch, error)
     code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)
     assert (code, out) == (cli.FAILED, "")
     assert err == f"gaussmark: not enough memory: {error}; ask for less at a time\n"
-
-
-@pytest.mark.parametrize("field", ["digest", "error"])
-@pytest.mark.parametrize("value", [[], {}, None, 5], ids=str)
-def test_damaged_results_are_not_gone_on_with(tmp_path, key_file, capsys, field, value):
-    (tmp_path / "out").write_text(json.dumps({"text": "text", field: value}) + "\n")
-    code, _, err = answer(
-        capsys, "detect", "--key", key_file, "--text", TEXT, "--out", str(tmp_path / "out")
-    )
-    assert (code, "name another file" in err) == (cli.REFUSED, True)
-
-
-def test_a_byte_order_mark_is_no_text(tmp_path, key_file, capsys):
-    (tmp_path / "plain.txt").write_bytes(TEXT.encode())
-    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
-    answers = [
-        answer(capsys, "detect", "--key", key_file, str(tmp_path / name))[1]
-        for name in ("plain.txt", "marked.txt")
-    ]
-    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(

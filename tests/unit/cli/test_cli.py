@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_lines import answer, rows
 from small_notebooks import code, parameters, write
 
 from gaussmark_lib import cli, files, generate, models, perturb, score
@@ -48,90 +49,68 @@ def test_run_answers_and_prints_where(tmp_path, monkeypatch, capsys):
     )
     (tmp_path / "preset.yaml").write_text("x: 4")
     words = ["run", str(notebook), "-f", "preset.yaml", "-p", "x", "-1e-1", "--records", "records"]
-    assert cli.main(words) == 0
-    first = capsys.readouterr()
-    assert "cell" in first.err, "a progress bar"
-    assert first.out.splitlines()[1].split() == ["twice", "-0.2"]
-    folder = Path(first.out.splitlines()[-1])
+    assert answer(capsys, *words, "--check")[1].split() == [
+        "demo",
+        "can",
+        "run",
+        "with",
+        "x",
+        "-0.1",
+    ]
+    assert not (tmp_path / "records").exists()
+    _, out, err = answer(capsys, *words)
+    assert "cell" in err, "a progress bar"
+    assert out.splitlines()[1].split() == ["twice", "-0.2"]
+    folder = Path(out.splitlines()[-1])
     assert json.loads((folder / "params.json").read_text()) == {"x": -0.1}
-    assert cli.main(words) == 0
-    again = capsys.readouterr()
-    assert "answered from its record" in again.out
-    assert again.out.splitlines()[-1] == str(folder)
-    assert again.err == ""
+    exit_code, again, err = answer(capsys, *words)
+    assert (exit_code, again.splitlines()[-1], err) == (0, str(folder), "")
+    assert "answered from its record" in again
+    listed = answer(capsys, "run", str(notebook), "--parameters")[1]
+    assert listed == "x: float in [-5, 5] = 1.0  # a number\n"
 
 
 def test_a_failing_cell_exits_with_1(tmp_path, capsys):
     notebook = write(tmp_path / "demo.ipynb", parameters(), code("1 / 0"))
-    assert cli.main(["run", str(notebook), "--records", str(tmp_path / "records")]) == 1
-    printed = capsys.readouterr()
-    assert "demo failed: in cell `1 / 0`: ZeroDivisionError" in printed.err
-    assert "Traceback" not in printed.err
-    assert printed.out == ""
+    words = ["run", str(notebook), "--records", str(tmp_path / "records")]
+    exit_code, out, err = answer(capsys, *words)
+    assert (exit_code, out, "Traceback" in err) == (cli.FAILED, "", False)
+    assert "demo failed: in cell `1 / 0`: ZeroDivisionError" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_no_kernel_and_a_record_marked_interrupted(tmp_path, number):
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_kernel_and_nothing_that_looks_complete(tmp_path, number):
     pids = tmp_path / "pids"
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
-    command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(files.ROOT)}
+        [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(files.ROOT)},
     )
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
+    kernel, child = map(int, pids.read_text().split())
     process.send_signal(number)
     process.send_signal(number)  # impatience must not cut the tidying up short
+    if number == signal.SIGKILL:
+        os.kill(child, number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert _gone(kernel), "it watches its parent"
+    records = list((tmp_path / "records" / "demo").iterdir())
+    if number == signal.SIGKILL:
+        assert all(path.name.startswith(".") for path in records)
+        return
+    assert _gone(child)
+    assert process.returncode == cli.INTERRUPTED
     assert "demo interrupted: in cell" in errors
     assert "Traceback" not in errors
-    assert all(_gone(int(pid)) for pid in pids.read_text().split())
-    (record,) = (tmp_path / "records" / "demo").iterdir()
-    assert record.name.endswith(".failed")
+    [record] = records
     status = json.loads((record / "status.json").read_text())
-    assert status["status"] == "interrupted"
+    assert (record.suffix, status["status"]) == (".failed", "interrupted")
     assert (status["error"], status["cell"]) == ("KeyboardInterrupt", "import os, subprocess, time")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_killed_run_leaves_no_kernel_and_nothing_that_looks_complete(tmp_path):
-    pids = tmp_path / "pids"
-    notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
-    command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
-    process = subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(files.ROOT)}
-    )
-    while not (pids.exists() and pids.read_text().endswith("\n")):
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    kernel, child = map(int, pids.read_text().split())
-    try:
-        assert _gone(kernel)  # it watches its parent
-    finally:
-        os.kill(child, signal.SIGKILL)
-    assert not [
-        path for path in (tmp_path / "records" / "demo").iterdir() if not path.name.startswith(".")
-    ]
-
-
-def test_parameters_are_listed(tmp_path, capsys):
-    assert cli.main(["run", str(write(tmp_path / "demo.ipynb", parameters())), "--parameters"]) == 0
-    assert capsys.readouterr().out == "x: int in [0, 5] = 1  # a number\n"
-
-
-def test_a_preset_is_checked_and_nothing_runs(tmp_path, capsys):
-    notebook = str(write(tmp_path / "demo.ipynb", parameters()))
-    (tmp_path / "preset.yaml").write_text("x: 4")
-    words = ["run", notebook, "-f", str(tmp_path / "preset.yaml"), "--check"]
-    assert cli.main([*words, "--records", str(tmp_path / "records")]) == 0
-    assert capsys.readouterr().out.split() == ["demo", "can", "run", "with", "x", "4"]
-    assert not (tmp_path / "records").exists()
-    assert cli.main([*words, "-p", "x", "9"]) == 2
-    assert "x: expected int in [0, 5], got 9" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -178,70 +157,44 @@ WEIGHT = "model.layers.4.mlp.down_proj.weight"
 def test_a_key_is_made_for_one_weight_and_shown_without_its_secret(tmp_path, capsys):
     path = tmp_path / "key.json"
     words = ["key", "new", str(path), "--weight", WEIGHT, "--sigma", "0.1", "--rank-dropped", "2"]
-    assert cli.main(words) == 0
-    assert path.stat().st_mode & 0o777 == 0o600
+    code, out, _ = answer(capsys, *words)
     content = json.loads(path.read_text())
-    assert content["key_id"] in capsys.readouterr().out
-    assert cli.main(["key", "show", str(path)]) == 0
-    shown = capsys.readouterr().out
+    assert (code, path.stat().st_mode & 0o777, content["key_id"] in out) == (0, 0o600, True)
+    shown = answer(capsys, "key", "show", str(path))[1]
     assert content["secret"] not in shown
-    for word in [
-        content["key_id"],
-        WEIGHT,
-        "0.1",
-        "rank_dropped   2",
-        content["binding"]["base_sha256"],
-    ]:
-        assert word in shown
-    assert cli.main(words) == 2
-    assert "never overwritten" in capsys.readouterr().err
-    assert json.loads(path.read_text()) == content
+    facts = json.loads(shown)
+    assert (facts["weight"], facts["sigma"], facts["rank_dropped"]) == (WEIGHT, 0.1, 2)
+    assert answer(capsys, *words)[0] == cli.REFUSED
+    assert json.loads(path.read_text()) == content, "it is never overwritten"
 
 
 def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed):
-    lm = models.load()
+    lm, prompt = models.load(), "Return the"
     watermark = perturb.Watermark(WEIGHT, sigma=0.2)
     keys = [perturb.bind(lm.model, watermark, perturb.Key.from_seed(seed)) for seed in (1, 2)]
     files = [str(key.save(tmp_path / f"{key.key_id}.json")) for key in keys]
-    prompt = "Return the"
     with perturb.watermarked(lm.model, watermark, keys[0]):
         (response,) = generate.sample(lm.model, [lm.prompt(prompt)], n_tokens=200, seed=0)
     text = lm.decode(response)
     expected = score.score(lm.model, [lm.prompt(prompt)], [lm.encode(text)], watermark, keys)
     assert expected.p_value[0] < 0.01 < expected.p_value[1], "the example should be a clear one"
     monkeypatch.setattr(models, "load", lambda name: lm)
-
-    def detect(*words):
-        assert cli.main(["detect", *words]) == 0
-        return capsys.readouterr().out
-
+    words = ["detect", "--prompt", prompt, "--text", text, "--key"]
     for file, row in zip(files, expected.itertuples(), strict=True):
-        found = json.loads(detect("--key", file, "--prompt", prompt, "--text", text, "--json"))
-        assert (found["key_id"], found["n_tokens"], found["p_given"]) == (
-            row.key_id,
-            row.n_tokens,
-            None,
-        )
+        _, [found], _ = rows(capsys, *words, file)
+        facts = found["key_id"], found["n_tokens"], found["p_given"]
+        assert facts == (row.key_id, row.n_tokens, None)
         for name in ("psi", "p_value", "log10_p"):
             assert found[name] == pytest.approx(getattr(row, name), rel=1e-3)
         shift = keys[0].binding.sigma_carried * row.grad_norm
         assert found["e_value"] == pytest.approx(math.exp(shift * row.psi - shift**2 / 2), rel=1e-2)
-    sentence = detect("--key", files[0], "--prompt", prompt, "--text", text)
+    sentence = answer(capsys, *words, files[0])[1]
     assert f"p = {expected.p_value[0]:.3g}" in sentence
-    assert "without the key" in sentence
     (tmp_path / "text.txt").write_text(text)
-    (tmp_path / "prompt.txt").write_text(prompt)
-    assert (
-        detect(
-            "--key",
-            files[0],
-            "--prompt-file",
-            str(tmp_path / "prompt.txt"),
-            str(tmp_path / "text.txt"),
-        )
-        == sentence
-    )
+    (tmp_path / "prompt.txt").write_text(f"{prompt}\n")
+    words = ["detect", "--key", files[0], "--prompt-file", str(tmp_path / "prompt.txt")]
+    assert answer(capsys, *words, str(tmp_path / "text.txt"))[1] == sentence
     typed(text.encode())
-    alone = json.loads(detect("--key", files[0], "-", "--json"))
+    _, [alone], _ = rows(capsys, "detect", "--key", files[0], "-")
     assert alone["n_tokens"] == expected.n_tokens[0]
     assert alone["psi"] != expected.psi[0], "the prompt is part of what is scored"

@@ -1,0 +1,299 @@
+"""What ``detect`` and ``generate`` do with a batch of texts: test them plainly, as a stream that
+remembers its answers, or for all users of a codebook; and continue prompts on a marked model.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gaussmark_lib import generate, joint, models, score, tokens, tracing, verdict
+from gaussmark_lib.cli import inputs
+from gaussmark_lib.cli.answers import Row
+from gaussmark_lib.cli.inputs import Item, digest, visible
+from gaussmark_lib.cli.keys import codebook_of
+from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError
+from gaussmark_lib.keys import Key
+from gaussmark_lib.tracing.authors import windows
+
+Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses that fit the context
+CONTROL = 2**64  # seed of a key that nobody writes with: what the test says of a wrong key
+FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
+OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
+PENDING, GIVEN = "pending", "given"  # notes of a stream's state
+
+
+def tried(
+    items: Sequence[Item],
+    encode: Callable[[Item], Any],
+    answer: Callable[[Mapping[int, Any]], Sequence[list[Row]]],
+) -> list[list[Row]]:
+    """The rows of each item: those of ``answer`` where ``encode`` takes the item, or an
+    ``error``.
+    """
+    rows, encoded = {}, {}
+    for item in items:
+        try:
+            encoded[item.row] = encode(item)
+        except GaussMarkError as error:  # who reads it is told the item's name
+            why = str(error).removeprefix("the text: ").removeprefix("prompt 0: ")
+            rows[item.row] = [{"error": why}]
+    if encoded:
+        rows |= zip(encoded, answer(encoded), strict=True)
+    return [rows[item.row] for item in items]
+
+
+@dataclass
+class Scoring:
+    """Of each text one row per key."""
+
+    key_files: Sequence[str]
+    model: str
+    prompt: str
+    level: float
+    share: float
+    codebook: str | None
+    state_file: Path | None
+    given: Sequence[str]  # names of reference texts
+
+    done = "scored"
+    results = "results of these texts with this model, these keys, this prompt and level"
+
+    def __post_init__(self):
+        self.keys = [Key.load(file) for file in self.key_files]
+        self.per_text = len(self.keys)
+        # refuses unbound keys before the model is loaded
+        watermarks = {key.watermark for key in self.keys}
+        if len(watermarks) > 1:
+            raise GaussMarkError(
+                f"--key: expected keys of one watermark, got {watermarks}; test them one after"
+                " another"
+            )
+        self.wm = watermarks.pop()
+        self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
+        self.book = codebook_of(self.codebook, self.keys[0]) if self.codebook is not None else None
+        self.state = None
+        if self.state_file or self.given:
+            is_old = self.state_file and os.path.lexists(self.state_file)
+            self.state = joint.State.load(self.state_file) if is_old else joint.State()
+        tokens.check_text(self.prompt, "prompt")
+        self.lm = models.load(self.model)
+        self.asked = [
+            models.digest(self.lm.model),
+            [key.fingerprint for key in self.keys],
+            self.prompt,
+            self.level,
+            [self.book.n_users, self.book.n_base] if self.book else None,
+        ]
+        if self.state:
+            self.state.use(self.wm.on(self.lm.model), self.keys)  # refuses another key's state
+            references = list(inputs.items(self.given))
+            self.references = self._new(references) if self.given else None
+            self.asked += [self.share, [digest(item, []) for item in references]]
+
+    def about(self, item: Item) -> Row:
+        return {"text": item.name}
+
+    def answers(self, items: Sequence[Item], advance: Callable[[int], object]) -> list[list[Row]]:
+        questions = [digest(item, self.asked) for item in items]
+        # answers that the state has counted, and that a killed process may not have given
+        known = dict(self.state.notes.get(PENDING, {})) if self.state else {}
+        new = {q: item for q, item in zip(questions, items, strict=True) if q not in known}
+        rows = tried(list(new.values()), self._encoded, self._scored)
+        known |= zip(new, rows, strict=True)
+        if self.state_file:  # on the disk before anybody sees an answer
+            self.state.notes[PENDING] = {question: known[question] for question in questions}
+            self.state.save(self.state_file)
+        advance(len(items))
+        return [known[question] for question in questions]
+
+    def sentence(self, row: Row, *, alone: bool) -> str:
+        """Sentences on a text alone; of several, one line for each."""
+        sentences = _named(row) if self.book else verdict.sentences(row)
+        if alone:
+            return "\n".join(sentences)
+        return "; ".join([f"{visible(row['text'])}: {sentences[0]}", *row["warnings"]])
+
+    def _encoded(self, item: Item) -> Windows:
+        """Prompt and text as token ids, in windows where the text is longer than the context."""
+        prompt = self.prompt if item.prompt is None else item.prompt
+        before, ids = self.lm.prompt(prompt) if prompt else [], self.lm.encode(item.valid())
+        if not self.state:
+            return windows(self.lm.model, before, ids)
+        before = tokens.checked_prompt(self.lm.model, before, "the prompt")
+        tokens.checked_response(self.lm.model, before, ids, "the text")
+        return [before], [ids]  # a stream's law is that of uncut texts
+
+    def _scored(self, encoded: Mapping[int, Windows]) -> list[list[Row]]:
+        short = [text for text in encoded.values() if len(text[0]) == 1]
+        of_short = self._users if self.book else self._tested
+        pairs = [[windows[0] for windows in part] for part in zip(*short, strict=True)]
+        rows = iter(of_short(*pairs) if short else [])
+        return [
+            next(rows) if len(text[0]) == 1 else self._together(*text) for text in encoded.values()
+        ]
+
+    def _tested(self, prompts: list[list[int]], responses: list[list[int]]) -> list[list[Row]]:
+        texts = self.lm.model, prompts, responses, self.wm
+        if self.state:
+            given, self.references = self.references, None
+            memory = {"share": self.share, "state": self.state, "given": given}
+            table = joint.sequence(*texts, self.keys, **memory, on_error="record")
+        else:
+            table = score.score(*texts, self._keys_and_control(), on_error="record")
+        return [self._rows(of_text) for _, of_text in table.groupby("text")]
+
+    def _users(self, prompts: list[list[int]], responses: list[list[int]]) -> list[list[Row]]:
+        """Which user each text leans to; where one has no gradient, one after another."""
+        try:
+            table = tracing.attribute(self.lm.model, prompts, responses, self.wm, self.book)
+        except DegenerateScoreError:
+            pairs = zip(prompts, responses, strict=True)
+            return [self._together([prompt], [response]) for prompt, response in pairs]
+        return [[self._row_of_user(row)] for row in table.to_dict("records")]
+
+    def _together(self, prompts: list[list[int]], responses: list[list[int]]) -> list[Row]:
+        """The rows of a text that is longer than the context: its windows are tested as one, by
+        their summed gradient.
+        """
+        texts = self.lm.model, prompts, responses, self.wm
+        try:
+            if self.book:
+                table = tracing.attribute(*texts, self.book, together=True, batch_size=1)
+                rows = [self._row_of_user(row) for row in table.to_dict("records")]
+            else:
+                table = tracing.author(*texts, self._keys_and_control(), batch_size=1)
+                rows = self._rows(table.assign(error=None))
+        except DegenerateScoreError as error:
+            return [{"error": str(error)}]
+        return [row | ({"windows": len(prompts)} if len(prompts) > 1 else {}) for row in rows]
+
+    def _keys_and_control(self) -> list[Key]:
+        return [*self.keys, Key.from_seed(CONTROL)]
+
+    def _rows(self, of_text: Any) -> list[Row]:
+        """One row per key of a text's scores, which may have a control key's behind them."""
+        if isinstance(of_text["error"].iloc[0], str):
+            return [{"error": of_text["error"].iloc[0]}]
+        control = None
+        if not self.state:
+            # e = exp(λψ − λ²/2) with λ = σ‖G‖: mean 1 over keys, large where marked as predicted
+            shift = self.sigma * of_text["grad_norm"]
+            log_e = shift * of_text["psi"] - shift**2 / 2
+            of_text = of_text.assign(p_given=None, e_value=np.exp(np.minimum(log_e, 709)))
+            control = of_text["p_value"].iloc[-1]
+        fields = FIELDS + OF_STREAM * bool(self.state)
+        return [
+            {name: _plain(row[name]) for name in fields}
+            | verdict.of(row, self.sigma, self.level, control)
+            for row in of_text.to_dict("records")[: self.per_text]
+        ]
+
+    def _row_of_user(self, row: Row) -> Row:
+        right = tracing.share_right(
+            self.sigma * row["grad_norm"], self.book.n_users, self.book.n_base
+        )
+        short = (
+            f"{row['n_tokens']} tokens: {right:.0%} of marked texts of this length are named"
+            " rightly"
+        )
+        named = {"key_id": self.keys[0].key_id, "p_value": _plain(row["p_family"])}
+        named |= {name: _plain(row[name]) for name in ("user", "psi", "runner_up", "n_tokens")}
+        return named | {"warnings": [short] if right < verdict.ENOUGH else []}
+
+    def _new(self, references: Sequence[Item]) -> Windows | None:
+        """Prompts and texts of the references, which the state is to remember before the first
+        text; None where it does already.
+        """
+        if not references:
+            raise GaussMarkError("--given: expected at least one text, got none")
+        digests = [digest(item, [self.prompt]) for item in references]
+        if self.state.notes.get(GIVEN) == digests:
+            return None
+        self.state.notes[GIVEN] = digests  # saved with the first answers, not before
+        texts = []
+        for item in references:
+            try:
+                texts.append(self._encoded(item))
+            except GaussMarkError as error:
+                raise GaussMarkError(f"--given: {item.name}: {error}") from None
+        return [before for [before], _ in texts], [ids for _, [ids] in texts]
+
+
+def _named(row: Row) -> list[str]:
+    """The user that a text leans to most, in sentences."""
+    p, runner_up = f"{row['p_value']:.3g}", row["runner_up"]
+    following = "" if runner_up is None else f", the next {runner_up:.3f}"
+    return [
+        f"user {row['user']}, p = {p} over all users  (ψ = {row['psi']:.3f}{following},"
+        f" {verdict.length(row)}, key {row['key_id']})",
+        "If this text had been written without the key, some user's key would score it at least as"
+        f" high with probability {p}.",
+        *row["warnings"],
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """None in place of NaN, which JSON has not."""
+    return None if value != value else value
+
+
+@dataclass
+class Writing:
+    """Of each prompt one row, with the text that continues it on a model that carries the
+    watermark.
+    """
+
+    lm: models.LM
+    key: Key
+    n_tokens: int
+    until_end: bool
+    seed: int
+    top_p: float
+    temperature: float
+    batch: int
+
+    done, per_text = "written", 1
+    results = "texts of these prompts, with this model, this key and these options"
+
+    def __post_init__(self):
+        self.options = self.top_p, self.temperature, self.batch
+        generate.checked(self.lm.model, [[0]], 1, *self.options)  # before anything is written
+        made_by = [self.n_tokens, self.until_end, self.seed, self.top_p, self.temperature]
+        self.asked = [*made_by, self.key.fingerprint, models.digest(self.lm.model)]
+
+    def about(self, item: Item) -> Row:
+        of_key = {"key_id": self.key.key_id, "seed": self.seed}
+        return {"text": None, "name": item.name, "prompt": item.text, **of_key}
+
+    def sentence(self, row: Row, *, alone: bool) -> str:
+        return row["text"] if alone else f"[{visible(row['name'])}]\n{row['text']}\n"
+
+    def answers(self, items: Sequence[Item], advance: Callable[[int], object]) -> list[list[Row]]:
+        return tried(items, self._encoded, partial(self._continued, advance))
+
+    def _encoded(self, item: Item) -> list[int]:
+        ids = self.lm.prompt(item.valid()) if item.valid() else []
+        return generate.checked(self.lm.model, [ids], self.n_tokens, *self.options)[0]
+
+    def _continued(
+        self, advance: Callable[[int], object], prompts: Mapping[int, list[int]]
+    ) -> list[list[Row]]:
+        """Each row draws from a stream of its own, whatever the batch."""
+        texts = generate.sample(
+            self.lm.model,
+            list(prompts.values()),
+            self.n_tokens,
+            seed=self.seed,
+            rows=list(prompts),
+            until_end=self.until_end,
+            top_p=self.top_p,
+            temperature=self.temperature,
+            batch_size=self.batch,
+            on_step=lambda *_: advance(len(prompts)),
+        )
+        return [[{"text": self.lm.decode(ids), "n_tokens": len(ids)}] for ids in texts]
