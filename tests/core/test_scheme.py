@@ -17,7 +17,7 @@ from gaussmark_lib.scheme import SamplerScheme
 from gaussmark_lib.schemes import COLUMNS, GaussMark, Scheme
 
 pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
-KEY, KEYS = Key.from_seed(0), [Key.from_seed(8), Key.from_seed(9), Key.from_seed(8)]
+KEY, KEYS = Key.from_seed(0), [Key.from_seed(8), Key.from_seed(9), Key.from_seed(9)]
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.2, rank_dropped=4)
 SCHEMES = schemes.named(WM, KEY)
 MODEL = tiny_models.build()
