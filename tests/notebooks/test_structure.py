@@ -85,6 +85,8 @@ def test_it_was_executed_from_top_to_bottom_without_errors(any_notebook):
     assert [
         output.ename for cell in cells for output in cell.outputs if output.output_type == "error"
     ] == []
+    shown = [output for cell in cells for output in cell.outputs if "data" in output]
+    assert not [o for o in shown if "image/png" in {*o.metadata} - {*o.data}], "a picture is gone"
     assert not any("injected-parameters" in cell.metadata.get("tags", []) for cell in cells), (
         "it shows a run with other parameters"
     )
