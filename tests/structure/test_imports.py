@@ -4,11 +4,18 @@ its own errors.
 
 import re
 
+import pytest
 from importlinter.cli import lint_imports
 
 from gaussmark_lib.files import ROOT
 
 PLAIN = re.compile(r"\braise (ValueError|TypeError|Exception|AssertionError)\b")
+
+
+@pytest.fixture(autouse=True)
+def _loggers_stay(monkeypatch):
+    """import-linter's set-up of logging would silence this library's loggers for later tests."""
+    monkeypatch.setattr("importlinter.cli.logging_config.dictConfig", lambda _: None)
 
 
 def test_the_core_imports_no_room_and_nothing_imports_in_a_circle(monkeypatch, capsys):
