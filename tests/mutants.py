@@ -78,18 +78,18 @@ TESTS = {
     "divergence.py": "core/test_divergence.py",
     "words.py": "unit/test_words.py",
     "record.py": "unit/test_record.py",
-    "runs/ask.py": "unit/runs/test_ask.py",
+    "runs/__init__.py": "unit/runs/test_run.py",
     "runs/folder.py": "unit/runs/test_folder.py",
     "runs/identity.py": "unit/runs/test_identity.py",
-    "runs/kernel.py": "unit/runs/test_ask.py",
+    "runs/kernel.py": "unit/runs/test_run.py",
     "runs/notebook.py": "unit/runs/test_notebook.py",
     "runs/parameters.py": "unit/runs/test_parameters.py unit/runs/test_presets.py",
+    "runs/presets.py": "unit/runs/test_presets.py",
     "sweeps/grid.py": "unit/sweeps/test_grid.py",
-    "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
-    "sweeps/over_grid.py": "unit/sweeps/test_sweep.py",
-    "sweeps/places.py": "unit/sweeps/test_sweep.py unit/sweeps/test_places.py",
+    "sweeps/jobs.py": "unit/sweeps/test_sweep.py unit/sweeps/test_jobs.py",
+    "sweeps/__init__.py": "unit/sweeps/test_sweep.py",
     "sweeps/tables.py": "unit/sweeps/test_tables.py",
-    "sweeps/findings.py": "unit/sweeps/test_findings.py",
+    "sweeps/page.py": "unit/sweeps/test_page.py",
     "sweeps/tour.py": "unit/sweeps/test_tour.py",
     "quality/compare.py": "unit/experiments/test_quality.py",
     "quality/win_rate.py": "unit/quality/test_win_rate.py",
@@ -563,7 +563,7 @@ FAULTS = {
         ("results replaced", "write_json(path, known | plain)", "write_json(path, plain)"),
         ("nan recorded", "if isinstance(value, float) and not math.isfinite(value):", "if False:"),
     ],
-    "runs/ask.py": [
+    "runs/__init__.py": [
         ("force forgotten", "if not force and (known", "if (known"),
         (
             "the second of two records kept",
@@ -579,10 +579,10 @@ FAULTS = {
     "runs/identity.py": [
         (
             "comments and docstrings counted",
-            "if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)):",
-            "if True:",
+            "return None if isinstance(node.value, ast.Constant) else node",
+            "return node",
         ),
-        ("operators left out", "yield type(node).__name__", "yield ''"),
+        ("imports inside functions left out", "ast.walk(tree)", "tree.body"),
         ("imports of imports left out", "waiting |= imports", "pass"),
         (
             "a copy taken for the old file",
@@ -606,6 +606,8 @@ FAULTS = {
             "pass",
         ),
         ("aliases accepted", "if has_alias:", "if False:"),
+    ],
+    "runs/presets.py": [
         (
             "unknown names of a shared preset taken",
             "for name, value in others.items() if name in declared}",
@@ -613,33 +615,35 @@ FAULTS = {
         ),
     ],
     "sweeps/grid.py": [
-        ("the same run twice", "index)) != index:", "index)) > index:"),
-    ],
-    "sweeps/jobs.py": [
-        ("another code's answer", "job.notebook.code) != job.id", "job.notebook.code) is None"),
         (
-            "outcomes in the order of their ends",
-            "for future in futures]\n\n\ndef run_one",
-            "for future in reversed(futures)]\n\n\ndef run_one",
+            "a name given twice accepted",
+            "for name in crossed if any(",
+            "for name in crossed if all(",
         ),
     ],
-    "sweeps/over_grid.py": [
+    "sweeps/jobs.py": [
+        ("another code's answer", "job.values).id != job.id", "job.values).id is None"),
+        (
+            "outcomes in the order of their ends",
+            "for future in names]\n\n\ndef run_one",
+            "for future in reversed(names)]\n\n\ndef run_one",
+        ),
+        ("an interruption that stops no run", "        stop.set()\n", ""),
+        ("a run on fewer GPUs", "gpus())] * gpus_per_run", "gpus())]"),
+    ],
+    "sweeps/__init__.py": [
         ("what has a record runs again", "if job.id not in known]", "]"),
         ("a sweep with failures is complete", '"failed" if failed else "complete"', '"complete"'),
     ],
-    "sweeps/places.py": [
-        ("an interruption that stops no run", "        stop.set()\n", ""),
-        ("all runs on the first GPU", "names[i : i + gpus_per_run]", "names[:gpus_per_run]"),
-    ],
     "sweeps/tables.py": [
-        ("tables of failed runs", '"complete" if run_id in answers else "failed"', '"complete"'),
+        ("tables of failed runs", '"complete" if run else "failed"', '"complete"'),
         ("a result takes a parameter's column", 'f"result.{key}" if key in row else key', "key"),
     ],
-    "sweeps/findings.py": [
+    "sweeps/page.py": [
         ("open findings first", "[*OUTCOMES].index(claim", "len(claim"),
     ],
     "sweeps/tour.py": [
-        ("timings beside other notebooks", "if not stop.is_alone", "if True"),
+        ("timings beside other notebooks", 'if not stop.job.notebook.tour.get("alone")', "if True"),
     ],
     "quality/compare.py": [
         ("a key's items taken for independent", 'cluster=rows["key"], ', ""),

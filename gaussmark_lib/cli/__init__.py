@@ -14,9 +14,11 @@ until they are needed.
 """
 
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -106,10 +108,29 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
-        with command.make_context("gaussmark", notebooks.joined(words)) as context:
+        with command.make_context("gaussmark", notebooks.joined(words)) as context, _stoppable():
             return command.invoke(context) or 0
     except typer.Exit as done:
         return done.exit_code
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones are ignored, so that
+    a command that leaves records and processes behind can finish its clean-up.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        for stopping in before:
+            signal.signal(stopping, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for stopping, handler in before.items():
+            signal.signal(stopping, handler)
 
 
 def _open_what_is_closed() -> None:

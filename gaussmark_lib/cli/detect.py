@@ -99,9 +99,8 @@ def detect(
     state = None if stream is None else files.named(stream, "--stream", GaussMarkError)
 
     from gaussmark_lib.cli.batches import Scoring
-    from gaussmark_lib.runs.ask import stoppable
 
-    with stoppable(), answers.alone(state) if state else nullcontext():
+    with answers.alone(state) if state else nullcontext():
         scoring = Scoring(key, model, prompt, level, share, codebook, state, given)
         options = {"batch": batch, "out": out, "as_json": as_json}
         return answers.give(scoring, items, many=many, **options, desc="testing", unit=" texts")

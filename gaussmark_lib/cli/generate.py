@@ -79,14 +79,12 @@ def generate(
     from gaussmark_lib import models, perturb
     from gaussmark_lib.cli.batches import Writing
     from gaussmark_lib.keys import Key
-    from gaussmark_lib.runs.ask import stoppable
 
     carried = Key.load(key)
     watermark = carried.watermark  # refuses an unbound key before the model is loaded
-    with stoppable():
-        lm = models.load(model)
-        writing = Writing(lm, carried, tokens, until_end, seed, top_p, temperature, batch)
-        options = {"batch": batch, "out": out, "as_json": as_json}
-        bar = {"desc": "writing", "unit": " tokens", "total": len(items) * tokens}
-        with perturb.watermarked(lm.model, watermark, carried):
-            return answers.give(writing, iter(items), many=many, **options, **bar)
+    lm = models.load(model)
+    writing = Writing(lm, carried, tokens, until_end, seed, top_p, temperature, batch)
+    options = {"batch": batch, "out": out, "as_json": as_json}
+    bar = {"desc": "writing", "unit": " tokens", "total": len(items) * tokens}
+    with perturb.watermarked(lm.model, watermark, carried):
+        return answers.give(writing, iter(items), many=many, **options, **bar)

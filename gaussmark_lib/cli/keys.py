@@ -140,9 +140,7 @@ def audit(
         ) from None
 
     from gaussmark_lib.cli import audit
-    from gaussmark_lib.runs.ask import stoppable
 
-    with stoppable():
-        content = audit.card(key, model, text or audit.KINDS, texts, tokens, keys)
-        files.write_json(path, content)
+    content = audit.card(key, model, text or audit.KINDS, texts, tokens, keys)
+    files.write_json(path, content)
     print(f"{path}: {audit.headline(content)}")

@@ -89,7 +89,6 @@ def run(
     """Run a notebook with checked parameters and record it."""
     from gaussmark_lib import runs
     from gaussmark_lib.runs import notebook as notebooks
-    from gaussmark_lib.runs.ask import stoppable
 
     source = notebooks.load(notebook)
     if parameters:
@@ -102,8 +101,7 @@ def run(
         _print({name: repr(value) for name, value in source.check(values).items()})
         return 0
     try:
-        with stoppable():
-            done = runs.run(source, values, force=force, root=records)
+        done = runs.run(source, values, force=force, root=records)
     except runs.RunFailedError as error:
         answers.say(str(error))
         return answers.FAILED
@@ -153,7 +151,6 @@ def sweep(
     from gaussmark_lib import sweeps
     from gaussmark_lib.runs import notebook as notebooks
     from gaussmark_lib.runs import presets
-    from gaussmark_lib.runs.ask import stoppable
 
     source, values = notebooks.load(notebook), presets.read(grid, "grid")
     of_preset, of_command = _values(source, preset, typed)
@@ -161,17 +158,9 @@ def sweep(
         raise GaussMarkError(
             f"{', '.join(sorted(twice))}: given by -p and by the grid {grid}; give it once"
         )
-    with stoppable():
-        done = sweeps.sweep(
-            source,
-            values,
-            of_preset | of_command,
-            root=records,
-            workers=workers,
-            scheduler=scheduler,
-            cluster=cluster,
-            gpus_per_run=gpus_per_run,
-        )
+    place = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
+    place |= {"gpus_per_run": gpus_per_run}
+    done = sweeps.sweep(source, values, of_preset | of_command, root=records, **place)
     for failure in done.failed:
         answers.say(f"failed: {failure.params or source.name}: {failure.reason}")
     print(
@@ -190,11 +179,9 @@ def sweep(
 
 def tour(workers: Workers = None, force: Force = False, records: Records = None) -> int:
     """Run all numbered notebooks, several at a time, and write one page about them."""
-    from gaussmark_lib.runs.ask import stoppable
     from gaussmark_lib.sweeps.tour import tour
 
-    with stoppable():
-        done = tour(force=force, workers=workers, root=records)
+    done = tour(force=force, workers=workers, root=records)
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
     print(f"\nThe tour is in {done.page}")
@@ -207,20 +194,18 @@ def _values(
     """The values that -f gives, and those that -p gives."""
     from gaussmark_lib.runs import parameters, presets
 
+    declared, values = notebook.parameters, {}
     pairs = [word.partition("=") for word in typed or ()]
     if lone := [name for name, equals, _ in pairs if not equals]:
         raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
-    given = presets.read(preset) if preset is not None else {}
-    values, skipped = parameters.taken(given, notebook.name[:2], notebook.parameters)
-    if skipped:
-        print(
-            f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the preset is"
-            " shared by all notebooks",
-            file=sys.stderr,
-        )
-    return values, parameters.parse(
-        notebook.parameters, [(name, value) for name, _, value in pairs]
-    )
+    if preset is not None:
+        values, skipped = presets.taken(presets.read(preset), notebook.name[:2], declared)
+        if skipped:
+            answers.say(
+                f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the"
+                " preset is shared by all notebooks"
+            )
+    return values, parameters.parse(declared, [(name, value) for name, _, value in pairs])
 
 
 def list_(

@@ -23,8 +23,8 @@ from typing import Any
 import pandas as pd
 from IPython.display import HTML
 
+from gaussmark_lib import runs
 from gaussmark_lib.record import record as keep
-from gaussmark_lib.runs import ask
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.stats import Estimate
@@ -111,7 +111,7 @@ def report(
     of the notebook's reference record as a folded table.
     """
     keep({"claims": [f.row() for f in findings], "checks": list(checks), **results})
-    reference = ask.reference(notebook)
+    reference = runs.reference(notebook)
     known = {row["claim"]: row for row in _claims(reference)}
     rows = [
         {

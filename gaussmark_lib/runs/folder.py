@@ -125,33 +125,19 @@ def failed(target: Path) -> Path:
 def hidden(target: Path) -> Iterator[Path]:
     """A new folder beside ``target``, for :func:`place`; what is left in it is removed.
 
-    GaussMarkError where no record can be kept: before there is any work to lose.
+    GaussMarkError where it, or what is written to it, cannot be kept.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        private = files.hidden_folder(target)
-        partial = Path(private.name, "record")  # with the permissions of any new folder
-        partial.mkdir()
+        with files.hidden_folder(target) as private:
+            partial = Path(private, "record")  # with the permissions of any new folder
+            partial.mkdir()
+            yield partial
     except OSError as error:
         raise GaussMarkError(
-            f"no record can be kept in {target.parent}: {error.strerror}; make room there, or name"
-            " another folder"
+            f"no record can be kept in {target.parent}: {error.strerror or error}; make room there,"
+            " or name another folder"
         ) from None
-    with private:
-        yield partial
-
-
-@contextmanager
-def written(target: Path, *, replace: bool) -> Iterator[Path]:
-    """:func:`hidden` and :func:`place` around what writes a folder's files."""
-    with hidden(target) as partial:
-        try:
-            yield partial
-        except OSError as error:
-            raise GaussMarkError(
-                f"{target} could not be written: {error.strerror or error}"
-            ) from None
-        place(partial, target, replace=replace)
 
 
 def place(partial: Path, target: Path, *, replace: bool) -> None:
@@ -163,11 +149,9 @@ def place(partial: Path, target: Path, *, replace: bool) -> None:
             with suppress(FileNotFoundError):
                 target.rename(partial.with_name("old"))  # which is removed with the hidden folder
         partial.rename(target)
-    except OSError as error:
-        if load(target) is None:  # or another process was faster
-            raise GaussMarkError(
-                f"the record {target} cannot be put in its place: {error.strerror}"
-            ) from None
+    except OSError:
+        if load(target) is None:  # no other process was faster
+            raise
 
 
 def write(folder: Path, name: str, content: dict[str, Any]) -> None:
@@ -201,13 +185,10 @@ def version(package: str) -> str | None:
 
 def commit() -> str | None:
     """The checkout's git commit, with ``-dirty`` if files differ from it; None outside of git."""
-    with suppress(OSError, subprocess.SubprocessError):
-        if Path(_git("rev-parse", "--show-toplevel")).resolve() == files.ROOT:
-            return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
-    return None
-
-
-def _git(*words: str) -> str:
-    command = ["git", "-C", str(files.ROOT), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    place = [f"--git-dir={files.ROOT / '.git'}", f"--work-tree={files.ROOT}"]
+    command = ["git", *place, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
     return done.stdout.strip()

@@ -15,9 +15,10 @@ figure, comment, docstring or line break discards none. A file is read once per 
 import ast
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
-from itertools import islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from gaussmark_lib.errors import ParameterError
 PACKAGE = files.ROOT / "gaussmark_lib"
 MODEL = files.DATA / "doclm"
 # rooms and modules that show, call or keep an answer, and compute nothing of it
-OUTSIDE = {"plots", "widgets", "cli", "runs", "record", "sweeps"}
+OUTSIDE = re.compile(r"gaussmark_lib\.(plots|widgets|cli|runs|record|sweeps)\b")
 # parameters that may name a file or folder, relative to the notebook's, which the notebook reads
 PATHS = ("model", "text", "folder", "checkpoint")
 PATH_ENDINGS = ("_file", "_folder", "_path")  # of other such parameters
@@ -50,12 +51,8 @@ def of_sources(sources: Iterable[str], folder: Path) -> str:
     """
     names = set().union(*(_imported(_tree(source), folder) for source in sources))
     modules = _closure(names, folder)
-    digest = hashlib.sha256(_of_path(MODEL).encode())
-    for name in sorted(modules):
-        digest.update(f"{name}\0{modules[name]}\0".encode())
-    if CORPUS in modules:
-        digest.update(corpus.fingerprint().encode())
-    return digest.hexdigest()[:12]
+    parts = [_of_path(MODEL), *(f"{name}\0{modules[name]}" for name in sorted(modules))]
+    return _hash(parts + [corpus.fingerprint()] * (CORPUS in modules))[:12]
 
 
 def of_inputs(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
@@ -90,13 +87,16 @@ def _of_path(path: Path) -> str:
             f"{path}: expected a folder of at most {MOST_FILES:,} files, because they are part of"
             " the run's id; name a smaller one"
         )
-    digest = hashlib.sha256()
-    for file in sorted(inside):
-        name = file.relative_to(path)
-        is_hidden = any(part.startswith(".") for part in name.parts)
-        if file.is_file() and file.suffix != ".md" and not is_hidden:
-            digest.update(f"{name.as_posix()}\0{_digest(*_state(file))}\0".encode())
-    return digest.hexdigest()
+    names = {file.relative_to(path): file for file in inside if file.is_file()}
+    return _hash(
+        f"{name.as_posix()}\0{_digest(*_state(names[name]))}"
+        for name in sorted(names)
+        if name.suffix != ".md" and not any(part.startswith(".") for part in name.parts)
+    )
+
+
+def _hash(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _closure(names: set[str], folder: Path) -> dict[str, str]:
@@ -105,59 +105,42 @@ def _closure(names: set[str], folder: Path) -> dict[str, str]:
     waiting = set(names)
     while waiting:
         name = waiting.pop()
-        if name not in closed and not _is_outside(name):
+        if name not in closed and not OUTSIDE.match(name):
             closed[name], imports = _module(*_state(_file(name, folder)), folder)
             waiting |= imports
     return closed
-
-
-def _is_outside(name: str) -> bool:
-    first, second, *_ = [*name.split("."), ""]
-    return first == PACKAGE.name and second in OUTSIDE
 
 
 @cache
 def _module(path: Path, state: State, folder: Path) -> tuple[str, set[str]]:
     """The hash of a module's code, and the modules that it imports."""
     tree = _tree(path.read_text(encoding="utf-8", errors="replace"))
-    code = "\0".join(_code(tree)) if tree else _digest(path, state)
-    return hashlib.sha256(code.encode()).hexdigest(), _imported(tree, folder)
+    imports = _imported(tree, folder)
+    return _hash([ast.unparse(_Bare().visit(tree)) if tree else _digest(path, state)]), imports
 
 
-def _code(node: Any) -> Iterator[str]:
-    """A syntax tree without what changes no value: places, docstrings, and other lone constants."""
-    if isinstance(node, list):
-        for item in node:
-            if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)):
-                yield from _code(item)
-        yield "]"
-    elif isinstance(node, ast.AST):
-        yield type(node).__name__
-        for name, value in ast.iter_fields(node):
-            if value is not None and value != []:  # as in Pythons that do not know the field
-                yield name
-                yield from _code(value)
-    else:
-        yield repr(node)
+class _Bare(ast.NodeTransformer):
+    """A syntax tree without docstrings and other lone constants, which change no value."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if isinstance(node.value, ast.Constant) else node
 
 
 def _imported(tree: ast.Module | None, folder: Path) -> set[str]:
     """The modules of the library, and of ``folder``, that a piece of Python imports, each with the
     packages that it lies in. Without a syntax tree, the whole library.
     """
-    if tree is None:
-        all_files = (file.relative_to(PACKAGE.parent) for file in PACKAGE.rglob("*.py"))
-        names = {".".join(file.with_suffix("").parts) for file in all_files}
-        return {name.removesuffix(".__init__") for name in names}
     names = set()
-    for node in ast.walk(tree):
+    if tree is None:
+        paths = (path.relative_to(PACKAGE.parent) for path in PACKAGE.rglob("*.py"))
+        names = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths}
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    parts = [name.split(".") for name in names]
-    packages = {".".join(part[:n]) for part in parts for n in range(1, len(part) + 1)}
-    return {name for name in packages if _file(name, folder).is_file()}
+    packages = (accumulate(name.split("."), "{}.{}".format) for name in names)
+    return {name for name in chain(*packages) if _file(name, folder).is_file()}
 
 
 def _tree(source: str) -> ast.Module | None:

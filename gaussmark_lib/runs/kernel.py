@@ -9,7 +9,6 @@ their like once; the imports take a plain kernel seven seconds. The server impor
 library, so a kernel always runs the library's present state.
 """
 
-import json
 import logging
 import multiprocessing
 import os
@@ -53,6 +52,7 @@ PRELOADED = [
 ]
 # variables that these packages read when they are imported
 READ_AT_IMPORT = ("ATEN", "HF_", "LD_", "MKL", "MPL", "OMP", "OPENBLAS", "PYTHON", "TORCH")
+COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
 CONTEXT = multiprocessing.get_context("forkserver")
 _lock = threading.Lock()
 _of_server: dict[str, str] | None = None  # these variables, when the server began
@@ -236,15 +236,15 @@ def where_it_stopped(path: Path, error: BaseException) -> Stop:
     """What stopped the notebook at ``path``: a cell's own error, or that of its kernel."""
     name = getattr(error, "ename", type(error).__name__)
     text = getattr(error, "evalue", str(error))
-    reason = f"{name}: {text}" if text else name
     traceback = "\n".join(getattr(error, "traceback", []))
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        cells = nbformat.read(path, as_version=4).cells
     except (OSError, ValueError):  # a full disk
         cells = []
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    begun = [cell for cell in code if cell["metadata"].get("papermill", {}).get("start_time")]
-    source = "".join(begun[-1]["source"]) if begun else ""
-    from nbconvert.filters import strip_ansi  # a second, and most runs do not fail
-
-    return Stop(reason, source.strip().partition("\n")[0], strip_ansi(traceback))
+    began = [
+        cell.source
+        for cell in cells
+        if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
+    ]
+    first_line = began[-1].strip().partition("\n")[0] if began else ""
+    return Stop(f"{name}: {text}" if text else name, first_line, COLOURS.sub("", traceback))

@@ -18,13 +18,13 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import SchemaError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
@@ -34,10 +34,10 @@ from gaussmark_lib.runs import identity
 from gaussmark_lib.words import nearest
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-NOT_PYTHON = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 MOST_CHARACTERS = 100_000  # of a YAML document
 # the parser's own error, and those of tags and numbers that do not fit, and of deep nesting
 NOT_YAML = (YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+NOT_PYTHON = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 
 
 def _encodable(text: str) -> str:
@@ -63,18 +63,14 @@ class Parameter:
     """
 
     name: str
-    type: Any
+    type: TypeAdapter
     default: Any
     allowed: str
     help: str
 
-    @cached_property
-    def _adapter(self) -> TypeAdapter:
-        return TypeAdapter(self.type, config=STRICT)
-
     def check(self, value: Any) -> Any:
         """``value`` as the parameter's type, or pydantic's ValidationError."""
-        return self._adapter.validate_python(value)
+        return self.type.validate_python(value)
 
     def fits(self, value: Any) -> bool:
         try:
@@ -151,16 +147,17 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
         raise ParameterError(
             "expected a literal; what is derived belongs in a later cell"
         ) from None
-    annotation = ast.unparse(statement.annotation)
     limit, in_words, help_text = _limit(comment)
+    annotation = ast.unparse(statement.annotation)
     allowed = annotation + in_words
-    parameter = Parameter(name, _type(statement.annotation, limit), default, allowed, help_text)
     try:
-        return replace(parameter, default=parameter.check(default))  # 1 becomes a float's 1.0
+        type_ = TypeAdapter(_type(statement.annotation, limit), config=STRICT)
+        default = type_.validate_python(default)  # 1 becomes a float's 1.0
     except ValidationError:
         raise ParameterError(f"the default {default!r} is not {allowed}") from None
-    except Exception:  # a TypeError, or pydantic_core's SchemaError, which is no ValueError
+    except (TypeError, SchemaError):
         raise ParameterError(f"a range does not go with {annotation}") from None
+    return Parameter(name, type_, default, allowed, help_text)
 
 
 def _limit(comment: str) -> tuple[Any, str, str]:
@@ -240,28 +237,6 @@ def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -
         except ValueError as error:
             raise ParameterError(f"{key}: cannot read {shown(text)}: {error}") from None
     return values
-
-
-def taken(
-    values: dict[str, Any], number: str, declared: Collection[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """What the notebook of this number takes of a preset's values, and the names that it skips.
-
-    A preset that says ``shared: true`` serves every notebook: names that are not among ``declared``
-    are skipped, and ``notebooks`` has, by number, what one of them takes besides. In any other
-    preset nothing is skipped, so that a wrong name is reported where parameters are checked.
-    """
-    if not values.get("shared"):
-        return values, []
-    by_number = values.get("notebooks", {})
-    if not isinstance(by_number, dict) or not isinstance(by_number.get(number, {}), dict):
-        raise ParameterError(
-            "notebooks: expected a notebook's number and under it lines of `name: value`, got"
-            f" {shown(by_number)}"
-        )
-    others = {name: v for name, v in values.items() if name not in ("shared", "notebooks")}
-    common = {name: value for name, value in others.items() if name in declared}
-    return common | by_number.get(number, {}), sorted(others.keys() - common)
 
 
 def yaml(text: str) -> Any:

@@ -1,15 +1,23 @@
-"""Files of parameter values, YAML: presets of one or of all notebooks, a sweep's grids and
-clusters.
+"""What YAML files say: presets of one or of all notebooks, a sweep's grids and clusters, and the
+paper's own numbers (``papermill_runs/reference/paper.yaml``), beside which a notebook puts its own.
 """
 
+import math
 import os
 import re
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gaussmark_lib import files, words
 from gaussmark_lib.errors import ParameterError, shown
 from gaussmark_lib.runs.parameters import MOST_CHARACTERS, yaml
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAPER = files.RUNS / "reference" / "paper.yaml"
 
 
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
@@ -47,5 +55,60 @@ def known(kind: str = "preset") -> list[str]:
 def _kind(path: Path) -> str:
     if path.stem.endswith("grid"):
         return "grid"
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return "cluster" if re.search(r"^kind:", text, re.MULTILINE) else "preset"
+    is_cluster = re.search(r"^kind:", path.read_text("utf-8", "replace"), re.MULTILINE)
+    return "cluster" if is_cluster else "preset"
+
+
+def taken(
+    values: dict[str, Any], number: str, declared: Collection[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """What the notebook of this number takes of a preset's values, and the names that it skips.
+
+    A preset that says ``shared: true`` serves every notebook: names that are not among ``declared``
+    are skipped, and ``notebooks`` has, by number, what one of them takes besides. In any other
+    preset nothing is skipped, so that a wrong name is reported where parameters are checked.
+    """
+    if not values.get("shared"):
+        return values, []
+    by_number = values.get("notebooks", {})
+    others = {name: v for name, v in values.items() if name not in ("shared", "notebooks")}
+    common = {name: value for name, value in others.items() if name in declared}
+    try:
+        return common | by_number.get(number, {}), sorted(others.keys() - common)
+    except (AttributeError, TypeError):
+        raise ParameterError(
+            "notebooks: expected a notebook's number and under it lines of `name: value`, got"
+            f" {shown(by_number)}"
+        ) from None
+
+
+def comparable(
+    model: str, quantity: str, scheme: str, *, less: str | None = None
+) -> "pd.DataFrame":
+    """What to put beside a quantity measured on ``model``: the paper's number for it, or those for
+    all of the paper's models if it is another one.
+
+    Args:
+        less: a scheme whose number is subtracted. The paper gives no paired error, so the two
+            standard errors are added as if independent.
+
+    Returns:
+        One row per model: ``model`` (its name without the owner), ``value`` with its standard
+        ``error``, or the bound ``most``; NaN for what the paper does not give.
+    """
+    import pandas as pd  # which the command line need not wait for
+
+    nan, rows, models = math.nan, [], paper()
+    for name in [model] if model in models else models:
+        of = {row["scheme"]: row for row in models[name]["numbers"] if row["quantity"] == quantity}
+        minus = of[less] if less else {"value": 0, "error": 0}
+        value = of[scheme].get("value", nan) - minus["value"]
+        error = math.hypot(of[scheme].get("error", nan), minus["error"])
+        rows.append((name.split("/")[-1], value, error, of[scheme].get("most", nan)))
+    return pd.DataFrame(rows, columns=["model", "value", "error", "most"])
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """The paper's models by hub id, each with the rows of its ``numbers``."""
+    return yaml(PAPER.read_text(encoding="utf-8"))["models"]

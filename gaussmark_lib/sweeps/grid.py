@@ -17,7 +17,6 @@ a misspelt name could waste a night.
 """
 
 import itertools
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -65,7 +64,7 @@ def runs(
             checked.append(notebook.check({**(params or {}), **row}))
         except ParameterError as error:
             problems += [line.strip() for line in str(error).splitlines()[1:]]
-    if problems := problems or _duplicates(rows, checked):
+    if problems:
         first = f"{notebook.name} cannot be swept over this grid:"
         raise ParameterError("\n  ".join([first, *dict.fromkeys(problems)]))
     return checked
@@ -101,11 +100,3 @@ def _values(notebook: Notebook, name: str, given: Any, problems: list[str]) -> l
         )
         return []
     return given
-
-
-def _duplicates(rows: list[dict[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
-    first: dict[str, int] = {}
-    for index, run in enumerate(checked):
-        if (known := first.setdefault(json.dumps(run, sort_keys=True), index)) != index:
-            return [f"runs {known + 1} and {index + 1} are the same: {rows[index]}; give each once"]
-    return []

@@ -10,7 +10,6 @@ So they do not depend on times, machines or the order in which runs finish.
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,12 +21,10 @@ from gaussmark_lib.runs.folder import Run
 Params = Mapping[str, dict[str, Any]]  # run id → parameters, in the grid's order
 
 
-def write(folder: Path, runs: Params, answers: Mapping[str, Run], varying: list[str]) -> None:
-    """``results.parquet``, and ``tables/<name>.parquet`` if the runs saved any."""
-    results(runs, answers).to_parquet(folder / "results.parquet")
-    (folder / "tables").mkdir()
-    for name, table in saved(runs, answers, varying).items():
-        table.to_parquet(folder / "tables" / f"{name}.parquet")
+def tables(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> dict[str, pd.DataFrame]:
+    """File name → table."""
+    by_name = saved(runs, answers, varying)
+    return {"results": results(runs, answers)} | {f"tables/{n}": t for n, t in by_name.items()}
 
 
 def results(runs: Params, answers: Mapping[str, Run]) -> pd.DataFrame:
@@ -38,12 +35,10 @@ def results(runs: Params, answers: Mapping[str, Run]) -> pd.DataFrame:
     """
     rows = []
     for run_id, params in runs.items():
-        status = "complete" if run_id in answers else "failed"
-        row = {"run": run_id, "status": status, **params}
-        recorded = answers[run_id].results if run_id in answers else {}
-        rows.append(
-            row | {f"result.{key}" if key in row else key: recorded[key] for key in recorded}
-        )
+        run = answers.get(run_id)
+        row = {"run": run_id, "status": "complete" if run else "failed", **params}
+        recorded = run.results.items() if run else ()
+        rows.append(row | {f"result.{key}" if key in row else key: v for key, v in recorded})
     return _storable(pd.json_normalize(rows))
 
 
@@ -54,18 +49,14 @@ def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.
     A run without a complete record has ``failed`` in place of them. ``attrs["headlines"]`` says
     what the headline is, each wording once.
     """
-    headlines = {run_id: line for run_id, run in answers.items() if (line := run.headline)}
-    in_words = {
-        run_id: ({"headline": str(headlines[run_id])} if run_id in headlines else {}) | run.numbers
-        for run_id, run in answers.items()
-    }
-    table = pd.DataFrame.from_dict(in_words, orient="index").fillna("–")
-    is_same = {name: name != "headline" and table[name].nunique() == 1 for name in table}
-    table = table[sorted(table, key=is_same.get)].reindex(list(runs), fill_value="failed")
-    for position, name in enumerate(varying):
-        values = [words.of(params[name]) for params in runs.values()]
-        table.insert(position, f"param.{name}" if name in table else name, values)
-    table.attrs["headlines"] = list(dict.fromkeys(line.name for line in headlines.values()))
+    rows = {i: {"headline": str(run.headline or "–")} | run.numbers for i, run in answers.items()}
+    table = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
+    order = sorted(table, key=lambda name: name != "headline" and table[name].nunique() == 1)
+    table = table[order].reindex(list(runs), fill_value="failed")
+    varied = {name: [words.of(params[name]) for params in runs.values()] for name in varying}
+    table = _behind(varied, table)
+    lines = dict.fromkeys(run.headline.name for run in answers.values() if run.headline)
+    table.attrs["headlines"] = list(lines)
     return table
 
 
@@ -75,16 +66,19 @@ def saved(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> dict[
     """
     parts: dict[str, list[pd.DataFrame]] = {}
     for run_id in filter(answers.get, runs):
-        run = answers[run_id]
-        for path in sorted(run.dir.glob("*.parquet")):
-            table = run.table(path.stem)
+        params = {"run": run_id} | {name: runs[run_id][name] for name in varying}
+        for path in sorted(answers[run_id].dir.glob("*.parquet")):
+            table = answers[run_id].table(path.stem)
             table = table.reset_index(drop=table.index.names == [None])
-            columns = {"run": run_id, **{name: runs[run_id][name] for name in varying}}
-            for position, (name, value) in enumerate(columns.items()):
-                column = f"param.{name}" if name in table else name
-                table.insert(position, column, [value] * len(table))
-            parts.setdefault(path.stem, []).append(table)
+            columns = {name: [value] * len(table) for name, value in params.items()}
+            parts.setdefault(path.stem, []).append(_behind(columns, table))
     return {name: _storable(pd.concat(parts[name], ignore_index=True)) for name in sorted(parts)}
+
+
+def _behind(columns: dict[str, list], table: pd.DataFrame) -> pd.DataFrame:
+    """The table behind these columns; one that it has itself becomes ``param.<name>``."""
+    named = {f"param.{name}" if name in table else name: columns[name] for name in columns}
+    return pd.concat([pd.DataFrame(named, index=table.index), table], axis="columns")
 
 
 def _storable(table: pd.DataFrame) -> pd.DataFrame:

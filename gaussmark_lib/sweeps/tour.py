@@ -18,9 +18,7 @@ from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
-from gaussmark_lib.sweeps import page
-from gaussmark_lib.sweeps.jobs import progress as progress_bar
-from gaussmark_lib.sweeps.jobs import run_all
+from gaussmark_lib.sweeps import jobs, page
 
 
 @dataclass
@@ -41,10 +39,6 @@ class Stop:
         if not self.run:
             return f"failed: {self.error}"
         return f"{self.run.status['seconds']} s{', from its record' * self.run.cached}"
-
-    @property
-    def is_alone(self) -> bool:
-        return self.job is not None and bool(self.job.notebook.tour.get("alone"))
 
 
 class Tour(NamedTuple):
@@ -93,15 +87,16 @@ def tour(
             stop.run = records.load(stop.job.target(root))
     waiting = [stop for stop in stops if not (stop.run or stop.error)]
     waiting.sort(key=lambda stop: -stop.job.notebook.tour.get("seconds", 0))
-    together = [stop for stop in waiting if not stop.is_alone]
-    alone = [stop for stop in waiting if stop.is_alone]
+    together = [stop for stop in waiting if not stop.job.notebook.tour.get("alone")]
+    alone = [stop for stop in waiting if stop not in together]
     n, again = len(stops), "the same command without --force"
-    with progress_bar(n, n - len(waiting), "notebooks", again, shown=progress) as bar:
+    with jobs.progress(n, n - len(waiting), "notebooks", again, shown=progress) as bar:
         options = {"root": root, "bar": bar, "force": force}
         _run(together, n, workers=workers, **options)
         _run(alone, n, workers=1, **options)
-    with records.written(target, replace=False) as partial:
+    with records.hidden(target) as partial:
         (partial / "index.html").write_text(page.html(stops), encoding="utf-8")
+        records.place(partial, target, replace=False)
     return Tour(target, stops)
 
 
@@ -119,7 +114,7 @@ def _read(file: Path) -> Stop:
 def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
     if not stops:
         return
-    outcomes = run_all([stop.job for stop in stops], n_runs, root=root, **options)
+    outcomes = jobs.run_all([stop.job for stop in stops], n_runs, root=root, **options)
     for stop, outcome in zip(stops, outcomes, strict=True):
         stop.error, stop.traceback, stop.failed = outcome
         if not stop.error:

@@ -18,8 +18,7 @@ import nbformat
 import gaussmark_lib
 from gaussmark_lib import files, words
 from gaussmark_lib.runs import folder
-from gaussmark_lib.sweeps import findings
-from gaussmark_lib.sweeps.page import mathml
+from gaussmark_lib.sweeps.page import mathml, verdicts
 
 project = html_title = "GaussMark workbench"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -73,7 +72,7 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         records=records,
         headline=lambda name: records[name].headline,
         claim=lambda name, which, **options: _claim(records[name], which, **options),
-        verdicts=lambda run: findings.verdicts(run, run.id),
+        verdicts=lambda run: verdicts(run, run.id),
         modules=[module.name for module in pkgutil.iter_modules(gaussmark_lib.__path__)],
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )

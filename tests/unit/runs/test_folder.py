@@ -65,8 +65,8 @@ def test_a_record_is_replaced_only_if_it_is_to_be(tmp_path):
         ("second", False, "first"),
         ("third", True, "third"),
     ]:
-        with records.written(target, replace=replace) as partial:
-            _complete(partial, who)
+        with records.hidden(target) as partial:
+            records.place(_complete(partial, who), target, replace=replace)
             assert [path.name[0] for path in target.parent.iterdir() if path != target] == ["."]
         assert records.load(target).params == {"who": kept}
         assert os.listdir(target.parent) == ["id"]
@@ -119,7 +119,7 @@ def _full(*arguments, **options):
 )
 def test_a_folder_that_could_not_be_written_is_gone(tmp_path, error, expected):
     def write_half():
-        with records.written(tmp_path / "id", replace=True) as partial:
+        with records.hidden(tmp_path / "id") as partial:
             (partial / "half").touch()
             raise error
 
@@ -129,11 +129,13 @@ def test_a_folder_that_could_not_be_written_is_gone(tmp_path, error, expected):
 
 
 def test_a_record_that_cannot_be_put_in_its_place(tmp_path, monkeypatch):
-    with (
-        pytest.raises(GaussMarkError, match="cannot be put in its place: No space"),
-        records.written(tmp_path / "id", replace=True),
-    ):
-        monkeypatch.setattr(Path, "rename", _full)
+    def place():
+        with records.hidden(tmp_path / "id") as partial:
+            monkeypatch.setattr(Path, "rename", _full)
+            records.place(partial, tmp_path / "id", replace=True)
+
+    with pytest.raises(GaussMarkError, match=r"no record can be kept in .*: No space"):
+        place()
     assert os.listdir(tmp_path) == []
 
 

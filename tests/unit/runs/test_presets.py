@@ -1,16 +1,22 @@
-"""Preset files are found by name, and YAML means what it looks like."""
+"""Preset files are found by name, YAML means what it looks like, and the paper's numbers are
+complete.
+"""
 
+import math
+import re
 import time
 
 import pytest
 import tracked
 
-from gaussmark_lib import files
+from gaussmark_lib import files, runs
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs import parameters, presets
+from gaussmark_lib.runs import presets
 from gaussmark_lib.runs.parameters import yaml
 
+KGW = "KGW-1", "KGW-2"
+MODEL = "meta-llama/Llama-3.1-8B"
 SHARED = "shared: true\nx: 3\nz: 4\nnotebooks:\n  '02': {y: 5, x: 6}\n"
 
 
@@ -83,14 +89,14 @@ def test_yaml_that_would_fill_the_memory_or_crash_is_refused_at_once(name):
 def test_a_shared_preset_gives_each_notebook_what_it_knows_and_its_own(folder):
     (folder / "paper.yaml").write_text(SHARED)
     values = presets.read("paper")
-    assert parameters.taken(values, "01", {"x", "y"}) == ({"x": 3}, ["z"])
-    assert parameters.taken(values, "02", {"x", "y"}) == ({"x": 6, "y": 5}, ["z"])
+    assert presets.taken(values, "01", {"x", "y"}) == ({"x": 3}, ["z"])
+    assert presets.taken(values, "02", {"x", "y"}) == ({"x": 6, "y": 5}, ["z"])
     with pytest.raises(ParameterError, match="a notebook's number"):
-        parameters.taken({"shared": True, "notebooks": {"02": 3}}, "02", {"x"})
+        presets.taken({"shared": True, "notebooks": {"02": 3}}, "02", {"x"})
 
 
 def test_in_any_other_preset_nothing_is_skipped(folder):
-    assert parameters.taken(presets.read("large"), "01", {"x"}) == ({"x": 3, "y": 0.001}, [])
+    assert presets.taken(presets.read("large"), "01", {"x"}) == ({"x": 3, "y": 0.001}, [])
 
 
 SHARED_PRESETS = [path for path in tracked.PRESETS if "\nshared: true\n" in path.read_text()]
@@ -100,7 +106,7 @@ SHARED_PRESETS = [path for path in tracked.PRESETS if "\nshared: true\n" in path
 def test_a_papers_preset_fits_every_notebook(preset):
     values = presets.read(preset)
     for notebook in map(notebooks.load, tracked.NOTEBOOKS):
-        known, skipped = parameters.taken(values, notebook.name[:2], notebook.parameters)
+        known, skipped = presets.taken(values, notebook.name[:2], notebook.parameters)
         assert known.items() <= notebook.check(known).items()
         assert not set(skipped) & set(notebook.parameters)
 
@@ -124,3 +130,29 @@ def test_the_papers_settings(name, setting):
     assert values["sigma"] ** 2 == pytest.approx(setting[1], rel=1e-4)
     sizes = [values[name] for name in ("n_prompts", "n_prompt", "n_tokens", "n_keys")]
     assert (sizes, values["text"]) == ([1000, 200, 1000, 3], "c4")
+
+
+def test_every_row_of_the_papers_numbers_is_a_number_with_its_place():
+    quantities = set()
+    for model in presets.paper().values():
+        rows = [(row["quantity"], row["scheme"]) for row in model["numbers"]]
+        assert len(rows) == len(set(rows))
+        assert {scheme for _, scheme in rows} == {"base", "GaussMark", "rank-reduced", *KGW}
+        quantities.add(frozenset(quantity for quantity, _ in rows))
+        for row in model["numbers"]:
+            assert re.fullmatch(r"(Table|Figure) \d+: \w+", f"{row['where']}: {row['unit'][:3]}")
+            assert len(row.keys() & {"value", "low", "most"}) == 1
+            assert row.get("low", 0) < row.get("high", 1)
+            assert 0 < row.get("error", 1e-9) < row.get("value", 1)
+    assert len(quantities) == 1, "the same of all three models"
+
+
+def test_beside_a_measured_number_stand_the_papers_for_its_model_or_for_all():
+    (row,) = runs.comparable(MODEL, "cross-entropy", "GaussMark", less="base").to_dict("records")
+    assert (row["model"], math.isnan(row["most"])) == ("Llama-3.1-8B", True)
+    assert row["value"] == pytest.approx(2.2331 - 2.1709)
+    assert row["error"] == pytest.approx(math.sqrt(0.0145**2 + 0.0149**2))
+    assert runs.comparable("doclm", "win rate", "GaussMark")["value"].tolist() == [0.45, 0.5, 0.49]
+    bounds = runs.comparable("doclm", "max/min of ‖G‖", "base")
+    assert bounds["value"].isna().all()
+    assert bounds["most"].tolist()[-1] == 40

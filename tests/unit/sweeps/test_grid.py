@@ -79,9 +79,6 @@ def test_all_problems_are_named_at_once_and_each_once(notebook):
         ({}, "it is empty"),
         ({"sigma": {"low": 0}}, "sigma: expected float in (0, 1], got {'low': 0}"),
         ({"weights": ["b", "c"]}, "weights: expected a list of values, each list[str]"),
-        ({"sigma": [1, 1.0]}, "runs 1 and 2 are the same: {'sigma': 1.0}"),
-        # both are the defaults
-        ({"runs": [{"seed": 0}, {"sigma": 0.1}]}, "runs 1 and 2 are the same"),
         ({"runs": []}, "runs: expected a list of runs"),
         ({"runs": [1, 2]}, "runs: expected a list of runs"),
         ({"runs": {"seed": 1}}, "runs: expected a list of runs"),

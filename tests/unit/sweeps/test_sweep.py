@@ -15,7 +15,7 @@ from sweep_places import GRID, family, finish, gone, same_files, until
 from gaussmark_lib import cli
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.notebook import Notebook
-from gaussmark_lib.sweeps import jobs, places
+from gaussmark_lib.sweeps import jobs
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
@@ -42,7 +42,7 @@ def test_the_tables_over_all_runs(undisturbed):
 def test_the_same_sweep_again_starts_nothing_and_a_smaller_one_neither(
     place, undisturbed, monkeypatch
 ):
-    monkeypatch.setattr(places, "executor", lambda *arguments, **options: pytest.fail("it ran"))
+    monkeypatch.setattr(jobs, "executor", lambda *arguments, **options: pytest.fail("it ran"))
     again = place.sweep(undisturbed.dir.parent)
     assert (again.dir, again.cached, again.failed) == (undisturbed.dir, 3, [])
     smaller = place.sweep(undisturbed.dir.parent, {"x": [3, 4]}, params={"words": ["a", "b"]})

@@ -17,7 +17,7 @@ from sweep_places import finish, same_files, until
 
 from gaussmark_lib import files, sweeps
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.sweeps import places
+from gaussmark_lib.sweeps import jobs
 
 pytestmark = [
     # dask-jobqueue drops a cluster whose arguments it refuses, without closing it
@@ -43,17 +43,17 @@ pytestmark = [
     ],
 )
 def test_what_runs_get_on_this_machine(monkeypatch, runs, workers, gpus, expected):
-    monkeypatch.setattr(places, "gpus", lambda: ["a", "b", "c"])
-    monkeypatch.setattr(places, "MEMORY", 1)
+    monkeypatch.setattr(jobs, "gpus", lambda: ["a", "b", "c"])
+    monkeypatch.setattr(jobs, "MEMORY", 1)
     if expected is None:
         with pytest.raises(GaussMarkError, match="expected"):
-            places._environments(runs, workers, gpus, cores=4)
+            jobs._environments(runs, workers, gpus, cores=4)
     else:
-        assert places._environments(runs, workers, gpus, cores=4) == expected
+        assert jobs._environments(runs, workers, gpus, cores=4) == expected
 
 
 def test_each_slot_has_its_gpu_and_its_share_of_the_cores(monkeypatch):
-    monkeypatch.setattr(places, "gpus", lambda: ["5", "7"])
+    monkeypatch.setattr(jobs, "gpus", lambda: ["5", "7"])
     monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
 
@@ -61,9 +61,9 @@ def test_each_slot_has_its_gpu_and_its_share_of_the_cores(monkeypatch):
 
     def seen() -> tuple[str, str]:
         barrier.wait(10)  # both at a time
-        return places.slot.env["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]
+        return jobs.slot.env["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]
 
-    with places.executor(9, gpus_per_run=1) as executor:
+    with jobs.executor(9, gpus_per_run=1) as executor:
         futures = [executor.submit(seen) for _ in range(4)]
         assert sorted(future.result() for future in futures) == [("5", "4")] * 2 + [("7", "4")] * 2
     assert os.environ["OMP_NUM_THREADS"] == "3"
@@ -71,12 +71,12 @@ def test_each_slot_has_its_gpu_and_its_share_of_the_cores(monkeypatch):
 
 def test_one_place_at_a_time():
     with pytest.raises(GaussMarkError, match="got workers and scheduler"):
-        places.executor(1, workers=1, scheduler="tcp://a:1")
+        jobs.executor(1, workers=1, scheduler="tcp://a:1")
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere://x:1"])
 def test_a_scheduler_that_does_not_answer(place, tmp_path, monkeypatch, address):
-    monkeypatch.setattr(places, "PATIENCE", 1)
+    monkeypatch.setattr(jobs, "PATIENCE", 1)
     with pytest.raises(GaussMarkError, match=f"no Dask scheduler answers at {address}"):
         place.sweep(tmp_path, scheduler=address)
 
@@ -193,11 +193,11 @@ def test_a_queue_that_takes_no_job(slurm, place, tmp_path):
 def test_a_file_that_describes_no_cluster(tmp_path, text, message):
     (tmp_path / "cluster.yaml").write_text(text)
     with pytest.raises(GaussMarkError, match=message):
-        places.described(tmp_path / "cluster.yaml")
+        jobs.described(tmp_path / "cluster.yaml")
 
 
 def test_the_slurm_example_gives_the_script_that_it_says():
-    cluster, least, most = places.described("slurm")
+    cluster, least, most = jobs.described("slurm")
     with cluster:
         script = cluster.job_script()
     assert (least, most) == (0, 8)
@@ -216,8 +216,8 @@ def test_a_queue_leaves_ctrl_c_as_it_is(inherited):
     source = f"""
 import signal
 signal.signal(signal.SIGINT, signal.{inherited})
-from gaussmark_lib.sweeps import places
-places.described("slurm")[0].close()
+from gaussmark_lib.sweeps import jobs
+jobs.described("slurm")[0].close()
 assert signal.getsignal(signal.SIGINT) == signal.{inherited}
 """
     environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
