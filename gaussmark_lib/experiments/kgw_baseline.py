@@ -18,8 +18,9 @@ import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
+from scipy.stats import binom, norm
 
-from gaussmark_lib import likelihood, models, stats
+from gaussmark_lib import likelihood, models, score, stats
 from gaussmark_lib.experiments import robustness
 from gaussmark_lib.experiments.one_key_in_production import Human
 from gaussmark_lib.experiments.pairs import Pairs
@@ -33,6 +34,7 @@ from gaussmark_lib.tokens import Texts
 LEVELS = (1e-2, 1e-6)
 PLAIN, CONTROL = "plain", "plain, drawn again"
 EVERY_TOKEN = "Gumbel-max, every token"
+NO_PROMPT, PREDICTED = "GaussMark, no prompt", "GaussMark, predicted"
 
 
 def contenders(
@@ -117,6 +119,29 @@ def by_length(
         tables.append(table.assign(scheme=name, n_tokens=n))
     columns = ["scheme", "text", "n_tokens", "p_value", "log10_p"]
     return pd.concat(tables, ignore_index=True)[columns]
+
+
+def without_prompt(
+    lm: models.LM, scheme: GaussMark, keys: Sequence[Key], texts: Texts, lengths: Sequence[int]
+) -> pd.DataFrame:
+    """:func:`by_length` of GaussMark's texts for a detector that was not told their prompts; the
+    other schemes' tests never look at a prompt.
+    """
+    pairs = Pairs([[] for _ in texts], list(keys))
+    return by_length(lm, {NO_PROMPT: scheme}, pairs, {NO_PROMPT: texts}, lengths)
+
+
+def predicted(
+    lm: models.LM, scheme: GaussMark, prompts: Texts, plain: Texts, lengths: Sequence[int]
+) -> pd.DataFrame:
+    """The rows of :func:`by_length` that plain texts promise: log₁₀ p of ψ = σ‖G‖ of each."""
+    settings = {"lengths": lengths, "dtype": scheme.dtype}
+    found = [
+        (gradient.text, gradient.n_tokens, norm.logsf(scheme.wm.sigma * gradient.norm))
+        for gradient in score.gradients(lm.model, prompts, plain, scheme.wm, **settings)
+    ]
+    table = pd.DataFrame(found, columns=["text", "n_tokens", "log_p"])
+    return table.assign(scheme=PREDICTED, log10_p=table["log_p"] / np.log(10))
 
 
 def first_below(log10_p: ArrayLike, lengths: ArrayLike, level: float) -> float:
@@ -231,13 +256,28 @@ def one_key(
     return pd.DataFrame(rows)
 
 
-def spread(table: pd.DataFrame, kind: str, scheme: str, level: float) -> stats.Estimate:
+def spread(table: pd.DataFrame, kind: str, scheme: str) -> stats.Estimate:
     """The standard deviation over keys of the share in :func:`one_key`, over that of independent
-    texts, √(α(1 − α)/n).
+    texts with the same mean p̄, √(p̄(1 − p̄)/n).
     """
     rows = table[(table["kind"] == kind) & (table["scheme"] == scheme)]
-    independent = np.sqrt(level * (1 - level) / rows["n"].iloc[0])
-    return stats.interval(rows["share"], lambda share: np.std(share, ddof=1) / independent)
+    n = rows["n"].iloc[0]
+
+    def over_independent(share: np.ndarray) -> float:
+        mean = min(max(share.mean(), 1 / (n * len(share))), 0.5)  # at least one alarm in all
+        return np.std(share, ddof=1) / np.sqrt(mean * (1 - mean) / n)
+
+    return stats.interval(rows["share"].to_numpy(), over_independent)
+
+
+def worst_by_chance(n_keys: int, n_texts: int, level: float) -> float:
+    """The share of texts that the worst of so many keys calls watermarked in one case of 20, if
+    all texts were independent coins.
+
+    >>> worst_by_chance(1, 100, 0.05), worst_by_chance(100, 100, 0.05)
+    (0.09, 0.13)
+    """
+    return float(binom.ppf(0.95 ** (1 / n_keys), n_texts, level) / n_texts)
 
 
 def stock_generate(
@@ -266,13 +306,18 @@ def stock_generate(
 
 
 def draw_one_key(table: pd.DataFrame, level: float, caption: str) -> Figure:
-    """A point per key, a row per test, a panel per kind of text."""
+    """A point per key, a row per test, a panel per kind of text; dashed the level, thin
+    :func:`worst_by_chance`.
+    """
     names = table["scheme"].unique()
     palette = {name: style.look(name)["color"] for name in names}
     look = {"hue": "scheme", "palette": palette, "legend": False, "alpha": 0.6, "jitter": 0.3}
     size = {"height": 1.4 + 0.32 * len(names), "aspect": 1.5}
     grid = sns.catplot(table, x="share", y="scheme", col="kind", kind="strip", **look, **size)
     grid.refline(x=level, **style.DASHED)
+    for (_, rows), axes in zip(table.groupby("kind", sort=False), grid.axes.flat, strict=True):
+        chance = worst_by_chance(rows["key"].nunique(), rows["n"].iloc[0], level)
+        axes.axvline(chance, **style.THIN)
     grid.set_axis_labels("share of texts called watermarked", "").set_titles("{col_name}")
     grid.figure.set_layout_engine("tight")
     title = "What does one fixed key do to human text? A point per key"

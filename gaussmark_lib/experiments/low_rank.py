@@ -23,11 +23,11 @@ from transformers import PreTrainedModel
 from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.experiments import quality
 from gaussmark_lib.experiments.pairs import Pairs
-from gaussmark_lib.experiments.robustness import ratio
+from gaussmark_lib.experiments.robustness import UNEDITED, ratio
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots import intervals, style
 from gaussmark_lib.schemes import GaussMark
-from gaussmark_lib.tokens import Texts
+from gaussmark_lib.tokens import Pair, Texts
 
 VANILLA = "GaussMark"
 RIGHT, DIVIDED, FORGOTTEN = "P on both", "divided by σ‖G‖", "P forgotten in the test"
@@ -131,19 +131,19 @@ def prices(
     schemes: Mapping[str, GaussMark],
     pairs: Pairs,
     texts: Mapping[str, Texts],
-    human: Texts,
+    human: Sequence[Pair],
 ) -> pd.DataFrame:
     """Nats per token that each pair's key costs: ``scheme, pair, quantity, value``.
 
     ``OWN`` is KL(p_{θ+ξ} ‖ p_θ) along the scheme's own text (``divergence``), ``HUMAN`` the change
-    of a human continuation's cross-entropy, mean over ξ and −ξ.
+    of the cross-entropy of a human passage, mean over ξ and −ξ, from (its beginning, its end).
     """
     tables = []
     for name, scheme in schemes.items():
         nats = scheme.divergences(lm.model, pairs.prompts, texts[name], pairs.keys)
         change = [
             quality.even_change(lm, prompt, [text], scheme.wm, key).item()
-            for prompt, key, text in zip(*pairs, human, strict=True)
+            for (prompt, text), key in zip(human, pairs.keys, strict=True)
         ]
         per_token = nats / [len(text) for text in texts[name]]
         for quantity, value in ((OWN, per_token), (HUMAN, change)):
@@ -164,6 +164,21 @@ def over_vanilla(table: pd.DataFrame) -> pd.DataFrame:
                 estimate = ratio(values[scheme].to_numpy(), values[VANILLA].to_numpy())
                 rows.append({"scheme": scheme, "quantity": quantity} | estimate.row())
     return pd.DataFrame(rows)
+
+
+def left_over_vanilla(table: pd.DataFrame, scheme: str) -> stats.Estimate:
+    """The share of its mean ψ that a scheme keeps after the edits, over the share that the vanilla
+    scheme keeps, of the same pairs; the edits of a text are averaged.
+    """
+    state = np.where(table["edit"] == UNEDITED, "before", "after")
+    psi = table.assign(state=state).pivot_table("psi", "pair", ["scheme", "state"])
+    columns = [(name, state) for name in (scheme, VANILLA) for state in ("after", "before")]
+
+    def share(rows: np.ndarray) -> float:
+        after, before, vanilla_after, vanilla_before = rows.mean(0)
+        return (after / before) / (vanilla_after / vanilla_before)
+
+    return stats.interval(psi[columns].to_numpy(), share)
 
 
 def misuses(

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import corrupt, models, score, stats, weights
@@ -118,10 +119,19 @@ def shares(table: pd.DataFrame, by: Sequence[str], level: float) -> pd.DataFrame
 
 
 def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> stats.Estimate:
-    """Share detected by one test less that by another, paired by text."""
-    hits = table.assign(hit=(table["p_value"] <= level).astype(float))
-    hits = hits.pivot(index="text", columns="scheme", values="hit")
-    return stats.interval(hits[scheme] - hits[base])
+    """Share detected by one test less that by another, paired by text, with the interval of Agresti
+    and Min (Stat. Med. 24, 2005): Wald's, after ½ is added to each cell of the 2 × 2 table. It is
+    an interval also where the two tests agree on all texts.
+    """
+    hits = table.assign(hit=table["p_value"] <= level)
+    hits = hits.pivot(index="text", columns="scheme", values="hit").astype(bool)
+    n = len(hits) + 2
+    more = int((hits[scheme] & ~hits[base]).sum())
+    less = int((~hits[scheme] & hits[base]).sum())
+    middle = (more - less) / n
+    error = np.sqrt(((more + less + 1) / n - middle**2) / n)
+    low, high = middle + error * norm.ppf([0.025, 0.975])
+    return stats.Estimate((more - less) / len(hits), low, high, len(hits))
 
 
 def by_length(
@@ -197,8 +207,3 @@ def kept(gammas: pd.DataFrame, change: str) -> pd.DataFrame:
     )
     means = both.groupby("text")[["gamma_before", "gamma_after"]].mean()
     return means.set_axis(["before", "after"], axis=1)
-
-
-def ratio_of_means(rows: np.ndarray) -> float:
-    """Of two columns, the mean of the second over that of the first: for ``stats.interval``."""
-    return rows[:, 1].mean() / rows[:, 0].mean()

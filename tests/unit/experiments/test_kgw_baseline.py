@@ -8,8 +8,9 @@ import pytest
 import tiny_lm
 import tiny_models
 import torch
+from scipy.stats import norm
 
-from gaussmark_lib import generate, likelihood
+from gaussmark_lib import generate, likelihood, score
 from gaussmark_lib.experiments import kgw_baseline
 from gaussmark_lib.experiments.kgw_baseline import CONTROL, EVERY_TOKEN
 from gaussmark_lib.experiments.one_key_in_production import Human
@@ -69,6 +70,27 @@ def test_beginnings_are_tested_each_under_its_own_key(written):
         first = [written[name][2][:8]]
         alone = replace(TRIED[name], key=KEYS[2]).score(LM.model, PAIRS.prompts[2:3], first)
         assert row["p_value"].item() == pytest.approx(alone["p_value"].item(), rel=1e-3)
+
+
+def test_what_plain_texts_promise_and_a_test_without_the_prompt(written):
+    plain = generate.sample(LM.model, PAIRS.prompts, 20, seed=3)
+    promised = kgw_baseline.predicted(LM, TRIED["GaussMark"], PAIRS.prompts, plain, [8, 20])
+    row = promised.query("text == 1 and n_tokens == 8")
+    [gradient] = score.gradients(LM.model, PAIRS.prompts[1:2], [plain[1][:8]], WM)
+    p = norm.sf(WM.sigma * gradient.norm)
+    assert row["log10_p"].item() == pytest.approx(np.log10(p), rel=1e-3)
+    blind = kgw_baseline.without_prompt(LM, TRIED["GaussMark"], KEYS, written["GaussMark"], [8, 20])
+    alone = score.score(LM.model, [[]], [written["GaussMark"][2][:8]], WM, KEYS[2:3])
+    row = blind.query("text == 2 and n_tokens == 8")
+    assert row["p_value"].item() == pytest.approx(alone["p_value"].item(), rel=1e-3)
+
+
+def test_the_worst_key_of_independent_texts_passes_its_point_in_one_case_of_20_at_most():
+    rng, n_keys, n = np.random.default_rng(0), 12, 40
+    worst = rng.binomial(n, 0.05, (20_000, n_keys)).max(1) / n
+    point = kgw_baseline.worst_by_chance(n_keys, n, 0.05)
+    assert (worst > point).mean() < 0.055
+    assert (worst >= point).mean() > 0.05, "and no smaller one does"
 
 
 def made_up(**medians) -> pd.DataFrame:
@@ -133,10 +155,10 @@ def test_independent_texts_have_a_spread_of_one_and_copies_more():
     rng, n = np.random.default_rng(0), 25
     for draws, expected in (
         (rng.binomial(n, 0.05, 2_000) / n, 1.0),
-        (rng.random(2_000) < 0.05, n**0.5),
+        (rng.binomial(5, 0.05, 2_000) / 5, 5**0.5),  # five texts, five times each
     ):
-        table = pd.DataFrame({"kind": "k", "scheme": "s", "share": draws.astype(float), "n": n})
-        spread = kgw_baseline.spread(table, "k", "s", 0.05)
+        table = pd.DataFrame({"kind": "k", "scheme": "s", "share": draws, "n": n})
+        spread = kgw_baseline.spread(table, "k", "s")
         assert spread.value == pytest.approx(expected, rel=0.12)
         assert spread.low < spread.value < spread.high
 

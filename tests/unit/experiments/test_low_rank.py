@@ -99,18 +99,22 @@ def test_prices_are_those_of_each_pairs_own_key():
     for name, scheme in schemes.items():
         alone = scheme.generate(LM.model, PROMPTS, 8, keys=PAIRS.keys, seed=5)
         assert texts[name] == alone, "the same random numbers in each scheme"
-    table = low_rank.prices(LM, schemes, PAIRS, texts, RESPONSES)
+    passages = list(
+        zip(MANY[:3], RESPONSES, strict=True)
+    )  # of other beginnings than the pairs' prompts
+    table = low_rank.prices(LM, schemes, PAIRS, texts, passages)
     assert len(table) == 2 * 2 * 3
     value = table.set_index(["scheme", "quantity", "pair"])["value"]
     for i, (x, key) in enumerate(zip(*PAIRS, strict=True)):
         for name, wm in zip(schemes, wms, strict=True):
             nats = divergence.per_text(LM.model, [x], [texts[name][i]], wm, key).item()
             assert value[name, OWN, i] == pytest.approx(nats / 8, rel=1e-4)
-            human, signed = [RESPONSES[i]], []
+            before, human, signed = [MANY[i]], [RESPONSES[i]], []
             for sign in (1, -1):
                 with perturb.moved(LM.model, wm, sign * perturb.noise(LM.model, wm, key)):
-                    signed.append(likelihood.cross_entropy(LM.model, human, prompts=[x]).item())
-            base = likelihood.cross_entropy(LM.model, human, prompts=[x]).item()
+                    nats = likelihood.cross_entropy(LM.model, human, prompts=before)
+                    signed.append(nats.item())
+            base = likelihood.cross_entropy(LM.model, human, prompts=before).item()
             assert value[name, HUMAN, i] == pytest.approx(np.mean(signed) - base, abs=1e-5)
 
 
@@ -130,6 +134,23 @@ def test_tables_over_pairs_are_means_and_their_ratios():
     means = low_rank.means(table, "value").set_index("scheme")
     assert means["value"].to_dict() == {VANILLA: 3.0, "k = 4": 3.0, "k = 9": 2.0}
     assert means.loc["k = 4", "low"] == stats.interval([1.0, 5.0]).low
+
+
+def test_what_is_kept_after_edits_is_a_ratio_of_ratios_of_means():
+    rows = [
+        ("unedited", [4.0, 6.0], [2.0, 6.0]),
+        ("delete", [2.0, 2.0], [1.0, 3.0]),
+        ("insert", [0.0, 2.0], [1.0, 1.0]),
+    ]
+    table = pd.DataFrame(
+        {"edit": edit, "scheme": name, "pair": pair, "psi": psi}
+        for edit, projected, vanilla in rows
+        for name, values in (("k = 4", projected), (VANILLA, vanilla))
+        for pair, psi in enumerate(values)
+    )
+    kept = low_rank.left_over_vanilla(table, "k = 4")
+    assert kept.value == pytest.approx(((1 + 2) / 10) / ((1 + 2) / 8))  # over the mean of edits
+    assert (kept.n, kept.low <= kept.value <= kept.high) == (2, True)
 
 
 def test_a_misplaced_projection_is_what_the_docstring_says():

@@ -88,3 +88,25 @@ def test_levels_and_power_are_those_of_binomials():
         hit = norm.sf(norm.isf(alpha_0) - 0.3)
         power = binom.sf(binom.isf(0.05, 60, alpha_0), 60, hit)
         assert row["value"] == pytest.approx(power, abs=4 * (power * (1 - power) / 300) ** 0.5)
+
+
+def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agree():
+    rng, truth = np.random.default_rng(0), 0.15 - 0.05
+    covered = []
+    for _ in range(400):
+        cell = rng.choice(
+            4, size=60, p=[0.15, 0.05, 0.3, 0.5]
+        )  # only ours, only theirs, both, none
+        p_values = {"a": np.isin(cell, (0, 2)), "b": np.isin(cell, (1, 2))}
+        table = pd.concat(
+            pd.DataFrame({"scheme": name, "text": range(60), "p_value": 1.0 - hit})
+            for name, hit in p_values.items()
+        )
+        estimate = experiment.difference(table, "a", "b", 0.5)
+        assert estimate.value == pytest.approx(((cell == 0).sum() - (cell == 1).sum()) / 60)
+        covered.append(estimate.low <= truth <= estimate.high)
+    assert np.mean(covered) > 0.92
+    agree = pd.DataFrame({"scheme": [*"aabb"], "text": [0, 1] * 2, "p_value": 0.0})
+    alike = experiment.difference(agree, "a", "b", 0.5)
+    assert alike.value == 0
+    assert -1 < alike.low < 0 < alike.high < 1
