@@ -35,7 +35,8 @@ from gaussmark_lib.errors import (
     require_one_of,
     shown,
 )
-from gaussmark_lib.weights import Weight, watermarkable
+from gaussmark_lib.weights import Weight
+from gaussmark_lib.weights import names as watermarkable
 
 __all__ = [
     "LM",

@@ -47,7 +47,6 @@ class Scheme(ABC):
     key: Key
     exact: bool = True
 
-    @abstractmethod
     def generate(
         self,
         model: PreTrainedModel,
@@ -63,6 +62,12 @@ class Scheme(ABC):
         Args:
             sampling: ``seed, top_p, temperature, until_end`` of ``generate.sample``.
         """
+        settings = self.writing(model, len(prompts), keys, sampling)
+        return generate.sample(model, prompts, n_tokens, **settings)
+
+    def writing(self, model: PreTrainedModel, n: int, keys: Keys, sampling: dict) -> dict:
+        """The settings of ``generate.sample`` with which n watermarked texts are written."""
+        raise NotImplementedError(f"{self.name}: expected writing() or generate()")
 
     @abstractmethod
     def score(
@@ -117,20 +122,12 @@ class SamplerScheme(Scheme):
 
         return of_rows
 
-    def generate(
-        self,
-        model: PreTrainedModel,
-        prompts: Texts,
-        n_tokens: int,
-        *,
-        keys: Keys = None,
-        **sampling,
-    ) -> list[list[int]]:
+    def writing(self, model: PreTrainedModel, n: int, keys: Keys, sampling: dict) -> dict:
         if keys is not None:
             sampling = {"batch_size": 16} | sampling  # each row's processor has its own memory
         if self.marks_greedy or sampling.get("temperature", 1.0) != 0:
-            sampling["processor"] = self.processors(model, keys)
-        return generate.sample(model, prompts, n_tokens, **sampling)
+            sampling = {"processor": self.processors(model, keys)} | sampling
+        return sampling
 
     def divergences(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None

@@ -37,7 +37,7 @@ from gaussmark_lib.errors import (
 )
 
 
-def watermarkable(model: PreTrainedModel) -> list[str]:
+def names(model: PreTrainedModel) -> list[str]:
     """Full names of the matrices that can carry a watermark, in the model's order."""
     return list(_layers(model))
 

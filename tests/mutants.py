@@ -687,6 +687,7 @@ FAULTS = {
         ("what both sides drop counts twice", '+ gone["right"] - in_both', '+ gone["right"]'),
         ("a weaker σ", "mean[0] / mean[rank]", "mean[rank] / mean[0]"),
         ("P never forgotten", "(wm, replace(wm, rank_dropped=0))", "(wm, wm)"),
+        ("what is left, not which share", "(after / before) / (vanilla", "after / (vanilla"),
     ],
     "experiments/pairs.py": [
         ("the wrong key is the right one", "pairs.keys[1:] + pairs.keys[:1]", "pairs.keys"),

@@ -242,7 +242,7 @@ def _listed(what: str, records: Path, model: str) -> Iterator[tuple[str, str]]:
             from gaussmark_lib import models, weights
 
             loaded = models.load(model).model
-            for name in weights.watermarkable(loaded):
+            for name in weights.names(loaded):
                 yield name, " × ".join(map(str, weights.Weight(loaded, name).shape))
         case "records":
             for path in sorted(records.glob("*/*/status.json")):

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, score
+from gaussmark_lib import divergence, score
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, Scheme, register
@@ -31,17 +31,8 @@ class GaussMark(Scheme):
     name: str = "GaussMark"
     dtype: str | None = field(default=None, repr=False)  # no part of who writes a text
 
-    def generate(
-        self,
-        model: PreTrainedModel,
-        prompts: Texts,
-        n_tokens: int,
-        *,
-        keys: Keys = None,
-        **sampling,
-    ) -> list[list[int]]:
-        marks = [(self.wm, key) for key in self.key_of_each(len(prompts), keys)]
-        return generate.sample(model, prompts, n_tokens, marks=marks, **sampling)
+    def writing(self, model: PreTrainedModel, n: int, keys: Keys, sampling: dict) -> dict:
+        return {"marks": [(self.wm, key) for key in self.key_of_each(n, keys)]} | sampling
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None

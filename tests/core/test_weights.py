@@ -95,7 +95,7 @@ def test_a_weight_that_is_not_finite(model, key, value):
 def test_the_linear_layers_own_matrices(architecture):
     model = tiny_models.build(architecture)
     names, parameters = (
-        weights.watermarkable(model),
+        weights.names(model),
         dict(model.named_parameters(remove_duplicate=False)),
     )
     per_block = {"phi3": 4, "gpt2": 4}.get(architecture, 7)

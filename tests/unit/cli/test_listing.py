@@ -82,7 +82,7 @@ def test_a_table_fits_the_terminal_and_loses_no_word(capsys, monkeypatch):
 def test_the_weights_of_a_model_are_listed_and_an_unknown_one_is_named(lm, tmp_path, capsys):
     code, out, _ = answer(capsys, "list", "weights", "--model", "tiny")
     rows = dict(line.split(maxsplit=1) for line in out.splitlines())
-    assert (code, list(rows)) == (0, weights.watermarkable(lm.model))
+    assert (code, list(rows)) == (0, weights.names(lm.model))
     shape = weights.Weight(lm.model, tiny_lm.WEIGHT).shape
     assert rows[tiny_lm.WEIGHT].strip() == " × ".join(map(str, shape))
     misspelt = tiny_lm.WEIGHT.replace("proj", "prj")
