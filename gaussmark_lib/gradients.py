@@ -170,8 +170,7 @@ def of_pairs(
             N(0, 1) at the base θ alone.
     """
     wm, dtype = checked(wm).on(model), arithmetic.arithmetic(model, dtype)
-    lengths = _checked_lengths(lengths)
-    _check_token_weights(token_weights, pairs)
+    lengths = _checked(lengths, token_weights, pairs)
     scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
     sizes = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     for batch in blocks.batches(model, sizes, batch_size):
@@ -190,26 +189,25 @@ def of_pairs(
             yield TextGradient(text, parts, scales, bound, log_lik, n)
 
 
-def _checked_lengths(lengths: Sequence[int] | None) -> list[int] | None:
+def _checked(
+    lengths: Sequence[int] | None,
+    token_weights: Sequence[Sequence[float]] | None,
+    pairs: Mapping[int, Pair],
+) -> list[int] | None:
+    """The lengths in order; InvalidTextError where they or the token weights do not fit."""
+    if token_weights is not None:
+        weights = tokens.listed(token_weights, "token_weights: expected a list per response")
+        for i, (_, y) in pairs.items():
+            if len(weights[i]) != len(y):
+                raise InvalidTextError(
+                    f"token_weights: expected {len(y)} for response {i}, got {len(weights[i])}"
+                )
     if lengths is None:
         return None
     lengths = tokens.listed(lengths, expected := "lengths: expected whole numbers ≥ 1")
     if not lengths or not all(is_int(n) and n >= 1 for n in lengths):
         raise InvalidTextError(f"{expected}, got {shown(lengths)}")
     return sorted(set(lengths))
-
-
-def _check_token_weights(
-    token_weights: Sequence[Sequence[float]] | None, pairs: Mapping[int, Pair]
-) -> None:
-    if token_weights is None:
-        return
-    weights = tokens.listed(token_weights, "token_weights: expected a list per response")
-    for i, (_, y) in pairs.items():
-        if len(weights[i]) != len(y):
-            raise InvalidTextError(
-                f"token_weights: expected {len(y)} for response {i}, got {len(weights[i])}"
-            )
 
 
 def _of_batch(
@@ -236,12 +234,17 @@ def _of_batch(
             )
         weighted = log_p * _in_place(token_weights, number) if token_weights else log_p
         parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
-        slopes = [_slopes(weighted, part, calls, last=part is parts[-1]) for part in parts]
+        ys, slopes = [call.y for call in calls], []
+        for part in parts:
+            total, last = (weighted * part).sum(), part is parts[-1]
+            gs = torch.autograd.grad(total, ys, retain_graph=not last, materialize_grads=True)
+            slopes.append([g.to(torch.promote_types(g.dtype, torch.float32)) for g in gs])
     for shorter, longer in pairwise(slopes):
         for slope, total in zip(shorter, longer, strict=True):
             total += slope
     log_liks = [(log_p.detach().double() * part).sum(-1) for part in parts]
     log_liks = torch.stack(log_liks).cumsum(0).tolist()  # (lengths, texts)
+    del ys
     calls = [(call.layer, call.a) for call in calls]  # without y, which holds the graph
     for row, (text, (x, y)) in enumerate(pairs.items()):
         for end, g, log_lik in zip(ends, slopes, log_liks, strict=True):
@@ -263,13 +266,3 @@ def _in_place(
     for row, is_token, values in zip(w, number > 0, token_weights, strict=True):
         row[is_token] = torch.as_tensor(values, dtype=w.dtype, device=w.device)
     return w
-
-
-def _slopes(
-    log_p: Float[Tensor, "texts n"], part: Tensor, calls: Sequence[hooks.Call], *, last: bool
-) -> list[Float[Tensor, "texts positions d_out"]]:
-    """g of each call, for these tokens' log-likelihood; float32 at least."""
-    ys = [call.y for call in calls]
-    total = (log_p * part).sum()
-    slopes = torch.autograd.grad(total, ys, retain_graph=not last, materialize_grads=True)
-    return [g.to(torch.promote_types(g.dtype, torch.float32)) for g in slopes]

@@ -77,7 +77,7 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
     """
     refuse_perturbed(model)
     wm = checked(wm).on(model)
-    carried = _single([sigma for _, sigma in _sums(wm, noise(model, wm, key))])
+    _, carried = _sums(wm, noise(model, wm, key))
     note = {"sigma_carried": carried, "model_sha256": models.digest(model)}
     return replace(key, binding=Binding(**purpose(wm), **note))
 
@@ -98,17 +98,17 @@ def check_key(wm: PlacedWatermark, key: Key) -> None:
         )
 
 
-def _sums(wm: PlacedWatermark, xi: Tensor | Sequence[Tensor]) -> list[tuple[Tensor, float]]:
-    """(θ + ξ, the σ that it carries) of each weight."""
+def _sums(
+    wm: PlacedWatermark, xi: Tensor | Sequence[Tensor]
+) -> tuple[list[Tensor], float | tuple[float, ...]]:
+    """θ + ξ of each weight, rounded, and the σ that it carries: one, or one per weight."""
     xis = [xi] if isinstance(xi, Tensor) else xi
-    return [
+    sums = [
         rounded_sum(weight.parameter.data, weight.oriented(x), sigma, weight.name)
         for weight, x, sigma in zip(wm.linears, xis, wm.sigmas, strict=True)
     ]
-
-
-def _single(values: list[float]) -> float | tuple[float, ...]:
-    return values[0] if len(values) == 1 else tuple(values)
+    matrices, carried = zip(*sums, strict=True)
+    return list(matrices), carried[0] if len(carried) == 1 else carried
 
 
 @contextmanager
@@ -140,12 +140,11 @@ def moved(
     """
     wm = checked(wm).on(model)
     with marked(model, by), ExitStack() as exchanged:
-        sums = _sums(wm, xi)
-        carried = _single([sigma for _, sigma in sums])
+        matrices, carried = _sums(wm, xi)
         mark = {"key_id": by, "weight": wm.weight, "sigma_carried": carried}
         setattr(model.config, _MARK, mark)  # what save_pretrained writes
         exchanged.callback(delattr, model.config, _MARK)
-        for linear, (matrix, _) in zip(wm.linears, sums, strict=True):
+        for linear, matrix in zip(wm.linears, matrices, strict=True):
             exchanged.enter_context(linear.replaced(matrix))
         yield model
 

@@ -102,6 +102,9 @@ def score(
         )
     settings = {"token_weights": token_weights, "lengths": lengths, "dtype": dtype}
     each = of_pairs(model, pairs, wm, batch_size=batch_size, **settings)
+    names = [key.key_id for key in keys]
+    texts = [*pairs, *(failed or ())]
+    ids = {text: [names[text]] if paired else names for text in texts}
     facts: list[dict] = []
 
     def noted() -> Iterator[TextGradient]:
@@ -109,12 +112,9 @@ def score(
             facts.append(gradient.facts)
             yield gradient
 
-    def ids(text: int) -> list[str]:
-        return [key.key_id for key in ([keys[text]] if paired else keys)]
-
     values = psi(noted(), wm, keys, paired=paired, xis=xis)
-    rows = [table(fact, row, ids(fact["text"])) for fact, row in zip(facts, values, strict=True)]
-    rows += [failure(text, responses[text], ids(text)) for text in failed or ()]
+    rows = [table(fact, row, ids[fact["text"]]) for fact, row in zip(facts, values, strict=True)]
+    rows += [failure(text, responses[text], ids[text]) for text in failed or ()]
     scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
     if failed is None:
         return scores

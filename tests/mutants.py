@@ -199,8 +199,8 @@ FAULTS = {
         ),
         (
             "names of other keys in pairs",
-            "[keys[text]] if paired else keys",
-            "keys[:1] if paired else keys",
+            "[names[text]] if paired else names",
+            "names[:1] if paired else names",
         ),
         (
             "rows in order of length",
@@ -209,7 +209,7 @@ FAULTS = {
         ),
     ],
     "gradients.py": [
-        ("mean instead of sum", "(log_p * part).sum()", "(log_p * part).mean()"),
+        ("mean instead of sum", "(weighted * part).sum()", "(weighted * part).mean()"),
         (
             "weights of tokens forgotten",
             "weighted = log_p * _in_place(token_weights, number) if token_weights else log_p",
