@@ -91,9 +91,9 @@ TESTS = {
     "sweeps/tables.py": "unit/sweeps/test_tables.py",
     "sweeps/page.py": "unit/sweeps/test_page.py",
     "sweeps/tour.py": "unit/sweeps/test_tour.py",
-    "quality/compare.py": "unit/experiments/test_quality.py",
-    "quality/win_rate.py": "unit/quality/test_win_rate.py",
-    "quality/two_sample.py": "unit/quality/test_two_sample.py",
+    "quality/compare.py": "unit/quality/test_compare.py",
+    "quality/judge.py": "unit/quality/test_judge.py",
+    "quality/text_measures.py": "unit/quality/test_text_measures.py",
     "quality/harness.py": "unit/quality/test_harness.py",
     "experiments/quality.py": "unit/experiments/test_quality.py",
     "experiments/robustness.py": "unit/experiments/test_robustness.py",
@@ -647,14 +647,15 @@ FAULTS = {
     ],
     "quality/compare.py": [
         ("a key's items taken for independent", 'cluster=rows["key"], ', ""),
+        ("each random check at the level of all", ' / control["measure"].nunique()', ""),
         ("blind to a rise", '(table["low"] > 0)', '(table["low"] > 9)'),
     ],
-    "quality/win_rate.py": [
+    "quality/judge.py": [
         ("one order only", "(ours + 1 - theirs) / 2", "ours"),
         ("no shorter history", "len(counts) * q)", "len(counts))"),
     ],
-    "quality/two_sample.py": [
-        ("trained on what it judges", "x[train], y[train]", "x, y"),
+    "quality/text_measures.py": [
+        ("trained on what it judges", "train, test = np", "test, test = np"),
     ],
     "quality/harness.py": [
         ("a question cut", "if n > context", "if n > 2 * context"),

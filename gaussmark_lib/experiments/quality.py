@@ -11,7 +11,8 @@ measure should find: one that does not is blind, and says nothing of the others.
 The exchange rate is the price of a unit of ψ. To second order in σ a mean ψ over T tokens costs
 ψ²/(2T) nats per token of the model's own text, whatever the weight. One key's change of the
 cross-entropy also has a part linear in ξ, with mean 0 over keys; (Δ(ξ) + Δ(−ξ))/2 has the same
-expectation without it.
+expectation without it. Prices follow the mean of ψ², and ψ differs from text to text with ‖G‖: over
+(mean ψ)²/(2T), even the law itself gives 1 + cv², with cv the spread of ‖G‖ over its mean.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,8 @@ from gaussmark_lib.experiments.begin import solved
 from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots.panels import panels
-from gaussmark_lib.quality import compare, diversity, harness, tasks, two_sample, win_rate
+from gaussmark_lib.quality import compare, harness, tasks, text_measures
+from gaussmark_lib.quality import judge as judges
 from gaussmark_lib.quality.compare import CONTROL, GAUSSMARK, STRONG
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.schemes import GaussMark
@@ -67,23 +69,23 @@ def contenders(
     return made | {STRONG: GaussMark(strong, key, STRONG)}
 
 
-def questions(text: str, n: int, seed: int) -> dict[str, dict]:
-    """Tasks of 20 to n items from this text, or from the documentation where it yields none."""
+def questions(text: str, n: int, least: int, seed: int) -> dict[str, dict]:
+    """Tasks of ``least`` to n items from this text, or where it yields none from documentation."""
     for kind in (text, "docs"):
         n_pages, min_chars = 4 * n if kind == "c4" else None, 400 * (kind in texts.KINDS)
         corpus = texts.load(kind, n=n_pages, min_chars=min_chars)
-        if made := tasks.build(corpus, n, seed=seed, least=20):
-            return made
-    return {}
+        if made := tasks.build(corpus, n, least=least, seed=seed):
+            break
+    return made
 
 
-def offline_judge(lm: models.LM, text: str) -> win_rate.LikelihoodJudge:
+def offline_judge(lm: models.LM, text: str) -> judges.LikelihoodJudge:
     """The n-gram judge, fitted on human text that is not the prompts' where there is such."""
     split = "train" if text in ("docs", "c4") else "heldout"
     human = texts.load(text, split=split, n=600 if text == "c4" else None)["text"][:600]
     vocabulary = max(len(lm.tokenizer), len(lm.model.get_output_embeddings().weight))
-    return win_rate.LikelihoodJudge(
-        win_rate.Ngram([lm.encode(page) for page in human], vocabulary), lm.encode
+    return judges.LikelihoodJudge(
+        judges.Ngram([lm.encode(page) for page in human], vocabulary), lm.encode
     )
 
 
@@ -107,21 +109,17 @@ def likelihoods(
 
 
 def answers(
-    lm: models.LM,
-    marks: dict[str, Scheme],
-    keys: Sequence[Key],
-    asked: harness.Tasks,
-    **options,
-) -> tuple[harness.Evaluation, pd.DataFrame]:
-    """lm-evaluation-harness under the base model, and the changes of each item's score under each
-    mark on the weights. Options are those of ``harness.evaluate``.
+    lm: models.LM, marks: dict[str, Scheme], keys: Sequence[Key], asked: harness.Asked
+) -> tuple[dict[str, pd.Series], pd.DataFrame]:
+    """Each item's score under the base model, by task; and its changes under each mark on the
+    weights.
     """
-    base, rows = harness.evaluate(lm, asked, **options), []
-    for name, j, part in _under_each(lm, marks, keys):
-        marked = harness.evaluate(lm, asked, part=part, **options)
-        for task in marked.tasks:
-            scores = marked.of(task)
-            rows.append(compare.changes(task, name, j, scores - base.of(task)[scores.index]))
+    base = harness.evaluate(asked)
+    rows = [
+        compare.changes(task, name, j, scores - base[task][scores.index])
+        for name, j, part in _under_each(lm, marks, keys)
+        for task, scores in harness.evaluate(asked, part).items()
+    ]
     return base, pd.concat(rows, ignore_index=True)
 
 
@@ -156,20 +154,16 @@ def written(
 
 
 def told_apart(
-    lm: models.LM,
-    prompts: Texts,
-    references: Sequence[Texts],
-    own: dict[str, Texts],
-    n_keys: int,
+    lm: models.LM, prompts: Texts, references: Sequence[Texts], own: dict[str, Texts], n_keys: int
 ) -> pd.DataFrame:
-    """One classifier per contender and key against the first reference: of each held-out pair,
-    1 or 0 for a right answer, less ½.
+    """One classifier per contender and key (``text_measures.told_apart``): for each held-out text,
+    the share of right answers, less ½.
     """
-    x, rows = two_sample.embed(lm.model, prompts, references[0]), []
+    x, rows = [text_measures.embed(lm.model, prompts, draw) for draw in references], []
     for name, responses in own.items():
-        y = two_sample.embed(lm.model, prompts, responses)
+        y = text_measures.embed(lm.model, prompts, responses)
         for j in range(n_keys):
-            right = two_sample.told_apart(x[j::n_keys], y[j::n_keys])
+            right = text_measures.told_apart([draw[j::n_keys] for draw in x], y[j::n_keys])
             rows.append(compare.changes("classifier", name, j, right - 0.5))
     return pd.concat(rows, ignore_index=True)
 
@@ -177,12 +171,11 @@ def told_apart(
 def varied(
     lm: models.LM, references: Sequence[Texts], own: dict[str, Texts], n_keys: int
 ) -> pd.DataFrame:
-    """The changes of ``quality.diversity`` from the mean of the references, text by text."""
+    """The changes of ``text_measures.diversity`` from the mean of the references, text by text."""
     ends = generate.end_tokens(lm.model)
-    base = np.mean([diversity.table(draw, ends) for draw in references], axis=0)
-    rows = []
+    base, rows = np.mean([text_measures.diversity(draw, ends) for draw in references], axis=0), []
     for name, responses in own.items():
-        change = diversity.table(responses, ends) - base
+        change = text_measures.diversity(responses, ends) - base
         keys = np.arange(len(responses)) % n_keys
         rows += [compare.changes(measure, name, keys, change[measure]) for measure in change]
     return pd.concat(rows, ignore_index=True)
@@ -194,22 +187,22 @@ def judged(
     references: Sequence[Texts],
     own: dict[str, Texts],
     n_keys: int,
-    judge: win_rate.Judge,
+    judge: judges.Judge,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The win rate of each text against the references, less ½; and the judge's answers
-    (``win_rate.compare``, with ``model``). Texts are read up to their end tokens.
+    (``judges.compare``, with ``model``). Texts are read up to their end tokens.
     """
     ends = generate.end_tokens(lm.model)
     asked = [lm.decode(prompt) for prompt in prompts]
 
     def read(responses: Texts) -> list[str]:
-        return [lm.decode(diversity.until_end(ids, ends)) for ids in responses]
+        return [lm.decode(text_measures.until_end(ids, ends)) for ids in responses]
 
     base, tables = [read(draw[: len(asked)]) for draw in references], []
     for name, responses in own.items():
         candidates = read(responses[: len(asked)])
         tables += [
-            win_rate.compare(judge, asked, candidates, draw).assign(model=name) for draw in base
+            judges.compare(judge, asked, candidates, draw).assign(model=name) for draw in base
         ]
     table = pd.concat(tables, ignore_index=True)
     wins = table.groupby(["model", "item"], sort=False)["score"].mean().dropna().reset_index()
@@ -227,9 +220,9 @@ def exchange(
     seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """One row per weight, kind of text (``"own"`` or ``"human"``) and pair: ``weight, text, psi``
-    of a text under the pair's key, and ``change``, (Δ(ξ) + Δ(−ξ))/2 of the cross-entropy of the
-    model's own plain text, or of how the author went on.
+    """One row per weight, kind of text (``"own"`` or ``"human"``) and pair: ``weight, text``, the
+    columns of ``score.score`` for a text under the pair's key, and ``change``, (Δ(ξ) + Δ(−ξ))/2 of
+    the cross-entropy of the model's own plain text, or of how the author went on.
     """
     n_tokens, tables = len(human[0]), []
     plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed)
@@ -237,16 +230,15 @@ def exchange(
         marked = generate.sample(
             lm.model, pairs.prompts, n_tokens, marks=[(wm, key) for key in pairs.keys], seed=seed
         )
-        psi = score.score(
+        scores = score.score(
             lm.model, pairs.prompts, marked, wm, pairs.keys, paired=True, dtype=dtype
-        )["psi"]
+        )
         change = [
             even_change(lm, prompt, both, wm, key)
             for *both, prompt, key in zip(plain, human, *pairs, strict=True)
         ]
         for text, changes in zip(("own", "human"), np.transpose(change), strict=True):
-            columns = {"weight": wm.weight, "text": text, "psi": psi, "change": changes}
-            tables.append(pd.DataFrame(columns))
+            tables.append(scores.assign(weight=wm.weight, text=text, change=changes))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -265,28 +257,30 @@ def even_change(
 
 def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
     """The price of :func:`exchange` over the law's, mean Δ / (mean ψ)²/(2T), per weight and kind of
-    text: ``weight, text, psi, change, value, low, high, n``.
+    text: ``weight, text, psi, change, law, value, low, high, n``; ``law`` is 1 + cv².
     """
 
     def rate(rows: np.ndarray) -> float:
         psi, change = rows.mean(0)
         return change / stats.predicted_price(psi, n_tokens)
 
-    groups = table.groupby(["weight", "text"], sort=False)[["psi", "change"]]
-    return pd.DataFrame(
-        {"weight": weight, "text": text, **rows.mean()}
-        | stats.interval(rows.to_numpy(), rate).row()
-        for (weight, text), rows in groups
-    )
+    rows = []
+    for (weight, text), group in table.groupby(["weight", "text"], sort=False):
+        measured, norm = group[["psi", "change"]], group["grad_norm"]
+        law = {"law": (norm**2).mean() / norm.mean() ** 2}
+        estimate = stats.interval(measured.to_numpy(), rate).row()
+        rows.append({"weight": weight, "text": text, **measured.mean()} | law | estimate)
+    return pd.DataFrame(rows)
 
 
 def figure(
     changes: pd.DataFrame, name: str, measures: dict[str, str], caption: str, title: str
 ) -> Figure:
     """The mean change of each of these measures (name → axis label), a row per model; kept in the
-    record as ``name``.
+    record as ``name``. The caption ends with keys × items.
     """
-    table = compare.summary(changes[changes["measure"].isin(list(measures))])
+    rows = changes[changes["measure"].isin(list(measures))]
+    table = compare.summary(rows)
     several = len(measures) > 1
     drawn = panels(
         table.assign(measure=table["measure"].map(measures)),
@@ -295,7 +289,7 @@ def figure(
         at={"no change": 0},
         ylabel="change" if several else next(iter(measures.values())),
         title=title,
-        caption=f"{caption}; 95% intervals, clustered by key",
+        caption=f"{caption}; {compare.sizes(rows)} per contender; 95% intervals, clustered by key",
     )
     return record.save_figure(drawn, name)
 

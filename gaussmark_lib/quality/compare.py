@@ -1,15 +1,22 @@
 """Each item's change from the base model as one row, so that all measures are summed up alike; and
-what may be said of it, in a sentence.
+what may be said of it.
 
 Several keys have items of their own, and intervals cluster by key: they speak for other keys, too.
 ``CONTROL`` is the base model once more, which no measure may find; ``STRONG`` is a mark that each
 measure should find: one that does not is blind, and says nothing of the others.
+
+Of yes-or-no items some are *lost* (the base model alone is right) and some *gained*. If both models
+are equally good, lost is Binomial(lost + gained, ½): McNemar's exact test. It takes the items for
+independent, so it speaks for the keys that were tried, and for no others.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.stats import binom
 
 from gaussmark_lib import stats
 
@@ -24,9 +31,8 @@ def changes(measure: str, model, key, change) -> pd.DataFrame:
 
 def mean_change(rows: pd.DataFrame, confidence: float = 0.95) -> stats.Estimate:
     """Mean change with an interval that clusters by key; n counts items."""
-    change = rows["change"].to_numpy()
-    estimate = stats.interval(change, cluster=rows["key"], confidence=confidence)
-    return replace(estimate, n=len(change))
+    estimate = stats.interval(rows["change"], cluster=rows["key"], confidence=confidence)
+    return replace(estimate, n=len(rows))
 
 
 def summary(changes: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
@@ -39,19 +45,87 @@ def summary(changes: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
     return table.assign(differs=(table["low"] > 0) | (table["high"] < 0))
 
 
+def seen(changes: pd.DataFrame) -> list[str]:
+    """The measures that find the strong mark; all others are blind."""
+    table = summary(changes[changes["model"] == STRONG])
+    return list(table[table["differs"]]["measure"])
+
+
+def sizes(changes: pd.DataFrame) -> str:
+    """Keys × items of a measure and model, as in "8 keys × 50".
+
+    >>> sizes(changes("toy", GAUSSMARK, [0, 0, 1, 1, 1], 0.0))
+    '2 keys × 2 to 3'
+    """
+    counts = changes.groupby(["measure", "model", "key"]).size()
+    fewest, most = counts.min(), counts.max()
+    more = f" to {most:,}" if fewest < most else ""
+    return f"{changes['key'].nunique()} keys × {fewest:,}{more}"
+
+
 def sentence(changes: pd.DataFrame, measure: str) -> str:
-    """What a measure says of GaussMark, and whether it can see the strong mark."""
-    rows = changes[changes["measure"] == measure]
-    gaussmark = mean_change(rows[rows["model"] == GAUSSMARK])
-    strong = summary(rows).set_index("model").loc[STRONG]
-    sees = "this measure can see a mark" if strong["differs"] else "**this measure is blind here**"
-    return (
-        f"**{measure}**: GaussMark changes it by {gaussmark}. The strong mark changes it by"
-        f" {strong['value']:.3g} ({strong['low']:.3g} to {strong['high']:.3g}), so {sees}."
-    )
+    """What a measure says of GaussMark, or that it is blind."""
+    of = dict(iter(changes[changes["measure"] == measure].groupby("model")))
+    by_strong = f"The strong mark changes it by {mean_change(of[STRONG])}"
+    if measure not in seen(of[STRONG]):
+        return f"**{measure}: blind.** {by_strong}; its silence about GaussMark means nothing."
+    by_ours = f"GaussMark changes it by {mean_change(of[GAUSSMARK])} ({sizes(of[GAUSSMARK])})"
+    return f"**{measure}**: {by_ours}. {by_strong}."
 
 
-def control_holds(changes: pd.DataFrame, confidence: float = 0.9999) -> bool:
-    """No measure finds ``CONTROL``, which is the base model itself."""
+def share_of_strong(changes: pd.DataFrame, measures: Sequence[str]) -> stats.Estimate:
+    """GaussMark's mean change over the strong mark's, both over these measures: R = d̄/s̄, where d_k
+    and s_k are means over measures of key k's mean changes, in the strong mark's direction.
+
+    The interval is Student's over keys of R + (d_k − R·s_k)/s̄ (the delta method); n counts items.
+    """
+    rows = changes[changes["measure"].isin(measures) & changes["model"].isin([GAUSSMARK, STRONG])]
+    means = rows.groupby(["measure", "key", "model"])["change"].mean().unstack()
+    direction = np.sign(means[STRONG].groupby("measure").transform("mean"))
+    d, s = (means[model].mul(direction).groupby("key").mean() for model in (GAUSSMARK, STRONG))
+    share = d.mean() / s.mean()
+    estimate = stats.interval(share + (d - share * s) / s.mean())
+    return replace(estimate, n=int((rows["model"] == GAUSSMARK).sum()))
+
+
+def control_holds(changes: pd.DataFrame, level: float = 1e-4) -> bool:
+    """No measure finds ``CONTROL``, which is the base model itself. Wrong with at most probability
+    ``level``, for all measures together.
+    """
     control = changes[changes["model"] == CONTROL]
-    return not summary(control, confidence)["differs"].any()
+    return not summary(control, 1 - level / control["measure"].nunique())["differs"].any()
+
+
+def lost_and_gained(change: pd.Series) -> dict[str, float]:
+    """Of one mark's yes-or-no items: ``items, lost, gained``, and McNemar's ``p``."""
+    lost, gained = int((change < 0).sum()), int((change > 0).sum())
+    p = float(mcnemar(lost, gained))
+    return {"items": len(change), "lost": lost, "gained": gained, "p": p}
+
+
+def first_items(rows: pd.DataFrame, n: int) -> pd.DataFrame:
+    """The first n items of each key: fewer items, and the same marked models."""
+    return rows.groupby("key").head(n)
+
+
+def mcnemar(lost: ArrayLike, gained: ArrayLike) -> ArrayLike:
+    """Two-sided exact p-value: twice the smaller tail of Binomial(lost + gained, ½), at most 1.
+
+    >>> mcnemar(5, 0).item(), mcnemar(0, 0).item()
+    (0.0625, 1.0)
+    """
+    lost, gained = np.asarray(lost), np.asarray(gained)
+    return np.minimum(1.0, 2 * binom.cdf(np.minimum(lost, gained), lost + gained, 0.5))
+
+
+def power(n: int, drop: float, churn: float, level: float = 0.05) -> float:
+    """P(McNemar's test of n items rejects at this level), exact.
+
+    An item is lost with probability drop + churn/2 and gained with churn/2: accuracy falls by
+    ``drop``, and a share ``churn`` of the items changes as between two models of the same quality.
+    """
+    n_changes = binom(n, drop + churn)
+    m = np.arange(n_changes.ppf(1e-9), n_changes.isf(1e-9) + 1)[:, None]  # changed items
+    lost = np.arange(m.max() + 1)
+    p = n_changes.pmf(m) * binom.pmf(lost, m, (drop + churn / 2) / max(drop + churn, 1e-300))
+    return float(p[mcnemar(lost, m - lost) <= level].sum())

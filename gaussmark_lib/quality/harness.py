@@ -1,8 +1,10 @@
 """lm-evaluation-harness on a model in memory, watermarked or not: its own tasks, prompts and
 metrics; the score of every item kept.
 
+    asked = harness.prepare(lm, tasks.build(corpus, 300, least=20))
+    base = harness.evaluate(asked)
     with perturb.watermarked(lm.model, wm, key):
-        marked = harness.evaluate(lm, tasks.build(corpus, 300))
+        marked = harness.evaluate(asked)
 
 A task is a definition (``tasks.build``) or, with a network, a name that the harness knows:
 ``"boolq"``, ``"super-glue-lm-eval-v1"``. An item that does not fit the model's context is left out
@@ -30,65 +32,62 @@ _SEED = 1234  # of the examples in few-shot prompts: the same for every model
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """The harness's results: ``items`` (``task, item, metric, score``), and ``dropped``, the items
-    that were left out (``task, item, tokens, context``).
+class Asked:
+    """Tasks as the harness loaded them for a model (its ``adapter``), the numbers of each task's
+    ``items``, and those ``dropped`` (``task, item, tokens, context``).
     """
 
-    items: pd.DataFrame
+    adapter: Any
+    loaded: dict[str, Any]
+    items: dict[str, list[int]]
     dropped: pd.DataFrame
 
-    def of(self, task: str) -> pd.Series:
-        """A task's first metric, by item."""
-        rows = self.items[self.items["task"] == task]
-        return rows[rows["metric"] == rows["metric"].iloc[0]].set_index("item")["score"]
 
-    @property
-    def tasks(self) -> list[str]:
-        return list(dict.fromkeys(self.items["task"]))
-
-
-def evaluate(
-    lm: models.LM,
-    tasks: Tasks,
-    *,
-    limit: int | None = None,
-    part: slice = slice(None),
-    batch_size: int = 16,
-) -> Evaluation:
-    """Runs the tasks on ``lm.model`` as it is (inside ``watermarked()``: watermarked), on the first
-    ``limit`` items of each that fit, or on a part of these.
+def prepare(
+    lm: models.LM, tasks: Tasks, *, limit: int | None = None, batch_size: int = 16
+) -> Asked:
+    """The first ``limit`` items of each task that fit the model's context.
 
     Raises:
         ParameterError: an unknown task (with close matches), one whose data cannot be had, or one
             of which no item fits the context.
     """
-    from lm_eval import evaluator  # here: it takes seconds to import
-    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.huggingface import HFLM  # here: it takes seconds to import
 
-    with _quiet(), models.evaluating(lm.model):
-        loaded = _load(tasks)
+    with _quiet():
+        loaded, items, dropped = _load(tasks), {}, []
         adapter = HFLM(
             pretrained=lm.model,
             tokenizer=lm.tokenizer,
             batch_size=batch_size,
             device=str(lm.model.device),
         )
-        samples, dropped = {}, []
         for name, task in loaded["tasks"].items():
             task.set_fewshot_seed(seed=_SEED)
             if task.get_config("num_fewshot") is None:
                 task.set_config("num_fewshot", 0)
             fits, too_long = _fitting(name, task, adapter)
-            samples[name] = fits[:limit][part]
+            items[name] = fits[:limit]
             dropped += too_long
+    columns = ["task", "item", "tokens", "context"]
+    return Asked(adapter, loaded, items, pd.DataFrame(dropped, columns=columns))
+
+
+def evaluate(asked: Asked, part: slice = slice(None)) -> dict[str, pd.Series]:
+    """Each task's first metric by item, or by those of a part, of the model as it is (inside
+    ``watermarked()``: watermarked).
+    """
+    from lm_eval import evaluator
+
+    with _quiet(), models.evaluating(asked.adapter.model):
         results = evaluator.evaluate(
-            adapter, loaded, samples=samples, bootstrap_iters=0, log_samples=True
+            asked.adapter,
+            asked.loaded,
+            samples={name: items[part] for name, items in asked.items.items()},
+            bootstrap_iters=0,
+            log_samples=True,
         )
-    return Evaluation(
-        pd.DataFrame(_items(results["samples"])),
-        pd.DataFrame(dropped, columns=["task", "item", "tokens", "context"]),
-    )
+    return {name: _scores(rows) for name, rows in results["samples"].items()}
 
 
 @contextlib.contextmanager
@@ -166,15 +165,9 @@ def _tokens(instance: Any, adapter: Any) -> int:
     return 0  # rolling log-likelihoods go through long texts in windows
 
 
-def _items(samples: Mapping[str, list[dict]]) -> Iterator[dict]:
-    """Every number per item. A metric under a filter other than the harness's default carries the
-    filter's name.
-    """
-    for task, rows in samples.items():
-        for row in rows:
-            for metric in row["metrics"]:
-                score = row[metric]
-                if isinstance(score, bool | int | float) or getattr(score, "ndim", 1) == 0:
-                    name = metric if row["filter"] == "none" else f"{metric},{row['filter']}"
-                    number = {"metric": name, "score": float(score)}
-                    yield {"task": task, "item": row["doc_id"]} | number
+def _scores(rows: list[dict]) -> pd.Series:
+    """The first metric by item, under the first of the task's filters."""
+    metric, of_answers = rows[0]["metrics"][0], rows[0]["filter"]
+    return pd.Series(
+        {row["doc_id"]: float(row[metric]) for row in rows if row["filter"] == of_answers}
+    )

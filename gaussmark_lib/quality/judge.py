@@ -1,13 +1,30 @@
-"""A judge behind any OpenAI-compatible endpoint (paper, App. on quality: GPT-4o), from three
-environment variables:
+"""How often does a judge prefer the watermarked model's answer to the base model's, after
+AlpacaEval?
+
+    score_i  =  ½ · [preference(a_i first, b_i second) + 1 − preference(b_i first, a_i second)]
+
+A tie counts ½. Judges favour a place (first or second), whatever its text; asked in both orders,
+that bias cancels in each item.
+
+:class:`LikelihoodJudge` needs no network. It prefers the continuation with the higher mean
+log q(token | the two before it), q being an interpolated trigram model of human text with Witten
+and Bell's weights,
+
+    q_n(w | h) = (c(h, w) + N(h) · q_{n−1}(w | h')) / (c(h) + N(h)),      q_0 = 1/V
+
+c counts, N(h) is the number of different tokens after h, and h' is h without its first token. It
+reads three tokens at a time: it sees broken words and broken grammar, never sense or truth, and it
+prefers common phrases. A win rate of ½ is evidence against gross damage, not for quality.
+
+:class:`EndpointJudge` is any OpenAI-compatible endpoint (paper, App. on quality: GPT-4o), from
 
     GAUSSMARK_JUDGE_URL    e.g. https://api.openai.com/v1, or a server of your own
     GAUSSMARK_JUDGE_MODEL  e.g. gpt-4o
     GAUSSMARK_JUDGE_KEY    the secret; sent to that address and nowhere else, never recorded
 
-Answers are kept in a cache by model, address and question, so that a comparison started again asks
-only what is missing. A question that fails after the client's retries is recorded with the reason.
-If several in a row fail, the judge is down, and the rest is not asked.
+Its answers are kept in a cache by model, address and question, so that a comparison started again
+asks only what is missing. A question that fails after the client's retries is recorded with the
+reason. If several in a row fail, the judge is down, and the rest is not asked.
 """
 
 import hashlib
@@ -15,18 +32,21 @@ import json
 import math
 import os
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
+import numpy as np
+import pandas as pd
 from joblib import Memory
-from tqdm.auto import tqdm
 
 from gaussmark_lib.errors import GaussMarkError, ParameterError
-from gaussmark_lib.quality.win_rate import Answer, Question
+from gaussmark_lib.tokens import Ids, Texts
 
 VARIABLES = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL", "GAUSSMARK_JUDGE_KEY")
 INSTRUCTIONS = (
@@ -36,6 +56,121 @@ INSTRUCTIONS = (
     " the second is, T for a tie."
 )
 PREFERENCE = {"A": 1.0, "B": 0.0, "T": 0.5}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One comparison. The judge sees the two answers in this order, and not who wrote them."""
+
+    prompt: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``preference`` for the first answer: 1, 0, ½ for a tie; nan if there is none, for the reason
+    in ``error``. An answer from the cache has no ``tokens_in``.
+    """
+
+    preference: float
+    error: str | None = None
+    tokens_in: int = 0
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """One answer per question, in order. A question that fails is an answer with its error."""
+
+    name: str
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]: ...
+
+
+def compare(
+    judge: Judge, prompts: Sequence[str], candidates: Sequence[str], references: Sequence[str]
+) -> pd.DataFrame:
+    """Asks about each prompt in both orders. Identical answers are a tie, without a question.
+
+    Returns:
+        One row per prompt: ``item``, ``score`` of the candidate (0 to 1; nan if an order failed),
+        ``candidate_first`` and ``reference_first`` (the judge's preference for the first text),
+        ``error``, and sums over both orders: ``asked, tokens_in``.
+    """
+    texts = list(zip(prompts, candidates, references, strict=True))
+    differ = [i for i, (_, ours, theirs) in enumerate(texts) if ours != theirs]
+    questions = [Question(*texts[i]) for i in differ]
+    answers = judge.ask(questions + [Question(q.prompt, q.second, q.first) for q in questions])
+    both = {i: (answers[k], answers[k + len(differ)]) for k, i in enumerate(differ)}
+    return pd.DataFrame([{"item": i} | _row(both.get(i, ())) for i in range(len(texts))])
+
+
+def _row(answers: Sequence[Answer]) -> dict:
+    ours, theirs = (answer.preference for answer in answers) if answers else (0.5, 0.5)
+    errors = dict.fromkeys(answer.error for answer in answers if answer.error)
+    return {
+        "score": (ours + 1 - theirs) / 2,
+        "candidate_first": ours,
+        "reference_first": theirs,
+        "error": "; ".join(errors) or None,
+        "asked": len(answers),
+        "tokens_in": sum(answer.tokens_in for answer in answers),
+    }
+
+
+class Ngram:
+    """q above, over token ids from 0 to ``vocabulary`` − 1. ``start`` stands before each text."""
+
+    def __init__(self, texts: Texts, vocabulary: int, *, start: int = 0, order: int = 3):
+        self.vocabulary, self.start, self.order = vocabulary, start, order
+        self.after: dict[tuple, Counter] = defaultdict(Counter)  # what follows each history
+        for text in texts:
+            for history, token in self._windows([], text):
+                for n in range(order):
+                    self.after[history[n:]][token] += 1
+        self.total = {history: counts.total() for history, counts in self.after.items()}
+
+    def log_q(self, prompt: Ids, response: Ids) -> np.ndarray:
+        """log q of each response token, nats."""
+        return np.log([self._q(*window) for window in self._windows(prompt, response)])
+
+    def _windows(self, prompt: Ids, response: Ids) -> list[tuple[tuple, int]]:
+        """Each response token with the ``order − 1`` before it: (history, token)."""
+        n = self.order - 1
+        ids = [*[self.start] * n, *prompt, *response]
+        first = n + len(prompt)
+        return [(tuple(ids[t - n : t]), ids[t]) for t in range(first, len(ids))]
+
+    def _q(self, history: tuple, token: int) -> float:
+        q = 1 / self.vocabulary
+        for n in range(len(history), -1, -1):  # shorter histories first
+            if (known := history[n:]) in self.total:
+                counts = self.after[known]
+                q = (counts[token] + len(counts) * q) / (self.total[known] + len(counts))
+        return q
+
+
+class LikelihoodJudge:
+    """The offline judge above; ``encode`` turns text into token ids."""
+
+    name = "likelihood under an n-gram model of human text"
+
+    def __init__(self, model: Ngram, encode: Callable[[str], list[int]]):
+        self.model, self.encode = model, encode
+        self._mean_log_q = cache(self._read)  # a text is asked about in several questions
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        return [Answer(self._preference(question)) for question in questions]
+
+    def _preference(self, question: Question) -> float:
+        first = self._mean_log_q(question.prompt, question.first)
+        second = self._mean_log_q(question.prompt, question.second)
+        return 0.5 if first == second else float(first > second)
+
+    def _read(self, prompt: str, text: str) -> float:
+        """Per token; an empty text has no likelihood, and loses to any other."""
+        ids = self.encode(text)
+        return float(self.model.log_q(self.encode(prompt), ids).mean()) if ids else -np.inf
 
 
 @dataclass(frozen=True)
@@ -86,7 +221,7 @@ class EndpointJudge:
     def name(self) -> str:
         return f"{self.model} at {urlsplit(self.url).hostname}"
 
-    def ask(self, questions: Sequence[Question], *, progress: bool = False) -> list[Answer]:
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
         """One answer per question; those in the cache cost nothing."""
         from openai import OpenAI
 
@@ -98,8 +233,7 @@ class EndpointJudge:
         distinct = list(dict.fromkeys(questions))
         with client, ThreadPoolExecutor(self.concurrent) as pool:
             answers = pool.map(partial(self._answer, client, kept, failed), distinct)
-            bar = tqdm(answers, self.name, len(distinct), unit="question", disable=not progress)
-            by_question = dict(zip(distinct, bar, strict=True))
+            by_question = dict(zip(distinct, answers, strict=True))
         return [by_question[question] for question in questions]
 
     def _answer(self, client, kept: Callable, failed: list[str], question: Question) -> Answer:
@@ -109,20 +243,20 @@ class EndpointJudge:
         digest = hashlib.sha256(json.dumps([self.url, self.model, messages]).encode()).hexdigest()
         ask = partial(self._asked, client, messages)
         if kept.check_call_in_cache(digest, ask):
-            return Answer(kept(digest, ask)[0], cached=True)
+            return Answer(kept(digest, ask)[0])
         if len(failed) >= self.give_up:
             reason = f"{self.give_up} questions in a row had failed, the last with: {failed[-1]}"
             return Answer(math.nan, f"not asked: {reason}")
         try:
-            preference, *counts = kept(digest, ask)
+            preference, tokens_in = kept(digest, ask)
         except (OpenAIError, ValueError) as error:  # half a character cannot be sent
             failed.append(self._clean(f"{type(error).__name__}: {error}"))
             return Answer(math.nan, failed[-1])
         failed.clear()
-        return Answer(preference, None, False, *counts)
+        return Answer(preference, None, tokens_in)
 
-    def _asked(self, client, messages: list[dict[str, str]]) -> tuple[float, int, int]:
-        """The preference, tokens in and out; GaussMarkError for an answer that is none."""
+    def _asked(self, client, messages: list[dict[str, str]]) -> tuple[float, int]:
+        """The preference, and tokens in; GaussMarkError for an answer that is none."""
         reply = client.chat.completions.create(
             model=self.model, messages=messages, temperature=0, max_tokens=4
         )
@@ -130,8 +264,7 @@ class EndpointJudge:
             preference = parse(reply.choices[0].message.content)
         except (AttributeError, IndexError, TypeError):
             raise GaussMarkError("expected a chat completion as JSON, got another answer") from None
-        usage = reply.usage
-        return preference, *((usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0))
+        return preference, reply.usage.prompt_tokens if reply.usage else 0
 
     def _clean(self, text: str) -> str:
         """An error's text on one line, without the key, which a server may have sent back."""

@@ -17,21 +17,17 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-CHANCE = {"next_paragraph": 0.25, "last_word": 0.0, "minimal_pairs": 0.5}
-
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])|\n\n")
 _LAST_WORD = re.compile(r" ([A-Za-z]{2,})[.!?]$")
 _PAIRS = {"is": "are", "was": "were", "has": "have", "does": "do", "this": "these"}
 # "that" is no partner of "those": it is far more often no demonstrative
 _PARTNER = _PAIRS | {b: a for a, b in _PAIRS.items()} | {"those": "that"}
-_CONTEXT, _OPTION = 140, 60  # characters
+_CONTEXT, _OPTION, _PASSAGE = 140, 60, 200  # characters
 
 
-def build(
-    corpus: Dataset, n: int, *, seed: int = 0, least: int | None = None
-) -> dict[str, dict[str, Any]]:
+def build(corpus: Dataset, n: int, *, least: int, seed: int = 0) -> dict[str, dict[str, Any]]:
     """The task definitions by name, of at most n items each, for ``harness.evaluate``. A task with
-    fewer than ``least`` items (by default n) is left out.
+    fewer than ``least`` items is left out.
 
     Args:
         corpus: columns ``text`` (paragraphs, a blank line between) and ``source``, as
@@ -57,7 +53,7 @@ def build(
     return {
         name: _task(name, items[:n], kind, metric, texts)
         for name, (items, kind, metric, texts) in made.items()
-        if len(items) >= (n if least is None else least)
+        if len(items) >= least
     }
 
 
@@ -83,11 +79,11 @@ def next_paragraphs(rows: Sequence[dict], seed: int = 0) -> list[dict]:
     return items
 
 
-def last_words(rows: Sequence[dict], *, context_chars: int = 200) -> list[dict]:
+def last_words(rows: Sequence[dict]) -> list[dict]:
     """``context`` (a passage without its last word), ``answer`` (a space and that word)."""
     matches = [(row["text"], match) for row in rows if (match := _LAST_WORD.search(row["text"]))]
     return [
-        {"context": _end(text[: match.start()], context_chars), "answer": f" {match[1]}"}
+        {"context": _end(text[: match.start()], _PASSAGE), "answer": f" {match[1]}"}
         for text, match in matches
     ]
 

@@ -1,5 +1,5 @@
-"""Notebook 05 on a tiny model: each measure against a slow loop over items and keys, the price
-against its law, and what a sentence may say.
+"""Notebook 05 on a tiny model: each measure against a slow loop over items and keys, and the price
+against its law.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ import tiny_models
 from gaussmark_lib import likelihood, perturb, stats
 from gaussmark_lib.experiments import quality
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.quality import compare, win_rate
+from gaussmark_lib.quality import compare, judge
 
 LM = tiny_lm.build()
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
@@ -74,7 +74,7 @@ def test_text_measures_are_differences_from_the_references(written):
     np.testing.assert_allclose(rows["change"], distinct[0] - np.mean(distinct[1:], axis=0))
     assert rows["key"].tolist() == [i % 3 for i in range(36)]
     told = quality.told_apart(LM, PROMPTS, references, texts, 3)
-    assert set(told["change"]) <= {-0.5, 0.5}
+    assert set(told["change"]) <= {-0.5, -0.25, 0, 0.25, 0.5}, "two references"
     assert len(told[told["model"] == "GaussMark"]) == 18, "half of each key's pairs"
 
 
@@ -83,7 +83,7 @@ class Longest:
 
     def ask(self, questions, *, progress=False):
         counts = [(q.first.count("e"), q.second.count("e")) for q in questions]
-        return [win_rate.Answer((1 + np.sign(a - b)) / 2) for a, b in counts]
+        return [judge.Answer((1 + np.sign(a - b)) / 2) for a, b in counts]
 
 
 def test_the_judge_meets_each_reference_in_both_orders(written):
@@ -119,47 +119,11 @@ def test_the_price_is_free_of_the_part_that_is_linear_in_the_noise():
 @pytest.mark.parametrize("factor", [1.0, 0.7])
 def test_a_rate_is_the_price_over_the_laws(factor):
     rng = np.random.default_rng(0)
-    psi = rng.normal(3.0, 0.5, size=400)
-    change = factor * psi.mean() ** 2 / 200 + rng.normal(0, 0.01, size=400)
-    table = pd.DataFrame({"weight": "w", "text": "own", "psi": psi, "change": change})
-    [row] = quality.rates(table, 100).itertuples()
+    norm = rng.normal(30, 6, size=400)  # σ = 0.1
+    psi = 0.1 * norm + rng.normal(size=400)
+    change = factor * (0.1 * norm) ** 2 / 200 + rng.normal(0, 0.01, size=400)
+    columns = {"psi": psi, "grad_norm": norm, "change": change}
+    [row] = quality.rates(pd.DataFrame(columns).assign(weight="w", text="own"), 100).itertuples()
     assert row.value == pytest.approx(change.mean() / stats.predicted_price(psi.mean(), 100))
-    assert row.low < factor < row.high
-    assert row.n == 400
-
-
-def changes(model, shift, n=80, seed=0):
-    noise = np.random.default_rng(seed).normal(0, 0.1, size=n)
-    return compare.changes("toy", model, np.arange(n) % 8, shift + noise)
-
-
-def test_a_measure_that_misses_the_strong_mark_is_blind():
-    gaussmark = changes("GaussMark", 0.01, seed=1)
-    seen = pd.concat([gaussmark, changes("strong mark", 0.4, seed=2)])
-    assert compare.sentence(seen, "toy").endswith("so this measure can see a mark.")
-    missed = pd.concat([gaussmark, changes("strong mark", 0.0, seed=2)])
-    assert compare.sentence(missed, "toy").endswith("**this measure is blind here**.")
-    assert compare.summary(seen)["differs"].tolist() == [False, True]
-    assert compare.mean_change(gaussmark).n == 80
-
-
-def test_an_interval_covers_keys_that_were_not_tried():
-    """Each key moves all of its items alike: items are many, and keys are few."""
-    rng, hits = np.random.default_rng(4), 0
-    for _ in range(200):
-        effects = np.tile(rng.normal(0, 1, size=8), 10)
-        rows = compare.changes("toy", "GaussMark", np.arange(80) % 8, effects)
-        estimate = compare.mean_change(rows)
-        hits += estimate.low <= 0 <= estimate.high
-    covered = stats.interval(np.arange(200) < hits, confidence=0.999)
-    assert covered.low <= 0.95 <= covered.high
-
-
-def test_the_control_holds_where_nothing_differs_and_fails_where_something_does():
-    held = [
-        compare.control_holds(changes(compare.CONTROL, 0.0, seed=i), confidence=0.9)
-        for i in range(200)
-    ]
-    alarms = stats.interval(~np.array(held), confidence=0.999)
-    assert alarms.low <= 0.1 <= alarms.high
-    assert not compare.control_holds(changes(compare.CONTROL, 0.3))
+    assert row.law == pytest.approx(1 + (norm.std() / norm.mean()) ** 2)
+    assert row.low < factor * row.law < row.high

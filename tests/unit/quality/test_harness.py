@@ -38,6 +38,12 @@ def lm():
     return tiny_lm.build()
 
 
+def evaluate(lm, asked, part=slice(None), **options):
+    """The scores of the toy task, and the items that were left out."""
+    prepared = harness.prepare(lm, asked, **options)
+    return harness.evaluate(prepared, part)["toy"], prepared.dropped
+
+
 @torch.no_grad()
 def log_lik(lm, context, continuation):
     """log p(continuation | context), summed."""
@@ -49,21 +55,18 @@ def log_lik(lm, context, continuation):
 def test_an_item_is_right_where_its_answer_is_the_likeliest_by_a_direct_sum(lm):
     items = [{"q": f"{i}", "choices": ["a", "bc", "d "], "answer": i % 3} for i in range(12)]
     items.append({"q": "", "choices": ["a", "bcd", "e f"], "answer": 0})
-    found = harness.evaluate(lm, tasks(*items, target_delimiter=""))
+    scores, dropped = evaluate(lm, tasks(*items, target_delimiter=""))
     likeliest = [np.argmax([log_lik(lm, i["q"], c) for c in i["choices"]]) for i in items]
-    assert found.of("toy").tolist() == [
+    assert scores.tolist() == [
         float(best == item["answer"]) for best, item in zip(likeliest, items, strict=True)
     ]
-    assert found.tasks == ["toy"]
-    assert found.dropped.empty
+    assert dropped.empty
 
 
 def test_items_too_long_for_the_context_are_left_out_and_named(lm, caplog):
-    found = harness.evaluate(lm, tasks(ITEMS[0], LONG, ITEMS[1]))
-    assert found.dropped.to_dict("records") == [
-        {"task": "toy", "item": 1, "tokens": 73, "context": 64}
-    ]
-    assert found.of("toy").index.tolist() == [0, 2]
+    scores, dropped = evaluate(lm, tasks(ITEMS[0], LONG, ITEMS[1]))
+    assert dropped.to_dict("records") == [{"task": "toy", "item": 1, "tokens": 73, "context": 64}]
+    assert scores.index.tolist() == [0, 2]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING], (
         "the harness had nothing to cut"
     )
@@ -73,12 +76,12 @@ def test_items_too_long_for_the_context_are_left_out_and_named(lm, caplog):
     ("limit", "part", "items"), [(2, slice(None), [1, 2]), (5, slice(1, None, 2), [2, 4])]
 )
 def test_a_limit_and_a_part_count_items_that_fit(lm, limit, part, items):
-    found = harness.evaluate(lm, tasks(LONG, *ITEMS), limit=limit, part=part)
-    assert found.of("toy").index.tolist() == items
+    scores, _ = evaluate(lm, tasks(LONG, *ITEMS), part, limit=limit)
+    assert scores.index.tolist() == items
 
 
 def test_generation_tasks_run_too(lm):
-    found = harness.evaluate(
+    scores, dropped = evaluate(
         lm,
         tasks(
             {"q": "ab", "answer": "c"},
@@ -89,18 +92,19 @@ def test_generation_tasks_run_too(lm):
             metric_list=[{"metric": "exact_match"}],
         ),
     )
-    assert found.of("toy").index.tolist() == [0]
-    assert found.dropped["tokens"].tolist() == [68]
+    assert scores.index.tolist() == [0]
+    assert dropped["tokens"].tolist() == [68]
 
 
 def test_the_watermarked_model_is_what_is_measured_and_nothing_else_changes(lm):
     wm, key = perturb.Watermark(tiny_lm.WEIGHT, 3.0), perturb.Key.from_seed(0)
     before, state = lm.model.get_parameter(tiny_lm.WEIGHT).clone(), torch.random.get_rng_state()
     many = [{"q": f"q {i}", "choices": ["a", "b", "c"], "answer": 0} for i in range(40)]
-    base = harness.evaluate(lm, tasks(*many)).of("toy")
+    asked = harness.prepare(lm, tasks(*many))
+    base = harness.evaluate(asked)["toy"]
     with perturb.watermarked(lm.model, wm, key):
-        marked = harness.evaluate(lm, tasks(*many)).of("toy")
-    assert harness.evaluate(lm, tasks(*many)).of("toy").equals(base)
+        marked = harness.evaluate(asked)["toy"]
+    assert harness.evaluate(asked)["toy"].equals(base)
     assert not marked.equals(base)
     assert torch.equal(before, lm.model.get_parameter(tiny_lm.WEIGHT))
     assert torch.equal(state, torch.random.get_rng_state()), "nobody else's random numbers change"
@@ -110,7 +114,7 @@ def test_the_watermarked_model_is_what_is_measured_and_nothing_else_changes(lm):
 def test_tasks_by_name(lm):
     """One test, since the harness takes seconds to find its tasks."""
     with pytest.raises(ParameterError, match=r"no task 'bolq'; near names: boolq"):
-        harness.evaluate(lm, ["bolq"])
+        harness.prepare(lm, ["bolq"])
     for name in ("super-glue-lm-eval-v1", "gsm8k_cot"):
         with pytest.raises(ParameterError, match=r"cannot load .* the hub cannot be reached"):
-            harness.evaluate(lm, [name])
+            harness.prepare(lm, [name])

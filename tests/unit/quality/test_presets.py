@@ -12,9 +12,9 @@ from gaussmark_lib.runs import presets
 @pytest.mark.parametrize("name", ["quality_reference", "quality_large"])
 def test_a_preset_asks_for_sizes_that_decide_and_no_more_than_the_corpus_yields(name):
     values = notebooks.load("05_quality").check(presets.read(name))
-    assert values["n_keys"] >= 8
+    assert values["n_keys"] >= 16
     assert min(values["n_items"], values["n_passages"]) >= 400
     assert min(values["n_texts"], values["n_judged"]) >= 800
-    short = texts.load("docs", min_chars=400)
-    assert len(short) >= values["n_texts"]
-    assert set(tasks.build(short, values["n_items"])) == set(tasks.CHANCE)
+    assert len(texts.load("docs", min_chars=6 * values["n_prompt"])) >= values["n_texts"]
+    made = tasks.build(texts.load("docs", min_chars=400), values["n_items"], least=400)
+    assert len(made) == 3

@@ -54,9 +54,9 @@ def test_minimal_pairs_differ_in_one_word(text, changed):
     ("n", "least", "sizes"),
     [
         (7, 6, {"next_paragraph": 6, "last_word": 7, "minimal_pairs": 7}),
-        (7, None, {"last_word": 7, "minimal_pairs": 7}),
-        (3, 2, {"next_paragraph": 3, "last_word": 3, "minimal_pairs": 3}),
-        (8, None, {}),
+        (7, 7, {"last_word": 7, "minimal_pairs": 7}),
+        (3, 3, {"next_paragraph": 3, "last_word": 3, "minimal_pairs": 3}),
+        (8, 8, {}),
     ],
 )
 def test_a_task_has_n_items_or_is_left_out(n, least, sizes):

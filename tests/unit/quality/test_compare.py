@@ -1,0 +1,106 @@
+"""Changes, controls and shares on made-up items; McNemar's test and its power against exact
+enumeration.
+"""
+
+from math import comb
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import multinomial
+
+from gaussmark_lib import stats
+from gaussmark_lib.quality import compare
+from gaussmark_lib.quality.compare import CONTROL, GAUSSMARK, STRONG
+
+
+def changes(model, shift, n=80, seed=0, measure="toy"):
+    noise = np.random.default_rng(seed).normal(0, 0.1, size=n)
+    return compare.changes(measure, model, np.arange(n) % 8, shift + noise)
+
+
+def test_a_measure_that_misses_the_strong_mark_is_blind():
+    gaussmark = changes(GAUSSMARK, 0.01, seed=1)
+    both = pd.concat([gaussmark, changes(STRONG, 0.4, seed=2)])
+    assert compare.seen(both) == ["toy"]
+    assert "**toy**: GaussMark changes it by" in compare.sentence(both, "toy")
+    assert "(8 keys × 10)" in compare.sentence(both, "toy")
+    missed = pd.concat([gaussmark, changes(STRONG, 0.0, seed=2)])
+    assert compare.seen(missed) == []
+    assert compare.sentence(missed, "toy").startswith("**toy: blind.**")
+    assert compare.mean_change(gaussmark).n == 80
+
+
+def test_an_interval_covers_keys_that_were_not_tried():
+    """Each key moves all of its items alike: items are many, and keys are few."""
+    rng, hits = np.random.default_rng(4), 0
+    for _ in range(200):
+        effects = np.tile(rng.normal(0, 1, size=8), 10)
+        estimate = compare.mean_change(
+            compare.changes("toy", GAUSSMARK, np.arange(80) % 8, effects)
+        )
+        hits += estimate.low <= 0 <= estimate.high
+    covered = stats.interval(np.arange(200) < hits, confidence=0.999)
+    assert covered.low <= 0.95 <= covered.high
+
+
+def test_a_share_of_the_strong_marks_change_covers_its_truth():
+    """Over two measures with changes in opposite directions: ratios of means over keys, by hand,
+    and how often the interval holds the truth.
+    """
+    rng, hits = np.random.default_rng(5), 0
+    key = np.repeat(np.arange(16), 5)
+    for _ in range(200):
+        tables, by_key = [], {GAUSSMARK: 0, STRONG: 0}
+        for measure, strong in (("up", 1.0), ("down", -2.0)):
+            for model, factor in ((GAUSSMARK, 0.2), (STRONG, 1.0)):
+                change = factor * strong + rng.normal(0, 0.3, 16)[key] + rng.normal(0, 0.5, 80)
+                tables.append(compare.changes(measure, model, key, change))
+                by_key[model] += np.sign(strong) * change.mean()
+        share = compare.share_of_strong(pd.concat(tables), ["up", "down"])
+        assert share.value == pytest.approx(by_key[GAUSSMARK] / by_key[STRONG])
+        hits += share.low <= 0.2 <= share.high
+    assert share.n == 160
+    covered = stats.interval(np.arange(200) < hits, confidence=0.999)
+    assert covered.low <= 0.95 <= covered.high
+
+
+def test_the_control_holds_where_nothing_differs_and_fails_where_something_does():
+    """The level is that of all measures together."""
+    held = [
+        compare.control_holds(
+            pd.concat(changes(CONTROL, 0.0, seed=5 * i + j, measure=str(j)) for j in range(5)), 0.2
+        )
+        for i in range(200)
+    ]
+    alarms = stats.interval(~np.array(held), confidence=0.999)
+    assert alarms.low <= 1 - 0.96**5 <= alarms.high
+    assert not compare.control_holds(changes(CONTROL, 0.3))
+
+
+def test_the_first_items_are_those_of_the_same_keys():
+    rows = pd.concat(compare.changes("toy", STRONG, j, 10 * j + np.arange(5)) for j in range(3))
+    assert compare.first_items(rows, 2)["change"].tolist() == [0, 1, 10, 11, 20, 21]
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (5, 0), (3, 9), (10, 10), (31, 12)])
+def test_p_value_is_the_binomial_sum(lost, gained):
+    m = lost + gained
+    as_far = sum(comb(m, k) for k in range(m + 1) if abs(k - m / 2) >= abs(lost - m / 2))
+    counted = compare.lost_and_gained(pd.Series([0] * 4 + [-1] * lost + [1] * gained))
+    assert counted == {"items": m + 4, "lost": lost, "gained": gained, "p": counted["p"]}
+    assert counted["p"] == pytest.approx(as_far / 2**m, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("n", "drop", "churn"), [(40, 0.1, 0.05), (40, 0.0, 0.2), (60, 0.15, 0.0), (9, 0.0, 0.0)]
+)
+def test_power_is_the_sum_over_all_outcomes(n, drop, churn):
+    shares = [drop + churn / 2, churn / 2, 1 - drop - churn]
+    by_hand = sum(
+        multinomial.pmf([lost, gained, n - lost - gained], n, shares)
+        for lost in range(n + 1)
+        for gained in range(n - lost + 1)
+        if compare.mcnemar(lost, gained) <= 0.05
+    )
+    assert compare.power(n, drop, churn) == pytest.approx(by_hand, abs=1e-7)
