@@ -72,8 +72,8 @@ class TextGradient:
     @property
     def facts(self) -> dict:
         """What a table says of the text."""
-        names = ("text", "log_lik", "n_tokens")
-        return {"grad_norm": self.norm} | {name: getattr(self, name) for name in names}
+        facts = {"text": self.text, "log_lik": self.log_lik, "n_tokens": self.n_tokens}
+        return facts | {"grad_norm": self.norm}
 
     def unit(self) -> Float[Tensor, " d"]:
         """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order: ψ = ⟨z, u⟩. DegenerateScoreError without a

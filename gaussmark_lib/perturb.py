@@ -6,6 +6,7 @@ Let z be the first d numbers of a key's stream, cut into matrices in the order o
 ξ = σz, or σPz where rank_dropped > 0, with each weight's own σ and P.
 """
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -59,7 +60,9 @@ def noises(
     keys, wm = listed(keys), checked(wm).on(model)
     for key in keys:
         key.check(wm)
-    xis = wm.cut(streams(wm, keys))
+    parts = streams(wm, keys).split([math.prod(weight.shape) for weight in wm.linears], dim=1)
+    each = zip(parts, wm.linears, strict=True)
+    xis = [part.unflatten(1, weight.shape) for part, weight in each]  # (k, d_out, d_in) of each
     for i, part in enumerate(xis):
         if i > 0:
             part *= wm.sigmas[i] / wm.sigmas[0]

@@ -225,12 +225,6 @@ class PlacedWatermark(Watermark):
         k, side = self.rank_dropped, self.side
         return [rank_reduce.projector(weight.value(), k, side) for weight in self.linears]
 
-    def cut(self, z: Float[Tensor, "*k d"]) -> list[Float[Tensor, "*k d_out d_in"]]:
-        """A stream of d numbers as the matrices that it fills, in the order of the weights."""
-        parts = z.split([weight.parameter.numel() for weight in self.linears], dim=-1)
-        each = zip(parts, self.linears, strict=True)
-        return [part.unflatten(-1, weight.shape) for part, weight in each]
-
 
 def checked(wm: Watermark) -> Watermark:
     """Itself; InvalidWatermarkError for anything but a watermark."""

@@ -149,8 +149,8 @@ FAULTS = {
         ),
         (
             "bound key not checked",
-            "    for key in keys:\n        key.check(wm)\n    xis",
-            "    for key in keys:\n        pass\n    xis",
+            "    for key in keys:\n        key.check(wm)\n    parts",
+            "    for key in keys:\n        pass\n    parts",
         ),
         (
             "config not marked",
