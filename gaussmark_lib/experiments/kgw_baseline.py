@@ -23,7 +23,7 @@ from scipy.stats import binom, norm
 from gaussmark_lib import likelihood, models, score, stats
 from gaussmark_lib.experiments import robustness
 from gaussmark_lib.experiments.one_key_in_production import Human
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.experiments.pairs import Pairs, means
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.plots import style
@@ -95,11 +95,8 @@ def over_keys(table: pd.DataFrame) -> pd.DataFrame:
     low, high``.
     """
     one = table[table["key"] == 0].rename(columns={"p": "value"}).assign(keys="one key")
-    rows = [
-        {"scheme": scheme, "token": token, "keys": "mean over keys"} | stats.interval(p).row()
-        for (scheme, token), p in table.groupby(["scheme", "token"], sort=False)["p"]
-    ]
-    return pd.concat([one, pd.DataFrame(rows)], ignore_index=True)
+    mean = means(table, ["scheme", "token"], "p").assign(keys="mean over keys")
+    return pd.concat([one, mean], ignore_index=True)
 
 
 def by_length(
@@ -229,13 +226,6 @@ def divergences(
         sums = scheme.divergences(lm.model, pairs.prompts, own, pairs.keys)
         nats[name] = sums / [len(ids) for ids in own]
     return nats
-
-
-def means(values: Mapping[str, ArrayLike]) -> pd.DataFrame:
-    """``scheme, value, low, high, n`` of numbers by scheme."""
-    return pd.DataFrame(
-        {"scheme": name} | stats.interval(numbers).row() for name, numbers in values.items()
-    )
 
 
 def one_key(

@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.experiments import quality
-from gaussmark_lib.experiments.pairs import Pairs
-from gaussmark_lib.experiments.robustness import UNEDITED, ratio
+from gaussmark_lib.experiments.pairs import Pairs, ratio
+from gaussmark_lib.experiments.robustness import UNEDITED
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots import intervals, style
 from gaussmark_lib.schemes import GaussMark
@@ -115,15 +115,6 @@ def written(
 def predicted(norms: Norms, wm: Watermark) -> Float[np.ndarray, " texts"]:
     """σ‖PG‖ of each plain text: the mean ψ that it promises."""
     return wm.sigma * norms[wm.side][:, wm.rank_dropped]
-
-
-def means(table: pd.DataFrame, column: str = "psi") -> pd.DataFrame:
-    """The mean over pairs by scheme and edit: ``scheme, edit, value, low, high, n``."""
-    groups = table.groupby(["scheme", "edit"], sort=False)[column]
-    return pd.DataFrame(
-        {"scheme": scheme, "edit": edit} | stats.interval(values).row()
-        for (scheme, edit), values in groups
-    )
 
 
 def prices(

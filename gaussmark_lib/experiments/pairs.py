@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib import generate, models, score, texts
+from gaussmark_lib import generate, models, score, stats, texts
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 
@@ -38,6 +38,14 @@ def draw(lm: models.LM, kind: str | Path, n: int, n_prompt: int, seed: int = 0) 
     """n prompts of ``n_prompt`` tokens (``texts.prompts``), each with a demonstration key."""
     keys = [Key.from_seed(1_000_000 * seed + i) for i in range(n)]
     return Pairs(texts.prompts(lm, kind, n, n_prompt), keys)
+
+
+def passages(
+    lm: models.LM, kind: str | Path, n: int, n_prompt: int, n_tokens: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """n human passages, each cut into a prompt and how its author went on: (prompts, responses)."""
+    passage = texts.human(lm, kind, n, n_prompt + n_tokens)
+    return [ids[:n_prompt] for ids in passage], [ids[n_prompt:] for ids in passage]
 
 
 def written(
@@ -88,3 +96,24 @@ def scored(
         scheme="GaussMark" if not wm.rank_dropped else "rank-reduced",
         kind=np.array([OWN, WRONG, PLAIN])[block],
     )
+
+
+def means(table: pd.DataFrame, by: Sequence[str], column: str) -> pd.DataFrame:
+    """The mean of a column, or the share of True, in each cell of the columns ``by``: these and
+    ``value, low, high, n``. A cell's rows are independent.
+    """
+    cells = table.groupby(list(by), sort=False)[column]
+    return pd.DataFrame(
+        dict(zip(by, name, strict=True)) | stats.interval(values).row() for name, values in cells
+    )
+
+
+def shares(table: pd.DataFrame, by: Sequence[str], level: float) -> pd.DataFrame:
+    """The share of texts with p ≤ level in each cell of the columns ``by``."""
+    return means(table.assign(hit=table["p_value"] <= level), by, "hit")
+
+
+def ratio(after: np.ndarray, before: np.ndarray) -> stats.Estimate:
+    """Mean after over mean before, of the same pairs."""
+    rows = np.column_stack([after, before])
+    return stats.interval(rows, lambda rows: rows[:, 0].mean() / rows[:, 1].mean())

@@ -22,10 +22,10 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import binom, chi2, kstest
 
-from gaussmark_lib import corrupt, errors, models, record, schemes, score, stats
+from gaussmark_lib import corrupt, models, record, schemes, score, stats
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.experiments.begin import solved
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.experiments.pairs import Pairs, ratio, shares
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.scheme import Scheme
@@ -39,17 +39,13 @@ LEVELS = (0.05, 0.01)
 
 def quoted(hosts: Texts) -> Change:
     """A corruption: each response stands unchanged in a gap of a human text, its host; the given
-    fraction of the result is the host's.
+    fraction of the result is the host's, which must be long enough.
     """
 
     def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> corrupt.Pairs:
         out = []
         for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
             n = round(len(response) * fraction / (1 - fraction))
-            if n > len(host):
-                raise errors.InvalidTextError(
-                    f"expected a host of at least {n} tokens for response {i}, got {len(host)}"
-                )
             at = int(torch.randint(n + 1, (1,), generator=corrupt.generator(seed, i)))
             out.append([*host[:at], *response, *host[at:n]])
         return [list(ids) for ids in prompts], out
@@ -83,13 +79,6 @@ def candidates(
         scheme = schemes.named(marks.get(name, wm), pairs.keys[0], [name])[name]
         made[name] = replace(scheme, dtype=dtype) if isinstance(scheme, GaussMark) else scheme
     return made
-
-
-def written(
-    lm: models.LM, scheme: Scheme, pairs: Pairs, n_tokens: int, **sampling
-) -> list[list[int]]:
-    """A text of each pair by the scheme under the pair's key."""
-    return scheme.generate(lm.model, pairs.prompts, n_tokens, keys=pairs.keys, **sampling)
 
 
 def edited(
@@ -128,25 +117,14 @@ def with_start(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([*starts, table[table["edit"] != UNEDITED]], ignore_index=True)
 
 
-def power(table: pd.DataFrame, level: float = 0.05) -> pd.DataFrame:
-    """Share of texts detected at this level, with its exact interval."""
-    return pd.DataFrame(
-        {"scheme": scheme, "edit": edit, "fraction": fraction}
-        | stats.interval(rows["p_value"] <= level).row()
-        for (scheme, edit, fraction), rows in table.groupby(
-            ["scheme", "edit", "fraction"], sort=False
-        )
-    )
-
-
 def power_figure(
     table: pd.DataFrame, name: str, x: str, caption: str, title: str, **options
 ) -> Figure:
-    """:func:`power` against the column x, kept in the record as ``name``; options are those of
-    ``panels``.
+    """The share of texts detected at level 0.05 against the column x, kept in the record as
+    ``name``; options are those of ``panels``.
     """
     drawn = panels(
-        power(table),
+        shares(table, ["scheme", "edit", "fraction"], 0.05),
         x,
         at={"level": 0.05},
         ylabel="texts detected at level 0.05",
@@ -156,12 +134,6 @@ def power_figure(
         **options,
     )
     return record.save_figure(drawn, name)
-
-
-def ratio(after: np.ndarray, before: np.ndarray) -> stats.Estimate:
-    """Mean after over mean before, of the same pairs."""
-    rows = np.column_stack([after, before])
-    return stats.interval(rows, lambda rows: rows[:, 0].mean() / rows[:, 1].mean())
 
 
 def parts(table: pd.DataFrame) -> pd.DataFrame:

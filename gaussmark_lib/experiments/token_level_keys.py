@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import corrupt, models, score, stats, weights
 from gaussmark_lib.corrupt import Change
-from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs
+from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs, means, shares
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.token_level import gradients as token_gradients
 from gaussmark_lib.token_level import keys as token_keys
@@ -109,15 +109,6 @@ def measure(
     return pd.concat(tables, ignore_index=True)[columns], pd.concat(gammas, ignore_index=True)
 
 
-def shares(table: pd.DataFrame, by: Sequence[str], level: float) -> pd.DataFrame:
-    """The share of texts with p ≤ level in each cell of the columns ``by``, with its interval."""
-    cells = table.assign(hit=table["p_value"] <= level).groupby(list(by), sort=False)
-    rows = [
-        dict(zip(by, name, strict=True)) | stats.interval(cell["hit"]).row() for name, cell in cells
-    ]
-    return pd.DataFrame(rows)
-
-
 def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> stats.Estimate:
     """Share detected by one test less that by another, paired by text, with the interval of Agresti
     and Min (Stat. Med. 24, 2005): Wald's, after ½ is added to each cell of the 2 × 2 table. It is
@@ -189,12 +180,8 @@ def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:
     """
     finite = gammas[np.isfinite(gammas["gamma"])]
     stretch = (finite["position"] // width + 0.5) * width
-    means = finite.groupby(["change", stretch, "text"], sort=False)["gamma"].mean().reset_index()
-    rows = [
-        {"change": change, "position": position} | stats.interval(cell["gamma"]).row()
-        for (change, position), cell in means.groupby(["change", "position"], sort=False)
-    ]
-    return pd.DataFrame(rows)
+    of_text = finite.groupby(["change", stretch, "text"], sort=False)["gamma"].mean()
+    return means(of_text.reset_index(), ["change", "position"], "gamma")
 
 
 def kept(gammas: pd.DataFrame, change: str) -> pd.DataFrame:
@@ -205,5 +192,5 @@ def kept(gammas: pd.DataFrame, change: str) -> pd.DataFrame:
     both = finite.loc[UNEDITED].merge(
         finite.loc[change], on=["text", "position", "token_id"], suffixes=("_before", "_after")
     )
-    means = both.groupby("text")[["gamma_before", "gamma_after"]].mean()
-    return means.set_axis(["before", "after"], axis=1)
+    of_text = both.groupby("text")[["gamma_before", "gamma_after"]].mean()
+    return of_text.set_axis(["before", "after"], axis=1)

@@ -1,10 +1,11 @@
 """Pairs of a prompt and a key, and a notebook's set-up."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 
-from gaussmark_lib import generate, perturb, score
+from gaussmark_lib import generate, perturb, score, stats, texts
 from gaussmark_lib.experiments import begin, pairs
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, WRONG
 
@@ -55,3 +56,22 @@ def test_a_sigma_that_is_not_named_is_solved_on_plain_text(lm, jsonl, monkeypatc
     said = capsys.readouterr().out
     assert f"σ = 0.3 on {tiny_lm.WEIGHT}" in said
     assert "(9999 do not fit into the context)" in said
+
+
+def test_each_human_response_follows_its_prompt_in_the_corpus(lm, jsonl):
+    prompts, responses = pairs.passages(lm, jsonl, 3, 6, 10)
+    corpus = lm.decode(lm.encode("\n\n".join(texts.load(jsonl)["text"])))
+    for prompt, response in zip(prompts, responses, strict=True):
+        assert (len(prompt), len(response)) == (6, 10)
+        assert lm.decode([*prompt, *response]) in corpus
+
+
+def test_means_and_shares_are_those_of_each_cell():
+    table = pd.DataFrame(
+        {"x": ["b", "b", "a"], "value": [1.0, 5.0, 2.0], "p_value": [0.01, 0.05, 0.06]}
+    )
+    mean = pairs.means(table, ["x"], "value").set_index("x")
+    assert mean["value"].to_dict() == {"b": 3.0, "a": 2.0}
+    assert mean.loc["b", "low"] == stats.interval([1.0, 5.0]).low
+    assert pairs.shares(table, ["x"], 0.05)["value"].tolist() == [1.0, 0.0]
+    assert pairs.ratio(np.array([1.0, 5.0]), np.array([2.0, 2.0])).value == 1.5
