@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from gaussmark_lib import evidence, files, generate, models, perturb, score, stats
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.experiments.pairs import OWN, Pairs
 from gaussmark_lib.plots import style
 from gaussmark_lib.runs import folder
 
@@ -114,24 +114,25 @@ def draw_picture(cloud: pd.DataFrame, growth: pd.DataFrame, level: float, captio
     """
     right, wrong = {"color": style.WATERMARKED}, {"color": style.WRONG_KEY}
     tau, own = stats.threshold(level), cloud.iloc[0]
-    figure, (left, middle, grown) = plt.subplots(1, 3, figsize=(12.4, 3.9))
+    figure, (left, middle, grown) = plt.subplots(1, 3, figsize=(12.4, 4.3))
     left.scatter(cloud["along"][1:], cloud["across"][1:], s=6, alpha=0.5, **wrong)
     left.scatter(own["along"], own["across"], s=140, marker="*", zorder=3, **right)
     arrow = {"arrowstyle": "-|>", "lw": 3, "color": "black"}
     left.annotate("", (3, 0), (0, 0), arrowprops=arrow, zorder=4)
     left.text(3.1, 0.25, "G", weight="bold")
-    left.set(xlabel="along G, in σ", ylabel="across G, in σ", title="One dot per key: its noise ξ")
+    left.set(xlabel="along G, in σ", ylabel="along a direction at right angles to G, in σ")
+    left.set(title="One dot per key: its noise ξ")
     grid = np.linspace(-4, max(4, own["along"] + 0.5), 300)
     middle.hist(cloud["along"][1:], bins=25, density=True, alpha=0.5, **wrong)
     middle.plot(grid, norm.pdf(grid), **style.THIN, label="N(0, 1)")
-    middle.plot(own["along"], 0, "*", markersize=14, clip_on=False, label="key that wrote", **right)
+    middle.plot(own["along"], 0, "*", markersize=14, clip_on=False, label=OWN, **right)
     middle.axvline(tau, **style.DASHED, label=f"level {level:g}")
     middle.set(xlabel="ψ = the projection on G, in σ", title="Their shadows on G", yticks=[])
     for number, (_, rows) in enumerate(growth.groupby("key_id", sort=False)):
         look = (
             right | {"lw": 2.5, "zorder": 3} if number == 0 else wrong | {"lw": 0.8, "alpha": 0.6}
         )
-        label = {0: "key that wrote", 1: "other keys"}.get(number)
+        label = {0: OWN, 1: "other keys"}.get(number)
         grown.plot(rows["n_tokens"], rows["psi"], label=label, **look)
     grown.axhline(tau, **style.DASHED)
     grown.set(xlabel="tokens of the text", ylabel="ψ", title="Token by token")
