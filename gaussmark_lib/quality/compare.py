@@ -74,8 +74,8 @@ def sentence(changes: pd.DataFrame, measure: str) -> str:
 
 
 def share_of_strong(changes: pd.DataFrame, measures: Sequence[str]) -> stats.Estimate:
-    """GaussMark's mean change over the strong mark's, both over these measures: R = d̄/s̄, where d_k
-    and s_k are means over measures of key k's mean changes, in the strong mark's direction.
+    """GaussMark's mean change divided by the strong mark's, both over these measures: R = d̄/s̄,
+    d_k and s_k being means over measures of key k's mean changes, in the strong mark's direction.
 
     The interval is Student's over keys of R + (d_k − R·s_k)/s̄ (the delta method); n counts items.
     """

@@ -24,7 +24,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import SchemaError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
@@ -155,7 +154,7 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
         default = type_.validate_python(default)  # 1 becomes a float's 1.0
     except ValidationError:
         raise ParameterError(f"the default {default!r} is not {allowed}") from None
-    except (TypeError, SchemaError):
+    except Exception:  # a TypeError, or pydantic's SchemaError, which it does not export
         raise ParameterError(f"a range does not go with {annotation}") from None
     return Parameter(name, type_, default, allowed, help_text)
 
