@@ -34,77 +34,32 @@ COPIED, LINKED = (
 )
 CAUGHT_SHARE, AT_ONCE, TIMEOUT = 0.95, 2, 240
 
-# The tests of each file of the library: unit and oracle, those that fail soonest first.
-TESTS = {
-    "perturb.py": (
-        "core/test_perturb.py core/test_weights.py core/test_rank_reduce.py core/test_score.py"
-    ),
-    "weights.py": "core/test_weights.py core/test_perturb.py",
-    "score.py": "core/test_score.py",
-    "gradients.py": (
-        "core/test_score.py core/test_gradients.py core/test_rank_reduce.py"
-        " core/test_batch_invariance.py"
-    ),
-    "rank_reduce.py": "core/test_rank_reduce.py",
+# Where else than in the file of its name, in tests/core or tests/unit, a file's tests are.
+ELSEWHERE = {
+    "perturb.py": "core/test_weights.py core/test_rank_reduce.py core/test_score.py",
+    "weights.py": "core/test_perturb.py",
+    "gradients.py": "core/test_score.py core/test_rank_reduce.py core/test_batch_invariance.py",
     "engine/terms.py": "core/test_rank_reduce.py core/test_gradients.py",
-    "engine/arithmetic.py": ("core/test_perturb.py core/test_likelihood.py core/test_gradients.py"),
-    "likelihood.py": "core/test_likelihood.py core/test_score.py core/test_gradients.py",
+    "engine/arithmetic.py": "core/test_perturb.py core/test_likelihood.py core/test_gradients.py",
     "engine/stream.py": "core/test_stream.py core/test_perturb.py",
-    "generate.py": "core/test_generate.py core/test_kgw.py",
     "engine/hooks.py": "core/test_generate.py",
     "engine/key_files.py": "core/test_keys.py",
-    "keys.py": "core/test_keys.py core/test_perturb.py",
     "engine/checkpoints.py": "core/test_perturb.py",
-    "stats.py": "core/test_stats.py",
-    "kgw.py": "core/test_kgw.py",
-    "scheme.py": "core/test_scheme.py unit/schemes/test_synthid.py core/test_kgw.py",
-    "schemes/synthid.py": "unit/schemes/test_synthid.py",
-    "schemes/gumbel.py": "unit/schemes/test_gumbel.py",
-    "corrupt.py": "core/test_corrupt.py",
-    "joint/directions.py": "unit/joint/test_directions.py unit/joint/test_memory.py",
-    "joint/memory.py": "unit/joint/test_memory.py unit/joint/test_stream.py",
+    "likelihood.py": "core/test_score.py core/test_gradients.py",
+    "generate.py": "core/test_kgw.py",
+    "keys.py": "core/test_perturb.py",
+    "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
+    "joint/directions.py": "unit/joint/test_memory.py",
+    "joint/memory.py": "unit/joint/test_stream.py",
     "joint/repeats.py": "unit/joint/test_memory.py",
-    "joint/state.py": "unit/joint/test_state.py",
-    "joint/stream.py": "unit/joint/test_stream.py",
-    "token_level/keys.py": "unit/token_level/test_keys.py core/test_keys.py",
+    "joint/law.py": "unit/joint/test_batch.py",
+    "token_level/keys.py": "core/test_keys.py",
     "token_level/gradients.py": "unit/token_level/test_keys.py",
-    "token_level/quantile_test.py": "unit/token_level/test_quantile_test.py",
-    "token_level/divergence.py": "unit/token_level/test_divergence.py",
-    "tracing/codebook.py": "unit/tracing/test_codebook.py",
-    "tracing/attribution.py": "unit/tracing/test_attribution.py",
-    "joint/law.py": "unit/joint/test_law.py unit/joint/test_batch.py",
-    "tracing/authors.py": "unit/tracing/test_authors.py",
-    "tracing/spans.py": "unit/tracing/test_spans.py",
-    "divergence.py": "core/test_divergence.py",
-    "words.py": "unit/test_words.py",
-    "record.py": "unit/test_record.py",
     "runs/__init__.py": "unit/runs/test_run.py",
-    "runs/folder.py": "unit/runs/test_folder.py",
-    "runs/identity.py": "unit/runs/test_identity.py",
     "runs/kernel.py": "unit/runs/test_run.py",
-    "runs/notebook.py": "unit/runs/test_notebook.py",
-    "runs/parameters.py": "unit/runs/test_parameters.py unit/runs/test_presets.py",
-    "runs/presets.py": "unit/runs/test_presets.py",
-    "sweeps/grid.py": "unit/sweeps/test_grid.py",
-    "sweeps/jobs.py": "unit/sweeps/test_sweep.py unit/sweeps/test_jobs.py",
+    "runs/parameters.py": "unit/runs/test_presets.py",
+    "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
     "sweeps/__init__.py": "unit/sweeps/test_sweep.py",
-    "sweeps/tables.py": "unit/sweeps/test_tables.py",
-    "sweeps/page.py": "unit/sweeps/test_page.py",
-    "sweeps/tour.py": "unit/sweeps/test_tour.py",
-    "quality/compare.py": "unit/quality/test_compare.py",
-    "quality/judge.py": "unit/quality/test_judge.py",
-    "quality/text_measures.py": "unit/quality/test_text_measures.py",
-    "quality/harness.py": "unit/quality/test_harness.py",
-    "experiments/quality.py": "unit/experiments/test_quality.py",
-    "experiments/robustness.py": "unit/experiments/test_robustness.py",
-    "experiments/kgw_baseline.py": "unit/experiments/test_kgw_baseline.py",
-    "experiments/low_rank.py": "unit/experiments/test_low_rank.py",
-    "experiments/pairs.py": "unit/experiments/test_pairs.py",
-    "experiments/claims.py": "unit/experiments/test_claims.py",
-    "experiments/detectability.py": "unit/experiments/test_detectability.py",
-    "experiments/layer_sigma_sweep.py": "unit/experiments/test_layer_sigma_sweep.py",
-    "experiments/speed.py": "unit/experiments/test_speed.py",
-    "plots/panels.py": "unit/plots/test_panels.py",
 }
 
 
@@ -120,7 +75,10 @@ class Mutant(NamedTuple):
 
     @property
     def tests(self) -> list[str]:
-        return [f"tests/{name}" for name in TESTS[self.file].split()]
+        room, name = os.path.split(self.file)
+        own = [f"{tests}/{room}/test_{name}" for tests in ("core", "unit")]
+        own = [name for name in map(os.path.normpath, own) if (ROOT / "tests" / name).exists()]
+        return [f"tests/{name}" for name in own + ELSEWHERE.get(self.file, "").split()]
 
     def applied(self, source: str) -> str:
         """The file with the fault in it; LookupError where ``old`` is not there exactly once,

@@ -149,8 +149,9 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
     limit, in_words, help_text = _limit(comment)
     annotation = ast.unparse(statement.annotation)
     allowed = annotation + in_words
+    type_of_value = _type(statement.annotation, limit)
     try:
-        type_ = TypeAdapter(_type(statement.annotation, limit), config=STRICT)
+        type_ = TypeAdapter(type_of_value, config=STRICT)
         default = type_.validate_python(default)  # 1 becomes a float's 1.0
     except ValidationError:
         raise ParameterError(f"the default {default!r} is not {allowed}") from None

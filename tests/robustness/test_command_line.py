@@ -38,18 +38,13 @@ GENERATE = ["generate", "--key", KEY, TEXT]
 AUDIT = ["audit", "KEYS/new", "--key", KEY]
 MANY = "9" * 30  # digits of a number
 REFUSED = [
-    ([], "Commands:"),  # the help
-    (["fly"], "No such command"),
     (["run"], "Missing argument"),
-    (["run", ""], "no notebook"),
-    (["run", "\udcff"], "no notebook"),
     (["run", NOTEBOOK, "-p", "x"], "takes a name and a value"),
     (["run", NOTEBOOK, "-p", "x", "9"], "expected int in [0, 5]"),
     (["run", NOTEBOOK, "--param", "x", "[1"], "cannot read"),
     (["run", NOTEBOOK, "-p", "y", "1"], "no such parameter"),
     (["run", NOTEBOOK, "-p", "x", "1", "-p", "x", "2"], "given twice"),
     (["run", NOTEBOOK, "-f", "no_such"], "no preset"),
-    (["run", NOTEBOOK, "-f", ""], "expected the name of a file or folder"),
     (["run", NOTEBOOK, "--records", ""], "expected the name of a file or folder"),
     (["run", NOTEBOOK, "--records", NOTEBOOK], "no record can be kept in"),
     (["sweep", NOTEBOOK], "Missing option '--grid'"),
@@ -58,17 +53,13 @@ REFUSED = [
     (["sweep", NOTEBOOK, "--grid", "KEYS/number.yaml"], "runs: expected a list of runs"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "two"], "'--workers'"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--gpus-per-run", "65"], "'--gpus-per-run'"),
-    (["list", "weight"], "'weights'"),
     (["playground", "--theme", "grey"], "'--theme'"),
-    (["key"], "Commands:"),
-    (["key", "new", "KEYS/new"], "Missing option"),
     (["key", "new", KEY, "--weight", tiny_lm.WEIGHT, "--sigma", "1"], "overwrit"),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1"], "lists all"),
     ([*NEW, "one"], "'--sigma'"),
     ([*NEW, "-1"], "expected a finite number > 0"),
     ([*NEW, "1", "--rank-dropped", "-1"], "expected a whole number"),
     ([*NEW, "1", "--rank-dropped", "99"], "leaves nothing"),
-    (["key", "show", "KEYS/none"], "cannot read the key file"),
     (["key", "show", NOTEBOOK], "not a key file"),
     (["key", "users", "KEYS/new", "--key", KEY, "--users", MANY], "expected at most"),
     (["export", "KEYS/new", "--key", KEY, "--user", "1"], "--user and --codebook together"),
@@ -76,8 +67,6 @@ REFUSED = [
     (["detect", "--text", TEXT], "Missing option '--key'"),
     (["detect", "--key", KEY], "expected one text"),
     ([*DETECT, "also.txt"], "expected one text"),
-    (["detect", "--key", "KEYS/none", "--text", TEXT], "cannot read the key file"),
-    (["detect", "--key", KEY, ""], "cannot read"),
     (["detect", "--key", KEY, "KEYS/empty"], "expected a folder with texts"),
     (["detect", "--key", KEY, "KEYS/latin.txt"], "expected UTF-8 text"),
     (["detect", "--key", KEY, "--text", ""], "at least one token"),
@@ -93,26 +82,20 @@ REFUSED = [
     ([*DETECT, "--given", NONE, "--out", "KEYS/o"], "expected --stream STATE too"),
     ([*DETECT, "--stream", ""], "expected the name of a file"),
     ([*DETECT, "--stream", "KEYS/no/such"], "cannot write"),
-    ([*DETECT, "--codebook", ""], "expected the name of a file"),
     ([*DETECT, "--codebook", MANY], "expected at most"),
     ([*DETECT, "--codebook", "9", "--stream", "s"], "--codebook: expected one --key"),
     ([*DETECT, "--batch", MANY], "'--batch'"),
     ([*DETECT, "--out", ""], "cannot write"),
-    ([*DETECT, "--level", "-1"], "'--level'"),
     ([*DETECT, "--level", "nan"], "'--level'"),
     ([*DETECT, "--share", "2"], "'--share'"),
-    (["generate", TEXT], "Missing option '--key'"),
     (["generate", "--key", KEY], "expected a prompt"),
-    (["generate", "--key", "KEYS/none", TEXT], "cannot read the key file"),
     (["generate", "--key", KEY, NOTEBOOK], "expected a prompt, got the name of a file"),
     (["generate", "--key", KEY, "--file", ""], "cannot read"),
-    (["generate", "--key", KEY, "--file", "KEYS/latin.txt"], "expected UTF-8 text"),
     (["generate", "--key", KEY, "--file", NONE], "at least one text"),
     (["generate", "--key", KEY, "caf\udce9"], "whole Unicode characters"),
     (["generate", "--key", KEY, "long " * 30, "--tokens", "9"], "expected at most"),
     ([*GENERATE, "--tokens", MANY], "'--tokens'"),
     ([*GENERATE, "--temperature", "nan"], "finite temperature"),
-    ([*GENERATE, "--top-p", "0"], "0 < top_p"),
     ([*GENERATE, "--seed", "-1"], "'--seed'"),
     ([*AUDIT, "--texts", MANY], "'--texts'"),
     ([*AUDIT, "--keys", "2"], "'--keys'"),
@@ -254,17 +237,18 @@ def _closed_pipe() -> int:
     return writing
 
 
-@pytest.mark.parametrize(
-    "opened",
-    [_closed_pipe, lambda: os.open("/dev/full", os.O_WRONLY)],
-    ids=["a closed pipe", "a full disk"],
-)
+def _full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-@pytest.mark.parametrize("words", [["--help"], ["key", "show"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("opened", "words"), [(_closed_pipe, ["key", "show", "key"]), (_full_disk, ["--help"])]
+)
 def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int], words):
-    key = Key.from_seed(1).save(tmp_path / "key.json")
+    Key.from_seed(1).save(tmp_path / "key")
     handle = opened()
-    done = _command([*words, *[str(key)] * (len(words) > 1)], stdout=handle)
+    done = _command(words, stdout=handle, cwd=tmp_path)
     os.close(handle)
     assert done.returncode == cli.FAILED
     assert done.stderr.startswith("gaussmark: ")

@@ -3,7 +3,6 @@ own.
 """
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -12,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from command_lines import answer, rows
+from command_lines import answer
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import cli, files, generate, models, perturb, score
+from gaussmark_lib import cli, files
 from gaussmark_lib.runs import notebook as notebooks
 
 COMMAND = [sys.executable, "-m", "gaussmark_lib.cli"]
@@ -113,42 +112,29 @@ def test_a_run_that_is_ended_leaves_no_kernel_and_nothing_that_looks_complete(tm
     assert (status["error"], status["cell"]) == ("KeyboardInterrupt", "import os, subprocess, time")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import gaussmark_lib",
-        "import gaussmark_lib.runs",
-        "import gaussmark_lib.sweeps",
-        *[
-            f"from gaussmark_lib import cli; cli.main({words!r})"
-            for words in (
-                ["--help"],
-                ["--version"],
-                ["list"],
-                ["generate", "--help"],
-                ["tour", "--help"],
-                ["run", "no_such_notebook"],
-                ["run", "03", "-f", "llama-3.1-8b", "--check"],
-            )
-        ],
-    ],
-)
-def test_help_and_refusals_do_not_wait_for_heavy_packages(source):
-    script = f"""
+ASKED = [
+    ["--help"],
+    ["--version"],
+    ["list"],
+    ["generate", "--help"],
+    ["tour", "--help"],
+    ["run", "no_such_notebook"],
+    ["run", "03", "-f", "llama-3.1-8b", "--check"],
+]
+LIGHT = f"""
 import sys
-try:
-    {source}
-except SystemExit:
-    pass
-heavy = {{"torch", "transformers", "papermill", "distributed", "nbformat"}}
-print(*heavy & set(sys.modules), file=sys.stderr)
+import gaussmark_lib, gaussmark_lib.runs, gaussmark_lib.sweeps
+from gaussmark_lib import cli
+for words in {ASKED}:
+    cli.main(words)
+    heavy = {{"torch", "transformers", "papermill", "distributed", "nbformat"}} & set(sys.modules)
+    assert not heavy, (words, heavy)
 """
+
+
+def test_help_and_refusals_do_not_wait_for_heavy_packages():
     environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "", done.stderr
+    subprocess.run([sys.executable, "-c", LIGHT], check=True, env=environment, timeout=120)
 
 
 WEIGHT = "model.layers.4.mlp.down_proj.weight"
@@ -166,35 +152,3 @@ def test_a_key_is_made_for_one_weight_and_shown_without_its_secret(tmp_path, cap
     assert (facts["weight"], facts["sigma"], facts["rank_dropped"]) == (WEIGHT, 0.1, 2)
     assert answer(capsys, *words)[0] == cli.REFUSED
     assert json.loads(path.read_text()) == content, "it is never overwritten"
-
-
-def test_detect_tells_the_key_from_another(tmp_path, capsys, monkeypatch, typed):
-    lm, prompt = models.load(), "Return the"
-    watermark = perturb.Watermark(WEIGHT, sigma=0.2)
-    keys = [perturb.bind(lm.model, watermark, perturb.Key.from_seed(seed)) for seed in (1, 2)]
-    files = [str(key.save(tmp_path / f"{key.key_id}.json")) for key in keys]
-    with perturb.watermarked(lm.model, watermark, keys[0]):
-        (response,) = generate.sample(lm.model, [lm.prompt(prompt)], n_tokens=200, seed=0)
-    text = lm.decode(response)
-    expected = score.score(lm.model, [lm.prompt(prompt)], [lm.encode(text)], watermark, keys)
-    assert expected.p_value[0] < 0.01 < expected.p_value[1], "the example should be a clear one"
-    monkeypatch.setattr(models, "load", lambda name: lm)
-    words = ["detect", "--prompt", prompt, "--text", text, "--key"]
-    for file, row in zip(files, expected.itertuples(), strict=True):
-        _, [found], _ = rows(capsys, *words, file)
-        facts = found["key_id"], found["n_tokens"], found["p_given"]
-        assert facts == (row.key_id, row.n_tokens, None)
-        for name in ("psi", "p_value", "log10_p"):
-            assert found[name] == pytest.approx(getattr(row, name), rel=1e-3)
-        shift = keys[0].binding.sigma_carried * row.grad_norm
-        assert found["e_value"] == pytest.approx(math.exp(shift * row.psi - shift**2 / 2), rel=1e-2)
-    sentence = answer(capsys, *words, files[0])[1]
-    assert f"p = {expected.p_value[0]:.3g}" in sentence
-    (tmp_path / "text.txt").write_text(text)
-    (tmp_path / "prompt.txt").write_text(f"{prompt}\n")
-    words = ["detect", "--key", files[0], "--prompt-file", str(tmp_path / "prompt.txt")]
-    assert answer(capsys, *words, str(tmp_path / "text.txt"))[1] == sentence
-    typed(text.encode())
-    _, [alone], _ = rows(capsys, "detect", "--key", files[0], "-")
-    assert alone["n_tokens"] == expected.n_tokens[0]
-    assert alone["psi"] != expected.psi[0], "the prompt is part of what is scored"

@@ -134,6 +134,30 @@ def test_what_one_text_lacks_is_said_with_its_name(
     assert "1 of 2 texts scored, 1 could not be" in err
 
 
+def test_one_text_after_its_prompt_from_words_files_or_standard_input(
+    lm, keys, tmp_path, capsys, typed
+):
+    """Its e-value is that of σ‖G‖, the strength that the key's own noise would give it."""
+    words = ["detect", "--key", keys[0], "--prompt", "A list", "--text", TEXTS[0]]
+    _, [found], _ = rows(capsys, *words)
+    texts = [lm.prompt("A list")], [lm.encode(TEXTS[0])]
+    [row] = score.score(lm.model, *texts, WM, [KEY]).itertuples()
+    expected = (KEY.key_id, row.n_tokens, None)
+    assert (found["key_id"], found["n_tokens"], found["p_given"]) == expected
+    for name in ("psi", "p_value", "log10_p"):
+        assert found[name] == pytest.approx(getattr(row, name), rel=1e-3)
+    shift = Key.load(keys[0]).binding.sigma_carried * row.grad_norm
+    assert found["e_value"] == pytest.approx(np.exp(shift * row.psi - shift**2 / 2), rel=1e-2)
+    sentence = answer(capsys, *words)[1]
+    assert f"p = {row.p_value:.3g}" in sentence
+    (tmp_path / "text.txt").write_text(TEXTS[0])
+    (tmp_path / "prompt.txt").write_text("A list\n")
+    words = ["detect", "--key", keys[0], "--prompt-file", str(tmp_path / "prompt.txt")]
+    assert answer(capsys, *words, str(tmp_path / "text.txt"))[1] == sentence
+    typed(TEXTS[0].encode())
+    assert answer(capsys, *words, "-")[1] == sentence
+
+
 def test_several_keys_of_one_watermark(lm, keys, tmp_path, capsys):
     words = ["detect", "--key", keys[0], lines(tmp_path / "t.jsonl", TEXTS[:2]), "--key"]
     found = rows(capsys, *words, keys[1])[1]
@@ -351,19 +375,10 @@ def test_texts_without_a_gradient_are_named_and_the_run_goes_on(
     assert (code, "non-zero gradient" in err) == (cli.REFUSED, True)
 
 
-@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{{ 1 // 0 }}", "{% if %}"])
-def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, keys, tmp_path, capsys, template):
+def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, keys, tmp_path, capsys):
     texts = [{"text": TEXTS[0], "prompt": "A list"}, {"text": TEXTS[1]}]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
-    lm.tokenizer.chat_template = template
+    lm.tokenizer.chat_template = "{{ raise_exception('no') }}"
     code, [bad, good], _ = rows(capsys, "detect", "--key", keys[0], str(tmp_path / "t.jsonl"))
     assert (code, "psi" in good) == (cli.PARTLY, True)
     assert "tiny: expected a chat template that takes a user's turn" in bad["error"]
-
-
-def test_a_prompt_serves_a_model_without_a_start_token(lm, keys, capsys):
-    lm.model.config.bos_token_id = lm.model.config.eos_token_id = None
-    words = ["detect", "--key", keys[0], "--text", TEXTS[0]]
-    assert answer(capsys, *words, "--prompt", "A")[0] == 0
-    code, _, err = answer(capsys, *words)
-    assert (code, "an empty prompt needs a start token" in err) == (cli.REFUSED, True)

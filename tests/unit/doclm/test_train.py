@@ -61,9 +61,12 @@ def test_the_same_question_gives_the_same_weights_whatever_torchs_seed(undisturb
 
 
 @pytest.mark.parametrize("change", ["seed", "lr_matrices", "lr_others", "weight_decay", "steps"])
-def test_another_recipe_or_stream_gives_other_weights(undisturbed, change):
+def test_another_recipe_gives_other_weights(undisturbed, change):
     other = dataclasses.replace(RECIPE, **{change: 1 + getattr(RECIPE, change)})
     assert not same(run(other)[0], undisturbed[0])
+
+
+def test_another_stream_gives_other_weights(undisturbed):
     assert not same(run(stream=STREAM.flip(0))[0], undisturbed[0])
 
 
@@ -135,13 +138,11 @@ class TestBatches:
         assert len(orders) == 5
 
 
-class TestTokenizer:
-    tokenizer = train.train_tokenizer([FOX * 20], 300)
-
-    def test_a_stream_is_all_texts_each_after_an_end_token(self):
-        end, texts = self.tokenizer.eos_token_id, ["The fox.", "", "A dog jumps."]
-        expected = [token for text in texts for token in [end, *self.tokenizer.encode(text)]]
-        assert train.token_stream(self.tokenizer, texts).tolist() == expected
+def test_a_stream_is_all_texts_each_after_an_end_token():
+    tokenizer, texts = train.train_tokenizer([FOX * 20], 300), ["The fox.", "", "A dog jumps."]
+    end = tokenizer.eos_token_id
+    expected = [token for text in texts for token in [end, *tokenizer.encode(text)]]
+    assert train.token_stream(tokenizer, texts).tolist() == expected
 
 
 def test_pages_are_joined_file_by_file_and_a_short_run_reads_every_kth():

@@ -11,7 +11,7 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import corrupt, generate, joint, models, perturb, score, stats, weights
+from gaussmark_lib import corrupt, generate, joint, perturb, score, stats, weights
 from gaussmark_lib.experiments import playground
 from gaussmark_lib.experiments.playground import (
     EDIT_SEED,
@@ -170,17 +170,3 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
     assert torch.equal(weights.Weight(session.lm.model, WEIGHT).value(), theta)
     perturb.refuse_perturbed(session.lm.model)
     assert session.knows(WEIGHT, 20) == (at > 20), "a stopped measurement is not kept"
-
-
-def test_on_the_embedded_model_only_the_right_key_sees_the_watermark():
-    """ψ of a group's mean over 8 texts is normal with standard deviation 1/√8; each bound below is
-    over four of them away from what is expected.
-    """
-    session = Session(models.load("doclm"), playground.heldout_prompts(8), Key.from_seed(2))
-    weight = "model.layers.4.mlp.down_proj.weight"
-    question = Question(session.prompts[0], weight, psi=5.0, n_tokens=40, n_samples=8)
-    result = session.compare(question, KEY)
-    psi = result.scores.groupby(["kind", "key"])["psi"].mean()
-    assert psi[WATERMARKED, THIS_KEY] > 2.0
-    assert psi.drop((WATERMARKED, THIS_KEY)).abs().max() < 1.5
-    assert result.predicted == pytest.approx(5.0, rel=0.35), "other texts of the same model"

@@ -52,13 +52,6 @@ def test_the_state_is_its_owners_alone(saved):
         joint.State.load(saved)
 
 
-def test_no_secret_in_the_state(saved):
-    content = saved.read_bytes()
-    for key in KEYS:
-        forms = key.secret, key.secret.hex().encode(), str(key.seed).encode()
-        assert not any(form in content for form in forms)
-
-
 def test_no_other_file_is_written_over(saved):
     state, other = joint.State.load(saved), saved.with_name("thesis.txt")
     for content in (b"years of work", b""):

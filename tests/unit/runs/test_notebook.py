@@ -31,7 +31,6 @@ def test_a_notebook_is_found_by_number_name_and_path(folder, tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("00_frist", "did you mean 00_first"),
         ("99", "there are 00_first, 01_second"),
         ("02", "several notebooks"),
         ("/nowhere/00_x.ipynb", "no notebook"),

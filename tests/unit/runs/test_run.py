@@ -14,6 +14,7 @@ from small_notebooks import code, parameters, write
 
 from gaussmark_lib import runs
 from gaussmark_lib.errors import GaussMarkError, ParameterError
+from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
 
@@ -77,6 +78,7 @@ def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     assert first.results == {"x": 2, "python": sys.executable, "folder": str(notebook.parent)}
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+    assert first.status["versions"].keys() == {"python", *records.PACKAGES}
     about = "status code started finished seconds versions platform commit"
     assert first.status.keys() == set(about.split())
     executed = nbformat.read(first.dir / "notebook.ipynb", as_version=4)

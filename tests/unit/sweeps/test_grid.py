@@ -107,5 +107,3 @@ def test_a_grid_of_millions_is_counted_and_not_built(notebook, given, n):
 )
 def test_the_example_grids_fit_their_notebooks(number, example):
     assert len(grid.runs(notebooks.load(number), presets.read(example, "grid"))) == 6
-    with pytest.raises(ParameterError, match=f"did you mean {example}"):
-        presets.read(f"{example}x", "grid")

@@ -24,14 +24,10 @@ def test_the_tables_over_all_runs(undisturbed):
     ids = list(undisturbed.runs)
     assert (undisturbed.cached, undisturbed.failed) == (0, [])
     results = undisturbed.results
-    columns = ["run", "status", "x", "words", "square", "result.x"]
-    assert results.columns[:6].tolist() == columns
     assert results["run"].tolist() == ids, "in the grid's order, each run once"
     assert results["square"].tolist() == [16, 1, 9]
     assert [part.tolist() for part in results["deep.list"]] == [[4, 0.5], [1, 0.5], [3, 0.5]]
-    rows = undisturbed.table("rows")
-    assert rows.columns.tolist() == ["run", "param.x", "n", "x"], "only what varies is repeated"
-    assert rows["x"].tolist() == [2, 4 / 3, 1 / 2, 1 / 3, 3 / 2, 1]
+    assert undisturbed.table("rows")["x"].tolist() == [2, 4 / 3, 1 / 2, 1 / 3, 3 / 2, 1]
     about = json.loads((undisturbed.dir / "sweep.json").read_text())
     assert (about["notebook"], about["status"], about["grid"]) == ("demo", "complete", GRID)
     assert [(run["run"], run["params"]["x"]) for run in about["runs"]] == [

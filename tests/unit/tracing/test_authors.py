@@ -39,13 +39,6 @@ def test_it_is_the_test_of_the_summed_gradient(model, wm, rank_dropped):
         assert row.log_lik == pytest.approx(of_key["log_lik"].sum())
 
 
-def test_over_keys_it_is_standard_normal_also_where_texts_repeat(model, wm):
-    """The same text twice, and another: sums of ψ would not be N(0, n), this is N(0, 1)."""
-    keys = [Key.from_seed(i) for i in range(600)]
-    found = tracing.author(model, [X[0], X[0], *X], [Y[0], Y[0], *Y], wm, keys)
-    assert stats.kstest(found["psi"], "norm").pvalue > 1e-3
-
-
 def test_the_sum_leaves_its_gradients_and_names_what_is_none():
     texts = [TextGradient(i, [torch.full((2, 2), 1.0 + i)], [1.0], 0.0, -1.0, 3) for i in range(2)]
     total = tracing.summed(texts)
