@@ -51,7 +51,6 @@ ELSEWHERE = {
     "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
     "joint/directions.py": "unit/joint/test_memory.py",
     "joint/memory.py": "unit/joint/test_stream.py",
-    "joint/repeats.py": "unit/joint/test_memory.py",
     "joint/law.py": "unit/joint/test_batch.py",
     "token_level/keys.py": "core/test_keys.py",
     "token_level/gradients.py": "unit/token_level/test_keys.py",
@@ -419,8 +418,6 @@ FAULTS = {
             "self.p_given[earlier]",
         ),
         ("a chain of repeats", "place != GIVEN and earlier is None", "place != GIVEN"),
-    ],
-    "joint/repeats.py": [
         ("of the shorter text", "n / max(len(text)", "n / min(len(text)"),
         ("every run once", "return np.sort(", "return np.unique("),
     ],
@@ -503,7 +500,7 @@ FAULTS = {
             "n += chosen * (beyond - (n * chosen).sum(1))[:, None]",
             "n += chosen * beyond[:, None]",
         ),
-        ("a block short", "0, ends[last - 1]", "0, ends[last - 2]"),
+        ("a block short", '"end": ends[last - 1]', '"end": ends[last - 2]'),
         ("one block's end for all", "before = beginning.G", "pass"),
     ],
     "divergence.py": [

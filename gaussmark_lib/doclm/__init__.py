@@ -1,3 +1,3 @@
-"""How the embedded model is made: ``train`` (recipe and training loop), ``muon`` (its optimiser),
-``card`` (the model card), ``own_text`` (a corpus of the reader's own folder).
+"""How the embedded model is made: ``train`` (recipe, optimiser and training loop), ``card`` (the
+model card), ``own_text`` (a corpus of the reader's own folder).
 """

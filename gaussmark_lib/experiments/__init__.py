@@ -13,7 +13,7 @@ several of them share.
 ``low_rank``               07: noise off the weight's top directions, at one σ and at an equal ψ
 ``kgw_baseline``           08: five schemes on the same pairs: tokens, cost, one key, no sampler
 ``token_level_keys``       09: token-level keys beside one key
-``speed``                  10: fair timings; ``peak_memory``: of a call
+``speed``                  10: fair timings, and the peak memory of a call
 ``playground``             11: write, test and edit without widgets; the panel's figure
 ``one_key_in_production``  12: one key over many texts
 ``whose_text``             13: users, authors, and the marked span of a longer text

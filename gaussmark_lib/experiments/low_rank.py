@@ -79,12 +79,12 @@ def favoured(norms: Float[np.ndarray, "texts k"], n_directions: int) -> stats.Es
     return stats.interval(shares(norms)[:, k] * n_directions / k)
 
 
-def at_equal_psi(wm: Watermark, norms: Norms, rank: int, side: str = "left") -> Watermark:
+def at_equal_psi(wm: Watermark, norms: Norms, rank: int) -> Watermark:
     """The projected watermark whose predicted mean ψ is that of the vanilla ``wm``:
     σ_k = σ · mean‖G‖ / mean‖PG‖, over plain texts.
     """
-    mean = norms[side].mean(0)
-    return Watermark(wm.weight, float(wm.sigma * mean[0] / mean[rank]), rank, side)
+    mean = norms[wm.side].mean(0)
+    return Watermark(wm.weight, float(wm.sigma * mean[0] / mean[rank]), rank, wm.side)
 
 
 def named(wms: Sequence[Watermark], key: Key, dtype: str | None = None) -> dict[str, GaussMark]:

@@ -23,6 +23,8 @@ from torch import Tensor
 from gaussmark_lib import generate, joint, models, perturb, score, stats, texts
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.experiments.pairs import means
+from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.plots import style
 
@@ -82,17 +84,9 @@ def _pieces(lm: models.LM, kind: str, wanted: int) -> Iterator[tuple[str, list[i
                 yield name, ids
 
 
-def gradients(
-    lm: models.LM, prompts, responses, wm: perturb.Watermark, dtype: str | None = None
-) -> list[TextGradient]:
-    """In the texts' order."""
-    unordered = score.gradients(lm.model, prompts, responses, wm, dtype=dtype)
-    return sorted(unordered, key=lambda gradient: gradient.text)
-
-
 def units(gradients: Sequence[TextGradient]) -> Float[Tensor, "n d"]:
     """u_i = G_i/‖G_i‖, a row per text."""
-    return torch.stack([joint.law.unit(gradient) for gradient in gradients])
+    return torch.stack([joint.directions.kept(gradient) for gradient in gradients])
 
 
 def against_keys(
@@ -105,7 +99,7 @@ def against_keys(
     """ψ of human texts under each key, and their K, which needs no key."""
     each = gradients(lm, human.prompts, human.responses, wm, dtype)
     u = units(each)
-    return score.psi(each, wm.on(lm.model), keys).T, joint.law.inner(u, u)
+    return score.psi(each, wm.on(lm.model), keys).T, joint.directions.inner(u, u)
 
 
 def false_alarms(values: Float[np.ndarray, "keys n"]) -> Float[np.ndarray, " keys"]:
@@ -176,8 +170,8 @@ def after_references(
     marked = gradients(lm, prompts, responses, wm, dtype)
     known = gradients(lm, references.prompts, references.responses, wm, dtype)
     u, v = units(known), units(marked)
-    inverse = np.linalg.pinv(joint.law.inner(u, u), rcond=1e-6, hermitian=True)
-    k = joint.law.inner(v, u)  # (texts, references)
+    inverse = np.linalg.pinv(joint.directions.inner(u, u), rcond=1e-6, hermitian=True)
+    k = joint.directions.inner(v, u)  # (texts, references)
     psi = score.psi(marked, wm, keys, paired=True)
     weights = k @ inverse
     expected = (weights * score.psi(known, wm, keys).T).sum(1)
@@ -194,12 +188,8 @@ def power_by_kind(marked: pd.DataFrame) -> pd.DataFrame:
         "innovation": marked["innovation"],
         "innovation, if marked texts were like human ones": marked["usual"] * marked["psi"],
     }
-    hits = pd.DataFrame({name: values >= TAU for name, values in tests.items()})
-    return pd.DataFrame(
-        {"kind": kind, "test": name} | stats.interval(rows[name]).row()
-        for kind, rows in hits.groupby(marked["kind"], sort=False)
-        for name in tests
-    )
+    hits = pd.DataFrame(tests).ge(TAU).assign(kind=marked["kind"]).melt("kind", var_name="test")
+    return means(hits, ["kind", "test"], "value")
 
 
 def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> pd.DataFrame:
@@ -207,13 +197,12 @@ def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> 
     ``method, value, low, high, n`` (keys).
     """
     n = psi.shape[1]
-    by_method = {
+    alarms = {
         "Bonferroni": norm.sf(psi.max(1)) * n <= 0.05,
         "Fisher's sum": chi2.sf(-2 * norm.logsf(psi).sum(1), 2 * n) <= 0.05,
         "joint law": joint.family(psi.max(1), K) <= 0.05,
     }
-    rows = [{"method": name} | stats.interval(hits).row() for name, hits in by_method.items()]
-    return pd.DataFrame(rows)
+    return means(pd.DataFrame(alarms).melt(var_name="method"), ["method"], "value")
 
 
 def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> Figure:

@@ -8,10 +8,11 @@ the weights and hooks on a layer affect every user of the model.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from scipy.stats import norm
 from transformers import PreTrainedModel
 
@@ -30,13 +31,17 @@ from gaussmark_lib import (
 )
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.plots import style
 from gaussmark_lib.tracing.authors import windows
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 THIS_KEY, WRONG_KEY = "this key", "wrong key"
-PLAIN, WATERMARKED = "plain", "watermarked"
+PLAIN, WATERMARKED = KINDS = "plain", "watermarked"
+LOOKS = {  # of each kind under each key
+    (WATERMARKED, THIS_KEY): {"color": style.WATERMARKED, "marker": "D"},
+    (PLAIN, THIS_KEY): {"color": style.PLAIN, "marker": "o"},
+    (WATERMARKED, WRONG_KEY): {"color": style.WRONG_KEY, "marker": "s"},
+    (PLAIN, WRONG_KEY): {"color": "0.45", "marker": "^"},
+}
 EDITS = (
     "substitute at random",
     "delete at random",
@@ -127,10 +132,10 @@ def mlp_weights(model: PreTrainedModel) -> list[str]:
     return [name for name in names if ".mlp." in name] or names
 
 
-def heldout_prompts(n: int, n_chars: int = 160) -> list[str]:
-    """Beginnings of n held-out documentation texts, at most n_chars long, cut after a word."""
-    rows = texts.load("docs", split="heldout", n=n, min_chars=2 * n_chars)
-    return [text[:n_chars].rpartition(" ")[0] for text in rows["text"]]
+def heldout_prompts(n: int) -> list[str]:
+    """Beginnings of n held-out documentation texts, at most 160 characters, cut after a word."""
+    rows = texts.load("docs", split="heldout", n=n, min_chars=320)
+    return [text[:160].rpartition(" ")[0] for text in rows["text"]]
 
 
 @dataclass
@@ -174,26 +179,21 @@ class Session:
             with perturb.watermarked(model, wm, key):
                 marked = self._sample(*settings, "writing watermarked text", report)
             report("testing", 0.0)
-            labels = pd.DataFrame(
-                {"kind": [PLAIN] * n + [WATERMARKED] * n, "sample": [*range(n)] * 2}
-            )
             scores = score.score(model, 2 * prompts, plain + marked, wm, keys)
             first = score.score(
                 model, 2 * prompts[:1], [plain[0], marked[0]], wm, keys, lengths=_lengths(plain[0])
             )
             pieces = [
-                self._pieces([prompt], [text], wm, key).assign(**label)
-                for prompt, text, label in zip(
-                    2 * prompts, plain + marked, labels.to_dict("records"), strict=True
-                )
+                self._pieces(prompts[:1], [text], wm, key).assign(kind=KINDS[i // n], sample=i % n)
+                for i, text in enumerate(plain + marked)
             ]
             return Comparison(
                 question,
                 wm,
                 key.key_id,
-                _labelled(scores, labels),
+                _labelled(scores, n),
                 pd.concat(pieces, ignore_index=True),
-                _labelled(first, labels.iloc[[0, n]].reset_index(drop=True)),
+                _labelled(first, 1),
             )
 
     def test(
@@ -307,33 +307,20 @@ def _lengths(text: list[int]) -> list[int]:
     return sorted({*range(step, n, step), n})
 
 
-def _labelled(scores: pd.DataFrame, labels: pd.DataFrame) -> pd.DataFrame:
-    """Scores under this key and the wrong one, with the kind and the number of each text."""
-    of_texts = labels.loc[scores["text"]].reset_index(drop=True)
+def _labelled(scores: pd.DataFrame, n_samples: int) -> pd.DataFrame:
+    """Scores of plain texts and as many watermarked ones, under this key and the wrong one, with
+    the kind and the number of each text.
+    """
+    kind, sample = np.divmod(scores["text"], n_samples)
     key = np.resize([THIS_KEY, WRONG_KEY], len(scores))
-    return pd.concat([of_texts.assign(key=key), scores.drop(columns="text")], axis=1)
+    labels = pd.DataFrame({"kind": np.array(KINDS)[kind], "sample": sample, "key": key})
+    return pd.concat([labels, scores.drop(columns="text")], axis=1)
 
 
-def _looks() -> dict[tuple[str, str], dict[str, Any]]:
-    """A colour and a marker of each (kind, key)."""
-    from gaussmark_lib.plots import style
-
-    return {
-        (WATERMARKED, THIS_KEY): {"color": style.WATERMARKED, "marker": "D"},
-        (PLAIN, THIS_KEY): {"color": style.PLAIN, "marker": "o"},
-        (WATERMARKED, WRONG_KEY): {"color": style.WRONG_KEY, "marker": "s"},
-        (PLAIN, WRONG_KEY): {"color": "0.45", "marker": "^"},
-    }
-
-
-def figure(result: Comparison, level: float = verdict.LEVEL, caption: str = "") -> "Figure":
+def figure(result: Comparison, level: float = verdict.LEVEL, caption: str = "") -> Figure:
     """ψ of each text and key below the density that ψ has without a watermark; and beside it p of
     the first texts as they grow. Drawn without pyplot, since a panel draws in a thread of its own.
     """
-    from matplotlib.figure import Figure
-
-    from gaussmark_lib.plots import style
-
     figure = Figure(figsize=(9.6, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
     tau, scores = stats.threshold(level), result.scores
@@ -346,12 +333,12 @@ def figure(result: Comparison, level: float = verdict.LEVEL, caption: str = "") 
     left.annotate("predicted", (result.predicted, 0.015), ha="center", fontsize="small")
     left.axvline(tau, **style.DASHED)
     rows = -0.055 * np.arange(1, 5)
-    for row, (group, look) in zip(rows, _looks().items(), strict=True):
-        chosen = [table.set_index(["kind", "key"]).loc[[group]] for table in (scores, result.curve)]
-        psis = chosen[0]["psi"]
+    of_group, curves = (table.groupby(["kind", "key"]) for table in (scores, result.curve))
+    for row, (group, look) in zip(rows, LOOKS.items(), strict=True):
+        psis, curve = of_group.get_group(group)["psi"], curves.get_group(group)
         left.plot(psis, np.full(len(psis), row), linestyle="none", alpha=0.8, **look)
-        right.plot(chosen[1]["n_tokens"], chosen[1]["log10_p"], **look)
-    left.set_yticks(rows, [", ".join(group) for group in _looks()], fontsize="small")
+        right.plot(curve["n_tokens"], curve["log10_p"], **look)
+    left.set_yticks(rows, [", ".join(group) for group in LOOKS], fontsize="small")
     left.grid(axis="y", visible=False)
     left.set(xlabel="ψ", title="Where does each ψ lie under N(0, 1)?")
     right.axhline(np.log10(level), **style.DASHED)

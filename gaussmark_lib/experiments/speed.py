@@ -1,18 +1,24 @@
-"""10: fair timings: alternating repeats in one process, medians, ratios; and the plain loop that
-everything is compared with.
+"""10: fair timings: alternating repeats in one process, medians, ratios; the plain loop that
+everything is compared with; and the memory that a call needs beyond what the process holds already.
 
 Seconds depend on the machine and its load; ratios of tasks that take turns depend on the tasks. So
 each repeat runs every task once, in turn, and a ratio is formed within a repeat before the median
 over repeats is taken.
 """
 
+import ctypes
+import gc
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
@@ -154,6 +160,38 @@ def forward_only(
             texts = [[*x, *y] for x, y in pairs[start : start + batch_size]]
             ids, mask = tokens.pad(texts, "right", model.device)
             model(input_ids=ids, attention_mask=mask, use_cache=False)
+
+
+def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What the call returns, and by how many MiB the process grew while it ran: resident memory,
+    sampled every 2 ms, and memory of the GPU.
+
+    Memory that was freed before is handed back to the system first, where that is possible, so that
+    using it again counts.
+    """
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    process, over, gpu = psutil.Process(), threading.Event(), torch.cuda.is_available()
+    before = most = process.memory_info().rss
+
+    def watch() -> None:
+        nonlocal most
+        while not over.wait(0.002):
+            most = max(most, process.memory_info().rss)
+
+    on_gpu = torch.cuda.memory_allocated() if gpu else 0
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result = call()
+    finally:
+        over.set()
+        watcher.join()
+    on_gpu = torch.cuda.max_memory_allocated() - on_gpu if gpu else 0
+    return result, (most - before + on_gpu) / 2**20
 
 
 def draw_against(times: pd.DataFrame, x: str, xlabel: str, title: str, caption: str) -> Figure:

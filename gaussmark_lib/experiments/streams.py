@@ -17,11 +17,13 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from gaussmark_lib import generate, joint, models, perturb, score, stats
-from gaussmark_lib.experiments.one_key_in_production import TAU, Human, gradients, units
+from gaussmark_lib.experiments.one_key_in_production import TAU, Human, units
+from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.plots import style
 
 SHARE = 0.1  # π, the share of marked texts that the evidence bets on
+N_TRIED = 8  # questions per step of an attack
 
 
 def log_evidence(
@@ -61,25 +63,28 @@ def mixed(
     n, n_tokens = len(human.prompts), len(human.responses[0])
     plain = gradients(lm, human.prompts, human.responses, wm, dtype)
     psi_plain, u = score.psi(plain, wm.on(lm.model), keys), units(plain)
-    K_plain, norms_plain = joint.law.inner(u, u), np.array([g.norm for g in plain])
-    tables = []
+    K_plain, place, tables = joint.directions.inner(u, u), np.arange(n), []
     for i, key in enumerate(keys):
         asked = [human.prompts[(i + j) % n] for j in range(n // min(every))]
         marked = written(lm, asked, wm, key, n_tokens, dtype=dtype, seed=seed + i)
         v = units(marked)
-        psi_marked = score.psi(marked, wm.on(lm.model), [key])[:, 0]
-        across, among = joint.law.inner(v, u), joint.law.inner(v, v)
+        across = joint.directions.inner(v, u)
+        K = np.block([[K_plain, across.T], [across, joint.directions.inner(v, v)]])
+        psi = np.append(psi_plain[:, i], score.psi(marked, wm.on(lm.model), [key]))
+        strength = wm.sigma * np.array([gradient.norm for gradient in [*plain, *marked]])
         for k in every:
-            at = np.arange(k - 1, n, k)
-            m, psi, norms, K = len(at), psi_plain[:, i].copy(), norms_plain.copy(), K_plain.copy()
-            psi[at], norms[at] = psi_marked[:m], [g.norm for g in marked[:m]]
-            K[at] = across[:m]
-            K[:, at] = K[at].T
-            K[np.ix_(at, at)] = among[:m, :m]
-            log_e = log_evidence(psi[None], K, wm.sigma * norms)[0]
-            r = joint.law.innovations(psi[None], K)[0][0]
-            columns = {"place": range(n), "marked": np.isin(range(n), at), "psi": psi}
-            columns |= {"innovation": r, "log_e": log_e, "key_id": key.key_id, "every": k}
+            is_marked = (place + 1) % k == 0
+            texts = np.where(is_marked, n + place // k, place)  # of all, plain ones first
+            of_stream = psi[None, texts], K[np.ix_(texts, texts)]
+            columns = {
+                "place": place,
+                "marked": is_marked,
+                "psi": psi[texts],
+                "innovation": joint.law.innovations(*of_stream)[0][0],
+                "log_e": log_evidence(*of_stream, strength[texts])[0],
+                "key_id": key.key_id,
+                "every": k,
+            }
             tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
@@ -124,7 +129,7 @@ def kept(
     """
     u, m = units(marked), wm.sigma * np.array([gradient.norm for gradient in marked])
     psi = np.stack([score.psi(marked, wm, [key])[:, 0], m])
-    r, _ = joint.law.innovations(psi, joint.law.inner(u, u))
+    r, _ = joint.law.innovations(psi, joint.directions.inner(u, u))
     segments = np.split(np.nan_to_num(r), ends[:-1], axis=1), np.split(psi, ends[:-1], axis=1)
     shares = [new.sum(1) / old.sum(1) for new, old in zip(*segments, strict=True)]
     table = pd.DataFrame(shares, columns=["measured", "first order"])
@@ -136,7 +141,7 @@ def flat_information(plain: Sequence[TextGradient], sigma: float) -> float:
     ⟨G_i, G_j⟩², i ≠ j.
     """
     u, norms = units(plain), np.array([gradient.norm for gradient in plain])
-    products = joint.law.inner(u, u) * np.outer(norms, norms)
+    products = joint.directions.inner(u, u) * np.outer(norms, norms)
     others = products[~np.eye(len(products), dtype=bool)]
     return float(sigma**2 * (others**2).mean() / (norms**2).mean())
 
@@ -149,10 +154,9 @@ def forged(
     key: perturb.Key,
     *,
     n_steps: int,
-    n_tried: int = 8,
     seed: int = 0,
 ) -> dict:
-    """A human text edited until a detector that answers ψ accuses it: of ``n_tried`` texts with one
+    """A human text edited until a detector that answers ψ accuses it: of eight texts with one
     token exchanged, the best is kept, step by step. The *forged* text has one more edit, and was
     not asked about.
 
@@ -160,10 +164,10 @@ def forged(
     step.
     """
     rng, state, best, climb = np.random.default_rng(seed), joint.State(), list(response), []
-    settings = {"state": state, "batch_size": n_tried}
+    settings = {"state": state, "batch_size": N_TRIED}
     for _ in range(n_steps):
-        tries = [edited(best, rng) for _ in range(n_tried)]
-        answers = joint.sequence(lm.model, [prompt] * n_tried, tries, wm, [key], **settings)
+        tries = [edited(best, rng) for _ in range(N_TRIED)]
+        answers = joint.sequence(lm.model, [prompt] * N_TRIED, tries, wm, [key], **settings)
         best = tries[answers["psi"].argmax()]
         climb.append(answers["psi"].max())
     last = joint.sequence(lm.model, [prompt], [edited(best, rng)], wm, [key], **settings)

@@ -82,7 +82,7 @@ FIGURES = {  # arguments of ``panels``
 
 def exact(value: float, curve: str = EXACT, **point: float | str) -> dict[str, float | str]:
     """A number without an interval."""
-    return {"curve": curve, "value": value, "low": np.nan, "high": np.nan} | point
+    return {"curve": curve, "value": value} | point
 
 
 def draw(
@@ -99,14 +99,13 @@ def looks(table: pd.DataFrame) -> dict[str, dict]:
     """Lines for exact curves, and points for simulated ones, in the colour of the line they belong
     to.
     """
-    names = [name.removesuffix(f", {SIMULATED}") for name in table["curve"].unique()]
-    colours = dict(zip(dict.fromkeys(names), style.OTHERS, strict=False))
     line, points = {"marker": ""}, {"marker": "o", "markersize": 4, "linestyle": "none"}
-    return {
-        name: {"color": colours[name.removesuffix(f", {SIMULATED}")]}
-        | (points if SIMULATED in name else line)
-        for name in table["curve"].unique()
-    }
+    found, places = {}, {}
+    for name in table["curve"].unique():
+        exact_name = name.removesuffix(f", {SIMULATED}")
+        place = places.setdefault(exact_name, len(places))
+        found[name] = {"color": style.OTHERS[place]} | (points if SIMULATED in name else line)
+    return found
 
 
 def gaussian_mean(dims: Sequence[int], sigmas: Sequence[float], n: int, seed: int) -> pd.DataFrame:
@@ -231,6 +230,7 @@ def linear_regime(
     ``size`` and ``size`` coins, at the σ that predicts each given ψ = σE‖∇‖; price ψ²/2.
     """
     models: dict[str, tuple[float, Callable, Callable]] = {
+        "predicted": (1.0, lambda sigma: sigma, lambda sigma: sigma**2 / 2),
         "linear softmax": (
             model.expected_norm,
             lambda sigma: softmax.expected_psi(model, sigma, keys),
@@ -250,8 +250,6 @@ def linear_regime(
     strength, price = "mean ψ", "price, nats per text"
     rows = []
     for psi in predicted:
-        rows += [exact(psi, "predicted", quantity=strength, predicted=psi)]
-        rows += [exact(psi**2 / 2, "predicted", quantity=price, predicted=psi)]
         for name, (norm, mean_psi, cost) in models.items():
             sigma = psi / norm
             rows += [exact(mean_psi(sigma), name, quantity=strength, predicted=psi)]

@@ -72,11 +72,10 @@ def changes(
 
 def tests(gammas: pd.DataFrame, alpha_0: float) -> pd.DataFrame:
     """Both tests of each text, from those of its Γ_k that are given, with ``scheme``."""
-    each = {
-        scheme: token_keys.from_gammas(gammas, test, alpha_0)
+    return pd.concat(
+        token_keys.from_gammas(gammas, test, alpha_0).assign(scheme=scheme)
         for scheme, test in ((HITS, "hits"), (SUM, "sum"))
-    }
-    return pd.concat(table.assign(scheme=scheme) for scheme, table in each.items())
+    )
 
 
 def measure(

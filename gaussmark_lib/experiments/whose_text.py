@@ -21,10 +21,15 @@ Pair = tuple[list[int], list[int]]
 
 
 def gradients(
-    lm: models.LM, prompts: Texts, responses: Texts, wm: Watermark, **settings
+    lm: models.LM,
+    prompts: Texts,
+    responses: Texts,
+    wm: Watermark,
+    dtype: str | None = None,
+    lengths: Sequence[int] | None = None,
 ) -> list[TextGradient]:
     """In the texts' order."""
-    unordered = score.gradients(lm.model, prompts, responses, wm, **settings)
+    unordered = score.gradients(lm.model, prompts, responses, wm, dtype=dtype, lengths=lengths)
     return sorted(unordered, key=lambda gradient: (gradient.text, gradient.n_tokens))
 
 

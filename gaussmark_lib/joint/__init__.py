@@ -8,9 +8,9 @@ the key is looked at,
     (ψ_1, …, ψ_n) ~ N(0, K),   K_ij = ⟨u_i, u_j⟩
 
 ``directions``: the u_i as they are kept, and their inner products; ``law``: what K gives, the
-innovations and the chance of any false alarm in a batch; ``memory``: what is kept of a stream;
-``repeats``: texts that were tested before; ``state``: the memory as a file; ``stream``: a stream of
-texts under one key.
+innovations and the chance of any false alarm in a batch; ``memory``: what is kept of a stream, and
+which texts repeat an earlier one; ``state``: the memory as a file; ``stream``: a stream of texts
+under one key.
 """
 
 from gaussmark_lib.joint.law import family

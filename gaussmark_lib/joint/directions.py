@@ -35,15 +35,12 @@ def form(G: Factors) -> Float[Tensor, "d_out d_in"] | Factors:
     return Factors(G.g[nonzero], G.a[nonzero])
 
 
-def unit(gradient: TextGradient) -> Float[Tensor, " d"]:
-    """u = G/‖G‖ as it is stored: float32, on the model's device where that has float64."""
-    return _where_float64_is(gradient.unit().float())
-
-
 def kept(gradient: TextGradient) -> Direction:
-    """u as it is stored. DegenerateScoreError if G is zero or not finite."""
+    """u = G/‖G‖ as it is stored: float32, on the model's device where that has float64.
+    DegenerateScoreError if G is zero or not finite.
+    """
     if not isinstance(gradient.parts[0], Factors):
-        return unit(gradient)
+        return _where_float64_is(gradient.unit().float())
     gradient.check()
     g, a = gradient.parts[0]
     return Factors(*(_where_float64_is(part.float()) for part in (g / gradient.norm, a)))

@@ -36,12 +36,7 @@ the texts as independent, and Fisher's sum of logarithms is wrong where they are
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-
-from gaussmark_lib.joint.directions import inner, unit
-
-__all__ = ["NOTHING_NEW", "Factor", "inner", "unit"]
 
 AT_A_TIME = 1 << 22  # simulated numbers
 NOTHING_NEW = 1e-3  # a residual up to here is none: float32 vectors know their direction to 1e-6
@@ -50,14 +45,12 @@ NOTHING_NEW = 1e-3  # a residual up to here is none: float32 vectors know their 
 class Factor:
     """The Cholesky factor of a Gram matrix that grows by a row at a time, float64."""
 
-    def __init__(self, rows: NDArray[np.float64] | None = None):
-        self._room = np.zeros((0, 0)) if rows is None else np.array(rows, dtype=float)
-        self.n = len(self._room)
+    def __init__(self) -> None:
+        self.rows = np.zeros((0, 0))  # L, lower triangular
 
     @property
-    def rows(self) -> Float[np.ndarray, "n n"]:
-        """L, lower triangular."""
-        return self._room[: self.n, : self.n]
+    def n(self) -> int:
+        return len(self.rows)
 
     def coordinates(self, k: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """L⁻¹k: a direction in the orthonormal system of the earlier ones, from its inner products
@@ -67,13 +60,9 @@ class Factor:
 
     def append(self, coordinates: Float[np.ndarray, " n"], residual: float) -> None:
         """One row more: L gets (l, s)."""
-        if self.n == len(self._room):
-            room = np.zeros((2 * self.n + 16,) * 2)
-            room[: self.n, : self.n] = self.rows
-            self._room = room
-        self._room[self.n, : self.n] = coordinates
-        self._room[self.n, self.n] = residual
-        self.n += 1
+        rows = np.pad(self.rows, (0, 1))
+        rows[-1] = [*coordinates, residual]
+        self.rows = rows
 
 
 def innovations(

@@ -95,7 +95,7 @@ class State:
                 f" order), got others: {'; '.join(wrong)}. Begin a new one"
             )
         device = wm.linear.parameter.device
-        self.memory.to(torch.device("cpu") if device.type == "mps" else device)
+        self.memory.directions.to(torch.device("cpu") if device.type == "mps" else device)
         return self.memory
 
     def save(self, path: str | Path) -> None:
@@ -213,7 +213,7 @@ def _memory(file: IO[bytes], state: State) -> Memory:
     rows, memory.innovations, memory.p_given, places, n_runs, runs = (
         np.load(file, allow_pickle=False) for _ in range(6)
     )
-    memory.factor, memory.places = type(memory.factor)(rows), places.tolist()
+    memory.factor.rows, memory.places = rows, places.tolist()
     for number, text in enumerate(np.split(runs, n_runs.cumsum()[:-1]) if len(places) else []):
         if len(text):
             memory.seen.add(number, text)

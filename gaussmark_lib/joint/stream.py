@@ -35,8 +35,8 @@ from gaussmark_lib.errors import (
     require_share,
 )
 from gaussmark_lib.gradients import TextGradient
-from gaussmark_lib.joint import directions, repeats
-from gaussmark_lib.joint.memory import GIVEN, Answer, Memory
+from gaussmark_lib.joint import directions
+from gaussmark_lib.joint.memory import GIVEN, Answer, Memory, runs
 from gaussmark_lib.joint.state import State
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Pair, Texts
@@ -174,5 +174,4 @@ def _ask(
     pairs: dict[int, Pair],
     place: int,
 ) -> Answer:
-    runs = repeats.runs(pairs[gradient.text][1])
-    return memory.ask(directions.kept(gradient), psi, runs, place)
+    return memory.ask(directions.kept(gradient), psi, runs(pairs[gradient.text][1]), place)

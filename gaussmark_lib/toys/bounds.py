@@ -1,4 +1,5 @@
-"""The paper's two power bounds, in the form that their proofs give.
+"""The paper's two power bounds, in the form that their proofs give, and where a statement is
+printed otherwise (arXiv:2501.13941).
 
 *Linear softmax* (paper, Cor. "alt2"). With τ = Φ⁻¹(1−α), ξ = σZ and Γ_a(Z) the (1−a) quantile of
 ⟨Z, ∇ log p_θ(y)⟩ over y ~ p_θ, a miss has ⟨ξ, ∇⟩ ≤ στ‖∇‖ and E_θ exp⟨ξ, ∇⟩ ≥ a exp(σ Γ_a(Z)), so
@@ -25,6 +26,7 @@ from jaxtyping import Float
 from scipy import special, stats
 
 from gaussmark_lib.stats import threshold
+from gaussmark_lib.toys import closed_forms, softmax
 from gaussmark_lib.toys.softmax import Keys, LinearSoftmax
 
 
@@ -116,3 +118,81 @@ def strongly_log_concave(
         + stats.norm.logcdf(tau * np.exp(growth / 2))
         + log_mgf_chi(dim, tau * sigma / np.sqrt(variance))
     )
+
+
+def large_noise_limit(
+    model: LinearSoftmax, scale: float, level: float, unit_noise: Keys
+) -> tuple[float, float, float]:
+    """Display "extreme_case": β = P(sup_y ⟨Z, ∇⟩ ≤ τR/r) as σ → ∞. What holds is β ≤ P(sup_y ⟨Z, ∇⟩
+    ≤ τR). Both, and the exact β.
+
+    Features ``scale`` times as long, with θ divided by as much, are the same model. But in the
+    printed event they scale the left side alone.
+    """
+    model = LinearSoftmax(model.theta / scale, model.features * scale)
+    largest = (unit_noise @ model.gradients.T).max(axis=1)
+    tau, big, small = threshold(level), model.grad_norms.max(), model.grad_norms.min()
+    as_printed, repaired = ((largest <= end).mean() for end in (tau * big / small, tau * big))
+    return as_printed, repaired, 1 - softmax.power_limit(model, level, unit_noise)
+
+
+def printed(rich: LinearSoftmax, n_keys: int = 1024, seed: int = 0) -> pd.DataFrame:
+    """Where a printed statement is not what its proof gives: ``where``, what the numbers are
+    (``quantity``), ``printed``, ``exact``. The proofs' ideas hold in every case; what is listed is
+    a factor, a sign, a logarithm or a range.
+
+    * Lemma "gaussian_details", ψ ≳ σ²√d/√(1+σ²): but ψ ≤ ‖ξ‖/σ, about √d whatever σ is. Its second
+      claim is power 1−β, here .99, once σ√d ≳ √log(1/min(α, β)): at d = 1 the power tends to 2α;
+      σ√d/√(1+σ²) must be large.
+    * After "extreme_case": P(‖Z‖ ≤ τR/r) ≤ exp(−dr/16R) once 2√log(1/α) ≤ √(dr/2R). It takes
+      (R/r)², not R/r: 2√log(1/α) ≤ √(d/2) r/R gives P(‖Z‖ ≤ τR/r) ≤ P(χ²_d ≤ d/2) ≤ exp(−d/16).
+    * Corollary "alt2": its bound on β does not contain the level (τ was lost between two lines of
+      the proof), yet β → 1 as α → 0.
+    * Before theorem "main_sc": N(θ, Σ) is η-strongly log-concave with η = λ_min(Σ). It is
+      λ_min(Σ⁻¹). Rescaled, Σ = 4I is the Gaussian example at σ/2.
+    """
+    keys, keys_2 = (softmax.unit_noises(dim, n_keys, seed) for dim in (len(rich.theta), 2))
+    spread, level = 10.0, 1e-10  # R/r and α after "extreme_case"
+    dim = int(np.ceil(8 * np.log(1 / level) * spread))
+    model = softmax.random_model(60, 2, seed=seed)
+    limit, _, exact_limit = large_noise_limit(model, 4.0, 0.05, keys_2)
+    alt2 = corollary(rich, [6.0], 1e-4, keys, [1.5 / len(rich.features)], tau=1.0)
+    rows = [
+        (
+            "Lemma gaussian_details",
+            "mean ψ at d = 64, σ = 4: the ratio grows as σ",
+            4.0 * closed_forms.rate(64, 4.0),
+            closed_forms.expected_psi(64, 4.0),
+        ),
+        (
+            "Lemma gaussian_details, 2nd claim",
+            "power at d = 1, σ = 1000, at least",
+            0.99,
+            closed_forms.power(1, 1e3, 0.05),
+        ),
+        (
+            "display after extreme_case",
+            "P(miss) at R/r = 10, α = 1e-10, at most",
+            np.exp(-dim / (16 * spread)),
+            stats.chi.cdf(threshold(level) * spread, dim),
+        ),
+        (
+            "display extreme_case",
+            "P(miss) as σ → ∞, d = 2, features 4 times as long",
+            limit,
+            exact_limit,
+        ),
+        (
+            "Corollary alt2",
+            "P(miss) at σ = 6, α = 1e-4, at most",
+            alt2["bound"].iloc[0],
+            1 - softmax.power(rich, 6.0, 1e-4, keys),
+        ),
+        (
+            "Theorem main_sc, its example",
+            "P(miss) for Σ = 4I, d = 64, σ = .5, at most",
+            strongly_log_concave(64, 0.5, 0.05, 4.0, eta=4.0),
+            1 - closed_forms.power(64, 0.25, 0.05),
+        ),
+    ]
+    return pd.DataFrame(rows, columns=["where", "quantity", "printed", "exact"])

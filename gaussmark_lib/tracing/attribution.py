@@ -20,8 +20,6 @@ the codes as well, the ψ are N(0, CCᵀ) and the chance depends on them a littl
 of the key, and the guarantee is over the draw of the key.)
 """
 
-from collections.abc import Iterator, Sequence
-
 import numpy as np
 import pandas as pd
 import torch
@@ -33,7 +31,6 @@ from transformers import PreTrainedModel
 from gaussmark_lib import score
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing.authors import summed
 from gaussmark_lib.tracing.codebook import Codebook
@@ -82,20 +79,16 @@ def attribute(
     if together:
         gradients = [summed(gradients)]
     n_held = max(1, HELD // (8 * wm.linear.parameter.numel()))  # units, and once more their stack
-    rows = [row for several in in_lists(gradients, n_held) for row in _named(several, book)]
+    rows = []
+    for several in in_lists(gradients, n_held):
+        leaning = best(base_inner(torch.stack([one.unit() for one in several]), book), book)
+        for one, user, psi, runner_up in zip(several, *leaning, strict=True):
+            p = family_p(psi, book.n_users, book.n_base)
+            runner_up = runner_up if book.n_users > 1 else np.nan
+            rows.append((one.text, int(user), psi, p, runner_up, one.n_tokens, one.norm))
     return pd.DataFrame(rows, columns=COLUMNS).sort_values(
         ["text", "n_tokens"], kind="stable", ignore_index=True
     )
-
-
-def _named(gradients: Sequence[TextGradient], book: Codebook) -> Iterator[tuple]:
-    units = torch.stack([one.unit() for one in gradients])
-    for one, user, psi, runner_up in zip(
-        gradients, *best(base_inner(units, book), book), strict=True
-    ):
-        p = family_p(psi, book.n_users, book.n_base)
-        runner_up = runner_up if book.n_users > 1 else np.nan
-        yield one.text, int(user), psi, p, runner_up, one.n_tokens, one.norm
 
 
 def base_inner(units: Float[Tensor, "texts d"], book: Codebook) -> Float[np.ndarray, "texts m"]:

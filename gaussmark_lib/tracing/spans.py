@@ -32,13 +32,11 @@ from transformers import PreTrainedModel
 from gaussmark_lib import perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.gradients import of_pairs
-from gaussmark_lib.joint.law import inner
+from gaussmark_lib.joint.directions import inner
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
-SPAN = ["start", "end", "psi", "p_value", "bonferroni"]
-COLUMNS = ["text", "key_id", *SPAN, "whole_psi", "whole_p", "n_tokens"]
 N_DRAWS = 2000
 
 
@@ -84,7 +82,7 @@ def scan(
         most = math.ceil(longest / block) if longest else None
         G, spans = of_blocks(pair, wm, ends, dtype=dtype), intervals(len(ends), least, most)
         rows += _rows(text, G, spans, ends, wm, keys, seed, n_draws)
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows)
 
 
 def _rows(
@@ -105,37 +103,23 @@ def _rows(
             " score it in a wider dtype"
         )
     for key in keys:
-        products = inner_products(G, wm, key)
+        products = inner(G, perturb.noise(wm.model, wm, key).flatten()[None])[:, 0] / wm.sigma
+        psi = _sums(products, spans) / _norms(K, spans)
+        largest, (first, last) = float(psi.max()), spans[psi.argmax()]
         rng = np.random.default_rng([seed, text, int(key.fingerprint, 16)])
-        first, last, *found = strongest(products, K, A, spans, rng, n_draws)
         whole = products.sum() / np.sqrt(K.sum())
-        span = ends[first - 1] if first else 0, ends[last - 1]
-        row = (text, key.key_id, *span, *found, whole, norm.sf(whole), ends[-1])
-        yield dict(zip(COLUMNS, row, strict=True))
-
-
-def inner_products(
-    G: Float[Tensor, "blocks d"], wm: PlacedWatermark, key: Key
-) -> Float[np.ndarray, " blocks"]:
-    """⟨ξ, G_b⟩/σ of each block, float64."""
-    return inner(G, perturb.noise(wm.model, wm, key).flatten()[None])[:, 0] / wm.sigma
-
-
-def strongest(
-    products: Float[np.ndarray, " blocks"],
-    K: Float[np.ndarray, "blocks blocks"],
-    A: Float[np.ndarray, "spans rank"],
-    spans: Int[np.ndarray, "spans 2"],
-    rng: np.random.Generator,
-    n_draws: int = N_DRAWS,
-) -> tuple[int, int, float, float, float]:
-    """The span with the largest ψ: its first block, the one after its last, ψ, the p-value over all
-    spans, and Bonferroni's bound.
-    """
-    psi = _sums(products, spans) / _norms(K, spans)
-    largest, (first, last) = float(psi.max()), map(int, spans[psi.argmax()])
-    bonferroni = float(min(1.0, len(spans) * norm.sf(largest)))
-    return first, last, largest, maximum_p(largest, A, rng, n_draws), bonferroni
+        yield {
+            "text": text,
+            "key_id": key.key_id,
+            "start": ends[first - 1] if first else 0,
+            "end": ends[last - 1],
+            "psi": largest,
+            "p_value": maximum_p(largest, A, rng, n_draws),
+            "bonferroni": float(min(1.0, len(spans) * norm.sf(largest))),
+            "whole_psi": whole,
+            "whole_p": norm.sf(whole),
+            "n_tokens": ends[-1],
+        }
 
 
 def of_blocks(

@@ -37,7 +37,7 @@ def saved(tmp_path_factory):
     recipe = train.Recipe(
         vocab=len(tokenizer), hidden=32, blocks=2, heads=4, intermediate=48, context=64
     )
-    train.new_model(recipe, tokenizer.eos_token_id).to(torch.bfloat16).save_pretrained(folder)
+    train.new_model(recipe).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -24,7 +24,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gaussmark_lib import generate, perturb, score
-from gaussmark_lib.experiments import peak_memory, speed
+from gaussmark_lib.experiments import speed
 from gaussmark_lib.stats import Estimate
 
 LLAMA = {
@@ -132,8 +132,8 @@ class Report:
         n = self.asked.batch
         weights = sum(parameter.nbytes for parameter in self.model.parameters()) / 2**20
         forward = partial(speed.forward_only, self.model, self.x[:n], self.y[:n], batch_size=n)
-        _, least = peak_memory.measured(forward)
-        _, peak = peak_memory.measured(partial(self._score, n))
+        _, least = speed.peak_memory(forward)
+        _, peak = speed.peak_memory(partial(self._score, n))
         value = (weights + peak) / (weights + least)
         yield {"what": self.memory.__doc__, "value": value, "target": "≤ 1.15"}
 

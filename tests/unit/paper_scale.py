@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gaussmark_lib import joint, perturb, score
-from gaussmark_lib.experiments import peak_memory
+from gaussmark_lib.experiments import speed
 
 SIZES = {
     "hidden_size": 4096,
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     own = sum(parameter.nbytes for parameter in model.parameters())
     state, test = joint.State(), joint.sequence if asked.stream else score.score
     start = time.perf_counter()
-    table, mebibytes = peak_memory.measured(
+    table, mebibytes = speed.peak_memory(
         lambda: test(model, x, y, WM, keys, **{"state": state} if asked.stream else {})
     )
     found = {

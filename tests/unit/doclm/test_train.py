@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from gaussmark_lib.doclm import train
-from gaussmark_lib.doclm.muon import Muon, orthogonalise
-from gaussmark_lib.doclm.train import Recipe
+from gaussmark_lib.doclm.train import Muon, Recipe, orthogonalise
 from gaussmark_lib.errors import ParameterError
 
 RECIPE = Recipe(
@@ -160,7 +159,7 @@ def test_pages_are_joined_file_by_file_and_a_short_run_reads_every_kth():
 class TestBitsPerCharacter:
     tokenizer = train.train_tokenizer([FOX * 20], 280)
     recipe = dataclasses.replace(RECIPE, vocab=len(tokenizer), context=16)
-    model = train.new_model(recipe, tokenizer.eos_token_id).double().eval()
+    model = train.new_model(recipe).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(8)  # far from uniform

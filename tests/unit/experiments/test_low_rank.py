@@ -58,11 +58,11 @@ def test_a_gradient_that_is_spread_evenly_favours_no_direction(d, n_directions):
 
 def test_sigma_of_an_equal_psi_is_the_ratio_of_the_mean_norms():
     norms = {"both": np.array([[6.0, 5.0, 3.0], [8.0, 5.0, 4.0]])}
-    vanilla = Watermark("w", 0.1)
-    found = low_rank.at_equal_psi(vanilla, norms, 2, "both")
+    vanilla = Watermark("w", 0.1, side="both")
+    found = low_rank.at_equal_psi(vanilla, norms, 2)
     assert (found.sigma, found.rank_dropped, found.side) == (pytest.approx(0.2), 2, "both")
     assert low_rank.predicted(norms, found) == pytest.approx([0.6, 0.8])
-    assert low_rank.at_equal_psi(vanilla, norms, 0, "both").sigma == pytest.approx(0.1)
+    assert low_rank.at_equal_psi(vanilla, norms, 0).sigma == pytest.approx(0.1)
     schemes = low_rank.named([vanilla, Watermark("w", 0.1, 2), found], PAIRS.keys[0], "float64")
     assert list(schemes) == [VANILLA, "k = 2", "k = 2, both"]
     assert schemes["k = 2, both"].wm == found

@@ -10,7 +10,7 @@ import torch
 
 from gaussmark_lib import gradients, joint
 from gaussmark_lib.engine.terms import Factors
-from gaussmark_lib.joint import directions, law
+from gaussmark_lib.joint import directions
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark
 
@@ -59,7 +59,7 @@ def test_inner_products_are_those_of_the_vectors_in_float64(monkeypatch, by_term
 def test_inner_products_of_vectors_are_summed_in_float64():
     rows = torch.full((2, 1 << 21), 1e-3) * torch.tensor([[1.0], [2.0]])
     expected = (1 << 21) * 1e-6 * np.array([[1, 2], [2, 4]])
-    np.testing.assert_allclose(law.inner(rows, rows), expected, rtol=1e-6)
+    np.testing.assert_allclose(directions.inner(rows, rows), expected, rtol=1e-6)
 
 
 def test_a_gradient_by_its_terms_is_the_gradient(wide):
@@ -70,7 +70,7 @@ def test_a_gradient_by_its_terms_is_the_gradient(wide):
     assert len(found.parts[0].g) == 3, "the first position and the last predict no response token"
     torch.testing.assert_close(found.G, whole.G, rtol=1e-10, atol=1e-12)
     u = directions.kept(found)
-    torch.testing.assert_close(u.matrix().flatten(), law.unit(whole), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(u.matrix().flatten(), directions.kept(whole), rtol=1e-5, atol=1e-7)
     assert found.norm == pytest.approx(whole.norm, rel=1e-10)
 
 

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import binom, chi2, multivariate_normal, norm
 
 from gaussmark_lib import joint, score
-from gaussmark_lib.joint import law
+from gaussmark_lib.joint import directions, law
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark
 
@@ -35,8 +35,8 @@ def gradients(model, pairs, wm=WM) -> list[score.TextGradient]:
 
 
 def gram(model, pairs, wm=WM) -> np.ndarray:
-    units = torch.stack([law.unit(one) for one in gradients(model, pairs, wm)])
-    return law.inner(units, units)
+    units = torch.stack([directions.kept(one) for one in gradients(model, pairs, wm)])
+    return directions.inner(units, units)
 
 
 def columns(table, name: str) -> np.ndarray:
@@ -70,9 +70,11 @@ def test_nearly_dependent_directions_keep_their_digits():
     units = torch.nn.functional.normalize(torch.stack(rows), dim=1)
     factor, residuals = law.Factor(), []
     for i, u in enumerate(units):
-        k = law.inner(units[:i], u[None])[:, 0] if i else np.zeros(0)
+        k = directions.inner(units[:i], u[None])[:, 0] if i else np.zeros(0)
         coordinates = factor.coordinates(k)
-        residuals.append(np.sqrt(law.inner(u[None], u[None])[0, 0] - coordinates @ coordinates))
+        residuals.append(
+            np.sqrt(directions.inner(u[None], u[None])[0, 0] - coordinates @ coordinates)
+        )
         factor.append(coordinates, residuals[-1])
     exact = np.abs(np.diag(np.linalg.qr(units.double().numpy().T).R))
     np.testing.assert_allclose(residuals, exact, rtol=1e-6)
@@ -85,9 +87,9 @@ def drawn() -> tuple[np.ndarray, np.ndarray]:
     are slower and as good here.
     """
     model, pairs = tiny_models.build(), texts(6, alike=True)
-    units = torch.stack([law.unit(one) for one in gradients(model, pairs)])
+    units = torch.stack([directions.kept(one) for one in gradients(model, pairs)])
     z = torch.randn(N_KEYS, units.shape[1], generator=torch.Generator().manual_seed(0))
-    return law.inner(z, units), law.inner(units, units)
+    return directions.inner(z, units), directions.inner(units, units)
 
 
 def test_psi_has_the_covariance_k_over_keys(drawn):

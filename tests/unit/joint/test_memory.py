@@ -11,9 +11,8 @@ import torch
 from scipy.stats import kstest, norm
 
 from gaussmark_lib.engine.terms import Factors
-from gaussmark_lib.joint import repeats
 from gaussmark_lib.joint.directions import Direction
-from gaussmark_lib.joint.memory import Memory
+from gaussmark_lib.joint.memory import Memory, SeenTexts, runs
 
 NO_RUNS = np.zeros(0, np.uint64)
 ROOM = 1 << 30
@@ -26,11 +25,11 @@ def edited(ids: list[int], every: int) -> list[int]:
 
 @pytest.mark.parametrize(("every", "near"), [(30, True), (12, True), (4, False)])
 def test_near_is_two_thirds_of_the_runs_of_the_longer_text(every, near):
-    seen, [text] = repeats.SeenTexts(), tiny_models.random_ids(np.random.default_rng(5), 120)
-    seen.add(7, repeats.runs(text))
-    assert (seen.nearest(repeats.runs(edited(text, every))) == 7) == near
+    seen, [text] = SeenTexts(), tiny_models.random_ids(np.random.default_rng(5), 120)
+    seen.add(7, runs(text))
+    assert (seen.nearest(runs(edited(text, every))) == 7) == near
     more = text + tiny_models.random_ids(np.random.default_rng(6), 480 // every)[0]
-    assert (seen.nearest(repeats.runs(more)) == 7) == near
+    assert (seen.nearest(runs(more)) == 7) == near
 
 
 def test_what_several_texts_have_said_together_is_nothing_new():
@@ -38,7 +37,7 @@ def test_what_several_texts_have_said_together_is_nothing_new():
     memory, e = Memory(1, ROOM), torch.eye(4)
     units = [e[0], e[1], normalized(e[0] + e[1], dim=0)]
     for i, (u, psi) in enumerate(zip(units, (3.0, 1.0, 2.8), strict=True)):
-        answer = memory.ask(u, np.array([psi]), repeats.runs([i] * 5), i)
+        answer = memory.ask(u, np.array([psi]), runs([i] * 5), i)
     assert (answer.residual, answer.p_given.tolist()) == (0, [1.0])
     assert answer.psi[0] == pytest.approx(4 / 2**0.5), "what follows from the answers before"
     assert np.isnan(answer.innovation).all()
@@ -120,7 +119,7 @@ def toy(vectors: torch.Tensor, key: int, ids: list[int]) -> tuple[torch.Tensor, 
     """
     z = torch.randn(vectors.shape[1], generator=torch.Generator().manual_seed(97 + key))
     u = normalized((vectors + 0.4 * (torch.arange(2 * N)[:, None] >= N) * z)[ids].sum(0), dim=0)
-    return u, np.array([float(z.double() @ u.double())]), repeats.runs(ids)
+    return u, np.array([float(z.double() @ u.double())]), runs(ids)
 
 
 @pytest.mark.parametrize("way", FRAMES)
