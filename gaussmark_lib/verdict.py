@@ -44,38 +44,45 @@ def of(
 
 def sentences(row: Mapping[str, Any]) -> list[str]:
     """A text's scores and verdict in three sentences: the verdict, what its p-value means, and what
-    to expect of the test.
+    to expect of the test. Of a codebook's answer, the user that the text leans to most.
     """
-    control = row["control_p_value"]
+    if "user" in row:
+        return _user(row)
+    control, power = row["control_p_value"], row["power"]
+    expected = f"{power:.2f}" if power < 0.995 else "above 0.99"
+    wrong = f" A control key, which nobody writes with, gives p = {control or 0:.3g}."
     return [
         f"{row['verdict'].capitalize()} at level {row['level']:g}: {_scores(row)}",
         f"If this text had been written without the key, {odds(row['log10_p'])} of all keys would"
         " score it at least as high as this one does.",
-        "A text that carries the key and is like this one is detected with probability"
-        f" {probability(row['power'])}."
-        + (
-            ""
-            if control is None
-            else f" A control key, which nobody writes with, gives p = {control:.3g}."
-        ),
+        f"A text that carries the key and is like this one is detected with probability {expected}."
+        + wrong * (control is not None),
+    ]
+
+
+def _user(row: Mapping[str, Any]) -> list[str]:
+    p, runner_up = f"{row['p_value']:.3g}", row["runner_up"]
+    following = "" if runner_up is None else f", the next {runner_up:.3f}"
+    return [
+        f"user {row['user']}, p = {p} over all users  (ψ = {row['psi']:.3f}{following},"
+        f" {_length(row)}, key {row['key_id']})",
+        "If this text had been written without the key, some user's key would score it at least as"
+        f" high with probability {p}.",
+        *row["warnings"],
     ]
 
 
 def _scores(row: Mapping[str, Any]) -> str:
-    scores = f"ψ = {row['psi']:.3f}, log10 p = {row['log10_p']:.2f}, {length(row)}"
+    scores = f"ψ = {row['psi']:.3f}, log10 p = {row['log10_p']:.2f}, {_length(row)}"
     p = f"p = {p_value(row['log10_p'])}  ({scores}, key {row['key_id']})"
     if row.get("p_given") is None:
         return p
     return f"p = {row['p_given']:.3g} given what was answered before; alone {p}"
 
 
-def length(row: Mapping[str, Any]) -> str:
+def _length(row: Mapping[str, Any]) -> str:
     windows = f" in {row['windows']} windows" if "windows" in row else ""
     return f"{row['n_tokens']} token{'s'[: row['n_tokens'] != 1]}{windows}"
-
-
-def probability(power: float) -> str:
-    return f"{power:.2f}" if power < 0.995 else "above 0.99"
 
 
 def p_value(log10_p: float) -> str:

@@ -54,10 +54,12 @@ ELSEWHERE = {
     "joint/law.py": "unit/joint/test_batch.py",
     "token_level/keys.py": "core/test_keys.py",
     "token_level/gradients.py": "unit/token_level/test_keys.py",
-    "runs/__init__.py": "unit/runs/test_run.py",
+    "runs/folder.py": "unit/runs/test_run.py",
     "runs/kernel.py": "unit/runs/test_run.py",
+    "runs/notebook.py": "unit/runs/test_identity.py",
     "runs/parameters.py": "unit/runs/test_presets.py",
     "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
+    "sweeps/tour.py": "unit/sweeps/test_page.py",
     "sweeps/__init__.py": "unit/sweeps/test_sweep.py",
 }
 
@@ -518,20 +520,21 @@ FAULTS = {
         ("results replaced", "write_json(path, known | plain)", "write_json(path, plain)"),
         ("nan recorded", "if isinstance(value, float) and not math.isfinite(value):", "if False:"),
     ],
-    "runs/__init__.py": [
+    "runs/folder.py": [
         ("force forgotten", "if not force and (known", "if (known"),
         (
             "the second of two records kept",
-            "records.place(partial, target, replace=force)",
-            "records.place(partial, target, replace=True)",
+            "place(partial, target, replace=force)",
+            "place(partial, target, replace=True)",
         ),
-    ],
-    "runs/folder.py": [
         ("a complete record replaced", "if replace or load(target) is None:", "if True:"),
         ("a damaged status accepted", "if lacking := {", "if False and {"),
         ("a ratio in percent", "< 1e-9 * n", "< n"),
     ],
-    "runs/identity.py": [
+    "runs/kernel.py": [
+        ("sys.exit taken for the end", "if notebook.metadata.papermill.exception:", "if False:"),
+    ],
+    "runs/notebook.py": [
         (
             "comments and docstrings counted",
             "return None if isinstance(node.value, ast.Constant) else node",
@@ -544,12 +547,11 @@ FAULTS = {
             "status.st_mtime_ns, status.st_ctime_ns, status.st_ino)",
             "status.st_mtime_ns)",
         ),
-        ("every name of a file hashed", "if is_path(name) and isinstance", "if isinstance"),
-    ],
-    "runs/kernel.py": [
-        ("sys.exit taken for the end", "if notebook.metadata.papermill.exception:", "if False:"),
-    ],
-    "runs/notebook.py": [
+        (
+            "every name of a file hashed",
+            "if parameters.is_path(name) and isinstance",
+            "if isinstance",
+        ),
         ("values left out of the id", '"parameters": dict(values),', '"parameters": {},'),
     ],
     "runs/parameters.py": [
@@ -594,10 +596,8 @@ FAULTS = {
         ("tables of failed runs", '"complete" if run else "failed"', '"complete"'),
         ("a result takes a parameter's column", 'f"result.{key}" if key in row else key', "key"),
     ],
-    "sweeps/page.py": [
-        ("open findings first", "[*OUTCOMES].index(claim", "len(claim"),
-    ],
     "sweeps/tour.py": [
+        ("open findings first", "[*OUTCOMES].index(claim", "len(claim"),
         ("timings beside other notebooks", 'if not stop.job.notebook.tour.get("alone")', "if True"),
     ],
     "quality/compare.py": [

@@ -113,7 +113,7 @@ class Scoring:
 
     def sentence(self, row: Row, *, alone: bool) -> str:
         """Sentences on a text alone; of several, one line for each."""
-        sentences = _named(row) if self.book else verdict.sentences(row)
+        sentences = verdict.sentences(row)
         if alone:
             return "\n".join(sentences)
         return "; ".join([f"{visible(row['text'])}: {sentences[0]}", *row["warnings"]])
@@ -222,19 +222,6 @@ class Scoring:
             except GaussMarkError as error:
                 raise GaussMarkError(f"--given: {item.name}: {error}") from None
         return [before for [before], _ in texts], [ids for _, [ids] in texts]
-
-
-def _named(row: Row) -> list[str]:
-    """The user that a text leans to most, in sentences."""
-    p, runner_up = f"{row['p_value']:.3g}", row["runner_up"]
-    following = "" if runner_up is None else f", the next {runner_up:.3f}"
-    return [
-        f"user {row['user']}, p = {p} over all users  (ψ = {row['psi']:.3f}{following},"
-        f" {verdict.length(row)}, key {row['key_id']})",
-        "If this text had been written without the key, some user's key would score it at least as"
-        f" high with probability {p}.",
-        *row["warnings"],
-    ]
 
 
 def _plain(value: Any) -> Any:

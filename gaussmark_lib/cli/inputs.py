@@ -71,10 +71,10 @@ def visible(text: str) -> str:
     return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def refuse_among(out: str, names: Sequence[str]) -> None:
+def refuse_among(out: str | None, names: Sequence[str]) -> None:
     """Refuses results that would be read as texts."""
-    path = Path(os.path.realpath(out))
-    for name in names:
+    path = Path(os.path.realpath(out or ""))
+    for name in names if out is not None else ():
         place = Path(os.path.realpath(name))
         if path == place or (place in path.parents and path.name.endswith(IN_FOLDERS)):
             raise GaussMarkError(

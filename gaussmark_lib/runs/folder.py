@@ -1,4 +1,5 @@
-"""The record of a run: a folder that is written under a hidden name and renamed at the end.
+"""A run: a question is asked, and the answer kept in a folder, its record, which is written under a
+hidden name and renamed at the end.
 
     <notebook>/<id>/          notebook.ipynb  params.json  results.json  *.parquet  figures/*.png
                               status.json, which is written last
@@ -12,10 +13,11 @@ import json
 import logging
 import os
 import platform
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gaussmark_lib import files, words
 from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.record import RUN_DIR
+from gaussmark_lib.runs.notebook import Notebook, Question, question
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,6 +96,101 @@ def _is_share(estimate: dict[str, Any]) -> bool:
     if estimate.get("unit") or None in (value, low, high, n) or not 0 <= low <= high <= 1:
         return False
     return abs(value * n - round(value * n)) < 1e-9 * n
+
+
+class RunFailedError(RuntimeError):
+    """A notebook that did not run to its end: ``reason`` says where and why, ``traceback`` is the
+    cell's, ``dir`` the record of how far it came.
+    """
+
+    def __init__(self, message: str, reason: str, traceback: str, dir: Path):
+        super().__init__(message)
+        self.reason, self.traceback, self.dir = reason, traceback, dir
+
+
+def run(
+    notebook: str | Path | Notebook | Question,
+    params: Mapping[str, Any] | None = None,
+    *,
+    force: bool = False,
+    progress: bool = True,
+    root: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Run:
+    """A notebook's answer to these parameters, from its record or by running it.
+
+    Args:
+        notebook: number, name or path, or a question, which has its parameters.
+        force: run it even if there is a record, which is replaced once the new one is complete.
+        progress: whether to show a bar over the cells.
+        root: where records lie; ``papermill_runs`` by default.
+        env: added to the environment of its kernel; no part of the question.
+        wanted: asked twice per second; once it says no, the run is interrupted.
+
+    Raises:
+        GaussMarkError: before anything starts: no such notebook, parameters that cannot be used, or
+            no place for the record.
+        RunFailedError: a cell raised, or the kernel died; ``<id>.failed`` has what there is.
+        KeyboardInterrupt: after keeping it in the same way.
+    """
+    asked = question(notebook, params)
+    target, source = asked.target(root), asked.notebook
+    if not force and (known := load(target)):
+        return known
+    from gaussmark_lib.runs import kernel  # papermill takes two seconds to import
+
+    started = datetime.now(UTC)
+    with hidden(target) as partial:
+        try:
+            file = partial / "notebook.ipynb"
+            file.write_text(source.text, encoding="utf-8")
+            write(partial, "params", asked.values)
+            write(partial, "results", {})  # to which the notebook adds
+            kernel.execute(
+                file,
+                asked.changed,
+                folder=source.path.parent,
+                env={**(env or {}), RUN_DIR: str(partial)},
+                progress=progress and {"desc": source.name, "unit": "cell"},
+                wanted=wanted,
+            )
+            outcome = {"status": "complete", "code": asked.code}
+            write(partial, "status", outcome | circumstances(started))
+        except BaseException as error:
+            raise _stopped(error, source.name, partial, failed(target), started) from error
+        place(partial, target, replace=force)
+    shutil.rmtree(failed(target), ignore_errors=True)
+    return replace(load(target), cached=False)
+
+
+def _stopped(
+    error: BaseException, name: str, partial: Path, kept: Path, started: datetime
+) -> BaseException:
+    """What to raise for a run that did not end, once its record is ``kept``."""
+    from gaussmark_lib.runs import kernel
+
+    stop = kernel.where_it_stopped(partial / "notebook.ipynb", error)
+    has_failed = isinstance(error, Exception)
+    status = {"status": "failed" if has_failed else "interrupted", **stop._asdict()}
+    message = f"{name} {status['status']}: {stop}\n"
+    try:
+        write(partial, "status", status | circumstances(started))
+        place(partial, kept, replace=True)
+        message += f"its record is {kept}"
+    except OSError as problem:  # a disk that filled up, for example
+        message += f"no record of it could be kept: {problem.strerror}"
+    if has_failed:
+        return RunFailedError(message, str(stop), stop.traceback, kept)
+    return type(error)(message)
+
+
+def reference(notebook: str) -> Run | None:
+    """The record in git that a notebook's claims rest on, by the notebook's name with or without
+    its number; None where there is none.
+    """
+    name = notebook.lstrip("0123456789_")
+    return load(files.RUNS / "reference" / name) if name else None
 
 
 def load(folder: Path) -> Run | None:

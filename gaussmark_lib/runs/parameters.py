@@ -29,14 +29,21 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
 
 from gaussmark_lib.errors import ParameterError, shown
-from gaussmark_lib.runs import identity
 from gaussmark_lib.words import nearest
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 MOST_CHARACTERS = 100_000  # of a YAML document
+# parameters that may name a file or folder, relative to the notebook's, which the notebook reads
+PATHS = ("model", "text", "folder", "checkpoint")
+PATH_ENDINGS = ("_file", "_folder", "_path")  # of other such parameters
 # the parser's own error, and those of tags and numbers that do not fit, and of deep nesting
 NOT_YAML = (YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 NOT_PYTHON = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
+
+
+def is_path(name: str) -> bool:
+    """Whether the parameter of this name may name a file or folder that a notebook reads."""
+    return name in PATHS or (name.endswith(PATH_ENDINGS) and not name.startswith("save_"))
 
 
 def _encodable(text: str) -> str:
@@ -86,7 +93,7 @@ class Parameter:
             return None
         value = text if self.fits(text) else yaml(text)
         is_name = isinstance(value, str) and value not in ("", self.default) and "\0" not in value
-        if not (identity.is_path(self.name) and is_name):
+        if not (is_path(self.name) and is_name):
             return value
         path = os.path.abspath(os.path.expanduser(value))
         # ``docs`` may be a text's name and a folder's
@@ -155,6 +162,8 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
         default = type_.validate_python(default)  # 1 becomes a float's 1.0
     except ValidationError:
         raise ParameterError(f"the default {default!r} is not {allowed}") from None
+    except ParameterError:  # no type that can be checked
+        raise
     except Exception:  # a TypeError, or pydantic's SchemaError, which it does not export
         raise ParameterError(f"a range does not go with {annotation}") from None
     return Parameter(name, type_, default, allowed, help_text)

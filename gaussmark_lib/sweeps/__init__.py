@@ -17,7 +17,6 @@ where the id is a hash of its runs' ids.
 ``jobs``        runs side by side, here or on other machines, and how each of them ended
 ``tables``      the tables of a sweep, made of its records alone
 ``tour``        all numbered notebooks with their defaults, and one page about them
-``page``        the tour's page, and a record's findings in words
 ==============  ==========================================================================
 """
 

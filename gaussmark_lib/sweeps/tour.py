@@ -5,20 +5,44 @@ As many notebooks run at a time as there are cores, the longest first. A noteboo
 says so in its metadata, ``{"gaussmark": {"alone": true, "seconds": 90}}``, and runs after the
 others, alone and on all cores; ``seconds`` is about how long a notebook takes. A notebook that was
 run before is answered from its record. If one fails, the page says so, and the others still run.
+
+The page is one file, which needs no script, no network and no other file. Formulas become MathML.
+Figures become WebP, which loses nothing and takes less than half of PNG's bytes.
 """
 
+import base64
+import platform
 import secrets
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gaussmark_lib import files
+import jinja2
+from latex2mathml.converter import convert
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from PIL import Image
+
+from gaussmark_lib import files, runs, words
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
-from gaussmark_lib.sweeps import jobs, page
+from gaussmark_lib.sweeps import jobs
+
+TEMPLATES = Path(__file__).parent / "templates"
+SHARPER = 1.44  # pixels of a saved figure for one on the page
+# a reader should see first what did not come out as expected
+OUTCOMES = {
+    "not held": "✗ not held",
+    "held": "✓ held",
+    "at the edge": "~ at the edge",
+    "too little data": "? too little data",
+}
 
 
 @dataclass
@@ -95,7 +119,7 @@ def tour(
         _run(together, n, workers=workers, **options)
         _run(alone, n, workers=1, **options)
     with records.hidden(target) as partial:
-        (partial / "index.html").write_text(page.html(stops), encoding="utf-8")
+        (partial / "index.html").write_text(html(stops), encoding="utf-8")
         records.place(partial, target, replace=False)
     return Tour(target, stops)
 
@@ -104,7 +128,7 @@ def _read(file: Path) -> Stop:
     stop = Stop(file.stem, file.stem)
     try:
         source = notebooks.load(file)
-        stop.title, stop.claim = source.title, page.claim(source)
+        stop.title, stop.claim = source.title, claim(source)
         stop.job = notebooks.question(source)
     except GaussMarkError as error:
         stop.error = str(error)
@@ -119,3 +143,126 @@ def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
         stop.error, stop.traceback, stop.failed = outcome
         if not stop.error:
             stop.run = replace(records.load(stop.job.target(root)), cached=False)
+
+
+class Finding(NamedTuple):
+    """One quantity. ``reference`` is the same finding of the notebook's recorded large run."""
+
+    name: str
+    value: str
+    basis: str  # interval and n
+    outcome: str
+    expected: str
+    reference: str
+
+    @property
+    def verdict(self) -> str:
+        return OUTCOMES[self.outcome]
+
+
+def verdicts(run: Run | None, notebook: str) -> list[Finding]:
+    """All of the notebook's findings: first those that did not hold, last those that are open."""
+    claims = sorted(_claims(run), key=lambda claim: [*OUTCOMES].index(claim["outcome"]))
+    large = {claim["claim"]: _in_words(claim) for claim in _claims(runs.reference(notebook))}
+    return [
+        Finding(
+            claim["claim"],
+            *words.estimate(claim),
+            claim["outcome"],
+            str(claim.get("expected", "")).replace("-", "−"),
+            large.get(claim["claim"], ""),
+        )
+        for claim in claims
+    ]
+
+
+def _claims(run: Run | None) -> list[dict[str, Any]]:
+    claims = run.results.get("claims", []) if run else []
+    return [claim for claim in claims if claim.get("outcome") in OUTCOMES]
+
+
+def _in_words(claim: dict[str, Any]) -> str:
+    return f"{claim['outcome']}: {' '.join(words.estimate(claim))}"
+
+
+class _Renderer(IPythonRenderer):
+    def inline_math(self, body: str) -> str:
+        return mathml(body)
+
+    def block_math(self, body: str) -> str:
+        return mathml(body, display="block")
+
+
+def mathml(latex: str, display: str = "inline") -> str:
+    """A formula as MathML; as its LaTeX where it is not understood, because a page is written after
+    hours of runs.
+    """
+    try:
+        return convert(latex, display=display)
+    except Exception:  # its own errors, and IndexError or StopIteration for some formulas
+        return f"<code>{escape(latex)}</code>"
+
+
+def claim(source: notebooks.Notebook) -> str:
+    """The first paragraph under a notebook's title, as HTML."""
+    rest = source.opening.removeprefix(f"# {source.title}").strip()
+    markdown = MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True))
+    return markdown.render(rest.split("\n\n")[0])
+
+
+def html(stops: list[Stop]) -> str:
+    """The page over what came of each notebook."""
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    template = jinja2.Environment(loader=loader, **options).get_template("tour.html.j2")
+    facts = {
+        "made": datetime.now(),
+        "commit": records.commit(),
+        "python": platform.python_version(),
+        "torch": records.version("torch"),
+    }
+    return template.render(views={stop.name: _view(stop) for stop in stops}, facts=facts)
+
+
+def _view(stop: Stop) -> dict[str, Any]:
+    """What the page shows of a notebook."""
+    run, findings = stop.run, verdicts(stop.run, stop.name)
+    counts = Counter(finding.outcome for finding in findings)
+    folder = run.dir if run else stop.failed
+    # in the order in which they were made
+    files = sorted(folder.glob("figures/*.png"), key=_made) if folder else []
+    with ThreadPoolExecutor() as threads:
+        figures = list(threads.map(_figure, files))
+    results = run.results if run else {}
+    return {
+        "stop": stop,
+        "headline": run and run.headline,
+        "sigma": _sigma(results),
+        "verdicts": findings,
+        "counts": ", ".join(f"{n} {outcome}" for outcome, n in counts.items()),
+        "checks": [check["check"] for check in results.get("checks", [])],
+        "numbers": run.numbers if run else {},
+        "figures": figures,
+    }
+
+
+def _sigma(results: dict[str, Any]) -> float | None:
+    """The σ of the notebook's GaussMark watermark, where it recorded exactly one."""
+    given = results.get("σ", results.get("sigma"))
+    given = given.get("GaussMark") if isinstance(given, dict) else given
+    return given if isinstance(given, int | float) else None
+
+
+def _made(path: Path) -> tuple[int, str]:
+    return path.stat().st_mtime_ns, path.name
+
+
+def _figure(path: Path) -> dict[str, Any]:
+    """A figure, its size on the page, and the description that its PNG file keeps."""
+    stored = BytesIO()
+    with Image.open(path) as image:
+        image.convert("RGB").save(stored, "WEBP", lossless=True, method=2, quality=20)
+        width, height = (round(length / SHARPER) for length in image.size)
+        alt = " ".join(image.text.get("Description", "").split())
+    data = base64.b64encode(stored.getvalue()).decode()
+    return {"data": data, "width": width, "height": height, "alt": alt}

@@ -5,7 +5,7 @@ import ipywidgets as w
 from gaussmark_lib import tokens
 from gaussmark_lib.experiments.playground import EDITS, Question, Session, mlp_weights
 from gaussmark_lib.weights import Weight
-from gaussmark_lib.widgets import code, render
+from gaussmark_lib.widgets import render
 from gaussmark_lib.widgets.area import WIDE, Area, button
 
 LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
@@ -125,7 +125,7 @@ class Form:
         what = "What is done to these tokens, with the same random numbers each time"
         self.how = field(w.Dropdown, "Edit", what, options=EDITS)
         what = "Where the key is saved, and loaded from"
-        self.key_file = field(w.Text, "Key file", what, code.KEY_FILE)
+        self.key_file = field(w.Text, "Key file", what, render.KEY_FILE)
 
     def _make_buttons(self) -> None:
         what = "The beginning of another held-out documentation text"

@@ -17,7 +17,7 @@ from gaussmark_lib.experiments.playground import (
 )
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.weights import Weight
-from gaussmark_lib.widgets import code, render
+from gaussmark_lib.widgets import render
 from gaussmark_lib.widgets.area import Worker
 from gaussmark_lib.widgets.form import NAMES, OF_A_TEST, Form
 
@@ -49,7 +49,7 @@ class Panel(Form):
         super().__init__(session, start, key_seed)
         self._worker = Worker(self._on_busy)
         if key:
-            self._use(key, "given to the panel", code.SAVED_KEY)
+            self._use(key, "given to the panel", render.SAVED_KEY)
         else:
             self._use_seed()
         self._wire()
@@ -73,7 +73,7 @@ class Panel(Form):
     def _wire(self) -> None:
         clicks = {
             self.another: lambda: setattr(self.prompt, "value", next(self._prompts)),
-            self.new_key: lambda: self._use(Key.new(), "secret, in memory only", code.SAVED_KEY),
+            self.new_key: lambda: self._use(Key.new(), "secret, in memory only", render.SAVED_KEY),
             self.seed_key: self._use_seed,
             self.generate: self._generate,
             self.take: self._take,
@@ -162,7 +162,7 @@ class Panel(Form):
         question, key, written = self.question(), self.key, self._key_written
 
         def show(result: Comparison) -> None:
-            lines = code.generating(result, self.session.lm.name, written)
+            lines = render.code_of_comparison(result, self.session.lm.name, written)
             self.result = result
             self.writing.show(render.comparison(result, code=lines))
             self._compare()  # inputs may have changed meanwhile
@@ -183,7 +183,7 @@ class Panel(Form):
         def show(result: Tested) -> None:
             if (text, before) != (self.text.value, self.before.value):
                 raise GaussMarkError("the text has changed while it was tested; press Test again")
-            lines = code.of_test(result, self.session.lm.name, written)
+            lines = render.code_of_test(result, self.session.lm.name, written)
             self._forget_test()
             self.tested = result
             self.testing.show(render.of_test(result, code=lines))
@@ -204,7 +204,7 @@ class Panel(Form):
         def show(after: Tested) -> None:
             if before is not self.tested:
                 raise GaussMarkError("the text has changed while it was edited; press Test again")
-            lines = code.of_test(before, self.session.lm.name, written, how, share)
+            lines = render.code_of_test(before, self.session.lm.name, written, how, share)
             self.edited = how, share, after
             title = f"{how}, {share:.0%} of the tokens (before: ψ = {before.row['psi']:.2f})"
             self.editing.show(render.of_test(after, title, code=lines))
@@ -218,8 +218,8 @@ class Panel(Form):
         question, key, path = self.question(), self.key, Path(self.key_file.value)
 
         def show(_: Path) -> None:
-            if key == self.key and self._key_written == code.SAVED_KEY:
-                self._key_written = code.loaded(str(path))
+            if key == self.key and self._key_written == render.SAVED_KEY:
+                self._key_written = render.loaded(str(path))
             self.filing.say(
                 f"Key {key.key_id} is saved as {path.resolve()}, with this weight and σ."
             )
@@ -241,5 +241,5 @@ class Panel(Form):
         except (GaussMarkError, OSError) as error:
             self.filing.say(str(error), is_error=True)
             return
-        self._use(Key(key.secret), f"secret, of {path}", code.loaded(path))
+        self._use(Key(key.secret), f"secret, of {path}", render.loaded(path))
         self.filing.say(f"Key {key.key_id} is in use, at {self.weight.value}.")

@@ -1,4 +1,5 @@
-"""Results as HTML: escaped, readable in light and dark themes, and never by colour alone.
+"""Results as HTML: escaped, readable in light and dark themes, and never by colour alone. And the
+library's lines that give them: runnable as they are, and without a key's secret.
 
 Colours are translucent and text keeps the page's colour, so contrast holds in both themes. Styles
 are attributes: a notebook's sanitizer would drop a style sheet.
@@ -14,6 +15,7 @@ import pandas as pd
 
 from gaussmark_lib import verdict
 from gaussmark_lib.experiments.playground import (
+    EDIT_SEED,
     PLAIN,
     WATERMARKED,
     Comparison,
@@ -24,6 +26,7 @@ from gaussmark_lib.plots import style
 
 MOST_PIECES = 5000  # that are shown: the browser is slow with more
 FULL_COLOUR = 3.0  # / √T: three standard deviations of a token's equal share of ψ ~ N(0, 1)
+KEY_FILE = "playground_key.json"
 LABEL = "8.5em"  # width of the inputs' labels
 INDENT = f"calc({LABEL} + 8px)"  # where the inputs begin
 DOCLM = (
@@ -214,3 +217,55 @@ def _look(evidence: float, full: float) -> str:
 def _rgba(colour: tuple[float, float, float], alpha: float) -> str:
     red, green, blue = (round(255 * x) for x in mpl.colors.to_rgb(colour))
     return f"rgba({red},{green},{blue},{alpha:.2f})"
+
+
+def loaded(path: str) -> str:
+    """How code gets a key that is saved there."""
+    return f"Key(Key.load({path!r}).secret)  # without its binding, so that σ can be turned"
+
+
+SAVED_KEY = f'{loaded(KEY_FILE)}; first press "Save the key"'
+
+
+def code_of_comparison(result: Comparison, model: str, key: str) -> str:
+    """The lines behind a comparison; ``key`` is how code gets the key."""
+    asked, n = result.question, result.question.n_samples
+    return f"""from gaussmark_lib import generate, models, score
+from gaussmark_lib.perturb import Key, Watermark, watermarked
+
+lm = models.load({model!r})
+key = {key}
+wm = Watermark({asked.weight!r}, {result.wm.sigma!r})  \
+# σ = ψ / median‖G‖, for a wanted ψ of {asked.psi:g}
+prompts = [lm.prompt({asked.prompt!r})] * {n}
+plain = generate.sample(lm.model, prompts, {asked.n_tokens}, seed={asked.seed})
+with watermarked(lm.model, wm, key):
+    marked = generate.sample(lm.model, prompts, {asked.n_tokens}, seed={asked.seed})
+scores = score.score(lm.model, 2 * prompts, plain + marked, wm, [key])  # the plain texts first
+print(lm.decode(marked[0]))
+print(scores[["text", "psi", "p_value", "n_tokens"]])
+"""
+
+
+def code_of_test(result: Tested, model: str, key: str, how: str = "", share: float = 0.0) -> str:
+    """The lines behind a test, or behind that of the same text after an edit."""
+    prompt = f"lm.prompt({result.prompt!r})" if result.prompt.strip() else "[]  # unknown"
+    edit = (
+        f"_, [ids] = corrupt.named(lm, [{how!r}])[{how!r}]([[]], [lm.encode(text)], {share!r},"
+        f" {EDIT_SEED})\ntext = lm.decode(ids)\n"
+        if how
+        else ""
+    )
+    return f"""from gaussmark_lib import {"corrupt, " if how else ""}models, tracing
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tracing.authors import windows
+
+lm = models.load({model!r})
+key = {key}
+wm = Watermark({result.question.weight!r}, 1.0)  # σ cancels in ψ
+prompt = {prompt}
+text = {result.text!r}
+{edit}pairs = windows(lm.model, prompt, lm.encode(text))
+scores = tracing.author(lm.model, *pairs, wm, [key])
+print(scores[["psi", "p_value", "n_tokens"]])
+"""

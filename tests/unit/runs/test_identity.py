@@ -11,7 +11,7 @@ import pytest
 
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.runs import identity
+from gaussmark_lib.runs import notebook as notebooks
 
 FILES = {
     "__init__": "",
@@ -39,8 +39,8 @@ def library(tmp_path, monkeypatch) -> Path:
     _write(tmp_path / "data/doclm/model.safetensors", "weights")
     _write(tmp_path / "helper.py", "from inner.deep import x\nimport json")
     _write(tmp_path / "inner/deep.py", "from gaussmark_lib.plots import bars")
-    monkeypatch.setattr(identity, "PACKAGE", tmp_path / "gaussmark_lib")
-    monkeypatch.setattr(identity, "MODEL", tmp_path / "data" / "doclm")
+    monkeypatch.setattr(notebooks, "PACKAGE", tmp_path / "gaussmark_lib")
+    monkeypatch.setattr(notebooks, "MODEL", tmp_path / "data" / "doclm")
     return tmp_path
 
 
@@ -67,7 +67,7 @@ def _write(path: Path, content: str) -> None:
     ],
 )
 def test_the_modules_that_a_cell_uses(library, source, names):
-    closed = identity._closure(identity._imported(identity._tree(source), library), library)
+    closed = notebooks._closure(notebooks._imported(notebooks._tree(source), library), library)
     assert {name.removeprefix("gaussmark_lib").removeprefix(".") for name in closed} - {""} == names
 
 
@@ -100,31 +100,31 @@ psi = "x @ g"
     ],
 )
 def test_only_what_computes_the_answer_changes_the_version(library, file, content, changes):
-    before = identity.of_sources(NOTEBOOK, library)
+    before = notebooks.code_of(NOTEBOOK, library)
     _write(library / file, content)
-    assert (identity.of_sources(NOTEBOOK, library) != before) is changes
+    assert (notebooks.code_of(NOTEBOOK, library) != before) is changes
 
 
 def test_a_large_file_is_read_once_per_state_and_a_copy_is_another(tmp_path, monkeypatch):
-    model, read, digest = tmp_path / "mine", [], identity.hashlib.file_digest
+    model, read, digest = tmp_path / "mine", [], notebooks.hashlib.file_digest
     _write(model / "model.safetensors", "weights")
     _write(model / "config.json", "{}")
     keep = lambda file, kind: read.append(Path(file.name).name) or digest(file, kind)  # noqa: E731
-    monkeypatch.setattr(identity.hashlib, "file_digest", keep)
-    versions = [identity.of_inputs({"model": str(model)}, tmp_path) for _ in range(3)]
+    monkeypatch.setattr(notebooks.hashlib, "file_digest", keep)
+    versions = [notebooks.inputs_of({"model": str(model)}, tmp_path) for _ in range(3)]
     assert versions[0] == versions[1] == versions[2]
     assert len(read) == 2
     other, file = tmp_path / "other", model / "model.safetensors"
     other.write_text("Weights")
     os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
     other.replace(file)
-    assert identity.of_inputs({"model": "mine"}, tmp_path) != versions[0]
+    assert notebooks.inputs_of({"model": "mine"}, tmp_path) != versions[0]
     assert read[2:] == ["model.safetensors"], "of the same size and time"
 
 
 @pytest.mark.parametrize("value", ["doclm", "", "\0", "x" * 5000, "\ud800", "~nobody/x", None, 3])
 def test_values_that_name_no_file_have_no_digest(tmp_path, value):
-    assert identity.of_inputs({"model": value, "text": value}, tmp_path) == {}
+    assert notebooks.inputs_of({"model": value, "text": value}, tmp_path) == {}
 
 
 def test_files_that_parameters_name_as_paths_and_the_judge_are_part_of_the_question(
@@ -136,7 +136,7 @@ def test_files_that_parameters_name_as_paths_and_the_judge_are_part_of_the_quest
     inputs = []
     for name, value in [("URL", "https://a"), ("MODEL", "a"), ("KEY", "secret")]:
         monkeypatch.setenv(f"GAUSSMARK_JUDGE_{name}", value)
-        inputs.append(identity.of_inputs(given, tmp_path))
+        inputs.append(notebooks.inputs_of(given, tmp_path))
     assert inputs[0].keys() == {"checkpoint", "prompt_file", "model", "judge"}
     assert inputs[0] != inputs[1] == inputs[2]
 
@@ -145,28 +145,30 @@ def test_what_cannot_be_read_or_is_too_much_is_refused(tmp_path, monkeypatch):
     _write(tmp_path / "mine" / "model.safetensors", "weights")
     _write(tmp_path / "mine" / "config.json", "{}")
     with monkeypatch.context() as patch:
-        patch.setattr(identity, "MOST_FILES", 1)
+        patch.setattr(notebooks, "MOST_FILES", 1)
         with pytest.raises(ParameterError, match="at most 1 files"):
-            identity.of_inputs({"model": "mine"}, tmp_path)
+            notebooks.inputs_of({"model": "mine"}, tmp_path)
 
     def fail(path, *rest):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", fail)
     with pytest.raises(ParameterError, match=r"a file that can be read.*Permission denied"):
-        identity.of_inputs({"model": "mine"}, tmp_path)
+        notebooks.inputs_of({"model": "mine"}, tmp_path)
 
 
 def test_the_closure_has_every_module_that_a_loaded_one_takes_something_from():
     importlib.import_module("gaussmark_lib.experiments.kgw_baseline")
-    folder = identity.PACKAGE.parent
+    folder = notebooks.PACKAGE.parent
     for name, module in list(sys.modules.items()):
-        if not name.startswith("gaussmark_lib") or identity.OUTSIDE.match(name):
+        if not name.startswith("gaussmark_lib") or notebooks.OUTSIDE.match(name):
             continue
         homes = {str(getattr(value, "__module__", None)) for value in vars(module).values()}
-        used = {n for n in homes if n.startswith("gaussmark_lib") and not identity.OUTSIDE.match(n)}
-        assert used <= identity._closure({name}, folder).keys(), name
-    assert identity.CORPUS in identity._closure({"gaussmark_lib.texts"}, folder)
+        used = {
+            n for n in homes if n.startswith("gaussmark_lib") and not notebooks.OUTSIDE.match(n)
+        }
+        assert used <= notebooks._closure({name}, folder).keys(), name
+    assert notebooks.CORPUS in notebooks._closure({"gaussmark_lib.texts"}, folder)
 
 
 def test_the_corpus_s_packages_are_part_of_what_reads_it(library, monkeypatch):
@@ -176,6 +178,6 @@ def test_the_corpus_s_packages_are_part_of_what_reads_it(library, monkeypatch):
     for fingerprint in ("as installed", "as installed", "after an upgrade"):
         monkeypatch.setattr(corpus, "fingerprint", lambda fingerprint=fingerprint: fingerprint)
         sources = "from gaussmark_lib import texts", "from gaussmark_lib import score"
-        versions.append([identity.of_sources([source], library) for source in sources])
+        versions.append([notebooks.code_of([source], library) for source in sources])
     assert versions[0] == versions[1]
     assert [old == new for old, new in zip(versions[1], versions[2], strict=True)] == [False, True]

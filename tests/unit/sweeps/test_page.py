@@ -2,7 +2,7 @@
 
 from gaussmark_lib import runs
 from gaussmark_lib.runs import folder
-from gaussmark_lib.sweeps import page
+from gaussmark_lib.sweeps import tour
 
 
 def record(tmp_path, **results) -> folder.Run:
@@ -20,9 +20,9 @@ def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_pa
     outcomes = {"level": "held", "price": "too little data", "auc": "at the edge"}
     claims = [*map(claim, outcomes, outcomes.values()), claim("power", "not held"), {"claim": "?"}]
     run = record(tmp_path, claims=claims)
-    lines = page.verdicts(run, "00_x")
+    lines = tour.verdicts(run, "00_x")
     assert [line.name for line in lines] == ["power", "level", "auc", "price"]
     assert (lines[0].verdict, lines[0].expected) == ("✗ not held", "−0.1 to 0.1")
     assert lines[0].reference == "at the edge: 0.55 (0.40 to 0.60), n = 9"
     assert lines[1].reference == ""
-    assert page.verdicts(None, "00_x") == []
+    assert tour.verdicts(None, "00_x") == []

@@ -15,8 +15,7 @@ from small_notebooks import code, markdown, parameters, write
 from gaussmark_lib import cli, files, record, stats
 from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.sweeps import page
-from gaussmark_lib.sweeps.tour import tour
+from gaussmark_lib.sweeps.tour import mathml, tour
 
 CLAIM = r"""# {name}: one claim & more
 
@@ -140,13 +139,13 @@ def test_every_formula_of_the_notebooks_is_set():
         for cell in notebooks.load(file).cells:
             text = CODE.sub("", cell.source) if cell.kind == "markdown" else ""
             for match in FORMULA.finditer(text):
-                element = page.mathml(match[1] or match[2])
+                element = mathml(match[1] or match[2])
                 assert element.startswith("<math"), (file.name, match[0])
                 assert "aligned" not in match[0], (file.name, match[0])
                 assert "\\" not in element, (file.name, match[0])
                 n += 1
     assert n > 300, f"formulas in {files.NOTEBOOKS}"
-    assert page.mathml(r"<\left(") == r"<code>&lt;\left(</code>", "a broken one stays as it is"
+    assert mathml(r"<\left(") == r"<code>&lt;\left(</code>", "a broken one stays as it is"
 
 
 def test_the_longest_is_first_and_what_times_things_is_last(tmp_path, executed):
