@@ -27,6 +27,8 @@ from transformers import (
     Qwen2MoeForCausalLM,
 )
 
+from gaussmark_lib.perturb import Watermark
+
 VOCAB = 97
 CONTEXT = 64
 
@@ -159,6 +161,13 @@ def build(
         if model._can_set_experts_implementation():
             model.set_experts_implementation("eager")
     return model
+
+
+def marked(
+    architecture: str = "llama", dtype: torch.dtype = torch.float32, *rank: object
+) -> tuple[PreTrainedModel, Watermark]:
+    """A model, and a watermark of σ = 0.05 in its ``ONE_WEIGHT``; ``rank``: dropped, and side."""
+    return build(architecture, dtype), Watermark(ONE_WEIGHT[architecture], 0.05, *rank)
 
 
 def parameter(model: PreTrainedModel, weight: str) -> torch.nn.Parameter:

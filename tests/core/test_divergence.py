@@ -5,10 +5,9 @@ against the mean log-likelihood ratio; of schemes that change logits, also by cl
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from tiny_models import ONE_WEIGHT, build, random_ids
 
-from gaussmark_lib import divergence, generate, perturb, score
+from gaussmark_lib import divergence, perturb
 from gaussmark_lib.errors import PerturbedModelError
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.schemes import GumbelMax, SynthID
@@ -48,28 +47,6 @@ def test_divergences_are_the_slow_sum_in_any_batch(model, wm, monkeypatch):
         monkeypatch.setattr(divergence, "BATCH", batch_size)
         found = divergence.per_text(model, prompts, responses, wm, KEY)
         assert found == pytest.approx(np.array(expected), rel=1e-10)
-
-
-def test_mean_divergence_is_the_mean_log_likelihood_ratio(model, wm):
-    """Both are unbiased for the same KL; their difference has mean 0, and the divergence varies
-    less.
-    """
-    wm = perturb.Watermark(wm.weight, 0.3)
-    prompts = random_ids(np.random.default_rng(1), *[4] * 200)
-    with perturb.watermarked(model, wm, KEY):
-        responses = generate.sample(model, prompts, 8, seed=3)
-    found = divergence.per_text(model, prompts, responses, wm, KEY)
-    ratio = score.score(model, prompts, responses, wm, [KEY])["log_lik"].to_numpy()
-    linear = wm.on(model).linear
-    theta = linear.parameter.data.clone()
-    linear.parameter.data += perturb.noise(
-        model, wm, KEY
-    )  # by hand: score refuses a model under watermarked()
-    ratio = score.score(model, prompts, responses, wm, [KEY])["log_lik"].to_numpy() - ratio
-    linear.parameter.data = theta
-    assert abs((found - ratio).mean()) < 4 * stats.sem(found - ratio)
-    assert found.mean() > 10 * stats.sem(found - ratio)
-    assert found.std() < ratio.std() / 2
 
 
 def test_price_is_half_the_fisher_form_for_a_short_step(model):

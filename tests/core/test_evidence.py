@@ -66,28 +66,6 @@ def test_a_model_with_a_derivative_of_its_own_making():
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=ROUNDING)
 
 
-@ON_EVERY_ARCHITECTURE
-def test_is_the_slope_of_each_log_probability(architecture: str, weight: str):
-    """Central differences along ξ: the error is of order ε², and would not shrink if the derivative
-    were another one's.
-    """
-    model, wm = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.1)
-    found = evidence.per_token(model, PROMPT, RESPONSE, wm, KEY)["evidence"].to_numpy()
-    [gradient] = score.gradients(model, [PROMPT], [RESPONSE], wm)
-    linear = wm.on(model).linear
-    theta, xi = linear.parameter.data, linear.oriented(perturb.noise(model, wm, KEY)).double()
-    errors_at = []
-    for step in (1e-3, 1e-4):
-        ends = []
-        for sign in (1, -1):
-            with linear.replaced(theta + sign * step * xi), torch.no_grad():
-                ends.append(log_probabilities(model, PROMPT, RESPONSE))
-        slope = (ends[0] - ends[1]).numpy() / (2 * step)
-        errors_at.append(np.abs(slope / (wm.sigma * gradient.norm) - found).max())
-    assert errors_at[1] < 1e-6 * np.abs(found).max() + 1e-9
-    assert errors_at[1] < 0.05 * errors_at[0], "a hundredth, but for rounding"
-
-
 @pytest.mark.parametrize(("architecture", "weight", "rank_dropped"), tiny_models.alternating(0, 3))
 def test_adds_up_to_psi(architecture: str, weight: str, rank_dropped: int):
     model, wm = tiny_models.build(architecture), Watermark(weight, 0.1, rank_dropped)

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
-from scipy import stats
 from transformers import FalconConfig, FalconForCausalLM
 
 from gaussmark_lib import gradients, score
@@ -33,10 +32,7 @@ VALUES = ["psi", "grad_norm", "log_lik"]
     ("architecture", "batch_size"), list(zip(tiny_models.ARCHITECTURES, cycle([1, 3, 10])))
 )
 def test_a_prefix_of_a_shared_pass_is_scored_as_if_it_were_the_whole_text(architecture, batch_size):
-    model, wm = (
-        tiny_models.build(architecture, torch.float64),
-        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05),
-    )
+    model, wm = tiny_models.marked(architecture, torch.float64)
     lengths = [12, 1, 6, 20, 12]  # in any order, one twice
     found = score.score(model, PROMPTS, RESPONSES, wm, KEYS, lengths=lengths, batch_size=batch_size)
     expected = []
@@ -172,10 +168,7 @@ def native(monkeypatch):
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_bfloat16_moves_psi_a_little_and_the_model_not_at_all(native, architecture):
-    model, wm = (
-        tiny_models.build(architecture),
-        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05),
-    )
+    model, wm = tiny_models.marked(architecture)
     before = {name: (p.data_ptr(), p.detach().clone()) for name, p in model.named_parameters()}
     exact = score.score(model, PROMPTS, RESPONSES, wm, KEYS)
     rounded = score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype="bfloat16")
@@ -187,14 +180,6 @@ def test_bfloat16_moves_psi_a_little_and_the_model_not_at_all(native, architectu
         assert p.data_ptr() == before[name][0]
         assert torch.equal(p, before[name][1])
         assert p.dtype == torch.float32
-
-
-def test_bfloat16_keeps_the_level_over_keys(native, model, wm):
-    keys = [Key.from_seed(i) for i in range(2000)]
-    psi = score.score(model, PROMPTS[:1], RESPONSES[:1], wm, keys, dtype="bfloat16")["psi"]
-    assert stats.kstest(psi, "norm").pvalue > 1e-3
-    shifted = psi + 0.25
-    assert stats.kstest(shifted, "norm").pvalue < 1e-3, "the test could have failed"
 
 
 def test_without_the_hardware_float32_takes_the_place_of_bfloat16(monkeypatch, model, wm):

@@ -5,12 +5,9 @@ missing or broken.
 import ast
 import io
 import json
-import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import time
 
 import psutil
@@ -82,12 +79,10 @@ class TestAWholeCheckpoint:
     def test_in_the_precision_asked_for(self, saved, dtype, expected):
         assert models.load(saved, dtype=dtype).model.dtype == expected
 
-    def test_from_a_string_as_from_a_path_and_with_a_tilde(self, saved, monkeypatch):
+    def test_from_a_string_with_a_tilde_or_without_a_slash(self, saved, monkeypatch):
         monkeypatch.setenv("HOME", str(saved.parent))
-        assert models.load(str(saved)).encode("fox") == models.load("~/tiny").encode("fox")
-
-    def test_from_a_relative_path_without_a_slash(self, saved, monkeypatch):
         monkeypatch.chdir(saved.parent)
+        assert models.load("~/tiny").encode("fox") == models.load("tiny").encode("fox")
         assert models.load("tiny").name == "tiny"
 
     def test_without_a_network(self, saved, no_network):
@@ -481,14 +476,3 @@ class TestBfloat16:
         assert torch.equal(torch.get_rng_state(), state)
         assert arithmetic._bfloat16_is_faster() is first
         assert arithmetic._bfloat16_is_faster.cache_info().misses == 1
-
-    @pytest.mark.slow
-    def test_an_emulated_product_loses(self):
-        """oneDNN without the instructions, on a processor that may have them."""
-        source = (
-            "import torch; from gaussmark_lib import models;"
-            "print(models.native_bfloat16(torch.device('cpu')))"
-        )
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "ONEDNN_MAX_CPU_ISA": "AVX2"}
-        command = [sys.executable, "-c", source]
-        assert subprocess.check_output(command, env=environment, text=True) == "False\n"

@@ -28,10 +28,7 @@ KINDS = {"random": RANDOM, "one token": RANDOM[:1], "one token repeated": [5] * 
     ids=["vanilla", "rank reduced", "half precision", "Conv1D"],
 )
 def test_null_is_standard_normal_over_keys(architecture, dtype, rank_dropped):
-    model, wm = (
-        tiny_models.build(architecture, dtype),
-        Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05, rank_dropped),
-    )
+    model, wm = tiny_models.marked(architecture, dtype, rank_dropped)
     keys = [Key.from_seed(10_000 + i) for i in range(N_KEYS)]
     table = score.score(model, [PROMPT] * len(KINDS), list(KINDS.values()), wm, keys)
     for text, kind in enumerate(KINDS):

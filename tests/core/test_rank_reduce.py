@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmark_lib import generate, perturb, rank_reduce, score, stats
+from gaussmark_lib import perturb, rank_reduce, score
 from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.rank_reduce import projector, singular_vectors
@@ -50,17 +50,6 @@ def test_noise_is_the_explicit_projection_of_the_vanilla_noise(architecture, wei
     assert (u.T @ reduced.double()).norm() < 1e-4 * (u.T @ vanilla.double()).norm()
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_rank_0_is_the_vanilla_scheme_bit_for_bit(architecture):
-    model, key, weight = (
-        tiny_models.build(architecture),
-        Key.from_seed(0),
-        tiny_models.ONE_WEIGHT[architecture],
-    )
-    vanilla = perturb.noise(model, Watermark(weight, 0.05), key)
-    assert torch.equal(perturb.noise(model, Watermark(weight, 0.05, 0), key), vanilla)
-
-
 def test_the_directions_are_those_of_the_base_weight_also_inside_watermarked():
     """ξ is made from θ before θ is replaced; made inside, it would be another."""
     model, key, wm = (
@@ -101,7 +90,10 @@ def test_each_side_is_what_it_says(architecture, side):
     [plain] = score.gradients(model, *texts, Watermark(weight, 0.05))
     [projected] = score.gradients(model, *texts, wm)
     torch.testing.assert_close(projected.G.double(), p @ plain.G.double() @ q, rtol=1e-4, atol=1e-5)
-    assert projected.norm < 0.999 * plain.norm
+    assert projected.norm == pytest.approx(projected.G.norm().item(), rel=1e-5)
+    [psi] = score.score(model, *texts, wm, [key])["psi"]
+    inner = (p @ vanilla @ q * projected.G).sum() / projected.G.norm()
+    assert psi == pytest.approx(inner.item() / wm.sigma, abs=1e-3)
     once = projector(theta, k, side)(vanilla)
     torch.testing.assert_close(projector(theta, k, side)(once), once, rtol=1e-6, atol=1e-6)
 
@@ -147,52 +139,6 @@ def test_what_comes_out_of_the_cache_can_be_changed_without_harm():
     first = singular_vectors(theta, 4).clone()
     singular_vectors(theta, 4).zero_()
     torch.testing.assert_close(singular_vectors(theta, 4), first, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("side", rank_reduce.SIDES)
-def test_the_null_is_standard_normal_over_keys_on_each_side(side):
-    model, wm = (
-        tiny_models.build("llama"),
-        Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05, 6, side),
-    )
-    psi = score.score(
-        model, [[1, 2]], [list(range(5, 45))], wm, [Key.from_seed(50_000 + i) for i in range(2000)]
-    )["psi"]
-    for level in (0.05, 0.01):
-        realised = stats.tpr(psi, level, confidence=0.999)
-        assert realised.low <= level <= realised.high
-    assert (
-        abs(psi.std() - 1) < 3.3 / 4000**0.5
-    )  # forgetting to project the gradient's norm would shrink it
-
-
-def test_power_falls_as_more_directions_are_dropped():
-    """At one σ, over pairs of a text and a key: ‖PG‖ falls with k, and with it the mean ψ of
-    watermarked text.
-    """
-    model, weight, prompts = (
-        tiny_models.build("llama", seed=3),
-        tiny_models.ONE_WEIGHT["llama"],
-        [[3, 4, 5]] * 5,
-    )
-    keys = [Key.from_seed(900 + i) for i in range(60)]
-    psi = {}
-    for k in (0, 24, 31):
-        wm = Watermark(weight, 0.15, k)
-        written = generate.sample(model, prompts * 12, 50, marks=[(wm, key) for key in keys])
-        table = score.score(model, prompts * 12, written, wm, keys, paired=True)
-        psi[k] = stats.interval(table["psi"], confidence=0.999)
-    assert psi[0].low > psi[24].high > psi[24].low > psi[31].high > 0, psi
-
-
-def test_a_projection_never_lengthens_a_gradient():
-    model, weight = tiny_models.build("llama"), tiny_models.ONE_WEIGHT["llama"]
-    norms = [
-        next(iter(score.gradients(model, [[1, 2]], [[5, 6, 7]], Watermark(weight, 1.0, k)))).norm
-        for k in range(0, 32, 5)
-    ]
-    assert norms == sorted(norms, reverse=True)
-    assert norms[-1] < 0.5 * norms[0]
 
 
 @given(

@@ -86,18 +86,6 @@ def test_trap_is_right_at_theta_wrong_at_theta_plus_xi_and_leaves_the_model_alon
     assert table.loc[3, "θ + ξ"] == pytest.approx(slow, rel=1e-4)
 
 
-def test_near_theta_the_trap_pulls_psi_down_by_as_much_as_a_watermark_lifts_it(lm):
-    """E ψ at θ + ξ is about −σ·tr F/‖G‖ for text of p_θ, F being the Fisher information: the
-    gradient points back to where the text came from.
-    """
-    near = Watermark(WM.weight, 0.08)
-    own = level_check.null_texts(lm, level_check.OWN, 20, n_prompt=5, n_tokens=50)
-    table = level_check.trap(lm, own, near, [Key.from_seed(i) for i in range(20)])
-    means = table.groupby("at")[["psi", "grad_norm"]].mean()
-    shift = means.loc["θ + ξ", "psi"] - means.loc["θ", "psi"]
-    assert shift == pytest.approx(-near.sigma * means.loc["θ", "grad_norm"], rel=0.3)
-
-
 def test_the_published_ways_count_what_each_threshold_lets_through(lm, cut):
     keys, marked = [Key.from_seed(i) for i in range(12)], (cut[0], [t[::-1] for t in cut[1]])
     ways, values = level_check.published(lm, cut, marked, WM, keys)

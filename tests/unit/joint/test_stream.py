@@ -40,13 +40,6 @@ def test_a_bet_has_mean_one_over_keys_and_ville_holds(promised):
     assert (running.max(1) >= np.log(20)).mean() < 0.05 + 3.1 * np.sqrt(0.05 * 0.95 / 4000)
 
 
-def test_a_stream_whose_every_twentieth_text_leans_to_the_key_is_found():
-    r = np.random.default_rng(1).standard_normal((2000, 60))
-    assert (stream.log_bets(r, 4.0, 0.1).cumsum(1).max(1) >= np.log(20)).mean() <= 0.05
-    r[:, 19::20] += 4
-    assert (stream.log_bets(r, 4.0, 0.1).cumsum(1).max(1) >= np.log(20)).mean() > 0.9
-
-
 def test_psi_and_what_else_is_scored_are_those_of_score(model, wm):
     table = joint.sequence(model, X, Y, wm, KEYS, batch_size=5)
     plain = score.score(model, X, Y, wm, KEYS, batch_size=5)

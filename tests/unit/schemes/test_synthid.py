@@ -76,18 +76,14 @@ def test_bits_in_one_place_are_one_bit(model):
     assert len(places) == (6 - 1) * SCHEME.depth
 
 
-@pytest.mark.parametrize(
-    "sampling", [{"temperature": 0.5}, {"top_p": 0.5}, {"temperature": 2.0, "top_p": 0.9}], ids=str
-)
-def test_over_keys_a_text_has_the_distribution_that_is_sampled_from(model, sampling):
+def test_over_keys_a_text_has_the_distribution_that_is_sampled_from(model):
     """Temperature and top-p come first, as in transformers: whatever they leave is what the
     tournament keeps, over keys.
     """
-    prompt = [3, 4, 5]
+    prompt, sampling = [3, 4, 5], {"top_p": 0.5, "temperature": 2.0}
     p = generate.probabilities(
         model(torch.tensor([prompt])).logits[:, -1].detach() * 3,
-        sampling.get("top_p", 1.0),
-        sampling.get("temperature", 1.0),
+        **sampling,
     )
     with torch.no_grad():
         model.lm_head.weight.mul_(3)  # far from uniform
@@ -101,7 +97,7 @@ def test_over_keys_a_text_has_the_distribution_that_is_sampled_from(model, sampl
         ]
     )[..., 0]
     assert (p[drawn] > 0).all(), "nothing outside the nucleus"
-    assert (p == 0).any() == bool(sampling.get("top_p", 1) < 1)
+    assert (p == 0).any()
     for token in np.argsort(-p)[:3]:
         share = (drawn == token).mean(1)  # of a key, whose four texts are alike
         assert abs(share.mean() - p[token]) < 4 * max(share.std(), 0.02) / 20
@@ -130,12 +126,3 @@ def test_a_far_tail_keeps_its_digits():
     for total in (500, 900, 999, 1_000):
         exact = stats.binom.logsf(total - 1, 1_000, 0.5) / np.log(10)
         assert synthid.weighted_tail(total, np.array([0, 1_000])) == pytest.approx(exact, rel=1e-6)
-
-
-def test_the_weighted_test_finds_more_of_its_own_text(model):
-    with torch.no_grad():
-        model.lm_head.weight.mul_(3)  # little to choose from: the first rounds decide most
-    text = SCHEME.generate(model, PROMPTS, 30, seed=1)
-    weighted = SynthID(SCHEME.key, depth=8, weighted=True)
-    log10_p = [s.score(model, PROMPTS, text)["log10_p"].mean() for s in (SCHEME, weighted)]
-    assert log10_p[1] < log10_p[0] < -1

@@ -9,7 +9,7 @@ import tiny_models
 import torch
 from scipy import stats as distributions
 
-from gaussmark_lib import generate, perturb, stats, weights
+from gaussmark_lib import generate, perturb, weights
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
@@ -134,24 +134,6 @@ def test_under_the_null_gammas_are_independent_hits_binomial_and_the_sum_normal(
         exact = quantile_test.exact_level(8, quantile_test.quantile_for(8, level, 0.3), 0.3)
         detected = int((hits["p_value"] <= level).sum())
         assert distributions.binomtest(detected, 400, exact).pvalue > 1e-3
-
-
-def test_watermarked_text_leans_to_its_keys_and_only_to_them():
-    model, wm, key = tiny_models.build("llama", seed=3), Watermark(LOCAL[0][1], 0.3), KEYS[0]
-    prompts = tiny_models.random_ids(np.random.default_rng(1), *[4] * 40)
-    written = token_keys.sample(model, prompts, 60, wm, [key] * 40, seed=2)
-    plain = generate.sample(model, prompts, 60, seed=2)
-
-    def scored(responses, test, key=key):
-        gammas = token_keys.per_token(model, prompts, responses, wm, [key] * 40)
-        return token_keys.from_gammas(gammas, test)
-
-    hits, total = (scored(written, test) for test in ("hits", "sum"))
-    assert stats.interval(total["statistic"], confidence=0.999).low > 1
-    assert hits["statistic"].mean() > 30 + 3.3 * (60 / 4 / 40) ** 0.5
-    assert (hits["p_value"] <= 0.05).mean() > 0.2
-    for null in (scored(plain, "sum"), scored(written, "sum", Key.from_seed(5))):
-        assert abs(null["statistic"].mean()) < 4 / 40**0.5
 
 
 def test_a_row_does_not_depend_on_its_batch_or_on_what_follows(model, wm):

@@ -37,12 +37,9 @@ def test_simulation_agrees_with_mean_and_power(dim, sigma):
     assert hits.low <= closed_forms.power(dim, sigma, 0.05) <= hits.high
 
 
-def test_the_rate_is_the_limit_and_the_printed_one_is_not():
+def test_the_rate_is_the_limit():
     rate = closed_forms.rate(1024, 0.2)
     assert closed_forms.expected_psi(1024, 0.2) == pytest.approx(rate, rel=1e-3)
-    psi = closed_forms.simulate_psi(1024, 0.2, 1000, seed=2)
-    assert abs(psi.mean() - rate) < 5 * stats.sem(psi)
-    assert abs(psi.mean() - 0.2 * rate) > 100 * stats.sem(psi)
 
 
 def test_dimension_needed_is_the_first_that_suffices():
