@@ -172,7 +172,7 @@ def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    process, over, gpu = psutil.Process(), threading.Event(), torch.cuda.is_available()
+    process, over = psutil.Process(), threading.Event()
     before = most = process.memory_info().rss
 
     def watch() -> None:
@@ -180,8 +180,8 @@ def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
         while not over.wait(0.002):
             most = max(most, process.memory_info().rss)
 
-    on_gpu = torch.cuda.memory_allocated() if gpu else 0
-    if gpu:
+    before_on_gpu = torch.cuda.memory_allocated()  # 0 where there is none, as the peak below
+    if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -190,8 +190,8 @@ def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     finally:
         over.set()
         watcher.join()
-    on_gpu = torch.cuda.max_memory_allocated() - on_gpu if gpu else 0
-    return result, (most - before + on_gpu) / 2**20
+    grown_on_gpu = torch.cuda.max_memory_allocated() - before_on_gpu
+    return result, (most - before + grown_on_gpu) / 2**20
 
 
 def draw_against(times: pd.DataFrame, x: str, xlabel: str, title: str, caption: str) -> Figure:

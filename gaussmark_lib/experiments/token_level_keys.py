@@ -59,15 +59,10 @@ def changes(
         return prompts, kept
 
     known = corrupt.named(lm, names)
-    edits = {
-        f"{name}, {f:g}": partial(known[name], fraction=f, seed=seed)
-        for name, f in zip(names, fractions, strict=True)
-    }
-    return (
-        {UNEDITED: lambda prompts, responses: (prompts, responses)}
-        | edits
-        | {SHIFTED: without_middle}
-    )
+    edits = {UNEDITED: lambda prompts, responses: (prompts, responses)}
+    for name, f in zip(names, fractions, strict=True):
+        edits[f"{name}, {f:g}"] = partial(known[name], fraction=f, seed=seed)
+    return edits | {SHIFTED: without_middle}
 
 
 def tests(gammas: pd.DataFrame, alpha_0: float) -> pd.DataFrame:
