@@ -50,13 +50,13 @@ def sentences(row: Mapping[str, Any]) -> list[str]:
         return _user(row)
     control, power = row["control_p_value"], row["power"]
     expected = f"{power:.2f}" if power < 0.995 else "above 0.99"
-    wrong = f" A control key, which nobody writes with, gives p = {control or 0:.3g}."
+    wrong = "A control key, which nobody writes with, gives p ="
     return [
         f"{row['verdict'].capitalize()} at level {row['level']:g}: {_scores(row)}",
         f"If this text had been written without the key, {odds(row['log10_p'])} of all keys would"
         " score it at least as high as this one does.",
         f"A text that carries the key and is like this one is detected with probability {expected}."
-        + wrong * (control is not None),
+        + ("" if control is None else f" {wrong} {control:.3g}."),
     ]
 
 

@@ -73,8 +73,10 @@ def visible(text: str) -> str:
 
 def refuse_among(out: str | None, names: Sequence[str]) -> None:
     """Refuses results that would be read as texts."""
-    path = Path(os.path.realpath(out or ""))
-    for name in names if out is not None else ():
+    if out is None:
+        return
+    path = Path(os.path.realpath(out))
+    for name in names:
         place = Path(os.path.realpath(name))
         if path == place or (place in path.parents and path.name.endswith(IN_FOLDERS)):
             raise GaussMarkError(

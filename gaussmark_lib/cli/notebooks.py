@@ -159,7 +159,7 @@ def sweep(
             f"{', '.join(sorted(twice))}: given by -p and by the grid {grid}; give it once"
         )
     place = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
-    place |= {"gpus_per_run": gpus_per_run}
+    place["gpus_per_run"] = gpus_per_run
     done = sweeps.sweep(source, values, of_preset | of_command, root=records, **place)
     for failure in done.failed:
         answers.say(f"failed: {failure.params or source.name}: {failure.reason}")

@@ -171,12 +171,8 @@ def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
     )
 
 
-def _distribution(
-    package: str,
-    # a metadata.Distribution; the package importlib_metadata, once imported, answers with a class
-    # of
-    # its own
-) -> Any:
+def _distribution(package: str) -> Any:
+    """A ``metadata.Distribution``; once the package importlib_metadata is imported, one of its."""
     try:
         return metadata.distribution(package)
     except metadata.PackageNotFoundError:
@@ -276,9 +272,8 @@ def build() -> "pd.DataFrame":
     from tqdm.auto import tqdm
 
     files = source_files()
-    with ProcessPoolExecutor(
-        initializer=gc.disable
-    ) as pool:  # a syntax tree is many objects without a cycle
+    # a syntax tree is many objects without a cycle
+    with ProcessPoolExecutor(initializer=gc.disable) as pool:
         found = pool.map(paragraphs_of_file, [path for _, path in files], chunksize=64)
         found = list(tqdm(found, total=len(files), desc="reading documentation", unit="file"))
     rows = [(name, text) for (name, _), texts in zip(files, found, strict=True) for text in texts]

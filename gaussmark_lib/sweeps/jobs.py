@@ -112,10 +112,11 @@ def run_one(job: Question, root: Path, force: bool) -> Outcome:
             "its code or its model is not the same on this worker as where the sweep began, or has"
             " changed since; start again"
         )
-    stop = slot.stop
-    options = {"env": slot.env, "wanted": lambda: not stop.is_set()}
+    stop, env = slot.stop, slot.env
     try:
-        runs.run(job, force=force, progress=False, root=root, **options)
+        runs.run(
+            job, force=force, progress=False, root=root, env=env, wanted=lambda: not stop.is_set()
+        )
     except runs.RunFailedError as error:
         return Outcome(error.reason, error.traceback, error.dir)
     except KeyboardInterrupt:

@@ -163,7 +163,10 @@ class Finding(NamedTuple):
 def verdicts(run: Run | None, notebook: str) -> list[Finding]:
     """All of the notebook's findings: first those that did not hold, last those that are open."""
     claims = sorted(_claims(run), key=lambda claim: [*OUTCOMES].index(claim["outcome"]))
-    large = {claim["claim"]: _in_words(claim) for claim in _claims(runs.reference(notebook))}
+    large = {
+        claim["claim"]: f"{claim['outcome']}: {' '.join(words.estimate(claim))}"
+        for claim in _claims(runs.reference(notebook))
+    }
     return [
         Finding(
             claim["claim"],
@@ -179,10 +182,6 @@ def verdicts(run: Run | None, notebook: str) -> list[Finding]:
 def _claims(run: Run | None) -> list[dict[str, Any]]:
     claims = run.results.get("claims", []) if run else []
     return [claim for claim in claims if claim.get("outcome") in OUTCOMES]
-
-
-def _in_words(claim: dict[str, Any]) -> str:
-    return f"{claim['outcome']}: {' '.join(words.estimate(claim))}"
 
 
 class _Renderer(IPythonRenderer):
@@ -229,10 +228,10 @@ def _view(stop: Stop) -> dict[str, Any]:
     run, findings = stop.run, verdicts(stop.run, stop.name)
     counts = Counter(finding.outcome for finding in findings)
     folder = run.dir if run else stop.failed
-    # in the order in which they were made
-    files = sorted(folder.glob("figures/*.png"), key=_made) if folder else []
+    pictures = folder.glob("figures/*.png") if folder else []
+    in_order = sorted(pictures, key=lambda path: (path.stat().st_mtime_ns, path.name))
     with ThreadPoolExecutor() as threads:
-        figures = list(threads.map(_figure, files))
+        figures = list(threads.map(_figure, in_order))
     results = run.results if run else {}
     return {
         "stop": stop,
@@ -251,10 +250,6 @@ def _sigma(results: dict[str, Any]) -> float | None:
     given = results.get("σ", results.get("sigma"))
     given = given.get("GaussMark") if isinstance(given, dict) else given
     return given if isinstance(given, int | float) else None
-
-
-def _made(path: Path) -> tuple[int, str]:
-    return path.stat().st_mtime_ns, path.name
 
 
 def _figure(path: Path) -> dict[str, Any]:

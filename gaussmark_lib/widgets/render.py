@@ -99,7 +99,7 @@ def of_test(result: Tested, title: str = "This key", code: str = "") -> str:
         _verdict(title, row),
         _paragraph(earlier) if n else "",
         _paragraph(one_token) if row["n_tokens"] == 1 else "",
-        "".join(_paragraph(escape(warning)) for warning in row["warnings"]),
+        *(_paragraph(escape(warning)) for warning in row["warnings"]),
         f'<div style="{_BOX}">{tokens(result.pieces, row["psi"])}</div>',
         _legend(row["n_tokens"]),
         _folded(code),
