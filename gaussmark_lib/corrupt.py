@@ -79,8 +79,7 @@ def count(n_tokens: int, fraction: float) -> int:
     12
     """
     if not is_number(fraction) or not 0 <= fraction <= 1:
-        got = shown(fraction)
-        raise InvalidTextError(f"fraction: expected a number from 0 to 1, got {got}")
+        raise InvalidTextError(f"fraction: expected a number from 0 to 1, got {shown(fraction)}")
     return round(fraction * n_tokens)
 
 
@@ -238,14 +237,9 @@ def resample(
     out = list(responses)
     for n in sorted({len(ids) for ids in responses}):  # those of one length fit their context
         rows = [i for i, response in enumerate(responses) if len(response) == n]
-        drawn = generate.sample(
-            model,
-            [prompts[i] for i in rows],
-            n,
-            seed=seed + _FRESH,
-            rows=rows,
-            processor=partial(_keeping, ids[rows], kept[rows]),
-        )
+        before, process = [prompts[i] for i in rows], partial(_keeping, ids[rows], kept[rows])
+        settings = {"seed": seed + _FRESH, "rows": rows, "processor": process}
+        drawn = generate.sample(model, before, n, **settings)
         for i, text in zip(rows, drawn, strict=True):
             out[i] = text
     return out

@@ -3,12 +3,12 @@ watermarked model writes.
 
     KL(p_{θ+ξ} ‖ p_θ)  =  E_{y ~ p_{θ+ξ}} Σ_t KL(p_{θ+ξ}(· | x, y_<t) ‖ p_θ(· | x, y_<t))
 
-by the chain rule. The texts y are samples; over the next token the sum is exact. That has the mean
-of log p_{θ+ξ}(y) − log p_θ(y), with far less noise. To second order the price is ψ²/2 nats per
+by the chain rule. The texts y are samples; over the next token the sum is exact, so that its noise
+is far less than that of log p_{θ+ξ}(y) − log p_θ(y). To second order the price is ψ²/2 nats per
 text, ψ being the mean statistic (``stats.predicted_price`` per token).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, perturb, tokens
 from gaussmark_lib.likelihood import log_softmax
-from gaussmark_lib.tokens import Texts
+from gaussmark_lib.tokens import Pair, Texts
 
 BATCH = 16  # texts
 
@@ -42,9 +42,7 @@ def per_text(
         ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
         with perturb.moved(model, wm, xi, by=key.key_id):
             marked = log_p(model, ids, mask)
-        per_position = _kl(marked, log_p(model, ids, mask))
-        for row, (x, y) in zip(per_position, pairs, strict=True):
-            nats.append(row[len(x) - 1 : len(x) + len(y) - 1].sum().item())
+        nats += over_responses(marked, log_p(model, ids, mask), pairs)
     return np.array(nats)
 
 
@@ -84,6 +82,13 @@ def log_p(
 ) -> Float[Tensor, "texts positions vocabulary"]:
     """log p of every token of the vocabulary at every position of padded texts, nats."""
     return log_softmax(model(input_ids=ids, attention_mask=mask, use_cache=False).logits)
+
+
+def over_responses(log_q: Tensor, log_p: Tensor, pairs: Sequence[Pair]) -> list[float]:
+    """Σ_t KL(q_t ‖ p_t) over the positions that predict each text's response, nats."""
+    per_position = _kl(log_q, log_p)  # (texts, positions)
+    predicting = [slice(len(x) - 1, len(x) + len(y) - 1) for x, y in pairs]
+    return [row[of].sum().item() for row, of in zip(per_position, predicting, strict=True)]
 
 
 def _kl(log_q: Tensor, log_p: Tensor) -> Tensor:

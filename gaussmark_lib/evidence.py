@@ -36,13 +36,9 @@ def per_token(
     wm: perturb.Watermark,
     key: perturb.Key,
 ) -> pd.DataFrame:
-    """The evidence of each response token for a key; its sum is the ψ of :func:`score.score`, whose
-    arguments and errors these are, but for rounding in the model's dtype: 5e-6 in float32, up to
-    .03 in bfloat16.
-
-    Returns:
-        One row per token, in order: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in
-            units of ψ), ``log_p`` (nats).
+    """One row per response token: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units
+    of ψ), ``log_p`` (nats). Arguments and errors are those of :func:`score.score`, whose ψ is the
+    sum but for rounding: 5e-6 in float32, up to .03 in bfloat16.
     """
     wm = weights.checked(wm).on(model)
     [gradient] = gradients.gradients(model, [prompt], [response], wm)  # checks, and gives ‖G‖
@@ -87,15 +83,9 @@ def _along(
 
 
 def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFrame:
-    """The table of :func:`per_token` beside readable text: tokens are joined where only together
-    they are whole characters.
-
-    Args:
-        decode: token ids → text, e.g. ``lm.tokenizer.decode``.
-
-    Returns:
-        One row per piece, in order: ``text``, ``evidence`` and ``log_p`` (sums over its tokens),
-            ``n_tokens``. The texts joined are the whole text.
+    """The table of :func:`per_token` by readable pieces, whose tokens only together are whole
+    characters: ``text``, ``evidence`` and ``log_p`` (sums), ``n_tokens``. ``decode`` is that of the
+    tokenizer; the pieces joined are the whole text.
 
     >>> table = pd.DataFrame({"token_id": [104, 195, 169], "evidence": [0.5, 0.25, 0.25]})
     >>> joined = pieces(table.assign(log_p=-1.0), lambda ids: bytes(ids).decode(errors="replace"))

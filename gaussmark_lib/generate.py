@@ -65,9 +65,8 @@ def sample(
 
     Args:
         prompts: lists of token ids; an empty one stands for the model's start token.
-        n_tokens: length of every response, as an end token is sampled through.
-        until_end: stop a response before its first end token instead (at the second if it would be
-            empty).
+        n_tokens: length of every response; end tokens do not stop it, unless ``until_end``, which
+            stops a response before its first end token (the second if it would be empty).
         top_p: keep the smallest set of tokens that holds this probability, 0 < top_p ≤ 1. The
             paper's proofs are for 1.
         temperature: > 0, or 0 for the most likely token.
@@ -77,9 +76,9 @@ def sample(
             ``NOISE_BYTES``.
         on_step: called after each step with (steps done, steps in all). What it raises ends the
             sampling.
-        processor: slice of prompts that make a batch → what changes that batch's logits before each
-            draw: token ids so far (rows, n), padded on the left, and logits (rows, vocabulary) →
-            logits. It changes what temperature and top_p leave, as transformers' watermarks do.
+        processor: slice of prompts → what changes that batch's logits before each draw: token ids
+            so far (rows, n), padded on the left, and logits (rows, vocabulary) → logits. It changes
+            what temperature and top_p leave, as transformers' watermarks do.
         engine: ``exact`` is this file; ``transformers``, or ``compiled`` on a GPU, that library's
             ``generate``: other texts, the same distribution.
 
@@ -105,7 +104,7 @@ def sample(
         batch_size = min(batch_size, most) if len(set(marks)) > most else batch_size
     shape = left = float(top_p), float(temperature)
     if processor and temperature and shape != (1, 1):
-        shape = 1.0, 1.0  # what is drawn from; the processor gets what ``left`` leaves
+        shape = 1.0, 1.0  # the processor gets what ``left`` leaves, and all it gives is drawn from
     steps, n_steps = count(1), -(-len(prompts) // batch_size) * n_tokens
 
     def advance() -> None:
@@ -250,19 +249,15 @@ def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]
         if mark is None:
             continue
         if not isinstance(mark, tuple | list) or len(mark) != 2:
-            raise InvalidWatermarkError(
-                f"marks, number {i}: expected a pair of watermark and key, or None, got"
-                f" {kind(mark)}"
-            )
+            expected = f"marks, number {i}: expected a pair of watermark and key, or None"
+            raise InvalidWatermarkError(f"{expected}, got {kind(mark)}")
         wm, key = weights.checked(mark[0]), keys.checked(mark[1])
         placed[wm] = placed.get(wm) or wm.on(model)
         perturb.check_key(placed[wm], key)
         marks[i] = placed[wm], key
-    if len({wm.weight for wm in placed}) > 1:
-        raise InvalidWatermarkError(
-            "marks: expected watermarks of the same weights, got"
-            f" {shown(sorted(str(wm.weight) for wm in placed))}"
-        )
+    if len(names := {str(wm.weight) for wm in placed}) > 1:
+        expected = "marks: expected watermarks of the same weights"
+        raise InvalidWatermarkError(f"{expected}, got {shown(sorted(names))}")
     return marks
 
 

@@ -12,7 +12,7 @@ lengths of one text, share a forward pass.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -114,21 +114,6 @@ def gradients(
     return of_pairs(model, tokens.checked_pairs(model, prompts, responses), wm, **settings)
 
 
-def usable(
-    gradients: Iterable[TextGradient], failed: dict[int, GaussMarkError] | None
-) -> Iterator[TextGradient]:
-    """Those with a direction; the error of another goes to ``failed``, or is raised."""
-    for gradient in gradients:
-        try:
-            gradient.check()
-        except DegenerateScoreError as error:
-            if failed is None:
-                raise
-            failed[gradient.text] = error
-        else:
-            yield gradient
-
-
 def norms(
     model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Sequence[str], **settings
 ) -> pd.DataFrame:
@@ -159,6 +144,7 @@ def of_pairs(
     lengths: Sequence[int] | None = None,
     dtype: str | torch.dtype | None = None,
     batch_size: int = 8,
+    failed: dict[int, GaussMarkError] | None = None,
     perturbed: bool = False,
 ) -> Iterator[TextGradient]:
     """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their
@@ -166,6 +152,8 @@ def of_pairs(
 
     Args:
         form: what to make of the terms of G.
+        failed: where given, it gets the error of each text whose G has no direction; such a text is
+            left out.
         perturbed: the model may be a watermarked one: only to show what then goes wrong, since ψ is
             N(0, 1) at the base θ alone.
     """
@@ -176,17 +164,43 @@ def of_pairs(
     for batch in blocks.batches(model, sizes, batch_size):
         if not perturbed:  # for each batch: the caller may have marked it between two yields
             perturb.refuse_perturbed(model)
-        w = token_weights and [token_weights[i] for i in batch]
-        several = {i: pairs[i] for i in batch}
-        for text, n, log_lik, terms in _of_batch(model, wm.linears, several, w, lengths, dtype):
-            bound = sum(c * G.bound() for c, G in zip(scales, terms, strict=True))
-            parts = [form(G) for G in terms]
-            if wm.rank_dropped:
-                parts = [
-                    G.projected(P) if isinstance(G, Factors) else P(G)
-                    for G, P in zip(parts, wm.projectors, strict=True)
-                ]
-            yield TextGradient(text, parts, scales, bound, log_lik, n)
+        several = [pairs[text] for text in batch]
+        w = token_weights and [token_weights[text] for text in batch]
+        ends = lengths or [max(len(y) for _, y in several)]
+        inputs, slopes, log_liks = _passes(model, wm.linears, several, w, ends, dtype)
+        for row, (text, (x, y)) in enumerate(zip(batch, several, strict=True)):
+            for end, gs, log_lik in zip(ends, slopes, log_liks, strict=True):
+                if lengths and end > len(y):
+                    break
+                n_tokens = min(end, len(y))
+                terms = _terms(inputs, gs, row, len(x) + n_tokens, len(scales))
+                bound = sum(c * G.bound() for c, G in zip(scales, terms, strict=True))
+                parts = [form(G) for G in terms]
+                if wm.rank_dropped:
+                    parts = [
+                        G.projected(P) if isinstance(G, Factors) else P(G)
+                        for G, P in zip(parts, wm.projectors, strict=True)
+                    ]
+                gradient = TextGradient(text, parts, scales, bound, log_lik[row], n_tokens)
+                try:
+                    if failed is not None:
+                        gradient.check()
+                except DegenerateScoreError as error:
+                    failed[text] = error
+                else:
+                    yield gradient
+
+
+def _terms(
+    inputs: list[tuple[int, Tensor]], slopes: Sequence[Tensor], row: int, n: int, n_layers: int
+) -> list[Factors]:
+    """G of each layer for the text of a row, which ends before position n: the terms of all the
+    layer's calls, float32 at least.
+    """
+    terms: list[list] = [[] for _ in range(n_layers)]
+    for (layer, a), g in zip(inputs, slopes, strict=True):
+        terms[layer].append((g[row, :n], arithmetic.wide(a[row, :n])))
+    return [Factors(*map(torch.cat, zip(*calls, strict=True))) for calls in terms]
 
 
 def _checked(
@@ -210,22 +224,22 @@ def _checked(
     return sorted(set(lengths))
 
 
-def _of_batch(
+def _passes(
     model: PreTrainedModel,
     linears: Sequence[Weight],
-    pairs: Mapping[int, Pair],
+    pairs: Sequence[Pair],
     token_weights: Sequence[Sequence[float]] | None,
-    lengths: Sequence[int] | None,
+    ends: Sequence[int],
     dtype: torch.dtype,
-) -> Iterator[tuple[int, int, float, list[Factors]]]:
-    """(text, tokens, log-likelihood, G of each weight by its terms) of each text, or of each of its
-    prefixes: one forward pass, and one backward pass per length.
+) -> tuple[list[tuple[int, Tensor]], list[list[Tensor]], list[list[float]]]:
+    """One forward pass, and one backward pass per end of the texts' beginnings: the layer and the
+    inputs a of each call; g of each end and call; log-likelihoods of each end and text.
     """
-    shape = len(pairs), max(len(x) + len(y) for x, y in pairs.values())
-    ends = lengths or [max(len(y) for _, y in pairs.values())]
+    shape = len(pairs), max(len(x) + len(y) for x, y in pairs)
+    slopes, log_liks, log_lik = [], [], 0.0
     with arithmetic.computing_in(model, dtype), arithmetic.frozen(model):
         with hooks.traced(linears, shape) as calls:
-            log_p, number = likelihood.token_log_p(model, list(pairs.values()))  # (texts, n)
+            log_p, number = likelihood.token_log_p(model, pairs)  # (texts, n)
         used = {call.layer for call in calls} if log_p.requires_grad else set()
         if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
             raise DegenerateScoreError(
@@ -233,29 +247,18 @@ def _of_batch(
                 " weight, and no compiled model"
             )
         weighted = log_p * _in_place(token_weights, number) if token_weights else log_p
-        parts = [(number > start) & (number <= end) for start, end in pairwise([0, *ends])]
-        ys, slopes = [call.y for call in calls], []
-        for part in parts:
-            total, last = (weighted * part).sum(), part is parts[-1]
-            gs = torch.autograd.grad(total, ys, retain_graph=not last, materialize_grads=True)
-            slopes.append([g.to(torch.promote_types(g.dtype, torch.float32)) for g in gs])
-    for shorter, longer in pairwise(slopes):
-        for slope, total in zip(shorter, longer, strict=True):
-            total += slope
-    log_liks = [(log_p.detach().double() * part).sum(-1) for part in parts]
-    log_liks = torch.stack(log_liks).cumsum(0).tolist()  # (lengths, texts)
-    del ys
-    calls = [(call.layer, call.a) for call in calls]  # without y, which holds the graph
-    for row, (text, (x, y)) in enumerate(pairs.items()):
-        for end, g, log_lik in zip(ends, slopes, log_liks, strict=True):
-            if lengths and end > len(y):
-                break
-            n = len(x) + min(end, len(y))
-            terms: list[list] = [[] for _ in linears]
-            for (layer, a), g_of_call in zip(calls, g, strict=True):
-                terms[layer].append((g_of_call[row, :n], a[row, :n]))
-            joined = [Factors(*map(torch.cat, zip(*its, strict=True))) for its in terms]
-            yield text, min(end, len(y)), log_lik[row], joined
+        ys = [call.y for call in calls]
+        for start, end in pairwise([0, *ends]):  # what a longer beginning adds to a shorter one
+            added = (number > start) & (number <= end)
+            total, more = (weighted * added).sum(), end != ends[-1]
+            gs = torch.autograd.grad(total, ys, retain_graph=more, materialize_grads=True)
+            gs = [arithmetic.wide(g) for g in gs]
+            if slopes:
+                gs = [before + g for before, g in zip(slopes[-1], gs, strict=True)]
+            slopes.append(gs)
+            log_lik = log_lik + (log_p.detach().double() * added).sum(-1)
+            log_liks.append(log_lik.tolist())
+    return [(call.layer, call.a) for call in calls], slopes, log_liks
 
 
 def _in_place(

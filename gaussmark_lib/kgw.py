@@ -19,7 +19,7 @@ is the key times the token, so that after token 0 it is the same under every key
 secret, and are not counted.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -125,11 +125,8 @@ class KGW(SamplerScheme):
             InvalidTextError: ids outside the vocabulary, or no pair to count (a leading start token
                 does not).
         """
-        tokens.check_model(model)
-        responses = tokens.listed(responses, "responses: expected a list")
         rows = []
-        for i, key in enumerate(self.key_of_each(len(responses), keys)):
-            ids = tokens.checked(model, responses[i], f"response {i}")
+        for i, ids, scheme in self.keyed(model, responses, keys):
             text = ids[ids[:1] == [tokens.config(model).bos_token_id] :]
             pairs = {(before, token) for before, token in pairwise(text) if before != 0}
             if not pairs:
@@ -137,15 +134,12 @@ class KGW(SamplerScheme):
                     f"response {i}: expected at least 2 tokens, the first of them not 0, since KGW"
                     f" scores pairs of neighbours, got {len(ids)} tokens"
                 )
-            keyed = replace(self, key=key)
-            greens = {before: keyed.greens(model, before) for before, _ in pairs}
+            greens = {before: scheme.greens(model, before) for before, _ in pairs}
             n_green = sum(token in greens[before] for before, token in pairs)
             rows.append((i, len(ids), len(pairs), n_green))
         table = pd.DataFrame(rows, columns=COLUMNS[:4])
         n, n_green = table["n_scored"], table["n_green"]
-        z = (n_green - self.green_share * n) / np.sqrt(
-            n * self.green_share * (1 - self.green_share)
-        )
+        z = z_score(n_green, n, self.green_share)
         share = self.n_green(model) / tokens.config(model).vocab_size
         normal = {"p_value": stats.norm.sf(z), "log10_p": stats.norm.logsf(z) / np.log(10)}
         tail = normal if self.test == "z" else exact_tail(n_green, n, share)
@@ -155,6 +149,10 @@ class KGW(SamplerScheme):
 register("KGW-1")(lambda wm, key: KGW(1.0, key))
 register("KGW-2")(lambda wm, key: KGW(2.0, key))
 register("KGW-2 z-test")(lambda wm, key: KGW(2.0, key, test="z"))
+
+
+def z_score(n_green: ArrayLike, n: ArrayLike, share: float) -> ArrayLike:
+    return (n_green - share * n) / np.sqrt(n * share * (1 - share))
 
 
 def exact_tail(hits: ArrayLike, n: ArrayLike, share: float) -> dict[str, np.ndarray]:
@@ -177,6 +175,9 @@ def attained(n: int, share: float, level: float, test: str = "exact") -> float:
     (0.0625, 0.0)
     """
     greens = np.arange(n + 1)
-    z = (greens - share * n) / np.sqrt(n * share * (1 - share))
-    p = stats.norm.sf(z) if test == "z" else exact_tail(greens, n, share)["p_value"]
+    p = (
+        stats.norm.sf(z_score(greens, n, share))
+        if test == "z"
+        else exact_tail(greens, n, share)["p_value"]
+    )
     return float(stats.binom.pmf(greens, n, share)[p <= level].sum())

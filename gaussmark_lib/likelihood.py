@@ -15,14 +15,14 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import tokens
 from gaussmark_lib.engine import blocks
-from gaussmark_lib.engine.arithmetic import evaluating
+from gaussmark_lib.engine.arithmetic import evaluating, wide
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.tokens import Pair, Texts
 
 
 def log_softmax(logits: Tensor) -> Tensor:
     """log p of every token of the vocabulary, the last dimension; in float32 at least."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    return wide(logits).log_softmax(-1)
 
 
 def token_log_p(
@@ -69,8 +69,7 @@ def cross_entropy(
     Args:
         model: also inside ``watermarked()``, unlike for a score.
         passages: token ids, none empty; all their tokens count.
-        prompts: what stands before each passage, and does not count; the model's start token by
-            default.
+        prompts: what stands before each passage; the model's start token by default.
     """
     passages = tokens.listed(passages, "expected a list of passages, each a list of token ids")
     if not passages:

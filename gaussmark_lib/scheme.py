@@ -13,8 +13,9 @@ Schemes are compared by their p-values only.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ import torch
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, keys, weights
+from gaussmark_lib import divergence, generate, keys, tokens, weights
 from gaussmark_lib.engine.registry import Registry
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
@@ -57,10 +58,7 @@ class Scheme(ABC):
         **sampling,
     ) -> list[list[int]]:
         """Watermarked continuations, one per prompt; the same seed gives every scheme the same
-        random numbers.
-
-        Args:
-            sampling: ``seed, top_p, temperature, until_end`` of ``generate.sample``.
+        random numbers. ``sampling``: ``seed, top_p, temperature, until_end`` (``generate.sample``).
         """
         settings = self.writing(model, len(prompts), keys, sampling)
         return generate.sample(model, prompts, n_tokens, **settings)
@@ -106,6 +104,15 @@ class SamplerScheme(Scheme):
     @abstractmethod
     def processor(self, model: PreTrainedModel) -> generate.Processor:
         """A fresh logits processor for one batch of texts."""
+
+    def keyed(
+        self, model: PreTrainedModel, responses: Texts, keys: Keys
+    ) -> Iterator[tuple[int, list[int], Self]]:
+        """Of each text its number, its checked ids, and the scheme under its key."""
+        responses = tokens.listed(responses, "responses: expected a list")
+        each = zip(responses, self.key_of_each(len(responses), keys), strict=True)
+        for i, (response, key) in enumerate(each):
+            yield i, tokens.checked(model, response, f"response {i}"), replace(self, key=key)
 
     def processors(
         self, model: PreTrainedModel, keys: Keys

@@ -11,7 +11,6 @@ PG, and ⟨Pξ, PG⟩ = ⟨ξ, PG⟩.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,7 @@ from gaussmark_lib.errors import (
     kind,
     require_one_of,
 )
-from gaussmark_lib.gradients import TextGradient, gradients, of_pairs, usable
+from gaussmark_lib.gradients import TextGradient, gradients, of_pairs
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
@@ -59,25 +58,22 @@ def score(
 
     Args:
         model: the base model p_θ; one under ``watermarked()`` is refused.
-        prompts, responses: token ids, one prompt per response. All response tokens are scored. An
+        prompts, responses: token ids, one prompt per response, all of whose tokens are scored. An
             empty prompt stands for the model's start token.
-        wm: the watermark of the keys; ``wm.sigma`` cancels in ψ for one weight, but must be the
-            keys' own where they are bound.
+        wm: the watermark of the keys; with one weight, ``wm.sigma`` cancels in ψ.
         keys: K keys; one backward pass serves them all. Memory does not grow with K (:func:`psi`).
         paired: text i is tested with ``keys[i]`` alone.
         token_weights: w_t of each response's tokens, not from the key: G becomes the gradient of
             Σ_t w_t log p_θ(y_t | x, y_<t), and the test stays exact.
-        lengths: where given, each response is tested on its first n tokens, for each of these n
-            that it has: ``n_tokens`` tells which.
-        xis: what ``perturb.noises(model, wm, keys)`` returned, where the caller holds it already;
-            of one weight.
+        lengths: test the first n tokens of each response, for each of these n that it has.
+        xis: ``perturb.noises(model, wm, keys)`` of one weight, where the caller holds it already.
         dtype: the lowest precision that will do, ``"bfloat16"``, ``"float32"`` or ``"float64"``; by
             default the model's own. The level is exact in any; a low precision costs power. Where
             the processor has no bfloat16 arithmetic, float32 takes its place.
-        batch_size: texts per pass; changes speed and memory, and ψ by its rounding alone: by less
-            than 1e-4 in float32 and 0.1 in bfloat16.
-        on_error: ``"record"`` keeps a text that cannot be scored as rows with NaN and its reason in
-            a further column ``error``, and goes on.
+        batch_size: texts per pass; moves ψ by rounding alone, by less than 1e-4 in float32 and 0.1
+            in bfloat16.
+        on_error: ``"record"`` keeps a text that cannot be scored as rows of NaN, with its reason in
+            a column ``error``.
 
     Returns:
         One row per text (× length) × key, texts in the order given: ``text`` (index), ``key_id``,
@@ -100,15 +96,23 @@ def score(
         raise InvalidTextError(
             f"paired: expected one key per text, got {len(keys)} for {len(responses)} texts"
         )
+    shape = (len(keys), *wm.linear.shape)
+    if xis is not None and (
+        not isinstance(xis, Tensor) or xis.shape != shape or not xis.isfinite().all()
+    ):
+        got = tuple(xis.shape) if isinstance(xis, Tensor) else kind(xis)
+        raise InvalidWatermarkError(
+            f"xis: expected the finite noises of these keys, of shape {shape}, got {got}"
+        )
     settings = {"token_weights": token_weights, "lengths": lengths, "dtype": dtype}
-    each = of_pairs(model, pairs, wm, batch_size=batch_size, **settings)
+    each = of_pairs(model, pairs, wm, batch_size=batch_size, failed=failed, **settings)
     names = [key.key_id for key in keys]
     texts = [*pairs, *(failed or ())]
     ids = {text: [names[text]] if paired else names for text in texts}
     facts: list[dict] = []
 
     def noted() -> Iterator[TextGradient]:
-        for gradient in usable(each, failed):
+        for gradient in each:
             facts.append(gradient.facts)
             yield gradient
 
@@ -132,30 +136,21 @@ def psi(
     """ψ = ⟨ξ, u⟩/σ of each text and each key, float64, with u = G/‖G‖; with ``paired`` of each text
     and ``keys[its number]`` alone. ``wm`` is placed (``Watermark.on``).
     """
-    noises, n_texts = blocks.noises(partial(perturb.streams, wm), keys, wm.d)
-    if xis is not None:
-        given = _checked_noises(wm, keys, xis)
-        noises = lambda: [given]  # noqa: E731
+    n_texts, n_keys = blocks.at_once(len(keys), wm.d)  # what memory has room for
+    held = None if xis is None else [xis.flatten(1)]
+    if held is None and not paired and len(keys) <= n_keys:
+        held = [perturb.streams(wm, keys)]  # drawn once for all texts
     values = [np.empty(0) if paired else np.empty((0, len(keys)))]
     for block in blocks.in_lists(gradients, n_texts):
-        u = torch.stack([gradient.unit() for gradient in block])  # (texts, d)
+        u = torch.stack([gradient.unit() for gradient in block])  # G/‖G‖, (texts, d)
         if paired:
             xi = perturb.streams(wm, [keys[gradient.text] for gradient in block]).to(u)
-            products = torch.stack([u_i @ xi_i for u_i, xi_i in zip(u, xi, strict=True)])
+            inner = torch.stack([*map(torch.dot, u, xi)])  # (texts,)
         else:
-            products = torch.cat([u @ xi.to(u).T for xi in noises()], dim=1)  # (texts, keys)
-        values.append(products.double().cpu().numpy() / wm.sigmas[0])
+            noises = held or (perturb.streams(wm, few) for few in blocks.in_lists(keys, n_keys))
+            inner = torch.cat([u @ xi.to(u).T for xi in noises], dim=1)  # (texts, keys)
+        values.append(inner.double().cpu().numpy() / wm.sigmas[0])
     return np.concatenate(values)
-
-
-def _checked_noises(wm: PlacedWatermark, keys: Sequence[Key], xis: Tensor) -> Tensor:
-    expected = (len(keys), *wm.linear.shape)
-    if not isinstance(xis, Tensor) or xis.shape != expected or not xis.isfinite().all():
-        got = tuple(xis.shape) if isinstance(xis, Tensor) else kind(xis)
-        raise InvalidWatermarkError(
-            f"xis: expected the finite noises of these keys, of shape {expected}, got {got}"
-        )
-    return xis.flatten(1)
 
 
 def table(

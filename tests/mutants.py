@@ -168,13 +168,13 @@ FAULTS = {
         ),
     ],
     "gradients.py": [
-        ("mean instead of sum", "(weighted * part).sum()", "(weighted * part).mean()"),
+        ("mean instead of sum", "(weighted * added).sum()", "(weighted * added).mean()"),
         (
             "weights of tokens forgotten",
             "weighted = log_p * _in_place(token_weights, number) if token_weights else log_p",
             "weighted = log_p",
         ),
-        ("inputs off by one", "a[row, :n]", "a[row, 1 : n + 1]"),
+        ("inputs off by one", "wide(a[row, :n])", "wide(a[row, 1 : n + 1])"),
         ("gradient not projected", "G.projected(P) if isinstance(G, Factors) else P(G)", "G"),
         (
             "G not divided by its norm",
@@ -182,11 +182,11 @@ FAULTS = {
             "return torch.cat(scaled)",
         ),
         ("several weights with one σ", "scaled = [c * G.flatten()", "scaled = [G.flatten()"),
-        ("a prefix loses its beginning", "total += slope", "pass"),
+        ("a prefix loses its beginning", "before + g for", "g for"),
         (
             "likelihood of the last part only",
-            "torch.stack(log_liks).cumsum(0)",
-            "torch.stack(log_liks)",
+            "log_lik = log_lik + (log_p",
+            "log_lik = (log_p",
         ),
         (
             "rounding taken for a gradient",
@@ -196,7 +196,7 @@ FAULTS = {
         ("first token not scored", "(number > start) &", "(number > start + 1) &"),
         ("rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
         ("small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
-        ("numbers within the batch", "yield text, min(end, len(y))", "yield row, min(end, len(y))"),
+        ("numbers within the batch", "TextGradient(text, parts", "TextGradient(row, parts"),
     ],
     "rank_reduce.py": [
         (
@@ -226,10 +226,10 @@ FAULTS = {
         ("terms projected on one side only", "a - a @ right @ right.T", "a"),
     ],
     "engine/arithmetic.py": [
-        ("θ − ξ", "theta.to(wide) + xi", "theta.to(wide) - xi"),
+        ("θ − ξ", "wide(theta) + xi", "wide(theta) - xi"),
         (
             "ξ rounded before it is added",
-            "(theta.to(wide) + xi).to(theta.dtype)",
+            "(wide(theta) + xi).to(theta.dtype)",
             "theta + xi.to(theta.dtype)",
         ),
         (
@@ -506,7 +506,11 @@ FAULTS = {
         ("one block's end for all", "before = beginning.G", "pass"),
     ],
     "divergence.py": [
-        ("first token not counted", "row[len(x) - 1 :", "row[len(x) :"),
+        (
+            "first token not counted",
+            "slice(len(x) - 1, len(x) + len(y) - 1)",
+            "slice(len(x), len(x) + len(y) - 1)",
+        ),
         (
             "the other direction",
             "(log_q.exp() * (log_q - log_p))",

@@ -19,6 +19,11 @@ LEAST_CHANGED = 0.99  # of a weight's numbers; below it, rounding took a part of
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 
 
+def wide(x: Tensor) -> Tensor:
+    """The same numbers in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode (no dropout) inside the ``with``; after it, each module's own mode again."""
@@ -104,9 +109,8 @@ def arithmetic(model: PreTrainedModel, dtype: str | torch.dtype | None) -> torch
             f"dtype: expected one of {', '.join(DTYPES)}, or None for the model's own, got"
             f" {dtype!r}"
         )
-    return (
-        torch.float32 if wanted is torch.bfloat16 and not native_bfloat16(model.device) else wanted
-    )
+    emulated = wanted is torch.bfloat16 and not native_bfloat16(model.device)
+    return torch.float32 if emulated else wanted
 
 
 @contextmanager
@@ -152,10 +156,9 @@ def rounded_sum(
         raise InvalidWatermarkError(
             f"xi: expected a noise of {name}'s shape, {tuple(theta.shape)}, got {tuple(xi.shape)}"
         )
-    wide = torch.promote_types(theta.dtype, torch.float32)
     xi = xi.to(theta.device)
-    moved = (theta.to(wide) + xi).to(theta.dtype)
-    added = moved.to(wide) - theta
+    moved = (wide(theta) + xi).to(theta.dtype)
+    added = wide(moved) - theta
     z = xi / sigma
     along = (added * z).sum(dtype=torch.float64) / z.square().sum(dtype=torch.float64)
     changed = added.count_nonzero().item() / added.numel()

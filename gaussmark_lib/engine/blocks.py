@@ -1,12 +1,8 @@
 """What bounds the memory of many texts and many keys: batches and blocks of both."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
 
-from jaxtyping import Float
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import tokens
@@ -35,17 +31,14 @@ def batches(
         yield batch
 
 
-def noises(
-    draw: Callable[[Sequence[Any]], Float[Tensor, "k d"]], keys: Sequence[Any], d: int
-) -> tuple[Callable[[], Iterable[Float[Tensor, "k d"]]], int]:
-    """The noises that ``draw`` gives of these keys, in blocks, as often as they are asked for, and
-    how many texts to hold at a time. Where not all noises fit in ``HELD`` bytes, each block of
-    texts draws them again.
+def at_once(n_keys: int, d: int) -> tuple[int, int]:
+    """How many texts, and how many keys, to hold at a time, with d numbers each. Where not all
+    noises fit in ``HELD`` bytes, each block of texts draws them again.
     """
     n_held = max(4, HELD // (4 * d))
-    if len(keys) > n_held:
-        return lambda: map(draw, in_lists(keys, n_held)), max(8, n_held)
-    return cache(lambda: [draw(keys)]), min(max(1, (n_held - len(keys)) // 2), 32)  # u, and a copy
+    if n_keys > n_held:
+        return max(8, n_held), n_held
+    return min(max(1, (n_held - n_keys) // 2), 32), n_keys  # a text's gradient, and a copy
 
 
 def in_lists(items: Iterable, n: int) -> Iterator[list]:

@@ -11,17 +11,13 @@ WIDE = 1 << 18  # numbers; torch's norm of fewer is right to six digits
 
 
 class Factors(NamedTuple):
-    """G = Σ_s g_s a_sᵀ by its terms; sums are formed in float32 at least."""
+    """G = Σ_s g_s a_sᵀ by its terms, float32 at least."""
 
     g: Float[Tensor, "n d_out"]
     a: Float[Tensor, "n d_in"]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.promote_types(self.g.dtype, torch.float32)
-
     def matrix(self) -> Float[Tensor, "d_out d_in"]:
-        return self.g.to(self.dtype).T @ self.a.to(self.dtype)
+        return self.g.T @ self.a
 
     def inner(self, other: "Factors") -> float:
         """⟨G, H⟩ = Σ_st ⟨g_s, h_t⟩⟨a_s, b_t⟩, in float64, for H = Σ_t h_t b_tᵀ."""
@@ -37,7 +33,7 @@ class Factors(NamedTuple):
 
     def bound(self) -> float:
         """Σ_s ‖g_s‖‖a_s‖ ≥ ‖G‖: what rounding is measured by."""
-        return (self.g.to(self.dtype).norm(dim=1) * self.a.to(self.dtype).norm(dim=1)).sum().item()
+        return (self.g.norm(dim=1) * self.a.norm(dim=1)).sum().item()
 
     def projected(self, project) -> "Factors":
         """PGQ = Σ_s (P g_s)(Q a_s)ᵀ, in float64: less may be left of a sum than of its terms."""

@@ -162,9 +162,11 @@ def _statistics(
     texts, at_once = list(pairs), max(AT_ONCE, settings["batch_size"])
     for start in range(0, len(texts), at_once):
         several = {text: pairs[text] for text in texts[start : start + at_once]}
-        each = gradients.of_pairs(wm.model, several, wm, form=directions.form, **settings)
-        usable = sorted(gradients.usable(each, failed), key=lambda gradient: gradient.text)
-        yield from zip(usable, score.psi(usable, wm, keys), strict=True)
+        each = gradients.of_pairs(
+            wm.model, several, wm, form=directions.form, failed=failed, **settings
+        )
+        each = sorted(each, key=lambda gradient: gradient.text)
+        yield from zip(each, score.psi(each, wm, keys), strict=True)
 
 
 def _ask(

@@ -47,9 +47,8 @@ class GaussMark(Scheme):
         if keys is None:
             return divergence.per_text(model, prompts, responses, self.wm, self.key)
         each = zip(prompts, responses, keys, strict=True)
-        return np.array([divergence.per_text(model, [x], [y], self.wm, key) for x, y, key in each])[
-            :, 0
-        ]
+        nats = [divergence.per_text(model, [x], [y], self.wm, key) for x, y, key in each]
+        return np.concatenate(nats)
 
 
 register("GaussMark")(lambda wm, key: GaussMark(replace(wm, rank_dropped=0), key))

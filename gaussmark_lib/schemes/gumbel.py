@@ -29,7 +29,7 @@ machine. A whole vocabulary is one call; a single r_v needs no others.
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ from scipy.special import logsumexp
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, tokens
+from gaussmark_lib import generate
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, SamplerScheme, register
@@ -92,9 +92,7 @@ class GumbelMax(SamplerScheme):
         ignored. InvalidTextError for h tokens or less.
         """
         rows, h = [], self.context
-        keys = self.key_of_each(len(responses), keys)
-        for i, (response, key) in enumerate(zip(responses, keys, strict=True)):
-            ids = tokens.checked(model, response, f"response {i}")
+        for i, ids, scheme in self.keyed(model, responses, keys):
             if len(ids) <= h:
                 raise InvalidTextError(
                     f"response {i}: expected at least {h + 1} tokens, since Gumbel-max scores a"
@@ -103,8 +101,7 @@ class GumbelMax(SamplerScheme):
             after = [(tuple(ids[t - h : t]), ids[t]) for t in range(h, len(ids))]
             if self.once:
                 after = dict(reversed(after)).items()  # of equal contexts, the first stays
-            keyed = replace(self, key=key)
-            r = np.concatenate([keyed.uniforms(before, 1, token) for before, token in after])
+            r = np.concatenate([scheme.uniforms(before, 1, token) for before, token in after])
             rows.append((i, len(ids), len(after), -np.log1p(-r).sum()))
         table = pd.DataFrame(rows, columns=["text", "n_tokens", "n_scored", "statistic"])
         return table.assign(**exact_tail(table["statistic"], table["n_scored"]))

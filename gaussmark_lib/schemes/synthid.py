@@ -14,7 +14,7 @@ most, the weighted sum Σ w_d g with weights that fall from 10 in the first roun
 (the authors' weighted mean, with whole numbers).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,6 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from transformers import PreTrainedModel, SynthIDTextWatermarkLogitsProcessor
 
-from gaussmark_lib import tokens
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import COLUMNS, Keys, SamplerScheme, register
@@ -67,17 +66,15 @@ class SynthID(SamplerScheme):
         """``scheme.COLUMNS`` with the weighted share of ones as ``statistic``, and ``n_bits``,
         ``ones``; InvalidTextError for less than five tokens.
         """
-        rows, processor, of_key = [], None, None
-        keys = self.key_of_each(len(responses), keys)
-        for i, (response, key) in enumerate(zip(responses, keys, strict=True)):
-            ids = tokens.checked(model, response, f"response {i}")
+        rows, processor, last = [], None, None
+        for i, ids, scheme in self.keyed(model, responses, keys):
             if len(ids) < NGRAM:
                 raise InvalidTextError(
                     f"response {i}: expected at least {NGRAM} tokens, since SynthID scores a token"
                     f" by the four before it, got {len(ids)}"
                 )
-            if key != of_key:
-                processor, of_key = replace(self, key=key).processor(model), key
+            if scheme != last:
+                processor, last = scheme.processor(model), scheme
             bits, weights = self._coins(processor, ids)
             total = int(bits @ weights)
             log10_p = weighted_tail(total, np.bincount(weights))

@@ -51,6 +51,4 @@ def per_text(
             wm.linear.hooked(lambda _, given, output: output + extra.view(output.shape)),
         ):
             log_p = divergence.log_p(model, ids, mask)
-    per_position = (log_p.exp() * (log_p - base)).sum(-1).double()
-    predicting = [slice(len(x) - 1, len(x) + len(y) - 1) for x, y in pairs]
-    return np.array([per_position[i, of].sum().item() for i, of in enumerate(predicting)])
+    return np.array(divergence.over_responses(log_p, base, pairs))

@@ -43,7 +43,7 @@ def factors(
     [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     predicting = slice(-len(response) - 1, -1)
     a, g = call.a[0, predicting], g.view(1, -1, g.shape[-1])[0, predicting]
-    a, g = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in (a, g))
+    a, g = arithmetic.wide(a), arithmetic.wide(g)
     size = g.norm(dim=-1, keepdim=True)
     return a, g.masked_fill(size <= 16 * torch.finfo(call.y.dtype).eps * size.max(), 0.0)
 

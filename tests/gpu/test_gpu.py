@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gaussmark_lib import generate, score
+from gaussmark_lib.engine import blocks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,7 +51,7 @@ def test_schemes_with_generators_run_on_a_gpu(there, name):
 def test_many_keys_in_bounded_memory(monkeypatch, there, dtype):
     """Streamed in parts, ψ is what it is with all noises held."""
     held = score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS, dtype=dtype)
-    monkeypatch.setattr(score, "HELD", 0)
+    monkeypatch.setattr(blocks, "HELD", 0)
     on_devices.same(
         score.score(there, *on_devices.TEXTS, on_devices.WM, on_devices.KEYS, dtype=dtype),
         held,
