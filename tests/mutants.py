@@ -49,6 +49,7 @@ ELSEWHERE = {
     "generate.py": "core/test_kgw.py",
     "keys.py": "core/test_perturb.py",
     "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
+    "experiments/pairs.py": "unit/experiments/test_layer_sigma_sweep.py",
     "joint/directions.py": "unit/joint/test_memory.py",
     "joint/memory.py": "unit/joint/test_stream.py",
     "joint/law.py": "unit/joint/test_batch.py",
@@ -651,6 +652,11 @@ FAULTS = {
     ],
     "experiments/pairs.py": [
         ("the wrong key is the right one", "pairs.keys[1:] + pairs.keys[:1]", "pairs.keys"),
+        (
+            "cells take other cells' keys",
+            "pairs.keys * len(wms)",
+            "[key for key in pairs.keys for _ in wms]",
+        ),
     ],
     "experiments/claims.py": [
         ("a small n at the edge", "self.estimate.n >= self.planned", "True"),
@@ -660,13 +666,6 @@ FAULTS = {
             "power predicted from ψ at the threshold",
             'norm.cdf(sigma * texts["grad_norm"] - tau)',
             'norm.cdf(sigma * texts["grad_norm"])',
-        ),
-    ],
-    "experiments/layer_sigma_sweep.py": [
-        (
-            "cells take other cells' keys",
-            "pairs.keys * len(sigmas)",
-            "[key for key in pairs.keys for _ in sigmas]",
         ),
     ],
     "experiments/speed.py": [

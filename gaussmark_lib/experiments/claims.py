@@ -16,14 +16,14 @@ record in git that the notebook rests on (``papermill_runs/reference``).
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from html import escape
 from typing import Any
 
 import pandas as pd
 from IPython.display import HTML
 
-from gaussmark_lib import runs
+from gaussmark_lib import runs, words
 from gaussmark_lib.record import record as keep
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.folder import Run
@@ -35,7 +35,8 @@ PLANNED = 250  # n that decides: of pairs in a reference run, at least
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence that names a quantity, its estimate, and the range that was expected.
+    """A quantity ("mean ψ over its prediction"), its estimate, and the range that was expected of
+    it; planned: the n at which a truth in the middle of the range is decided.
 
     >>> print(finding("measured over predicted ψ", Estimate(0.97, 0.91, 1.02, 400), most=1.2))
     Held: measured over predicted ψ is 0.97 (0.91 to 1.02), n = 400; expected at most 1.2.
@@ -43,9 +44,10 @@ class Finding:
 
     sentence: str
     estimate: Estimate
-    least: float
-    most: float
-    planned: int
+    _: KW_ONLY
+    least: float = -math.inf
+    most: float = math.inf
+    planned: int = PLANNED
 
     @property
     def outcome(self) -> str:
@@ -82,18 +84,7 @@ class Finding:
         )
 
 
-def finding(
-    sentence: str,
-    estimate: Estimate,
-    *,
-    least: float = -math.inf,
-    most: float = math.inf,
-    planned: int = PLANNED,
-) -> Finding:
-    """A quantity ("mean ψ over its prediction") with the range that was expected of it; planned:
-    the n at which a truth in the middle of the range is decided.
-    """
-    return Finding(sentence, estimate, least, most, planned)
+finding = Finding  # what notebooks call
 
 
 def check(sentence: str, ok: bool) -> dict[str, str | bool]:
@@ -112,13 +103,14 @@ def report(
     """
     keep({"claims": [f.row() for f in findings], "checks": list(checks), **results})
     reference = runs.reference(notebook)
-    known = {row["claim"]: row for row in _claims(reference)}
+    recorded = reference.results.get("claims", []) if reference else []
+    known = {row["claim"]: row for row in recorded}
     rows = [
         {
             "finding": f.sentence,
             "expected": f.expected,
-            "this run": f"{f.outcome}: {f.estimate}",
-            "reference run": _recorded(known.get(f.sentence)),
+            "this run": _outcome(f.row()),
+            "reference run": _outcome(known.get(f.sentence)),
         }
         for f in findings
     ]
@@ -132,8 +124,8 @@ def report(
     )
 
 
-def _recorded(row: dict | None) -> str:
-    return f"{row['outcome']}: {_number(row)}" if row else "not recorded"
+def _outcome(row: dict | None) -> str:
+    return f"{row['outcome']}: {' '.join(words.estimate(row))}" if row else "not recorded"
 
 
 def _age(run: Run | None, notebook: str) -> str:
@@ -143,17 +135,4 @@ def _age(run: Run | None, notebook: str) -> str:
     return (
         f"Reference run: {run.status['finished'][:10]}, model {run.params.get('model', 'doclm')}"
         f"{', with an older version of this library' if is_old else ''}."
-    )
-
-
-def _claims(run: Run | None) -> list[dict]:
-    return run.results.get("claims", []) if run else []
-
-
-def _number(row: dict) -> str:
-    return str(
-        Estimate(
-            *(math.nan if row[name] is None else row[name] for name in ("value", "low", "high")),
-            row["n"],
-        )
     )

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 from sklearn.metrics import roc_curve
 
-from gaussmark_lib import generate, gradients, likelihood, models, score, stats
-from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs
+from gaussmark_lib import gradients, likelihood, models, stats
+from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs, under_own_keys
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
@@ -40,13 +40,13 @@ def power(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def power_gap(table: pd.DataFrame, sigma: float, level: float = 0.05) -> stats.Estimate:
-    """Measured less predicted power: a pair's hit (1 or 0) less Φ(σ‖G‖ − τ) of its plain text, mean
-    over the lengths.
+def power_gap(table: pd.DataFrame, sigma: float) -> stats.Estimate:
+    """Measured less predicted power at level 0.05: a pair's hit (1 or 0) less Φ(σ‖G‖ − τ) of its
+    plain text, mean over the lengths.
     """
     values = ["psi", "grad_norm"]
     pairs = table.pivot(index=["prompt", "n_tokens"], columns="kind", values=values).dropna()
-    tau = stats.threshold(level)
+    tau = stats.threshold(0.05)
     predicted = norm.cdf(sigma * pairs["grad_norm", PLAIN] - tau)
     return stats.interval(((pairs["psi", OWN] >= tau) - predicted).groupby("prompt").mean())
 
@@ -103,29 +103,16 @@ def by_temperature(
     wm: Watermark,
     temperatures: Sequence[float],
     n_tokens: int,
-    *,
-    seed: int = 0,
-    dtype: str | None = None,
-    **sampling,
+    **options,
 ) -> pd.DataFrame:
-    """Marked texts sampled more and less freely, with the same random numbers: ``score.score``'s
-    table with ``temperature`` and ``entropy``, the mean over the text (nats; of the base model at
-    temperature 1: how much freedom it sees there).
+    """Marked texts sampled more and less freely, with the same random numbers: the table, and the
+    options, of ``pairs.under_own_keys`` with ``temperature`` and ``entropy``, the mean over the
+    text (nats; of the base model at temperature 1: how much freedom it sees there).
     """
-    marks, tables = [(wm, key) for key in pairs.keys], []
+    tables = []
     for temperature in temperatures:
-        texts = generate.sample(
-            lm.model,
-            pairs.prompts,
-            n_tokens,
-            marks=marks,
-            seed=seed,
-            temperature=temperature,
-            **sampling,
-        )
-        scores = score.score(
-            lm.model, pairs.prompts, texts, wm, pairs.keys, paired=True, dtype=dtype
-        )
+        options["temperature"] = temperature
+        texts, scores = under_own_keys(lm, pairs, [wm], n_tokens, **options)
         entropy = [nats.mean() for nats in likelihood.entropies(lm.model, pairs.prompts, texts)]
         tables.append(scores.assign(temperature=temperature, entropy=entropy))
     return pd.concat(tables, ignore_index=True)

@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from gaussmark_lib import evidence, files, generate, models, perturb, score, stats
-from gaussmark_lib.experiments.pairs import OWN, Pairs
-from gaussmark_lib.plots import style
+from gaussmark_lib.experiments.pairs import OWN, Pairs, under_own_keys
+from gaussmark_lib.plots import show, style
 from gaussmark_lib.runs import folder
 
 LETTERS = "ABCDEF"
-CARD = "flex:1 1 22em;margin:0;padding:.6em .9em;border:1px solid rgba(128,128,128,.45)"
 MEASURED, PREDICTED = "measured", "predicted"
 
 
@@ -48,14 +47,14 @@ def play(
 
 def revealed(lm: models.LM, game: Game, wm: perturb.Watermark, key: perturb.Key) -> HTML:
     """Each text's p-value, and its tokens in colour: orange leans to the key, blue away from it."""
-    cards = []
+    cards = {}
     for letter, prompt, text, marked in zip(LETTERS, *game, strict=True):
         tokens = evidence.per_token(lm.model, prompt, text, wm, key)
         psi = tokens["evidence"].sum()
         written = "with" if marked else "without"
         heading = f"{letter}: p = {norm.sf(psi):.2g} (ψ = {psi:.2f}); written {written} the key"
-        cards.append((heading, _coloured(evidence.pieces(tokens, lm.decode))))
-    return _cards(cards)
+        cards[heading] = _coloured(evidence.pieces(tokens, lm.decode))
+    return show.cards(cards)
 
 
 def _coloured(pieces: pd.DataFrame) -> str:
@@ -68,16 +67,6 @@ def _coloured(pieces: pd.DataFrame) -> str:
         title = f"evidence {piece.evidence:+.2f}"
         spans += f'<span style="{look}" title="{title}">{escape(piece.text)}</span>'
     return spans
-
-
-def _cards(cards: Sequence[tuple[str, str]]) -> HTML:
-    """Headings over escaped texts, side by side."""
-    figures = "".join(
-        f'<figure style="{CARD}"><figcaption style="font-weight:600">{heading}</figcaption>'
-        f'<div style="white-space:pre-wrap">{body}</div></figure>'
-        for heading, body in cards
-    )
-    return HTML(f'<div style="display:flex;flex-wrap:wrap;gap:1em">{figures}</div>')
 
 
 def cloud(
@@ -122,9 +111,8 @@ def draw_picture(cloud: pd.DataFrame, growth: pd.DataFrame, level: float, captio
     left.text(3.1, 0.25, "G", weight="bold")
     left.set(xlabel="along G, in σ", ylabel="along a direction at right angles to G, in σ")
     left.set(title="One dot per key: its noise ξ")
-    grid = np.linspace(-4, max(4, own["along"] + 0.5), 300)
     middle.hist(cloud["along"][1:], bins=25, density=True, alpha=0.5, **wrong)
-    middle.plot(grid, norm.pdf(grid), **style.THIN, label="N(0, 1)")
+    style.normal_density(middle, high=max(4.0, own["along"] + 0.5))
     middle.plot(own["along"], 0, "*", markersize=14, clip_on=False, label=OWN, **right)
     middle.axvline(tau, **style.DASHED, label=f"level {level:g}")
     middle.set(xlabel="ψ = the projection on G, in σ", title="Their shadows on G", yticks=[])
@@ -167,26 +155,18 @@ def turned(
     norms: Sequence[float],
     wanted: Sequence[float],
     n_tokens: int,
-    *,
-    seed: int = 0,
-    dtype: str | None = None,
-    **sampling,
+    **options,
 ) -> pd.DataFrame:
     """For ``panels``: mean ψ of marked texts at each σ that predicts a wanted ψ from the ‖G‖ of
-    plain texts (``predicted, sigma, curve, value, low, high, n``), and the prediction.
+    plain texts (``predicted, sigma, curve, value, low, high, n``), and the prediction. Options are
+    those of ``pairs.under_own_keys``.
     """
-    watermarks = [perturb.Watermark(weight, stats.sigma_for_psi(norms, psi)) for psi in wanted]
-    marks = [(wm, key) for wm in watermarks for key in pairs.keys]
-    prompts = pairs.prompts * len(watermarks)
-    texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
+    wms = [perturb.Watermark(weight, stats.sigma_for_psi(norms, psi)) for psi in wanted]
+    _, table = under_own_keys(lm, pairs, wms, n_tokens, **options)
     rows = []
-    for i, (psi, wm) in enumerate(zip(wanted, watermarks, strict=True)):
-        written = texts[i * pairs.n : (i + 1) * pairs.n]
-        table = score.score(
-            lm.model, pairs.prompts, written, wm, pairs.keys, dtype=dtype, paired=True
-        )
-        point = {"predicted": psi, "sigma": wm.sigma}
-        rows.append(point | {"curve": MEASURED} | stats.interval(table["psi"]).row())
+    for psi, (sigma, texts) in zip(wanted, table.groupby("sigma", sort=False), strict=True):
+        point = {"predicted": psi, "sigma": sigma}
+        rows.append(point | {"curve": MEASURED} | stats.interval(texts["psi"]).row())
         rows.append(point | {"curve": PREDICTED, "value": psi})
     return pd.DataFrame(rows)
 

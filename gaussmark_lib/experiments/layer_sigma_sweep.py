@@ -18,8 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, gradients, likelihood, models, score, stats
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib import generate, gradients, likelihood, models, stats
+from gaussmark_lib.experiments.pairs import Pairs, means, under_own_keys
 from gaussmark_lib.perturb import Watermark, watermarked
 from gaussmark_lib.plots import intervals, style
 from gaussmark_lib.tokens import Texts
@@ -115,22 +115,16 @@ def measured(
     sigmas: Sequence[float],
     *,
     n_tokens: int,
-    seed: int = 0,
-    dtype: str | None = None,
-    **sampling,
+    **options,
 ) -> pd.DataFrame:
     """Writes every pair's text in every cell, all σ of a weight in one batch, and tests it with its
-    own key: ``score.score``'s table with ``weight, sigma`` and ``prompt`` (the pair's number).
+    own key: the table, and the options, of ``pairs.under_own_keys``.
     """
     tables = []
-    prompts, keys = pairs.prompts * len(sigmas), pairs.keys * len(sigmas)
     for weight in weights:
-        wm = Watermark(weight, 1.0)  # σ cancels in ψ
-        marks = [(Watermark(weight, sigma), key) for sigma in sigmas for key in pairs.keys]
-        texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
-        scores = score.score(lm.model, prompts, texts, wm, keys, paired=True, dtype=dtype)
-        cell, pair = np.divmod(scores["text"], pairs.n)
-        tables.append(scores.assign(weight=weight, sigma=np.array(sigmas)[cell], prompt=pair))
+        wms = [Watermark(weight, sigma) for sigma in sigmas]
+        _, table = under_own_keys(lm, pairs, wms, n_tokens, **options)
+        tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
 
@@ -138,7 +132,7 @@ def detected(prediction: pd.DataFrame, texts: pd.DataFrame, level: float) -> pd.
     """One row per cell: the columns of :func:`predicted`, and ``psi, tpr`` with ``_low, _high``."""
     rows = []
     for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
-        tpr = stats.interval(cell["psi"] >= stats.threshold(level))
+        tpr = stats.tpr(cell["psi"], level)
         estimates = stats.interval(cell["psi"]).row("psi") | tpr.row("tpr")
         rows.append({"weight": weight, "sigma": sigma, "n": tpr.n} | estimates)
     return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])
@@ -175,13 +169,12 @@ def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
     passage), and ``outcome``: ``DIFFERENT`` if the interval does not contain 0, ``EQUAL`` if all of
     it lies within ± the margin, else ``OPEN``.
     """
-    rows = []
-    for (weight, sigma), pairs in cost.groupby(["weight", "sigma"], sort=False):
-        delta = stats.interval(pairs["watermarked"] - pairs["base"])
-        is_equal = -margin <= delta.low and delta.high <= margin
-        outcome = DIFFERENT if delta.low > 0 or delta.high < 0 else EQUAL if is_equal else OPEN
-        rows.append({"weight": weight, "sigma": sigma, "outcome": outcome} | delta.row("delta"))
-    return pd.DataFrame(rows)
+    change = cost.assign(change=cost["watermarked"] - cost["base"])
+    cells = means(change, ["weight", "sigma"], "change")
+    is_different = (cells["low"] > 0) | (cells["high"] < 0)
+    is_equal = (-margin <= cells["low"]) & (cells["high"] <= margin)
+    cells["outcome"] = np.select([is_different, is_equal], [DIFFERENT, EQUAL], OPEN)
+    return cells.rename(columns={"value": "delta", "low": "delta_low", "high": "delta_high"})
 
 
 def _heat(axes: Axes, cells: pd.DataFrame, column: str, **look) -> None:
@@ -200,12 +193,14 @@ def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
     """Predicted mean ψ, measured mean ψ, and the share detected, over weights × σ."""
     size = 12.0, 1.8 + 0.3 * cells["weight"].nunique()
     figure, panels = plt.subplots(1, 3, figsize=size, sharey=True)
-    look = {"vmin": 0, "vmax": 1.2 * cells["psi"].max(), "cmap": "viridis", "fmt": ".1f"}
-    for axes, column in zip(panels, ("predicted_psi", "psi"), strict=False):
-        _heat(axes, cells, column, **look)
-    _heat(panels[2], cells, "tpr", vmin=0, vmax=1, cmap="viridis", fmt=".2f")
-    titles = "predicted ψ, from plain text", "measured ψ", "share detected"
-    for axes, title in zip(panels, titles, strict=True):
+    strength = {"vmax": 1.2 * cells["psi"].max(), "fmt": ".1f"}
+    columns = {
+        "predicted ψ, from plain text": ("predicted_psi", strength),
+        "measured ψ": ("psi", strength),
+        "share detected": ("tpr", {"vmax": 1, "fmt": ".2f"}),
+    }
+    for axes, (title, (column, look)) in zip(panels, columns.items(), strict=True):
+        _heat(axes, cells, column, vmin=0, cmap="viridis", **look)
         axes.set_title(title)
     return style.caption(figure, caption, "Does plain text predict the map?")
 
@@ -233,13 +228,8 @@ def draw_cost(cells: pd.DataFrame, caption: str) -> Figure:
     places = cells["outcome"].map(list(COLOURS).index)
     annot = cells.pivot(index="weight", columns="sigma", values="delta")
     look = {"cmap": list(COLOURS.values()), "vmin": 0, "vmax": len(COLOURS) - 1, "fmt": ".3f"}
-    _heat(
-        axes,
-        cells.assign(outcome=places),
-        "outcome",
-        annot=annot.loc[cells["weight"].unique()],
-        **look,
-    )
+    look["annot"] = annot.loc[cells["weight"].unique()]
+    _heat(axes, cells.assign(outcome=places), "outcome", **look)
     for outcome, colour in COLOURS.items():
         axes.fill_between([], [], color=colour, label=outcome)
     style.legend_beside(axes)

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from jaxtyping import Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import beta, binom, multivariate_normal, norm
 
 from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens
+from gaussmark_lib.experiments.pairs import passages
 from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.plots import style
 
@@ -53,8 +55,7 @@ def null_texts(
     or the model's own or random ids after ``text``.
     """
     if kind not in (OWN, RANDOM):
-        human = texts.human(lm, kind, n, n_prompt + n_tokens)
-        return [ids[:n_prompt] for ids in human], [ids[n_prompt:] for ids in human]
+        return passages(lm, kind, n, n_prompt, n_tokens)
     prompts = texts.human(lm, text, n, n_prompt)
     if kind == OWN:
         return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
@@ -156,18 +157,21 @@ def published(
     Returns:
         For ``panels``: ``way, measure, value, low, high``; and the ψ: ``way, kind, psi``.
     """
+    half = len(keys) // 2  # chooses the empirical threshold
+    empirical = f"θ + ξ, threshold from {half} human texts"
     psi = {}
     for kind, cut in {"human": human, "marked": marked}.items():
-        at = trap(lm, cut, wm, keys, **settings).groupby("at")["psi"]
+        at = trap(lm, cut, wm, keys, **settings).pivot(index="text", columns="at", values="psi")
         unprompted = [[] for _ in keys], cut[1]
         without = score.score(lm.model, *unprompted, wm, keys, paired=True, **settings)["psi"]
-        psi[kind] = [*map(np.array, (at.get_group(AT_THETA), without, at.get_group(AT_MOVED)))]
-    half = len(keys) // 2  # chooses the empirical threshold
-    ways = ["θ, N(0, 1)", "θ, no prompt, N(0, 1)", "θ + ξ, N(0, 1)"]
-    empirical = f"θ + ξ, threshold from {half} human texts"
+        psi[kind] = {
+            "θ, N(0, 1)": at[AT_THETA].to_numpy(),
+            "θ, no prompt, N(0, 1)": without.to_numpy(),
+            **dict.fromkeys(["θ + ξ, N(0, 1)", empirical], at[AT_MOVED].to_numpy()),
+        }
     rows, values = [], []
-    for i, way in enumerate([*ways, empirical]):
-        null, own = (psi[kind][min(i, 2)] for kind in ("human", "marked"))
+    for way, null in psi["human"].items():
+        own = psi["marked"][way]
         taus = [stats.threshold(level) for level in (0.05, 0.001)]
         if way == empirical:
             taus = np.quantile(null[:half], [0.95, 0.999], method="higher")
@@ -191,13 +195,10 @@ def draw_qq(table: pd.DataFrame, caption: str) -> Figure:
     order = beta(i, i[::-1])
     band = {"color": "0.85", "label": "95% of uniform p, all pairs"}
     axes.fill_between(order.mean(), *order.interval(0.95), **band)
-    for kind, rows in table.groupby("kind", sort=False):
-        axes.plot(
-            np.arange(1, len(rows) + 1) / (len(rows) + 1), np.sort(rows["p_value"]), label=kind
-        )
-    axes.plot(
-        order.mean(), np.sort(table["p_value"]), color="black", linewidth=2, label="all pairs"
-    )
+    looks = {"all pairs": {"color": "black", "linewidth": 2}}
+    for kind, rows in [*table.groupby("kind", sort=False), ("all pairs", table)]:
+        expected = np.arange(1, len(rows) + 1) / (len(rows) + 1)
+        axes.plot(expected, np.sort(rows["p_value"]), label=kind, **looks.get(kind, {}))
     axes.axline((1e-3, 1e-3), (1, 1), **style.THIN)
     axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p")
     axes.set_ylabel("observed p")
@@ -210,16 +211,12 @@ def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figur
     value``), beside what independent texts would give.
     """
     figure, axes = plt.subplots(figsize=(8.4, 4.2))
-    names, rng = list(rates["kind"].unique()), np.random.default_rng(0)
     low, high = binom(n, level).ppf([0.025, 0.975]) / n
     axes.axvspan(low, high, color="0.88", label=f"95% if the {n} texts\nwere independent")
     axes.axvline(level, **style.THIN, label=f"level {level:g}")
-    for row, (name, colour) in enumerate(zip(names, style.COLOURS, strict=False)):
-        values = rates.loc[rates["kind"] == name, "value"]
-        aside = row + rng.uniform(-0.3, 0.3, len(values))
-        axes.scatter(values, aside, s=26, color=colour, edgecolor="white", linewidth=0.4)
-    style.categories(axes, names)
-    axes.set(xlabel="share of the kind's texts that one key calls watermarked")
+    look = {"jitter": 0.3, "size": 5, "linewidth": 0.4, "edgecolor": "white", "legend": False}
+    sns.stripplot(rates, x="value", y="kind", hue="kind", ax=axes, **look)
+    axes.set(xlabel="share of the kind's texts that one key calls watermarked", ylabel="")
     style.legend_beside(axes)
     title = "How far is one fixed key's rate of false alarms from the level?"
     return style.caption(figure, caption, title)

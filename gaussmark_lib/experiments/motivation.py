@@ -5,7 +5,6 @@ watermark is worth and costs.
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,16 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from gaussmark_lib import divergence, generate, likelihood, models, perturb, score, stats
+from gaussmark_lib import (
+    divergence,
+    generate,
+    gradients,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+)
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, WRONG, Pairs, scored
 from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
@@ -122,18 +130,14 @@ def under_fresh_keys(
     first_seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """ψ of each named (prompt, text) under the same n keys, which wrote none of them: ``text, psi,
-    inner`` (⟨ξ, G⟩, nats), ``grad_norm``.
+    """``score.score``'s table of each named (prompt, text) under the same n keys, which wrote none
+    of them, with ``inner`` = ⟨ξ, G⟩, nats.
     """
     keys = [perturb.Key.from_seed(first_seed + i) for i in range(n_keys)]
-    prompts, responses = zip(*texts.values(), strict=True)
-    gradients = list(score.gradients(lm.model, list(prompts), list(responses), wm, dtype=dtype))
-    psi = score.psi(gradients, wm.on(lm.model), keys)
-    names, norms = list(texts), [gradient.norm for gradient in gradients]
-    order = [names[gradient.text] for gradient in gradients]
-    table = pd.DataFrame({"text": np.repeat(order, n_keys), "psi": psi.ravel()})
-    table["grad_norm"] = np.repeat(norms, n_keys)
-    return table.assign(inner=wm.sigma * table["grad_norm"] * table["psi"])
+    prompts, responses = map(list, zip(*texts.values(), strict=True))
+    table = score.score(lm.model, prompts, responses, wm, keys, dtype=dtype)
+    inner = wm.sigma * table["grad_norm"] * table["psi"]
+    return table.assign(text=np.array(list(texts))[table["text"]], inner=inner)
 
 
 def by_entropy(
@@ -142,15 +146,11 @@ def by_entropy(
     """How sure the model was, beside how long the gradient is, one row per text: ``entropy`` of the
     model's choice (nats, mean over the tokens), ``grad_norm, per_token`` = ‖G‖/√T.
     """
-    unordered = score.gradients(lm.model, prompts, texts, wm, dtype=dtype)
-    gradients = sorted(unordered, key=attrgetter("text"))
-    rows = [
-        (float(values.mean()), gradient.norm, gradient.norm / gradient.n_tokens**0.5)
-        for values, gradient in zip(
-            likelihood.entropies(lm.model, prompts, texts), gradients, strict=True
-        )
-    ]
-    return pd.DataFrame(rows, columns=["entropy", "grad_norm", "per_token"])
+    entropy = [nats.mean() for nats in likelihood.entropies(lm.model, prompts, texts)]
+    norms = gradients.norms(lm.model, prompts, texts, [wm.weight], dtype=dtype)
+    per_token = norms["grad_norm"] / norms["n_tokens"] ** 0.5
+    columns = {"entropy": entropy, "grad_norm": norms["grad_norm"], "per_token": per_token}
+    return pd.DataFrame(columns)
 
 
 def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:

@@ -61,6 +61,29 @@ def written(
     return responses[: pairs.n], responses[pairs.n :]
 
 
+def under_own_keys(
+    lm: models.LM,
+    pairs: Pairs,
+    wms: Sequence[Watermark],
+    n_tokens: int,
+    *,
+    seed: int = 0,
+    dtype: str | None = None,
+    **sampling,
+) -> tuple[list[list[int]], pd.DataFrame]:
+    """A text of each pair by each watermark (of one weight), all in one batch, tested with its own
+    key: the texts, and ``score.score``'s table with ``weight, sigma`` and ``prompt`` (the pair's
+    number). Sampling as in :func:`written`.
+    """
+    prompts, keys = pairs.prompts * len(wms), pairs.keys * len(wms)
+    marks = [(wm, key) for wm in wms for key in pairs.keys]
+    texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
+    table = score.score(lm.model, prompts, texts, wms[0], keys, paired=True, dtype=dtype)
+    number, pair = np.divmod(table["text"], pairs.n)  # σ cancels in ψ
+    sigmas = np.array([wm.sigma for wm in wms])
+    return texts, table.assign(weight=wms[0].weight, sigma=sigmas[number], prompt=pair)
+
+
 def scored(
     lm: models.LM,
     pairs: Pairs,

@@ -29,12 +29,11 @@ from gaussmark_lib import (
     perturb,
     record,
     schemes,
-    score,
     stats,
     texts,
 )
 from gaussmark_lib.experiments.begin import solved
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.experiments.pairs import Pairs, under_own_keys
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.quality import compare, harness, tasks, text_measures
@@ -227,18 +226,13 @@ def exchange(
     n_tokens, tables = len(human[0]), []
     plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed)
     for wm in wms:
-        marked = generate.sample(
-            lm.model, pairs.prompts, n_tokens, marks=[(wm, key) for key in pairs.keys], seed=seed
-        )
-        scores = score.score(
-            lm.model, pairs.prompts, marked, wm, pairs.keys, paired=True, dtype=dtype
-        )
+        _, scores = under_own_keys(lm, pairs, [wm], n_tokens, seed=seed, dtype=dtype)
         change = [
             even_change(lm, prompt, both, wm, key)
             for *both, prompt, key in zip(plain, human, *pairs, strict=True)
         ]
         for text, changes in zip(("own", "human"), np.transpose(change), strict=True):
-            tables.append(scores.assign(weight=wm.weight, text=text, change=changes))
+            tables.append(scores.assign(text=text, change=changes))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -25,6 +25,7 @@ from scipy.stats import binom, chi2, kstest
 from gaussmark_lib import corrupt, models, record, schemes, score, stats
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.experiments.begin import solved
+from gaussmark_lib.experiments.level_check import fixed_keys
 from gaussmark_lib.experiments.pairs import Pairs, ratio, shares
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots.panels import panels
@@ -35,6 +36,11 @@ from gaussmark_lib.tokens import Texts
 UNEDITED, LOST = "unedited", "predicted"
 PARTS = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}
 LEVELS = (0.05, 0.01)
+
+
+def unedited(prompts: Texts, responses: Texts, fraction: float, seed: int) -> corrupt.Pairs:
+    """The corruption that does nothing."""
+    return prompts, responses
 
 
 def quoted(hosts: Texts) -> Change:
@@ -96,11 +102,10 @@ def edited(
     (NaN where a scheme has none). Without an edit, the fraction is 0 and the edit ``UNEDITED``.
     """
     tables = []
+    every = {UNEDITED: unedited, **changes}
     strengths = [(UNEDITED, 0.0), *product(changes, fractions)]
     for (name, scheme), (edit, fraction) in product(tried.items(), strengths):
-        x, y = pairs.prompts, texts[name]
-        if edit != UNEDITED:
-            x, y = changes[edit](x, y, fraction, seed)
+        x, y = every[edit](pairs.prompts, texts[name], fraction, seed)
         table = scheme.score(lm.model, x, y, pairs.keys)
         norm = table.get("grad_norm", np.nan)
         columns = {"scheme": name, "edit": edit, "fraction": fraction, "pair": range(pairs.n)}
@@ -153,14 +158,14 @@ def parts(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def toy(lost: float, added: float, surprise: float, *, seed: int = 0) -> float:
+def toy(lost: float, added: float, surprise: float) -> float:
     """ψ after over ψ before, of a toy text of 100 tokens: each token's gradient is a random vector,
     the key's noise leans as much towards each of them, and contexts do not exist.
 
     A share ``lost`` of the tokens is taken away, and ``added`` · 100 others are put in, which the
     noise does not know, with squared norms ``surprise`` times as large.
     """
-    n_tokens, dimension, rng = 100, 20_000, np.random.default_rng(seed)
+    n_tokens, dimension, rng = 100, 20_000, np.random.default_rng(0)
     own = rng.normal(size=(n_tokens, dimension)) / dimension**0.5
     others = rng.normal(size=(round(added * n_tokens), dimension)) * (surprise / dimension) ** 0.5
     xi, before = own.sum(0), own.sum(0)
@@ -188,13 +193,10 @@ def one_key(
         ``worst``, the largest share of false alarms of one key at level 0.05.
     """
     rows, n = [], len(keys)
-    for edit in (UNEDITED, *changes):
-        x, y = (
-            (prompts, plain) if edit == UNEDITED else changes[edit](prompts, plain, fraction, seed)
-        )
-        gradients = list(score.gradients(lm.model, x, y, wm, dtype=dtype))
-        psi = score.psi(gradients, wm.on(lm.model), keys)  # (texts, keys)
-        u = float(torch.stack([gradient.unit() for gradient in gradients]).mean(0).norm())
+    for edit, change in {UNEDITED: unedited, **changes}.items():
+        x, y = change(prompts, plain, fraction, seed)
+        psi, cosine = fixed_keys(lm, (x, y), wm, keys, dtype=dtype)  # (texts, keys)
+        u = np.sqrt((1 + (len(y) - 1) * cosine) / len(y))
         root, squares = np.sqrt(len(y)), (psi.mean(0) ** 2).sum()
         spread = root * np.sqrt(squares / [n, chi2.ppf(0.975, n), chi2.ppf(0.025, n)])
         rows.append(

@@ -5,7 +5,6 @@ number, or else as points, one row per category; side by side for each value of 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -79,22 +78,17 @@ def _lines(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks
     for group, look in looks.items():
         chosen = (rows[rows[by] == group] if by else rows).sort_values(x)
         if len(chosen):
-            intervals.band(axes, chosen[x], _bounded(chosen, y), y, **{"label": group} | dict(look))
+            intervals.band(axes, chosen[x], chosen, y, **{"label": group} | dict(look))
 
 
 def _points(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks) -> None:
     categories = list(rows[x].unique())
-    shifts = intervals.offsets(len(looks), min(0.2, 0.8 / len(looks)))
-    for (group, look), shift in zip(looks.items(), shifts, strict=True):
-        chosen = _bounded(rows[rows[by] == group] if by else rows, y)
+    step = min(0.2, 0.8 / len(looks))  # keeps the intervals of one category apart
+    for place, (group, look) in enumerate(looks.items()):
+        chosen = rows[rows[by] == group] if by else rows
         if len(chosen):
+            shift = step * (place - (len(looks) - 1) / 2)
             places = [categories.index(name) + shift for name in chosen[x]]
             look = {"label": group} | {**look} | {"linestyle": "none"}
             intervals.bars(axes, places, chosen, y, horizontal=True, **look)
     style.categories(axes, categories)
-
-
-def _bounded(rows: pd.DataFrame, y: str) -> pd.DataFrame:
-    """With NaN for the bounds of a column that has none."""
-    has_bounds = f"{y}_low" in rows or "low" in rows
-    return rows if has_bounds else rows.assign(low=np.nan, high=np.nan)

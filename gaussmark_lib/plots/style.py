@@ -58,29 +58,19 @@ def use() -> None:
     )
 
 
-def scheme(name: str) -> dict[str, str | tuple]:
-    """``color`` and ``marker`` of a scheme: those of the longest name in ``SCHEMES`` that its name
-    begins with; grey for one that is not there.
-
-    >>> scheme("KGW-2 z-test") == scheme("KGW-2") != scheme("KGW-1"), scheme("a toy")["color"]
-    (True, '0.45')
-    """
-    known = max((known for known in SCHEMES if name.startswith(known)), key=len, default=None)
-    colour, marker = SCHEMES.get(known, ("0.45", "*"))
-    return {"color": colour, "marker": marker}
-
-
 def look(name: str, place: int = 0) -> dict[str, str | tuple]:
     """Colour, marker and line of a group in a figure: of a kind of text or a scheme the same
-    everywhere, of anything else the one of its place.
+    everywhere, of anything else the one of its place. A scheme's are those of the longest name in
+    ``SCHEMES`` that its own begins with.
 
-    >>> look("predicted")["linestyle"], look("KGW-2") == scheme("KGW-2")
+    >>> look("predicted")["linestyle"], look("KGW-2 z-test") == look("KGW-2") != look("KGW-1")
     ('--', True)
     """
     if name in KINDS:
         return KINDS[name]
-    if str(name).startswith(tuple(SCHEMES)):
-        return scheme(name)
+    if schemes := [known for known in SCHEMES if str(name).startswith(known)]:
+        colour, marker = SCHEMES[max(schemes, key=len)]
+        return {"color": colour, "marker": marker}
     return {"color": OTHERS[place % len(OTHERS)], "marker": "osD^vP"[place % 6]}
 
 
@@ -120,9 +110,9 @@ def _legends(panels: Collection[Axes]) -> None:
             explained.update(labels)
 
 
-def categories(axes: Axes, names: Collection[str], room: float = 0.5) -> None:
-    """A row for each name, the first on top, with some room below the last."""
-    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 1 + room, -room))
+def categories(axes: Axes, names: Collection[str]) -> None:
+    """A row for each name, the first on top."""
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
 
 
 def log_ticks(axes: Axes, values: Iterable[float]) -> None:

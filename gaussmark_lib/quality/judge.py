@@ -119,10 +119,10 @@ def _row(answers: Sequence[Answer]) -> dict:
 
 
 class Ngram:
-    """q above, over token ids from 0 to ``vocabulary`` − 1. ``start`` stands before each text."""
+    """q above, over token ids from 0 to ``vocabulary`` − 1. Id 0 stands before each text."""
 
-    def __init__(self, texts: Texts, vocabulary: int, *, start: int = 0, order: int = 3):
-        self.vocabulary, self.start, self.order = vocabulary, start, order
+    def __init__(self, texts: Texts, vocabulary: int, *, order: int = 3):
+        self.vocabulary, self.order = vocabulary, order
         self.after: dict[tuple, Counter] = defaultdict(Counter)  # what follows each history
         for text in texts:
             for history, token in self._windows([], text):
@@ -137,7 +137,7 @@ class Ngram:
     def _windows(self, prompt: Ids, response: Ids) -> list[tuple[tuple, int]]:
         """Each response token with the ``order − 1`` before it: (history, token)."""
         n = self.order - 1
-        ids = [*[self.start] * n, *prompt, *response]
+        ids = [*[0] * n, *prompt, *response]
         first = n + len(prompt)
         return [(tuple(ids[t - n : t]), ids[t]) for t in range(first, len(ids))]
 

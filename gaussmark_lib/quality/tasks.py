@@ -34,25 +34,24 @@ def build(corpus: Dataset, n: int, *, least: int, seed: int = 0) -> dict[str, di
             ``texts.load`` gives it.
     """
     rows = corpus.select_columns(["text", "source"]).to_list()
-    question, choice = {"doc_to_text": "context"}, {"doc_to_choice": "choices"}
+    question = {"output_type": "loglikelihood", "doc_to_text": "context"}
+    choice = {"output_type": "multiple_choice", "doc_to_choice": "choices"}
     made = {
         "next_paragraph": (
             next_paragraphs(rows, seed),
-            "multiple_choice",
             "acc_mutual_info",  # the likelihood alone mostly says which opening surprises least
             question | choice | {"target_delimiter": "\n\n"},
         ),
-        "last_word": (last_words(rows), "loglikelihood", "acc", question),
+        "last_word": (last_words(rows), "acc", question),
         "minimal_pairs": (
             minimal_pairs(rows, seed),
-            "multiple_choice",
             "acc",
             choice | {"doc_to_text": "", "target_delimiter": ""},
         ),
     }
     return {
-        name: _task(name, items[:n], kind, metric, texts)
-        for name, (items, kind, metric, texts) in made.items()
+        name: _task(name, items[:n], metric, asked)
+        for name, (items, metric, asked) in made.items()
         if len(items) >= least
     }
 
@@ -117,16 +116,13 @@ def _opening(text: str, n: int) -> str:
     return text if len(text) <= n else text[: n + 1].rpartition(" ")[0] or text[:n]
 
 
-def _task(
-    name: str, items: list[dict], kind: str, metric: str, texts: dict[str, str]
-) -> dict[str, Any]:
-    """The harness's definition of a task; ``texts`` says which columns make a question."""
+def _task(name: str, items: list[dict], metric: str, asked: dict[str, str]) -> dict[str, Any]:
+    """The harness's definition of a task; ``asked`` says how, and from which columns."""
     return {
         "task": name,
         "custom_dataset": lambda **_: {"test": Dataset.from_list(items)},
         "test_split": "test",
-        "output_type": kind,
         "doc_to_target": "answer",
         "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True}],
         "metadata": {"version": 1},
-    } | texts
+    } | asked
