@@ -147,10 +147,16 @@ def squares_p(r: Float[np.ndarray, "keys n"]) -> float:
     return float(2 * min(tail, 1 - tail))
 
 
+def split(several: Human, n: int) -> tuple[Human, Human]:
+    """The first n texts of a kind as references, and the others; at least a third are others."""
+    n = min(n, len(several.prompts) - max(2, len(several.prompts) // 3))
+    return Human(*(column[:n] for column in several)), Human(*(column[n:] for column in several))
+
+
 def after_references(
     lm: models.LM,
     references: Human,
-    prompts: Sequence[Sequence[int]],
+    others: Human,
     keys: Sequence[perturb.Key],
     wm: perturb.Watermark,
     n_tokens: int,
@@ -158,38 +164,71 @@ def after_references(
     dtype: str | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Marked texts, each under a key of its own, tested by ψ and by the innovation given human
-    reference texts of their kind: one row per text, ``psi, innovation, residual, usual``.
+    """Texts of a kind marked under a key each, after the prompts of ``others``, as many as there
+    are keys or prompts. Each is tested by ψ and by its innovation given human reference texts:
+    one row per text, ``file, psi, innovation, residual, usual``.
 
-    ``usual`` is the residual of a reference given all others: if marked texts were as new as human
-    ones of their kind, the mean innovation would be usual · ψ.
+    ``usual`` is the residual of what a human wrote after the same prompt: if the marked text were
+    as new as that, the innovation would be N(usual·m, 1) where ψ is N(m, 1).
     """
+    n = min(len(keys), len(others.prompts))
+    keys, human = keys[:n], [column[:n] for column in others]
+    prompts = [lm.prompt(lm.decode(ids)) for ids in human[0]]
     marks = [(wm, key) for key in keys]
     responses = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed)
     wm = wm.on(lm.model)
-    marked = gradients(lm, prompts, responses, wm, dtype)
     known = gradients(lm, references.prompts, references.responses, wm, dtype)
-    u, v = units(known), units(marked)
-    inverse = np.linalg.pinv(joint.directions.inner(u, u), rcond=1e-6, hermitian=True)
-    k = joint.directions.inner(v, u)  # (texts, references)
+    marked = gradients(lm, prompts, responses, wm, dtype)
     psi = score.psi(marked, wm, keys, paired=True)
-    weights = k @ inverse
+    u = units(known)
+    inverse = np.linalg.pinv(joint.directions.inner(u, u), rcond=1e-6, hermitian=True)
+
+    def given(each: Sequence[TextGradient]) -> tuple[np.ndarray, np.ndarray]:
+        """What the references say of each text: weights of their ψ, and the residual."""
+        k = joint.directions.inner(units(each), u)  # (texts, references)
+        weights = k @ inverse
+        return weights, np.sqrt(np.maximum(1 - (weights * k).sum(1), 1e-6))
+
+    weights, residual = given(marked)
+    _, usual = given(gradients(lm, *human[:2], wm, dtype))
     expected = (weights * score.psi(known, wm, keys).T).sum(1)
-    residual = np.sqrt(np.maximum(1 - (weights * k).sum(1), 1e-6))
-    usual = np.resize(np.diag(inverse) ** -0.5, len(psi))  # s_i² = 1/(K⁻¹)_ii
     columns = {"psi": psi, "innovation": (psi - expected) / residual, "residual": residual}
-    return pd.DataFrame(columns | {"usual": usual})
+    return pd.DataFrame({"file": human[2]} | columns | {"usual": usual})
 
 
 def power_by_kind(marked: pd.DataFrame) -> pd.DataFrame:
-    """Share of marked texts detected at level 0.05: ``kind, test, value, low, high, n``."""
+    """Share of marked texts detected at level 0.05, with intervals over files: ``kind, test, value,
+    low, high, n``.
+
+    Given ψ, the innovation of a text with residual s is N(s·ψ, 1 − s²).
+    """
+    s = marked["usual"].clip(upper=1 - 1e-9)
     tests = {
-        "ψ": marked["psi"],
-        "innovation": marked["innovation"],
-        "innovation, if marked texts were like human ones": marked["usual"] * marked["psi"],
+        "ψ": marked["psi"] >= TAU,
+        "innovation": marked["innovation"] >= TAU,
+        "innovation, if as new as human text": norm.cdf(
+            (s * marked["psi"] - TAU) / np.sqrt(1 - s**2)
+        ),
     }
-    hits = pd.DataFrame(tests).ge(TAU).assign(kind=marked["kind"]).melt("kind", var_name="test")
-    return means(hits, ["kind", "test"], "value")
+    return pd.DataFrame(
+        {"kind": kind, "test": name}
+        | stats.interval(
+            np.asarray(values, float)[rows], cluster=marked["file"].iloc[rows], share=True
+        ).row()
+        for kind, rows in marked.groupby("kind", sort=False).indices.items()
+        for name, values in tests.items()
+    )
+
+
+def share_kept(marked: pd.DataFrame) -> stats.Estimate:
+    """Mean innovation divided by mean ψ, less the mean residual of human texts after the same
+    prompts; the interval is over files.
+    """
+
+    def kept(rows: pd.DataFrame) -> float:
+        return rows["innovation"].mean() / rows["psi"].mean() - rows["usual"].mean()
+
+    return stats.interval(marked, kept, cluster=marked["file"])
 
 
 def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> pd.DataFrame:

@@ -34,14 +34,13 @@ def gradients(
 
 
 def forecast(plain: Sequence[TextGradient], sigma: float, book: tracing.Codebook) -> pd.DataFrame:
-    """The share of texts that will be named rightly, from σ‖G‖ of *plain* texts alone: ``n_tokens,
-    psi`` (mean σ‖G‖), ``value``.
+    """The chance that a text is named rightly, from σ‖G‖ of the *plain* text after the same prompt
+    alone: ``text, n_tokens, psi`` (σ‖G‖), ``value``.
     """
-    rows = [(one.n_tokens, sigma * one.norm) for one in plain]
-    table = pd.DataFrame(rows, columns=["n_tokens", "psi"])
+    rows = [(one.text, one.n_tokens, sigma * one.norm) for one in plain]
+    table = pd.DataFrame(rows, columns=["text", "n_tokens", "psi"])
     sizes = book.n_users, book.n_base
-    table["value"] = [tracing.share_right(psi, *sizes) for psi in table["psi"]]
-    return table.groupby("n_tokens", as_index=False).mean()
+    return table.assign(value=[tracing.share_right(psi, *sizes) for psi in table["psi"]])
 
 
 def written(
@@ -55,11 +54,14 @@ def written(
     seed: int = 0,
     **sampling,
 ) -> list[list[list[int]]]:
-    """For each user the texts to all prompts. Making a user's noise takes longer than a text."""
-    texts = []
+    """For each user the texts after prompts of the user's own, which stand in turn in ``prompts``.
+    Making a user's noise takes longer than a text.
+    """
+    texts, n = [], len(prompts) // len(users)
     for i, user in enumerate(users):
+        own = prompts[i * n :][:n]
         with perturb.watermarked(lm.model, wm, book.key(user)):
-            texts.append(generate.sample(lm.model, prompts, n_tokens, seed=seed + i, **sampling))
+            texts.append(generate.sample(lm.model, own, n_tokens, seed=seed + i, **sampling))
     return texts
 
 
@@ -75,6 +77,18 @@ def shares(named: pd.DataFrame) -> pd.DataFrame:
         ).row()
         for n, rows in named.groupby("n_tokens")
     )
+
+
+def off_forecast(named: pd.DataFrame, forecast: pd.DataFrame) -> dict[int, stats.Estimate]:
+    """By length: the share named rightly less its forecast, over texts of the same prompts, with an
+    interval over users.
+    """
+    rows = named.merge(forecast, on=["text", "n_tokens"])
+    rows["off"] = (rows["user"] == rows["author"]) - rows["value"]
+    return {
+        n: stats.interval(of_length["off"], cluster=of_length["author"])
+        for n, of_length in rows.groupby("n_tokens")
+    }
 
 
 def nobodys(

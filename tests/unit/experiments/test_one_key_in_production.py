@@ -3,9 +3,11 @@ experiment's matrices, on a tiny model.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
+from scipy.stats import norm
 
 from gaussmark_lib import generate, joint
 from gaussmark_lib.errors import CorpusError
@@ -46,22 +48,37 @@ def test_all_innovations_at_once_are_those_of_the_stream():
 
 
 def test_the_innovation_given_references_is_that_of_the_stream():
-    keys = [Key.from_seed(10 + i) for i in range(2)]
-    known = production.Human(PROMPTS[:5], RESPONSES[:5], [])
-    table = production.after_references(LM, known, PROMPTS[5:7], keys, WM, 20, seed=1)
-    written = generate.sample(LM.model, PROMPTS[5:7], 20, marks=[(WM, key) for key in keys], seed=1)
-    for i, key in enumerate(keys):
-        one = PROMPTS[5 + i : 6 + i], written[i : i + 1]
+    keys = [Key.from_seed(10 + i) for i in range(3)]
+    several = production.Human(PROMPTS[:7], RESPONSES[:7], list("aabbccc"))
+    known, others = production.split(several, 5)
+    assert (len(known.prompts), others.files) == (5, ["c", "c"])
+    table = production.after_references(LM, known, others, keys, WM, 20, seed=1)
+    prompts = [LM.prompt(LM.decode(ids)) for ids in others.prompts]
+    written = generate.sample(LM.model, prompts, 20, marks=[(WM, key) for key in keys[:2]], seed=1)
+    for i, key in enumerate(keys[:2]):
+        one, same = (
+            ([prompts[i]], [written[i]]),
+            (others.prompts[i : i + 1], others.responses[i : i + 1]),
+        )
         row = joint.sequence(LM.model, *one, WM, [key], given=known[:2]).iloc[0]
         for column in ("psi", "innovation", "residual"):
             assert table[column][i] == pytest.approx(row[column], abs=2e-3)
-    _, K = production.against_keys(LM, known, WM, keys[:1])
-    last = joint.law.innovations(np.zeros((1, 5)), K[::-1, ::-1])[1][-1]
-    assert table["usual"][0] == pytest.approx(last, abs=1e-3)
-    power = production.power_by_kind(table.assign(kind="any"))
-    assert power["value"].tolist()[:2] == [
-        (table[name] >= production.TAU).mean() for name in ("psi", "innovation")
-    ]
+        row = joint.sequence(LM.model, *same, WM, [key], given=known[:2]).iloc[0]
+        assert table["usual"][i] == pytest.approx(row["residual"], abs=2e-3)
+
+
+def test_power_and_what_is_kept_by_files_of_a_simulated_kind():
+    rng, s, m = np.random.default_rng(0), 0.3, 4.0
+    psi, other = m + rng.standard_normal((2, 40_000))
+    table = pd.DataFrame({"psi": psi, "innovation": s * psi + np.sqrt(1 - s**2) * (other - m)})
+    table = table.assign(kind="any", usual=s, file=np.arange(len(psi)) % 50)
+    power = production.power_by_kind(table).set_index("test")
+    expected = norm.sf(production.TAU - s * m)  # an innovation is N(s·m, 1)
+    for test in ("innovation", "innovation, if as new as human text"):
+        assert power["value"][test] == pytest.approx(expected, abs=0.01)
+    assert (power["n"] == 50).all(), "files, not texts"
+    kept = production.share_kept(table)
+    assert (kept.n, kept.value) == (50, pytest.approx(0, abs=0.01))
 
 
 def test_an_audit_of_dependent_texts():

@@ -2,6 +2,7 @@
 one by one.
 """
 
+import pandas as pd
 import pytest
 import tiny_lm
 
@@ -20,7 +21,7 @@ HUMAN = [([5 + i], list(range(10 + i, 34 + i))) for i in range(3)]
 @pytest.fixture(scope="module")
 def written():
     before = LM.model.get_parameter(WM.weight).clone()
-    texts = whose_text.written(LM, PROMPTS, USERS, WM, BOOK, 12, seed=1)
+    texts = whose_text.written(LM, PROMPTS * 2, USERS, WM, BOOK, 12, seed=1)
     assert LM.model.get_parameter(WM.weight).equal(before)
     return texts
 
@@ -64,3 +65,12 @@ def test_a_span_is_replaced_by_marked_tokens_and_scanned_under_its_own_keys():
     table = whose_text.scanned(LM, HUMAN[:2], WM, [keys[:1], keys[1:]], block=4)
     alone = tracing.scan(LM.model, [HUMAN[1][0]], [HUMAN[1][1]], WM, keys[1:], block=4)
     assert table["psi"].tolist()[1:] == pytest.approx(alone["psi"].tolist(), rel=1e-4)
+
+
+def test_the_forecast_is_compared_text_by_text_over_users():
+    named = pd.DataFrame({"text": range(4), "n_tokens": 9, "user": [1, 1, 7, 2]})
+    named["author"] = [1, 1, 2, 2]
+    forecast = pd.DataFrame({"text": range(4), "n_tokens": 9, "value": [0.5, 0.5, 0.25, 0.75]})
+    off = whose_text.off_forecast(named, forecast)[9]
+    assert (off.value, off.n) == (0.25, 2)
+    assert (0.25 - off.low) / (off.high - 0.25) == pytest.approx(1)
