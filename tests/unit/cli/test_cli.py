@@ -78,7 +78,7 @@ def test_a_failing_cell_exits_with_1(tmp_path, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_kernel_and_nothing_that_looks_complete(tmp_path, number):
     pids = tmp_path / "pids"
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))

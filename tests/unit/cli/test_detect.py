@@ -31,20 +31,25 @@ def psi(lm, text: str, key: Key = KEY, prompt: str = "") -> float:
     return pytest.approx(value, rel=1e-3)
 
 
-def test_a_long_text_is_tested_in_windows(lm, keys, capsys, tmp_path):
+@pytest.fixture
+def detect(keys) -> list[str]:
+    return ["detect", "--key", keys[0]]
+
+
+def test_a_long_text_is_tested_in_windows(lm, keys, detect, capsys, tmp_path):
     """As one: the same ψ alone, among others, and by the library."""
     text = "Returns the mean of the values. " * 5
     prompts, responses = windows(lm.model, [], lm.encode(text))
     of_keys = [KEY, Key.from_seed(2)]
     wanted = tracing.author(lm.model, prompts, responses, WM, of_keys)["psi"].tolist()
-    both = ["detect", "--key", keys[0], "--key", keys[1], "--text", text]
+    both = [*detect, "--key", keys[1], "--text", text]
     code, found, _ = rows(capsys, *both)
     assert (code, [row["windows"] for row in found]) == (0, [len(prompts)] * 2)
     np.testing.assert_allclose([row["psi"] for row in found], wanted, rtol=0, atol=2e-5)
     assert 0 < found[0]["control_p_value"] < 1
     assert f"{len(lm.encode(text))} tokens in 4 windows" in answer(capsys, *both)[1]
 
-    words = ["detect", "--key", keys[0], lines(tmp_path / "t.jsonl", [TEXTS[0], text, TEXTS[1]])]
+    words = [*detect, lines(tmp_path / "t.jsonl", [TEXTS[0], text, TEXTS[1]])]
     found = rows(capsys, *words)[1]
     alone = [psi(lm, TEXTS[0]), pytest.approx(wanted[0], rel=1e-3), psi(lm, TEXTS[1])]
     assert [row["psi"] for row in found] == alone
@@ -58,10 +63,10 @@ def test_a_long_text_is_tested_in_windows(lm, keys, capsys, tmp_path):
 BROKEN = [b"{", b'{"txt": "a"}', b'{"text": 5}', b'{"text": "\xff"}', b'{"text": ""}', b'["text"]']
 
 
-def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, keys, tmp_path, capsys):
+def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, detect, tmp_path, capsys):
     broken = dict(zip(range(2, 8), BROKEN, strict=True))
     file = lines(tmp_path / "t.jsonl", [TEXTS[0], *[""] * 6, TEXTS[1]], broken)
-    code, found, err = rows(capsys, "detect", "--key", keys[0], file, "--batch", "2")
+    code, found, err = rows(capsys, *detect, file, "--batch", "2")
     assert (code, [row["text"] for row in found]) == (
         cli.PARTLY,
         [f"{file}:{number}" for number in range(1, 9)],
@@ -72,7 +77,7 @@ def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, keys, tm
     assert "2 of 8 texts scored, 6 could not be" in err
 
 
-def test_files_folders_prompts_and_byte_order_marks(lm, keys, tmp_path, capsys, typed):
+def test_files_folders_prompts_and_byte_order_marks(lm, detect, tmp_path, capsys, typed):
     folder = tmp_path / "texts"
     (folder / "deep").mkdir(parents=True)
     (folder / "a.txt").write_bytes(b"\xef\xbb\xbf" + TEXTS[0].encode())
@@ -83,7 +88,7 @@ def test_files_folders_prompts_and_byte_order_marks(lm, keys, tmp_path, capsys, 
     (tmp_path / "more.jsonl").write_bytes(b"\xef\xbb\xbf" + row.encode() + b"\n\n")
     typed("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[1:3]).encode())
     names = [str(folder), str(tmp_path / "more.jsonl"), "-", "--jsonl"]
-    code, found, _ = rows(capsys, "detect", "--key", keys[0], *names)
+    code, found, _ = rows(capsys, *detect, *names)
     of_folder = [str(folder / name) for name in ("a.txt", "deep/b.md", "latin.txt")]
     assert [row["text"] for row in found] == [
         *of_folder, f"{tmp_path}/more.jsonl:1", "-:1", "-:2"
@@ -101,10 +106,10 @@ def test_files_folders_prompts_and_byte_order_marks(lm, keys, tmp_path, capsys, 
 
 
 def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
-    keys, tmp_path, capsys, monkeypatch
+    detect, tmp_path, capsys, monkeypatch
 ):
     file = lines(tmp_path / "t.jsonl", TEXTS[:3])
-    words = ["detect", "--key", keys[0], file, "--batch", "1"]
+    words = [*detect, file, "--batch", "1"]
     _, out, err = answer(capsys, *words)
     assert err == "gaussmark: 3 of 3 texts scored, 0 could not be\n"
     assert out.startswith(f"{file}:1: Not detected at level 0.05: p = ")
@@ -119,12 +124,12 @@ def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
 
 @pytest.mark.parametrize("words", [[], ["--codebook", "50"], ["--stream", "state"]])
 def test_what_one_text_lacks_is_said_with_its_name(
-    keys, tmp_path, capsys, typed, monkeypatch, words
+    detect, tmp_path, capsys, typed, monkeypatch, words
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
     typed(b"")
-    words = ["detect", "--key", keys[0], *words]
+    words = [*detect, *words]
     why = "expected at least one token to score, got none\n"
     for text, name in ((["empty.txt"],) * 2, (["-"], "standard input"), (["--text", ""], "--text")):
         name = name if isinstance(name, str) else name[0]
@@ -135,10 +140,10 @@ def test_what_one_text_lacks_is_said_with_its_name(
 
 
 def test_one_text_after_its_prompt_from_words_files_or_standard_input(
-    lm, keys, tmp_path, capsys, typed
+    lm, keys, detect, tmp_path, capsys, typed
 ):
     """Its e-value is that of σ‖G‖, the strength that the key's own noise would give it."""
-    words = ["detect", "--key", keys[0], "--prompt", "A list", "--text", TEXTS[0]]
+    words = [*detect, "--prompt", "A list", "--text", TEXTS[0]]
     _, [found], _ = rows(capsys, *words)
     texts = [lm.prompt("A list")], [lm.encode(TEXTS[0])]
     [row] = score.score(lm.model, *texts, WM, [KEY]).itertuples()
@@ -152,14 +157,14 @@ def test_one_text_after_its_prompt_from_words_files_or_standard_input(
     assert f"p = {row.p_value:.3g}" in sentence
     (tmp_path / "text.txt").write_text(TEXTS[0])
     (tmp_path / "prompt.txt").write_text("A list\n")
-    words = ["detect", "--key", keys[0], "--prompt-file", str(tmp_path / "prompt.txt")]
+    words = [*detect, "--prompt-file", str(tmp_path / "prompt.txt")]
     assert answer(capsys, *words, str(tmp_path / "text.txt"))[1] == sentence
     typed(TEXTS[0].encode())
     assert answer(capsys, *words, "-")[1] == sentence
 
 
-def test_several_keys_of_one_watermark(lm, keys, tmp_path, capsys):
-    words = ["detect", "--key", keys[0], lines(tmp_path / "t.jsonl", TEXTS[:2]), "--key"]
+def test_several_keys_of_one_watermark(lm, keys, detect, tmp_path, capsys):
+    words = [*detect, lines(tmp_path / "t.jsonl", TEXTS[:2]), "--key"]
     found = rows(capsys, *words, keys[1])[1]
     of_keys = [KEY, Key.from_seed(2)]
     assert [row["psi"] for row in found] == [
@@ -170,10 +175,10 @@ def test_several_keys_of_one_watermark(lm, keys, tmp_path, capsys):
     assert (code, "expected keys of one watermark" in err) == (cli.REFUSED, True)
 
 
-def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, tmp_path, capsys):
+def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     file = lines(tmp_path / "t.jsonl", [*TEXTS, TEXTS[0]], {3: b"{"})
-    words = ["detect", "--key", keys[0], "--key", keys[1], file, "--out", str(out), "--batch", "2"]
+    words = [*detect, "--key", keys[1], file, "--out", str(out), "--batch", "2"]
     assert answer(capsys, *words)[:2] == (cli.PARTLY, "")
     complete = out.read_bytes()
     names = [json.loads(line)["text"].rpartition(":")[2] for line in complete.splitlines()]
@@ -192,12 +197,12 @@ def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, tmp_path, cap
 @pytest.mark.filterwarnings("ignore::gaussmark_lib.errors.GaussMarkWarning")
 @pytest.mark.parametrize("other", [["--prompt", "Once"], ["--level", "0.01"], "key", "model"])
 def test_results_of_another_question_are_not_gone_on_with(
-    keys, tmp_path, capsys, monkeypatch, other
+    keys, detect, tmp_path, capsys, monkeypatch, other
 ):
     """Of another key above all, or of a fine-tune whose marked matrix is the same."""
     out = tmp_path / "out.jsonl"
     words = [lines(tmp_path / "a.jsonl", TEXTS), "--out", str(out)]
-    answer(capsys, "detect", "--key", keys[0], *words)
+    answer(capsys, *detect, *words)
     before = out.read_bytes()
     if other == "model":
         tuned = tiny_lm.build()
@@ -212,7 +217,7 @@ def test_results_of_another_question_are_not_gone_on_with(
 
 @pytest.mark.parametrize(("place", "code"), [(1, cli.REFUSED), (2, cli.FAILED)])
 def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(
-    keys, tmp_path, capsys, monkeypatch, place, code
+    detect, tmp_path, capsys, monkeypatch, place, code
 ):
     calls, answers_of = [], batches.Scoring.answers
 
@@ -224,12 +229,12 @@ def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(
 
     monkeypatch.setattr(batches.Scoring, "answers", fails_later)
     file = lines(tmp_path / "t.jsonl", TEXTS)
-    assert answer(capsys, "detect", "--key", keys[0], file, "--batch", "2")[0] == code
+    assert answer(capsys, *detect, file, "--batch", "2")[0] == code
 
 
-def test_a_stream_remembers_what_it_answered(lm, keys, tmp_path, capsys):
+def test_a_stream_remembers_what_it_answered(lm, keys, detect, tmp_path, capsys):
     file, state = lines(tmp_path / "t.jsonl", ["", *TEXTS], {1: b"{"}), tmp_path / "state"
-    words = ["detect", "--key", keys[0], file, "--stream", str(state), "--batch", "1"]
+    words = [*detect, file, "--stream", str(state), "--batch", "1"]
     code, [_, *found], _ = rows(capsys, *words)
     assert (code, state.stat().st_mode & 0o777) == (cli.PARTLY, 0o600)
     table = joint.sequence(lm.model, [[]] * 4, [lm.encode(text) for text in TEXTS], WM, [KEY])
@@ -247,19 +252,19 @@ def test_a_stream_remembers_what_it_answered(lm, keys, tmp_path, capsys):
     code, _, err = answer(capsys, *words, keys[1])
     assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
     joint.State(budget=0).save(tmp_path / "full")
-    words = ["detect", "--key", keys[0], "--text", TEXTS[0], "--stream", str(tmp_path / "full")]
+    words = [*detect, "--text", TEXTS[0], "--stream", str(tmp_path / "full")]
     code, _, err = answer(capsys, *words)
     assert (code, "memory is full" in err) == (cli.REFUSED, True)
 
 
 def test_an_answer_that_was_counted_and_not_given_is_given_again(
-    lm, keys, tmp_path, capsys, monkeypatch
+    lm, detect, tmp_path, capsys, monkeypatch
 ):
     """The process dies between the state and the results: the same command gives the same answers,
     and asks nothing twice.
     """
     state, out = tmp_path / "state", tmp_path / "out.jsonl"
-    words = ["detect", "--key", keys[0], lines(tmp_path / "t.jsonl", TEXTS), "--batch", "2"]
+    words = [*detect, lines(tmp_path / "t.jsonl", TEXTS), "--batch", "2"]
     words += ["--stream", str(state), "--out", str(out)]
 
     def killed(*_):
@@ -279,13 +284,13 @@ def test_an_answer_that_was_counted_and_not_given_is_given_again(
     assert innovations == pytest.approx(table["innovation"].tolist(), rel=1e-3, abs=1e-5)
 
 
-def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, keys, tmp_path, capsys):
+def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, detect, tmp_path, capsys):
     """The last answers wait in the state for who asks the same again: the same text under another
     level, prompt or share, or with other references, is another question.
     """
     (tmp_path / "m.txt").write_text(TEXTS[0])
     (tmp_path / "reference.txt").write_text(TEXTS[1])
-    words = ["detect", "--key", keys[0], str(tmp_path / "m.txt"), "--stream", str(tmp_path / "st")]
+    words = [*detect, str(tmp_path / "m.txt"), "--stream", str(tmp_path / "st")]
     [first] = rows(capsys, *words)[1]
     assert rows(capsys, *words)[1] == [first]
     assert joint.State.load(tmp_path / "st").n_texts == 1
@@ -298,8 +303,8 @@ def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, keys, 
     assert len({row["digest"] for row in (first, strict, prompted, *more)}) == 5
 
 
-def test_given_reference_texts(lm, keys, tmp_path, capsys):
-    words = ["detect", "--key", keys[0], "--text", TEXTS[0], "--given"]
+def test_given_reference_texts(lm, detect, tmp_path, capsys):
+    words = [*detect, "--text", TEXTS[0], "--given"]
     reference = lines(tmp_path / "reference.jsonl", TEXTS[1:])
     given = ([[]] * 3, [lm.encode(text) for text in TEXTS[1:]])
     texts = lm.model, [[]], [lm.encode(TEXTS[0])], WM, [KEY]
@@ -311,20 +316,20 @@ def test_given_reference_texts(lm, keys, tmp_path, capsys):
     assert (code, f"--given: {tmp_path}/b.jsonl:1: expected" in err) == (cli.REFUSED, True)
 
 
-def test_the_user_is_named(lm, keys, tmp_path, capsys):
+def test_the_user_is_named(lm, keys, detect, tmp_path, capsys):
     path = str(tmp_path / "book.json")
     words = ["key", "users", path, "--key", keys[0], "--users", "30", "--base", "4"]
     assert answer(capsys, *words)[0] == 0
     book = tracing.Codebook(Key.load(keys[0]), 30, 4)
     ids = [lm.encode(text) for text in (TEXTS[0], *TEXTS[2:])]
     named = tracing.attribute(lm.model, [[]] * 3, ids, WM, book)
-    words = ["detect", "--key", keys[0], lines(tmp_path / "t.jsonl", TEXTS, {2: b"{"})]
+    words = [*detect, lines(tmp_path / "t.jsonl", TEXTS, {2: b"{"})]
     code, found, _ = rows(capsys, *words, "--codebook", path)
     found = [row for row in found if "error" not in row]
     assert (code, [row["user"] for row in found]) == (cli.PARTLY, named["user"].tolist())
     p_values = [row["p_value"] for row in found]
     assert p_values == pytest.approx(named["p_family"].tolist(), rel=1e-3)
-    words = ["detect", "--key", keys[0], "--codebook", "30", "--text", TEXTS[0]]
+    words = [*detect, "--codebook", "30", "--text", TEXTS[0]]
     assert answer(capsys, *words)[1].startswith("user ")
 
 
@@ -339,10 +344,10 @@ def test_a_checkpoint_is_written(keys, tmp_path, capsys):
     assert answer(capsys, *words)[0] == cli.REFUSED, "nothing is overwritten"
 
 
-def test_a_state_is_one_process_s_alone_whatever_name_it_has(keys, tmp_path, capsys):
+def test_a_state_is_one_process_s_alone_whatever_name_it_has(detect, tmp_path, capsys):
     """Of two that answer with it, each would forget what the other gave away."""
     state, link = tmp_path / "state", tmp_path / "link"
-    words = ["detect", "--key", keys[0], "--text", TEXTS[0], "--stream"]
+    words = [*detect, "--text", TEXTS[0], "--stream"]
     link.symlink_to(state)
     with answers.alone(state):
         for name in (state, link, tmp_path / "." / "link"):
@@ -375,10 +380,10 @@ def test_texts_without_a_gradient_are_named_and_the_run_goes_on(
     assert (code, "non-zero gradient" in err) == (cli.REFUSED, True)
 
 
-def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, keys, tmp_path, capsys):
+def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, detect, tmp_path, capsys):
     texts = [{"text": TEXTS[0], "prompt": "A list"}, {"text": TEXTS[1]}]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
     lm.tokenizer.chat_template = "{{ raise_exception('no') }}"
-    code, [bad, good], _ = rows(capsys, "detect", "--key", keys[0], str(tmp_path / "t.jsonl"))
+    code, [bad, good], _ = rows(capsys, *detect, str(tmp_path / "t.jsonl"))
     assert (code, "psi" in good) == (cli.PARTLY, True)
     assert "tiny: expected a chat template that takes a user's turn" in bad["error"]

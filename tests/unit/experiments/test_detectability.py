@@ -17,11 +17,6 @@ PAIRS = Pairs(PROMPTS, [perturb.Key.from_seed(i) for i in range(4)])
 
 
 @pytest.fixture(scope="module")
-def lm():
-    return tiny_lm.build()
-
-
-@pytest.fixture(scope="module")
 def table():
     """Six pairs at two lengths; the last pair's marked text is too short for the second."""
     rng = np.random.default_rng(1)

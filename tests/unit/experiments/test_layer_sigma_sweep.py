@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_lm
 import tiny_models
 
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
@@ -15,11 +14,6 @@ SIGMAS = [0.1, 0.5]
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 7, 5)
 PAIRS = pairs.Pairs(PROMPTS, [Key.from_seed(i) for i in range(3)])
 PASSAGES = tiny_models.random_ids(np.random.default_rng(1), 30, 12, 25, 40)
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return tiny_lm.build()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ exact as any model's.
 
 import numpy as np
 import pytest
-import tiny_lm
 import tiny_models
 import torch
 from scipy.stats import kstest, norm
@@ -15,11 +14,6 @@ from gaussmark_lib.perturb import Key, Watermark, noise
 from gaussmark_lib.score import score
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.4)
-
-
-@pytest.fixture
-def lm():
-    return tiny_lm.build()
 
 
 @pytest.fixture

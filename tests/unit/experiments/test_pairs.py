@@ -11,11 +11,6 @@ from gaussmark_lib.experiments.pairs import OWN, PLAIN, WRONG
 
 
 @pytest.fixture(scope="module")
-def lm():
-    return tiny_lm.build()
-
-
-@pytest.fixture(scope="module")
 def jsonl(tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / "mine.jsonl"
     path.write_text("".join(f'{{"text": "line {i} has many words"}}\n' for i in range(20)))

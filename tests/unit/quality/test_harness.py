@@ -33,11 +33,6 @@ def tasks(*items, **more):
     return {"toy": definition | more}
 
 
-@pytest.fixture(scope="module")
-def lm():
-    return tiny_lm.build()
-
-
 def evaluate(lm, asked, part=slice(None), **options):
     """The scores of the toy task, and the items that were left out."""
     prepared = harness.prepare(lm, asked, **options)

@@ -134,16 +134,6 @@ def test_a_failing_cell_leaves_a_record_marked_failed(tmp_path, cell, reason):
     assert _folders(tmp_path) == [folder.name]
 
 
-def test_what_is_not_wanted_any_more_is_interrupted(tmp_path):
-    started = tmp_path / "started"
-    cell = code(f"open({str(started)!r}, 'w').close(); import time; time.sleep(600)")
-    notebook = write(tmp_path / "demo.ipynb", cell, parameters())
-    with pytest.raises(KeyboardInterrupt, match="demo interrupted: in cell"):
-        _run(notebook, tmp_path, wanted=lambda: not started.exists())
-    (folder,) = (tmp_path / "runs" / "demo").iterdir()
-    assert json.loads((folder / "status.json").read_text())["status"] == "interrupted"
-
-
 def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path, cells, demo):
     cells(_recording(1))
     first = _run(demo, tmp_path)

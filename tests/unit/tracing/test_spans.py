@@ -125,27 +125,6 @@ def test_the_p_value_against_plain_simulation(common, t):
     assert abs(found - expected) < 4 * math.sqrt(expected * (1 - expected) / draws) + 4 * spread
 
 
-@pytest.mark.parametrize("common", [0.0, 2.0])
-def test_the_level_over_keys(common):
-    """P(p ≤ α) = α over z, for texts whose blocks have little and much in common; the fixed
-    window's and the bound's beside it.
-    """
-    rng, n = np.random.default_rng(0), 1500
-    spans, found = scan.intervals(10), []
-    for _ in range(n):
-        G = uneven(rng, 10, 25, common)
-        A, kept = scan.loadings(G @ G.T, spans)
-        psi = scan._sums(G @ rng.standard_normal(25), kept) / scan._norms(G @ G.T, kept)
-        found.append((scan.maximum_p(psi.max(), A, rng, 500), len(kept) * stats.norm.sf(psi.max())))
-    exact, bound = np.array(found).T
-    for level in (0.2, 0.05, 0.01):
-        low, high = stats.binomtest(int((exact <= level).sum()), n).proportion_ci(0.999)
-        assert low <= level <= high
-    assert (bound <= 0.05).mean() < 0.5 * (exact <= 0.05).mean(), (
-        "Bonferroni's bound wastes most of the level"
-    )
-
-
 def test_blocks_without_a_gradient_have_no_psi(model, wm, key):
     """Of three blocks the middle one says nothing: every span but that one alone is left."""
     G = np.array([[1.0, 0, 0], [0, 0, 0], [0, 2, 0]])
