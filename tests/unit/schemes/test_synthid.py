@@ -35,20 +35,21 @@ def test_p_is_the_exact_tail_and_repetition_counts_once(model):
     assert repeated["n_bits"][0] == SCHEME.depth  # one context
 
 
-def places_by_hand(scheme: SynthID, model, response: list[int]) -> dict[int, int]:
-    """The place in the table of each bit that counts, and the bit: the hash in Python's integers,
-    and each context at its first time.
+def places_by_hand(scheme: SynthID, model, response: list[int]) -> dict[int, tuple[int, int]]:
+    """The place in the table of each bit that counts, its round and the bit: the hash in Python's
+    integers, and each context at its first time.
     """
     processor, found, seen = scheme.processor(model), {}, set()
     for t in range(4, len(response)):
         if tuple(response[t - 4 : t]) in seen:
             continue
         seen.add(tuple(response[t - 4 : t]))
-        for key in processor.keys.tolist():
+        for number, key in enumerate(processor.keys.tolist()):
             state = 1
             for token in [*response[t - 4 : t + 1], key]:
                 state = ((state + token) * 6364136223846793005 + 1) % 2**64
-            found[state % 2**20] = int(processor.sampling_table[state % 2**20])
+            place = state % 2**20
+            found.setdefault(place, (number, int(processor.sampling_table[place])))
     return found
 
 
@@ -72,7 +73,11 @@ def test_bits_in_one_place_are_one_bit(model):
     ):
         places = places_by_hand(SCHEME, model, response)
         table = SCHEME.score(model, [[]], [response])
-        assert (table["n_bits"][0], table["ones"][0]) == (len(places), sum(places.values()))
+        rounds, bits = np.array([*places.values()]).T
+        assert (table["n_bits"][0], table["ones"][0]) == (len(places), bits.sum())
+        weighted = SynthID(SCHEME.key, depth=8, weighted=True)
+        share = np.average(bits, weights=np.array(weighted.weights)[rounds])
+        assert weighted.score(model, [[]], [response])["statistic"][0] == pytest.approx(share)
     assert len(places) == (6 - 1) * SCHEME.depth
 
 
