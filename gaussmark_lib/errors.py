@@ -104,17 +104,18 @@ def require_int(value: Any, name: str, error: Refusal = InvalidTextError, *, lea
     return index(value)
 
 
-def require_positive(value: Any, name: str, error: Refusal = GaussMarkError) -> float:
-    """A finite number above 0."""
-    if not is_number(value) or not 0 < value < float("inf"):
-        raise error(f"{name}: expected a finite number > 0, got {shown(value)}")
-    return float(value)
-
-
-def require_share(value: Any, name: str, error: Refusal = GaussMarkError) -> float:
-    """A number strictly between 0 and 1."""
-    if not is_number(value) or not 0 < value < 1:
-        raise error(f"{name}: expected 0 < {name} < 1, got {shown(value)}")
+def require_between(
+    value: Any,
+    name: str,
+    error: Refusal = GaussMarkError,
+    *,
+    low: float = 0,
+    high: float = float("inf"),
+) -> float:
+    """A number above ``low`` and below ``high``."""
+    if not is_number(value) or not low < value < high:
+        limits = f"above {low:g} and below {high:g}"
+        raise error(f"{name}: expected a number {limits}, got {shown(value)}")
     return float(value)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, keys, perturb, tokens, weights
+from gaussmark_lib import gradients, perturb, tokens, weights
 from gaussmark_lib.engine.arithmetic import eager_experts, frozen
 from gaussmark_lib.likelihood import log_softmax
 
@@ -43,7 +43,6 @@ def per_token(
     wm = weights.checked(wm).on(model)
     [gradient] = gradients.gradients(model, [prompt], [response], wm)  # checks, and gives ‖G‖
     gradient.check()
-    perturb.check_key(wm, keys.checked(key))
     prompt, response = tokens.checked_pairs(model, [prompt], [response])[0]
     xis = perturb.noise(model, wm, key)
     xis = xis if isinstance(xis, list) else [xis]

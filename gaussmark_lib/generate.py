@@ -253,7 +253,7 @@ def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]
             raise InvalidWatermarkError(f"{expected}, got {kind(mark)}")
         wm, key = weights.checked(mark[0]), keys.checked(mark[1])
         placed[wm] = placed.get(wm) or wm.on(model)
-        perturb.check_key(placed[wm], key)
+        key.check(placed[wm])
         marks[i] = placed[wm], key
     if len(names := {str(wm.weight) for wm in placed}) > 1:
         expected = "marks: expected watermarks of the same weights"

@@ -35,9 +35,8 @@ from gaussmark_lib import keys, tokens
 from gaussmark_lib.errors import (
     InvalidTextError,
     InvalidWatermarkError,
+    require_between,
     require_one_of,
-    require_positive,
-    require_share,
 )
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, SamplerScheme, register
@@ -67,8 +66,8 @@ class KGW(SamplerScheme):
 
     def __post_init__(self):
         keys.checked(self.key)
-        require_positive(self.bias, "bias", InvalidWatermarkError)
-        require_share(self.green_share, "green_share", InvalidWatermarkError)
+        require_between(self.bias, "bias", InvalidWatermarkError)
+        require_between(self.green_share, "green_share", InvalidWatermarkError, high=1)
         require_one_of(self.test, "test", ("exact", "z"), InvalidWatermarkError)
 
     @property

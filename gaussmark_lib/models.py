@@ -35,7 +35,7 @@ from gaussmark_lib.errors import (
     require_one_of,
     shown,
 )
-from gaussmark_lib.weights import Weight
+from gaussmark_lib.weights import Weight, check_finite
 from gaussmark_lib.weights import names as watermarkable
 
 __all__ = [
@@ -78,18 +78,17 @@ class LM:
         template where it has one.
         """
         tokens.check_text(text, "prompt")
-        if self.tokenizer.chat_template:
-            turn = [{"role": "user", "content": f"Complete the following prompt: {text}"}]
-            options = {"add_generation_prompt": True, "return_dict": False}
-            try:
-                return list(self.tokenizer.apply_chat_template(turn, **options))
-            except Exception as error:  # a template is a program of the model's author
-                raise InvalidModelError(
-                    f"{self.name}: expected a chat template that takes a user's turn, got"
-                    f" {type(error).__name__}: {checkpoints.first_line(error)}; mend or remove it"
-                    " in the tokenizer's files"
-                ) from error
-        return self.tokenizer.encode(text, split_special_tokens=True)
+        if not self.tokenizer.chat_template:
+            return self.tokenizer.encode(text, split_special_tokens=True)
+        turn = [{"role": "user", "content": f"Complete the following prompt: {text}"}]
+        options = {"add_generation_prompt": True, "return_dict": False}
+        try:
+            return list(self.tokenizer.apply_chat_template(turn, **options))
+        except Exception as error:  # a template is a program of the model's author
+            raise InvalidModelError(
+                f"{self.name}: expected a chat template that takes a user's turn, got"
+                f" {checkpoints.first_line(error)}; mend it in the tokenizer's files"
+            ) from error
 
 
 def load(
@@ -103,15 +102,13 @@ def load(
     generate and score. No code of a model is ever run.
 
     Args:
-        dtype: of the weights, e.g. ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the
-            checkpoint's own.
+        dtype: of the weights; ``"auto"`` is the checkpoint's own.
         device: by default the GPU if there is one.
         revision: a hub branch, tag or commit.
 
     Raises:
         InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that
-            needs code of its own, a weight that is not finite, a model that does not fit into
-            the free memory.
+            needs code of its own, or one that does not fit into the free memory.
     """
     if not isinstance(name, str | Path) or not str(name):
         raise InvalidModelError(
@@ -121,15 +118,14 @@ def load(
     device = device_of(device)
     source = files.DATA / EMBEDDED if str(name) == EMBEDDED else name
     local = Path(source).expanduser()
-    is_local = os.path.isdir(local)
-    if not is_local and (
-        isinstance(source, Path) or source.startswith((".", "/", "~")) or source.count("/") > 1
-    ):
+    is_path = isinstance(source, Path) or source.startswith((".", "/", "~"))
+    if is_local := os.path.isdir(local):
+        source = local
+    elif is_path or source.count("/") > 1:
         raise InvalidModelError(
             f"no model at {local}: expected a folder with config.json and *.safetensors."
             f" models.load('{EMBEDDED}') needs no download"
         )
-    source = local if is_local else source
     terms = {"revision": revision, **checkpoints.hub_terms(local=is_local)}
     strict = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
@@ -143,18 +139,12 @@ def load(
         raise InvalidModelError(f"{name}: {error}") from None
     except Exception as error:  # it fails in as many ways as there are libraries below
         raise InvalidModelError(checkpoints.why_not_loaded(str(name), is_local, error)) from error
-    for kind in ("missing_keys", "mismatched_keys"):
-        if info[kind]:
-            first = sorted(map(str, info[kind]))[:5]
-            raise InvalidModelError(
-                f"{name}: {checkpoints.UNFIT}, {kind.replace('_', ' ')}: {first}"
-            )
+    if unfit := sorted(map(str, {*info["missing_keys"], *info["mismatched_keys"]})):
+        raise InvalidModelError(
+            f"{name}: {checkpoints.UNFIT}, missing or of another shape: {unfit[:5]}"
+        )
     for weight, parameter in model.named_parameters():
-        if bad := int((~torch.isfinite(parameter)).sum()):
-            raise InvalidModelError(
-                f"{name}: expected finite weights, got {bad} NaN or infinite numbers in {weight};"
-                " the checkpoint is damaged"
-            )
+        check_finite(parameter, weight)
     return LM(model.to(device).eval(), tokenizer, str(name))
 
 
@@ -173,20 +163,18 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     Raises:
         UnknownWeightError: no such block, or no matrix that could carry a watermark.
     """
-    places = {name: match for name in watermarkable(model) if (match := _IN_BLOCK.match(name))}
-    stack = next(iter(Counter(match[1] for match in places.values()).most_common(1)), ("", 0))[0]
-    blocks = sorted({int(match[2]) for match in places.values() if match[1] == stack})
+    places = [match for name in watermarkable(model) if (match := _IN_BLOCK.match(name))]
+    stacks = Counter(match[1] for match in places)
+    stack = max(stacks, key=stacks.__getitem__, default="")
+    places = [match for match in places if match[1] == stack]
+    blocks = sorted({int(match[2]) for match in places})
     number = len(blocks) * 2 // 3 if block is None else block
     if not is_int(number) or not -len(blocks) <= number < len(blocks):
         raise UnknownWeightError(
             f"block: expected one of {len(blocks)} that can carry a watermark, got"
             f" {shown(block)}; or name a weight"
         )
-    inside = [
-        Weight(model, name)
-        for name, match in places.items()
-        if match[1] == stack and int(match[2]) == blocks[number]
-    ]
+    inside = [Weight(model, match.string) for match in places if int(match[2]) == blocks[number]]
     if small:
         return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name
     hidden = model.config.get_text_config().hidden_size

@@ -6,9 +6,7 @@ Let z be the first d numbers of a key's stream, cut into matrices in the order o
 ξ = σz, or σPz where rank_dropped > 0, with each weight's own σ and P.
 """
 
-import math
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -20,14 +18,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import files, models, tokens
+from gaussmark_lib import files, tokens
 from gaussmark_lib.engine.arithmetic import rounded_sum
+from gaussmark_lib.engine.checkpoints import digest
 from gaussmark_lib.engine.stream import in_rows
-from gaussmark_lib.errors import (
-    GaussMarkWarning,
-    InvalidModelError,
-    PerturbedModelError,
-)
+from gaussmark_lib.errors import InvalidModelError, PerturbedModelError
 from gaussmark_lib.keys import Binding, Key, listed, purpose
 from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
 
@@ -39,6 +34,17 @@ def streams(wm: PlacedWatermark, keys: Sequence[Key]) -> Float[Tensor, "k d"]:
     return torch.from_numpy(in_rows([key.normals for key in keys], wm.d, wm.sigmas[0]))
 
 
+def ready(
+    model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
+) -> tuple[PlacedWatermark, list[Key]]:
+    """The door of whoever has keys: a base model, a watermark on it, and keys that are for it."""
+    refuse_perturbed(model)
+    wm, keys = checked(wm).on(model), listed(keys)
+    for key in dict.fromkeys(keys):
+        key.check(wm)
+    return wm, keys
+
+
 def noise(
     model: PreTrainedModel, wm: Watermark, key: Key
 ) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
@@ -46,8 +52,8 @@ def noise(
     machine to 1e-6, and for rank_dropped > 0 up to the rounding of the SVD.
 
     Raises:
-        KeyMismatchError: the key is bound to another weight, sigma, rank or base model; further
-            errors as ``Watermark.on``.
+        PerturbedModelError; KeyMismatchError: the key is bound to another weight, sigma, rank or
+            base model; further errors as ``Watermark.on``.
     """
     xis = noises(model, wm, [key])
     return [xi[0] for xi in xis] if isinstance(xis, list) else xis[0]
@@ -57,16 +63,13 @@ def noises(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> Float[Tensor, "k d_out d_in"] | list[Tensor]:
     """:func:`noise` of each of K keys."""
-    keys, wm = listed(keys), checked(wm).on(model)
-    for key in keys:
-        key.check(wm)
-    parts = streams(wm, keys).split([math.prod(weight.shape) for weight in wm.linears], dim=1)
-    each = zip(parts, wm.linears, strict=True)
-    xis = [part.unflatten(1, weight.shape) for part, weight in each]  # (k, d_out, d_in) of each
-    for i, part in enumerate(xis):
-        if i > 0:
-            part *= wm.sigmas[i] / wm.sigmas[0]
-        for xi in part if wm.rank_dropped else ():
+    wm, keys = ready(model, wm, keys)
+    parts = streams(wm, keys).split([linear.parameter.numel() for linear in wm.linears], dim=1)
+    xis = []
+    for i, (part, linear) in enumerate(zip(parts, wm.linears, strict=True)):
+        part *= wm.sigmas[i] / wm.sigmas[0]
+        xis.append(part.unflatten(1, linear.shape))  # (k, d_out, d_in)
+        for xi in xis[i] if wm.rank_dropped else ():
             xi.copy_(wm.projectors[i](xi))
     return xis[0] if len(xis) == 1 else xis
 
@@ -78,40 +81,10 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
         InvalidWatermarkError: the weights' dtype rounds the watermark away; KeyMismatchError: the
             key is bound already, to another use.
     """
-    refuse_perturbed(model)
-    wm = checked(wm).on(model)
-    _, carried = _sums(wm, noise(model, wm, key))
-    note = {"sigma_carried": carried, "model_sha256": models.digest(model)}
-    return replace(key, binding=Binding(**purpose(wm), **note))
-
-
-def check_key(wm: PlacedWatermark, key: Key) -> None:
-    """``key.check``, and a GaussMarkWarning where the model has the key's θ and other weights than
-    those that the key was made with, as a fine-tuned one has.
-    """
-    key.check(wm)
-    made_with = key.binding and key.binding.model_sha256
-    if made_with and made_with != models.digest(wm.model):
-        warnings.warn(
-            f"key {key.key_id}: the model has the matrix that the key was made for, but other"
-            " weights are not those of the key's model. The test stays exact, with less power; load"
-            " the model that the key was made with, if you have it",
-            GaussMarkWarning,
-            stacklevel=3,
-        )
-
-
-def _sums(
-    wm: PlacedWatermark, xi: Tensor | Sequence[Tensor]
-) -> tuple[list[Tensor], float | tuple[float, ...]]:
-    """θ + ξ of each weight, rounded, and the σ that it carries: one, or one per weight."""
-    xis = [xi] if isinstance(xi, Tensor) else xi
-    sums = [
-        rounded_sum(weight.parameter.data, weight.oriented(x), sigma, weight.name)
-        for weight, x, sigma in zip(wm.linears, xis, wm.sigmas, strict=True)
-    ]
-    matrices, carried = zip(*sums, strict=True)
-    return list(matrices), carried[0] if len(carried) == 1 else carried
+    with watermarked(model, wm, key):
+        carried = getattr(model.config, _MARK)["sigma_carried"]
+    use = purpose(wm.on(model))
+    return replace(key, binding=Binding(**use, sigma_carried=carried, model_sha256=digest(model)))
 
 
 @contextmanager
@@ -123,9 +96,6 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     ``model.state_dict()`` holds θ + ξ and cannot carry a mark: loaded into another model, it is
     scored as if it were a base model, with a mean of ψ far from 0.
     """
-    refuse_perturbed(model)  # before the work of drawing a noise
-    wm, [key] = checked(wm).on(model), listed([key])
-    check_key(wm, key)
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
         yield model
 
@@ -141,14 +111,18 @@ def moved(
     """Inside the ``with``, the weights are θ + ξ for any ξ, rounded to their dtype, and the model
     is :func:`marked`. Only here are weights exchanged.
     """
-    wm = checked(wm).on(model)
-    with marked(model, by), ExitStack() as exchanged:
-        matrices, carried = _sums(wm, xi)
-        mark = {"key_id": by, "weight": wm.weight, "sigma_carried": carried}
+    wm, carried = checked(wm).on(model), []
+    xis = [xi] if isinstance(xi, Tensor) else xi
+    with marked(model, by), ExitStack() as after:
+        for linear, x, sigma in zip(wm.linears, xis, wm.sigmas, strict=True):
+            theta, x = linear.parameter.data, linear.oriented(x)
+            after.callback(setattr, linear.parameter, "data", theta)  # the very tensor
+            linear.parameter.data, of_weight = rounded_sum(theta, x, sigma, linear.name)
+            carried.append(of_weight)
+        sigma_carried = carried[0] if len(carried) == 1 else tuple(carried)
+        mark = {"key_id": by, "weight": wm.weight, "sigma_carried": sigma_carried}
         setattr(model.config, _MARK, mark)  # what save_pretrained writes
-        exchanged.callback(delattr, model.config, _MARK)
-        for linear, matrix in zip(wm.linears, matrices, strict=True):
-            exchanged.enter_context(linear.replaced(matrix))
+        after.callback(delattr, model.config, _MARK)
         yield model
 
 
@@ -164,8 +138,8 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
-    """PerturbedModelError for a model inside ``watermarked()`` and for a watermarked checkpoint,
-    where ψ is not N(0, 1) under the null.
+    """PerturbedModelError inside ``watermarked()`` and for a watermarked checkpoint: ψ is N(0, 1)
+    under the null at the base model alone.
     """
     tokens.check_model(model)
     if hasattr(model, _MARK):

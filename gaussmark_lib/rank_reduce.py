@@ -11,13 +11,13 @@ orthogonal projection of the space of matrices, so ⟨PξQ, PGQ⟩ = ⟨ξ, PGQ�
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 SIDES = ("left", "right", "both")
+_kept: dict[tuple, Tensor] = {}  # vectors: a map over ranks asks for one matrix again and again
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,6 @@ def project_out(
     matrix: Float[Tensor, "d n"], directions: Float[Tensor, "d k"]
 ) -> Float[Tensor, "d n"]:
     """P·M = M − U(UᵀM), without forming P."""
-    if directions.shape[1] == 0:
-        return matrix
     U = directions.to(matrix)
     return matrix - U @ (U.T @ matrix)
 
@@ -53,28 +51,18 @@ def singular_vectors(
     """The top-k left or right singular vectors, float32, orthonormal columns by singular value."""
     if k == 0:
         return theta.new_empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32)
-    return _all_vectors(_Exact(theta), side)[:, :k].clone().to(theta.device)
+    return _all_vectors(theta, side)[:, :k].clone().to(theta.device)
 
 
-class _Exact:
-    """A matrix as a key of a cache: equal are those of equal bits."""
-
-    def __init__(self, theta: Tensor):
-        self.theta = theta
-        bits = theta.detach().cpu().contiguous().view(torch.uint8).numpy()
-        self.name = (tuple(theta.shape), theta.dtype, hashlib.sha256(bits).digest())
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Exact) and self.name == other.name
-
-
-@lru_cache(maxsize=8)  # a map over ranks asks for the same matrix again and again
 @torch.inference_mode(False)
 @torch.no_grad()
-def _all_vectors(matrix: _Exact, side: str) -> Float[Tensor, "d r"]:
-    theta, matrix.theta = matrix.theta, None  # the cache holds the vectors, not the weight
-    U, _, Vh = torch.linalg.svd(theta.float(), full_matrices=False)
-    return (U if side == "left" else Vh.T).contiguous().cpu()
+def _all_vectors(theta: Float[Tensor, "d_out d_in"], side: str) -> Float[Tensor, "d r"]:
+    """Of the last eight matrices, they are kept; the same matrix is one of the same bits."""
+    bits = theta.detach().cpu().contiguous().view(torch.uint8).numpy()
+    matrix = side, theta.shape, theta.dtype, hashlib.sha256(bits).digest()
+    if matrix not in _kept:
+        U, _, Vh = torch.linalg.svd(theta.float(), full_matrices=False)
+        _kept[matrix] = (U if side == "left" else Vh.T).contiguous().cpu()
+        for oldest in [*_kept][:-8]:
+            _kept.pop(oldest, None)  # another thread may have
+    return _kept[matrix]

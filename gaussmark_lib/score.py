@@ -30,9 +30,9 @@ from gaussmark_lib.errors import (
     require_one_of,
 )
 from gaussmark_lib.gradients import TextGradient, gradients, of_pairs
-from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Ids, Texts
-from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 __all__ = ["COLUMNS", "TextGradient", "gradients", "psi", "score", "table"]
 
@@ -86,10 +86,7 @@ def score(
         UnknownWeightError.
     """
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
-    perturb.refuse_perturbed(model)
-    keys, wm = listed(keys), checked(wm).on(model)
-    for key in keys:
-        perturb.check_key(wm, key)
+    wm, keys = perturb.ready(model, wm, keys)
     failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
     pairs = tokens.checked_pairs(model, prompts, responses, failed)
     if paired and len(keys) != len(responses):

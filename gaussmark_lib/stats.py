@@ -14,7 +14,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
-from gaussmark_lib.errors import GaussMarkError, require_positive, require_share, shown
+from gaussmark_lib.errors import GaussMarkError, require_between, shown
+
+ADVICE = "leave out texts without a score, and say so"
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,7 @@ def interval(
     """
     rows = rows if isinstance(rows, pd.DataFrame) else np.asarray(rows)
     if not len(rows) or np.any(pd.isna(rows)):
-        raise GaussMarkError(
-            "rows: expected one or more without NaN, got none, or NaN; leave out"
-            " texts without a score, and say so"
-        )
+        raise GaussMarkError(f"rows: expected one or more without NaN, got none, or NaN; {ADVICE}")
     labels = np.arange(len(rows)) if cluster is None else pd.factorize(np.asarray(cluster))[0]
     n, tail = int(labels.max()) + 1, (1 - confidence) / 2
     hits = statistic is None and rows.dtype == bool
@@ -111,7 +110,7 @@ def threshold(level: float) -> float:
     >>> round(threshold(0.05), 3)
     1.645
     """
-    return float(stats.norm.isf(require_share(level, "level")))
+    return float(stats.norm.isf(require_between(level, "level", high=1)))
 
 
 def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
@@ -120,9 +119,7 @@ def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
     """
     psi = np.ravel(np.asarray(psi, float))
     if np.isnan(psi).any():
-        raise GaussMarkError(
-            "psi: expected numbers, got NaN; leave out texts without a score, and say so"
-        )
+        raise GaussMarkError(f"psi: expected numbers, got NaN; {ADVICE}")
     return interval(psi >= threshold(level), confidence=confidence)
 
 
@@ -150,7 +147,7 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
     """
     if not np.size(grad_norm) or not 0 < (median := float(np.median(grad_norm))) < np.inf:
         raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
-    return require_positive(psi, "psi") / median
+    return require_between(psi, "psi") / median
 
 
 def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
@@ -164,11 +161,10 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
         )
     if not np.size(grad_norm) or not np.min(grad_norm) > 0:
         raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
-    high = unit = 1 / np.max(grad_norm)  # at σ = unit, no text has a ψ above 1
-    while predicted_power(grad_norm, high, level) < power:
-        high *= 2
+    beyond = 2 * (threshold(level) + stats.norm.ppf(power)) / np.min(grad_norm)
 
     def missing(sigma: float) -> float:
         return predicted_power(grad_norm, sigma, level) - power
 
-    return float(optimize.brentq(missing, 0.0, high, xtol=1e-12 * unit, rtol=1e-12))
+    xtol = 1e-12 / np.max(grad_norm)
+    return float(optimize.brentq(missing, 0.0, beyond, xtol=xtol, rtol=1e-12))

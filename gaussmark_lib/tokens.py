@@ -27,15 +27,12 @@ def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidText
 
 
 def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
-    """The ids as a plain list of integers inside the model's vocabulary; InvalidTextError for
-    anything else.
-    """
+    """The ids as plain integers of the model's vocabulary; InvalidTextError for anything else."""
     check_model(model)
     size = model.get_input_embeddings().num_embeddings
     expected = f"{what}: expected token ids from 0 to {size - 1}"
-    advice = "; encode it first, e.g. lm.encode(text)" if isinstance(ids, str) else ""
-    if advice:
-        raise InvalidTextError(f"{expected}, got text{advice}")
+    if isinstance(ids, str):
+        raise InvalidTextError(f"{expected}, got text; encode it first, e.g. lm.encode(text)")
     values = listed(ids.tolist() if hasattr(ids, "tolist") else ids, expected)
     for i, value in enumerate(values):
         if not is_int(value) or not 0 <= value < size:
@@ -54,9 +51,7 @@ def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
 
 
 def checked_prompt(model: PreTrainedModel, prompt: Ids, what: str) -> list[int]:
-    """Checked ids. An empty prompt becomes the model's start (or end) token, since the first token
-    needs something before it.
-    """
+    """Checked ids; for an empty prompt the start (or end) token, which the first token needs."""
     if ids := checked(model, prompt, what):
         return ids
     for name in ("bos_token_id", "eos_token_id"):
@@ -99,7 +94,6 @@ def checked_pairs(
     """(prompt, response) of each text by its number. The error of a text that cannot be scored goes
     to ``failed``, or is raised; InvalidTextError for no texts, or unequal numbers of both.
     """
-    check_model(model)
     pairs = {}
     for i, (prompt, response) in enumerate(zip(*as_many(prompts, responses), strict=True)):
         try:
@@ -152,9 +146,7 @@ def check_lm(lm: Any) -> None:
 
 
 def check_text(text: Any, what: str = "text") -> None:
-    """InvalidTextError for anything but a string of whole characters, which alone a tokenizer can
-    read.
-    """
+    """InvalidTextError for anything but a string of whole characters, as tokenizers read it."""
     if not isinstance(text, str):
         raise InvalidTextError(f"{what}: expected a string, got {shown(text)}")
     try:
@@ -171,7 +163,5 @@ def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
     where mask is 0 too.
     """
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
-    return tuple(
-        pad_sequence(values, batch_first=True, padding_side=side).to(device)
-        for values in (ids, [torch.ones_like(row) for row in ids])
-    )
+    both = ids, [torch.ones_like(row) for row in ids]
+    return tuple(pad_sequence(part, True, padding_side=side).to(device) for part in both)

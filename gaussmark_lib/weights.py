@@ -5,22 +5,20 @@ except GPT-2's ``Conv1D``, which stores Wᵀ. A :class:`Weight` hides the differ
 gradients are (d_out, d_in) everywhere in this library. Fused layers (Phi's ``gate_up_proj``) are
 one matrix; a matrix that two layers share (a tied head) is none.
 
-A :class:`Watermark` describes where noise goes and knows no model. ``wm.on(model)`` looks its
-weights up once, at the door; what is inside takes the :class:`PlacedWatermark`.
+A :class:`Watermark` describes where noise goes and knows no model. A door looks its weights up
+once, by ``checked(wm).on(model)``; what is inside takes the :class:`PlacedWatermark`.
 """
 
 import difflib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -30,9 +28,9 @@ from gaussmark_lib.errors import (
     InvalidWatermarkError,
     UnknownWeightError,
     kind,
+    require_between,
     require_int,
     require_one_of,
-    require_positive,
     shown,
 )
 
@@ -53,6 +51,15 @@ def _layers(model: PreTrainedModel) -> dict[str, nn.Module]:
         and min(module.weight.shape) > 1
         and uses[id(module.weight)] == 1
     }
+
+
+def check_finite(parameter: Tensor, name: str) -> None:
+    """InvalidModelError for a parameter with NaN or infinite entries."""
+    if bad := int((~torch.isfinite(parameter)).sum()):
+        raise InvalidModelError(
+            f"expected finite weights, got {bad} NaN or infinite numbers in {name}; the model is"
+            " damaged: load it again, or get it again"
+        )
 
 
 class Weight:
@@ -79,8 +86,7 @@ class Weight:
         self.name, self.module = name, layers[name]
         self.parameter: nn.Parameter = self.module.weight
         self.transposed = isinstance(self.module, Conv1D)
-        rows, columns = self.parameter.shape
-        self.shape = (columns, rows) if self.transposed else (rows, columns)
+        self.shape = tuple(self.value().shape)
 
     def value(self) -> Float[Tensor, "d_out d_in"]:
         """θ itself, detached; shares memory with the model."""
@@ -91,27 +97,9 @@ class Weight:
         return matrix.T if self.transposed else matrix
 
     def sha256(self) -> str:
-        """Of the values rounded to bfloat16, so that a model is the same base in bfloat16, float32
-        and float64. float16 rounds in another way.
-        """
+        """Of the values rounded to bfloat16: in float32 and float64 a model is the same base."""
         rounded = self.value().to(torch.bfloat16).cpu().contiguous()
         return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
-
-    @contextmanager
-    def replaced(self, stored: Tensor) -> Iterator[None]:
-        """Inside the ``with``, the model has this matrix, given as it is stored; after it, the very
-        tensor that it had.
-        """
-        theta = self.parameter.data
-        try:
-            self.parameter.data = stored
-            yield
-        finally:
-            self.parameter.data = theta
-
-    def hooked(self, hook: Callable) -> RemovableHandle:
-        """A context manager: inside it, each call of the layer ends in this forward hook."""
-        return self.module.register_forward_hook(hook)
 
 
 @dataclass(frozen=True)
@@ -138,34 +126,25 @@ class Watermark:
     side: str = "left"
 
     def __post_init__(self):
-        weights = [self.weight] if isinstance(self.weight, str) else self.weight
-        weights = tokens.listed(
-            weights, "weight: expected the name of a weight", UnknownWeightError
-        )
-        if not weights or len(set(weights)) < len(weights) or not {*map(type, weights)} <= {str}:
-            raise UnknownWeightError(
-                f"weight: expected the names of one or more different weights, got {shown(weights)}"
-            )
+        names = [self.weight] if isinstance(self.weight, str) else self.weight
+        expected = "weight: expected the name of a weight, or of several different ones"
+        names = tokens.listed(names, expected, UnknownWeightError)
+        if not {*map(type, names)} == {str} or len(set(names)) < len(names):
+            raise UnknownWeightError(f"{expected}, got {shown(names)}")
         one_sigma = not isinstance(self.sigma, list | tuple)
-        sigmas = [self.sigma] * len(weights) if one_sigma else self.sigma
-        if len(sigmas) != len(weights):
+        sigmas = [self.sigma] * len(names) if one_sigma else self.sigma
+        if len(sigmas) != len(names):
             raise InvalidWatermarkError(
-                f"sigma: expected one, or one for each of {len(weights)} weights, got {len(sigmas)}"
+                f"sigma: expected one, or one for each of {len(names)} weights, got {len(sigmas)}"
             )
-        what = "sigma, the standard deviation of the noise"
-        sigmas = [require_positive(sigma, what, InvalidWatermarkError) for sigma in sigmas]
-        if not all(1e-30 <= sigma <= 1e30 for sigma in sigmas):
-            raise InvalidWatermarkError(
-                f"sigma = {shown(self.sigma)} is out of the range of float32, the noise's dtype:"
-                " expected 1e-30 to 1e30"
-            )
+        what, refusal = "sigma, the standard deviation of the noise", InvalidWatermarkError
+        # within the range of float32, the noise's dtype
+        sigmas = [require_between(sigma, what, refusal, low=1e-31, high=1e31) for sigma in sigmas]
         what = "rank_dropped, the number of singular directions"
-        k = require_int(self.rank_dropped, what, InvalidWatermarkError, least=0)
-        require_one_of(self.side, "side", rank_reduce.SIDES, InvalidWatermarkError)
-        single = len(weights) == 1
-        object.__setattr__(self, "weight", weights[0] if single else tuple(weights))
-        object.__setattr__(self, "sigma", sigmas[0] if single else tuple(sigmas))
-        object.__setattr__(self, "rank_dropped", k)  # Python's int, also where NumPy's came
+        k = require_int(self.rank_dropped, what, refusal, least=0)
+        require_one_of(self.side, "side", rank_reduce.SIDES, refusal)
+        weight, sigma = (names[0], sigmas[0]) if len(names) == 1 else (tuple(names), tuple(sigmas))
+        vars(self).update(weight=weight, sigma=sigma, rank_dropped=k)  # which is frozen
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -183,9 +162,10 @@ class Watermark:
             InvalidModelError: a matrix has NaN or infinite entries.
             InvalidWatermarkError: ``rank_dropped`` leaves nothing of a matrix.
         """
-        return PlacedWatermark(self, model)
+        return PlacedWatermark(self.weight, self.sigma, self.rank_dropped, self.side, model)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class PlacedWatermark(Watermark):
     """A watermark whose matrices were found in a model and checked; made by :meth:`Watermark.on`.
 
@@ -194,30 +174,24 @@ class PlacedWatermark(Watermark):
         d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
     """
 
-    __eq__, __hash__ = object.__eq__, object.__hash__
+    model: PreTrainedModel | None = None
 
-    def __init__(self, wm: Watermark, model: PreTrainedModel):
-        super().__init__(wm.weight, wm.sigma, wm.rank_dropped, wm.side)
-        linears = [Weight(model, name) for name in wm.weights]
-        d = sum(weight.parameter.numel() for weight in linears)
-        vars(self).update(model=model, linears=linears, linear=linears[0], d=d)  # it is frozen
-        for weight in linears:
-            if not torch.isfinite(weight.parameter).all():
-                raise InvalidModelError(
-                    f"expected finite weights, got NaN or infinite numbers in {weight.name}; load"
-                    " the model again"
-                )
-            if wm.rank_dropped >= min(weight.shape):
+    def __post_init__(self):
+        linears = [Weight(self.model, name) for name in self.weights]
+        d = sum(linear.parameter.numel() for linear in linears)
+        vars(self).update(linears=linears, linear=linears[0], d=d)
+        for linear in linears:
+            check_finite(linear.parameter, linear.name)
+            if self.rank_dropped >= min(linear.shape):
                 raise InvalidWatermarkError(
-                    f"rank_dropped = {wm.rank_dropped} leaves nothing of {weight.name}: expected"
-                    f" less than min{weight.shape} = {min(weight.shape)}"
+                    f"rank_dropped = {self.rank_dropped} leaves nothing of {linear.name}: expected"
+                    f" less than min{linear.shape} = {min(linear.shape)}"
                 )
 
     def on(self, model: PreTrainedModel) -> "PlacedWatermark":
-        """Itself; on another model, or where this one has other parameters by now, a new one."""
-        known = {id(parameter) for parameter in model.parameters()}
-        still = model is self.model and all(id(w.parameter) in known for w in self.linears)
-        return self if still else super().on(model)
+        """Itself where the model has its matrices; elsewhere, a new one."""
+        found = {linear.parameter for linear in self.linears} <= {*model.parameters()}
+        return self if found else super().on(model)
 
     @cached_property
     def projectors(self) -> list[rank_reduce.Projector]:

@@ -100,8 +100,13 @@ class Mutant(NamedTuple):
 # in its place.
 FAULTS = {
     "perturb.py": [
+        (
+            "weight not restored",
+            'after.callback(setattr, linear.parameter, "data", theta)',
+            "pass",
+        ),
         ("σ forgotten", "for key in keys], wm.d, wm.sigmas[0]", "for key in keys], wm.d, 1.0"),
-        ("noise not projected", "for xi in part if wm.rank_dropped else ():", "for xi in ():"),
+        ("noise not projected", "for xi in xis[i] if wm.rank_dropped else ():", "for xi in ():"),
         (
             "the second weight with the first one's σ",
             "part *= wm.sigmas[i] / wm.sigmas[0]",
@@ -109,8 +114,8 @@ FAULTS = {
         ),
         (
             "bound key not checked",
-            "    for key in keys:\n        key.check(wm)\n    parts",
-            "    for key in keys:\n        pass\n    parts",
+            "    for key in dict.fromkeys(keys):\n        key.check(wm)\n",
+            "",
         ),
         (
             "config not marked",
@@ -122,29 +127,23 @@ FAULTS = {
             "if mark := getattr(model.config, _MARK, None):",
             "if mark := None:",
         ),
-        (
-            "other weights not looked at",
-            "made_with != models.digest(wm.model)",
-            "made_with == models.digest(wm.model)",
-        ),
         ("gradient at θ + ξ allowed", "if hasattr(model, _MARK):", "if False:"),
     ],
     "weights.py": [
-        ("weight not restored", "            self.parameter.data = theta\n", "            pass\n"),
         (
             "rank off by one",
-            "wm.rank_dropped >= min(weight.shape)",
-            "wm.rank_dropped > min(weight.shape)",
+            "self.rank_dropped >= min(linear.shape)",
+            "self.rank_dropped > min(linear.shape)",
         ),
         (
             "the matrix of another model",
-            "return self if still else super().on(model)",
+            "return self if found else super().on(model)",
             "return self",
         ),
         (
             "a matrix that the model has no longer",
-            "all(id(w.parameter) in known for w in self.linears)",
-            "True",
+            "found = {linear.parameter for linear in self.linears} <= {*model.parameters()}",
+            "found = model is self.model",
         ),
     ],
     "score.py": [
@@ -208,8 +207,8 @@ FAULTS = {
         ("rank off by one", "[:, :k].clone()", "[:, 1 : k + 1].clone()"),
         (
             "cache knows no matrix",
-            "isinstance(other, _Exact) and self.name == other.name",
-            "isinstance(other, _Exact)",
+            "theta.dtype, hashlib.sha256(bits).digest()",
+            "theta.dtype",
         ),
         (
             "reflection",
@@ -289,6 +288,11 @@ FAULTS = {
         ("a key written over", "os.link(partial, path)", "os.replace(partial, path)"),
     ],
     "keys.py": [
+        (
+            "other weights not looked at",
+            "made_with != checkpoints.digest(wm.model)",
+            "made_with == checkpoints.digest(wm.model)",
+        ),
         (
             "a million possible keys",
             "standard_normal(self.seed,",
@@ -440,7 +444,6 @@ FAULTS = {
     ],
     "token_level/keys.py": [
         ("one key for all tokens", 'k.to_bytes(8, "big")', '(0).to_bytes(8, "big")'),
-        ("bound key not checked", "        key.check(wm)", "        pass"),
         ("σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),
         ("sum of norms", "np.linalg.norm(size)", "size.sum()"),
         ("certain tokens are NaN", "if moves.any() else -np.inf", "if True else -np.inf"),

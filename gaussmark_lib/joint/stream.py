@@ -30,17 +30,17 @@ from gaussmark_lib import gradients, perturb, score, tokens
 from gaussmark_lib.errors import (
     GaussMarkError,
     InvalidTextError,
+    require_between,
     require_int,
     require_one_of,
-    require_share,
 )
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.joint import directions
 from gaussmark_lib.joint.memory import GIVEN, Answer, Memory, runs
 from gaussmark_lib.joint.state import State
-from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 COLUMNS = [
     *score.COLUMNS,
@@ -93,12 +93,12 @@ def sequence(
         KeyMismatchError: a state of another weight, model or set of keys, or a key twice;
             GaussMarkError: the state's memory is full; and the errors of ``score.score``.
     """
-    share, keys = require_share(share, "share"), listed(keys)
+    share = require_between(share, "share", high=1)
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
-    perturb.refuse_perturbed(model)
+    wm, keys = perturb.ready(model, wm, keys)
     failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
     pairs = tokens.checked_pairs(model, prompts, responses, failed)
-    wm, state = checked(wm).on(model), State() if state is None else state
+    state = State() if state is None else state
     memory = state.use(wm, keys)
     settings = {"dtype": dtype, "batch_size": require_int(batch_size, "batch_size")}
     references = tokens.checked_pairs(model, *given) if given else {}

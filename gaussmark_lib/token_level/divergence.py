@@ -38,7 +38,9 @@ def per_text(
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
     inputs: list[Float[Tensor, "texts positions d_in"]] = []
     with models.evaluating(model):
-        with wm.linear.hooked(lambda _, given, output: inputs.append(given[0])):
+        with wm.linear.module.register_forward_hook(
+            lambda _, given, output: inputs.append(given[0])
+        ):
             base = divergence.log_p(model, ids, mask)
         a = hooks.by_text(inputs[0], ids.shape, wm.weight)
         extra = a.new_zeros(*a.shape[:-1], wm.linear.shape[0])
@@ -48,7 +50,9 @@ def per_text(
             extra[where] = token_keys.added(wm, [keys[i] for i in texts], k, a[where])
         with (
             perturb.marked(model, f"{len(set(keys))} keys"),
-            wm.linear.hooked(lambda _, given, output: output + extra.view(output.shape)),
+            wm.linear.module.register_forward_hook(
+                lambda _, given, output: output + extra.view(output.shape)
+            ),
         ):
             log_p = divergence.log_p(model, ids, mask)
     return np.array(divergence.over_responses(log_p, base, pairs))

@@ -30,13 +30,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, kgw, perturb, rank_reduce, stats, tokens, weights
+from gaussmark_lib import generate, kgw, perturb, rank_reduce, stats, tokens
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
     InvalidWatermarkError,
 )
-from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.keys import Key
 from gaussmark_lib.token_level import gradients
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
@@ -80,12 +80,9 @@ def ready(
         PerturbedModelError, UnknownWeightError, KeyMismatchError: as ``score.score``.
         InvalidWatermarkError: a weight that is not local. InvalidTextError: not a key per text.
     """
-    perturb.refuse_perturbed(model)
-    wm = weights.checked(wm).on(model)
-    if len(listed(keys)) != n_texts:
+    wm, keys = perturb.ready(model, wm, keys)
+    if len(keys) != n_texts:
         raise InvalidTextError(f"keys: expected one per text, {n_texts}, got {len(keys)}")
-    for key in set(keys):
-        key.check(wm)
     if not gradients.is_local(model, wm.linear):
         raise InvalidWatermarkError(
             "token-level keys: expected a weight that changes no prediction but that of its own"
@@ -127,7 +124,10 @@ def sample(
         step = done
 
     settings = {"seed": seed, "top_p": top_p, "temperature": temperature, "until_end": until_end}
-    with perturb.marked(model, f"{len(set(keys))} keys"), wm.linear.hooked(add):
+    with (
+        perturb.marked(model, f"{len(set(keys))} keys"),
+        wm.linear.module.register_forward_hook(add),
+    ):
         return generate.sample(
             model, prompts, n_tokens, **settings, batch_size=len(prompts), on_step=advance
         )

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 from transformers import PreTrainedModel
 
-from gaussmark_lib import score, tokens
+from gaussmark_lib import perturb, score, tokens
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
-from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Ids, Texts
-from gaussmark_lib.weights import Watermark, checked
+from gaussmark_lib.weights import Watermark
 
 # a further window begins with the last context/4 tokens before it, which are not scored again
 BEFORE = 4
@@ -44,7 +44,7 @@ def author(
         One row per key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``,
         ``log_lik`` and ``n_tokens`` are of all texts together.
     """
-    keys, wm = listed(keys), checked(wm).on(model)
+    wm, keys = perturb.ready(model, wm, keys)
     gradients = list(
         score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size)
     )

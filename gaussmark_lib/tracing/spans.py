@@ -33,9 +33,9 @@ from gaussmark_lib import perturb, tokens
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.joint.directions import inner
-from gaussmark_lib.keys import Key, listed
+from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 N_DRAWS = 2000
 
@@ -73,8 +73,7 @@ def scan(
     Raises:
         errors as ``score.score``.
     """
-    perturb.refuse_perturbed(model)
-    keys, wm = listed(keys), checked(wm).on(model)
+    wm, keys = perturb.ready(model, wm, keys)
     rows: list[dict] = []
     for text, pair in tokens.checked_pairs(model, prompts, responses).items():
         ends = [*range(block, len(pair[1]), block), len(pair[1])]

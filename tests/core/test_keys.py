@@ -17,7 +17,7 @@ import tiny_models
 import torch
 from secrecy import assert_not_shown
 
-from gaussmark_lib import divergence, evidence, generate, perturb, schemes, score
+from gaussmark_lib import divergence, evidence, generate, joint, perturb, schemes, score, tracing
 from gaussmark_lib.engine import key_files, stream
 from gaussmark_lib.errors import KeyFileError, KeyMismatchError
 from gaussmark_lib.perturb import Key, Watermark
@@ -97,6 +97,9 @@ DOORS = {
     "score, xis": lambda model, wm, key: score.score(
         model, [[1]], [[2, 3]], wm, [key], xis=perturb.noises(model, wm, [Key(key.secret)])
     ),
+    "sequence": lambda model, wm, key: joint.sequence(model, [[1]], [[2, 3]], wm, [key]),
+    "author": lambda model, wm, key: tracing.author(model, [[1]], [[2, 3]], wm, [key]),
+    "scan": lambda model, wm, key: tracing.scan(model, [[1]], [[2, 3]], wm, [key], block=1),
     "evidence": lambda model, wm, key: evidence.per_token(model, [1], [2, 3], wm, key),
     "divergence": lambda model, wm, key: divergence.per_text(model, [[1]], [[2, 3]], wm, key),
     "marks": lambda model, wm, key: generate.sample(model, [[1], [1]], 2, marks=[None, (wm, key)]),

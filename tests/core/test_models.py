@@ -322,7 +322,7 @@ def test_a_checkpoint_with_a_weight_that_is_not_finite(copy, value):
     refused(
         copy,
         r"expected finite weights, got 5 NaN or infinite numbers in"
-        r" model\.layers\.1\.mlp\.up_proj\.weight; the checkpoint is damaged",
+        r" model\.layers\.1\.mlp\.up_proj\.weight; the model is damaged",
     )
 
 

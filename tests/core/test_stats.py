@@ -150,7 +150,10 @@ def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
     [
         *((stats.interval, (rows,), "without NaN") for rows in ([], [1.0, np.nan])),
         (stats.tpr, ([3.0, np.nan], 0.05), "psi: expected numbers, got NaN"),
-        *((stats.threshold, (level,), "expected 0 < level < 1, got") for level in (0, 1, np.nan)),
+        *(
+            (stats.threshold, (level,), "level: expected a number above 0 and below 1, got")
+            for level in (0, 1, np.nan)
+        ),
         *(
             (stats.sigma_for_power, (norms, 0.5, 0.05), "positive")
             for norms in ([], [0.0, 1.0], [np.nan])

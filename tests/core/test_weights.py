@@ -16,7 +16,10 @@ W, OTHER = "model.layers.2.mlp.down_proj.weight", "model.layers.0.mlp.up_proj.we
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        *(({"sigma": s}, r"range of float32.*1e-30 to 1e30") for s in (1e-300, 1e31)),
+        *(
+            ({"sigma": s}, r"sigma, .*: expected a number above 1e-31 and below 1e\+31, got")
+            for s in (1e-300, 1e31)
+        ),
         ({"sigma": [0.1, 0.2]}, "expected one, or one for each of 1 weights, got 2"),
         ({"weight": [W, OTHER], "sigma": [0.1]}, "one for each of 2 weights, got 1"),
         *(({"rank_dropped": k}, "expected a whole number ≥ 0") for k in (1.0, True, None)),
