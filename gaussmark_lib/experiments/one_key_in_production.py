@@ -258,7 +258,7 @@ def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> 
 def per_key(rates: pd.DataFrame, caption: str) -> Figure:
     """Each key's rate of false alarms by kind (columns ``kind, statistic, rate``)."""
     figure, axes = plt.subplots(figsize=(7.4, 4.4))
-    look = {"dodge": True, "alpha": 0.35, "size": 3, "jitter": 0.3, "legend": False}
+    look = {"dodge": True, "alpha": 0.7, "size": 4, "jitter": 0.3, "legend": False}
     palette = {"ψ": style.WRONG_KEY, "innovation": style.PLAIN}
     axes.axvline(0.05, **style.THIN, label="level 0.05")
     sns.stripplot(rates, x="rate", y="kind", hue="statistic", palette=palette, ax=axes, **look)

@@ -1,10 +1,12 @@
-"""One figure for most tables: estimates with their intervals, as lines with bands where x is a
-number, or else as points, one row per category; side by side for each value of another column.
+"""One figure for most tables: estimates with their intervals, as lines where x is a number, or else
+as points, one row per category; two panels side by side for the values of another column.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -13,6 +15,8 @@ from matplotlib.figure import Figure
 from gaussmark_lib.plots import intervals, style
 
 Looks = Mapping[Any, Mapping]
+COLUMNS = 2  # of panels: a page is 1,280 pixels wide
+BANDS = 2  # lines whose bands may lie over each other; of more, the intervals are bars
 
 
 def panels(
@@ -31,6 +35,7 @@ def panels(
     xscale: str = "linear",
     yscale: str = "linear",
     ylim: tuple[float, float] | None = None,
+    sharey: bool = True,
 ) -> Figure:
     """Draws column ``y`` with its interval (``y_low, y_high``, or ``low, high``, or none).
 
@@ -49,14 +54,16 @@ def panels(
     if by and not looks:
         looks = {name: style.look(name, i) for i, name in enumerate(table[by].unique())}
     height = 3.9 if is_lines else 1.6 + 0.42 * table[x].nunique()
-    figure, grid = plt.subplots(
-        1, len(names), figsize=(2.4 + 4.4 * len(names), height), sharey=True, squeeze=False
-    )
-    for axes, name in zip(grid[0], names, strict=True):
+    columns = min(len(names), COLUMNS)
+    n_rows = -(-len(names) // columns)
+    size = (2.4 + 4.4 * columns, height * n_rows)
+    figure, grid = plt.subplots(n_rows, columns, figsize=size, sharey=sharey, squeeze=False)
+    for axes in grid.flat[len(names) :]:
+        axes.remove()
+    for axes, name in zip(grid.flat, names, strict=False):
         rows = table if panel is None else table[table[panel] == name]
-        (_lines if is_lines else _points)(
-            axes, rows, x, y, by, looks or {None: style.look("measured")}
-        )
+        draw = partial(_lines, scale=xscale) if is_lines else _points
+        draw(axes, rows, x, y, by, looks or {None: style.look("measured")})
         for label, value in (at or {}).items():
             (axes.axhline if is_lines else axes.axvline)(value, **style.DASHED, label=label)
         labels = [x if xlabel is None else xlabel, y if ylabel is None else ylabel]
@@ -68,17 +75,27 @@ def panels(
         if is_lines and xscale == "log":
             is_count = pd.api.types.is_integer_dtype(table[x]) and table[x].nunique() <= 8
             style.log_ticks(axes, table[x]) if is_count else style.few_log_ticks(axes.xaxis)
-        axes.label_outer(remove_inner_ticks=False)
+        if sharey and n_rows == 1:
+            axes.label_outer(remove_inner_ticks=False)
     if by or at:
         style.legend_beside(grid[0, -1])
     return style.caption(figure, caption, title)
 
 
-def _lines(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks) -> None:
-    for group, look in looks.items():
+def _lines(
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks, scale: str
+) -> None:
+    forward, back = (np.log, np.exp) if scale == "log" else (np.asarray, np.asarray)
+    places = np.sort(forward(rows[x].unique()))
+    step = 0.07 * np.diff(places).min(initial=np.ptp(places) or 1.0)  # between bars at one x
+    for place, (group, look) in enumerate(looks.items()):
         chosen = (rows[rows[by] == group] if by else rows).sort_values(x)
-        if len(chosen):
-            intervals.band(axes, chosen[x], chosen, y, **{"label": group} | dict(look))
+        look = {"label": group} | dict(look)
+        if len(looks) <= BANDS and len(chosen):
+            intervals.band(axes, chosen[x], chosen, y, **look)
+        elif len(chosen):
+            at = back(forward(chosen[x]) + step * (place - (len(looks) - 1) / 2))
+            intervals.bars(axes, at, chosen, y, **{"linestyle": "-", "linewidth": 1} | look)
 
 
 def _points(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks) -> None:

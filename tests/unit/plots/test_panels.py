@@ -58,3 +58,21 @@ def test_categories_make_rows_of_points_with_their_own_columns_of_bounds():
     assert bars.lines[0].get_xdata().tolist() == [3.0, 2.0]
     ends = np.array(bars.lines[2][0].get_segments())
     assert ends[:, :, 0] == pytest.approx(np.array([[1.0, 4.0], [1.0, 4.0]]))
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_many_lines_have_bars_that_stand_apart_and_panels_fill_two_columns(scale):
+    table = pd.DataFrame(
+        {"n": n, "by": by, "level": level, "value": 1.0, "low": 0.5, "high": 2.0}
+        for level in "abc"
+        for by in "1234"
+        for n in (10, 20, 40)
+    )
+    figure = panels(table, "n", by="by", panel="level", xscale=scale, sharey=False)
+    assert len(figure.axes) == 3
+    assert figure.get_size_inches()[0] < 12.8
+    for axes in figure.axes:
+        assert not len(axes.collections) - 4, "bars, no bands"
+        places = np.array([bars.lines[0].get_xdata() for bars in axes.containers])
+        assert (np.diff(places, axis=0) > 0).all()
+        assert (abs(places / [10, 20, 40] - 1) < 0.16).all()
