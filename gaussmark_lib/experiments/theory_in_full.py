@@ -4,7 +4,7 @@ is drawn), ``value``, and for simulations ``low, high``, a 95% interval.
 The models are those of the room ``toys``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -52,30 +52,6 @@ FIGURES = {  # arguments of ``panels``
         "ylabel": "miss rate β",
         "yscale": "log",
         "ylim": (1e-4, 1.5),
-    },
-    "log_concave": {
-        "title": "How far is the log-concave theorem from the exact miss rate?",
-        "panel": "dim",
-        "ylabel": "miss rate β",
-        "yscale": "log",
-        "ylim": (1e-4, 1.5),
-    },
-    "entropy": {
-        "title": "What does entropy have to do with it?",
-        "x": "entropy",
-        "panel": "quantity",
-        "xscale": "linear",
-        "xlabel": "entropy of p_θ, nats",
-        "ylabel": "",
-        "ylim": (0, 1.2),
-    },
-    "regime": {
-        "title": "Where does each model leave the law?",
-        "x": "predicted",
-        "panel": "quantity",
-        "xlabel": "predicted ψ = σE‖∇‖",
-        "ylabel": "",
-        "yscale": "log",
     },
 }
 
@@ -173,21 +149,6 @@ def _beside(
     return pd.DataFrame(rows)
 
 
-def log_concave(dims: Sequence[int], sigmas: Sequence[float], level: float) -> pd.DataFrame:
-    """Miss rate of the Gaussian example against ``sigma``, and the theorem's bound on it, with a
-    panel for each ``dim``.
-    """
-    rows = []
-    for dim in dims:
-        for sigma in sigmas:
-            point = {"dim": f"d = {dim}", "sigma": sigma}
-            rows += [
-                exact(1 - closed_forms.power(dim, sigma, level), **point),
-                exact(bounds.strongly_log_concave(dim, sigma, level), "theorem", **point),
-            ]
-    return pd.DataFrame(rows)
-
-
 def dimensions(sigmas: Sequence[float], level: float, beta: float) -> pd.DataFrame:
     """The dimension that gives power 1 − β in the Gaussian example, and the one at which the
     theorem promises it: ``sigma, exact, theorem, factor``.
@@ -201,57 +162,3 @@ def dimensions(sigmas: Sequence[float], level: float, beta: float) -> pd.DataFra
         for s in sigmas
     ]
     return table.assign(factor=table["theorem"] / table["exact"])
-
-
-def by_temperature(
-    temperatures: Sequence[float], sigma: float, level: float, keys: Keys, seed: int
-) -> pd.DataFrame:
-    """θ of a model of 64 outcomes divided by each temperature: against ``entropy``, the
-    ``quantity`` (gradient, strength, power) as predicted to first order or exact.
-    """
-    rows = []
-    for temperature in temperatures:
-        model = softmax.random_model(64, keys.shape[1], temperature, seed)
-        norm, psi = model.expected_norm, softmax.expected_psi(model, sigma, keys)
-        power, entropy = softmax.power(model, sigma, level, keys), model.entropy
-        rows += [
-            exact(norm, quantity="mean ‖∇ log p‖", entropy=entropy),
-            exact(sigma * norm, "predicted", quantity="mean ψ", entropy=entropy),
-            exact(psi, quantity="mean ψ", entropy=entropy),
-            exact(power, quantity=f"power at level {level:g}", entropy=entropy),
-        ]
-    return pd.DataFrame(rows)
-
-
-def linear_regime(
-    model: LinearSoftmax, keys: Keys, size: int, predicted: Sequence[float]
-) -> pd.DataFrame:
-    """Exact mean ψ and price (nats per text) of a linear softmax model, a Gaussian of dimension
-    ``size`` and ``size`` coins, at the σ that predicts each given ψ = σE‖∇‖; price ψ²/2.
-    """
-    models: dict[str, tuple[float, Callable, Callable]] = {
-        "predicted": (1.0, lambda sigma: sigma, lambda sigma: sigma**2 / 2),
-        "linear softmax": (
-            model.expected_norm,
-            lambda sigma: softmax.expected_psi(model, sigma, keys),
-            lambda sigma: softmax.price(model, sigma, keys),
-        ),
-        f"Gaussian, d = {size}": (
-            closed_forms.expected_norm(size),
-            lambda sigma: closed_forms.expected_psi(size, sigma),
-            lambda sigma: sigma**2 * size / 2,
-        ),
-        f"{size} coins": (
-            np.sqrt(size),
-            lambda sigma: closed_forms.coins_psi(size, sigma),
-            lambda sigma: closed_forms.coins_price(size, sigma),
-        ),
-    }
-    strength, price = "mean ψ", "price, nats per text"
-    rows = []
-    for psi in predicted:
-        for name, (norm, mean_psi, cost) in models.items():
-            sigma = psi / norm
-            rows += [exact(mean_psi(sigma), name, quantity=strength, predicted=psi)]
-            rows += [exact(cost(sigma), name, quantity=price, predicted=psi)]
-    return pd.DataFrame(rows)

@@ -3,7 +3,7 @@ checked by summation (16_theory_in_full).
 
 ================ =================================================================================
 ``softmax``      a linear softmax model with few outcomes; its exact power
-``closed_forms`` the Gaussian example and fair coins; the least price of a detection
+``closed_forms`` the Gaussian example; the least price of a detection
 ``chain``        from the likelihood ratio to ψ, one approximation at a time
 ``bounds``       the paper's two bounds on the miss rate, and statements that are printed
                  otherwise than their proofs give them

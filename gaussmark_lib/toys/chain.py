@@ -3,9 +3,7 @@ Sec. 3.1).
 
 The alternative draws a key ξ ~ ν and a text y ~ p_{θ+ξ}; a null draws an independent text, ν ⊗ μ.
 The mixture m(y) = E_ξ p_{θ+ξ}(y) is the nearest null, at the mutual information of key and text
-(paper, Prop. "closest_measure"), since
-
-    E_ξ KL(p_{θ+ξ} ‖ μ)  =  E_ξ KL(p_{θ+ξ} ‖ m)  +  KL(m ‖ μ).
+(paper, Prop. "closest_measure").
 
 With g = ∇ log p_θ(y) the statistics are, for a key ξ and a text y,
 
@@ -34,27 +32,6 @@ Rejected = Bool[np.ndarray, "keys outcomes"]
 BEST = "likelihood, a threshold per text (most powerful)"
 PSI = "ψ, threshold Φ⁻¹(1−α)"
 BEST_FOR_MODEL_TEXT = "likelihood ratio (most powerful)"
-
-
-def divergence(likelihood: Table, mu: Float[np.ndarray, " outcomes"]) -> float:
-    """E_ξ KL(p_{θ+ξ} ‖ μ), nats, over keys of equal weight; one row of probabilities per key.
-
-    >>> p = np.array([[0.9, 0.1], [0.1, 0.9]])
-    >>> divergence(p, np.array([0.5, 0.5])) < divergence(p, np.array([0.6, 0.4]))
-    True
-    """
-    return float(special.rel_entr(likelihood, mu).sum(axis=1).mean())
-
-
-def random_nulls(
-    mixture: Float[np.ndarray, " outcomes"], n: int, seed: int
-) -> Float[np.ndarray, "n outcomes"]:
-    """n text distributions μ, half of them near the mixture."""
-    rng = np.random.default_rng([seed, 6])
-    far = rng.dirichlet(np.ones(len(mixture)), size=n - n // 2)
-    spread = rng.uniform(0.003, 0.3, size=(n // 2, 1))
-    near = mixture * np.exp(spread * rng.standard_normal((n // 2, len(mixture))))
-    return np.concatenate([far, near / near.sum(axis=1, keepdims=True)])
 
 
 def statistics(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> dict[str, Table]:

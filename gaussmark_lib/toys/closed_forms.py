@@ -1,7 +1,7 @@
-"""Two models whose every integral is known, of size d or T.
+"""A model whose every integral is known: the Gaussian example (paper, Sec. 3 and Lemma
+"gaussian_details"), y ~ N(θ, I_d), watermarked y ~ N(θ + ξ, I_d), ξ ~ N(0, σ² I_d).
 
-*The Gaussian example* (paper, Sec. 3 and Lemma "gaussian_details"): y ~ N(θ, I_d), watermarked y ~
-N(θ + ξ, I_d), ξ ~ N(0, σ² I_d). Its gradient is g = y − θ = ξ + z with z ~ N(0, I_d). Given g, the
+Its gradient is g = y − θ = ξ + z with z ~ N(0, I_d). Given g, the
 unit noise ξ/σ is normal with mean σ g/(1+σ²) and covariance I/(1+σ²), and ‖g‖ is √(1+σ²) χ_d.
 Hence, exactly,
 
@@ -9,15 +9,6 @@ Hence, exactly,
 
 The rate that the lemma prints, σ²√d/√(1+σ²), has one σ too many: its proof divides by ‖ξ + z‖ but
 not by the σ in the statistic's denominator.
-
-*T fair coins*, the smallest autoregressive model: p_θ(y) = Π_t e^{θ_t y_t} / (e^{θ_t} + e^{−θ_t})
-at θ = 0, y_t = ±1. The gradient is y, and under the watermark w_t = y_t ξ_t/σ has density
-φ(w)(1 + tanh σw). Hence
-
-    E ψ = √T E[Z tanh σZ],     E_ξ KL(p_ξ ‖ p_0) = T E[σZ tanh σZ − log cosh σZ].
-
-For small σ these are σ√T and ψ²/2; for large σ every coin follows its noise's sign and ψ stops at
-√(2T/π).
 """
 
 from bisect import bisect_left
@@ -30,8 +21,6 @@ from scipy import special, stats
 from gaussmark_lib.stats import threshold
 
 LARGEST = 10**7  # dimension that is tried
-_Z = (np.arange(200_000) + 0.5) / 1e4 - 10  # a grid fine enough for the kink that tanh σz becomes
-_WEIGHT = stats.norm.pdf(_Z) / stats.norm.pdf(_Z).sum()
 
 
 def simulate_psi(
@@ -81,22 +70,6 @@ def first_dimension(enough: Callable[[int], bool]) -> int:
 def dimension_needed(sigma: float, level: float, beta: float) -> int:
     """The smallest d at which the exact power of the Gaussian example is at least 1 − β."""
     return first_dimension(lambda dim: power(dim, sigma, level) >= 1 - beta)
-
-
-def coins_psi(n_tokens: int, sigma: float) -> float:
-    """Mean ψ of coins, √T E[Z tanh σZ].
-
-    >>> round(coins_psi(100, 0.01), 3), round(coins_psi(100, 1e6), 3)
-    (0.1, 7.979)
-    """
-    return float(np.sqrt(n_tokens) * _WEIGHT @ (_Z * np.tanh(sigma * _Z)))
-
-
-def coins_price(n_tokens: int, sigma: float) -> float:
-    """E_ξ KL(p_ξ ‖ p_0) of coins, nats per text."""
-    x = sigma * _Z
-    log_cosh = np.logaddexp(x, -x) - np.log(2)
-    return float(n_tokens * _WEIGHT @ (x * np.tanh(x) - log_cosh))
 
 
 def least_price(power: float, level: float) -> float:

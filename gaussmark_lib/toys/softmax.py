@@ -52,11 +52,6 @@ class LinearSoftmax:
         return np.linalg.norm(self.gradients, axis=1)
 
     @property
-    def expected_norm(self) -> float:
-        """E_θ‖∇ log p_θ(y)‖; times σ, the mean ψ to first order in σ."""
-        return float(self.base_p @ self.grad_norms)
-
-    @property
     def entropy(self) -> float:
         """−Σ_y p_θ(y) log p_θ(y), nats."""
         return float(special.entr(self.base_p).sum())
@@ -102,18 +97,6 @@ def simulate_psi(
     log_p = model.log_p(sigma * watermarked * unit_noise)
     outcome = (log_p + rng.gumbel(size=log_p.shape)).argmax(axis=1)  # one draw from each row
     return np.einsum("nd,nd->n", unit_noise, model.gradients[outcome]) / model.grad_norms[outcome]
-
-
-def expected_psi(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> float:
-    """Mean over the given keys of Σ_y p_{θ+ξ}(y) ψ(y, ξ)."""
-    marked_p = np.exp(model.log_p(sigma * unit_noise))
-    return float((marked_p * model.psi(unit_noise)).sum(axis=1).mean())
-
-
-def price(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> float:
-    """Mean over the given keys of KL(p_{θ+ξ} ‖ p_θ), nats per text."""
-    log_p = model.log_p(sigma * unit_noise)
-    return float((np.exp(log_p) * (log_p - np.log(model.base_p))).sum(axis=1).mean())
 
 
 def power(model: LinearSoftmax, sigma: float, level: float, unit_noise: Keys) -> float:

@@ -1,6 +1,4 @@
-"""The nearest null and the chain of statistics: identities by enumeration, optimality by trying
-everything.
-"""
+"""The chain of statistics: identities by enumeration, optimality by trying everything."""
 
 from itertools import combinations
 
@@ -14,27 +12,6 @@ MODEL = softmax.random_model(9, 3, seed=7)
 UNIT = softmax.unit_noises(3, 512, seed=0)
 LIKELIHOOD = np.exp(MODEL.log_p(0.8 * UNIT))
 MIXTURE = LIKELIHOOD.mean(axis=0)
-
-
-def slow_divergence(rows, mu):
-    return sum(p * np.log(p / q) for row in rows for p, q in zip(row, mu, strict=True)) / len(rows)
-
-
-def test_divergence_by_loops_and_as_mutual_information():
-    mu = np.full(9, 1 / 9)
-    assert chain.divergence(LIKELIHOOD, mu) == pytest.approx(slow_divergence(LIKELIHOOD, mu))
-    joint = LIKELIHOOD / 512
-    product = np.outer(joint.sum(axis=1), joint.sum(axis=0))
-    information = (joint * np.log(joint / product)).sum()
-    assert chain.divergence(LIKELIHOOD, MIXTURE) == pytest.approx(information, rel=1e-10)
-
-
-def test_pythagoras_holds_for_every_null():
-    floor, nulls = chain.divergence(LIKELIHOOD, MIXTURE), chain.random_nulls(MIXTURE, 60, seed=1)
-    assert nulls.sum(axis=1) == pytest.approx(np.ones(60))
-    for mu in nulls:
-        excess = chain.divergence(LIKELIHOOD, mu) - floor
-        assert 0 < excess == pytest.approx(slow_divergence([MIXTURE], mu), rel=1e-9, abs=1e-13)
 
 
 def test_statistics_by_loops():
