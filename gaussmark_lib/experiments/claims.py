@@ -15,7 +15,7 @@ record in git that the notebook rests on (``papermill_runs/reference``).
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from html import escape
 from typing import Any
@@ -99,12 +99,27 @@ def report(
     notebook: str, findings: Sequence[Finding], checks: Sequence[dict] = (), **results: Any
 ) -> HTML:
     """Records ``claims``, ``checks`` and further results, and returns the findings of this run and
-    of the notebook's reference record as a folded table.
+    of the notebook's reference record as folded tables: those that are decided, and apart from them
+    those that are not.
     """
     keep({"claims": [f.row() for f in findings], "checks": list(checks), **results})
     reference = runs.reference(notebook)
     recorded = reference.results.get("claims", []) if reference else []
     known = {row["claim"]: row for row in recorded}
+    decided = [f for f in findings if f.outcome in (HELD, NOT_HELD)]
+    open_ones = [f for f in findings if f not in decided]
+    apart = f"<p>Not decided in this run:</p>{_table(open_ones, known)}" if open_ones else ""
+    counts = Counter(f.outcome for f in findings)
+    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+    checked = "".join(f"<li>Checked: {escape(one['check'])}</li>" for one in checks)
+    return HTML(
+        f"<details><summary>{len(findings)} findings: {outcomes or 'none'}; {len(checks)} checks"
+        f" passed</summary>{_table(decided, known) if decided else ''}{apart}"
+        f"<p>{_age(reference, notebook)}</p><ul>{checked}</ul></details>"
+    )
+
+
+def _table(findings: Sequence[Finding], known: Mapping[str, dict]) -> str:
     rows = [
         {
             "finding": f.sentence,
@@ -114,14 +129,7 @@ def report(
         }
         for f in findings
     ]
-    counts = Counter(f.outcome for f in findings)
-    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-    checked = "".join(f"<li>Checked: {escape(one['check'])}</li>" for one in checks)
-    return HTML(
-        f"<details><summary>{len(findings)} findings: {outcomes or 'none'}; {len(checks)} checks"
-        f" passed</summary>{pd.DataFrame(rows).to_html(index=False)}"
-        f"<p>{_age(reference, notebook)}</p><ul>{checked}</ul></details>"
-    )
+    return pd.DataFrame(rows).to_html(index=False, justify="left")
 
 
 def _outcome(row: dict | None) -> str:

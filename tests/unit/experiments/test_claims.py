@@ -53,6 +53,15 @@ def test_the_report_is_recorded_and_shows_the_reference_beside(reference, tmp_pa
     assert results["claims"][0]["expected"] == "at least 0.5"
 
 
+def test_what_is_not_decided_stands_apart():
+    found = [
+        claims.finding("open", Estimate(1.0, -1.0, 1.0, 9), least=0),
+        claims.finding("decided", Estimate(1.0, 0.5, 1.0, 9), least=0),
+    ]
+    page = claims.report("06_robustness", found).data
+    assert page.index(">decided<") < page.index("Not decided in this run") < page.index(">open<")
+
+
 @pytest.fixture
 def reference(tmp_path, monkeypatch):
     """A reference record of 06 in which one claim is held."""
