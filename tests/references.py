@@ -52,8 +52,6 @@ def keep(record: Path) -> None:
     if run is None:
         sys.exit(f"{record}: expected the folder of a complete record")
     name = record.resolve().parent.name[3:]
-    if "n_weights" in run.params and run.params["n_weights"] is None:
-        name += "_map"  # of all weights
     target = REFERENCES / name
     left_out = [] if (target / "figures").is_dir() else ["figures"]  # but where a page shows them
     shutil.rmtree(target, ignore_errors=True)

@@ -14,19 +14,17 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, gradients, likelihood, models, stats
 from gaussmark_lib.experiments.pairs import Pairs, means, under_own_keys
 from gaussmark_lib.perturb import Watermark, watermarked
-from gaussmark_lib.plots import intervals, style
+from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
 
 LINEAR = 4.0  # the predicted ψ up to which a cell counts as linear, chosen beforehand
 DIFFERENT, EQUAL, OPEN = "different", "equal within the margin", "n too small to say"
-COLOURS = {DIFFERENT: style.COLOURS[3], EQUAL: style.COLOURS[9], OPEN: (0.93, 0.93, 0.93)}
 
 
 def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
@@ -177,20 +175,9 @@ def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
     return cells.rename(columns={"value": "delta", "low": "delta_low", "high": "delta_high"})
 
 
-def _heat(axes: Axes, cells: pd.DataFrame, column: str, **look) -> None:
-    """One number per cell, rows are weights and columns are σ."""
-    named = cells.assign(weight=cells["weight"].map(short))
-    grid = named.pivot(index="weight", columns="sigma", values=column)
-    grid = grid.loc[named["weight"].unique()]
-    look = {"annot": True, "annot_kws": {"size": 8}, "linewidths": 0.4, "cbar": False} | look
-    sns.heatmap(grid, ax=axes, **look)
-    axes.set(xlabel="σ", ylabel="")
-    axes.set_xticklabels([f"{sigma:g}" for sigma in grid.columns], rotation=0)
-    axes.tick_params("y", rotation=0)
-
-
 def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
     """Predicted mean ψ, measured mean ψ, and the share detected, over weights × σ."""
+    named = cells.assign(weight=cells["weight"].map(short)).rename(columns={"sigma": "σ"})
     size = 12.0, 1.8 + 0.3 * cells["weight"].nunique()
     figure, panels = plt.subplots(1, 3, figsize=size, sharey=True)
     strength = {"vmax": 1.2 * cells["psi"].max(), "fmt": ".1f"}
@@ -200,37 +187,10 @@ def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
         "share detected": ("tpr", {"vmax": 1, "fmt": ".2f"}),
     }
     for axes, (title, (column, look)) in zip(panels, columns.items(), strict=True):
-        _heat(axes, cells, column, vmin=0, cmap="viridis", **look)
-        axes.set_title(title)
+        grid = named.pivot(index="weight", columns="σ", values=column)
+        look |= {"annot": True, "annot_kws": {"size": 8}, "linewidths": 0.4, "cbar": False}
+        rows = grid.loc[named["weight"].unique()]
+        sns.heatmap(rows, ax=axes, vmin=0, cmap="viridis", **look)
+        axes.set(ylabel="", title=title)
+        axes.tick_params("both", rotation=0)
     return style.caption(figure, caption, "Does plain text predict the map?")
-
-
-def draw_scatter(cells: pd.DataFrame, caption: str) -> Figure:
-    """Measured against predicted mean ψ, one point per cell, a colour per kind of matrix."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.8))
-    kinds = cells.groupby(cells["weight"].map(matrix_kind), sort=False)
-    for place, (kind, rows) in enumerate(kinds):
-        look = style.look(kind, place) | {"label": kind, "markersize": 4, "capsize": 2}
-        intervals.bars(axes, rows["predicted_psi"], rows, "psi", **look)
-    ends = 0.6 * min(1.0, cells["predicted_psi"].min()), 1.5 * cells["predicted_psi"].max()
-    axes.plot(ends, ends, **style.THIN, label="measured = predicted")
-    axes.axvline(LINEAR, **style.DOTTED)
-    axes.set(xlabel="predicted ψ = σ · mean ‖G‖ of plain text", ylabel="measured mean ψ")
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-    for axis in (axes.xaxis, axes.yaxis):
-        style.few_log_ticks(axis)
-    return style.caption(figure, caption, "Where does the measured ψ leave the predicted one?")
-
-
-def draw_cost(cells: pd.DataFrame, caption: str) -> Figure:
-    """The change of cross-entropy in each cell, coloured by what may be said of it."""
-    figure, axes = plt.subplots(figsize=(7.5, 1.8 + 0.3 * cells["weight"].nunique()))
-    places = cells["outcome"].map(list(COLOURS).index)
-    annot = cells.pivot(index="weight", columns="sigma", values="delta")
-    look = {"cmap": list(COLOURS.values()), "vmin": 0, "vmax": len(COLOURS) - 1, "fmt": ".3f"}
-    look["annot"] = annot.loc[cells["weight"].unique()]
-    _heat(axes, cells.assign(outcome=places), "outcome", **look)
-    for outcome, colour in COLOURS.items():
-        axes.fill_between([], [], color=colour, label=outcome)
-    style.legend_beside(axes)
-    return style.caption(figure, caption, "Change of cross-entropy, nats per token")
