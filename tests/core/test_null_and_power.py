@@ -14,7 +14,13 @@ from gaussmark_lib.perturb import Key, Watermark
 N_KEYS = 2000
 WM = Watermark(tiny_models.ONE_WEIGHT["llama"], 0.05)
 PROMPT, RANDOM = tiny_models.random_ids(np.random.default_rng(0), 6, 40)
-KINDS = {"random": RANDOM, "one token": RANDOM[:1], "one token repeated": [5] * 40}
+KINDS = {  # prompt and text, odd ones too
+    "random": (PROMPT, RANDOM),
+    "one token": (PROMPT, RANDOM[:1]),
+    "one token repeated": (PROMPT, [5] * 40),
+    "no prompt": ([], RANDOM),
+    "the whole context": (PROMPT, (RANDOM * 2)[: tiny_models.CONTEXT - len(PROMPT)]),
+}
 
 
 @pytest.mark.parametrize(
@@ -23,14 +29,15 @@ KINDS = {"random": RANDOM, "one token": RANDOM[:1], "one token repeated": [5] * 
         ("llama", torch.float32, 0),
         ("llama", torch.float32, 6),
         ("llama", torch.bfloat16, 0),
+        ("llama", torch.float16, 0),
         ("gpt2", torch.float32, 0),
     ],
-    ids=["vanilla", "rank reduced", "half precision", "Conv1D"],
+    ids=["vanilla", "rank reduced", "bfloat16", "float16", "Conv1D"],
 )
 def test_null_is_standard_normal_over_keys(architecture, dtype, rank_dropped):
     model, wm = tiny_models.marked(architecture, dtype, rank_dropped)
     keys = [Key.from_seed(10_000 + i) for i in range(N_KEYS)]
-    table = score.score(model, [PROMPT] * len(KINDS), list(KINDS.values()), wm, keys)
+    table = score.score(model, *map(list, zip(*KINDS.values(), strict=True)), wm, keys)
     for text, kind in enumerate(KINDS):
         psi = table.loc[table["text"] == text, "psi"].to_numpy()
         assert len(psi) == N_KEYS
