@@ -14,7 +14,6 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from scipy.stats import norm
 
 from gaussmark_lib import generate, joint, models, perturb, score, stats
 from gaussmark_lib.experiments.one_key_in_production import TAU, Human, units
@@ -172,27 +171,6 @@ def forged(
         climb.append(answers["psi"].max())
     last = joint.sequence(lm.model, [prompt], [edited(best, rng)], wm, [key], **settings)
     return {"psi": last["psi"][0], "innovation": last["innovation"][0], "climb": climb}
-
-
-def shopped(
-    lm: models.LM,
-    prompt: Sequence[int],
-    response: Sequence[int],
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
-    *,
-    n_edits: int,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Whether a human text or one of its light edits is accused at level 0.01: a row per key, and a
-    column for each statistic.
-    """
-    rng = np.random.default_rng(seed)
-    texts = [list(response), *(edited(response, rng) for _ in range(n_edits))]
-    table = joint.sequence(lm.model, [prompt] * len(texts), texts, wm, keys, batch_size=8)
-    p = {"ψ": norm.sf(table["psi"]), "innovation": norm.sf(table["innovation"].fillna(-np.inf))}
-    p["inherited verdict"] = table["p_given"]
-    return pd.DataFrame(p).groupby(table["key_id"]).min() <= 0.01
 
 
 def edited(ids: Sequence[int], rng: np.random.Generator) -> list[int]:

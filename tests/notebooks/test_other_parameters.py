@@ -180,7 +180,6 @@ OTHER = {
         "n_attacks": 2,
         "n_steps": 3,
         "n_asked": 30,
-        "n_edits": 5,
     },
     "20_train_doclm": {
         "seed": 1,

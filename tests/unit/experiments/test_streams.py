@@ -81,10 +81,3 @@ def test_asking_raises_psi_and_leaves_the_rest_to_chance():
     climbs = np.array([one["climb"] for one in forged])
     assert climbs.shape == (6, 4)
     assert climbs[:, -1].mean() > climbs[:, 0].mean()
-
-
-def test_shopping_for_an_alarm():
-    keys = [Key.from_seed(i) for i in range(150)]
-    rates = streams.shopped(LM, PROMPTS[0], RESPONSES[0], WM, keys, n_edits=10).mean()
-    assert rates["innovation"] >= rates["ψ"] >= rates["inherited verdict"]
-    assert rates["inherited verdict"] < 0.08
