@@ -5,7 +5,8 @@
 A corruption takes prompts and responses, a strength from 0 to 1 and a seed. It returns new lists:
 the prompts as the detector believes them to be, and the responses that it tests. Strength 0 changes
 nothing. Of T tokens a fraction f is ⌊f·T⌉ tokens, at places drawn *without* replacement: with
-replacement, "50%" would touch 39% of the text. Translation is in ``rewrite``. To add a corruption:
+replacement, "50%" would touch 39% of the text. Those that need a model are in ``rewrite``. To add a
+corruption:
 
     @corrupt.register("reverse")
     def reverse(lm, prompts, responses, fraction, seed):
@@ -19,11 +20,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
-from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, tokens
+from gaussmark_lib import tokens
 from gaussmark_lib.engine.registry import Registry
 from gaussmark_lib.errors import InvalidTextError, is_number, require_int, shown
 from gaussmark_lib.models import LM
@@ -33,9 +31,6 @@ Ids = list[int]
 Pairs = tuple[list[Ids], list[Ids]]  # prompts as the detector believes them, responses
 Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
 Corruption = Callable[[LM, list[Ids], list[Ids], float, int], Pairs]
-# Added to a resampling's seed: the random numbers that wrote a text would draw the same tokens
-# again. NumPy pads (seed, row) with zeros, so that a smaller number is the row of another text.
-_FRESH = 1 << 96
 
 corruptions = Registry("corruption", InvalidTextError)
 register = corruptions.register
@@ -48,6 +43,8 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     the text). Edits ``at the start`` change prompt and response as one text, for a detector that
     does not know where the prompt ends. Raises InvalidTextError for an unknown name.
     """
+    from gaussmark_lib import rewrite  # noqa: F401  which registers those that need a model
+
     tokens.check_lm(lm)
     return {name: partial(_changed, f, lm) for name, f in corruptions.chosen(names).items()}
 
@@ -184,11 +181,6 @@ register("delete at the start")(_of_texts(delete))
 register("truncate")(_of_responses(truncate))
 
 
-@register("resample spans")
-def _resample_spans(lm, prompts, responses, fraction, seed):
-    return prompts, resample(lm.model, prompts, responses, fraction, seed=seed)
-
-
 @register("no prompt")
 def _no_prompt(lm, prompts, responses, fraction, seed):
     return [[] for _ in prompts] if fraction else prompts, responses
@@ -214,53 +206,3 @@ def retokenise(lm: LM, ids: Ids) -> Ids:
     if not (again := lm.encode(lm.decode(ids))):
         raise InvalidTextError("expected ids that spell a text, got an empty one")
     return again
-
-
-def resample(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: list[Ids],
-    fraction: float,
-    *,
-    span: int = 8,
-    seed: int = 0,
-) -> list[Ids]:
-    """Each response with ⌊f·T⌉ of its tokens drawn anew from p_θ(· | x, all before it), in spans of
-    consecutive tokens (the last one drawn may be shorter), as a paraphraser would.
-
-    The model may draw the token that was there. Its tokenizer must be that of the model that wrote.
-    """
-    ids, mask = tokens.pad(responses, "right", model.device)
-    kept = mask.bool()  # (texts, positions)
-    for i, row in enumerate(kept):
-        row[spans(len(responses[i]), fraction, span, generator(seed, i))] = False
-    out = list(responses)
-    for n in sorted({len(ids) for ids in responses}):  # those of one length fit their context
-        rows = [i for i, response in enumerate(responses) if len(response) == n]
-        before, process = [prompts[i] for i in rows], partial(_keeping, ids[rows], kept[rows])
-        settings = {"seed": seed + _FRESH, "rows": rows, "processor": process}
-        drawn = generate.sample(model, before, n, **settings)
-        for i, text in zip(rows, drawn, strict=True):
-            out[i] = text
-    return out
-
-
-def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> list[int]:
-    """⌊f·T⌉ of T positions, as spans of a grid in random order; of the last span its beginning."""
-    starts = torch.randperm(-(-n_tokens // span), generator=rng).tolist()
-    places = [i for start in starts for i in range(n_tokens)[start * span :][:span]]
-    return places[: count(n_tokens, fraction)]
-
-
-def _keeping(
-    ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"], batch: slice
-) -> generate.Processor:
-    """A processor of a batch's logits that leaves no choice at the positions that are kept."""
-    positions = zip(ids[batch].T[..., None], kept[batch].T[..., None], strict=True)
-
-    def process(_: Tensor, logits: Tensor) -> Tensor:
-        token, is_kept = next(positions)  # both (texts, 1)
-        only = torch.full_like(logits, -torch.inf).scatter(-1, token, 0.0)
-        return torch.where(is_kept, only, logits)
-
-    return process

@@ -17,7 +17,7 @@ p_{θ+ξ}; a bfloat16 weight θ + ξ rounds a part of ξ away, which the hook do
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 
@@ -95,34 +95,29 @@ def sample(
     rows = range(len(prompts)) if rows is None else rows
     if len(rows) != len(prompts):
         raise InvalidTextError(f"rows: expected one per prompt, {len(prompts)}, got {len(rows)}")
-    if marks is not None:
-        if engine != "exact":
-            raise InvalidTextError("marks: expected engine 'exact', whose rows have own noises")
-        marks = _placed(model, marks, len(prompts))
-        d = max((mark[0].d for mark in marks if mark), default=1)
-        most = max(4, NOISE_BYTES // (4 * d))  # noises that are held at a time
-        batch_size = min(batch_size, most) if len(set(marks)) > most else batch_size
+    if marks is not None and engine != "exact":
+        raise InvalidTextError("marks: expected engine 'exact', whose rows have own noises")
+    batches = in_batches(model, len(prompts), batch_size, marks)
     shape = left = float(top_p), float(temperature)
     if processor and temperature and shape != (1, 1):
         shape = 1.0, 1.0  # the processor gets what ``left`` leaves, and all it gives is drawn from
-    steps, n_steps = count(1), -(-len(prompts) // batch_size) * n_tokens
+    steps, n_steps = count(1), len(batches) * n_tokens
 
     def advance() -> None:
         if on_step:
             on_step(next(steps), n_steps)
 
-    responses, noises = [], {}
-    for start in range(0, len(prompts), batch_size):
-        batch = slice(start, start + batch_size)
+    responses = []
+    for batch, marked in batches:
         process = processor(batch) if processor else None
         if shape != left:
             process = partial(_after, left, process)
         common = model, prompts[batch], shape, process, advance
         if engine != "exact":
-            first = [seed, rows[start]]
+            first = [seed, rows[batch.start]]
             responses += decoding.by_transformers(*common, n_tokens, first, engine == "compiled")
             continue
-        with _marked(model, marks[batch], noises) if marks else nullcontext():
+        with marked:
             responses += _continued(*common, uniform(seed, rows[batch], n_tokens))
     return cut(model, responses) if until_end else responses
 
@@ -236,6 +231,23 @@ def cut(model: PreTrainedModel, responses: list[list[int]]) -> list[list[int]]:
 
 
 # ---- a mark of its own for each row
+
+
+def in_batches(
+    model: PreTrainedModel, n: int, batch_size: int, marks: Sequence[Mark] | None
+) -> list[tuple[slice, AbstractContextManager]]:
+    """The batches of n rows, each with the ``with`` in which its rows are written under their
+    marks, as for :func:`sample`.
+    """
+    placed, noises = [] if marks is None else _placed(model, marks, n), {}
+    d = max((mark[0].d for mark in placed if mark), default=1)
+    most = max(4, NOISE_BYTES // (4 * d))  # noises that are held at a time
+    batch_size = min(batch_size, most) if len(set(placed)) > most else batch_size
+    batches = [slice(start, start + batch_size) for start in range(0, n, batch_size)]
+    return [
+        (rows, _marked(model, placed[rows], noises) if placed else nullcontext())
+        for rows in batches
+    ]
 
 
 def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]:

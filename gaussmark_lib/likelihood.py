@@ -31,19 +31,19 @@ def token_log_p(
     """log p_θ of each response token, nats, and its number within its response, from 1; both 0
     where a row has no token. Differentiable; all pairs (prompt, response) are one batch.
     """
-    logits, targets, number = _predicting(model, pairs)
-    number = number.to(logits.device)
-    return _log_p(logits, targets).masked_fill(number == 0, 0.0), number
+    logits, targets, number = _predictions(model, pairs)
+    log_p = log_softmax(logits).gather(-1, targets[..., None])[..., 0]
+    return log_p.masked_fill(number == 0, 0.0), number
 
 
-def _log_p(
-    logits: Float[Tensor, "*n vocabulary"], targets: Int[Tensor, "*n"]
-) -> Float[Tensor, "*n"]:
-    """log p of the token that comes, at each position."""
-    return log_softmax(logits).gather(-1, targets[..., None].to(logits.device))[..., 0]
+def _entropy(
+    model: PreTrainedModel, pairs: Sequence[Pair]
+) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
+    logits, _, number = _predictions(model, pairs)
+    return torch.special.entr(log_softmax(logits).exp()).sum(-1), number  # 0 where p is 0
 
 
-def _predicting(
+def _predictions(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n vocabulary"], Int[Tensor, "texts n"], Int[Tensor, "texts n"]]:
     """Logits from the first position that predicts a response token of some text, the tokens that
@@ -58,7 +58,7 @@ def _predicting(
     for row, (x, y) in zip(number, pairs, strict=True):
         start = len(x) - 1 - first
         row[start : start + len(y)] = torch.arange(1, len(y) + 1)
-    return logits, ids[:, first + 1 :], number
+    return logits, ids[:, first + 1 :].to(logits.device), number.to(logits.device)
 
 
 def cross_entropy(
@@ -76,7 +76,7 @@ def cross_entropy(
         raise InvalidTextError("expected at least one passage, got none")
     before = [[]] * len(passages) if prompts is None else prompts
     pairs = tokens.checked_pairs(model, before, passages)
-    return -np.array([log_p.mean() for log_p in _per_text(model, pairs, _log_p, batch_size)])
+    return -np.array([log_p.mean() for log_p in _per_text(model, pairs, token_log_p, batch_size)])
 
 
 def entropies(
@@ -85,27 +85,19 @@ def entropies(
     """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats: how much
     freedom the model had there.
     """
-
-    def entropy(logits: Tensor, _: Tensor) -> Tensor:
-        return torch.special.entr(log_softmax(logits).exp()).sum(-1)  # 0 where p is 0
-
-    return _per_text(model, tokens.checked_pairs(model, prompts, responses), entropy, batch_size)
+    return _per_text(model, tokens.checked_pairs(model, prompts, responses), _entropy, batch_size)
 
 
 @torch.no_grad()
 def _per_text(
-    model: PreTrainedModel,
-    pairs: dict[int, Pair],
-    quantity: Callable[[Tensor, Tensor], Tensor],
-    batch_size: int,
+    model: PreTrainedModel, pairs: dict[int, Pair], quantity: Callable, batch_size: int
 ) -> list[Float[np.ndarray, " _"]]:
-    """``quantity(logits, targets)`` at each response token of each text, float64."""
+    """What ``quantity`` is at each response token of each text, float64."""
     values = {}
     lengths = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     with evaluating(model):
         for batch in blocks.batches(model, lengths, batch_size):
-            logits, targets, number = _predicting(model, [pairs[i] for i in batch])
-            rows = quantity(logits, targets).double().cpu().numpy()
-            for i, row, is_token in zip(batch, rows, number.numpy() > 0, strict=True):
-                values[i] = row[is_token]
+            rows, number = quantity(model, [pairs[i] for i in batch])
+            for i, row, is_token in zip(batch, rows.double().cpu(), number.cpu() > 0, strict=True):
+                values[i] = row[is_token].numpy()
     return [values[i] for i in pairs]

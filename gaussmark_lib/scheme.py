@@ -60,12 +60,17 @@ class Scheme(ABC):
         """Watermarked continuations, one per prompt; the same seed gives every scheme the same
         random numbers. ``sampling``: ``seed, top_p, temperature, until_end`` (``generate.sample``).
         """
-        settings = self.writing(model, len(prompts), keys, sampling)
+        is_greedy = sampling.get("temperature", 1.0) == 0
+        settings = self.writing(model, len(prompts), keys, is_greedy) | sampling
         return generate.sample(model, prompts, n_tokens, **settings)
 
-    def writing(self, model: PreTrainedModel, n: int, keys: Keys, sampling: dict) -> dict:
-        """The settings of ``generate.sample`` with which n watermarked texts are written."""
-        raise NotImplementedError(f"{self.name}: expected writing() or generate()")
+    def writing(
+        self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
+    ) -> dict:
+        """What makes n texts of ``generate.sample`` watermarked ones: its ``marks``, or its
+        ``processor``.
+        """
+        raise NotImplementedError(f"{self.name}: expected writing(), or generate()")
 
     @abstractmethod
     def score(
@@ -75,13 +80,15 @@ class Scheme(ABC):
         (ψ, z, …). ``model`` is the base model.
         """
 
-    @abstractmethod
     def divergences(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> Float[np.ndarray, " texts"]:
         """Σ_t KL(q_t ‖ p_t) along each of its own texts, nats per text: how far from the base model
-        it wrote them (``divergence``).
+        it wrote them (``divergence``), under these keys and at temperature 1. A scheme that keeps
+        the model's distribution on average over keys has a divergence too.
         """
+        writing = self.writing(model, len(prompts), keys)
+        return divergence.per_text(model, prompts, responses, **writing)
 
     def rekeyed(self, seed: int) -> "Scheme":
         """The same scheme under another, guessable key."""
@@ -129,21 +136,13 @@ class SamplerScheme(Scheme):
 
         return of_rows
 
-    def writing(self, model: PreTrainedModel, n: int, keys: Keys, sampling: dict) -> dict:
-        if keys is not None:
-            sampling = {"batch_size": 16} | sampling  # each row's processor has its own memory
-        if self.marks_greedy or sampling.get("temperature", 1.0) != 0:
-            sampling = {"processor": self.processors(model, keys)} | sampling
-        return sampling
-
-    def divergences(
-        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
-    ) -> Float[np.ndarray, " texts"]:
-        """Under *this* key, at temperature 1: a scheme that keeps the model's distribution on
-        average over keys has a divergence too.
-        """
-        of_rows = self.processors(model, keys)
-        return divergence.per_text_of_processor(model, prompts, responses, of_rows)
+    def writing(
+        self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
+    ) -> dict:
+        if is_greedy and not self.marks_greedy:
+            return {}
+        few = {} if keys is None else {"batch_size": 16}  # each row's processor has its own memory
+        return {"processor": self.processors(model, keys)} | few
 
 
 makers = Registry("scheme", InvalidWatermarkError)  # (watermark, key) → scheme

@@ -49,6 +49,7 @@ ELSEWHERE = {
     "generate.py": "core/test_kgw.py",
     "keys.py": "core/test_perturb.py",
     "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
+    "rewrite/__init__.py": "unit/rewrite/test_rewrite.py core/test_corrupt.py",
     "experiments/pairs.py": "unit/experiments/test_layer_sigma_sweep.py",
     "joint/directions.py": "unit/joint/test_memory.py",
     "joint/memory.py": "unit/joint/test_stream.py",
@@ -387,11 +388,6 @@ FAULTS = {
         ("seed not used", "SeedSequence([seed, text])", "SeedSequence([text])"),
         ("cut at the old prompt", "max(0, len(ids) - len(y))", "len(ids) // 2"),
         (
-            "seed of resampling not used",
-            "responses, fraction, seed=seed)",
-            "responses, fraction, seed=0)",
-        ),
-        (
             "the wrong share stays",
             "delete(ids[::-1], fraction, rng,",
             "delete(ids[::-1], 1 - fraction, rng,",
@@ -400,6 +396,13 @@ FAULTS = {
             "the caller's own lists",
             "    responses = [tokens.checked(",
             "    _ = [tokens.checked(",
+        ),
+    ],
+    "rewrite/__init__.py": [
+        (
+            "seed of resampling not used",
+            "responses, fraction, seed=seed)",
+            "responses, fraction, seed=0)",
         ),
         ("the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"),
     ],
@@ -463,7 +466,7 @@ FAULTS = {
         ),
     ],
     "token_level/divergence.py": [
-        ("positions off by one", "len(pairs[i][0]) - 1 + k", "len(pairs[i][0]) + k"),
+        ("positions off by one", "predicts = k - n_tokens - 1", "predicts = k - n_tokens"),
     ],
     "tracing/codebook.py": [
         (
@@ -512,13 +515,13 @@ FAULTS = {
     "divergence.py": [
         (
             "first token not counted",
-            "slice(len(x) - 1, len(x) + len(y) - 1)",
-            "slice(len(x), len(x) + len(y) - 1)",
+            ".to(is_token.device) * is_token)",
+            ".to(is_token.device) * is_token)[:, 1:]",
         ),
         (
             "the other direction",
-            "(log_q.exp() * (log_q - log_p))",
-            "(log_p.exp() * (log_p - log_q))",
+            "(q.exp() * (q - p))",
+            "(p.exp() * (p - q))",
         ),
     ],
     "words.py": [

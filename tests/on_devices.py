@@ -11,7 +11,6 @@ import tiny_models
 from transformers import PreTrainedModel
 
 from gaussmark_lib import (
-    corrupt,
     divergence,
     evidence,
     generate,
@@ -20,6 +19,7 @@ from gaussmark_lib import (
     likelihood,
     models,
     perturb,
+    rewrite,
     scheme,
     schemes,
     score,
@@ -95,8 +95,8 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
         model, TEXTS[0], N, marks=[None, (WM, KEYS[0]), (DROPPED, KEYS[1])]
     ),
     "a bound key": _bound,
-    "resample": lambda model: corrupt.resample(model, *TEXTS, 0.5, span=2),
-    "divergence": lambda model: divergence.per_text(model, *TEXTS, WM, KEYS[0]),
+    "resample": lambda model: rewrite.resample(model, *TEXTS, 0.5, span=2),
+    "divergence": lambda model: divergence.per_text(model, *TEXTS, marks=[(WM, KEYS[0])] * 3),
     "entropies": lambda model: likelihood.entropies(model, *TEXTS),
     "evidence": lambda model: evidence.per_token(model, TEXTS[0][0], TEXTS[1][0], WM, KEYS[0]),
     "attribute": lambda model: tracing.attribute(

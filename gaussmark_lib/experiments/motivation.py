@@ -73,7 +73,7 @@ def _with_ratio(
         with perturb.watermarked(lm.model, wm, key):
             entropy = likelihood.cross_entropy(lm.model, both, prompts=[prompt] * 2)
         log_p[OWN, i], log_p[PLAIN, i] = -entropy * [len(text) for text in both]
-        [price[OWN, i]] = divergence.per_text(lm.model, [prompt], both[:1], wm, key)
+        [price[OWN, i]] = divergence.per_text(lm.model, [prompt], both[:1], marks=[(wm, key)])
     rows = list(zip(table["kind"], table["prompt"], strict=True))
     length = wm.sigma * table["grad_norm"]
     return table.assign(

@@ -1,15 +1,20 @@
-"""Translation there and back (paper, Sec. "robust": English to French and back, opus-mt-tc-big). It
-changes the words, as a paraphraser does, and leaves readable text.
+"""Edits that need a model: they change the words, as a paraphraser does.
 
-Translators read single sentences, so a text is cut at sentence ends and joined again by the same
-white space. ``corrupt.resample`` paraphrases without another model.
+* Resampling: the language model itself draws spans of the text anew. ``corrupt.named`` knows it, as
+  ``resample spans``.
+* Translation there and back (paper, Sec. "robust": English to French and back, opus-mt-tc-big),
+  which leaves readable text. Translators read single sentences, so a text is cut at sentence ends
+  and joined again by the same white space.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -17,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from gaussmark_lib import errors, models
+from gaussmark_lib import corrupt, errors, generate, models, tokens
 from gaussmark_lib.corrupt import Change, Pairs
 from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError
@@ -28,6 +33,9 @@ PAIRS = {
     ("en", "fr"): "Helsinki-NLP/opus-mt-tc-big-en-fr",
     ("fr", "en"): "Helsinki-NLP/opus-mt-tc-big-fr-en",
 }
+# Added to a resampling's seed: the random numbers that wrote a text would draw the same tokens
+# again. NumPy pads (seed, row) with zeros, so that a smaller number is the row of another text.
+_FRESH = 1 << 96
 _SENTENCE = re.compile(r".+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|\n|\Z)", re.DOTALL)
 
 
@@ -114,7 +122,7 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
         raise InvalidModelError(
             f"cannot get {name}: {checkpoints.reason(error)}. Check the network; its"
             " tokenizer needs sentencepiece and sacremoses (pip install 'gaussmark[translation]')."
-            " Without them, corrupt.resample paraphrases with the language model itself"
+            " Without them, rewrite.resample paraphrases with the language model itself"
         ) from error
     return Translator(model.to(device).eval(), tokenizer, name)
 
@@ -143,3 +151,61 @@ def translation(lm: models.LM, there: Translator, back: Translator) -> Change:
         return [list(ids) for ids in prompts], list(again)
 
     return change
+
+
+# ---- resampling
+
+
+@corrupt.register("resample spans")
+def _resample_spans(lm, prompts, responses, fraction, seed):
+    return prompts, resample(lm.model, prompts, responses, fraction, seed=seed)
+
+
+def resample(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: list[list[int]],
+    fraction: float,
+    *,
+    span: int = 8,
+    seed: int = 0,
+) -> list[list[int]]:
+    """Each response with ⌊f·T⌉ of its tokens drawn anew from p_θ(· | x, all before it), in spans of
+    consecutive tokens (the last one drawn may be shorter), as a paraphraser would.
+
+    The model may draw the token that was there. Its tokenizer must be that of the model that wrote.
+    """
+    ids, mask = tokens.pad(responses, "right", model.device)
+    kept = mask.bool()  # (texts, positions)
+    for i, row in enumerate(kept):
+        row[spans(len(responses[i]), fraction, span, corrupt.generator(seed, i))] = False
+    out = list(responses)
+    for n in sorted({len(ids) for ids in responses}):  # those of one length fit their context
+        rows = [i for i, response in enumerate(responses) if len(response) == n]
+        before, process = [prompts[i] for i in rows], partial(_keeping, ids[rows], kept[rows])
+        settings = {"seed": seed + _FRESH, "rows": rows, "processor": process}
+        drawn = generate.sample(model, before, n, **settings)
+        for i, text in zip(rows, drawn, strict=True):
+            out[i] = text
+    return out
+
+
+def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> list[int]:
+    """⌊f·T⌉ of T positions, as spans of a grid in random order; of the last span its beginning."""
+    starts = torch.randperm(-(-n_tokens // span), generator=rng).tolist()
+    places = [i for start in starts for i in range(n_tokens)[start * span :][:span]]
+    return places[: corrupt.count(n_tokens, fraction)]
+
+
+def _keeping(
+    ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"], batch: slice
+) -> generate.Processor:
+    """A processor of a batch's logits that leaves no choice at the positions that are kept."""
+    positions = zip(ids[batch].T[..., None], kept[batch].T[..., None], strict=True)
+
+    def process(_: Tensor, logits: Tensor) -> Tensor:
+        token, is_kept = next(positions)  # both (texts, 1)
+        only = torch.full_like(logits, -torch.inf).scatter(-1, token, 0.0)
+        return torch.where(is_kept, only, logits)
+
+    return process

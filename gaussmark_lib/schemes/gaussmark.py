@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, score
+from gaussmark_lib import score
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, Scheme, register
@@ -31,8 +31,10 @@ class GaussMark(Scheme):
     name: str = "GaussMark"
     dtype: str | None = field(default=None, repr=False)  # no part of who writes a text
 
-    def writing(self, model: PreTrainedModel, n: int, keys: Keys, sampling: dict) -> dict:
-        return {"marks": [(self.wm, key) for key in self.key_of_each(n, keys)]} | sampling
+    def writing(
+        self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
+    ) -> dict:
+        return {"marks": [(self.wm, key) for key in self.key_of_each(n, keys)]}
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
@@ -40,15 +42,6 @@ class GaussMark(Scheme):
         keys = self.key_of_each(len(responses), keys)
         table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype, paired=True)
         return table.rename(columns={"psi": "statistic"})
-
-    def divergences(
-        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
-    ) -> Float[np.ndarray, " texts"]:
-        if keys is None:
-            return divergence.per_text(model, prompts, responses, self.wm, self.key)
-        each = zip(prompts, responses, keys, strict=True)
-        nats = [divergence.per_text(model, [x], [y], self.wm, key) for x, y, key in each]
-        return np.concatenate(nats)
 
 
 register("GaussMark")(lambda wm, key: GaussMark(replace(wm, rank_dropped=0), key))

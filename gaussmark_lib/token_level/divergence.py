@@ -35,24 +35,24 @@ def per_text(
     """
     pairs = list(tokens.checked_pairs(model, prompts, responses).values())
     wm = token_keys.ready(model, wm, keys, len(pairs))
-    ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
-    inputs: list[Float[Tensor, "texts positions d_in"]] = []
+    inputs, is_token = divergence.laid_out(model, pairs)
+    shape, n_tokens = inputs["input_ids"].shape, is_token.shape[1]
+    seen: list[Float[Tensor, "texts positions d_in"]] = []
     with models.evaluating(model):
-        with wm.linear.module.register_forward_hook(
-            lambda _, given, output: inputs.append(given[0])
-        ):
-            base = divergence.log_p(model, ids, mask)
-        a = hooks.by_text(inputs[0], ids.shape, wm.weight)
+        with wm.linear.module.register_forward_hook(lambda _, given, output: seen.append(given[0])):
+            base = divergence.logits(model, inputs, n_tokens)
+        a = hooks.by_text(seen[0], shape, wm.weight)
         extra = a.new_zeros(*a.shape[:-1], wm.linear.shape[0])
-        for k in range(max(len(y) for _, y in pairs)):
+        for k in range(n_tokens):
+            predicts = k - n_tokens - 1  # from the end: a head may see the last positions alone
             texts = [i for i, (_, y) in enumerate(pairs) if k < len(y)]
-            where = texts, [len(pairs[i][0]) - 1 + k for i in texts]
-            extra[where] = token_keys.added(wm, [keys[i] for i in texts], k, a[where])
+            few = token_keys.added(wm, [keys[i] for i in texts], k, a[texts, predicts])
+            extra[texts, predicts] = few
         with (
             perturb.marked(model, f"{len(set(keys))} keys"),
             wm.linear.module.register_forward_hook(
                 lambda _, given, output: output + extra.view(output.shape)
             ),
         ):
-            log_p = divergence.log_p(model, ids, mask)
-    return np.array(divergence.over_responses(log_p, base, pairs))
+            marked = divergence.logits(model, inputs, n_tokens)
+    return np.array(divergence.summed(marked, base, is_token))

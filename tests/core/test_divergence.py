@@ -28,24 +28,24 @@ def wm():
 
 @torch.no_grad()
 def slow(model, prompt, response, wm):
-    """One prefix at a time, no batch, no padding."""
-    total = 0.0
+    """One prefix at a time, no batch, no padding; ξ = σz, with z in float32 as sampling has it."""
+    total, z = 0.0, perturb.noise(model, wm, KEY) / wm.sigma
     for t in range(len(response)):
         ids = torch.tensor([prompt + response[:t]])
-        with perturb.watermarked(model, wm, KEY):
+        with perturb.moved(model, wm, wm.sigma * z.double()):
             p = model(ids).logits[0, -1].softmax(-1)
         q = model(ids).logits[0, -1].softmax(-1)
         total += (p * (p / q).log()).sum().item()
     return total
 
 
-def test_divergences_are_the_slow_sum_in_any_batch(model, wm, monkeypatch):
+def test_divergences_are_the_slow_sum_in_any_batch(model, wm):
     rng = np.random.default_rng(0)
     prompts, responses = random_ids(rng, 3, 1, 9, 5), random_ids(rng, 7, 12, 1, 6)
     expected = [slow(model, x, y, wm) for x, y in zip(prompts, responses, strict=True)]
     for batch_size in (1, 3, 16):
-        monkeypatch.setattr(divergence, "BATCH", batch_size)
-        found = divergence.per_text(model, prompts, responses, wm, KEY)
+        how = {"marks": [(wm, KEY)] * 4, "batch_size": batch_size}
+        found = divergence.per_text(model, prompts, responses, **how)
         assert found == pytest.approx(np.array(expected), rel=1e-10)
 
 
@@ -54,7 +54,8 @@ def test_price_is_half_the_fisher_form_for_a_short_step(model):
     rng = np.random.default_rng(2)
     prompts, responses = random_ids(rng, 4, 4), random_ids(rng, 10, 10)
     wms = [perturb.Watermark(ONE_WEIGHT["llama"], sigma) for sigma in (1e-4, 2e-4)]
-    one, two = (divergence.per_text(model, prompts, responses, wm, KEY) for wm in wms)
+    marks = [[(wm, KEY)] * 2 for wm in wms]
+    one, two = (divergence.per_text(model, prompts, responses, marks=both) for both in marks)
     assert two == pytest.approx(4 * one, rel=1e-2)
     assert (one > 0).all()
     assert (one < 1e-4).all()
@@ -62,12 +63,12 @@ def test_price_is_half_the_fisher_form_for_a_short_step(model):
 
 def test_a_perturbed_model_is_refused(model, wm):
     with perturb.watermarked(model, wm, KEY), pytest.raises(PerturbedModelError):
-        divergence.per_text(model, [[1]], [[2]], wm, OTHER)
+        divergence.per_text(model, [[1]], [[2]], marks=[(wm, OTHER)])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("bias", [1.0, 2.0])
-def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias, monkeypatch):
+def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias):
     """q ∝ p·exp(δ·green): with green mass m and Z = 1 + m(e^δ − 1), KL(q ‖ p) = δ·m·e^δ/Z − log Z.
     Each prefix by itself, unpadded.
     """
@@ -85,8 +86,8 @@ def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias, monkeypat
             total += bias * mass * np.exp(bias) / z - np.log(z)
         expected.append(total)
     for batch_size in (2, 16):
-        monkeypatch.setattr(divergence, "BATCH", batch_size)
-        found = scheme.divergences(model, SHORT_PROMPTS, responses)
+        how = scheme.writing(model, 3) | {"batch_size": batch_size}
+        found = divergence.per_text(model, SHORT_PROMPTS, responses, **how)
         np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 

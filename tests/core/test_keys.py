@@ -101,7 +101,9 @@ DOORS = {
     "author": lambda model, wm, key: tracing.author(model, [[1]], [[2, 3]], wm, [key]),
     "scan": lambda model, wm, key: tracing.scan(model, [[1]], [[2, 3]], wm, [key], block=1),
     "evidence": lambda model, wm, key: evidence.per_token(model, [1], [2, 3], wm, key),
-    "divergence": lambda model, wm, key: divergence.per_text(model, [[1]], [[2, 3]], wm, key),
+    "divergence": lambda model, wm, key: divergence.per_text(
+        model, [[1]], [[2, 3]], marks=[(wm, key)]
+    ),
     "marks": lambda model, wm, key: generate.sample(model, [[1], [1]], 2, marks=[None, (wm, key)]),
     "token_keys.sample": lambda model, wm, key: token_keys.sample(model, [[1]], 2, wm, [key]),
     "token_keys.per_token": lambda model, wm, key: token_keys.per_token(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gaussmark_lib import divergence, generate, keys, models, perturb, score
+from gaussmark_lib import generate, keys, models, perturb, score
 from gaussmark_lib.doclm import train
 from gaussmark_lib.errors import (
     GaussMarkWarning,
@@ -169,7 +169,6 @@ def test_a_noise_of_another_shape_is_refused(model, xi):
 USES = {
     "watermarked": lambda model, wm, key: perturb.watermarked(model, wm, key).__enter__(),
     "bind": perturb.bind,
-    "divergence": lambda model, wm, key: divergence.per_text(model, [[1]], [[2, 3]], wm, key),
 }
 
 

@@ -83,7 +83,8 @@ def test_prices_are_those_of_each_pairs_own_key():
     value = table.set_index(["scheme", "quantity", "pair"])["value"]
     for i, (x, key) in enumerate(zip(*PAIRS, strict=True)):
         for name, wm in zip(schemes, wms, strict=True):
-            nats = divergence.per_text(LM.model, [x], [texts[name][i]], wm, key).item()
+            own, marks = texts[name][i], [(wm, key)]
+            [nats] = divergence.per_text(LM.model, [x], [own], marks=marks)
             assert value[name, OWN, i] == pytest.approx(nats / 8, rel=1e-4)
             before, human, signed = [MANY[i]], [RESPONSES[i]], []
             for sign in (1, -1):

@@ -47,7 +47,8 @@ def test_each_number_of_a_text_by_hand(table, sigma, i):
             [entropy] = likelihood.cross_entropy(MODEL, [text], prompts=[prompts[i]])
         assert row["log_ratio"] == pytest.approx(-entropy * 12 - g.log_lik, abs=1e-6)
         if kind == OWN:
-            [price] = divergence.per_text(MODEL, [prompts[i]], [text], wm, keys[i])
+            marks = [(wm, keys[i])]
+            [price] = divergence.per_text(MODEL, [prompts[i]], [text], marks=marks)
             assert row["price"] == pytest.approx(price, abs=1e-9)
 
 

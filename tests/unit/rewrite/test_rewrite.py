@@ -1,9 +1,13 @@
-"""Translation there and back: no sentence is cut or lost on the way through a translator."""
+"""Translation there and back: no sentence is cut or lost on the way through a translator.
+Resampling: what is redrawn is the model's, and the rest stays.
+"""
 
 import re
 
+import numpy as np
 import pytest
 import tiny_lm
+import tiny_models
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,9 +15,11 @@ from tokenizers import Tokenizer, decoders, processors
 from tokenizers import models as tokenizer_models
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
-from gaussmark_lib import rewrite
-from gaussmark_lib.errors import GaussMarkError, InvalidModelError
+from gaussmark_lib import corrupt, generate, rewrite
+from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError
 
+PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 5, 7, 4)
+RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 20, 31, 7)
 TEXT = (
     "The first sentence. Is this the second one?  Yes!\n\nAnother paragraph (in 3.5 words). And"
     " its end"
@@ -115,7 +121,7 @@ def test_bad_input_is_named(monkeypatch):
         InvalidModelError,
         match=(
             r"cannot get Helsinki-NLP/opus-mt-tc-big-en-fr:"
-            r" .*gaussmark\[translation\].*corrupt.resample"
+            r" .*gaussmark\[translation\].*rewrite.resample"
         ),
     ):
         rewrite.translator("en", "fr")
@@ -123,3 +129,66 @@ def test_bad_input_is_named(monkeypatch):
     lm = tiny_lm.build()
     with pytest.raises(GaussMarkError, match="got an empty one"):
         rewrite.round_trip(lm, lm.encode("Text."), tiny_marian(), tiny_marian())
+
+
+# --- resampling by the model itself ---
+
+
+def test_texts_that_fit_alone_fit_together(model):
+    """A long prompt with a short text, beside a short prompt with a long one: neither may be as
+    long as both longest ones.
+    """
+    context = model.config.max_position_embeddings
+    prompts = tiny_models.random_ids(np.random.default_rng(3), context - 10, 10, 10)
+    texts = tiny_models.random_ids(np.random.default_rng(4), 10, context - 20, 10)
+    together = rewrite.resample(model, prompts, texts, 0.5, seed=1)
+    assert list(map(len, together)) == list(map(len, texts))
+    assert together[0] == rewrite.resample(model, prompts[:1], texts[:1], 0.5, seed=1)[0]
+    with pytest.raises(InvalidTextError, match="expected at most"):
+        rewrite.resample(model, [[], prompts[0]], [[5], texts[0] + [5]], 0.5)
+
+
+def test_its_random_numbers_wrote_no_text():
+    fresh = generate.uniform(3 + rewrite._FRESH, [0], 5)
+    assert not (generate.uniform(3, range(300), 5) == fresh).all(-1).any()
+
+
+@given(
+    n=st.integers(1, 60),
+    fraction=st.floats(0, 1),
+    span=st.integers(1, 12),
+    seed=st.integers(0, 999),
+)
+def test_spans_cover_exactly_the_fraction(n, fraction, span, seed):
+    places = rewrite.spans(n, fraction, span, corrupt.generator(seed))
+    assert len(places) == round(fraction * n)
+    assert set(places) <= set(range(n))
+    touched = {place // span for place in places}  # but for the last one, and the one at the end
+    assert len(touched) <= -(-len(places) // span) + 1
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+def test_what_is_redrawn_is_the_models_given_all_before_it_and_the_rest_is_kept(model, fraction):
+    """Token by token from the model's own probabilities over the rewritten text so far."""
+    seed = 5
+    out = rewrite.resample(model, PROMPTS, RESPONSES, fraction, span=3, seed=seed)
+    for row, (prompt, old, new) in enumerate(zip(PROMPTS, RESPONSES, out, strict=True)):
+        [u] = generate.uniform(seed + rewrite._FRESH, [row], 31)
+        places = rewrite.spans(len(old), fraction, 3, corrupt.generator(seed, row))
+        assert len(new) == len(old)
+        for k in range(len(old)):
+            if k not in places:
+                assert new[k] == old[k]
+                continue
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([prompt + new[:k]])).logits[0, -1]
+            p = logits.double().softmax(-1).cumsum(-1)
+            assert p[new[k]] > u[k] - 1e-5
+            assert new[k] == 0 or p[new[k] - 1] < u[k] + 1e-5
+
+
+def test_a_text_does_not_depend_on_those_beside_it(model):
+    expected = rewrite.resample(model, PROMPTS, RESPONSES, 0.5, seed=1)
+    assert rewrite.resample(model, PROMPTS[:1], RESPONSES[:1], 0.5, seed=1) == expected[:1]
+    many = rewrite.resample(model, PROMPTS * 30, RESPONSES * 30, 0.5, seed=1)  # two batches
+    assert many[:3] == expected
