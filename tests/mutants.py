@@ -643,11 +643,6 @@ FAULTS = {
             "for several in (texts.values(), plain[1:])",
             "for several in (texts.values(), plain)",
         ),
-        (
-            "one key for all next tokens",
-            "scheme.processors(lm.model, list(keys))",
-            "scheme.processors(lm.model, [keys[0]] * len(keys))",
-        ),
         ("detected at once", "return float(x[-1] + 1)", "return float(x[0])"),
     ],
     "experiments/low_rank.py": [

@@ -18,12 +18,12 @@ import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
-from scipy.stats import binom, norm
+from scipy.stats import binom
 
-from gaussmark_lib import likelihood, models, score, stats
+from gaussmark_lib import likelihood, models, stats
 from gaussmark_lib.experiments import robustness
 from gaussmark_lib.experiments.one_key_in_production import Human
-from gaussmark_lib.experiments.pairs import Pairs, means
+from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.plots import style
@@ -32,9 +32,9 @@ from gaussmark_lib.schemes import GaussMark, GumbelMax, SynthID
 from gaussmark_lib.tokens import Texts
 
 LEVELS = (1e-2, 1e-6)
-PLAIN, CONTROL = "plain", "plain, drawn again"
+CONTROL = "plain, drawn again"
 EVERY_TOKEN = "Gumbel-max, every token"
-NO_PROMPT, PREDICTED = "GaussMark, no prompt", "GaussMark, predicted"
+NO_PROMPT = "GaussMark, no prompt"
 
 
 def contenders(
@@ -57,46 +57,6 @@ def tests_of(tried: Mapping[str, Scheme]) -> dict[str, Scheme]:
         "KGW-2 z-test": replace(tried["KGW-2"], test="z"),
         EVERY_TOKEN: replace(tried["Gumbel-max"], once=False),
     }
-
-
-@torch.no_grad()
-def next_token(
-    lm: models.LM, tried: Mapping[str, Scheme], prompt: list[int], keys: Sequence[Key], n: int = 5
-) -> pd.DataFrame:
-    """P(v | prompt) of the n likeliest next tokens, by the model and by each scheme under each key:
-    ``scheme, key`` (its number), ``token, p``.
-    """
-    ids = torch.tensor([prompt], device=lm.model.device)
-    logits = lm.model(ids).logits[:, -1]  # (1, vocabulary)
-    top, rows = logits[0].topk(n).indices, ids.expand(len(keys), -1)
-    changed = {PLAIN: logits}
-    for name, scheme in tried.items():
-        if isinstance(scheme, GaussMark):
-            changed[name] = torch.cat([_marked(lm, scheme.wm, key, ids) for key in keys])
-        else:
-            process = scheme.processors(lm.model, list(keys))(slice(None))
-            changed[name] = process(rows, logits.repeat(len(keys), 1))
-    tokens = [f"{lm.decode([i])!r} ({i})" for i in top.tolist()]
-    tables = []
-    for name, of_keys in changed.items():  # (keys, vocabulary)
-        p = of_keys.float().softmax(-1)[:, top].cpu().numpy()
-        wide = pd.DataFrame(p, columns=tokens).rename_axis("key").reset_index()
-        tables.append(wide.melt("key", var_name="token", value_name="p").assign(scheme=name))
-    return pd.concat(tables, ignore_index=True)
-
-
-def _marked(lm: models.LM, wm: Watermark, key: Key, ids: torch.Tensor) -> torch.Tensor:
-    with watermarked(lm.model, wm, key):
-        return lm.model(ids).logits[:, -1]
-
-
-def over_keys(table: pd.DataFrame) -> pd.DataFrame:
-    """:func:`next_token` under the first key, and its mean over all: ``scheme, token, keys, value,
-    low, high``.
-    """
-    one = table[table["key"] == 0].rename(columns={"p": "value"}).assign(keys="one key")
-    mean = means(table, ["scheme", "token"], "p").assign(keys="mean over keys")
-    return pd.concat([one, mean], ignore_index=True)
 
 
 def by_length(
@@ -126,19 +86,6 @@ def without_prompt(
     """
     pairs = Pairs([[] for _ in texts], list(keys))
     return by_length(lm, {NO_PROMPT: scheme}, pairs, {NO_PROMPT: texts}, lengths)
-
-
-def predicted(
-    lm: models.LM, scheme: GaussMark, prompts: Texts, plain: Texts, lengths: Sequence[int]
-) -> pd.DataFrame:
-    """The rows of :func:`by_length` that plain texts promise: log₁₀ p of ψ = σ‖G‖ of each."""
-    settings = {"lengths": lengths, "dtype": scheme.dtype}
-    found = [
-        (gradient.text, gradient.n_tokens, norm.logsf(scheme.wm.sigma * gradient.norm))
-        for gradient in score.gradients(lm.model, prompts, plain, scheme.wm, **settings)
-    ]
-    table = pd.DataFrame(found, columns=["text", "n_tokens", "log_p"])
-    return table.assign(scheme=PREDICTED, log10_p=table["log_p"] / np.log(10))
 
 
 def first_below(log10_p: ArrayLike, lengths: ArrayLike, level: float) -> float:
@@ -244,20 +191,6 @@ def one_key(
         columns = {"kind": kind, "scheme": name, "n": len(p)}
         rows += [columns | {"key": i, "share": s} for i, s in enumerate((p <= level).mean(0))]
     return pd.DataFrame(rows)
-
-
-def spread(table: pd.DataFrame, kind: str, scheme: str) -> stats.Estimate:
-    """The standard deviation over keys of the share in :func:`one_key`, over that of independent
-    texts with the same mean p̄, √(p̄(1 − p̄)/n).
-    """
-    rows = table[(table["kind"] == kind) & (table["scheme"] == scheme)]
-    n = rows["n"].iloc[0]
-
-    def over_independent(share: np.ndarray) -> float:
-        mean = min(max(share.mean(), 1 / (n * len(share))), 0.5)  # at least one alarm in all
-        return np.std(share, ddof=1) / np.sqrt(mean * (1 - mean) / n)
-
-    return stats.interval(rows["share"].to_numpy(), over_independent)
 
 
 def worst_by_chance(n_keys: int, n_texts: int, level: float) -> float:

@@ -109,7 +109,6 @@ OTHER = {
         "lengths": [12],
         "gumbel_context": 2,
         "synthid_depth": 2,
-        "n_next_keys": 10,
         "n_base": 2,
         "n_few": 2,
         "beams": 3,
