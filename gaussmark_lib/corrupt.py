@@ -23,7 +23,7 @@ import torch
 
 from gaussmark_lib import tokens
 from gaussmark_lib.engine.registry import Registry
-from gaussmark_lib.errors import InvalidTextError, is_number, require_int, shown
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError, is_number, require_int, shown
 from gaussmark_lib.models import LM
 from gaussmark_lib.tokens import Texts
 
@@ -45,7 +45,8 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     """
     from gaussmark_lib import rewrite  # noqa: F401  which registers those that need a model
 
-    tokens.check_lm(lm)
+    if not isinstance(lm, LM):
+        raise InvalidModelError(f"lm: expected an LM, as models.load gives it, got {shown(lm)}")
     return {name: partial(_changed, f, lm) for name, f in corruptions.chosen(names).items()}
 
 
@@ -55,9 +56,11 @@ def _changed(
     """The door: a corruption gets lists of its own, of checked ids."""
     count(1, fraction)
     require_int(seed, "seed", least=0)
-    prompts, responses = tokens.as_many(prompts, responses)
-    prompts = [tokens.checked(lm.model, ids, f"prompt {i}") for i, ids in enumerate(prompts)]
-    responses = [tokens.checked(lm.model, ids, f"response {i}") for i, ids in enumerate(responses)]
+    prompts = tokens.checked_texts(lm.model, prompts, "prompt")
+    responses = tokens.checked_texts(lm.model, responses, "response")
+    if not len(prompts) == len(responses) > 0:
+        got = f"{len(prompts)} prompts and {len(responses)} responses"
+        raise InvalidTextError(f"expected one prompt per response, got {got}")
     if not all(responses):
         raise InvalidTextError("expected responses of at least one token, got an empty one")
     return corruption(lm, prompts, responses, fraction, seed)

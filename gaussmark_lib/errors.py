@@ -5,7 +5,8 @@ a model, writes, perturbs, scores, and reads files. Functions inside trust their
 """
 
 import reprlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from numbers import Real
 from operator import index
 from typing import Any
@@ -124,3 +125,20 @@ def require_one_of(value: Any, name: str, options: Collection[str], error: Refus
     if not isinstance(value, str) or value not in options:
         raise error(f"{name}: expected {' or '.join(map(repr, options))}, got {shown(value)}")
     return value
+
+
+def require_list(
+    values: Any,
+    expected: str,
+    error: Refusal = InvalidTextError,
+    *,
+    least: int = 0,
+    show: Callable[[Any], str] = shown,
+) -> list:
+    """A new list of the items, at least so many; no text, bytes, mapping or set is one."""
+    unlike = str, bytes, bytearray, memoryview, Mapping, AbstractSet  # have other items, no order
+    is_list = isinstance(values, Iterable) and not isinstance(values, unlike)
+    items = list(values) if is_list else []
+    if not is_list or len(items) < least:
+        raise error(f"{expected}, got {show(values)}")
+    return items

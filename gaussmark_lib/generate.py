@@ -27,8 +27,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import keys, models, perturb, tokens, weights
+from gaussmark_lib import keys, perturb, tokens, weights
 from gaussmark_lib.engine import decoding, hooks
+from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.engine.decoding import Processor
 from gaussmark_lib.errors import (
     InvalidTextError,
@@ -36,6 +37,7 @@ from gaussmark_lib.errors import (
     is_number,
     kind,
     require_int,
+    require_list,
     require_one_of,
     shown,
 )
@@ -137,7 +139,7 @@ def _continued(
     n_tokens = uniforms.shape[1]
     cache = decoding.reserved_cache(model, ids.shape[1] + n_tokens)
     last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
-    with models.evaluating(model):
+    with evaluating(model):
         for u in torch.from_numpy(uniforms).to(model.device).T:  # (rows,) of each step
             out = model(
                 input_ids=ids,
@@ -204,15 +206,12 @@ def checked(
     batch_size: int = 1,
 ) -> list[list[int]]:
     """The prompts as lists of ids; refuses arguments of :func:`sample` that are out of range."""
-    prompts = tokens.checked_prompts(model, prompts)
-    require_int(n_tokens, "n_tokens")
+    prompts = tokens.checked_prompts(model, prompts, require_int(n_tokens, "n_tokens"))
     require_int(batch_size, "batch_size")
     numbers = all(map(is_number, (top_p, temperature)))
     if not numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
         got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
         raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
-    for i, prompt in enumerate(prompts):
-        tokens.check_fits(model, len(prompt), n_tokens, f"prompt {i}")
     return prompts
 
 
@@ -252,7 +251,7 @@ def in_batches(
 
 def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]:
     """The door: n marks, their watermarks on the model."""
-    marks = tokens.listed(marks, "marks: expected a list of (watermark, key) pairs or None")
+    marks = require_list(marks, "marks: expected a list of (watermark, key) pairs or None")
     if len(marks) != n:
         raise InvalidTextError(f"marks: expected one per prompt, got {len(marks)} for {n} prompts")
     perturb.refuse_perturbed(model)

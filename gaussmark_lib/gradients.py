@@ -31,6 +31,7 @@ from gaussmark_lib.errors import (
     GaussMarkError,
     InvalidTextError,
     is_int,
+    require_list,
     shown,
 )
 from gaussmark_lib.tokens import Pair, Texts
@@ -124,7 +125,7 @@ def norms(
         One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of
         weight), ``log_lik`` (nats, sum over tokens).
     """
-    wm = Watermark(tokens.listed(weights, "weights: expected names"), 1.0)
+    wm = Watermark(require_list(weights, "weights: expected names"), 1.0)
     rows = [
         (gradient.text, name, gradient.n_tokens, norm(G), gradient.log_lik)
         for gradient in gradients(model, prompts, responses, wm, form=lambda G: G, **settings)
@@ -210,7 +211,7 @@ def _checked(
 ) -> list[int] | None:
     """The lengths in order; InvalidTextError where they or the token weights do not fit."""
     if token_weights is not None:
-        weights = tokens.listed(token_weights, "token_weights: expected a list per response")
+        weights = require_list(token_weights, "token_weights: expected a list per response")
         for i, (_, y) in pairs.items():
             if len(weights[i]) != len(y):
                 raise InvalidTextError(
@@ -218,8 +219,8 @@ def _checked(
                 )
     if lengths is None:
         return None
-    lengths = tokens.listed(lengths, expected := "lengths: expected whole numbers ≥ 1")
-    if not lengths or not all(is_int(n) and n >= 1 for n in lengths):
+    lengths = require_list(lengths, expected := "lengths: expected whole numbers ≥ 1", least=1)
+    if not all(is_int(n) and n >= 1 for n in lengths):
         raise InvalidTextError(f"{expected}, got {shown(lengths)}")
     return sorted(set(lengths))
 

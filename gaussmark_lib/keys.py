@@ -7,7 +7,7 @@ import hashlib
 import operator
 import secrets
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -15,17 +15,17 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Float
 
-from gaussmark_lib import files, tokens
+from gaussmark_lib import files
 from gaussmark_lib.engine import checkpoints, key_files
 from gaussmark_lib.engine.key_files import Binding
 from gaussmark_lib.engine.stream import standard_normal
 from gaussmark_lib.errors import (
     GaussMarkWarning,
-    InvalidTextError,
     KeyFileError,
     KeyMismatchError,
     is_int,
     kind,
+    require_list,
 )
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 
@@ -155,13 +155,8 @@ def checked(key: Any, what: str = "key") -> Key:
 
 def listed(keys: Sequence[Key]) -> list[Key]:
     """At least one key, as a list; InvalidTextError for one key alone, and for none."""
-    if not isinstance(keys, Iterable) or isinstance(keys, tokens.NOT_LISTS):
-        raise InvalidTextError(
-            f"keys: expected a list of keys, got {kind(keys)}; of one key, write [key]"
-        )
-    if not (keys := [checked(key, f"keys, number {i}") for i, key in enumerate(keys)]):
-        raise InvalidTextError("keys: expected at least one key, got none")
-    return keys
+    keys = require_list(keys, "keys: expected a list of keys, such as [key]", least=1, show=kind)
+    return [checked(key, f"keys, number {i}") for i, key in enumerate(keys)]
 
 
 def purpose(wm: PlacedWatermark) -> dict:

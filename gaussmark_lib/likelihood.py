@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from gaussmark_lib import tokens
 from gaussmark_lib.engine import blocks
 from gaussmark_lib.engine.arithmetic import evaluating, wide
-from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.errors import require_list
 from gaussmark_lib.tokens import Pair, Texts
 
 
@@ -71,9 +71,8 @@ def cross_entropy(
         passages: token ids, none empty; all their tokens count.
         prompts: what stands before each passage; the model's start token by default.
     """
-    passages = tokens.listed(passages, "expected a list of passages, each a list of token ids")
-    if not passages:
-        raise InvalidTextError("expected at least one passage, got none")
+    expected = "expected a list of at least one passage, each a list of token ids"
+    passages = require_list(passages, expected, least=1)
     before = [[]] * len(passages) if prompts is None else prompts
     pairs = tokens.checked_pairs(model, before, passages)
     return -np.array([log_p.mean() for log_p in _per_text(model, pairs, token_log_p, batch_size)])

@@ -1,5 +1,6 @@
-"""Language models: how they are loaded. What in a model can carry a watermark is said in
-``weights``; files are checked before they are read, and no code of theirs is run.
+"""Language models with their tokenizers: how they are loaded, which weight is marked by default.
+
+Files are checked before they are read, and no code of theirs is run (``engine.checkpoints``).
 """
 
 import math
@@ -7,7 +8,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,7 @@ from transformers import (
 
 from gaussmark_lib import files, tokens
 from gaussmark_lib.engine import checkpoints
-from gaussmark_lib.engine.arithmetic import (
-    arithmetic,
-    computing_in,
-    evaluating,
-    native_bfloat16,
-)
-from gaussmark_lib.engine.checkpoints import device_of, digest, hub_reachable
+from gaussmark_lib.engine.arithmetic import native_bfloat16 as native_bfloat16
 from gaussmark_lib.errors import (
     InvalidModelError,
     UnknownWeightError,
@@ -37,20 +31,6 @@ from gaussmark_lib.errors import (
 )
 from gaussmark_lib.weights import Weight, check_finite
 from gaussmark_lib.weights import names as watermarkable
-
-__all__ = [
-    "LM",
-    "arithmetic",
-    "computing_in",
-    "default_weight",
-    "device_of",
-    "digest",
-    "evaluating",
-    "hub_reachable",
-    "load",
-    "native_bfloat16",
-    "watermarkable",
-]
 
 EMBEDDED = "doclm"
 DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
@@ -99,7 +79,7 @@ def load(
     revision: str | None = None,
 ) -> LM:
     """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id, ready to
-    generate and score. No code of a model is ever run.
+    generate and score.
 
     Args:
         dtype: of the weights; ``"auto"`` is the checkpoint's own.
@@ -110,42 +90,37 @@ def load(
         InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that
             needs code of its own, or one that does not fit into the free memory.
     """
-    if not isinstance(name, str | Path) or not str(name):
-        raise InvalidModelError(
-            f"name: expected {EMBEDDED!r}, a folder or a hub id, got {shown(name)}"
-        )
     require_one_of(str(dtype).removeprefix("torch."), "dtype", DTYPES, InvalidModelError)
-    device = device_of(device)
-    source = files.DATA / EMBEDDED if str(name) == EMBEDDED else name
-    local = Path(source).expanduser()
-    is_path = isinstance(source, Path) or source.startswith((".", "/", "~"))
-    if is_local := os.path.isdir(local):
-        source = local
-    elif is_path or source.count("/") > 1:
-        raise InvalidModelError(
-            f"no model at {local}: expected a folder with config.json and *.safetensors."
-            f" models.load('{EMBEDDED}') needs no download"
-        )
+    device, source = checkpoints.device_of(device), _source(name)
+    is_local = isinstance(source, Path)
     terms = {"revision": revision, **checkpoints.hub_terms(local=is_local)}
     strict = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    try:
+    with checkpoints.loading(str(name), is_local=is_local):
         checkpoints.check_size(source, terms, dtype, device)
         tokenizer = AutoTokenizer.from_pretrained(source, **terms)
-        with checkpoints.quiet() if is_local else nullcontext():
-            model, info = AutoModelForCausalLM.from_pretrained(
-                source, **terms, **strict, dtype=dtype
-            )
-    except InvalidModelError as error:
-        raise InvalidModelError(f"{name}: {error}") from None
-    except Exception as error:  # it fails in as many ways as there are libraries below
-        raise InvalidModelError(checkpoints.why_not_loaded(str(name), is_local, error)) from error
-    if unfit := sorted(map(str, {*info["missing_keys"], *info["mismatched_keys"]})):
-        raise InvalidModelError(
-            f"{name}: {checkpoints.UNFIT}, missing or of another shape: {unfit[:5]}"
-        )
-    for weight, parameter in model.named_parameters():
-        check_finite(parameter, weight)
+        model, info = AutoModelForCausalLM.from_pretrained(source, **terms, **strict, dtype=dtype)
+        if unfit := sorted(map(str, {*info["missing_keys"], *info["mismatched_keys"]})):
+            unfit = f"missing or of another shape: {unfit[:5]}"
+            raise InvalidModelError(f"{checkpoints.UNFIT}, {unfit}")
+        for weight, parameter in model.named_parameters():
+            check_finite(parameter, weight)
     return LM(model.to(device).eval(), tokenizer, str(name))
+
+
+def _source(name: str | Path) -> Path | str:
+    """The folder of a model's files, or else a hub id."""
+    if not isinstance(name, str | Path) or not str(name):
+        expected = f"name: expected {EMBEDDED!r}, a folder or a hub id"
+        raise InvalidModelError(f"{expected}, got {shown(name)}")
+    folder = files.DATA / EMBEDDED if str(name) == EMBEDDED else Path(name).expanduser()
+    if os.path.isdir(folder):
+        return folder
+    if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InvalidModelError(
+            f"no model at {folder}: expected a folder with config.json and *.safetensors."
+            f" models.load('{EMBEDDED}') needs no download"
+        )
+    return name
 
 
 def default_weight(model: PreTrainedModel, *, block: int | None = None, small: bool = False) -> str:

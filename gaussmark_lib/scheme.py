@@ -116,10 +116,10 @@ class SamplerScheme(Scheme):
         self, model: PreTrainedModel, responses: Texts, keys: Keys
     ) -> Iterator[tuple[int, list[int], Self]]:
         """Of each text its number, its checked ids, and the scheme under its key."""
-        responses = tokens.listed(responses, "responses: expected a list")
+        responses = tokens.checked_texts(model, responses, "response")
         each = zip(responses, self.key_of_each(len(responses), keys), strict=True)
         for i, (response, key) in enumerate(each):
-            yield i, tokens.checked(model, response, f"response {i}"), replace(self, key=key)
+            yield i, response, replace(self, key=key)
 
     def processors(
         self, model: PreTrainedModel, keys: Keys

@@ -71,7 +71,6 @@ def human(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[i
     Raises:
         CorpusError: as :func:`load`, or less text than that.
     """
-    tokens.check_lm(lm)
     require_int(n, "n", CorpusError)
     require_int(n_tokens, "n_tokens", CorpusError)
     if is_file := kind not in KINDS:

@@ -1,7 +1,10 @@
-"""Prompts and responses as token ids: checked once, at the door, then padded."""
+"""Prompts and responses as token ids: checked at the door, then padded.
 
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+What is scored comes in by :func:`checked_pairs`, what is continued by :func:`checked_prompts`, and
+what is only edited or counted by :func:`checked_texts`.
+"""
+
+from collections.abc import Sequence
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -11,78 +14,18 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError, is_int, shown
+from gaussmark_lib.errors import (
+    GaussMarkError,
+    InvalidModelError,
+    InvalidTextError,
+    is_int,
+    require_list,
+    shown,
+)
 
 Ids = Sequence[SupportsIndex] | Tensor | np.ndarray  # token ids of one text
 Texts = Sequence[Ids]
 Pair = tuple[Ids, Ids]  # prompt, response
-NOT_LISTS = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)  # have other items, no order
-
-
-def listed(values: Any, expected: str, error: type[GaussMarkError] = InvalidTextError) -> list:
-    """A new list of the items; refuses text, bytes, mappings and sets."""
-    if not isinstance(values, Iterable) or isinstance(values, NOT_LISTS):
-        raise error(f"{expected}, got {shown(values)}")
-    return list(values)
-
-
-def checked(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
-    """The ids as plain integers of the model's vocabulary; InvalidTextError for anything else."""
-    check_model(model)
-    size = model.get_input_embeddings().num_embeddings
-    expected = f"{what}: expected token ids from 0 to {size - 1}"
-    if isinstance(ids, str):
-        raise InvalidTextError(f"{expected}, got text; encode it first, e.g. lm.encode(text)")
-    values = listed(ids.tolist() if hasattr(ids, "tolist") else ids, expected)
-    for i, value in enumerate(values):
-        if not is_int(value) or not 0 <= value < size:
-            raise InvalidTextError(
-                f"{expected}, got {shown(value)} at position {i}; was it made by another tokenizer?"
-            )
-    return [index(value) for value in values]
-
-
-def checked_prompts(model: PreTrainedModel, prompts: Texts) -> list[list[int]]:
-    """Checked ids of each of at least one prompt."""
-    expected = "expected a list of at least one prompt, each a list of token ids"
-    if not (prompts := listed(prompts, expected)):
-        raise InvalidTextError(f"{expected}, got none")
-    return [checked_prompt(model, prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
-
-
-def checked_prompt(model: PreTrainedModel, prompt: Ids, what: str) -> list[int]:
-    """Checked ids; for an empty prompt the start (or end) token, which the first token needs."""
-    if ids := checked(model, prompt, what):
-        return ids
-    for name in ("bos_token_id", "eos_token_id"):
-        start = getattr(config(model), name, None)
-        if start is not None:
-            return start[:1] if isinstance(start, list) else [start]
-    raise InvalidTextError(
-        f"{what}: an empty prompt needs a start token, and this config names none (bos_token_id);"
-        " give a prompt of at least one token"
-    )
-
-
-def checked_response(
-    model: PreTrainedModel, prompt: list[int], response: Ids, what: str
-) -> list[int]:
-    """Checked ids: at least one, and no more than the context has room for after the prompt."""
-    ids = checked(model, response, what)
-    if not ids:
-        raise InvalidTextError(f"{what}: expected at least one token to score, got none")
-    check_fits(model, len(prompt), len(ids), what)
-    return ids
-
-
-def check_fits(model: PreTrainedModel, n_prompt: int, n_response: int, what: str) -> None:
-    """InvalidTextError if prompt and response together exceed the model's context."""
-    longest = context(model)
-    if longest is not None and n_prompt + n_response > longest:
-        raise InvalidTextError(
-            f"{what}: expected at most {longest} tokens (the model's context), got {n_prompt} of"
-            f" prompt + {n_response} of response = {n_prompt + n_response}; shorten one of them"
-        )
 
 
 def checked_pairs(
@@ -91,14 +34,21 @@ def checked_pairs(
     responses: Texts,
     failed: dict[int, GaussMarkError] | None = None,
 ) -> dict[int, Pair]:
-    """(prompt, response) of each text by its number. The error of a text that cannot be scored goes
-    to ``failed``, or is raised; InvalidTextError for no texts, or unequal numbers of both.
+    """(prompt, response) of each text by its number, both within the context. The error of a text
+    that cannot be scored goes to ``failed``, or is raised.
     """
+    expected = "expected one prompt per response, each a list of token ids"
+    prompts, responses = (require_list(texts, expected) for texts in (prompts, responses))
+    if not prompts or len(prompts) != len(responses):
+        got = f"{len(prompts)} prompts and {len(responses)} responses"
+        raise InvalidTextError(f"{expected}, got {got}")
     pairs = {}
-    for i, (prompt, response) in enumerate(zip(*as_many(prompts, responses), strict=True)):
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         try:
-            before = checked_prompt(model, prompt, f"prompt {i}")
-            pairs[i] = before, checked_response(model, before, response, f"response {i}")
+            if not (ids := _ids(model, response, f"response {i}")):
+                none = f"response {i}: expected at least one token to score, got none"
+                raise InvalidTextError(none)
+            pairs[i] = _prompt(model, prompt, i, len(ids)), ids
         except GaussMarkError as error:
             if failed is None:
                 raise
@@ -106,15 +56,54 @@ def checked_pairs(
     return pairs
 
 
-def as_many(prompts: Texts, responses: Texts) -> tuple[list[Ids], list[Ids]]:
-    """Both as lists, of one length, at least 1."""
-    expected = "expected one prompt per response, each a list of token ids"
-    prompts, responses = (listed(texts, expected) for texts in (prompts, responses))
-    if not prompts or len(prompts) != len(responses):
+def checked_prompts(model: PreTrainedModel, prompts: Texts, n_tokens: int = 0) -> list[list[int]]:
+    """The ids of at least one prompt; the context has room for ``n_tokens`` more after each."""
+    expected = "expected a list of at least one prompt, each a list of token ids"
+    prompts = require_list(prompts, expected, least=1)
+    return [_prompt(model, prompt, i, n_tokens) for i, prompt in enumerate(prompts)]
+
+
+def checked_texts(model: PreTrainedModel, texts: Texts, what: str) -> list[list[int]]:
+    """The ids of each text, however long or empty. ``what`` one is called in errors."""
+    texts = require_list(texts, f"expected a list of {what}s, each a list of token ids")
+    return [_ids(model, ids, f"{what} {i}") for i, ids in enumerate(texts)]
+
+
+def _prompt(model: PreTrainedModel, prompt: Ids, i: int, n_tokens: int) -> list[int]:
+    """Checked ids that leave room for ``n_tokens``; an empty prompt is the start token."""
+    if not (ids := _ids(model, prompt, f"prompt {i}") or _start(model)):
+        lacking = "an empty prompt needs a start token, and this config names none (bos_token_id)"
+        raise InvalidTextError(f"prompt {i}: {lacking}; give a prompt of at least one token")
+    longest = context(model)
+    if longest is not None and len(ids) + n_tokens > longest:
+        got = f"{len(ids)} of prompt + {n_tokens} of response"
         raise InvalidTextError(
-            f"{expected}, got {len(prompts)} prompts and {len(responses)} responses"
+            f"text {i}: expected at most {longest} tokens (the model's context), got {got}"
         )
-    return prompts, responses
+    return ids
+
+
+def _ids(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
+    """The ids as plain integers of the model's vocabulary."""
+    check_model(model)
+    size = model.get_input_embeddings().num_embeddings
+    expected = f"{what}: expected token ids from 0 to {size - 1}"
+    if isinstance(ids, str):
+        raise InvalidTextError(f"{expected}, got text; encode it first, e.g. lm.encode(text)")
+    values = require_list(ids.tolist() if hasattr(ids, "tolist") else ids, expected)
+    for i, value in enumerate(values):
+        if not is_int(value) or not 0 <= value < size:
+            raise InvalidTextError(f"{expected}, got {shown(value)} at position {i}")
+    return [index(value) for value in values]
+
+
+def _start(model: PreTrainedModel) -> list[int]:
+    """What the first token is predicted from: the start token, or the end token for want of it."""
+    for name in ("bos_token_id", "eos_token_id"):
+        start = getattr(config(model), name, None)
+        if start is not None:
+            return start[:1] if isinstance(start, list) else [start]
+    return []
 
 
 def config(model: PreTrainedModel) -> PreTrainedConfig:
@@ -133,15 +122,6 @@ def check_model(model: Any) -> None:
         advice = "write lm.model" if hasattr(model, "tokenizer") else "models.load() gives an LM"
         raise InvalidModelError(
             f"model: expected a language model of transformers, got {shown(model)}; {advice}"
-        )
-
-
-def check_lm(lm: Any) -> None:
-    """InvalidModelError for anything but an ``LM``, such as the model that it holds."""
-    if not hasattr(lm, "tokenizer") or not hasattr(lm, "model"):
-        raise InvalidModelError(
-            f"lm: expected an LM, a model with its tokenizer, got {shown(lm)};"
-            " models.load() gives one"
         )
 
 

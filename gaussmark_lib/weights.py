@@ -30,6 +30,7 @@ from gaussmark_lib.errors import (
     kind,
     require_between,
     require_int,
+    require_list,
     require_one_of,
     shown,
 )
@@ -128,7 +129,7 @@ class Watermark:
     def __post_init__(self):
         names = [self.weight] if isinstance(self.weight, str) else self.weight
         expected = "weight: expected the name of a weight, or of several different ones"
-        names = tokens.listed(names, expected, UnknownWeightError)
+        names = require_list(names, expected, UnknownWeightError)
         if not {*map(type, names)} == {str} or len(set(names)) < len(names):
             raise UnknownWeightError(f"{expected}, got {shown(names)}")
         one_sigma = not isinstance(self.sigma, list | tuple)

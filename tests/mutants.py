@@ -394,8 +394,8 @@ FAULTS = {
         ),
         (
             "the caller's own lists",
-            "    responses = [tokens.checked(",
-            "    _ = [tokens.checked(",
+            "    responses = tokens.checked_texts(",
+            "    _ = tokens.checked_texts(",
         ),
     ],
     "rewrite/__init__.py": [

@@ -3,6 +3,7 @@ remembers its answers, or for all users of a codebook; and continue prompts on a
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from gaussmark_lib.cli import inputs
 from gaussmark_lib.cli.answers import Row
 from gaussmark_lib.cli.inputs import Item, digest, visible
 from gaussmark_lib.cli.keys import codebook_of
+from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tracing.authors import windows
@@ -40,7 +42,7 @@ def tried(
         try:
             encoded[item.row] = encode(item)
         except GaussMarkError as error:  # who reads it is told the item's name
-            why = str(error).removeprefix("the text: ").removeprefix("prompt 0: ")
+            why = re.sub("^(prompt|response|text) 0: ", "", str(error))
             rows[item.row] = [{"error": why}]
     if encoded:
         rows |= zip(encoded, answer(encoded), strict=True)
@@ -83,7 +85,7 @@ class Scoring:
         tokens.check_text(self.prompt, "prompt")
         self.lm = models.load(self.model)
         self.asked = [
-            models.digest(self.lm.model),
+            checkpoints.digest(self.lm.model),
             [key.fingerprint for key in self.keys],
             self.prompt,
             self.level,
@@ -124,8 +126,7 @@ class Scoring:
         before, ids = self.lm.prompt(prompt) if prompt else [], self.lm.encode(item.valid())
         if not self.state:
             return windows(self.lm.model, before, ids)
-        before = tokens.checked_prompt(self.lm.model, before, "the prompt")
-        tokens.checked_response(self.lm.model, before, ids, "the text")
+        [(before, ids)] = tokens.checked_pairs(self.lm.model, [before], [ids]).values()
         return [before], [ids]  # a stream's law is that of uncut texts
 
     def _scored(self, encoded: Mapping[int, Windows]) -> list[list[Row]]:
@@ -251,7 +252,7 @@ class Writing:
         self.options = self.top_p, self.temperature, self.batch
         generate.checked(self.lm.model, [[0]], 1, *self.options)  # before anything is written
         made_by = [self.n_tokens, self.until_end, self.seed, self.top_p, self.temperature]
-        self.asked = [*made_by, self.key.fingerprint, models.digest(self.lm.model)]
+        self.asked = [*made_by, self.key.fingerprint, checkpoints.digest(self.lm.model)]
 
     def about(self, item: Item) -> Row:
         of_key = {"key_id": self.key.key_id, "seed": self.seed}

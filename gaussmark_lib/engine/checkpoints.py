@@ -141,28 +141,32 @@ def reason(error: Exception) -> str:
     return first_line(error)
 
 
-def why_not_loaded(name: str, is_local: bool, error: Exception) -> str:
-    if is_local:
-        expected = (
-            "Expected config.json, tokenizer files and whole *.safetensors; copy or download it"
-            " again"
-        )
-        return f"cannot read the model in {name}: {reason(error)}. {expected}"
-    return (
-        f"cannot get {name!r} from the model hub: {reason(error)}. Check the name and the network"
-        " (a gated model also needs your hub token); models.load('doclm') needs no network"
-    )
-
-
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bar of transformers while a local file is read."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+def loading(name: str, *, is_local: bool) -> Iterator[None]:
+    """Inside the ``with``, whatever fails is an InvalidModelError that says what to do, and local
+    files are read without a progress bar.
+    """
+    bar = logging.is_progress_bar_enabled()
+    what, advice = (
+        f"cannot get {name!r} from the model hub",
+        "Check the name and the network (a gated model also needs your hub token);"
+        " models.load('doclm') needs no network",
+    )
+    if is_local:
+        logging.disable_progress_bar()
+        what, advice = (
+            f"cannot read the model in {name}",
+            "Expected config.json, tokenizer files and whole *.safetensors; copy or download it"
+            " again",
+        )
     try:
         yield
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{name}: {error}") from None
+    except Exception as error:  # it fails in as many ways as there are libraries below
+        raise InvalidModelError(f"{what}: {reason(error)}. {advice}") from error
     finally:
-        if shown:
+        if bar:
             logging.enable_progress_bar()
 
 

@@ -22,8 +22,8 @@ PARTIAL = ".partial-key"  # how the name of a half-written file ends; `make clea
 
 class Binding(BaseModel):
     """What a key was made for. ``base_sha256`` is of θ, ``model_sha256`` of all weights
-    (``models.digest``); ``sigma_carried`` is the σ that θ + ξ has after rounding to the weights'
-    dtype. Several weights have several σ, shapes and so on, in their order.
+    (``checkpoints.digest``); ``sigma_carried`` is the σ that θ + ξ has after rounding to the
+    weights' dtype. Several weights have several σ, shapes and so on, in their order.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

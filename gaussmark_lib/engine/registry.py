@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from gaussmark_lib import tokens
-from gaussmark_lib.errors import Refusal
+from gaussmark_lib.errors import Refusal, require_list
 
 
 class Registry(dict[str, Callable]):
@@ -33,7 +32,7 @@ class Registry(dict[str, Callable]):
         if names is None:
             return dict(self)
         known = f"expected some of {', '.join(self)}"
-        names = tokens.listed(names, f"names: {known}", self.error)
+        names = require_list(names, f"names: {known}", self.error)
         if unknown := [name for name in names if name not in self]:
             raise self.error(f"no {self.what} is called {unknown[0]!r}: {known}")
         return {name: self[name] for name in names}

@@ -22,6 +22,7 @@ from gaussmark_lib import (
     score,
     stats,
 )
+from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, WRONG, Pairs, scored
 from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
@@ -52,7 +53,7 @@ def measured(
     texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
     *marked, plain = (texts[start : start + pairs.n] for start in range(0, len(texts), pairs.n))
     tables = []
-    with models.computing_in(lm.model, models.arithmetic(lm.model, dtype)):
+    with arithmetic.computing_in(lm.model, arithmetic.arithmetic(lm.model, dtype)):
         for wm, own in zip(watermarks, marked, strict=True):
             table = scored(lm, pairs, own, plain, wm, dtype=dtype).assign(sigma=wm.sigma)
             tables.append(_with_ratio(lm, pairs, {OWN: own, PLAIN: plain}, wm, table))

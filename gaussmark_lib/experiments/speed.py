@@ -28,6 +28,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb, stats, tokens
+from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.plots import style
 from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
@@ -155,7 +156,7 @@ def forward_only(
     which no scoring can go.
     """
     pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
-    with models.computing_in(model, models.arithmetic(model, dtype)):
+    with arithmetic.computing_in(model, arithmetic.arithmetic(model, dtype)):
         for start in range(0, len(pairs), batch_size):
             texts = [[*x, *y] for x, y in pairs[start : start + batch_size]]
             ids, mask = tokens.pad(texts, "right", model.device)

@@ -21,7 +21,8 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from gaussmark_lib import files, models
+from gaussmark_lib import files
+from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.errors import GaussMarkError, KeyFileError, KeyMismatchError, require_int
 from gaussmark_lib.joint import directions
@@ -78,7 +79,7 @@ class State:
             raise KeyMismatchError(f"keys: expected keys of different ids, got {', '.join(ids)}")
         used_for = purpose(wm) | {
             "shape": list(wm.linear.shape),
-            "model_sha256": models.digest(wm.model),
+            "model_sha256": checkpoints.digest(wm.model),
             "keys": [key.fingerprint for key in keys],
         }
         if self.memory is None:

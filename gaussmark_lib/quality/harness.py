@@ -25,6 +25,8 @@ import huggingface_hub
 import pandas as pd
 
 from gaussmark_lib import models
+from gaussmark_lib.engine.arithmetic import evaluating
+from gaussmark_lib.engine.checkpoints import hub_reachable
 from gaussmark_lib.errors import ParameterError
 
 Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names known to the harness
@@ -79,7 +81,7 @@ def evaluate(asked: Asked, part: slice = slice(None)) -> dict[str, pd.Series]:
     """
     from lm_eval import evaluator
 
-    with _quiet(), models.evaluating(asked.adapter.model):
+    with _quiet(), evaluating(asked.adapter.model):
         results = evaluator.evaluate(
             asked.adapter,
             asked.loaded,
@@ -117,7 +119,7 @@ def _load(tasks: Tasks) -> dict[str, Any]:
             raise ParameterError(
                 f"the harness has no task {name!r}; near names: {', '.join(near) or 'none'}"
             )
-    online = models.hub_reachable()
+    online = hub_reachable()
     try:
         with contextlib.ExitStack() as cache_only:
             for module in () if online else (huggingface_hub.constants, datasets.config):

@@ -20,7 +20,8 @@ from jaxtyping import Float
 from sklearn.covariance import ledoit_wolf
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, tokens
+from gaussmark_lib import tokens
+from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.tokens import Texts
 
 Embeddings = Float[np.ndarray, "n d"]
@@ -32,7 +33,7 @@ def embed(
 ) -> Embeddings:
     """The base model's last hidden states, averaged over each response's tokens, float64."""
     pairs, means = list(tokens.checked_pairs(model, prompts, responses).values()), []
-    with models.evaluating(model):
+    with evaluating(model):
         for start in range(0, len(pairs), batch_size):
             batch = pairs[start : start + batch_size]
             texts = [[*prompt, *response] for prompt, response in batch]

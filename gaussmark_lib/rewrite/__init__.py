@@ -25,6 +25,7 @@ from transformers import (
 from gaussmark_lib import corrupt, errors, generate, models, tokens
 from gaussmark_lib.corrupt import Change, Pairs
 from gaussmark_lib.engine import checkpoints
+from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError
 from gaussmark_lib.tokens import Texts
 
@@ -87,7 +88,7 @@ class Translator:
     @torch.no_grad()
     def _translated(self, sentences: list[str]) -> list[str]:
         batch = self.tokenizer(sentences, return_tensors="pt", padding=True).to(self.model.device)
-        with models.evaluating(self.model):
+        with evaluating(self.model):
             ids = self.model.generate(**batch, do_sample=False, max_length=self.n_tokens)
         return self.tokenizer.batch_decode(ids, skip_special_tokens=True)
 
@@ -113,7 +114,7 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
             f"translator: expected one of {known}, got {errors.shown(source)} →"
             f" {errors.shown(target)}; add a model to PAIRS"
         )
-    name, device = PAIRS[source, target], models.device_of(device)
+    name, device = PAIRS[source, target], checkpoints.device_of(device)
     try:
         terms = checkpoints.hub_terms()
         tokenizer = AutoTokenizer.from_pretrained(name, **terms)

@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, models, perturb, tokens
+from gaussmark_lib import divergence, perturb, tokens
 from gaussmark_lib.engine import hooks
+from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.keys import Key
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
@@ -38,7 +39,7 @@ def per_text(
     inputs, is_token = divergence.laid_out(model, pairs)
     shape, n_tokens = inputs["input_ids"].shape, is_token.shape[1]
     seen: list[Float[Tensor, "texts positions d_in"]] = []
-    with models.evaluating(model):
+    with evaluating(model):
         with wm.linear.module.register_forward_hook(lambda _, given, output: seen.append(given[0])):
             base = divergence.logits(model, inputs, n_tokens)
         a = hooks.by_text(seen[0], shape, wm.weight)

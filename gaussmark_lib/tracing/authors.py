@@ -77,11 +77,10 @@ def windows(
         InvalidTextError: no token to score, ids that the model does not have, or a prompt that
             leaves no room for a token.
     """
-    before = tokens.checked_prompt(model, prompt, "the prompt")
-    rest = tokens.checked(model, response, "the text")
+    [before] = tokens.checked_prompts(model, [prompt], 1)
+    [rest] = tokens.checked_texts(model, [response], "text")
     if not rest:
-        raise InvalidTextError("the text: expected at least one token to score, got none")
-    tokens.check_fits(model, len(before), 1, "the prompt and a token of the text")
+        raise InvalidTextError("expected at least one token to score, got none")
     context = tokens.context(model) or len(before) + len(rest)
     prompts, responses = [], []
     while rest:

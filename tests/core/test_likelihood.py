@@ -7,8 +7,8 @@ import tiny_models
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
-from gaussmark_lib import likelihood, models
-from gaussmark_lib.engine import blocks, hooks
+from gaussmark_lib import likelihood
+from gaussmark_lib.engine import arithmetic, blocks, hooks
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 
 RNG = np.random.default_rng(8)
@@ -96,7 +96,7 @@ def test_what_the_model_keeps_in_float32_is_not_rounded():
         (torch.float32, torch.float32),
         (torch.float64, torch.float64),
     ):
-        with models.computing_in(model, dtype):
+        with arithmetic.computing_in(model, dtype):
             assert mlp.down_proj.weight.dtype == others
             assert norm.weight.dtype == torch.promote_types(others, torch.float32)
             assert mlp.extra.dtype == torch.float8_e4m3fn

@@ -167,7 +167,7 @@ def test_a_hub_id_without_a_network(name, offline, no_network, monkeypatch, tmp_
 
 
 def test_the_hub_is_not_reachable_without_a_network(no_network):
-    assert not models.hub_reachable()
+    assert not checkpoints.hub_reachable()
 
 
 def test_the_hub_is_reachable_if_it_answers_anything(monkeypatch):
@@ -177,7 +177,7 @@ def test_the_hub_is_reachable_if_it_answers_anything(monkeypatch):
             assert timeout <= 10
 
     monkeypatch.setattr(checkpoints, "get_session", Client)
-    assert models.hub_reachable()
+    assert checkpoints.hub_reachable()
 
 
 BROKEN = {

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gaussmark_lib import generate, keys, models, perturb, score
+from gaussmark_lib import generate, keys, perturb, score
 from gaussmark_lib.doclm import train
+from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import (
     GaussMarkWarning,
     InvalidModelError,
@@ -244,13 +245,13 @@ def test_other_weights_elsewhere_are_a_warning(model, wm, key):
 
 
 def test_a_model_is_the_same_in_every_precision_and_another_after_a_change(model):
-    digest = models.digest(model)
+    digest = checkpoints.digest(model)
     for dtype in (torch.float64, torch.bfloat16):
-        assert models.digest(tiny_models.build("llama", dtype)) == digest
-    assert models.digest(tiny_models.build("llama", seed=1)) != digest
+        assert checkpoints.digest(tiny_models.build("llama", dtype)) == digest
+    assert checkpoints.digest(tiny_models.build("llama", seed=1)) != digest
     with torch.no_grad():
         model.get_parameter("model.norm.weight")[3] += 1
-    assert models.digest(model) != digest
+    assert checkpoints.digest(model) != digest
 
 
 # ---- exported checkpoints
