@@ -78,9 +78,7 @@ class Key:
     def watermark(self) -> Watermark:
         """The watermark that a bound key is for."""
         if self.binding is None:
-            raise KeyMismatchError(
-                f"key {self.key_id} is not bound to a weight, as by perturb.bind"
-            )
+            raise KeyMismatchError(f"key {self.key_id} is not bound to a weight by perturb.bind")
         use = self.binding
         return Watermark(use.weight, use.sigma, use.rank_dropped, use.side)
 
@@ -99,17 +97,15 @@ class Key:
         return standard_normal(self.seed, n, scale, dtype, out)
 
     def check(self, wm: PlacedWatermark) -> None:
-        """Whether this use is the one that a bound key was made for; an unbound key is for any.
-
-        KeyMismatchError for another watermark or another θ. A GaussMarkWarning where only the
-        model's other weights are not those that it was made with, as after fine-tuning.
+        """KeyMismatchError where the key is bound to another watermark or another θ; a
+        GaussMarkWarning where only the model's other weights differ, as after fine-tuning.
         """
         if not self.binding:
             return
-        made_for, used_for = self.binding.model_dump(), purpose(wm)
+        made_for, made_with = self.binding.model_dump(), self.binding.model_sha256
         wrong = [
             f"{name}: the key was made for {made_for[name]!r}, got {value!r}"
-            for name, value in used_for.items()
+            for name, value in purpose(wm).items()
             if made_for[name] != value
         ]
         if wrong:
@@ -117,12 +113,10 @@ class Key:
                 f"key {self.key_id} does not fit this use; {'; '.join(wrong)}. Use the watermark"
                 " and the base model it was made with"
             )
-        made_with = self.binding.model_sha256
         if made_with and made_with != checkpoints.digest(wm.model):
             warnings.warn(
-                f"key {self.key_id}: the model has the matrix that the key was made for, but other"
-                " weights are not those of the key's model. The test stays exact, with less power;"
-                " load the model that the key was made with, if you have it",
+                f"key {self.key_id}: the model has the key's matrix, but other weights are not"
+                " those of the key's model. The test stays exact, with less power",
                 GaussMarkWarning,
                 stacklevel=3,
             )
@@ -153,10 +147,12 @@ def checked(key: Any, what: str = "key") -> Key:
     return key
 
 
-def listed(keys: Sequence[Key]) -> list[Key]:
-    """At least one key, as a list; InvalidTextError for one key alone, and for none."""
+def listed(keys: Sequence[Key], wm: PlacedWatermark) -> list[Key]:
+    """At least one key, as a list, each of them for this use (:meth:`Key.check`)."""
     keys = require_list(keys, "keys: expected a list of keys, such as [key]", least=1, show=kind)
-    return [checked(key, f"keys, number {i}") for i, key in enumerate(keys)]
+    for key in dict.fromkeys(checked(key, f"keys, number {i}") for i, key in enumerate(keys)):
+        key.check(wm)
+    return keys
 
 
 def purpose(wm: PlacedWatermark) -> dict:

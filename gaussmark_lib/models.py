@@ -65,10 +65,9 @@ class LM:
         try:
             return list(self.tokenizer.apply_chat_template(turn, **options))
         except Exception as error:  # a template is a program of the model's author
-            raise InvalidModelError(
-                f"{self.name}: expected a chat template that takes a user's turn, got"
-                f" {checkpoints.first_line(error)}; mend it in the tokenizer's files"
-            ) from error
+            expected = f"{self.name}: expected a chat template that takes a user's turn"
+            got = checkpoints.first_line(error)
+            raise InvalidModelError(f"{expected}, got {got}") from error
 
 
 def load(
@@ -131,12 +130,9 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
 
     Args:
         block: its number, negative from the end; by default the one two thirds of the way up, 4 of
-            0 to 5.
+            0 to 5. UnknownWeightError where no such block has a matrix that can be marked.
         small: instead, the block's smallest matrix (of several, the last), for experiments that
             draw many noises.
-
-    Raises:
-        UnknownWeightError: no such block, or no matrix that could carry a watermark.
     """
     places = [match for name in watermarkable(model) if (match := _IN_BLOCK.match(name))]
     stacks = Counter(match[1] for match in places)
@@ -145,10 +141,8 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     blocks = sorted({int(match[2]) for match in places})
     number = len(blocks) * 2 // 3 if block is None else block
     if not is_int(number) or not -len(blocks) <= number < len(blocks):
-        raise UnknownWeightError(
-            f"block: expected one of {len(blocks)} that can carry a watermark, got"
-            f" {shown(block)}; or name a weight"
-        )
+        expected = f"block: expected one of {len(blocks)} that can carry a watermark"
+        raise UnknownWeightError(f"{expected}, got {shown(block)}; or name a weight")
     inside = [Weight(model, match.string) for match in places if int(match[2]) == blocks[number]]
     if small:
         return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name

@@ -37,12 +37,15 @@ def streams(wm: PlacedWatermark, keys: Sequence[Key]) -> Float[Tensor, "k d"]:
 def ready(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> tuple[PlacedWatermark, list[Key]]:
-    """The door of whoever has keys: a base model, a watermark on it, and keys that are for it."""
+    """The door of whoever has keys: a base model, a watermark on it, and keys that are for it.
+
+    Raises:
+        PerturbedModelError; KeyMismatchError: a key of another weight, sigma, rank or base model;
+            InvalidTextError: no list of keys; and the errors of ``PlacedWatermark``.
+    """
     refuse_perturbed(model)
-    wm, keys = checked(wm).on(model), listed(keys)
-    for key in dict.fromkeys(keys):
-        key.check(wm)
-    return wm, keys
+    wm = checked(wm).on(model)
+    return wm, listed(keys, wm)
 
 
 def noise(
@@ -50,10 +53,6 @@ def noise(
 ) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
     """ξ of a key, float32 on the CPU; of several weights a list, in their order. The same on every
     machine to 1e-6, and for rank_dropped > 0 up to the rounding of the SVD.
-
-    Raises:
-        PerturbedModelError; KeyMismatchError: the key is bound to another weight, sigma, rank or
-            base model; further errors as ``Watermark.on``.
     """
     xis = noises(model, wm, [key])
     return [xi[0] for xi in xis] if isinstance(xis, list) else xis[0]
@@ -76,10 +75,7 @@ def noises(
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
     """The key with a note of what it is for (``keys.Binding``): a wrong use is then an error.
-
-    Raises:
-        InvalidWatermarkError: the weights' dtype rounds the watermark away; KeyMismatchError: the
-            key is bound already, to another use.
+    InvalidWatermarkError where the weights' dtype rounds the watermark away.
     """
     with watermarked(model, wm, key):
         carried = getattr(model.config, _MARK)["sigma_carried"]
@@ -90,7 +86,6 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
 @contextmanager
 def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[PreTrainedModel]:
     """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again.
-    PerturbedModelError if it was perturbed before.
 
     What ``model.save_pretrained`` writes inside is marked as watermarked. A bare
     ``model.state_dict()`` holds θ + ξ and cannot carry a mark: loaded into another model, it is
@@ -138,14 +133,13 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
-    """PerturbedModelError inside ``watermarked()`` and for a watermarked checkpoint: ψ is N(0, 1)
-    under the null at the base model alone.
+    """PerturbedModelError inside ``watermarked()`` and for a watermarked checkpoint: under the null
+    ψ is N(0, 1) at the base model alone.
     """
     tokens.check_model(model)
     if hasattr(model, _MARK):
         raise PerturbedModelError(
-            "expected the base model, got one inside watermarked() or moved(); leave the `with`"
-            " block first: G is taken at θ, never at θ + ξ"
+            "expected the base model, got one inside watermarked(); leave the `with` block first"
         )
     if mark := getattr(model.config, _MARK, None):
         key_id = mark.get("key_id") if isinstance(mark, dict) else mark
@@ -162,26 +156,20 @@ def export(
     folder: str | Path,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Path:
-    """Writes the watermarked model as an ordinary checkpoint that any inference engine serves;
-    never the key. The folder must not exist.
-
-    Its config names the weight, the key's public id and the σ that the rounded weights carry.
+    """Writes the watermarked model, and never the key, to a new folder: an ordinary checkpoint,
+    whose config names the weight, the key's public id and the σ that the rounded weights carry.
     """
     folder = files.named(folder, "cannot export the model", InvalidModelError)
     if os.path.lexists(folder):
-        raise InvalidModelError(
-            f"expected a new folder to export to, but {folder} exists; name another or remove it"
-        )
+        raise InvalidModelError(f"expected a new folder to export to, but {folder} exists")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with files.hidden_folder(folder) as partial, watermarked(model, wm, key):
             checkpoint = Path(partial) / "checkpoint"
-            for part in (model, tokenizer):
-                if part is not None:
-                    part.save_pretrained(checkpoint)
+            model.save_pretrained(checkpoint)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(checkpoint)
             return checkpoint.rename(folder)
     except (OSError, SafetensorError) as error:
-        raise InvalidModelError(
-            f"cannot export the model to {folder}: {getattr(error, 'strerror', error)}; expected a"
-            " name in a folder with room"
-        ) from None
+        why = getattr(error, "strerror", error)
+        raise InvalidModelError(f"cannot export the model to {folder}: {why}") from None

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SIDES = ("left", "right", "both")
-_kept: dict[tuple, Tensor] = {}  # vectors: a map over ranks asks for one matrix again and again
+_kept: dict[tuple, Tensor] = {}  # all vectors: a map over ranks asks for a matrix again and again
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,16 @@ def project_out(
     return matrix - U @ (U.T @ matrix)
 
 
+@torch.inference_mode(False)
+@torch.no_grad()
 def singular_vectors(
     theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left"
 ) -> Float[Tensor, "d k"]:
-    """The top-k left or right singular vectors, float32, orthonormal columns by singular value."""
+    """The top-k left or right singular vectors, float32, orthonormal columns by singular value;
+    kept for the last eight matrices, a matrix being known by its bits.
+    """
     if k == 0:
         return theta.new_empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32)
-    return _all_vectors(theta, side)[:, :k].clone().to(theta.device)
-
-
-@torch.inference_mode(False)
-@torch.no_grad()
-def _all_vectors(theta: Float[Tensor, "d_out d_in"], side: str) -> Float[Tensor, "d r"]:
-    """Of the last eight matrices, they are kept; the same matrix is one of the same bits."""
     bits = theta.detach().cpu().contiguous().view(torch.uint8).numpy()
     matrix = side, theta.shape, theta.dtype, hashlib.sha256(bits).digest()
     if matrix not in _kept:
@@ -65,4 +62,4 @@ def _all_vectors(theta: Float[Tensor, "d_out d_in"], side: str) -> Float[Tensor,
         _kept[matrix] = (U if side == "left" else Vh.T).contiguous().cpu()
         for oldest in [*_kept][:-8]:
             _kept.pop(oldest, None)  # another thread may have
-    return _kept[matrix]
+    return _kept[matrix][:, :k].clone().to(theta.device)

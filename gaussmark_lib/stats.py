@@ -37,9 +37,7 @@ class Estimate:
         return f"{self.value:.3g} ({interval}), n = {self.n:,}"
 
     def row(self, name: str = "") -> dict[str, float]:
-        """As columns of a table: ``value, low, high, n``, or with a name ``name, name_low,
-        name_high``.
-        """
+        """As columns of a table: ``value, low, high, n``, or ``name, name_low, name_high``."""
         if not name:
             return asdict(self)
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
@@ -67,9 +65,8 @@ def interval(
     There is no interval (NaN) from one row or cluster, or where all of them agree.
 
     Args:
-        cluster: a label for each row. Rows with the same label may be alike.
-        share: the estimate is a share (of hits, an AUC): at 0 or 1 its interval is the exact one
-            of n trials.
+        cluster: a label for each row; those with the same label may be alike.
+        share: the estimate is a share (an AUC): at 0 or 1 its interval is that of n trials.
 
     >>> print(interval([2.0, 4.0, 6.0]), "|", interval([True, True, False, True]))
     4 (-0.968 to 8.97), n = 3 | 0.75 (0.194 to 0.994), n = 4
@@ -114,9 +111,7 @@ def threshold(level: float) -> float:
 
 
 def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
-    """True positive rate: share of ψ at or above τ_α, with its exact interval. On unwatermarked
-    text or wrong keys, the realised level.
-    """
+    """Share of ψ at or above τ_α: the true positive rate, or of unmarked texts the level."""
     psi = np.ravel(np.asarray(psi, float))
     if np.isnan(psi).any():
         raise GaussMarkError(f"psi: expected numbers, got NaN; {ADVICE}")
@@ -130,8 +125,7 @@ def predicted_power(grad_norm: ArrayLike, sigma: float, level: float) -> float:
 
 
 def predicted_price(psi: float, n_tokens: int) -> float:
-    """ψ²/(2T) nats per token: the divergence of p_{θ+ξ} from p_θ that a mean ψ over T tokens costs,
-    whatever the weight.
+    """ψ²/(2T) nats per token: the KL from p_θ that a mean ψ over T tokens costs in any weight.
 
     >>> predicted_price(3.0, 200)
     0.0225
@@ -151,14 +145,10 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
 
 
 def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
-    """The σ at which :func:`predicted_power` for these texts is the wanted power. Beyond the linear
-    regime, a larger σ does not detect more.
+    """The σ at which :func:`predicted_power` for these texts is the wanted power, where the model
+    is linear in it: beyond that, a larger σ does not detect more.
     """
-    if not level < power < 1:
-        raise GaussMarkError(
-            f"power: expected a number between the level, {level}, which no watermark at all has,"
-            f" and 1; got {power}"
-        )
+    require_between(power, "power, above the level", low=level, high=1)
     if not np.size(grad_norm) or not np.min(grad_norm) > 0:
         raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
     beyond = 2 * (threshold(level) + stats.norm.ppf(power)) / np.min(grad_norm)

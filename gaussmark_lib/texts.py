@@ -37,7 +37,7 @@ def load(
 
     Raises:
         CorpusError: an unknown kind or split, a file without usable lines, no network, or fewer
-            than n texts (says how many there are).
+            than n texts.
     """
     if n is not None:
         require_int(n, "n", CorpusError)
@@ -53,9 +53,8 @@ def load(
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
         rows = [row for row in corpus.jsonl(Path(kind)) if len(row["text"]) >= min_chars]
     else:
-        raise CorpusError(
-            f"expected one of {', '.join(KINDS)} or a path ending in .jsonl, got {str(kind)!r}"
-        )
+        known = f"{', '.join(KINDS)} or a path ending in .jsonl"
+        raise CorpusError(f"expected one of {known}, got {str(kind)!r}")
     if not rows or (n is not None and len(rows) < n):
         raise CorpusError(
             f"{kind} ({split}): expected {n or 'some'} texts of at least {min_chars} characters,"
@@ -67,9 +66,6 @@ def load(
 def human(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
     """n held-out texts of ``n_tokens`` each, as their authors wrote them: the beginnings of texts.
     Where the texts of a file are too short, its lines are joined by blank lines and cut.
-
-    Raises:
-        CorpusError: as :func:`load`, or less text than that.
     """
     require_int(n, "n", CorpusError)
     require_int(n_tokens, "n_tokens", CorpusError)
@@ -83,10 +79,8 @@ def human(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[i
         ids = lm.encode("\n\n".join(rows))
         long = [ids[i : i + n_tokens] for i in range(0, len(ids) - n_tokens + 1, n_tokens)]
     if len(long) < n:
-        raise CorpusError(
-            f"{kind}: expected {n} texts of {n_tokens} tokens, found {len(long)}; ask for fewer or"
-            " shorter ones"
-        )
+        found = f"found {len(long)}; ask for fewer or shorter ones"
+        raise CorpusError(f"{kind}: expected {n} texts of {n_tokens} tokens, {found}")
     return long[:n]
 
 
@@ -99,18 +93,13 @@ def prompts(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list
 
 def fit(lm: models.LM, prompts: tokens.Texts, n_tokens: int, growth: float = 1.0) -> int:
     """``n_tokens``, or as many as the context has room for after the longest prompt, where edits
-    make a text up to ``growth`` times as long.
-
-    Raises:
-        InvalidTextError: room for fewer than 8 tokens.
+    make a text up to ``growth`` times as long; InvalidTextError for fewer than 8.
     """
     context = tokens.context(lm.model)
     if context is None:
         return n_tokens
     room = int(context / growth) - max(1, *map(len, prompts))  # an empty prompt is a start token
     if room < min(8, n_tokens):
-        raise InvalidTextError(
-            f"expected room for at least 8 tokens after the prompt, got {room} of a context of"
-            f" {context}; take shorter prompts"
-        )
+        got = f"got {room} of a context of {context}; take shorter prompts"
+        raise InvalidTextError(f"expected room for at least 8 tokens after the prompt, {got}")
     return min(n_tokens, room)

@@ -119,10 +119,8 @@ def context(model: PreTrainedModel) -> int | None:
 def check_model(model: Any) -> None:
     """InvalidModelError for anything but a model, such as the ``LM`` that holds it."""
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
-        advice = "write lm.model" if hasattr(model, "tokenizer") else "models.load() gives an LM"
-        raise InvalidModelError(
-            f"model: expected a language model of transformers, got {shown(model)}; {advice}"
-        )
+        expected = "model: expected a language model of transformers, such as models.load().model"
+        raise InvalidModelError(f"{expected}, got {shown(model)}")
 
 
 def check_text(text: Any, what: str = "text") -> None:
@@ -132,10 +130,8 @@ def check_text(text: Any, what: str = "text") -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidTextError(
-            f"{what}: expected whole Unicode characters, got half a character"
-            f" ({text[error.start]!a}) at position {error.start}; was it read as UTF-8?"
-        ) from None
+        got = f"half a character ({text[error.start]!a}) at position {error.start}"
+        raise InvalidTextError(f"{what}: expected whole Unicode characters, got {got}") from None
 
 
 def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:

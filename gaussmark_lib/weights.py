@@ -1,12 +1,11 @@
-"""The matrices of a model that can carry a watermark, and what a watermark is, apart from its key.
+"""What a watermark is, apart from its key, and the matrices of a model that can carry one.
+
+A :class:`Watermark` knows no model. A door looks its matrices up, by ``checked(wm).on(model)``;
+what is inside takes the :class:`PlacedWatermark`, which has a :class:`Weight` for each matrix.
 
 A linear layer computes y = W·x with W of shape (d_out, d_in). Every architecture stores W so,
-except GPT-2's ``Conv1D``, which stores Wᵀ. A :class:`Weight` hides the difference: noise and
-gradients are (d_out, d_in) everywhere in this library. Fused layers (Phi's ``gate_up_proj``) are
-one matrix; a matrix that two layers share (a tied head) is none.
-
-A :class:`Watermark` describes where noise goes and knows no model. A door looks its weights up
-once, by ``checked(wm).on(model)``; what is inside takes the :class:`PlacedWatermark`.
+except GPT-2's ``Conv1D``, which stores Wᵀ: a :class:`Weight` hides the difference. Fused layers
+(Phi's ``gate_up_proj``) are one matrix; a matrix that two layers share (a tied head) is none.
 """
 
 import difflib
@@ -35,6 +34,144 @@ from gaussmark_lib.errors import (
     shown,
 )
 
+LEAST, MOST = 1e-31, 1e31  # a σ, within the range of float32, the noise's dtype
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """Where the noise goes and how strong it is; public, unlike the key.
+
+    Args:
+        weight: full name of a linear layer's matrix, e.g.
+            ``"model.layers.4.mlp.down_proj.weight"``, or a list of them.
+        sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights (the paper's
+            tables give σ²); one for all weights, or a list.
+        rank_dropped: k ≥ 0, how many top singular directions of each θ the noise avoids; 0 is the
+            vanilla scheme.
+        side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``.
+
+    Raises:
+        InvalidWatermarkError, or for ``weight`` UnknownWeightError: a value out of its range.
+    """
+
+    weight: str | Sequence[str]
+    sigma: float | Sequence[float]
+    rank_dropped: int = 0
+    side: str = "left"
+
+    def __post_init__(self):
+        refusal = InvalidWatermarkError
+        names = [self.weight] if isinstance(self.weight, str) else self.weight
+        expected = "weight: expected the name of a weight, or of several different ones"
+        names = require_list(names, expected, UnknownWeightError, least=1)
+        if {*map(type, names)} != {str} or len({*names}) < len(names):
+            raise UnknownWeightError(f"{expected}, got {shown(names)}")
+        several = isinstance(self.sigma, list | tuple)
+        sigmas = self.sigma if several else [self.sigma] * len(names)
+        if len(sigmas) != len(names):
+            expected = f"sigma: expected one, or one for each of {len(names)} weights"
+            raise refusal(f"{expected}, got {len(sigmas)}")
+        what = "sigma, the standard deviation of the noise"
+        sigmas = [require_between(sigma, what, refusal, low=LEAST, high=MOST) for sigma in sigmas]
+        what = "rank_dropped, the number of singular directions"
+        k = require_int(self.rank_dropped, what, refusal, least=0)
+        require_one_of(self.side, "side", rank_reduce.SIDES, refusal)
+        weight, sigma = (names[0], sigmas[0]) if len(names) == 1 else (tuple(names), tuple(sigmas))
+        vars(self).update(weight=weight, sigma=sigma, rank_dropped=k)  # which is frozen
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        return (self.weight,) if isinstance(self.weight, str) else self.weight
+
+    @property
+    def sigmas(self) -> tuple[float, ...]:
+        return self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
+
+    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
+        """This watermark on the matrices of a model."""
+        return PlacedWatermark(self.weight, self.sigma, self.rank_dropped, self.side, model)
+
+
+def checked(wm: Watermark) -> Watermark:
+    """Itself; InvalidWatermarkError for anything but a watermark."""
+    if not isinstance(wm, Watermark):
+        raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
+    return wm
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlacedWatermark(Watermark):
+    """A watermark on the matrices of a model; made by :meth:`Watermark.on`.
+
+    Attributes:
+        linears: a :class:`Weight` for each matrix; ``linear`` is the first.
+        d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
+
+    Raises:
+        UnknownWeightError, InvalidModelError: no such matrix, or one that is not finite.
+        InvalidWatermarkError: ``rank_dropped`` leaves nothing of a matrix.
+    """
+
+    model: PreTrainedModel | None = None
+
+    def __post_init__(self):
+        linears = [Weight(self.model, name) for name in self.weights]
+        d = sum(linear.parameter.numel() for linear in linears)
+        vars(self).update(linears=linears, linear=linears[0], d=d)
+        for linear in linears:
+            check_finite(linear.parameter, linear.name)
+            if self.rank_dropped >= min(linear.shape):
+                nothing = f"rank_dropped = {self.rank_dropped} leaves nothing of {linear.name}"
+                least = f"min{linear.shape} = {min(linear.shape)}"
+                raise InvalidWatermarkError(f"{nothing}: expected less than {least}")
+
+    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
+        """Itself where the model has its matrices; elsewhere, a new one."""
+        found = {linear.parameter for linear in self.linears} <= {*model.parameters()}
+        return self if found else super().on(model)
+
+    @cached_property
+    def projectors(self) -> list[rank_reduce.Projector]:
+        """P of each matrix, which removes its own top singular directions."""
+        k, side = self.rank_dropped, self.side
+        return [rank_reduce.projector(weight.value(), k, side) for weight in self.linears]
+
+
+class Weight:
+    """One matrix θ of a model, by its full name; UnknownWeightError where there is none.
+
+    Attributes:
+        parameter: θ as the layer stores it, perhaps transposed.
+        shape: (d_out, d_in).
+    """
+
+    def __init__(self, model: PreTrainedModel, name: str):
+        layers = _layers(model)
+        if not isinstance(name, str) or name not in layers:
+            near = difflib.get_close_matches(str(name), layers, n=3, cutoff=0.4)
+            raise UnknownWeightError(
+                "weight: expected a matrix that is one linear layer's own (2-D, not shared), got"
+                f" {shown(name)}; the nearest names are: {', '.join(near or [*layers][:3])};"
+                f" models.watermarkable(model) lists all {len(layers)}"
+            )
+        self.name, self.module = name, layers[name]
+        self.parameter: nn.Parameter = self.module.weight
+        self.transposed = isinstance(self.module, Conv1D)
+        self.shape = tuple(self.value().shape)
+
+    def value(self) -> Float[Tensor, "d_out d_in"]:
+        """θ itself, detached; shares memory with the model."""
+        return self.oriented(self.parameter.detach())
+
+    def oriented(self, matrix: Tensor) -> Tensor:
+        """(d_out, d_in) → the layout that θ is stored in, and back."""
+        return matrix.T if self.transposed else matrix
+
+    def sha256(self) -> str:
+        """Of the values rounded to bfloat16: in float32 and float64 a model is the same base."""
+        rounded = self.value().to(torch.bfloat16).cpu().contiguous()
+        return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
+
 
 def names(model: PreTrainedModel) -> list[str]:
     """Full names of the matrices that can carry a watermark, in the model's order."""
@@ -57,154 +194,5 @@ def _layers(model: PreTrainedModel) -> dict[str, nn.Module]:
 def check_finite(parameter: Tensor, name: str) -> None:
     """InvalidModelError for a parameter with NaN or infinite entries."""
     if bad := int((~torch.isfinite(parameter)).sum()):
-        raise InvalidModelError(
-            f"expected finite weights, got {bad} NaN or infinite numbers in {name}; the model is"
-            " damaged: load it again, or get it again"
-        )
-
-
-class Weight:
-    """One matrix θ of a model, by its full name.
-
-    Attributes:
-        parameter: θ as the layer stores it, perhaps transposed.
-        shape: (d_out, d_in).
-
-    Raises:
-        UnknownWeightError: no such matrix, or one that cannot carry a watermark.
-    """
-
-    def __init__(self, model: PreTrainedModel, name: str):
-        layers = _layers(model)
-        if not isinstance(name, str) or name not in layers:
-            near = difflib.get_close_matches(str(name), layers, n=3, cutoff=0.4)
-            raise UnknownWeightError(
-                f"weight: expected the name of a matrix that is one linear layer's own (2-D, not"
-                f" shared, more than one row), got {shown(name)}; the nearest names are:"
-                f" {', '.join(near or [*layers][:3])}; models.watermarkable(model) lists all"
-                f" {len(layers)}"
-            )
-        self.name, self.module = name, layers[name]
-        self.parameter: nn.Parameter = self.module.weight
-        self.transposed = isinstance(self.module, Conv1D)
-        self.shape = tuple(self.value().shape)
-
-    def value(self) -> Float[Tensor, "d_out d_in"]:
-        """θ itself, detached; shares memory with the model."""
-        return self.oriented(self.parameter.detach())
-
-    def oriented(self, matrix: Tensor) -> Tensor:
-        """(d_out, d_in) → the layout that θ is stored in, and back."""
-        return matrix.T if self.transposed else matrix
-
-    def sha256(self) -> str:
-        """Of the values rounded to bfloat16: in float32 and float64 a model is the same base."""
-        rounded = self.value().to(torch.bfloat16).cpu().contiguous()
-        return hashlib.sha256(rounded.view(torch.uint8).numpy()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Watermark:
-    """Where the noise goes and how strong it is; public, unlike the key.
-
-    Args:
-        weight: full name of a linear layer's matrix, e.g.
-            ``"model.layers.4.mlp.down_proj.weight"``, or a list of them.
-        sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights (the paper's
-            tables give σ²); one for all weights, or a list.
-        rank_dropped: k ≥ 0, how many top singular directions of each θ the noise avoids; 0 is the
-            vanilla scheme.
-        side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``.
-
-    Raises:
-        InvalidWatermarkError: a value outside its range; UnknownWeightError: a weight that is no
-            name.
-    """
-
-    weight: str | Sequence[str]
-    sigma: float | Sequence[float]
-    rank_dropped: int = 0
-    side: str = "left"
-
-    def __post_init__(self):
-        names = [self.weight] if isinstance(self.weight, str) else self.weight
-        expected = "weight: expected the name of a weight, or of several different ones"
-        names = require_list(names, expected, UnknownWeightError)
-        if not {*map(type, names)} == {str} or len(set(names)) < len(names):
-            raise UnknownWeightError(f"{expected}, got {shown(names)}")
-        one_sigma = not isinstance(self.sigma, list | tuple)
-        sigmas = [self.sigma] * len(names) if one_sigma else self.sigma
-        if len(sigmas) != len(names):
-            raise InvalidWatermarkError(
-                f"sigma: expected one, or one for each of {len(names)} weights, got {len(sigmas)}"
-            )
-        what, refusal = "sigma, the standard deviation of the noise", InvalidWatermarkError
-        # within the range of float32, the noise's dtype
-        sigmas = [require_between(sigma, what, refusal, low=1e-31, high=1e31) for sigma in sigmas]
-        what = "rank_dropped, the number of singular directions"
-        k = require_int(self.rank_dropped, what, refusal, least=0)
-        require_one_of(self.side, "side", rank_reduce.SIDES, refusal)
-        weight, sigma = (names[0], sigmas[0]) if len(names) == 1 else (tuple(names), tuple(sigmas))
-        vars(self).update(weight=weight, sigma=sigma, rank_dropped=k)  # which is frozen
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        return (self.weight,) if isinstance(self.weight, str) else self.weight
-
-    @property
-    def sigmas(self) -> tuple[float, ...]:
-        return self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
-
-    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
-        """This watermark on a model, which must be a base model's or a watermarked one's.
-
-        Raises:
-            UnknownWeightError: the model has no such matrix.
-            InvalidModelError: a matrix has NaN or infinite entries.
-            InvalidWatermarkError: ``rank_dropped`` leaves nothing of a matrix.
-        """
-        return PlacedWatermark(self.weight, self.sigma, self.rank_dropped, self.side, model)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PlacedWatermark(Watermark):
-    """A watermark whose matrices were found in a model and checked; made by :meth:`Watermark.on`.
-
-    Attributes:
-        linears: a :class:`Weight` for each matrix; ``linear`` is the first.
-        d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
-    """
-
-    model: PreTrainedModel | None = None
-
-    def __post_init__(self):
-        linears = [Weight(self.model, name) for name in self.weights]
-        d = sum(linear.parameter.numel() for linear in linears)
-        vars(self).update(linears=linears, linear=linears[0], d=d)
-        for linear in linears:
-            check_finite(linear.parameter, linear.name)
-            if self.rank_dropped >= min(linear.shape):
-                raise InvalidWatermarkError(
-                    f"rank_dropped = {self.rank_dropped} leaves nothing of {linear.name}: expected"
-                    f" less than min{linear.shape} = {min(linear.shape)}"
-                )
-
-    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
-        """Itself where the model has its matrices; elsewhere, a new one."""
-        found = {linear.parameter for linear in self.linears} <= {*model.parameters()}
-        return self if found else super().on(model)
-
-    @cached_property
-    def projectors(self) -> list[rank_reduce.Projector]:
-        """P of each matrix, which removes its own top singular directions."""
-        k, side = self.rank_dropped, self.side
-        return [rank_reduce.projector(weight.value(), k, side) for weight in self.linears]
-
-
-def checked(wm: Watermark) -> Watermark:
-    """Itself; InvalidWatermarkError for anything but a watermark."""
-    if not isinstance(wm, Watermark):
-        raise InvalidWatermarkError(
-            f"wm: expected a Watermark, got {kind(wm)}; perturb.Watermark(weight, sigma) makes one"
-        )
-    return wm
+        expected = f"expected finite weights, got {bad} NaN or infinite numbers in {name}"
+        raise InvalidModelError(f"{expected}; the model is damaged: load it again, or get it again")

@@ -115,8 +115,8 @@ FAULTS = {
         ),
         (
             "bound key not checked",
-            "    for key in dict.fromkeys(keys):\n        key.check(wm)\n",
-            "",
+            "return wm, listed(keys, wm)",
+            "return wm, keys",
         ),
         (
             "config not marked",

@@ -27,7 +27,7 @@ from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.errors import GaussMarkError, KeyFileError, KeyMismatchError, require_int
 from gaussmark_lib.joint import directions
 from gaussmark_lib.joint.memory import Memory
-from gaussmark_lib.keys import Key, listed, purpose
+from gaussmark_lib.keys import Key, purpose
 from gaussmark_lib.weights import PlacedWatermark
 
 FORMAT = b"gaussmark joint state 3"
@@ -73,7 +73,6 @@ class State:
 
     def use(self, wm: PlacedWatermark, keys: Sequence[Key]) -> Memory:
         """Its memory, for this watermark and these keys; KeyMismatchError if it is of others."""
-        keys = listed(keys)
         ids = [key.key_id for key in keys]
         if len(set(ids)) < len(keys):  # its evidence would be counted twice
             raise KeyMismatchError(f"keys: expected keys of different ids, got {', '.join(ids)}")
