@@ -152,7 +152,7 @@ def test_entropy_at_each_position():
 @pytest.mark.parametrize(
     ("passages", "match"),
     [
-        ([], "no"),
+        ([], "at least one passage"),
         ([[1], []], "response 1"),
         ([[1] * 64], "at most 64"),
         ([[97]], "from 0 to 96"),
