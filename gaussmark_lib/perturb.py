@@ -139,7 +139,8 @@ def refuse_perturbed(model: PreTrainedModel) -> None:
     tokens.check_model(model)
     if hasattr(model, _MARK):
         raise PerturbedModelError(
-            "expected the base model, got one inside watermarked(); leave the `with` block first"
+            "expected the base model, got one inside watermarked() or moved(); leave the `with`"
+            " block first: G is taken at θ, never at θ + ξ"
         )
     if mark := getattr(model.config, _MARK, None):
         key_id = mark.get("key_id") if isinstance(mark, dict) else mark
