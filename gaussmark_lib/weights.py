@@ -150,9 +150,10 @@ class Weight:
         if not isinstance(name, str) or name not in layers:
             near = difflib.get_close_matches(str(name), layers, n=3, cutoff=0.4)
             raise UnknownWeightError(
-                "weight: expected a matrix that is one linear layer's own (2-D, not shared), got"
-                f" {shown(name)}; the nearest names are: {', '.join(near or [*layers][:3])};"
-                f" models.watermarkable(model) lists all {len(layers)}"
+                "weight: expected a matrix that is one linear layer's own (2-D, more than one row,"
+                f" not shared), got {shown(name)}; the nearest names are:"
+                f" {', '.join(near or [*layers][:3])}; models.watermarkable(model) lists all"
+                f" {len(layers)}"
             )
         self.name, self.module = name, layers[name]
         self.parameter: nn.Parameter = self.module.weight
