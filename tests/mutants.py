@@ -539,7 +539,6 @@ FAULTS = {
             "place(partial, target, replace=True)",
         ),
         ("a complete record replaced", "if replace or load(target) is None:", "if True:"),
-        ("a damaged status accepted", "if lacking := {", "if False and {"),
         ("a ratio in percent", "< 1e-9 * n", "< n"),
     ],
     "runs/kernel.py": [

@@ -72,7 +72,6 @@ def _top(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command, and says in one sentence why it did not."""
-    _open_what_is_closed()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
     try:
@@ -93,11 +92,6 @@ def main(words: Sequence[str] | None = None) -> int:
         say(": ".join(filter(None, [error.filename, error.strerror])) or str(error))
         if sys.stdout is sys.__stdout__:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
-        return FAILED
-    except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
-            raise
-        say(f"not enough memory: {str(error).partition(chr(10))[0]}; ask for less at a time")
         return FAILED
     except KeyboardInterrupt as error:
         say(str(error) or "interrupted", "\ngaussmark: ")
@@ -130,13 +124,3 @@ def _stoppable() -> Iterator[None]:
     finally:
         for stopping, handler in before.items():
             signal.signal(stopping, handler)
-
-
-def _open_what_is_closed() -> None:
-    """Nothing in place of standard streams that a shell has closed, as by ``2>&-``: the next file
-    would get their numbers and what they write.
-    """
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(handle)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends

@@ -180,18 +180,8 @@ def alone(state: Path) -> Iterator[None]:
     other gave away.
     """
     state = Path(os.path.realpath(state))
-    lock = state.parent / f".{state.name}.lock"
-    with _locked(lock) as file:
-        if not lock.exists() or not os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-            raise GaussMarkError(f"{state}: its lock changed; try again")  # removed meanwhile
-        try:
-            if state.is_file() and state.stat().st_nlink > 1:
-                raise GaussMarkError(
-                    f"{state}: expected a state with one name, got a hard link; delete the others"
-                )
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+    with _locked(state.with_name(f".{state.name}.lock")):
+        yield
 
 
 def _locked(path: Path) -> IO[bytes]:

@@ -15,7 +15,6 @@ import gzip
 import hashlib
 import inspect
 import json
-import logging
 import os
 import re
 import warnings
@@ -64,7 +63,6 @@ MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain 
 
 _WORD = re.compile(r"[\"'(`]*[A-Za-z]+(?:['-][A-Za-z]+)*[`.,;:!?)\"']*$")
 SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
-_log = logging.getLogger(__name__)
 _RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of headings
 
 
@@ -115,27 +113,12 @@ def paragraphs_of_file(path: Path) -> list[str]:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
             return []
-    return [paragraph for *_, text in sorted(_long_strings(tree)) for paragraph in paragraphs(text)]
-
-
-def _long_strings(tree: ast.AST) -> Iterator[tuple[int, int, str]]:
-    """(line, column, text) of the string constants of at least ``MIN_CHARS``, in less than half of
-    the time of ``ast.walk``.
-    """
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        if type(node) is ast.Constant:
-            if isinstance(node.value, str) and len(node.value) >= MIN_CHARS:
-                yield node.lineno, node.col_offset, node.value
-        elif type(node) is not ast.Name:
-            for name in node._fields:
-                value = getattr(node, name)
-                todo += [
-                    child
-                    for child in (value if isinstance(value, list) else [value])
-                    if isinstance(child, ast.AST)
-                ]
+    strings = sorted(
+        (node.lineno, node.col_offset, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    return [paragraph for *_, text in strings for paragraph in paragraphs(text)]
 
 
 def versions() -> dict[str, str]:
@@ -156,17 +139,11 @@ def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
     """(name, path) of every file of an installed package with this ending, sorted by name; names
     start at the package's folder.
 
-    CorpusError if the package is not installed, or its installer left no list of its files.
+    CorpusError if the package is not installed.
     """
-    files = _distribution(package).files
-    if files is None:
-        raise CorpusError(
-            f"{package}: expected a list of its installed files (RECORD), found none; install it"
-            " again with pip"
-        )
     return sorted(
         (file.as_posix(), Path(file.locate()))
-        for file in files
+        for file in _distribution(package).files
         if file.name.endswith(suffix) and ".." not in file.parts
     )
 
@@ -249,21 +226,11 @@ def load() -> "pd.DataFrame":
     import pandas as pd  # 0.3 s, which a run's id need not wait for
 
     path = CACHE / f"docs-{fingerprint()}.parquet"
-    if path.exists():
-        try:
-            return pd.read_parquet(path)
-        except (OSError, ValueError):
-            _log.warning("%s is damaged, and is built again", path)
-    try:
+    if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with hidden_folder(path) as partial:  # before the minute of work, not after it
             build().to_parquet(Path(partial) / path.name)
             (Path(partial) / path.name).replace(path)  # a reader never sees half a file
-    except OSError as error:
-        raise CorpusError(
-            f"the documentation corpus cannot be kept in {path.parent}: {error.strerror or error};"
-            " make room there"
-        ) from None
     return pd.read_parquet(path)
 
 

@@ -24,7 +24,7 @@ prefers common phrases. A win rate of ½ is evidence against gross damage, not f
 
 Its answers are kept in a cache by model, address and question, so that a comparison started again
 asks only what is missing. A question that fails after the client's retries is recorded with the
-reason. If several in a row fail, the judge is down, and the rest is not asked.
+reason.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ class Question:
 @dataclass(frozen=True)
 class Answer:
     """``preference`` for the first answer: 1, 0, ½ for a tie; nan if there is none, for the reason
-    in ``error``. An answer from the cache has no ``tokens_in``.
+    in ``error``. ``tokens_in``: of the question, when it was asked.
     """
 
     preference: float
@@ -184,7 +184,6 @@ class EndpointJudge:
         timeout: seconds for one attempt.
         retries: further attempts of the client after a failure that may pass.
         concurrent: questions asked at the same time.
-        give_up: after this many failures in a row, the rest is not asked.
     """
 
     url: str
@@ -194,7 +193,6 @@ class EndpointJudge:
     timeout: float = 60.0
     retries: int = 4
     concurrent: int = 4
-    give_up: int = 8
 
     @classmethod
     def from_environment(cls, **settings) -> "EndpointJudge":
@@ -229,30 +227,21 @@ class EndpointJudge:
             api_key=self.key, base_url=self.url, timeout=self.timeout, max_retries=self.retries
         )
         kept = Memory(self.cache and str(self.cache), verbose=0).cache(_kept, ignore=["ask"])
-        failed: list[str] = []  # in a row
         distinct = list(dict.fromkeys(questions))
         with client, ThreadPoolExecutor(self.concurrent) as pool:
-            answers = pool.map(partial(self._answer, client, kept, failed), distinct)
+            answers = pool.map(partial(self._answer, client, kept), distinct)
             by_question = dict(zip(distinct, answers, strict=True))
         return [by_question[question] for question in questions]
 
-    def _answer(self, client, kept: Callable, failed: list[str], question: Question) -> Answer:
+    def _answer(self, client, kept: Callable, question: Question) -> Answer:
         from openai import OpenAIError
 
         messages = _messages(question)
         digest = hashlib.sha256(json.dumps([self.url, self.model, messages]).encode()).hexdigest()
-        ask = partial(self._asked, client, messages)
-        if kept.check_call_in_cache(digest, ask):
-            return Answer(kept(digest, ask)[0])
-        if len(failed) >= self.give_up:
-            reason = f"{self.give_up} questions in a row had failed, the last with: {failed[-1]}"
-            return Answer(math.nan, f"not asked: {reason}")
         try:
-            preference, tokens_in = kept(digest, ask)
+            preference, tokens_in = kept(digest, partial(self._asked, client, messages))
         except (OpenAIError, ValueError) as error:  # half a character cannot be sent
-            failed.append(self._clean(f"{type(error).__name__}: {error}"))
-            return Answer(math.nan, failed[-1])
-        failed.clear()
+            return Answer(math.nan, self._clean(f"{type(error).__name__}: {error}"))
         return Answer(preference, None, tokens_in)
 
     def _asked(self, client, messages: list[dict[str, str]]) -> tuple[float, int]:

@@ -61,11 +61,8 @@ class Run:
     @property
     def headline(self) -> Headline | None:
         """What the notebook gave to ``record.headline``; a share of n trials is in percent."""
-        given = self.results.get("headline")
-        if not isinstance(given, dict) or not {"sentence", "value", "low", "high"} <= given.keys():
+        if not (given := self.results.get("headline")):
             return None
-        if not all(isinstance(given.get(name), int | float | None) for name in NUMBERS):
-            return None  # a record from elsewhere may hold anything
         value, basis = words.estimate(given, as_percent=_is_share(given))
         return Headline(given["sentence"], f"{value} {given.get('unit') or ''}".strip(), basis)
 
@@ -173,13 +170,9 @@ def _stopped(
     stop = kernel.where_it_stopped(partial / "notebook.ipynb", error)
     has_failed = isinstance(error, Exception)
     status = {"status": "failed" if has_failed else "interrupted", **stop._asdict()}
-    message = f"{name} {status['status']}: {stop}\n"
-    try:
-        write(partial, "status", status | circumstances(started))
-        place(partial, kept, replace=True)
-        message += f"its record is {kept}"
-    except OSError as problem:  # a disk that filled up, for example
-        message += f"no record of it could be kept: {problem.strerror}"
+    message = f"{name} {status['status']}: {stop}\nits record is {kept}"
+    write(partial, "status", status | circumstances(started))
+    place(partial, kept, replace=True)
     if has_failed:
         return RunFailedError(message, str(stop), stop.traceback, kept)
     return type(error)(message)
@@ -201,13 +194,11 @@ def load(folder: Path) -> Run | None:
         return None
     try:
         status, params, results = (_read(folder, name) for name in ("status", "params", "results"))
-        if lacking := {"status", "finished", "seconds"} - status.keys():
-            raise KeyError(*lacking)
-        has_ended = status["status"] == "complete"
-        return Run(folder, folder.name, params, results, status) if has_ended else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         _log.warning("the record %s is damaged, and counts as none: %r", folder, error)
         return None
+    has_ended = status.get("status") == "complete"
+    return Run(folder, folder.name, params, results, status) if has_ended else None
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:

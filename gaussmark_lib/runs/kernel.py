@@ -237,13 +237,9 @@ def where_it_stopped(path: Path, error: BaseException) -> Stop:
     name = getattr(error, "ename", type(error).__name__)
     text = getattr(error, "evalue", str(error))
     traceback = "\n".join(getattr(error, "traceback", []))
-    try:
-        cells = nbformat.read(path, as_version=4).cells
-    except (OSError, ValueError):  # a full disk
-        cells = []
     began = [
         cell.source
-        for cell in cells
+        for cell in nbformat.read(path, as_version=4).cells
         if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
     ]
     first_line = began[-1].strip().partition("\n")[0] if began else ""

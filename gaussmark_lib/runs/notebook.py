@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ MODEL = files.DATA / "doclm"
 OUTSIDE = re.compile(r"gaussmark_lib\.(plots|widgets|cli|runs|record|sweeps)\b")
 JUDGE = "GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL"  # of quality.judge; its key is a secret
 CORPUS = "gaussmark_lib.engine.corpus"
-MOST_FILES = 10_000  # in a folder that a parameter names
 
 State = tuple[int, ...]  # of a file: size, times of change, inode
 
@@ -160,8 +159,6 @@ def load(name: str | Path | Notebook) -> Notebook:
     path = _find(str(name))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["nbformat"] != 4:
-            raise GaussMarkError(f"its format is {content['nbformat']}, expected 4")
         cells = tuple(
             Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ())))
             for c in content["cells"]
@@ -238,12 +235,7 @@ def _of_path(path: Path) -> str:
     """
     if path.is_file():
         return _digest(*_state(path))
-    if len(inside := list(islice(path.rglob("*"), MOST_FILES + 1))) > MOST_FILES:
-        raise ParameterError(
-            f"{path}: expected a folder of at most {MOST_FILES:,} files, because they are part of"
-            " the run's id; name a smaller one"
-        )
-    names = {file.relative_to(path): file for file in inside if file.is_file()}
+    names = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
     return _hash(
         f"{name.as_posix()}\0{_digest(*_state(names[name]))}"
         for name in sorted(names)

@@ -216,10 +216,6 @@ def check(
     """The value of every declared parameter: the given one, checked, or the default. ParameterError
     lists all values that cannot be used, each with what was expected.
     """
-    if not isinstance(given, Mapping):
-        raise ParameterError(
-            f"{name}: expected a mapping from parameters' names to values, got {shown(given)}"
-        )
     problems, values = [], {}
     for key, value in given.items():
         try:

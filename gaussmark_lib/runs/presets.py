@@ -73,13 +73,7 @@ def taken(
     by_number = values.get("notebooks", {})
     others = {name: v for name, v in values.items() if name not in ("shared", "notebooks")}
     common = {name: value for name, value in others.items() if name in declared}
-    try:
-        return common | by_number.get(number, {}), sorted(others.keys() - common)
-    except (AttributeError, TypeError):
-        raise ParameterError(
-            "notebooks: expected a notebook's number and under it lines of `name: value`, got"
-            f" {shown(by_number)}"
-        ) from None
+    return common | by_number.get(number, {}), sorted(others.keys() - common)
 
 
 def comparable(

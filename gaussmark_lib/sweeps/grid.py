@@ -38,9 +38,6 @@ def runs(
         grid: name → values to try, or one value; ``runs`` → list of runs that are written out.
         params: values for the whole sweep, where the grid gives none.
     """
-    for name, given in {"grid": grid, "params": params or {}}.items():
-        if not isinstance(given, Mapping):
-            raise ParameterError(f"{name}: expected names with values, got {shown(given)}")
     n = math.prod(max(1, len(values)) for values in grid.values() if isinstance(values, list))
     if n > MOST:
         raise ParameterError(

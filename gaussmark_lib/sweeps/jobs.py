@@ -5,7 +5,7 @@ kernel process at a time; a Dask scheduler; or jobs of a queue. A run that fails
 is killed, is an outcome like any other, and the others go on.
 """
 
-import importlib
+import importlib.util
 import os
 import signal
 import threading
@@ -165,6 +165,10 @@ def executor(
             f"expected one place to run on, got {' and '.join(chosen)}; give one of them, or none"
             " for this machine"
         )
+    if workers is None and chosen and importlib.util.find_spec("dask_jobqueue") is None:
+        raise GaussMarkError(
+            "a sweep on other machines needs Dask: pip install 'gaussmark[cluster]'"
+        )
     if scheduler is not None:
         return _scheduler(scheduler, gpus_per_run)
     if cluster is not None:
@@ -227,21 +231,12 @@ def gpus() -> list[str]:
     return given.split(",")[:count] if given else [str(number) for number in range(count)]
 
 
-def _extra(name: str) -> Any:
-    """A module of the extra ``cluster``."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise GaussMarkError(
-            "a sweep on other machines needs Dask: pip install 'gaussmark[cluster]'"
-        ) from None
-
-
 @contextmanager
 def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
-    connect = _extra("distributed").Client
+    from distributed import Client
+
     try:
-        client = connect(address, timeout=PATIENCE, set_as_default=False)
+        client = Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise GaussMarkError(
             f"no Dask scheduler answers at {address}; start one with `dask scheduler`, or correct"
@@ -265,6 +260,8 @@ def _executor(client: Any, gpus_per_run: int) -> Executor:
 
 @contextmanager
 def _queue(file: str | Path, gpus_per_run: int) -> Iterator[Executor]:
+    from distributed import Client
+
     cluster, least, most = described(file)
     with cluster:
         try:
@@ -274,19 +271,21 @@ def _queue(file: str | Path, gpus_per_run: int) -> Iterator[Executor]:
                 f"{file}: the queue took no job; correct the file and start again: {error}"
             ) from None
         cluster.adapt(minimum_jobs=least, maximum_jobs=most)
-        with _extra("distributed").Client(cluster, set_as_default=False) as client:
+        with Client(cluster, set_as_default=False) as client:
             yield _executor(client, gpus_per_run)
 
 
 def _submit_one(cluster: Any) -> None:
     """Submits the first job by hand, because ``adapt`` only logs that a queue takes none."""
 
+    from distributed import Status
+
     async def submitted() -> None:
         try:
             await cluster
         except BaseException:
             for job in cluster.workers.values():  # or Dask would not close the cluster
-                job.status = _extra("distributed").Status.failed
+                job.status = Status.failed
             raise
 
     cluster.worker_spec.update(cluster.new_worker_spec())
@@ -301,21 +300,18 @@ def described(file: str | Path) -> tuple[Any, int, int]:
     arguments of the cluster of that kind. A file that describes none is a GaussMarkError.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    queues = vars(_extra("dask_jobqueue"))  # its import makes a Ctrl-C end the process with code 0
+    import dask_jobqueue  # which makes a Ctrl-C end the process with code 0
+
     for number, handler in before.items():
         signal.signal(number, handler)
-    kinds = {name[:-7].lower(): queues[name] for name in queues if name.endswith("Cluster")}
+    queues = vars(dask_jobqueue).items()
+    kinds = {name[:-7].lower(): queue for name, queue in queues if name.endswith("Cluster")}
     given = presets.read(file, "cluster")
     kind, jobs = given.pop("kind", None), given.pop("jobs", None)
     if kind not in kinds:
         raise GaussMarkError(f"{file}: expected `kind:` one of {', '.join(kinds)}, got {kind!r}")
-    least, most = jobs if isinstance(jobs, list) and len(jobs) == 2 else (jobs, jobs)
-    if not (type(least) is type(most) is int and 0 <= least <= most and most):
-        raise GaussMarkError(
-            f"{file}: expected `jobs:` a number from 1, or [least, most] as work comes, got"
-            f" {jobs!r}"
-        )
     try:
+        least, most = jobs if isinstance(jobs, list) else (int(jobs), int(jobs))
         return kinds[kind](**{"cores": 1, "processes": 1, **given}), least, most
     except (TypeError, ValueError, OSError, RuntimeError) as error:
         raise GaussMarkError(f"{file}: no {kind} cluster can be made of it: {error}") from None

@@ -145,43 +145,24 @@ def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
             stop.run = replace(records.load(stop.job.target(root)), cached=False)
 
 
-class Finding(NamedTuple):
-    """One quantity. ``reference`` is the same finding of the notebook's recorded large run."""
-
-    name: str
-    value: str
-    basis: str  # interval and n
-    outcome: str
-    expected: str
-    reference: str
-
-    @property
-    def verdict(self) -> str:
-        return OUTCOMES[self.outcome]
-
-
-def verdicts(run: Run | None, notebook: str) -> list[Finding]:
-    """All of the notebook's findings: first those that did not hold, last those that are open."""
-    claims = sorted(_claims(run), key=lambda claim: [*OUTCOMES].index(claim["outcome"]))
+def verdicts(run: Run | None, notebook: str) -> list[dict[str, Any]]:
+    """All of the notebook's findings in words: first those that did not hold, last those that are
+    open. ``reference`` is the same finding of the notebook's recorded large run.
+    """
     large = {
         claim["claim"]: f"{claim['outcome']}: {' '.join(words.estimate(claim))}"
         for claim in _claims(runs.reference(notebook))
     }
-    return [
-        Finding(
-            claim["claim"],
-            *words.estimate(claim),
-            claim["outcome"],
-            str(claim.get("expected", "")).replace("-", "−"),
-            large.get(claim["claim"], ""),
-        )
-        for claim in claims
-    ]
+    findings = []
+    for claim in sorted(_claims(run), key=lambda claim: [*OUTCOMES].index(claim["outcome"])):
+        value, basis = words.estimate(claim)
+        in_words = {"value": value, "basis": basis, "verdict": OUTCOMES[claim["outcome"]]}
+        findings.append(claim | in_words | {"reference": large.get(claim["claim"])})
+    return findings
 
 
 def _claims(run: Run | None) -> list[dict[str, Any]]:
-    claims = run.results.get("claims", []) if run else []
-    return [claim for claim in claims if claim.get("outcome") in OUTCOMES]
+    return run.results.get("claims", []) if run else []
 
 
 class _Renderer(IPythonRenderer):
@@ -226,7 +207,7 @@ def html(stops: list[Stop]) -> str:
 def _view(stop: Stop) -> dict[str, Any]:
     """What the page shows of a notebook."""
     run, findings = stop.run, verdicts(stop.run, stop.name)
-    counts = Counter(finding.outcome for finding in findings)
+    counts = Counter(finding["outcome"] for finding in findings)
     folder = run.dir if run else stop.failed
     pictures = folder.glob("figures/*.png") if folder else []
     in_order = sorted(pictures, key=lambda path: (path.stat().st_mtime_ns, path.name))

@@ -81,7 +81,6 @@ class Worker:
         self._on_busy = on_busy
         self._free, self._stop, self._thread = Lock(), Event(), None
         self.error: Exception | None = None  # of the last work, with its traceback
-        self.was_ended = False  # the last work, by an error or by Stop
 
     @property
     def busy(self) -> bool:
@@ -94,7 +93,7 @@ class Worker:
         if not self._free.acquire(blocking=False):
             return False
         self._stop.clear()
-        self.error, self.was_ended = None, False
+        self.error = None
         self._on_busy(True)
         area.say("")
         area.set_busy(True)
@@ -121,10 +120,9 @@ class Worker:
         try:
             show(work(report))
         except StoppedError:
-            self.was_ended = True
             area.say(STOPPED)
         except Exception as error:  # the reader gets a sentence for every error
-            self.error, self.was_ended = error, True
+            self.error = error
             area.say(_in_words(error), is_error=True)
         finally:
             area.set_busy(False)

@@ -3,7 +3,6 @@
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 from gaussmark_lib.errors import GaussMarkError
@@ -42,8 +41,7 @@ class Panel(Form):
         self.result: Comparison | None = None
         self.tested: Tested | None = None
         self.edited: tuple[str, float, Tested] | None = None  # how, share, and what came of it
-        self._prompts, self._of_sigma = cycle(session.prompts), RLock()
-        self._tried: tuple[str, int] | None = None  # of the last attempt to measure ‖G‖
+        self._prompts = cycle(session.prompts)
         first, weights = next(self._prompts), mlp_weights(session.lm.model)
         start = question or Question(first, weights[2 * len(weights) // 3])
         super().__init__(session, start, key_seed)
@@ -130,33 +128,19 @@ class Panel(Form):
         self.editing.clear()
 
     def _on_busy(self, busy: bool) -> None:
-        if not busy and self._worker.was_ended:  # nothing starts by itself after that
-            self._tried = self.weight.value, self.n_tokens.value
         for button in self.pressed:
             button.disabled = busy
         if not busy:
             self._show_sigma()
 
     def _show_sigma(self) -> None:
-        """σ for the current inputs: at once where ‖G‖ is known, else after measuring it."""
-        with self._of_sigma:  # work that ends soon says so after this, not before
-            self.sigma_shown.value = render.aside(self._sigma_in_words())
-
-    def _sigma_in_words(self) -> str:
+        """σ for the current inputs, where ‖G‖ of such texts was measured before."""
         weight, n_tokens, psi = self.weight.value, self.n_tokens.value, self.psi.value
+        shown = "σ: will be solved for when you press Generate"
         if self.session.knows(weight, n_tokens):
             sigma = self.session.sigma(weight, n_tokens, psi)
-            return f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}"
-        if not self._worker.busy and self._tried != (weight, n_tokens):
-            self._tried = weight, n_tokens
-            self._worker.start(
-                lambda report: self.session.sigma(weight, n_tokens, 1.0, report),
-                lambda _: None,
-                self.writing,
-            )
-        if self._worker.busy:
-            return "σ: waiting for ‖G‖ of unwatermarked text …"
-        return "σ: will be solved for when you press Generate"
+            shown = f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}"
+        self.sigma_shown.value = render.aside(shown)
 
     def _generate(self) -> None:
         question, key, written = self.question(), self.key, self._key_written

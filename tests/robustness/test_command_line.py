@@ -174,18 +174,6 @@ def test_names_and_messages_cannot_control_the_terminal(tmp_path, key_file, caps
 
 
 @pytest.mark.parametrize(
-    "error",
-    [MemoryError("Unable to allocate 9 TiB"), RuntimeError("can't allocate memory")],
-    ids=repr,
-)
-def test_too_little_memory_is_one_sentence(key_file, capsys, monkeypatch, error):
-    monkeypatch.setattr(models, "load", lambda name: (_ for _ in ()).throw(error))
-    code, out, err = answer(capsys, "detect", "--key", key_file, "--text", TEXT)
-    assert (code, out) == (cli.FAILED, "")
-    assert err == f"gaussmark: not enough memory: {error}; ask for less at a time\n"
-
-
-@pytest.mark.parametrize(
     "content",
     [b"caf\xe9", b"\xff\xfeT\x00", b"\xed\xa0\x80"],
     ids=["latin-1", "UTF-16", "a surrogate"],
@@ -253,22 +241,3 @@ def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int], w
     assert done.returncode == cli.FAILED
     assert done.stderr.startswith("gaussmark: ")
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_a_shell_may_have_closed_the_standard_streams(tmp_path):
-    """No file gets their numbers, and what is said is said to nobody."""
-    Key.from_seed(1).save(tmp_path / "key.json")
-    script = (
-        "import os, sys; from gaussmark_lib import cli; code = cli.main(sys.argv[1:]); os.fstat(2);"
-        " sys.exit(code)"
-    )
-    words = ["bash", "-c", '"$@" 0<&- 2>&-', "bash", sys.executable, "-c", script, "key", "show"]
-    for name, code in (("key.json", 0), ("none.json", cli.REFUSED)):
-        done = subprocess.run(
-            [*words, str(tmp_path / name)],
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": str(files.ROOT)},
-            check=False,
-        )
-        assert (done.returncode, done.stdout != b"") == (code, name == "key.json")

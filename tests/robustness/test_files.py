@@ -146,14 +146,6 @@ def test_what_is_no_name_is_refused(place, door):
     assert not {name: wrong for name, wrong in outcomes.items() if wrong}
 
 
-@pytest.mark.parametrize("wrong", [5, "x", [("x", 1)]])
-def test_parameters_and_grids_are_mappings(place, wrong):
-    write(place / "demo.ipynb", parameters())
-    for ask in (runs.run, sweeps.sweep):
-        with pytest.raises(GaussMarkError, match=r"expected (a mapping|names with values)"):
-            ask("demo.ipynb", wrong)
-
-
 def test_what_the_shell_has_opened_is_read(place):
     """``--key <(pass show key)``: a pipe, which somebody writes to."""
     reading, writing = os.pipe()

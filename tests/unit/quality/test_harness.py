@@ -108,7 +108,7 @@ def test_the_watermarked_model_is_what_is_measured_and_nothing_else_changes(lm):
 @pytest.mark.slow
 def test_tasks_by_name(lm):
     """One test, since the harness takes seconds to find its tasks."""
-    with pytest.raises(ParameterError, match=r"no task 'bolq'; near names: boolq"):
+    with pytest.raises(ParameterError, match=r"cannot load bolq: .*bolq"):
         harness.prepare(lm, ["bolq"])
     for name in ("super-glue-lm-eval-v1", "gsm8k_cot"):
         with pytest.raises(ParameterError, match=r"cannot load .* the hub cannot be reached"):

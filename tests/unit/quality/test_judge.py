@@ -175,14 +175,6 @@ def test_what_fails_is_recorded_and_the_rest_is_kept(reply, reason):
     assert reason in answers[1].error
 
 
-def test_a_judge_that_is_down_is_left_alone():
-    many = [Question(f"prompt {i}", "good", "bad") for i in range(40)]
-    answers, server = ask(lambda *_: (401, {}, "{}"), many, concurrent=2, give_up=3, retries=0)
-    assert all(math.isnan(answer.preference) for answer in answers)
-    assert len(server.requests) < 20
-    assert "not asked: 3 questions in a row had failed, the last with: A" in answers[-1].error
-
-
 def test_rerun_asks_only_what_is_missing(tmp_path):
     broken = [True]
 
@@ -196,8 +188,8 @@ def test_rerun_asks_only_what_is_missing(tmp_path):
         second = made.ask(QUESTIONS)
         other = judge.EndpointJudge(server.url, "other", KEY, cache=made.cache).ask(QUESTIONS)
     assert [math.isnan(answer.preference) for answer in first] == [False, True, False]
-    assert [answer.tokens_in for answer in second] == [0, 100, 0], "a cached answer costs nothing"
-    assert all(answer.tokens_in for answer in other), "another model is another judge"
+    assert [answer.preference for answer in [*second, *other]] == [1.0] * 6
+    assert len(server.requests) == 3 + 1 + 3, "another model is another judge"
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".py"]
     assert not any(b"prompt" in path.read_bytes() for path in files), "the cache holds no text"
 

@@ -18,11 +18,11 @@ def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_pa
     large = record(tmp_path, claims=[claim("power", "at the edge", 0.55)])
     monkeypatch.setattr(runs, "reference", lambda name: large)
     outcomes = {"level": "held", "price": "too little data", "auc": "at the edge"}
-    claims = [*map(claim, outcomes, outcomes.values()), claim("power", "not held"), {"claim": "?"}]
+    claims = [*map(claim, outcomes, outcomes.values()), claim("power", "not held")]
     run = record(tmp_path, claims=claims)
     lines = tour.verdicts(run, "00_x")
-    assert [line.name for line in lines] == ["power", "level", "auc", "price"]
-    assert (lines[0].verdict, lines[0].expected) == ("✗ not held", "−0.1 to 0.1")
-    assert lines[0].reference == "at the edge: 0.55 (0.40 to 0.60), n = 9"
-    assert lines[1].reference == ""
+    assert [line["claim"] for line in lines] == ["power", "level", "auc", "price"]
+    assert (lines[0]["verdict"], lines[0]["value"]) == ("✗ not held", "0.50")
+    assert lines[0]["reference"] == "at the edge: 0.55 (0.40 to 0.60), n = 9"
+    assert lines[1]["reference"] is None
     assert tour.verdicts(None, "00_x") == []
