@@ -3,7 +3,6 @@ be run, and what was run. ``playground``: the panel of notebook 11 as an app, wh
 this machine alone.
 """
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -251,8 +250,6 @@ def _listed(what: str, records: Path, model: str) -> Iterator[tuple[str, str]]:
                     about = f"{line.name}: {line}" if line else "no headline"
                     when = str(done.status["finished"])[:16]
                     yield f"{path.parent.parent.name}/{done.id}", f"{when}  {about}"
-            for path in [*sorted(records.glob("sweep-*")), *sorted(records.glob("tour-*"))]:
-                yield path.name, "a table of runs" if path.name.startswith("sweep") else "a page"
         case _:
             for name in presets.known(what.removesuffix("s")):
                 text = (files.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
@@ -268,12 +265,7 @@ def playground(
         bool, typer.Option("--no-browser", help="Print its address alone.")
     ] = False,
 ) -> None:
-    """Open the playground in the browser, as an app."""
-    if importlib.util.find_spec("voila") is None:
-        raise GaussMarkError(
-            "expected the package voila, which serves the playground, found none; install it, as"
-            " `make playground` does"
-        )
+    """Open the playground in the browser, as an app; it needs the package voila."""
     template = APP.parent / "voila" / "templates" / "gaussmark"
     template.mkdir(parents=True, exist_ok=True)
     (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")

@@ -154,18 +154,13 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
             "expected a literal; what is derived belongs in a later cell"
         ) from None
     limit, in_words, help_text = _limit(comment)
-    annotation = ast.unparse(statement.annotation)
-    allowed = annotation + in_words
+    allowed = ast.unparse(statement.annotation) + in_words
     type_of_value = _type(statement.annotation, limit)
     try:
         type_ = TypeAdapter(type_of_value, config=STRICT)
         default = type_.validate_python(default)  # 1 becomes a float's 1.0
-    except ValidationError:
+    except Exception:  # a ValidationError; or a range does not go with the type
         raise ParameterError(f"the default {default!r} is not {allowed}") from None
-    except ParameterError:  # no type that can be checked
-        raise
-    except Exception:  # a TypeError, or pydantic's SchemaError, which it does not export
-        raise ParameterError(f"a range does not go with {annotation}") from None
     return Parameter(name, type_, default, allowed, help_text)
 
 

@@ -24,7 +24,6 @@ from gaussmark_lib.experiments.playground import (
 )
 from gaussmark_lib.plots import style
 
-MOST_PIECES = 5000  # that are shown: the browser is slow with more
 FULL_COLOUR = 3.0  # / √T: three standard deviations of a token's equal share of ψ ~ N(0, 1)
 KEY_FILE = "playground_key.json"
 LABEL = "8.5em"  # width of the inputs' labels
@@ -94,11 +93,9 @@ def of_test(result: Tested, title: str = "This key", code: str = "") -> str:
     earlier = f"Taken into account: the {n} text{s} you tested before with this key and weight."
     if row.get("repeats", -1) >= 0:
         earlier += f" You tested this text, or nearly the same, as text {row['repeats'] + 1}."
-    one_token = "One token: the p-value is exact, but there is almost no evidence."
     return _block(
         _verdict(title, row),
         _paragraph(earlier) if n else "",
-        _paragraph(one_token) if row["n_tokens"] == 1 else "",
         *(_paragraph(escape(warning)) for warning in row["warnings"]),
         f'<div style="{_BOX}">{tokens(result.pieces, row["psi"])}</div>',
         _legend(row["n_tokens"]),
@@ -120,10 +117,8 @@ def tokens(pieces: pd.DataFrame, psi: float) -> str:
     spans = "".join(
         f'<span style="{_look(row.evidence, full)}" title="evidence {row.evidence:+.3f}, log p'
         f' {row.log_p:.2f}">{escape(row.text).replace(chr(10), "↵" + chr(10))}</span>'
-        for row in shown.head(MOST_PIECES).itertuples()
+        for row in shown.itertuples()
     )
-    if (left := len(shown) - MOST_PIECES) > 0:
-        spans += f" … and {left:,} more pieces, which were tested and are not shown"
     label = escape(_in_words(shown.sort_values("evidence"), psi))
     return f'<div role="group" aria-label="{label}" style="{_TEXT}">{spans}</div>'
 

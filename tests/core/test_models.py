@@ -236,16 +236,8 @@ def test_a_size_that_no_memory_holds_is_refused_before_anything_is_built(copy, c
     refused(copy, r"expected [\d.]+ GiB of free memory")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_hidden_layers": 10**9},
-        {"n_layer": 10**9, "model_type": "gpt2"},
-        {"text_config": {"num_hidden_layers": 10**9}, "model_type": "gemma3"},
-    ],
-)
-def test_a_number_of_layers_that_would_take_hours_is_refused_at_once(copy, changes):
-    configure(copy, **changes)
+def test_a_number_of_layers_that_would_take_hours_is_refused_at_once(copy):
+    configure(copy, num_hidden_layers=10**9)
     refused(copy, r"expected at most 1000 layers, got 1000000000")
 
 

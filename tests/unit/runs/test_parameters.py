@@ -49,7 +49,7 @@ def test_reads_names_defaults_help_and_limits(declared):
         ("a: int = 'x'", "the default 'x' is not int"),
         ("a: int = 5  # [0, 1] b", "the default 5 is not int in [0, 1]"),
         ("a: str = 'x'  # {y, z} b", "the default 'x' is not str, one of 'y', 'z'"),
-        ("a: str = 'x'  # [0, 1] b", "a range does not go with str"),
+        ("a: str = 'x'  # [0, 1] b", "the default 'x' is not str in [0, 1]"),
         ("a: int = 1  # [0, 1 b", "expected `# [low, high] help`"),
         ("a: int = 1  # [0, 1.2.3] b", "could not convert"),
         ("a: dict = {}", "cannot check the type dict"),

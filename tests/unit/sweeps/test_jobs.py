@@ -184,8 +184,7 @@ def test_a_queue_that_takes_no_job(slurm, place, tmp_path):
     ("text", "message"),
     [
         ("kind: slrum\njobs: 1", "`kind:` one of .*slurm.*, got 'slrum'"),
-        ("kind: slurm\njobs: [2, 1]", "`jobs:` a number"),
-        ("kind: slurm\njobs: true", "`jobs:` a number"),
+        ("kind: slurm\njobs: many\nmemory: 2GB", "can be made of it: .*'many'"),
         ("kind: slurm\njobs: 1", "no slurm cluster can be made of it: .*memory"),
         ("kind: slurm\njobs: 1\nmemory: 2GB\npartition: gpu", "can be made of it: .*partition"),
     ],
