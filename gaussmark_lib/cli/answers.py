@@ -75,7 +75,7 @@ def give(
     n = failed = n_before = failed_before = 0
     items = (item._replace(row=row) for row, item in enumerate(items))
     with ExitStack() as stack:
-        if kept := stack.enter_context(_locked(Path(out))) if out is not None else None:
+        if kept := stack.enter_context(_kept(out)) if out is not None else None:
             n_before, failed_before, items = _resumed(kept, work, items)
         options = {"file": sys.stderr, "delay": DELAY, "leave": False, "disable": None}
         progress = stack.enter_context(tqdm(**bar, **options))
@@ -118,6 +118,18 @@ def _show(work: "Scoring | Writing", rows: Sequence[Row], as_json: bool, *, alon
         elif "error" not in row:
             print(work.sentence(row, alone=alone))
     print(end="", flush=True)
+
+
+@contextmanager
+def _kept(path: str) -> Iterator[IO[bytes]]:
+    """A file of answers, for this process alone; a new one without an answer is removed."""
+    is_new = not os.path.lexists(path)
+    with _locked(Path(path)) as file:
+        try:
+            yield file
+        finally:
+            if is_new and not file.tell():
+                os.unlink(path)
 
 
 def _resumed(

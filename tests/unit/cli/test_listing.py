@@ -60,7 +60,6 @@ def test_records_are_listed_with_their_headlines(tmp_path, capsys):
     assert [line.rstrip() for line in out.splitlines()] == [
         "demo/1234  2026-01-02T03:04  texts found: 50% (25% to 75%), n = 8",
         r"demo/2     2026-01-02T03:04  \x1b[2Ja\nb: 50% (25% to 75%), n = 8",
-        "sweep-9    a table of runs",
     ]
     _, out, _ = answer(capsys, "list", "--records", str(tmp_path / "empty"))
     lists = [line for line in out.splitlines() if line in (*LISTS, "weights", "none")]
