@@ -12,9 +12,8 @@ A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is
 themselves are not N(0, 1).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -24,7 +23,6 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, perturb, tokens, weights
 from gaussmark_lib.engine.arithmetic import eager_experts, frozen
-from gaussmark_lib.likelihood import log_softmax
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
@@ -46,7 +44,7 @@ def per_token(
     prompt, response = tokens.checked_pairs(model, [prompt], [response])[0]
     xis = perturb.noise(model, wm, key)
     xis = xis if isinstance(xis, list) else [xis]
-    log_p, slope = _along(model, wm.linears, xis, prompt + response, len(response))
+    log_p, slope = _along(model, wm.linears, xis, (prompt, response))
     evidence = slope.double() / (wm.sigmas[0] * gradient.norm)
     columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
     return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
@@ -56,49 +54,21 @@ def _along(
     model: PreTrainedModel,
     linears: Sequence[weights.Weight],
     xis: Sequence[Float[Tensor, "d_out d_in"]],
-    ids: list[int],
-    n: int,
+    pair: tokens.Pair,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """log p of the last n tokens given what is before each, nats, and its derivative along ξ: d/dε
-    log p_{θ+εξ} at ε = 0.
+    """log p of each response token, nats, and its derivative along ξ: d/dε log p_{θ+εξ} at
+    ε = 0.
     """
-    row = torch.tensor([ids], device=model.device)
-    thetas = {linear.name: linear.parameter.detach().requires_grad_() for linear in linears}
-    inputs = {"input_ids": row, "use_cache": False}
     # fused attention has no second derivative
     with frozen(model), eager_experts(model), sdpa_kernel(SDPBackend.MATH):
-        logits = torch.func.functional_call(model, thetas, kwargs=inputs).logits[0, -n - 1 : -1]
-        log_p = log_softmax(logits).gather(-1, row[0, -n:, None])[:, 0]
+        [log_p], _, calls = gradients.traced_log_p(model, linears, [pair])
         v = torch.zeros_like(log_p, requires_grad=True)
-        pulled = torch.autograd.grad(  # vJ of each weight, which is linear in v
-            log_p, list(thetas.values()), v, create_graph=True, materialize_grads=True
+        slopes = torch.autograd.grad(  # g_s of Σ_t v_t log p_t, which is linear in v
+            log_p, [call.y for call in calls], v, create_graph=True, materialize_grads=True
         )
-        product = sum(
-            (part * linear.oriented(xi).to(part)).sum()
-            for part, linear, xi in zip(pulled, linears, xis, strict=True)
+        product = sum(  # Σ_s ⟨g_s, ξ·a_s⟩
+            (g * (call.a @ xis[call.layer].to(call.a).T)).sum()
+            for call, g in zip(calls, slopes, strict=True)
         )
         [slope] = torch.autograd.grad(product, v, materialize_grads=True)
     return log_p.detach(), slope
-
-
-def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFrame:
-    """The table of :func:`per_token` by readable pieces, whose tokens only together are whole
-    characters: ``text``, ``evidence`` and ``log_p`` (sums), ``n_tokens``. ``decode`` is that of the
-    tokenizer; the pieces joined are the whole text.
-
-    >>> table = pd.DataFrame({"token_id": [104, 195, 169], "evidence": [0.5, 0.25, 0.25]})
-    >>> joined = pieces(table.assign(log_p=-1.0), lambda ids: bytes(ids).decode(errors="replace"))
-    >>> joined[["text", "evidence", "n_tokens"]].values.tolist()
-    [['h', 0.5, 1], ['é', 0.5, 2]]
-    """
-    ids, texts, starts = table["token_id"].tolist(), [], []
-    before = start = 0  # of the last piece and of the next one
-    for end in range(1, len(ids) + 1):
-        # with the piece before it, since some tokenizers drop a leading space
-        known, now = decode(ids[before:start]), decode(ids[before:end])
-        if end == len(ids) or not now.endswith("\ufffd"):  # not in the middle of a character
-            texts.append(now[len(known) :])
-            starts.append(start)
-            before, start = start, end
-    sums = {name: np.add.reduceat(table[name].to_numpy(), starts) for name in ("evidence", "log_p")}
-    return pd.DataFrame({"text": texts, **sums, "n_tokens": np.diff([*starts, len(ids)])})

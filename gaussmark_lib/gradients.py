@@ -70,12 +70,6 @@ class TextGradient:
         """
         return math.hypot(*(c * norm(G) for c, G in zip(self.scales, self.parts, strict=True)))
 
-    @property
-    def facts(self) -> dict:
-        """What a table says of the text."""
-        facts = {"text": self.text, "log_lik": self.log_lik, "n_tokens": self.n_tokens}
-        return facts | {"grad_norm": self.norm}
-
     def unit(self) -> Float[Tensor, " d"]:
         """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order: ψ = ⟨z, u⟩. DegenerateScoreError without a
         direction.
@@ -236,19 +230,14 @@ def _passes(
     """One forward pass, and one backward pass per end of the texts' beginnings: the layer and the
     inputs a of each call; g of each end and call; log-likelihoods of each end and text.
     """
-    shape = len(pairs), max(len(x) + len(y) for x, y in pairs)
     slopes, log_liks, log_lik = [], [], 0.0
     with arithmetic.computing_in(model, dtype), arithmetic.frozen(model):
-        with hooks.traced(linears, shape) as calls:
-            log_p, number = likelihood.token_log_p(model, pairs)  # (texts, n)
-        used = {call.layer for call in calls} if log_p.requires_grad else set()
-        if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
-            raise DegenerateScoreError(
-                f"expected texts that depend on {unused[0]}, which was not used; choose another"
-                " weight, and no compiled model"
-            )
-        weighted = log_p * _in_place(token_weights, number) if token_weights else log_p
-        ys = [call.y for call in calls]
+        log_p, number, calls = traced_log_p(model, linears, pairs)
+        weighted, ys = log_p, [call.y for call in calls]
+        if token_weights:  # w_t where token t is predicted
+            weighted = torch.zeros_like(log_p, dtype=torch.float64)
+            w = [torch.as_tensor(row, dtype=weighted.dtype) for row in token_weights]
+            weighted[number > 0] = torch.cat(w).to(log_p.device) * log_p[number > 0]
         for start, end in pairwise([0, *ends]):  # what a longer beginning adds to a shorter one
             added = (number > start) & (number <= end)
             total, more = (weighted * added).sum(), end != ends[-1]
@@ -262,11 +251,19 @@ def _passes(
     return [(call.layer, call.a) for call in calls], slopes, log_liks
 
 
-def _in_place(
-    token_weights: Sequence[Sequence[float]], number: Int[Tensor, "texts n"]
-) -> Float[Tensor, "texts n"]:
-    """w_t where token t is predicted, 0 elsewhere."""
-    w = torch.zeros_like(number, dtype=torch.float64)
-    for row, is_token, values in zip(w, number > 0, token_weights, strict=True):
-        row[is_token] = torch.as_tensor(values, dtype=w.dtype, device=w.device)
-    return w
+def traced_log_p(
+    model: PreTrainedModel, linears: Sequence[Weight], pairs: Sequence[Pair]
+) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"], list[hooks.Call]]:
+    """``likelihood.token_log_p`` of a frozen model as a function of the outputs of these layers'
+    calls, and the calls. DegenerateScoreError where the texts do not depend on one of them.
+    """
+    shape = len(pairs), max(len(x) + len(y) for x, y in pairs)
+    with hooks.traced(linears, shape) as calls:
+        log_p, number = likelihood.token_log_p(model, pairs)
+    used = {call.layer for call in calls} if log_p.requires_grad else set()
+    if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
+        raise DegenerateScoreError(
+            f"expected texts that depend on {unused[0]}, which was not used; choose another"
+            " weight, and no compiled model"
+        )
+    return log_p, number, calls

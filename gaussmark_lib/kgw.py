@@ -88,11 +88,7 @@ class KGW(SamplerScheme):
 
     def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:
         self.n_green(model)  # raises where there is none
-        return WatermarkLogitsProcessor(
-            vocab_size=tokens.config(model).vocab_size,
-            device=str(model.device),
-            **self.config.to_dict(),
-        )
+        return self.config.construct_processor(tokens.config(model).vocab_size, str(model.device))
 
     def n_green(self, model: PreTrainedModel) -> int:
         """⌊γV⌋, the tokens of a green list."""
@@ -115,14 +111,8 @@ class KGW(SamplerScheme):
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """One row per text, as ``COLUMNS``; the prompts are ignored.
-
-        ``n_scored`` counts distinct pairs that do not begin with token 0, ``statistic`` is z,
-        ``p_value`` the exact tail, or with ``test="z"`` the normal one, ``p_normal``.
-
-        Raises:
-            InvalidTextError: ids outside the vocabulary, or no pair to count (a leading start token
-                does not).
+        """One row per text, as ``COLUMNS``; ``n_scored`` counts distinct pairs. The prompts are
+        ignored. InvalidTextError where there is no pair to count.
         """
         rows = []
         for i, ids, scheme in self.keyed(model, responses, keys):
@@ -164,19 +154,3 @@ def exact_tail(hits: ArrayLike, n: ArrayLike, share: float) -> dict[str, np.ndar
         "p_value": stats.binom.sf(hits - 1, n, share),
         "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10),
     }
-
-
-def attained(n: int, share: float, level: float, test: str = "exact") -> float:
-    """The level that a test at a nominal one has: P(p-value ≤ level) over n pairs, if the number of
-    green ones is binomial.
-
-    >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
-    (0.0625, 0.0)
-    """
-    greens = np.arange(n + 1)
-    p = (
-        stats.norm.sf(z_score(greens, n, share))
-        if test == "z"
-        else exact_tail(greens, n, share)["p_value"]
-    )
-    return float(stats.binom.pmf(greens, n, share)[p <= level].sum())

@@ -104,17 +104,11 @@ def score(
     settings = {"token_weights": token_weights, "lengths": lengths, "dtype": dtype}
     each = of_pairs(model, pairs, wm, batch_size=batch_size, failed=failed, **settings)
     names = [key.key_id for key in keys]
-    texts = [*pairs, *(failed or ())]
-    ids = {text: [names[text]] if paired else names for text in texts}
-    facts: list[dict] = []
-
-    def noted() -> Iterator[TextGradient]:
-        for gradient in each:
-            facts.append(gradient.facts)
-            yield gradient
-
-    values = psi(noted(), wm, keys, paired=paired, xis=xis)
-    rows = [table(fact, row, ids[fact["text"]]) for fact, row in zip(facts, values, strict=True)]
+    ids = [[name] for name in names] if paired else [names] * len(responses)
+    rows = [
+        table(gradient, psi, ids[gradient.text])
+        for gradient, psi in statistics(each, wm, keys, paired=paired, xis=xis)
+    ]
     rows += [failure(text, responses[text], ids[text]) for text in failed or ()]
     scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
     if failed is None:
@@ -128,16 +122,27 @@ def psi(
     keys: Sequence[Key],
     *,
     paired: bool = False,
-    xis: Float[Tensor, "k d_out d_in"] | None = None,
 ) -> Float[np.ndarray, "texts *k"]:
     """ψ = ⟨ξ, u⟩/σ of each text and each key, float64, with u = G/‖G‖; with ``paired`` of each text
     and ``keys[its number]`` alone. ``wm`` is placed (``Watermark.on``).
     """
+    values = [psi for _, psi in statistics(gradients, wm, keys, paired=paired)]
+    return np.array(values).reshape(-1, *([] if paired else [len(keys)]))
+
+
+def statistics(
+    gradients: Iterable[TextGradient],
+    wm: PlacedWatermark,
+    keys: Sequence[Key],
+    *,
+    paired: bool = False,
+    xis: Float[Tensor, "k d_out d_in"] | None = None,
+) -> Iterator[tuple[TextGradient, Float[np.ndarray, " k"] | float]]:
+    """Each gradient and its :func:`psi`, in bounded memory."""
     n_texts, n_keys = blocks.at_once(len(keys), wm.d)  # what memory has room for
     held = None if xis is None else [xis.flatten(1)]
     if held is None and not paired and len(keys) <= n_keys:
         held = [perturb.streams(wm, keys)]  # drawn once for all texts
-    values = [np.empty(0) if paired else np.empty((0, len(keys)))]
     for block in blocks.in_lists(gradients, n_texts):
         u = torch.stack([gradient.unit() for gradient in block])  # G/‖G‖, (texts, d)
         if paired:
@@ -146,23 +151,20 @@ def psi(
         else:
             noises = held or (perturb.streams(wm, few) for few in blocks.in_lists(keys, n_keys))
             inner = torch.cat([u @ xi.to(u).T for xi in noises], dim=1)  # (texts, keys)
-        values.append(inner.double().cpu().numpy() / wm.sigmas[0])
-    return np.concatenate(values)
+        yield from zip(block, inner.double().cpu().numpy() / wm.sigmas[0], strict=True)
 
 
 def table(
-    facts: dict, psi: Float[np.ndarray, " k"] | float, key_ids: Sequence[str]
+    gradient: TextGradient, psi: Float[np.ndarray, " k"] | float, key_ids: Sequence[str]
 ) -> pd.DataFrame:
-    """The rows of one text (``TextGradient.facts``): ψ with its p-value 1 − Φ(ψ), in float64 and on
-    the log scale.
-    """
-    tail = {"psi": psi, "p_value": norm.sf(psi), "log10_p": norm.logsf(psi) / np.log(10)}
-    return pd.DataFrame(facts | {"key_id": key_ids} | tail)[COLUMNS]
+    """The rows of one text: ψ with its p-value 1 − Φ(ψ), in float64 and on the log scale."""
+    columns = [gradient.text, key_ids, psi, norm.sf(psi), norm.logsf(psi) / np.log(10)]
+    columns += [gradient.norm, gradient.log_lik, gradient.n_tokens]
+    return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 
 
 def failure(text: int, response: Ids, key_ids: Sequence[str]) -> pd.DataFrame:
     """The rows of a text that could not be scored."""
     is_list = hasattr(response, "__len__") and not isinstance(response, str)
-    n_tokens = len(response) if is_list else 0
-    facts = {"text": text, "grad_norm": np.nan, "log_lik": np.nan, "n_tokens": n_tokens}
-    return table(facts, np.nan, key_ids)
+    facts = {"text": text, "key_id": key_ids, "n_tokens": len(response) if is_list else 0}
+    return pd.DataFrame(facts).reindex(columns=COLUMNS)

@@ -159,8 +159,8 @@ FAULTS = {
         ),
         (
             "names of other keys in pairs",
-            "[names[text]] if paired else names",
-            "names[:1] if paired else names",
+            "[[name] for name in names] if paired",
+            "[names[:1]] * len(names) if paired",
         ),
         (
             "rows in order of length",
@@ -172,8 +172,8 @@ FAULTS = {
         ("mean instead of sum", "(weighted * added).sum()", "(weighted * added).mean()"),
         (
             "weights of tokens forgotten",
-            "weighted = log_p * _in_place(token_weights, number) if token_weights else log_p",
-            "weighted = log_p",
+            "= torch.cat(w).to(log_p.device) * log_p[number > 0]",
+            "= log_p[number > 0].double()",
         ),
         ("inputs off by one", "wide(a[row, :n])", "wide(a[row, 1 : n + 1])"),
         ("gradient not projected", "G.projected(P) if isinstance(G, Factors) else P(G)", "G"),

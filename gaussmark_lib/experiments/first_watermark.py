@@ -53,7 +53,7 @@ def revealed(lm: models.LM, game: Game, wm: perturb.Watermark, key: perturb.Key)
         psi = tokens["evidence"].sum()
         written = "with" if marked else "without"
         heading = f"{letter}: p = {norm.sf(psi):.2g} (ψ = {psi:.2f}); written {written} the key"
-        cards[heading] = _coloured(evidence.pieces(tokens, lm.decode))
+        cards[heading] = _coloured(show.pieces(tokens, lm.decode))
     return show.cards(cards)
 
 

@@ -18,13 +18,13 @@ import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from gaussmark_lib import likelihood, models, stats
 from gaussmark_lib.experiments import robustness
 from gaussmark_lib.experiments.one_key_in_production import Human
 from gaussmark_lib.experiments.pairs import Pairs
-from gaussmark_lib.kgw import KGW
+from gaussmark_lib.kgw import KGW, exact_tail, z_score
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.plots import style
 from gaussmark_lib.scheme import Scheme
@@ -245,3 +245,16 @@ def draw_one_key(table: pd.DataFrame, level: float, caption: str) -> Figure:
     grid.figure.set_layout_engine("tight")
     title = "What does one fixed key do to human text? A point per key"
     return style.caption(grid.figure, caption, title)
+
+
+def attained(n: int, share: float, level: float, test: str = "exact") -> float:
+    """The level that KGW's test at a nominal one has: P(p-value ≤ level) over n pairs, if the
+    number of green ones is binomial.
+
+    >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
+    (0.0625, 0.0)
+    """
+    greens = np.arange(n + 1)
+    normal, exact = norm.sf(z_score(greens, n, share)), exact_tail(greens, n, share)["p_value"]
+    rejects = (normal if test == "z" else exact) <= level
+    return float(binom.pmf(greens, n, share)[rejects].sum())

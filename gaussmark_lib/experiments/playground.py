@@ -31,7 +31,7 @@ from gaussmark_lib import (
 )
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.plots import style
+from gaussmark_lib.plots import show, style
 from gaussmark_lib.tracing.authors import windows
 
 THIS_KEY, WRONG_KEY = "this key", "wrong key"
@@ -85,7 +85,7 @@ class Comparison:
 
     Args:
         scores: one row per text and key: ``kind, sample, key`` and those of ``score.score``.
-        pieces: the texts piece by piece: ``kind``, ``sample`` and those of ``evidence.pieces``.
+        pieces: the texts piece by piece: ``kind``, ``sample`` and those of ``show.pieces``.
         curve: the first text of each kind, tested on its beginnings; columns as ``scores``.
     """
 
@@ -281,7 +281,7 @@ class Session:
             norms = {gradient.text: gradient.norm for gradient in gradients}
             for i, table in enumerate(tables):
                 table["evidence"] *= norms[i] / total
-        return evidence.pieces(pd.concat(tables, ignore_index=True), self.lm.decode)
+        return show.pieces(pd.concat(tables, ignore_index=True), self.lm.decode)
 
     def _in_sequence(
         self, prompts: list, responses: list, wm: Watermark, keys: list[Key]

@@ -114,7 +114,7 @@ def sequence(
             failed[gradient.text] = error
             continue
         state.n_texts += 1
-        found = score.table(gradient.facts, answer.psi, ids)
+        found = score.table(gradient, answer.psi, ids)
         rows.append(found.assign(**_evidence(gradient.norm, answer, wm.sigma, share, state)))
     rows += [score.failure(text, responses[text], ids) for text in failed or ()]
     table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
@@ -166,7 +166,7 @@ def _statistics(
             wm.model, several, wm, form=directions.form, failed=failed, **settings
         )
         each = sorted(each, key=lambda gradient: gradient.text)
-        yield from zip(each, score.psi(each, wm, keys), strict=True)
+        yield from score.statistics(each, wm, keys)
 
 
 def _ask(

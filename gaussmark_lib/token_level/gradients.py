@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import likelihood, tokens
+from gaussmark_lib import gradients, tokens
 from gaussmark_lib.engine import arithmetic, hooks
-from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
+from gaussmark_lib.errors import InvalidModelError
 from gaussmark_lib.weights import Weight
 
 Factors = tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]  # a_k and g_k of each token
@@ -55,17 +55,11 @@ def _traced(
 
     Count positions from the end: the head may not see positions that predict nothing of interest.
     """
-    shape = (1, len(prompt) + len(response))
-    with arithmetic.frozen(model), hooks.traced([linear], shape) as calls:
-        log_p = likelihood.token_log_p(model, [(prompt, response)])[0][0]
+    with arithmetic.frozen(model):
+        [log_p], _, calls = gradients.traced_log_p(model, [linear], [(prompt, response)])
     if len(calls) != 1:
         raise InvalidModelError(
             f"expected a layer that is used once a pass, but {linear.name} is used {len(calls)}"
             " times; choose another weight"
-        )
-    if not log_p.requires_grad:
-        raise DegenerateScoreError(
-            f"expected texts that depend on {linear.name}, but the model computes them without it;"
-            " choose another weight"
         )
     return log_p, calls[0]

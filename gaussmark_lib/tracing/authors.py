@@ -49,7 +49,7 @@ def author(
         score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size)
     )
     total = summed(gradients)
-    rows = score.table(total.facts, score.psi([total], wm, keys)[0], [key.key_id for key in keys])
+    rows = score.table(total, score.psi([total], wm, keys)[0], [key.key_id for key in keys])
     rows = rows.drop(columns="text")
     rows.insert(0, "n_texts", len(gradients))
     return rows

@@ -14,6 +14,7 @@ from transformers import BloomConfig, BloomForCausalLM
 
 from gaussmark_lib import errors, evidence, perturb, score
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.plots import show
 
 PROMPT, RESPONSE = [5, 17, 60], [8, 44, 2, 90, 31, 31, 12, 77, 3]
 WM, KEY = Watermark("model.layers.1.mlp.up_proj.weight", 0.1), Key.from_seed(3)
@@ -140,7 +141,7 @@ def test_pieces_are_the_text_and_its_evidence(decode, text: str, cut: int, seed:
     ids = ids[: max(1, len(ids) - cut)]
     numbers = np.random.default_rng(seed).normal(size=(2, len(ids)))
     table = pd.DataFrame({"token_id": ids, "evidence": numbers[0], "log_p": numbers[1]})
-    pieces = evidence.pieces(table, decode)
+    pieces = show.pieces(table, decode)
     assert "".join(pieces["text"]) == decode(ids)
     assert pieces["n_tokens"].sum() == len(ids)
     for column in ("evidence", "log_p"):

@@ -8,12 +8,14 @@ import pytest
 import tiny_lm
 import tiny_models
 import torch
+from scipy.stats import binomtest, norm
 
 from gaussmark_lib import generate, likelihood, score
 from gaussmark_lib.experiments import kgw_baseline
-from gaussmark_lib.experiments.kgw_baseline import CONTROL, EVERY_TOKEN
+from gaussmark_lib.experiments.kgw_baseline import CONTROL, EVERY_TOKEN, attained
 from gaussmark_lib.experiments.one_key_in_production import Human
 from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.kgw import exact_tail
 from gaussmark_lib.perturb import Key, Watermark
 
 pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
@@ -128,3 +130,15 @@ def test_transformers_own_search_writes_what_ours_does(name):
     assert kgw_baseline.stock_generate(LM, scheme, prompt, key, 12) == ours
     assert len(kgw_baseline.stock_generate(LM, scheme, prompt, key, 12, beams=3)) == 12
     assert torch.equal(LM.model.get_parameter(WM.weight), before)
+
+
+def test_the_attained_level_is_the_share_of_simulated_counts_that_reject():
+    greens = np.random.default_rng(0).binomial(120, 0.25, size=200_000)
+    exact = exact_tail(greens, np.full(len(greens), 120), 0.25)["p_value"]
+    normal = norm.sf((greens - 30) / 22.5**0.5)
+    for level in (0.05, 0.01, 0.001):
+        for test, p in (("exact", exact), ("z", normal)):
+            expected = attained(120, 0.25, level, test)
+            assert binomtest(int((p <= level).sum()), len(p), expected).pvalue > 1e-3
+        assert attained(120, 0.25, level) <= level
+    assert attained(120, 0.25, 0.001, "z") > 0.0013, "the normal tail is too small"
