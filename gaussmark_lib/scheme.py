@@ -13,7 +13,7 @@ Schemes are compared by their p-values only.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -121,28 +121,20 @@ class SamplerScheme(Scheme):
         for i, (response, key) in enumerate(each):
             yield i, response, replace(self, key=key)
 
-    def processors(
-        self, model: PreTrainedModel, keys: Keys
-    ) -> Callable[[slice], generate.Processor]:
-        """Rows of a batch → their processor; where each row has a key, a processor per row."""
-
-        def of_rows(rows: slice) -> generate.Processor:
-            if keys is None:
-                return self.processor(model)
+    def writing(
+        self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
+    ) -> dict:
+        def row_by_row(rows: slice) -> generate.Processor:
             each = [replace(self, key=key).processor(model) for key in keys[rows]]
             return lambda ids, logits: torch.cat(
                 [process(ids[i : i + 1], logits[i : i + 1]) for i, process in enumerate(each)]
             )
 
-        return of_rows
-
-    def writing(
-        self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
-    ) -> dict:
         if is_greedy and not self.marks_greedy:
             return {}
-        few = {} if keys is None else {"batch_size": 16}  # each row's processor has its own memory
-        return {"processor": self.processors(model, keys)} | few
+        if keys is None:
+            return {"processor": lambda rows: self.processor(model)}
+        return {"processor": row_by_row, "batch_size": 16}  # each row's has its own memory
 
 
 makers = Registry("scheme", InvalidWatermarkError)  # (watermark, key) → scheme
