@@ -634,7 +634,6 @@ FAULTS = {
             'signal=table["statistic"] * norm',
             'signal=table["statistic"]',
         ),
-        ("spread of one text", "root * np.sqrt(squares", "np.sqrt(squares"),
     ],
     "experiments/kgw_baseline.py": [
         (

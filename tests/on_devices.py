@@ -25,7 +25,7 @@ from gaussmark_lib import (
     score,
     tracing,
 )
-from gaussmark_lib.experiments import level_check, low_rank, robustness
+from gaussmark_lib.experiments import level_check, low_rank
 from gaussmark_lib.experiments import one_key_in_production as production
 from gaussmark_lib.joint import directions
 from gaussmark_lib.perturb import Key, Watermark
@@ -106,9 +106,7 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     "scan": lambda model: tracing.scan(model, *TEXTS, WM, KEYS[:2], block=3, n_draws=200),
     "null_level of fresh keys": lambda model: level_check.fresh_keys(_lm(model), TEXTS, WM, 2),
     "gradient_norms": lambda model: [*low_rank.gradient_norms(model, *TEXTS, WM.weight).values()],
-    "robustness of one key": lambda model: robustness.one_key(
-        _lm(model), *(2 * texts for texts in TEXTS), {}, 0.1, WM, KEYS[:2]
-    ),
+    "fixed keys": lambda model: level_check.fixed_keys(_lm(model), TEXTS, WM, KEYS[:2])[0],
     "against keys": lambda model: production.against_keys(
         _lm(model), production.Human(*TEXTS, []), WM, KEYS[:2]
     ),

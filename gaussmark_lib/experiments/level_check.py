@@ -18,7 +18,7 @@ import seaborn as sns
 from jaxtyping import Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from scipy.stats import beta, binom, multivariate_normal, norm
+from scipy.stats import binom, multivariate_normal, norm
 
 from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens
 from gaussmark_lib.experiments.pairs import passages
@@ -158,7 +158,8 @@ def published(
         For ``panels``: ``way, measure, value, low, high``; and the ψ: ``way, kind, psi``.
     """
     half = len(keys) // 2  # chooses the empirical threshold
-    empirical = f"θ + ξ, threshold from {half} human texts"
+    attained = max(0.001, 1 / (half + 1))  # no threshold from n texts keeps less than 1 in n + 1
+    empirical = f"θ + ξ, threshold from {half} human texts (its .1% is {attained:.1%})"
     psi = {}
     for kind, cut in {"human": human, "marked": marked}.items():
         at = trap(lm, cut, wm, keys, **settings).pivot(index="text", columns="at", values="psi")
@@ -184,26 +185,6 @@ def published(
         values += [{"way": way, "kind": "human", "psi": one} for one in null]
         values += [{"way": way, "kind": "marked", "psi": one} for one in own]
     return pd.DataFrame(rows), pd.DataFrame(values)
-
-
-def draw_qq(table: pd.DataFrame, caption: str) -> Figure:
-    """Sorted p-values against those of as many uniform numbers, on log axes, for all pairs and each
-    kind (columns ``p_value, kind``); the i-th smallest of n uniform numbers is Beta(i, n + 1 − i).
-    """
-    figure, axes = plt.subplots(figsize=(8.4, 4.6))
-    i = np.arange(1, len(table) + 1)
-    order = beta(i, i[::-1])
-    band = {"color": "0.85", "label": "95% of uniform p, all pairs"}
-    axes.fill_between(order.mean(), *order.interval(0.95), **band)
-    looks = {"all pairs": {"color": "black", "linewidth": 2}}
-    for kind, rows in [*table.groupby("kind", sort=False), ("all pairs", table)]:
-        expected = np.arange(1, len(rows) + 1) / (len(rows) + 1)
-        axes.plot(expected, np.sort(rows["p_value"]), label=kind, **looks.get(kind, {}))
-    axes.axline((1e-3, 1e-3), (1, 1), **style.THIN)
-    axes.set(xscale="log", yscale="log", xlabel="expected quantile of a uniform p")
-    axes.set_ylabel("observed p")
-    style.legend_beside(axes)
-    return style.caption(figure, caption, "Is p uniform over keys?")
 
 
 def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figure:

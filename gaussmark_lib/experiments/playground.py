@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.stats import norm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import (
     corrupt,
     evidence,
     generate,
-    joint,
     models,
     perturb,
     score,
@@ -29,7 +27,7 @@ from gaussmark_lib import (
     tracing,
     verdict,
 )
-from gaussmark_lib.errors import GaussMarkError, InvalidTextError
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots import show, style
 from gaussmark_lib.tracing.authors import windows
@@ -113,9 +111,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Tested:
-    """A text's scores and verdict in ``row``, and its pieces with their evidence. ``n_before``
-    texts were tested before, with this key and weight, and are taken into account.
-    """
+    """A text's scores and verdict in ``row``, and its pieces with their evidence."""
 
     text: str
     prompt: str
@@ -123,7 +119,6 @@ class Tested:
     key_id: str
     row: dict[str, Any]
     pieces: pd.DataFrame
-    n_before: int = 0
 
 
 def mlp_weights(model: PreTrainedModel) -> list[str]:
@@ -147,7 +142,6 @@ class Session:
     wrong_key: Key = field(default_factory=Key.new)
     n_reference: int = 8  # plain texts on which ‖G‖ is measured
     _norms: dict[tuple[str, int], list[float]] = field(default_factory=dict, repr=False)
-    _memory: tuple[Any, joint.State] = field(default=(None, joint.State()), repr=False)
     _other_key: Key = field(default_factory=Key.new, repr=False)
 
     def knows(self, weight: str, n_tokens: int) -> bool:
@@ -203,15 +197,10 @@ class Session:
         key: Key,
         prompt: str = "",
         report: Report = silent,
-        *,
-        remember: bool = False,
     ) -> Tested:
         """Any text against this key at the question's weight, with what to expect of such a text at
         the question's σ. Without the prompt the test is as exact, and has less power. A text beyond
         the context is tested in windows, as one (``tracing.authors.windows``).
-
-        With ``remember``, p is given the texts that were remembered before, with this key and
-        weight, and this text is one of them afterwards.
         """
         if not text.strip():
             raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
@@ -224,19 +213,14 @@ class Session:
             pieces = self._pieces(*pairs, wm, key)
             report("testing", 0.0)
             keys, n_windows = self._keys(key), len(pairs[0])
-            if remember and n_windows == 1:
-                table, n_before = self._in_sequence(*pairs, wm, keys)
-            else:
-                table, n_before = tracing.author(self.lm.model, *pairs, wm, keys, batch_size=1), 0
+            table = tracing.author(self.lm.model, *pairs, wm, keys, batch_size=1)
             this, wrong = table.to_dict("records")
             row = this | ({"windows": n_windows} if n_windows > 1 else {})
-            if not n_before:
-                row.pop("p_given", None)
             row |= verdict.of(row, sigma, control=wrong["p_value"])
-            return Tested(text, prompt, question, key.key_id, row, pieces, n_before)
+            return Tested(text, prompt, question, key.key_id, row, pieces)
 
     def edited(self, before: Tested, how: str, share: float, key: Key, report=silent) -> Tested:
-        """A tested text after an edit of a share of its tokens, tested alone."""
+        """A tested text after an edit of a share of its tokens."""
         with alone:
             report("editing", 0.0)
             ids = self.lm.encode(before.text)
@@ -283,23 +267,6 @@ class Session:
                 table["evidence"] *= norms[i] / total
         return show.pieces(pd.concat(tables, ignore_index=True), self.lm.decode)
 
-    def _in_sequence(
-        self, prompts: list, responses: list, wm: Watermark, keys: list[Key]
-    ) -> tuple[pd.DataFrame, int]:
-        """Scores given the texts before, and how many those are; a full memory begins anew."""
-        name, texts = (wm.weight, keys[0].fingerprint), (self.lm.model, prompts, responses, wm)
-        state = self._memory[1] if self._memory[0] == name else joint.State()
-        n_before = state.n_texts
-        try:
-            table = joint.sequence(*texts, keys, state=state)
-        except GaussMarkError:
-            if not n_before:
-                raise
-            state, n_before = joint.State(), 0
-            table = joint.sequence(*texts, keys, state=state)
-        self._memory = name, state
-        return table, n_before
-
 
 def _lengths(text: list[int]) -> list[int]:
     n = len(text)
@@ -317,21 +284,17 @@ def _labelled(scores: pd.DataFrame, n_samples: int) -> pd.DataFrame:
     return pd.concat([labels, scores.drop(columns="text")], axis=1)
 
 
-def figure(result: Comparison, level: float = verdict.LEVEL, caption: str = "") -> Figure:
+def figure(result: Comparison) -> Figure:
     """ψ of each text and key below the density that ψ has without a watermark; and beside it p of
     the first texts as they grow. Drawn without pyplot, since a panel draws in a thread of its own.
     """
     figure = Figure(figsize=(9.6, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
-    tau, scores = stats.threshold(level), result.scores
-    psi = np.linspace(
-        min(-4.0, scores["psi"].min() - 0.5), max(result.predicted, scores["psi"].max()) + 1, 400
-    )
-    left.fill_between(psi, norm.pdf(psi), color="0.88")
-    left.fill_between(psi, norm.pdf(psi), where=psi >= tau, color="0.6")
+    level, scores = verdict.LEVEL, result.scores
+    style.normal_density(left, min(-4.0, scores["psi"].min() - 0.5), scores["psi"].max() + 1)
     left.plot(result.predicted, 0, "v", color="black", clip_on=False, zorder=5)
     left.annotate("predicted", (result.predicted, 0.015), ha="center", fontsize="small")
-    left.axvline(tau, **style.DASHED)
+    left.axvline(stats.threshold(level), **style.DASHED)
     rows = -0.055 * np.arange(1, 5)
     of_group, curves = (table.groupby(["kind", "key"]) for table in (scores, result.curve))
     for row, (group, look) in zip(rows, LOOKS.items(), strict=True):
@@ -350,4 +313,4 @@ def figure(result: Comparison, level: float = verdict.LEVEL, caption: str = "") 
         ylabel="log10 p",
         title="How does p fall as a text grows?",
     )
-    return style.caption(figure, caption) if caption else figure
+    return figure

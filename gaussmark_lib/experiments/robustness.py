@@ -7,9 +7,7 @@ deleting a share f of them would leave 1 − f of the signal and √(1 − f) of
 inserted random token adds nothing to the signal; but it is very unlikely, so its gradient is large
 and adds to the norm. It also changes the context of every token after it.
 
-An edit does not know the key, so the level holds over keys. Under one key, texts that were edited
-in one way may share a direction u = mean of G/‖G‖, and then their ψ rise and fall together: the
-mean ψ of n texts is N(0, ‖u‖²) over keys, with ‖u‖ = 1/√n only where gradients are orthogonal.
+An edit does not know the key, so the level holds over keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +18,11 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import binom, chi2, kstest
+from scipy.stats import binom
 
 from gaussmark_lib import corrupt, models, record, schemes, score, stats
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.experiments.begin import solved
-from gaussmark_lib.experiments.level_check import fixed_keys
 from gaussmark_lib.experiments.pairs import Pairs, ratio, shares
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots.panels import panels
@@ -171,41 +168,6 @@ def toy(lost: float, added: float, surprise: float) -> float:
     xi, before = own.sum(0), own.sum(0)
     after = own[round(lost * n_tokens) :].sum(0) + others.sum(0)
     return float((xi @ after) / np.linalg.norm(after) / (xi @ before) * np.linalg.norm(before))
-
-
-def one_key(
-    lm: models.LM,
-    prompts: Texts,
-    plain: Texts,
-    changes: Mapping[str, Change],
-    fraction: float,
-    wm: Watermark,
-    keys: Sequence[Key],
-    *,
-    seed: int = 0,
-    dtype: str | None = None,
-) -> pd.DataFrame:
-    """What one key says of all of these plain texts, by edit.
-
-    Returns:
-        ``edit``; √n‖u‖ (1 for orthogonal gradients) as ``predicted``, and from the spread of the
-        mean ψ over keys as ``value, low, high``; ``p_fit``, of that spread being N(0, ‖u‖²);
-        ``worst``, the largest share of false alarms of one key at level 0.05.
-    """
-    rows, n = [], len(keys)
-    for edit, change in {UNEDITED: unedited, **changes}.items():
-        x, y = change(prompts, plain, fraction, seed)
-        psi, cosine = fixed_keys(lm, (x, y), wm, keys, dtype=dtype)  # (texts, keys)
-        u = np.sqrt((1 + (len(y) - 1) * cosine) / len(y))
-        root, squares = np.sqrt(len(y)), (psi.mean(0) ** 2).sum()
-        spread = root * np.sqrt(squares / [n, chi2.ppf(0.975, n), chi2.ppf(0.025, n)])
-        rows.append(
-            {"edit": edit, "predicted": root * u}
-            | dict(zip(("value", "low", "high"), spread, strict=True))
-            | {"p_fit": kstest(psi.mean(0) / u, "norm").pvalue}
-            | {"worst": (psi >= stats.threshold(0.05)).mean(0).max()}
-        )
-    return pd.DataFrame(rows)
 
 
 def false_alarms(

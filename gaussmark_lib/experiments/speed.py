@@ -97,15 +97,6 @@ def median(values: ArrayLike) -> stats.Estimate:
     return stats.Estimate(float(np.median(ordered)), float(low), float(high), n)
 
 
-def exponent(times: pd.DataFrame, x: str) -> stats.Estimate:
-    """b of seconds ∝ x^b, by least squares of the logarithms in each repeat: mean over the repeats
-    that have every x.
-    """
-    by_repeat = times.pivot(index="repeat", columns=x, values="seconds").dropna()
-    rows = np.log(by_repeat.to_numpy())
-    return stats.interval([np.polyfit(np.log(by_repeat.columns), row, 1)[0] for row in rows])
-
-
 def share_of_blocks(model: PreTrainedModel, weight: str) -> float:
     """Which share of the model's blocks stands at or above a weight, so that a backward pass goes
     through it; 1 for a weight in no block.

@@ -34,17 +34,6 @@ def spread(pages: Sequence[str], n: int) -> list[str]:
     return list(pages[:: max(len(pages) // n, 1)][:n])
 
 
-def sources(corpus: pd.DataFrame, caption: str) -> Figure:
-    """Prose of each package or top folder (columns ``source``, ``text``), the 15 largest."""
-    package = corpus["source"].str.split("/").str[0].str.removesuffix(".py")
-    sizes = corpus["text"].str.len().groupby(package).sum().nlargest(15) / 1e6
-    figure, axes = plt.subplots()
-    axes.barh(sizes.index, sizes, color=style.PLAIN)
-    axes.invert_yaxis()
-    axes.set(xlabel="prose (million characters)")
-    return style.caption(figure, caption, "Where does the text come from?")
-
-
 def curves(runs: dict[str, pd.DataFrame], unigram: float, caption: str) -> Figure:
     """Training and held-out loss against tokens seen (frames with ``tokens, loss, held_out``), and
     the loss of a model that knows only how frequent tokens are.

@@ -2,7 +2,6 @@
 text (``tracing``). Measured on texts that a model writes under a known key, beside human texts.
 """
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -114,30 +113,6 @@ def at_levels(p: pd.DataFrame, levels: Sequence[float]) -> pd.DataFrame:
         for level in levels
         for test in p
     )
-
-
-def costs(
-    text: TextGradient,
-    wm: perturb.PlacedWatermark,
-    book: tracing.Codebook,
-    n_users: Sequence[int],
-    n_fresh: int,
-) -> pd.DataFrame:
-    """Seconds to test one text for all users, its gradient aside: ``n_users, method, value``.
-    Independent keys are timed on ``n_fresh`` and extrapolated.
-    """
-    started = time.perf_counter()
-    score.psi([text], wm, [perturb.Key.from_seed(seed) for seed in range(n_fresh)])
-    per_key = (time.perf_counter() - started) / n_fresh
-    started, rows = time.perf_counter(), []
-    inner = attribution.base_inner(text.unit()[None], book)
-    base = time.perf_counter() - started
-    for n in n_users:
-        started = time.perf_counter()
-        attribution.best(inner, tracing.Codebook(book.master, n, book.n_base))
-        rows.append((n, "codebook", base + time.perf_counter() - started))
-        rows.append((n, "independent keys", n * per_key))
-    return pd.DataFrame(rows, columns=["n_users", "method", "value"])
 
 
 def together(

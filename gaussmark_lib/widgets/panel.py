@@ -173,8 +173,7 @@ class Panel(Form):
             self.testing.show(render.of_test(result, code=lines))
             self._compare()
 
-        asked = text, self.question(), self.key, before
-        work = partial(self.session.test, *asked, remember=True)
+        work = partial(self.session.test, text, self.question(), self.key, before)
         self._worker.start(work, show, self.testing)
 
     def _edit(self) -> None:

@@ -88,14 +88,9 @@ def comparison(result: Comparison, code: str = "") -> str:
 
 def of_test(result: Tested, title: str = "This key", code: str = "") -> str:
     """A text that was tested: the verdict, the text with its evidence, and the code."""
-    row, n = result.row, result.n_before
-    s = "s"[: n != 1]
-    earlier = f"Taken into account: the {n} text{s} you tested before with this key and weight."
-    if row.get("repeats", -1) >= 0:
-        earlier += f" You tested this text, or nearly the same, as text {row['repeats'] + 1}."
+    row = result.row
     return _block(
         _verdict(title, row),
-        _paragraph(earlier) if n else "",
         *(_paragraph(escape(warning)) for warning in row["warnings"]),
         f'<div style="{_BOX}">{tokens(result.pieces, row["psi"])}</div>',
         _legend(row["n_tokens"]),

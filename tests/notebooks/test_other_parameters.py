@@ -84,7 +84,6 @@ OTHER = {
         "fractions": [0.0, 0.4],
         "strength": 0.4,
         "others": [],
-        "n_fixed_keys": 20,
         "null_schemes": ["rank-reduced", "KGW-2 z-test", "token keys"],
         "n_null": 2,
         "keys_per_text": 4,

@@ -11,7 +11,7 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import corrupt, generate, joint, perturb, score, stats, weights
+from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
 from gaussmark_lib.experiments import playground
 from gaussmark_lib.experiments.playground import (
     EDIT_SEED,
@@ -77,7 +77,7 @@ def test_compare_is_the_library_in_a_row(session):
     for (kind, sample), pieces in result.pieces.groupby(["kind", "sample"]):
         row = result.row(kind, sample)
         assert pieces["evidence"].sum() == pytest.approx(row["psi"], abs=1e-4)
-    panels = playground.figure(result, caption="n").axes
+    panels = playground.figure(result).axes
     assert [axes.get_xlabel() for axes in panels] == ["ψ", "tokens of the first texts"]
 
 
@@ -99,31 +99,6 @@ def test_any_text_is_tested_with_and_without_its_prompt(session):
         assert result.pieces["evidence"].sum() == pytest.approx(result.row["psi"], abs=1e-4)
 
 
-TEXTS = [(" returns a value.", "The function"), (" a list.", ""), (" values", "The")]
-TEXTS += [(" a list.", ""), (" returns a value.", "A list of")]
-
-
-def test_texts_tested_one_after_another_are_a_sequence(session):
-    """As ``joint.sequence`` by hand, at a σ that changes; a full memory begins anew."""
-    results = [
-        session.test(text, replace(ASKED, psi=1.0 + i), KEY, before, remember=True)
-        for i, (text, before) in enumerate(TEXTS)
-    ]
-    lm = session.lm
-    prompts = [lm.prompt(before) if before else [] for _, before in TEXTS]
-    responses = [lm.encode(text) for text, _ in TEXTS]
-    wanted = joint.sequence(lm.model, prompts, responses, Watermark(WEIGHT, 0.37), [KEY])
-    assert [result.n_before for result in results] == [0, 1, 2, 3, 4]
-    repeats = [result.row["repeats"] for result in results]
-    assert repeats == wanted["repeats"].tolist() == [-1, -1, -1, 1, 0]
-    given = [result.row["p_given"] for result in results[1:]]
-    np.testing.assert_allclose(given, wanted["p_given"][1:], rtol=1e-3)
-    assert session.test("x y", ASKED, Key.from_seed(7), remember=True).n_before == 0
-    session._memory = session._memory[0], joint.State(budget=0)
-    session._memory[1].n_texts = 1
-    assert session.test("words", ASKED, Key.from_seed(7), remember=True).n_before == 0
-
-
 @pytest.mark.parametrize("how", EDITS)
 def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
     lm, text, before = session.lm, " returns a value and a list.", "The function"
@@ -132,7 +107,6 @@ def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
     assert result.text == lm.decode(ids) != text
     wanted = session.test(lm.decode(ids), ASKED, KEY, before)
     assert result.row["psi"] == pytest.approx(wanted.row["psi"], abs=1e-5)
-    assert result.n_before == 0, "an edited text is tested alone"
 
 
 def test_a_long_text_is_tested_in_windows_as_one(session):

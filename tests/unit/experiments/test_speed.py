@@ -57,14 +57,6 @@ def test_a_median_has_an_interval_from_six_repeats_on(n, low, high):
     )
 
 
-def test_the_exponent_of_a_power_is_found_whatever_the_repeats_load():
-    rows = [(repeat, n, (repeat + 1) * n**1.5) for repeat in range(3) for n in (10, 20, 80)]
-    found = speed.exponent(
-        pd.DataFrame(rows, columns=["repeat", "n_tokens", "seconds"]), "n_tokens"
-    )
-    assert (found.value, found.n) == (pytest.approx(1.5), 3)
-
-
 def test_blocks_from_a_weight_up_are_counted(model):
     share = {
         weight: speed.share_of_blocks(model, weight) for weight in tiny_models.WEIGHTS["llama"]

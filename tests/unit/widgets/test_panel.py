@@ -170,21 +170,6 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
     assert editing["scores"]["psi"][0] == pytest.approx(after.row["psi"], abs=1e-4)
 
 
-def test_says_what_is_new_after_the_texts_before(panel: Panel):
-    def said(text: str) -> str:
-        panel.text.value = text
-        press(panel, "test")
-        return unescape(panel.testing.output.value)
-
-    assert "Taken into account" not in said("abcdefgh")
-    second = said("Some other words")
-    assert "Taken into account: the 1 text you tested before" in second
-    assert f"p = {panel.tested.row['p_given']:.3g} given what was answered before" in second
-    assert "You tested this text, or nearly the same, as text 1." in said("abcdefgh")
-    panel.new_key.click()
-    assert "you tested before" not in said("abcdefgh "), "a new key begins anew"
-
-
 def code_of(html: str) -> str:
     return unescape(re.search(r"<pre[^>]*>(.*)</pre>", html, re.DOTALL)[1])
 
