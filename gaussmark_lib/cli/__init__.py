@@ -72,6 +72,7 @@ def _top(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command, and says in one sentence why it did not."""
+    _open_what_is_closed()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
     try:
@@ -124,3 +125,13 @@ def _stoppable() -> Iterator[None]:
     finally:
         for stopping, handler in before.items():
             signal.signal(stopping, handler)
+
+
+def _open_what_is_closed() -> None:
+    """Nothing in place of standard streams that a shell has closed, as by ``2>&-``: the next file
+    would get their numbers and what they write.
+    """
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends

@@ -180,6 +180,10 @@ def alone(state: Path) -> Iterator[None]:
     other gave away.
     """
     state = Path(os.path.realpath(state))
+    if state.is_file() and state.stat().st_nlink > 1:
+        raise GaussMarkError(
+            f"{state}: expected a state with one name, got a hard link; delete the others"
+        )
     with _locked(state.with_name(f".{state.name}.lock")):
         yield
 

@@ -1,3 +1,3 @@
 """How the embedded model is made: ``train`` (recipe, optimiser and training loop), ``card`` (the
-model card), ``own_text`` (a corpus of the reader's own folder).
+model card).
 """

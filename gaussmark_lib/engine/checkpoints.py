@@ -4,6 +4,8 @@ most of a minute without a network. And one digest of a model.
 """
 
 import hashlib
+import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,12 +18,13 @@ from huggingface_hub import constants
 from huggingface_hub.utils import get_session
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, cached_file, logging
 
 from gaussmark_lib.errors import InvalidModelError
 
 PATIENCE = 5  # seconds that the hub has to answer
-MOST_LAYERS = 1000  # more take hours to build, also without numbers
+MOST_BUILT = 1000  # of what is built one by one; more take hours, also without numbers
+_BUILT = re.compile("(layers?|experts|labels)$")
 UNFIT = "the checkpoint does not fit its config.json"
 
 
@@ -31,10 +34,8 @@ def check_size(
     """InvalidModelError, before anything is built, for a config.json that describes more numbers
     than the free memory takes.
     """
+    _check_counts(source, terms)
     config = AutoConfig.from_pretrained(source, **terms)
-    n_layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
-    if n_layers > MOST_LAYERS:
-        raise InvalidModelError(f"expected at most {MOST_LAYERS} layers, got {n_layers}")
     settings = {} if dtype == "auto" else {"dtype": dtype}
     with torch.device("meta"):  # shapes without numbers
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, **settings)
@@ -48,6 +49,21 @@ def check_size(
                 f"expected {n_bytes / 2**30:.1f} GiB of free memory on {where}, got"
                 f" {free / 2**30:.1f} GiB; choose another dtype, or a smaller model"
             )
+
+
+def _check_counts(source: Path | str, terms: dict) -> None:
+    """InvalidModelError for a number of layers, experts or labels that would take hours to build,
+    anywhere in config.json, which transformers builds from as it reads it.
+    """
+    if file := cached_file(
+        source, CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **terms
+    ):
+        pairs: list[tuple[str, object]] = []
+        content = Path(file).read_bytes()
+        json.loads(content, object_pairs_hook=lambda some: pairs.extend(some) or some)
+        for name, value in pairs:
+            if _BUILT.search(name) and isinstance(value, int) and value > MOST_BUILT:
+                raise InvalidModelError(f"{UNFIT}: expected {name} ≤ {MOST_BUILT}, got {value}")
 
 
 def _free_memory(device: torch.device) -> dict[str, int]:

@@ -58,6 +58,7 @@ PACKAGES = (
 )
 VERSION = 2  # raise it when a rule below changes: the name of the cache depends on it
 HELDOUT_SHARE = 0.05
+SUFFIXES = (".txt", ".md", ".jsonl", ".jsonl.gz")  # of a folder's files
 MIN_CHARS = 80
 MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
 
@@ -277,6 +278,46 @@ def jsonl(path: Path) -> list[dict]:
                 ) from None
             rows.append({"text": text, "source": path.name})
     return rows
+
+
+def of_folder(folder: str | Path) -> "pd.DataFrame":
+    """The paragraphs of every text file below a folder, in the shape of :func:`load`: columns
+    ``source``, ``text``, ``split``.
+
+    ``source`` is the file, and for a ``.jsonl`` file also the line (``mine.jsonl/12``), since each
+    line is a text of its own. Paragraphs are cut at blank lines and kept once. Hidden files are
+    left out.
+    """
+    import pandas as pd
+
+    root = Path(folder).expanduser()
+    rows = [
+        (source, paragraph.strip("\n"))
+        for path in sorted(root.rglob("*"))
+        for source, text in _of_file(path, path.relative_to(root).as_posix())
+        for paragraph in text.split("\n\n")
+        if paragraph.strip()
+    ]
+    corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates("text")
+    corpus = corpus.assign(split=corpus["text"].map(split_of)).reset_index(drop=True)
+    if corpus["split"].nunique() < 2:
+        raise CorpusError(
+            f"{folder}: expected a folder with files ending in {', '.join(SUFFIXES)} and with"
+            f" paragraphs in both splits (5% are held out), got {len(corpus)} paragraphs; add text"
+        )
+    return corpus
+
+
+def _of_file(path: Path, name: str) -> list[tuple[str, str]]:
+    """(source, text) of each text in a file; none of another kind of file."""
+    if not name.lower().endswith(SUFFIXES) or "/." in f"/{name}":
+        return []
+    if ".jsonl" in path.name.lower():
+        return [(f"{name}/{i}", row["text"]) for i, row in enumerate(jsonl(path), 1)]
+    try:
+        return [(name, path.read_text(encoding="utf-8"))]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text") from None
 
 
 def c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:

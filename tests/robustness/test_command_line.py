@@ -241,3 +241,22 @@ def test_an_answer_that_cannot_be_written(tmp_path, opened: Callable[[], int], w
     assert done.returncode == cli.FAILED
     assert done.stderr.startswith("gaussmark: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_shell_may_have_closed_the_standard_streams(tmp_path):
+    """No file gets their numbers, and what is said is said to nobody."""
+    Key.from_seed(1).save(tmp_path / "key.json")
+    script = (
+        "import os, sys; from gaussmark_lib import cli; code = cli.main(sys.argv[1:]); os.fstat(2);"
+        " sys.exit(code)"
+    )
+    words = ["bash", "-c", '"$@" 0<&- 2>&-', "bash", sys.executable, "-c", script, "key", "show"]
+    for name, code in (("key.json", 0), ("none.json", cli.REFUSED)):
+        done = subprocess.run(
+            [*words, str(tmp_path / name)],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(files.ROOT)},
+            check=False,
+        )
+        assert (done.returncode, done.stdout != b"") == (code, name == "key.json")

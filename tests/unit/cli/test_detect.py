@@ -3,6 +3,7 @@ an interrupted run goes on.
 """
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -355,6 +356,9 @@ def test_a_state_is_one_process_s_alone_whatever_name_it_has(detect, tmp_path, c
     answer(capsys, *words, str(state))
     assert answer(capsys, *words, str(link))[0] == 0
     assert sorted(tmp_path.glob("*st*")) == [tmp_path / ".state.lock", state], "the link stays one"
+    os.link(state, tmp_path / "twin")
+    code, _, err = answer(capsys, *words, str(state))
+    assert (code, "expected a state with one name" in err) == (cli.REFUSED, True)
 
 
 @pytest.mark.parametrize("batch", ["1", "64"])

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from gaussmark_lib.doclm import own_text
-from gaussmark_lib.engine import corpus as installed
+from gaussmark_lib.engine import corpus as corpora
 from gaussmark_lib.errors import CorpusError
 
 PARAGRAPHS = [f"Paragraph number {number} of somebody's own text." for number in range(80)]
@@ -25,11 +24,11 @@ def folder(tmp_path):
 
 
 def test_it_has_every_paragraph_once_with_its_file_and_the_split_of_its_hash(folder):
-    corpus = own_text.load(folder)
+    corpus = corpora.of_folder(folder)
     assert sorted(corpus["text"]) == sorted(PARAGRAPHS)
     lines = [f"c.jsonl/{line}" for line in range(1, 11)]
     assert set(corpus["source"]) == {"a.txt", "deep/er/b.MD", *lines}
-    assert corpus["split"].tolist() == [installed.split_of(text) for text in corpus["text"]]
+    assert corpus["split"].tolist() == [corpora.split_of(text) for text in corpus["text"]]
     assert set(corpus["split"]) == {"train", "heldout"}
 
 
@@ -43,4 +42,4 @@ def test_it_has_every_paragraph_once_with_its_file_and_the_split_of_its_hash(fol
 def test_a_file_that_cannot_be_read_is_named(folder, name, content, message):
     (folder / name).write_bytes(content)
     with pytest.raises(CorpusError, match=message):
-        own_text.load(folder)
+        corpora.of_folder(folder)
