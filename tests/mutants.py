@@ -56,6 +56,9 @@ ELSEWHERE = {
     "joint/law.py": "unit/joint/test_batch.py",
     "token_level/keys.py": "core/test_keys.py",
     "token_level/gradients.py": "unit/token_level/test_keys.py",
+    "cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
+    "cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
+    "cli/inputs.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "runs/folder.py": "unit/runs/test_run.py",
     "runs/kernel.py": "unit/runs/test_run.py",
     "runs/notebook.py": "unit/runs/test_identity.py",
@@ -530,6 +533,65 @@ FAULTS = {
     "record.py": [
         ("results replaced", "write_json(path, known | plain)", "write_json(path, plain)"),
         ("nan recorded", "if isinstance(value, float) and not math.isfinite(value):", "if False:"),
+    ],
+    "cli/batches.py": [
+        (
+            "a bound key's σ forgotten",
+            "self.keys[0].binding.sigma_carried or self.wm.sigma",
+            "self.wm.sigma",
+        ),
+        (
+            "the level forgotten in a line's name",
+            "            self.level,\n            [self.book",
+            "            [self.book",
+        ),
+        (
+            "the control key reported as a key",
+            '.to_dict("records")[: self.per_text]',
+            '.to_dict("records")',
+        ),
+        (
+            "the prompt of the options taken",
+            "self.prompt if item.prompt is None else item.prompt",
+            "self.prompt",
+        ),
+        ("answers shown before they are saved", "self.state.save(self.state_file)", "pass"),
+        ("every batch draws from the first rows", "rows=list(prompts),", "rows=None,"),
+    ],
+    "cli/answers.py": [
+        (
+            "other texts' lines taken",
+            "if item is None or row.get(DIGEST) != digest(item, work.asked):",
+            "if item is None:",
+        ),
+        ("failed texts end well", "return PARTLY if failed + failed_before else 0", "return 0"),
+        ("a cut-off line kept", "kept.truncate(end)", "pass"),
+        (
+            "two processes with one file",
+            "fcntl.LOCK_EX | fcntl.LOCK_NB",
+            "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        ),
+    ],
+    "cli/inputs.py": [
+        ("names may turn a terminal", 'match[0].encode("unicode_escape").decode()', "match[0]"),
+        ("results among the texts", "if path == place or (", "if ("),
+        (
+            "a prompt keeps the editor's line end",
+            'if field == "prompt" else text)',
+            'if field == "none" else text)',
+        ),
+    ],
+    "verdict.py": [
+        (
+            "short texts called unmarked",
+            'missed = "too short to tell" if power < ENOUGH',
+            'missed = "too short to tell" if power < 0',
+        ),
+        (
+            "earlier answers ignored",
+            'row["p_value"] if row.get("p_given") is None else row["p_given"]',
+            'row["p_value"]',
+        ),
     ],
     "runs/folder.py": [
         ("force forgotten", "if not force and (known", "if (known"),

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from gaussmark_lib import evidence, files, generate, models, perturb, score, stats
-from gaussmark_lib.experiments.pairs import OWN, Pairs, under_own_keys
+from gaussmark_lib.experiments.pairs import OWN, Pairs, demonstration_keys, under_own_keys
 from gaussmark_lib.plots import show, style
 from gaussmark_lib.runs import folder
 
@@ -172,18 +172,18 @@ def turned(
 
 
 def same_everywhere(lm: models.LM) -> pd.DataFrame:
-    """ψ of the token ids in the record of this notebook, computed here and as recorded: ``kind,
-    here, recorded``. The embedded model scores them, whatever ``lm`` is.
+    """ψ of the first sixteen pairs' token ids in the record of this notebook, computed here and as
+    recorded: ``kind, here, recorded``. The embedded model scores them, whatever ``lm`` is.
     """
     is_doclm = lm.name == "doclm" and str(lm.model.dtype) == "torch.float32"
     model = (lm if is_doclm else models.load("doclm")).model
     run = folder.load(files.RUNS / "reference" / "first_watermark")
-    texts = run.table("texts")
-    wm = perturb.Watermark(run.params["weight"], run.params["sigma"])
-    key = perturb.Key.from_seed(run.params["seed"])
+    texts = run.table("texts").head(16)
+    wm = perturb.Watermark(run.results["weight"], run.results["sigma"])
+    keys, prompts = demonstration_keys(len(texts), run.params["seed"]), texts["prompt"].tolist()
     tables = []
     for kind in ("watermarked", "plain"):
-        prompts, responses = texts["prompt"].tolist(), texts[kind].tolist()
-        here = score.score(model, prompts, responses, wm, [key])["psi"].to_numpy()
-        tables.append(pd.DataFrame({"kind": kind, "here": here, "recorded": texts[f"psi_{kind}"]}))
+        scores = score.score(model, prompts, texts[kind].tolist(), wm, keys, paired=True)
+        columns = {"here": scores["psi"], "recorded": texts[f"psi_{kind}"]}
+        tables.append(pd.DataFrame({"kind": kind} | columns))
     return pd.concat(tables, ignore_index=True)

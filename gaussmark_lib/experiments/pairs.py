@@ -36,8 +36,12 @@ class Pairs(NamedTuple):
 
 def draw(lm: models.LM, kind: str | Path, n: int, n_prompt: int, seed: int = 0) -> Pairs:
     """n prompts of ``n_prompt`` tokens (``texts.prompts``), each with a demonstration key."""
-    keys = [Key.from_seed(1_000_000 * seed + i) for i in range(n)]
-    return Pairs(texts.prompts(lm, kind, n, n_prompt), keys)
+    return Pairs(texts.prompts(lm, kind, n, n_prompt), demonstration_keys(n, seed))
+
+
+def demonstration_keys(n: int, seed: int) -> list[Key]:
+    """Of n pairs, one each."""
+    return [Key.from_seed(1_000_000 * seed + i) for i in range(n)]
 
 
 def passages(
