@@ -1,19 +1,17 @@
 """Sampling. The watermark changes the weights, not the sampler (paper, Alg. 1).
 
 Each row draws from its own stream of uniform numbers, a function of (seed, row) alone, and turns
-them into tokens by inverting the cumulative distribution. So a row's text depends on the rows
-beside it and on the batch size by rounding alone, and the same seed gives base and watermarked
-model the same random numbers. A token changes where its uniform number lies within the rounding
-error of a boundary between two tokens: less than one token in 300 in float32, one in 20 in
-bfloat16 (tests/core/test_batch_invariance.py).
+them into tokens by inverting the cumulative distribution. So the same seed gives base and
+watermarked model the same random numbers, and a row's text depends on the rows beside it by
+rounding alone: that changes less than one token in 300 in float32, one in 20 in bfloat16
+(tests/core/test_batch_invariance.py).
 
-Every row of a batch can be written by a model of its own. A linear layer's row that belongs to key
-k and to σ needs
+Every row of a batch can be written under a key of its own: a hook adds the second term of
 
     y = (θ + σ z_k)·x = θ·x + σ (z_k·x),      z_k ~ N(0, I)
 
-and a hook adds the second term row by row (``engine.hooks``). The text is sampled from exactly
-p_{θ+ξ}; a bfloat16 weight θ + ξ rounds a part of ξ away, which the hook does not.
+to the row of key k (``engine.hooks``). The text is sampled from exactly p_{θ+ξ}; a bfloat16 weight
+θ + ξ rounds a part of ξ away, which the hook does not.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,25 +60,21 @@ def sample(
     processor: Callable[[slice], Processor] | None = None,
     engine: str = "exact",
 ) -> list[list[int]]:
-    """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t); one list of token ids per
-    prompt.
+    """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t).
 
     Args:
         prompts: lists of token ids; an empty one stands for the model's start token.
         n_tokens: length of every response; end tokens do not stop it, unless ``until_end``, which
             stops a response before its first end token (the second if it would be empty).
-        top_p: keep the smallest set of tokens that holds this probability, 0 < top_p ≤ 1. The
-            paper's proofs are for 1.
+        top_p: keep the smallest set of tokens that holds this probability, 0 < top_p ≤ 1.
         temperature: > 0, or 0 for the most likely token.
         rows: numbers of the rows, 0, 1, … by default: prompt i draws from (seed, rows[i]).
-        marks: a (watermark, key) or None per prompt, all of the same weights: row i is written by
-            p_{θ+ξ} of its own key. Batches become smaller where their noises would take more than
-            ``NOISE_BYTES``.
-        on_step: called after each step with (steps done, steps in all). What it raises ends the
-            sampling.
-        processor: slice of prompts → what changes that batch's logits before each draw: token ids
-            so far (rows, n), padded on the left, and logits (rows, vocabulary) → logits. It changes
-            what temperature and top_p leave, as transformers' watermarks do.
+        marks: a (watermark, key) or None per prompt, all of the same weights. Batches become
+            smaller where their noises would take more than ``NOISE_BYTES``.
+        on_step: called after each step with (steps done, steps in all).
+        processor: slice of prompts → what changes that batch's logits before each draw, after
+            temperature and top_p: token ids so far (rows, n), padded on the left, and logits (rows,
+            vocabulary) → logits.
         engine: ``exact`` is this file; ``transformers``, or ``compiled`` on a GPU, that library's
             ``generate``: other texts, the same distribution.
 
@@ -138,17 +132,12 @@ def _continued(
     text, position = ids, (mask.cumsum(-1) - 1).clamp_min(0)
     n_tokens = uniforms.shape[1]
     cache = decoding.reserved_cache(model, ids.shape[1] + n_tokens)
-    last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+    settings = {"past_key_values": cache, "use_cache": True}
+    if model._supports_logits_to_keep():
+        settings["logits_to_keep"] = 1
     with evaluating(model):
         for u in torch.from_numpy(uniforms).to(model.device).T:  # (rows,) of each step
-            out = model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=position,
-                past_key_values=cache,
-                use_cache=True,
-                **last_only,
-            )
+            out = model(input_ids=ids, attention_mask=mask, position_ids=position, **settings)
             logits = out.logits[:, -1]  # (rows, vocabulary)
             if process:
                 logits = process(text, logits)
@@ -161,9 +150,7 @@ def _continued(
 
 
 def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
-    """The token at which the cumulative probability passes u: logits (rows, vocabulary), u (rows,)
-    in [0, 1) → ids (rows,).
-    """
+    """The ids (rows,) at which the cumulative probability passes u (rows,) in [0, 1)."""
     decoding.check_finite(logits)
     if temperature == 0:
         return logits.argmax(-1)
@@ -175,9 +162,7 @@ def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
 
 
 def probabilities(logits: Tensor, top_p: float, temperature: float) -> Tensor:
-    """What a token is drawn from, up to a factor per row: (rows, vocabulary), float64;
-    ``temperature`` > 0.
-    """
+    """What a token is drawn from, up to a factor per row: (rows, vocabulary), float64."""
     logits = logits.double()
     logits = logits - logits.amax(-1, keepdim=True)  # so that no temperature overflows
     p = (logits / temperature).softmax(-1)
@@ -229,24 +214,18 @@ def cut(model: PreTrainedModel, responses: list[list[int]]) -> list[list[int]]:
     return [ids[: min(at, default=len(ids))] for ids, at in zip(responses, ended, strict=True)]
 
 
-# ---- a mark of its own for each row
-
-
 def in_batches(
     model: PreTrainedModel, n: int, batch_size: int, marks: Sequence[Mark] | None
 ) -> list[tuple[slice, AbstractContextManager]]:
-    """The batches of n rows, each with the ``with`` in which its rows are written under their
-    marks, as for :func:`sample`.
-    """
+    """The batches of n rows, each with the ``with`` that puts its rows under their marks."""
     placed, noises = [] if marks is None else _placed(model, marks, n), {}
     d = max((mark[0].d for mark in placed if mark), default=1)
     most = max(4, NOISE_BYTES // (4 * d))  # noises that are held at a time
     batch_size = min(batch_size, most) if len(set(placed)) > most else batch_size
     batches = [slice(start, start + batch_size) for start in range(0, n, batch_size)]
-    return [
-        (rows, _marked(model, placed[rows], noises) if placed else nullcontext())
-        for rows in batches
-    ]
+    if not placed:
+        return [(rows, nullcontext()) for rows in batches]
+    return [(rows, _marked(model, placed[rows], noises)) for rows in batches]
 
 
 def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]:

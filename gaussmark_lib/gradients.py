@@ -4,11 +4,10 @@ A linear layer computes y_s = W·a_s at each position s, so
 
     G = Σ_s g_s a_sᵀ,      g_s = ∂ log p_θ(y | x) / ∂y_s
 
-with x the prompt, y the response, and log p_θ(y | x) the *sum* over response tokens, at the base θ,
-or with token weights Σ_t w_t log p_θ(y_t | x, y_<t). A hook keeps a_s and makes the layer's output
-the start of the graph; one backward pass down to it gives g_s for all texts of a batch. No layer
-below is differentiated, and no other weight's gradient is formed. Several weights, and several
-lengths of one text, share a forward pass.
+with x the prompt, y the response, and log p_θ(y | x) the *sum* over response tokens, at the base θ.
+A hook keeps a_s and makes the layer's output the start of the graph; one backward pass down to it
+gives g_s for all texts of a batch. No layer below is differentiated, and no other weight's gradient
+is formed. Several weights, and several lengths of one text, share a forward pass.
 """
 
 import math
@@ -42,19 +41,13 @@ ROUNDING = 64  # in units of ε: what is left of terms that cancel exactly
 
 @dataclass(frozen=True, eq=False)
 class TextGradient:
-    """One text's gradient, and ``log_lik`` = log p_θ(y | x) in nats, summed over its ``n_tokens``.
-
-    Args:
-        parts: G (or PG) of each weight, as a matrix or by its terms.
-        scales: σ of each weight over the first one's.
-        bound: Σ_s ‖g_s‖‖a_s‖ over all weights, scaled alike.
-    """
+    """One text's gradient, in one weight or several."""
 
     text: int
-    parts: list[Tensor | Factors]  # each (d_out, d_in)
-    scales: list[float]
-    bound: float
-    log_lik: float
+    parts: list[Tensor | Factors]  # G, or PG, of each weight, (d_out, d_in)
+    scales: list[float]  # σ of each weight over the first one's
+    bound: float  # Σ_s ‖g_s‖‖a_s‖ over all weights, scaled alike
+    log_lik: float  # log p_θ(y | x), nats, summed over its ``n_tokens``
     n_tokens: int
 
     @property
@@ -65,15 +58,11 @@ class TextGradient:
 
     @cached_property
     def norm(self) -> float:
-        """‖G‖ (Frobenius), nats per unit of weight; of several √Σ(σ_s/σ_1)²‖G_s‖²: σ_1 times it
-        predicts ψ.
-        """
+        """‖G‖ (Frobenius), nats per unit of weight; of several weights √Σ(σ_s/σ_1)²‖G_s‖²."""
         return math.hypot(*(c * norm(G) for c, G in zip(self.scales, self.parts, strict=True)))
 
     def unit(self) -> Float[Tensor, " d"]:
-        """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order: ψ = ⟨z, u⟩. DegenerateScoreError without a
-        direction.
-        """
+        """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order; an error where G has no direction."""
         self.check()
         matrices = self.G if isinstance(self.G, list) else [self.G]
         scaled = [c * G.flatten() for c, G in zip(self.scales, matrices, strict=True)]
@@ -86,24 +75,16 @@ class TextGradient:
         if not finite or self.norm <= ROUNDING * eps * self.bound:
             raise DegenerateScoreError(
                 f"text {self.text}: expected a finite, non-zero gradient, got ‖G‖ = {self.norm} and"
-                f" log-likelihood {self.log_lik}; a weight that the text does not depend on (such"
-                " as an expert that none of its tokens is routed to), or an overflow in this dtype"
-                " (try float32)"
+                f" log-likelihood {self.log_lik}; choose a weight that the text depends on (an"
+                " expert may see none of its tokens), or float32, where less overflows"
             )
 
 
 def gradients(
     model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, **settings
 ) -> Iterator[TextGradient]:
-    """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first.
-
-    Args:
-        settings: ``token_weights, lengths, dtype, batch_size``, with the meaning and the defaults
-            that they have for ``score.score``.
-
-    Raises:
-        PerturbedModelError, InvalidTextError, DegenerateScoreError, UnknownWeightError: as
-            ``score.score``.
+    """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first. ``settings``
+    (``token_weights, lengths, dtype, batch_size``) and errors are those of :func:`score.score`.
     """
     perturb.refuse_perturbed(model)
     return of_pairs(model, tokens.checked_pairs(model, prompts, responses), wm, **settings)
@@ -112,12 +93,9 @@ def gradients(
 def norms(
     model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Sequence[str], **settings
 ) -> pd.DataFrame:
-    """‖G‖, which predicts power, of each text for each of several weights (full names), from one
-    pass; settings as :func:`gradients`.
-
-    Returns:
-        One row per text × length × weight: ``text, weight, n_tokens, grad_norm`` (nats per unit of
-        weight), ``log_lik`` (nats, sum over tokens).
+    """‖G‖ of each text for each of several weights (full names), from one pass; ``settings`` as
+    :func:`gradients`. One row per text × length × weight: ``text, weight, n_tokens, grad_norm``
+    (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
     """
     wm = Watermark(require_list(weights, "weights: expected names"), 1.0)
     rows = [
@@ -142,15 +120,12 @@ def of_pairs(
     failed: dict[int, GaussMarkError] | None = None,
     perturbed: bool = False,
 ) -> Iterator[TextGradient]:
-    """:func:`gradients` of texts that are checked already (``tokens.checked_pairs``), by their
-    numbers.
+    """:func:`gradients` of checked texts (``tokens.checked_pairs``), by their numbers.
 
     Args:
         form: what to make of the terms of G.
-        failed: where given, it gets the error of each text whose G has no direction; such a text is
-            left out.
-        perturbed: the model may be a watermarked one: only to show what then goes wrong, since ψ is
-            N(0, 1) at the base θ alone.
+        failed: gets the error of each text whose G has no direction, which is then left out.
+        perturbed: the model may be a watermarked one, only to show what then goes wrong.
     """
     wm, dtype = checked(wm).on(model), arithmetic.arithmetic(model, dtype)
     lengths = _checked(lengths, token_weights, pairs)
@@ -189,9 +164,7 @@ def of_pairs(
 def _terms(
     inputs: list[tuple[int, Tensor]], slopes: Sequence[Tensor], row: int, n: int, n_layers: int
 ) -> list[Factors]:
-    """G of each layer for the text of a row, which ends before position n: the terms of all the
-    layer's calls, float32 at least.
-    """
+    """G of each layer for the text of a row, which ends before position n; float32 at least."""
     terms: list[list] = [[] for _ in range(n_layers)]
     for (layer, a), g in zip(inputs, slopes, strict=True):
         terms[layer].append((g[row, :n], arithmetic.wide(a[row, :n])))
@@ -207,10 +180,9 @@ def _checked(
     if token_weights is not None:
         weights = require_list(token_weights, "token_weights: expected a list per response")
         for i, (_, y) in pairs.items():
-            if len(weights[i]) != len(y):
-                raise InvalidTextError(
-                    f"token_weights: expected {len(y)} for response {i}, got {len(weights[i])}"
-                )
+            if (n := len(weights[i])) != len(y):
+                expected = f"token_weights: expected {len(y)} for response {i}"
+                raise InvalidTextError(f"{expected}, got {n}")
     if lengths is None:
         return None
     lengths = require_list(lengths, expected := "lengths: expected whole numbers ≥ 1", least=1)
@@ -262,8 +234,6 @@ def traced_log_p(
         log_p, number = likelihood.token_log_p(model, pairs)
     used = {call.layer for call in calls} if log_p.requires_grad else set()
     if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
-        raise DegenerateScoreError(
-            f"expected texts that depend on {unused[0]}, which was not used; choose another"
-            " weight, and no compiled model"
-        )
+        expected = f"expected texts that depend on {unused[0]}, which was not used"
+        raise DegenerateScoreError(f"{expected}; choose another weight, and no compiled model")
     return log_p, number, calls

@@ -1,5 +1,4 @@
-"""log p_θ(y_t | x, y_<t) of every response token, the cross-entropy of passages, and the entropy of
-what the model could have said instead.
+"""log p_θ(y_t | x, y_<t), cross-entropy, and the entropy of what the model could have said instead.
 
 Padding is on the right, where a causal model cannot see it. The arithmetic after the logits is in
 float32 at least, sums in float64.
@@ -21,7 +20,7 @@ from gaussmark_lib.tokens import Pair, Texts
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """log p of every token of the vocabulary, the last dimension; in float32 at least."""
+    """log p of every token of the vocabulary, the last dimension."""
     return wide(logits).log_softmax(-1)
 
 
@@ -29,7 +28,7 @@ def token_log_p(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
     """log p_θ of each response token, nats, and its number within its response, from 1; both 0
-    where a row has no token. Differentiable; all pairs (prompt, response) are one batch.
+    where a row has no token. Differentiable; the pairs are one batch.
     """
     logits, targets, number = _predictions(model, pairs)
     log_p = log_softmax(logits).gather(-1, targets[..., None])[..., 0]
@@ -46,9 +45,7 @@ def _entropy(
 def _predictions(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n vocabulary"], Int[Tensor, "texts n"], Int[Tensor, "texts n"]]:
-    """Logits from the first position that predicts a response token of some text, the tokens that
-    they predict, and the numbers of these within their responses, or 0.
-    """
+    """Logits from the first that predicts a response token, these tokens, and their numbers."""
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
     first = min(len(x) for x, _ in pairs) - 1
     n = ids.shape[1] - first
@@ -68,7 +65,6 @@ def cross_entropy(
 
     Args:
         model: also inside ``watermarked()``, unlike for a score.
-        passages: token ids, none empty; all their tokens count.
         prompts: what stands before each passage; the model's start token by default.
     """
     expected = "expected a list of at least one passage, each a list of token ids"
@@ -81,9 +77,7 @@ def cross_entropy(
 def entropies(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8
 ) -> list[Float[np.ndarray, " _"]]:
-    """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats: how much
-    freedom the model had there.
-    """
+    """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats."""
     return _per_text(model, tokens.checked_pairs(model, prompts, responses), _entropy, batch_size)
 
 

@@ -57,29 +57,26 @@ def score(
     """Tests each response, given its prompt, against each key.
 
     Args:
-        model: the base model p_θ; one under ``watermarked()`` is refused.
+        model: the base model p_θ.
         prompts, responses: token ids, one prompt per response, all of whose tokens are scored. An
             empty prompt stands for the model's start token.
-        wm: the watermark of the keys; with one weight, ``wm.sigma`` cancels in ψ.
-        keys: K keys; one backward pass serves them all. Memory does not grow with K (:func:`psi`).
+        wm: with one weight, ``wm.sigma`` cancels in ψ.
+        keys: one backward pass serves them all, and memory does not grow with their number.
         paired: text i is tested with ``keys[i]`` alone.
         token_weights: w_t of each response's tokens, not from the key: G becomes the gradient of
             Σ_t w_t log p_θ(y_t | x, y_<t), and the test stays exact.
         lengths: test the first n tokens of each response, for each of these n that it has.
         xis: ``perturb.noises(model, wm, keys)`` of one weight, where the caller holds it already.
-        dtype: the lowest precision that will do, ``"bfloat16"``, ``"float32"`` or ``"float64"``; by
-            default the model's own. The level is exact in any; a low precision costs power. Where
-            the processor has no bfloat16 arithmetic, float32 takes its place.
-        batch_size: texts per pass; moves ψ by rounding alone, by less than 1e-4 in float32 and 0.1
-            in bfloat16.
-        on_error: ``"record"`` keeps a text that cannot be scored as rows of NaN, with its reason in
-            a column ``error``.
+        dtype: the lowest precision that will do, by default the model's own; float32 where the
+            processor has no bfloat16. The level is exact in any; a low precision costs power.
+        batch_size: moves ψ by rounding alone: less than 1e-4 in float32, 0.1 in bfloat16.
+        on_error: ``"raise"``, or ``"record"``: a text that cannot be scored has rows of NaN, and
+            its reason in a column ``error``.
 
     Returns:
-        One row per text (× length) × key, texts in the order given: ``text`` (index), ``key_id``,
-        ``psi`` (higher means more watermarked), ``p_value``, ``log10_p`` (exact where p
-        underflows), ``grad_norm`` (‖G‖, or ‖PG‖ where rank_dropped > 0), ``log_lik`` (nats, sum
-        over tokens), ``n_tokens``.
+        One row per text (× length) × key, texts in the order given: ``COLUMNS``, where ``log10_p``
+        is exact where p underflows, ``grad_norm`` is ‖G‖ (‖PG‖ where rank_dropped > 0), and
+        ``log_lik`` is in nats, the sum over tokens.
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError,
@@ -90,25 +87,19 @@ def score(
     failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
     pairs = tokens.checked_pairs(model, prompts, responses, failed)
     if paired and len(keys) != len(responses):
-        raise InvalidTextError(
-            f"paired: expected one key per text, got {len(keys)} for {len(responses)} texts"
-        )
-    shape = (len(keys), *wm.linear.shape)
-    if xis is not None and (
-        not isinstance(xis, Tensor) or xis.shape != shape or not xis.isfinite().all()
-    ):
-        got = tuple(xis.shape) if isinstance(xis, Tensor) else kind(xis)
-        raise InvalidWatermarkError(
-            f"xis: expected the finite noises of these keys, of shape {shape}, got {got}"
-        )
+        got = f"{len(keys)} for {len(responses)} texts"
+        raise InvalidTextError(f"paired: expected one key per text, got {got}")
+    shape, is_tensor = (len(keys), *wm.linear.shape), isinstance(xis, Tensor)
+    if xis is not None and not (is_tensor and xis.shape == shape and xis.isfinite().all()):
+        expected = f"xis: expected the finite noises of these keys, of shape {shape}"
+        got = tuple(xis.shape) if is_tensor else kind(xis)
+        raise InvalidWatermarkError(f"{expected}, got {got}")
     settings = {"token_weights": token_weights, "lengths": lengths, "dtype": dtype}
     each = of_pairs(model, pairs, wm, batch_size=batch_size, failed=failed, **settings)
     names = [key.key_id for key in keys]
     ids = [[name] for name in names] if paired else [names] * len(responses)
-    rows = [
-        table(gradient, psi, ids[gradient.text])
-        for gradient, psi in statistics(each, wm, keys, paired=paired, xis=xis)
-    ]
+    tested = statistics(each, wm, keys, paired=paired, xis=xis)
+    rows = [table(gradient, psi, ids[gradient.text]) for gradient, psi in tested]
     rows += [failure(text, responses[text], ids[text]) for text in failed or ()]
     scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
     if failed is None:
@@ -123,9 +114,7 @@ def psi(
     *,
     paired: bool = False,
 ) -> Float[np.ndarray, "texts *k"]:
-    """ψ = ⟨ξ, u⟩/σ of each text and each key, float64, with u = G/‖G‖; with ``paired`` of each text
-    and ``keys[its number]`` alone. ``wm`` is placed (``Watermark.on``).
-    """
+    """ψ = ⟨ξ, u⟩/σ of each text and each key, or with ``paired`` of ``keys[its number]`` alone."""
     values = [psi for _, psi in statistics(gradients, wm, keys, paired=paired)]
     return np.array(values).reshape(-1, *([] if paired else [len(keys)]))
 
