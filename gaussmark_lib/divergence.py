@@ -5,8 +5,7 @@ where it writes.
 
 by the chain rule; q is p_{θ+ξ}, or what a scheme makes of p_θ while it samples. The texts y are
 samples; over the next token the sum is exact, so that its noise is far less than that of
-log q(y) − log p_θ(y). To second order the price of p_{θ+ξ} is ψ²/2 nats per text, ψ being the mean
-statistic (``stats.predicted_price`` per token).
+log q(y) − log p_θ(y).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,12 +32,7 @@ def per_text(
     batch_size: int = 16,
 ) -> Float[np.ndarray, " texts"]:
     """Σ_t KL(q_t ‖ p_t) over the response's positions, nats per text; its mean over y ~ q is the
-    price.
-
-    Args:
-        model: the base model.
-        marks, processor: either, as for ``generate.sample``: they make q of p. A processor sees the
-            texts step by step, as while sampling.
+    price. Either ``marks`` or a ``processor``, as for ``generate.sample``, make q of the base p.
     """
     perturb.refuse_perturbed(model)
     pairs, nats = list(tokens.checked_pairs(model, prompts, responses).values()), []
@@ -58,9 +52,7 @@ def per_text(
 
 
 def laid_out(model: PreTrainedModel, pairs: Sequence[Pair]) -> tuple[dict[str, Tensor], Tensor]:
-    """A batch of texts as the model takes them, whose responses begin together; and where each has
-    response tokens, (texts, longest response).
-    """
+    """A batch whose responses begin together, and the mask of these, (texts, longest response)."""
     prompts, responses = zip(*pairs, strict=True)
     x, before = tokens.pad(prompts, "left", model.device)
     y, is_token = tokens.pad(responses, "right", model.device)
@@ -77,9 +69,7 @@ def logits(
 
 
 def summed(q: Tensor, p: Tensor, is_token: Tensor) -> list[float]:
-    """Σ_t KL(q_t ‖ p_t) of each text, from the logits of both; a token that q excludes adds
-    nothing.
-    """
+    """Σ_t KL(q_t ‖ p_t) of each text, from logits; a token that q excludes adds nothing."""
     q, p = log_softmax(q), log_softmax(p)
     terms = (q.exp() * (q - p)).masked_fill(q == -torch.inf, 0.0)
     return (terms.sum(-1).double().to(is_token.device) * is_token).sum(-1).tolist()

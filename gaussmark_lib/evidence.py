@@ -3,13 +3,11 @@
     e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),     Σ_t e_t = ψ,
     G = Σ_t ∇_θ log p_θ(v_t | x, v_<t)
 
-The inner product is the derivative of one token's log-probability along ξ: how fast the token would
-become likelier if the watermark were turned up from zero. With J the derivatives of all T
-log-probabilities by θ, these are Jξ, and a backward pass gives vJ for any v. So *two* give all of
-them, the second of vJ·ξ by v, where one after the other would need a backward pass per token.
+The inner product is the derivative of one token's log-probability along ξ. With J the derivatives
+of all T log-probabilities by θ, these are Jξ, and a backward pass gives vJ for any v. So *two* give
+all of them, the second of vJ·ξ by v, instead of a backward pass per token.
 
-A token with e_t > 0 leans to the key, one with e_t < 0 away from it. Only ψ is a test: the terms
-themselves are not N(0, 1).
+A token with e_t > 0 leans to the key. Only ψ is a test: the terms themselves are not N(0, 1).
 """
 
 from collections.abc import Sequence
@@ -21,24 +19,22 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, perturb, tokens, weights
+from gaussmark_lib import gradients, perturb, tokens
 from gaussmark_lib.engine.arithmetic import eager_experts, frozen
+from gaussmark_lib.keys import Key
+from gaussmark_lib.weights import Watermark, Weight, checked
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
 
 def per_token(
-    model: PreTrainedModel,
-    prompt: tokens.Ids,
-    response: tokens.Ids,
-    wm: perturb.Watermark,
-    key: perturb.Key,
+    model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, wm: Watermark, key: Key
 ) -> pd.DataFrame:
     """One row per response token: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units
     of ψ), ``log_p`` (nats). Arguments and errors are those of :func:`score.score`, whose ψ is the
     sum but for rounding: 5e-6 in float32, up to .03 in bfloat16.
     """
-    wm = weights.checked(wm).on(model)
+    wm = checked(wm).on(model)
     [gradient] = gradients.gradients(model, [prompt], [response], wm)  # checks, and gives ‖G‖
     gradient.check()
     prompt, response = tokens.checked_pairs(model, [prompt], [response])[0]
@@ -52,13 +48,11 @@ def per_token(
 
 def _along(
     model: PreTrainedModel,
-    linears: Sequence[weights.Weight],
+    linears: Sequence[Weight],
     xis: Sequence[Float[Tensor, "d_out d_in"]],
     pair: tokens.Pair,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """log p of each response token, nats, and its derivative along ξ: d/dε log p_{θ+εξ} at
-    ε = 0.
-    """
+    """log p of each response token, nats, and its derivative along ξ."""
     # fused attention has no second derivative
     with frozen(model), eager_experts(model), sdpa_kernel(SDPBackend.MATH):
         [log_p], _, calls = gradients.traced_log_p(model, linears, [pair])

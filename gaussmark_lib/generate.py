@@ -66,7 +66,7 @@ def sample(
         prompts: lists of token ids; an empty one stands for the model's start token.
         n_tokens: length of every response; end tokens do not stop it, unless ``until_end``, which
             stops a response before its first end token (the second if it would be empty).
-        top_p: keep the smallest set of tokens that holds this probability, 0 < top_p ≤ 1.
+        top_p: keep the smallest set of tokens with this probability; the paper's proofs are for 1.
         temperature: > 0, or 0 for the most likely token.
         rows: numbers of the rows, 0, 1, … by default: prompt i draws from (seed, rows[i]).
         marks: a (watermark, key) or None per prompt, all of the same weights. Batches become

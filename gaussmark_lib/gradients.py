@@ -62,7 +62,7 @@ class TextGradient:
         return math.hypot(*(c * norm(G) for c, G in zip(self.scales, self.parts, strict=True)))
 
     def unit(self) -> Float[Tensor, " d"]:
-        """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order; an error where G has no direction."""
+        """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order; DegenerateScoreError without a direction."""
         self.check()
         matrices = self.G if isinstance(self.G, list) else [self.G]
         scaled = [c * G.flatten() for c, G in zip(self.scales, matrices, strict=True)]

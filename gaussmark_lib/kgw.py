@@ -11,11 +11,10 @@ the number of green ones among n scored is about Binomial(n, γ).
 The paper (App. KGW) has γ = 0.25, δ = 1 (KGW-1) or 2 (KGW-2), and a context of one token,
 transformers' "lefthash". Of V tokens ⌊γV⌋ are green, and that share is what the exact tail uses.
 
-Fair to the baseline: the response alone is scored, without its first token, each pair of
-neighbouring tokens once (``ignore_repeated_ngrams``, else repetition counts as evidence), and one
-text at a time, since the detector has no mask and would score padding. Green lists come from the
-random numbers of the model's device: what was written on a GPU must be tested on one. A list's seed
-is the key times the token, so that after token 0 it is the same under every key: those pairs are no
+The response alone is scored, without its first token, and each pair of neighbouring tokens once
+(``ignore_repeated_ngrams``, else repetition counts as evidence). Green lists come from the random
+numbers of the model's device: what was written on a GPU must be tested on one. A list's seed is the
+key times the token, so that after token 0 it is the same under every key: those pairs are no
 secret, and are not counted.
 """
 
@@ -50,12 +49,11 @@ class KGW(SamplerScheme):
     """One soft red list watermark.
 
     Args:
-        bias: δ > 0, added to green tokens' logits, nats.
-        key: a hash of its secret starts the lists, since transformers' config holds that number in
-            the open.
+        bias: δ > 0, nats.
+        key: a hash of its secret starts the lists; transformers' config shows that number.
         green_share: γ, 0 < γ < 1.
         test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` for the detector's own normal one,
-            which exceeds its level (``exact`` is False).
+            which exceeds its level.
     """
 
     bias: float
@@ -94,35 +92,29 @@ class KGW(SamplerScheme):
         """⌊γV⌋, the tokens of a green list."""
         vocabulary = tokens.config(model).vocab_size
         if not (n := int(vocabulary * self.green_share)):
-            raise InvalidWatermarkError(
-                f"green_share = {self.green_share} of {vocabulary} tokens is none; choose a larger"
-                " one"
-            )
+            none = f"green_share = {self.green_share} of {vocabulary} tokens is none"
+            raise InvalidWatermarkError(f"{none}; choose a larger one")
         return n
 
     def greens(self, model: PreTrainedModel, before: int) -> set[int]:
         """The green tokens after a token, as transformers' processor draws them."""
         rng = torch.Generator(model.device)
         rng.manual_seed(self.config.hashing_key * before % (2**64 - 1))
-        vocabulary = tokens.config(model).vocab_size
-        order = torch.randperm(vocabulary, device=model.device, generator=rng)
+        n = tokens.config(model).vocab_size
+        order = torch.randperm(n, device=model.device, generator=rng)
         return set(order[: self.n_green(model)].tolist())
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """One row per text, as ``COLUMNS``; ``n_scored`` counts distinct pairs. The prompts are
-        ignored. InvalidTextError where there is no pair to count.
-        """
+        """``n_scored`` counts distinct pairs. InvalidTextError where there is none to count."""
         rows = []
         for i, ids, scheme in self.keyed(model, responses, keys):
             text = ids[ids[:1] == [tokens.config(model).bos_token_id] :]
             pairs = {(before, token) for before, token in pairwise(text) if before != 0}
             if not pairs:
-                raise InvalidTextError(
-                    f"response {i}: expected at least 2 tokens, the first of them not 0, since KGW"
-                    f" scores pairs of neighbours, got {len(ids)} tokens"
-                )
+                expected = "expected at least 2 tokens, the first of them not 0, to score as a pair"
+                raise InvalidTextError(f"response {i}: {expected}, got {len(ids)} tokens")
             greens = {before: scheme.greens(model, before) for before, _ in pairs}
             n_green = sum(token in greens[before] for before, token in pairs)
             rows.append((i, len(ids), len(pairs), n_green))
@@ -150,7 +142,5 @@ def exact_tail(hits: ArrayLike, n: ArrayLike, share: float) -> dict[str, np.ndar
     >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
     array([0.0625])
     """
-    return {
-        "p_value": stats.binom.sf(hits - 1, n, share),
-        "log10_p": stats.binom.logsf(hits - 1, n, share) / np.log(10),
-    }
+    log_p = stats.binom.logsf(hits - 1, n, share)
+    return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": log_p / np.log(10)}

@@ -65,6 +65,7 @@ def cross_entropy(
 
     Args:
         model: also inside ``watermarked()``, unlike for a score.
+        passages: token ids, none empty.
         prompts: what stands before each passage; the model's start token by default.
     """
     expected = "expected a list of at least one passage, each a list of token ids"

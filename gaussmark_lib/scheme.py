@@ -1,5 +1,4 @@
-"""Watermarks of different kinds with one interface, so that one experiment compares them on the
-same prompts with the same random numbers.
+"""Watermarks of different kinds with one interface, compared by their p-values only.
 
 A scheme is a frozen dataclass that inherits from :class:`Scheme`, in a file of the folder
 ``schemes``, and is registered under a name:
@@ -9,7 +8,6 @@ A scheme is a frozen dataclass that inherits from :class:`Scheme`, in a file of 
         return MyScheme(key)
 
 ``schemes.named`` then makes it, and the level tests (tests/core/test_levels.py) run over it.
-Schemes are compared by their p-values only.
 """
 
 from abc import ABC, abstractmethod
@@ -30,23 +28,16 @@ from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
 
-COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]
+COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]  # statistic: ψ, z, …
 Keys = Sequence[Key] | None  # one per text; None: the scheme's own key for all
 
 
 class Scheme(ABC):
-    """What an experiment asks of a watermark: it writes, it tests, and it says what writing cost.
-    Each method takes one key per text too, so that n pairs of a key and a prompt are one call.
+    """What an experiment asks of a watermark: it writes, tests, and says what writing cost."""
 
-    Attributes:
-        name: what tables and figures call it; the same for every key.
-        exact: whether P(p_value ≤ α) ≤ α over keys for every text that does not depend on the key.
-            The level tests check it where it is True.
-    """
-
-    name: str
+    name: str  # what tables and figures call it; the same for every key
     key: Key
-    exact: bool = True
+    exact: bool = True  # P(p_value ≤ α) ≤ α over keys for any text that does not depend on the key
 
     def generate(
         self,
@@ -57,8 +48,8 @@ class Scheme(ABC):
         keys: Keys = None,
         **sampling,
     ) -> list[list[int]]:
-        """Watermarked continuations, one per prompt; the same seed gives every scheme the same
-        random numbers. ``sampling``: ``seed, top_p, temperature, until_end`` (``generate.sample``).
+        """Watermarked continuations, one per prompt; ``sampling`` is for ``generate.sample``. The
+        same seed gives every scheme the same random numbers.
         """
         is_greedy = sampling.get("temperature", 1.0) == 0
         settings = self.writing(model, len(prompts), keys, is_greedy) | sampling
@@ -67,25 +58,20 @@ class Scheme(ABC):
     def writing(
         self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
     ) -> dict:
-        """What makes n texts of ``generate.sample`` watermarked ones: its ``marks``, or its
-        ``processor``.
-        """
+        """What ``generate.sample`` needs for n watermarked texts: ``marks``, or a ``processor``."""
         raise NotImplementedError(f"{self.name}: expected writing(), or generate()")
 
     @abstractmethod
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """One row per text, in order, with at least ``COLUMNS``; ``statistic`` is the scheme's own
-        (ψ, z, …). ``model`` is the base model.
-        """
+        """One row per text, in order, at least ``COLUMNS``; ``model`` is the base model."""
 
     def divergences(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> Float[np.ndarray, " texts"]:
-        """Σ_t KL(q_t ‖ p_t) along each of its own texts, nats per text: how far from the base model
-        it wrote them (``divergence``), under these keys and at temperature 1. A scheme that keeps
-        the model's distribution on average over keys has a divergence too.
+        """``divergence.per_text`` of texts that it wrote under these keys, at temperature 1. A
+        scheme that keeps the model's distribution on average over keys has a divergence too.
         """
         writing = self.writing(model, len(prompts), keys)
         return divergence.per_text(model, prompts, responses, **writing)
@@ -99,14 +85,9 @@ class Scheme(ABC):
 
 
 class SamplerScheme(Scheme):
-    """A scheme that changes the logits before each token is drawn, and no weight.
+    """A scheme that changes the logits before each token is drawn, and no weight."""
 
-    Attributes:
-        marks_greedy: whether it changes logits at temperature 0 too. A scheme that makes its choice
-            among likely tokens has none there, and no watermark.
-    """
-
-    marks_greedy: bool = False
+    marks_greedy: bool = False  # whether it changes logits at temperature 0 too
 
     @abstractmethod
     def processor(self, model: PreTrainedModel) -> generate.Processor:
@@ -142,11 +123,8 @@ register = makers.register
 
 
 def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[str, Scheme]:
-    """The registered schemes of these names, or all of them, with this key. ``wm`` is for the
-    schemes that change a weight.
-
-    Raises:
-        InvalidWatermarkError: a name that no scheme has, or a watermark that a scheme cannot use.
+    """The schemes of these names, or all, with this key; ``wm`` is for those that change a weight.
+    InvalidWatermarkError for a name that no scheme has, or a watermark that a scheme cannot use.
     """
     wm, key = weights.checked(wm), keys.checked(key)
     return {name: make(wm, key) for name, make in makers.chosen(names).items()}

@@ -67,8 +67,8 @@ def score(
             Σ_t w_t log p_θ(y_t | x, y_<t), and the test stays exact.
         lengths: test the first n tokens of each response, for each of these n that it has.
         xis: ``perturb.noises(model, wm, keys)`` of one weight, where the caller holds it already.
-        dtype: the lowest precision that will do, by default the model's own; float32 where the
-            processor has no bfloat16. The level is exact in any; a low precision costs power.
+        dtype: ``"bfloat16"``, ``"float32"`` or ``"float64"``, by default the model's own; float32
+            where the processor has no bfloat16. The level is exact in any; a low one costs power.
         batch_size: moves ψ by rounding alone: less than 1e-4 in float32, 0.1 in bfloat16.
         on_error: ``"raise"``, or ``"record"``: a text that cannot be scored has rows of NaN, and
             its reason in a column ``error``.
@@ -114,7 +114,7 @@ def psi(
     *,
     paired: bool = False,
 ) -> Float[np.ndarray, "texts *k"]:
-    """ψ = ⟨ξ, u⟩/σ of each text and each key, or with ``paired`` of ``keys[its number]`` alone."""
+    """ψ = ⟨ξ, u⟩/σ, u = G/‖G‖, of each text and key; if ``paired``, of ``keys[number]`` alone."""
     values = [psi for _, psi in statistics(gradients, wm, keys, paired=paired)]
     return np.array(values).reshape(-1, *([] if paired else [len(keys)]))
 

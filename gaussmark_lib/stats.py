@@ -21,7 +21,7 @@ ADVICE = "leave out texts without a score, and say so"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, and of how many observations it is made.
+    """A number with its interval, made of n observations.
 
     >>> print(Estimate(0.75, 0.194, 0.994, 4))
     0.75 (0.194 to 0.994), n = 4
@@ -59,13 +59,13 @@ def interval(
     * numbers: their mean, with Student's interval. Of K clusters with residual sums
       r_c = Σ_{i in c} (x_i − x̄), the standard error is √(K/(K−1)·Σ r_c²)/n and K − 1 are the
       degrees of freedom; rows on their own are clusters of one, and this is s/√n.
-    * with a ``statistic`` of the rows: the percentile bootstrap. It resamples rows (of an array or
-      a table), or clusters; rough for fewer than about twenty.
+    * with a ``statistic`` of the rows (of an array or a table): the percentile bootstrap of rows or
+      clusters, rough for fewer than about twenty.
 
     There is no interval (NaN) from one row or cluster, or where all of them agree.
 
     Args:
-        cluster: a label for each row; those with the same label may be alike.
+        cluster: a label for each row.
         share: the estimate is a share (an AUC): at 0 or 1 its interval is that of n trials.
 
     >>> print(interval([2.0, 4.0, 6.0]), "|", interval([True, True, False, True]))
@@ -145,8 +145,8 @@ def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
 
 
 def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
-    """The σ at which :func:`predicted_power` for these texts is the wanted power, where the model
-    is linear in it: beyond that, a larger σ does not detect more.
+    """The σ at which :func:`predicted_power` is the wanted power, where the model is linear in it:
+    beyond that, a larger σ does not detect more.
     """
     require_between(power, "power, above the level", low=level, high=1)
     if not np.size(grad_norm) or not np.min(grad_norm) > 0:
@@ -156,5 +156,4 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
     def missing(sigma: float) -> float:
         return predicted_power(grad_norm, sigma, level) - power
 
-    xtol = 1e-12 / np.max(grad_norm)
-    return float(optimize.brentq(missing, 0.0, beyond, xtol=xtol, rtol=1e-12))
+    return float(optimize.brentq(missing, 0.0, beyond, xtol=1e-12 / np.max(grad_norm), rtol=1e-12))
