@@ -58,7 +58,7 @@ ELSEWHERE = {
     "token_level/gradients.py": "unit/token_level/test_keys.py",
     "cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
-    "cli/inputs.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
+    "cli/inputs.py": "unit/cli/test_generate.py robustness/test_command_line.py",
     "runs/folder.py": "unit/runs/test_run.py",
     "runs/kernel.py": "unit/runs/test_run.py",
     "runs/notebook.py": "unit/runs/test_identity.py",
@@ -535,11 +535,6 @@ FAULTS = {
         ("nan recorded", "if isinstance(value, float) and not math.isfinite(value):", "if False:"),
     ],
     "cli/batches.py": [
-        (
-            "a bound key's σ forgotten",
-            "self.keys[0].binding.sigma_carried or self.wm.sigma",
-            "self.wm.sigma",
-        ),
         (
             "the level forgotten in a line's name",
             "            self.level,\n            [self.book",
