@@ -7,6 +7,7 @@ a model, writes, perturbs, scores, and reads files. Functions inside trust their
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from math import inf
 from numbers import Real
 from operator import index
 from typing import Any
@@ -20,11 +21,7 @@ class GaussMarkError(ValueError):
 
 
 class InvalidWatermarkError(GaussMarkError):
-    """A watermark whose σ, rank or weights are out of range, or that rounding would remove."""
-
-
-class UnknownWeightError(GaussMarkError):
-    """The named weight is not in the model, or cannot carry a watermark."""
+    """A σ, a rank or a weight that the model cannot carry, or that rounding would remove."""
 
 
 class InvalidModelError(GaussMarkError):
@@ -106,17 +103,12 @@ def require_int(value: Any, name: str, error: Refusal = InvalidTextError, *, lea
 
 
 def require_between(
-    value: Any,
-    name: str,
-    error: Refusal = GaussMarkError,
-    *,
-    low: float = 0,
-    high: float = float("inf"),
+    value: Any, name: str, error: Refusal = GaussMarkError, *, low: float = 0, high: float = inf
 ) -> float:
     """A number above ``low`` and below ``high``."""
     if not is_number(value) or not low < value < high:
-        limits = f"above {low:g} and below {high:g}"
-        raise error(f"{name}: expected a number {limits}, got {shown(value)}")
+        expected = f"expected a number above {low:g} and below {high:g}"
+        raise error(f"{name}: {expected}, got {shown(value)}")
     return float(value)
 
 

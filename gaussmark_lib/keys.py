@@ -4,11 +4,11 @@ A secret shows in no message, no ``repr`` and no traceback.
 """
 
 import hashlib
-import operator
 import secrets
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -56,8 +56,8 @@ class Key:
         """A guessable key: for demonstrations and tests only."""
         if not is_int(seed):
             raise KeyFileError(f"seed: expected a whole number, got {kind(seed)}")
-        text = f"gaussmark demonstration key {operator.index(seed)}"
-        return cls(hashlib.sha256(text.encode()).digest()[:16])
+        text = b"gaussmark demonstration key %d" % index(seed)
+        return cls(hashlib.sha256(text).digest()[:16])
 
     @property
     def seed(self) -> int:
@@ -77,9 +77,8 @@ class Key:
     @property
     def watermark(self) -> Watermark:
         """The watermark that a bound key is for."""
-        if self.binding is None:
+        if not (use := self.binding):
             raise KeyMismatchError(f"key {self.key_id} is not bound to a weight by perturb.bind")
-        use = self.binding
         return Watermark(use.weight, use.sigma, use.rank_dropped, use.side)
 
     def derived(self, purpose: str) -> bytes:
@@ -87,11 +86,7 @@ class Key:
         return key_files.derived(self.secret, purpose)
 
     def normals(
-        self,
-        n: int,
-        scale: float = 1.0,
-        dtype: type[np.floating] = np.float64,
-        out: Float[np.ndarray, " n"] | None = None,
+        self, n: int, scale: float = 1.0, dtype: type = np.float64, out: np.ndarray | None = None
     ) -> Float[np.ndarray, " n"]:
         """The first n numbers of the key's stream, as :func:`standard_normal`."""
         return standard_normal(self.seed, n, scale, dtype, out)
@@ -109,17 +104,12 @@ class Key:
             if made_for[name] != value
         ]
         if wrong:
-            raise KeyMismatchError(
-                f"key {self.key_id} does not fit this use; {'; '.join(wrong)}. Use the watermark"
-                " and the base model it was made with"
-            )
+            why = f"key {self.key_id} does not fit this use; {'; '.join(wrong)}"
+            raise KeyMismatchError(f"{why}. Use the watermark and the base model it was made with")
         if made_with and made_with != checkpoints.digest(wm.model):
-            warnings.warn(
-                f"key {self.key_id}: the model has the key's matrix, but other weights are not"
-                " those of the key's model. The test stays exact, with less power",
-                GaussMarkWarning,
-                stacklevel=3,
-            )
+            differ = "the matrix is the key's, but other weights are not those of the key's model"
+            message = f"key {self.key_id}: {differ}. The test stays exact, with less power"
+            warnings.warn(message, GaussMarkWarning, stacklevel=3)
 
     def save(self, path: str | Path) -> Path:
         """Writes the key file, complete, readable by its owner only, and never over another."""

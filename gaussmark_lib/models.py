@@ -24,7 +24,7 @@ from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.engine.arithmetic import native_bfloat16 as native_bfloat16
 from gaussmark_lib.errors import (
     InvalidModelError,
-    UnknownWeightError,
+    InvalidWatermarkError,
     is_int,
     require_one_of,
     shown,
@@ -130,7 +130,7 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
 
     Args:
         block: its number, negative from the end; by default the one two thirds of the way up, 4 of
-            0 to 5. UnknownWeightError where no such block has a matrix that can be marked.
+            0 to 5. InvalidWatermarkError where no such block has a matrix that can be marked.
         small: instead, the block's smallest matrix (of several, the last), for experiments that
             draw many noises.
     """
@@ -142,7 +142,7 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     number = len(blocks) * 2 // 3 if block is None else block
     if not is_int(number) or not -len(blocks) <= number < len(blocks):
         expected = f"block: expected one of {len(blocks)} that can carry a watermark"
-        raise UnknownWeightError(f"{expected}, got {shown(block)}; or name a weight")
+        raise InvalidWatermarkError(f"{expected}, got {shown(block)}; or name a weight")
     inside = [Weight(model, match.string) for match in places if int(match[2]) == blocks[number]]
     if small:
         return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name

@@ -80,7 +80,7 @@ def score(
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError,
-        UnknownWeightError.
+        InvalidWatermarkError.
     """
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
     wm, keys = perturb.ready(model, wm, keys)

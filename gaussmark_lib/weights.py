@@ -1,11 +1,10 @@
 """What a watermark is, apart from its key, and the matrices of a model that can carry one.
 
-A :class:`Watermark` knows no model. A door looks its matrices up, by ``checked(wm).on(model)``;
-what is inside takes the :class:`PlacedWatermark`, which has a :class:`Weight` for each matrix.
+A :class:`Watermark` knows no model; a door finds its matrices, by ``checked(wm).on(model)``.
 
-A linear layer computes y = W·x with W of shape (d_out, d_in). Every architecture stores W so,
-except GPT-2's ``Conv1D``, which stores Wᵀ: a :class:`Weight` hides the difference. Fused layers
-(Phi's ``gate_up_proj``) are one matrix; a matrix that two layers share (a tied head) is none.
+A linear layer computes y = W·x with W of shape (d_out, d_in). GPT-2's ``Conv1D`` stores Wᵀ: a
+:class:`Weight` hides the difference. Fused layers (Phi's ``gate_up_proj``) are one matrix; a matrix
+that two layers share (a tied head) is none.
 """
 
 import difflib
@@ -25,7 +24,6 @@ from gaussmark_lib import rank_reduce, tokens
 from gaussmark_lib.errors import (
     InvalidModelError,
     InvalidWatermarkError,
-    UnknownWeightError,
     kind,
     require_between,
     require_int,
@@ -42,16 +40,14 @@ class Watermark:
     """Where the noise goes and how strong it is; public, unlike the key.
 
     Args:
-        weight: full name of a linear layer's matrix, e.g.
-            ``"model.layers.4.mlp.down_proj.weight"``, or a list of them.
-        sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights (the paper's
-            tables give σ²); one for all weights, or a list.
-        rank_dropped: k ≥ 0, how many top singular directions of each θ the noise avoids; 0 is the
-            vanilla scheme.
+        weight: a matrix, such as ``"model.layers.4.mlp.down_proj.weight"``, or several.
+        sigma: σ > 0, standard deviation of each entry of ξ (the paper's tables give σ²); one for
+            all weights, or a list.
+        rank_dropped: k ≥ 0, how many top singular directions of each θ the noise avoids.
         side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``.
 
     Raises:
-        InvalidWatermarkError, or for ``weight`` UnknownWeightError: a value out of its range.
+        InvalidWatermarkError: a value out of its range.
     """
 
     weight: str | Sequence[str]
@@ -61,16 +57,15 @@ class Watermark:
 
     def __post_init__(self):
         refusal = InvalidWatermarkError
-        names = [self.weight] if isinstance(self.weight, str) else self.weight
         expected = "weight: expected the name of a weight, or of several different ones"
-        names = require_list(names, expected, UnknownWeightError, least=1)
+        names = [self.weight] if isinstance(self.weight, str) else self.weight
+        names = require_list(names, expected, refusal, least=1)
         if {*map(type, names)} != {str} or len({*names}) < len(names):
-            raise UnknownWeightError(f"{expected}, got {shown(names)}")
-        several = isinstance(self.sigma, list | tuple)
-        sigmas = self.sigma if several else [self.sigma] * len(names)
+            raise refusal(f"{expected}, got {shown(names)}")
+        sigmas = self.sigma if isinstance(self.sigma, list | tuple) else [self.sigma] * len(names)
         if len(sigmas) != len(names):
-            expected = f"sigma: expected one, or one for each of {len(names)} weights"
-            raise refusal(f"{expected}, got {len(sigmas)}")
+            one = f"sigma: expected one, or one for each of {len(names)} weights"
+            raise refusal(f"{one}, got {len(sigmas)}")
         what = "sigma, the standard deviation of the noise"
         sigmas = [require_between(sigma, what, refusal, low=LEAST, high=MOST) for sigma in sigmas]
         what = "rank_dropped, the number of singular directions"
@@ -108,8 +103,8 @@ class PlacedWatermark(Watermark):
         d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
 
     Raises:
-        UnknownWeightError, InvalidModelError: no such matrix, or one that is not finite.
-        InvalidWatermarkError: ``rank_dropped`` leaves nothing of a matrix.
+        InvalidWatermarkError: no such matrix, or ``rank_dropped`` leaves nothing of it.
+        InvalidModelError: one that is not finite.
     """
 
     model: PreTrainedModel | None = None
@@ -138,7 +133,7 @@ class PlacedWatermark(Watermark):
 
 
 class Weight:
-    """One matrix θ of a model, by its full name; UnknownWeightError where there is none.
+    """One matrix θ of a model, by its full name; InvalidWatermarkError where there is none.
 
     Attributes:
         parameter: θ as the layer stores it, perhaps transposed.
@@ -148,12 +143,11 @@ class Weight:
     def __init__(self, model: PreTrainedModel, name: str):
         layers = _layers(model)
         if not isinstance(name, str) or name not in layers:
-            near = difflib.get_close_matches(str(name), layers, n=3, cutoff=0.4)
-            raise UnknownWeightError(
+            near = difflib.get_close_matches(str(name), layers, n=3, cutoff=0.4) or [*layers][:3]
+            raise InvalidWatermarkError(
                 "weight: expected a matrix that is one linear layer's own (2-D, more than one row,"
-                f" not shared), got {shown(name)}; the nearest names are:"
-                f" {', '.join(near or [*layers][:3])}; models.watermarkable(model) lists all"
-                f" {len(layers)}"
+                f" not shared), got {shown(name)}; the nearest names are: {', '.join(near)};"
+                f" models.watermarkable(model) lists all {len(layers)}"
             )
         self.name, self.module = name, layers[name]
         self.parameter: nn.Parameter = self.module.weight

@@ -77,8 +77,8 @@ def ready(
     """The door: the watermark on its base model, where it is local and the keys are for it.
 
     Raises:
-        PerturbedModelError, UnknownWeightError, KeyMismatchError: as ``score.score``.
-        InvalidWatermarkError: a weight that is not local. InvalidTextError: not a key per text.
+        PerturbedModelError, KeyMismatchError: as ``score.score``. InvalidWatermarkError: no such
+            weight, or one that is not local. InvalidTextError: not a key per text.
     """
     wm, keys = perturb.ready(model, wm, keys)
     if len(keys) != n_texts:

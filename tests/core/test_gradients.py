@@ -17,7 +17,7 @@ from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.engine.terms import Factors, norm
 from gaussmark_lib.errors import (
     InvalidModelError,
-    UnknownWeightError,
+    InvalidWatermarkError,
 )
 from gaussmark_lib.perturb import Key, Watermark
 
@@ -155,7 +155,7 @@ def test_norms_of_short_texts_are_made_without_their_matrices(architecture, monk
 
 
 def test_norms_name_an_unknown_weight(model):
-    with pytest.raises(UnknownWeightError):
+    with pytest.raises(InvalidWatermarkError):
         gradients.norms(
             model, PROMPTS, RESPONSES, ["model.layers.0.mlp.up_proj.weight", "no.such.weight"]
         )
