@@ -5,14 +5,12 @@
 A corruption takes prompts and responses, a strength from 0 to 1 and a seed. It returns new lists:
 the prompts as the detector believes them to be, and the responses that it tests. Strength 0 changes
 nothing. Of T tokens a fraction f is ⌊f·T⌉ tokens, at places drawn *without* replacement: with
-replacement, "50%" would touch 39% of the text. Those that need a model are in ``rewrite``. To add a
-corruption:
+replacement, "50%" would touch 39% of the text. Those that need a model are in ``rewrite``. To add
+one, which the registry's tests and the level tests of every scheme then run over:
 
     @corrupt.register("reverse")
     def reverse(lm, prompts, responses, fraction, seed):
         return prompts, [ids[::-1] if fraction else ids for ids in responses]
-
-The registry's tests and the level tests of every scheme then run over it.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +26,7 @@ from gaussmark_lib.models import LM
 from gaussmark_lib.tokens import Texts
 
 Ids = list[int]
+Rng = torch.Generator
 Pairs = tuple[list[Ids], list[Ids]]  # prompts as the detector believes them, responses
 Change = Callable[[Texts, Texts, float, int], Pairs]  # (prompts, responses, fraction, seed)
 Corruption = Callable[[LM, list[Ids], list[Ids], float, int], Pairs]
@@ -37,11 +36,11 @@ register = corruptions.register
 
 
 def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
-    """The corruptions of these names, or all of them.
+    """The corruptions of these names, or all of them; InvalidTextError for an unknown one.
 
     Edits ``at random`` change the response, with tokens from the vocabulary (``own tokens``: from
     the text). Edits ``at the start`` change prompt and response as one text, for a detector that
-    does not know where the prompt ends. Raises InvalidTextError for an unknown name.
+    does not know where the prompt ends.
     """
     from gaussmark_lib import rewrite  # noqa: F401  which registers those that need a model
 
@@ -66,7 +65,7 @@ def _changed(
     return corruption(lm, prompts, responses, fraction, seed)
 
 
-def generator(seed: int, text: int = 0) -> torch.Generator:
+def generator(seed: int, text: int = 0) -> Rng:
     """The random numbers of one text, a function of (seed, text) alone."""
     state = np.random.SeedSequence([seed, text]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
@@ -83,44 +82,32 @@ def count(n_tokens: int, fraction: float) -> int:
     return round(fraction * n_tokens)
 
 
-# ---- edits of one text: (ids, fraction, random numbers, pool of new tokens, at)
+# ---- edits of one text, with new tokens from a pool, ``at`` "random" places or the "start"
 
 
-def insert(
-    ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], at: str = "random"
-) -> Ids:
-    """⌊f·T⌉ more tokens from the pool, each in another gap (``at="random"``), or all before the
-    text (``at="start"``).
-    """
+def insert(ids: Ids, fraction: float, rng: Rng, pool: Sequence[int], at: str = "random") -> Ids:
+    """⌊f·T⌉ more tokens from the pool, each in another gap, or all before the text."""
     n = count(len(ids), fraction)
     added = _drawn(n, pool, rng)
     gaps = [0] * n if at == "start" else torch.randperm(len(ids) + 1, generator=rng)[:n].tolist()
     return np.insert(ids, sorted(gaps), added).tolist()
 
 
-def delete(
-    ids: Ids, fraction: float, rng: torch.Generator, _: Sequence[int] = (), at: str = "random"
-) -> Ids:
+def delete(ids: Ids, fraction: float, rng: Rng, _: Sequence[int] = (), at: str = "random") -> Ids:
     """The text without ⌊f·T⌉ of its tokens, or without its first ones."""
     gone = _places(len(ids), fraction, rng, at)
     if len(gone) == len(ids):
-        raise InvalidTextError(
-            f"fraction = {fraction} removes all {len(ids)} tokens: expected at least one to stay;"
-            " choose a smaller fraction"
-        )
+        expected = "expected at least one to stay; choose a smaller fraction"
+        raise InvalidTextError(f"fraction = {fraction} removes all {len(ids)} tokens: {expected}")
     return np.delete(ids, gone).tolist()
 
 
-def substitute(
-    ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int], at: str = "random"
-) -> Ids:
+def substitute(ids: Ids, fraction: float, rng: Rng, pool: Sequence[int], at: str = "random") -> Ids:
     """⌊f·T⌉ of the tokens, or the first ones, each replaced by *another* token from the pool."""
     changed, places = list(ids), _places(len(ids), fraction, rng, at)
     if places and len(only := set(pool)) < 2 and only & {ids[place] for place in places}:
-        raise InvalidTextError(
-            "expected a pool with at least one token other than the one it replaces, got only"
-            f" {sorted(only)}"
-        )
+        expected = "expected a pool with at least one token other than the one it replaces"
+        raise InvalidTextError(f"{expected}, got only {sorted(only)}")
     while places:  # again for those that drew the token they have
         for place, token in zip(places, _drawn(len(places), pool, rng), strict=True):
             changed[place] = token
@@ -128,18 +115,18 @@ def substitute(
     return changed
 
 
-def truncate(ids: Ids, fraction: float, rng: torch.Generator, pool: Sequence[int] = ()) -> Ids:
+def truncate(ids: Ids, fraction: float, rng: Rng, pool: Sequence[int] = ()) -> Ids:
     """The text without its last ⌊f·T⌉ tokens."""
     return delete(ids[::-1], fraction, rng, at="start")[::-1]
 
 
-def _places(n_tokens: int, fraction: float, rng: torch.Generator, at: str) -> list[int]:
+def _places(n_tokens: int, fraction: float, rng: Rng, at: str) -> list[int]:
     n = count(n_tokens, fraction)
     order = torch.randperm(n_tokens, generator=rng).tolist() if at == "random" else range(n_tokens)
     return list(order[:n])
 
 
-def _drawn(n: int, pool: Sequence[int], rng: torch.Generator) -> list[int]:
+def _drawn(n: int, pool: Sequence[int], rng: Rng) -> list[int]:
     return [pool[i] for i in torch.randint(len(pool), (n,), generator=rng).tolist()]
 
 
@@ -160,9 +147,7 @@ def _of_responses(edit: Callable, *, own_tokens: bool = False, **at: str) -> Cor
 
 
 def _of_texts(edit: Callable) -> Corruption:
-    """Prompt and response edited as one text, whose last T tokens are the new response, T being the
-    length of the old one; a deletion beyond the prompt shortens it.
-    """
+    """Prompt and response edited as one text, cut where as many tokens follow as before."""
     edited = _of_responses(edit, at="start")
 
     def corruption(lm, prompts, responses, fraction, seed):
@@ -203,9 +188,7 @@ def _retokenised(lm, prompts, responses, fraction, seed):
 
 
 def retokenise(lm: LM, ids: Ids) -> Ids:
-    """The ids of the text that these ids spell, without a start token: what a detector sees that
-    was given text.
-    """
+    """The ids of the text that these ids spell, as a detector sees them that was given text."""
     if not (again := lm.encode(lm.decode(ids))):
         raise InvalidTextError("expected ids that spell a text, got an empty one")
     return again

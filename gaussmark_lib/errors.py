@@ -41,15 +41,11 @@ class KeyMismatchError(GaussMarkError):
 
 
 class InvalidTextError(GaussMarkError):
-    """Texts that are no token ids, empty, or longer than the context."""
+    """Texts that are no token ids, empty, longer than the context, or not to be had."""
 
 
 class DegenerateScoreError(GaussMarkError):
     """A zero or non-finite gradient, for which ψ does not exist."""
-
-
-class CorpusError(GaussMarkError):
-    """Text that was asked for and cannot be had."""
 
 
 class ParameterError(GaussMarkError):

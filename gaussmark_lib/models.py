@@ -3,7 +3,6 @@
 Files are checked before they are read, and no code of theirs is run (``engine.checkpoints``).
 """
 
-import math
 import os
 import re
 from collections import Counter
@@ -54,9 +53,7 @@ class LM:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def prompt(self, text: str) -> list[int]:
-        """Token ids of a text to be continued: with the model's start token, and in its chat
-        template where it has one.
-        """
+        """Token ids of a text to be continued: with the start token, in the chat template."""
         tokens.check_text(text, "prompt")
         if not self.tokenizer.chat_template:
             return self.tokenizer.encode(text, split_special_tokens=True)
@@ -66,8 +63,7 @@ class LM:
             return list(self.tokenizer.apply_chat_template(turn, **options))
         except Exception as error:  # a template is a program of the model's author
             expected = f"{self.name}: expected a chat template that takes a user's turn"
-            got = checkpoints.first_line(error)
-            raise InvalidModelError(f"{expected}, got {got}") from error
+            raise InvalidModelError(f"{expected}, got {checkpoints.first_line(error)}") from error
 
 
 def load(
@@ -77,8 +73,7 @@ def load(
     device: str | None = None,
     revision: str | None = None,
 ) -> LM:
-    """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id, ready to
-    generate and score.
+    """Loads ``"doclm"`` (the model in this repository), a local folder, or a hub id.
 
     Args:
         dtype: of the weights; ``"auto"`` is the checkpoint's own.
@@ -87,7 +82,7 @@ def load(
 
     Raises:
         InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that
-            needs code of its own, or one that does not fit into the free memory.
+            needs code of its own, or more than the free memory.
     """
     require_one_of(str(dtype).removeprefix("torch."), "dtype", DTYPES, InvalidModelError)
     device, source = checkpoints.device_of(device), _source(name)
@@ -115,29 +110,23 @@ def _source(name: str | Path) -> Path | str:
     if os.path.isdir(folder):
         return folder
     if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InvalidModelError(
-            f"no model at {folder}: expected a folder with config.json and *.safetensors."
-            f" models.load('{EMBEDDED}') needs no download"
-        )
+        expected = f"no model at {folder}: expected a folder with config.json and *.safetensors"
+        raise InvalidModelError(f"{expected}. models.load('{EMBEDDED}') needs no download")
     return name
 
 
 def default_weight(model: PreTrainedModel, *, block: int | None = None, small: bool = False) -> str:
-    """The weight that an experiment takes where none is named.
-
-    Of the matrices in one block that write to the residual stream (d_out is the hidden size): the
-    one with the largest d_in, which is the MLP's last.
+    """Of the matrices in one block that write to the residual stream (d_out is the hidden size),
+    the one with the largest d_in, which is the MLP's last.
 
     Args:
         block: its number, negative from the end; by default the one two thirds of the way up, 4 of
             0 to 5. InvalidWatermarkError where no such block has a matrix that can be marked.
-        small: instead, the block's smallest matrix (of several, the last), for experiments that
-            draw many noises.
+        small: instead, the block's smallest matrix (of several, the last).
     """
     places = [match for name in watermarkable(model) if (match := _IN_BLOCK.match(name))]
-    stacks = Counter(match[1] for match in places)
-    stack = max(stacks, key=stacks.__getitem__, default="")
-    places = [match for match in places if match[1] == stack]
+    stacks = Counter(match[1] for match in places).most_common(1)
+    places = [match for match in places if match[1] == stacks[0][0]]
     blocks = sorted({int(match[2]) for match in places})
     number = len(blocks) * 2 // 3 if block is None else block
     if not is_int(number) or not -len(blocks) <= number < len(blocks):
@@ -145,6 +134,6 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
         raise InvalidWatermarkError(f"{expected}, got {shown(block)}; or name a weight")
     inside = [Weight(model, match.string) for match in places if int(match[2]) == blocks[number]]
     if small:
-        return min(reversed(inside), key=lambda layer: math.prod(layer.shape)).name
+        return min(reversed(inside), key=lambda layer: layer.parameter.numel()).name
     hidden = model.config.get_text_config().hidden_size
     return max(inside, key=lambda layer: (layer.shape[0] == hidden, layer.shape[1])).name

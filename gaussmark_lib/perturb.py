@@ -3,7 +3,8 @@
     θ(ξ) = θ + ξ,   ξ ~ N(0, σ² I)   over one weight matrix θ of shape (d_out, d_in), or several
 
 Let z be the first d numbers of a key's stream, cut into matrices in the order of the weights. Then
-ξ = σz, or σPz where rank_dropped > 0, with each weight's own σ and P.
+ξ = σz, or σPz where rank_dropped > 0, with each weight's own σ and P; the same on every machine to
+1e-6, and with P up to the rounding of the SVD.
 """
 
 import os
@@ -38,10 +39,7 @@ def ready(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> tuple[PlacedWatermark, list[Key]]:
     """The door of whoever has keys: a base model, a watermark on it, and keys that are for it.
-
-    Raises:
-        PerturbedModelError; KeyMismatchError: a key of another weight, sigma, rank or base model;
-            InvalidTextError: no list of keys; and the errors of ``PlacedWatermark``.
+    PerturbedModelError, KeyMismatchError, and the errors of ``PlacedWatermark``.
     """
     refuse_perturbed(model)
     wm = checked(wm).on(model)
@@ -51,9 +49,7 @@ def ready(
 def noise(
     model: PreTrainedModel, wm: Watermark, key: Key
 ) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
-    """ξ of a key, float32 on the CPU; of several weights a list, in their order. The same on every
-    machine to 1e-6, and for rank_dropped > 0 up to the rounding of the SVD.
-    """
+    """ξ of a key, float32 on the CPU; of several weights a list, in their order."""
     xis = noises(model, wm, [key])
     return [xi[0] for xi in xis] if isinstance(xis, list) else xis[0]
 
@@ -74,9 +70,7 @@ def noises(
 
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
-    """The key with a note of what it is for (``keys.Binding``): a wrong use is then an error.
-    InvalidWatermarkError where the weights' dtype rounds the watermark away.
-    """
+    """The key with a note of its use; InvalidWatermarkError where rounding removes the noise."""
     with watermarked(model, wm, key):
         carried = getattr(model.config, _MARK)["sigma_carried"]
     use = purpose(wm.on(model))
@@ -87,9 +81,8 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
 def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[PreTrainedModel]:
     """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again.
 
-    What ``model.save_pretrained`` writes inside is marked as watermarked. A bare
-    ``model.state_dict()`` holds θ + ξ and cannot carry a mark: loaded into another model, it is
-    scored as if it were a base model, with a mean of ψ far from 0.
+    What ``model.save_pretrained`` writes inside is marked as watermarked. ``model.state_dict()``
+    cannot be: loaded into another model, it is scored as a base model, with a mean of ψ far from 0.
     """
     with moved(model, wm, noise(model, wm, key), by=key.key_id):
         yield model
@@ -97,15 +90,9 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 
 @contextmanager
 def moved(
-    model: PreTrainedModel,
-    wm: Watermark,
-    xi: Float[Tensor, "d_out d_in"] | Sequence[Tensor],
-    *,
-    by: str = "a given noise",
+    model: PreTrainedModel, wm: Watermark, xi: Tensor | Sequence[Tensor], by: str = "a given noise"
 ) -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the weights are θ + ξ for any ξ, rounded to their dtype, and the model
-    is :func:`marked`. Only here are weights exchanged.
-    """
+    """Inside the ``with``, the weights are θ + ξ, rounded; only here are weights exchanged."""
     wm, carried = checked(wm).on(model), []
     xis = [xi] if isinstance(xi, Tensor) else xi
     with marked(model, by), ExitStack() as after:
@@ -114,8 +101,8 @@ def moved(
             after.callback(setattr, linear.parameter, "data", theta)  # the very tensor
             linear.parameter.data, of_weight = rounded_sum(theta, x, sigma, linear.name)
             carried.append(of_weight)
-        sigma_carried = carried[0] if len(carried) == 1 else tuple(carried)
-        mark = {"key_id": by, "weight": wm.weight, "sigma_carried": sigma_carried}
+        carried = carried[0] if len(carried) == 1 else tuple(carried)
+        mark = {"key_id": by, "weight": wm.weight, "sigma_carried": carried}
         setattr(model.config, _MARK, mark)  # what save_pretrained writes
         after.callback(delattr, model.config, _MARK)
         yield model
@@ -133,21 +120,16 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
-    """PerturbedModelError inside ``watermarked()`` and for a watermarked checkpoint: under the null
-    ψ is N(0, 1) at the base model alone.
-    """
+    """PerturbedModelError for a marked model: under the null ψ is N(0, 1) at the base alone."""
     tokens.check_model(model)
+    expected = "expected the base model, got"
     if hasattr(model, _MARK):
-        raise PerturbedModelError(
-            "expected the base model, got one inside watermarked() or moved(); leave the `with`"
-            " block first: G is taken at θ, never at θ + ξ"
-        )
+        leave = "leave the `with` block first: G is taken at θ, never at θ + ξ"
+        raise PerturbedModelError(f"{expected} one inside watermarked() or moved(); {leave}")
     if mark := getattr(model.config, _MARK, None):
         key_id = mark.get("key_id") if isinstance(mark, dict) else mark
-        raise PerturbedModelError(
-            f"expected the base model, got a checkpoint with the watermark of key {key_id}; load"
-            " the model it was made from"
-        )
+        got = f"a checkpoint with the watermark of key {key_id}; load the model it was made from"
+        raise PerturbedModelError(f"{expected} {got}")
 
 
 def export(
@@ -158,7 +140,7 @@ def export(
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Path:
     """Writes the watermarked model, and never the key, to a new folder: an ordinary checkpoint,
-    whose config names the weight, the key's public id and the σ that the rounded weights carry.
+    whose config names the weight, the key's public id and the σ carried after rounding.
     """
     folder = files.named(folder, "cannot export the model", InvalidModelError)
     if os.path.lexists(folder):

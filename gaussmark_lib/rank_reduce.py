@@ -1,12 +1,10 @@
 """Rank reduction: keep the noise out of the directions that the weight itself uses most.
 
 P = I − U_k U_kᵀ, with U_k the top-k left singular vectors of θ, multiplies noise and gradient from
-the left (paper, Sec. "rank-reduction"). ⟨Pξ, PG⟩ / (σ‖PG‖) is N(0, 1) under the null for the same
-reason as without P.
-
-The left singular vectors span what the layer *writes*; the right ones, V_k, what it *reads*. As an
-ablation, Q = I − V_k V_kᵀ can be applied from the right, or both: M → PM, MQ or PMQ. Each is an
-orthogonal projection of the space of matrices, so ⟨PξQ, PGQ⟩ = ⟨ξ, PGQ⟩.
+the left (paper, Sec. "rank-reduction"). The left singular vectors span what the layer *writes*; the
+right ones, V_k, what it *reads*. As an ablation, Q = I − V_k V_kᵀ can be applied from the right, or
+both: M → PM, MQ or PMQ. Each is an orthogonal projection of the space of matrices, so ⟨PξQ, PGQ⟩ =
+⟨ξ, PGQ⟩, and ⟨PξQ, PGQ⟩ / (σ‖PGQ‖) is N(0, 1) under the null as without.
 """
 
 import hashlib
@@ -22,7 +20,7 @@ _kept: dict[tuple, Tensor] = {}  # all vectors: a map over ranks asks for a matr
 
 @dataclass(frozen=True)
 class Projector:
-    """M → PMQ with P = I − LLᵀ and Q = I − RRᵀ; without columns, P or Q is the identity."""
+    """M → PMQ; without columns, P or Q is the identity."""
 
     left: Float[Tensor, "d_out kl"]
     right: Float[Tensor, "d_in kr"]
@@ -50,9 +48,7 @@ def project_out(
 def singular_vectors(
     theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left"
 ) -> Float[Tensor, "d k"]:
-    """The top-k left or right singular vectors, float32, orthonormal columns by singular value;
-    kept for the last eight matrices, a matrix being known by its bits.
-    """
+    """The top-k left or right singular vectors, float32; kept for the last eight matrices."""
     if k == 0:
         return theta.new_empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32)
     bits = theta.detach().cpu().contiguous().view(torch.uint8).numpy()

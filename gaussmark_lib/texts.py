@@ -1,5 +1,4 @@
-"""Text to prompt with and to test on, as ``datasets.Dataset`` with the columns ``text`` and
-``source``.
+"""Text to prompt with and to test on.
 
 ============== ====================================================================================
 ``"docs"``     documentation prose of fixed packages, as the embedded model was trained on
@@ -18,7 +17,7 @@ from datasets import Dataset
 
 from gaussmark_lib import models, tokens
 from gaussmark_lib.engine import corpus
-from gaussmark_lib.errors import CorpusError, InvalidTextError, require_int
+from gaussmark_lib.errors import InvalidTextError, require_int
 
 INSTALLED = ("docs", "licences", "source")  # text of the installed packages
 KINDS = (*INSTALLED, "c4")
@@ -27,23 +26,22 @@ KINDS = (*INSTALLED, "c4")
 def load(
     kind: str | Path, *, split: str = "heldout", n: int | None = None, min_chars: int | None = None
 ) -> Dataset:
-    """The first n texts of a kind (None: all), in a fixed order that mixes sources.
+    """The first n texts of a kind (None: all), in a fixed order that mixes sources; columns
+    ``text`` and ``source``.
 
     Args:
-        split: of ``"docs"`` and ``"c4"``: ``"train"`` or ``"heldout"`` (C4's validation split). The
-            other kinds have one.
+        split: of ``"docs"`` and ``"c4"``: ``"train"`` or ``"heldout"`` (C4's validation split).
         min_chars: shortest text to return, 1000 by default, 1 for a file. Documentation paragraphs
             of one package are joined until they reach it.
 
     Raises:
-        CorpusError: an unknown kind or split, a file without usable lines, no network, or fewer
-            than n texts.
+        InvalidTextError: an unknown kind or split, no usable lines, no network, too few texts.
     """
     if n is not None:
-        require_int(n, "n", CorpusError)
+        require_int(n, "n")
     if min_chars is None:
         min_chars = 1000 if kind in KINDS else 1
-    require_int(min_chars, "min_chars", CorpusError, least=0)
+    require_int(min_chars, "min_chars", least=0)
     if kind in INSTALLED:
         unique = {row["text"]: row for row in corpus.texts(str(kind), split, min_chars)}
         hashes = {hashlib.sha256(text.encode()).digest(): row for text, row in unique.items()}
@@ -53,13 +51,12 @@ def load(
     elif str(kind).endswith((".jsonl", ".jsonl.gz")):
         rows = [row for row in corpus.jsonl(Path(kind)) if len(row["text"]) >= min_chars]
     else:
-        known = f"{', '.join(KINDS)} or a path ending in .jsonl"
-        raise CorpusError(f"expected one of {known}, got {str(kind)!r}")
+        expected = f"expected one of {', '.join(KINDS)} or a path ending in .jsonl"
+        raise InvalidTextError(f"{expected}, got {str(kind)!r}")
     if not rows or (n is not None and len(rows) < n):
-        raise CorpusError(
-            f"{kind} ({split}): expected {n or 'some'} texts of at least {min_chars} characters,"
-            f" found {len(rows)}; ask for fewer or shorter ones"
-        )
+        expected = f"expected {n or 'some'} texts of at least {min_chars} characters"
+        found = f"found {len(rows)}; ask for fewer or shorter ones"
+        raise InvalidTextError(f"{kind} ({split}): {expected}, {found}")
     return Dataset.from_list(rows[:n])
 
 
@@ -67,8 +64,8 @@ def human(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[i
     """n held-out texts of ``n_tokens`` each, as their authors wrote them: the beginnings of texts.
     Where the texts of a file are too short, its lines are joined by blank lines and cut.
     """
-    require_int(n, "n", CorpusError)
-    require_int(n_tokens, "n_tokens", CorpusError)
+    require_int(n, "n")
+    require_int(n_tokens, "n_tokens")
     if is_file := kind not in KINDS:
         rows = load(kind)["text"]
     else:
@@ -80,14 +77,12 @@ def human(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[i
         long = [ids[i : i + n_tokens] for i in range(0, len(ids) - n_tokens + 1, n_tokens)]
     if len(long) < n:
         found = f"found {len(long)}; ask for fewer or shorter ones"
-        raise CorpusError(f"{kind}: expected {n} texts of {n_tokens} tokens, {found}")
+        raise InvalidTextError(f"{kind}: expected {n} texts of {n_tokens} tokens, {found}")
     return long[:n]
 
 
 def prompts(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:
-    """:func:`human` as the model expects prompts: with its start token, in its chat template. A
-    character that the cut broke is left out.
-    """
+    """:func:`human` as :meth:`models.LM.prompt`, without a character that the cut broke."""
     return [lm.prompt(lm.decode(ids).rstrip("\ufffd")) for ids in human(lm, kind, n, n_tokens)]
 
 

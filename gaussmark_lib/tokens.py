@@ -29,14 +29,9 @@ Pair = tuple[Ids, Ids]  # prompt, response
 
 
 def checked_pairs(
-    model: PreTrainedModel,
-    prompts: Texts,
-    responses: Texts,
-    failed: dict[int, GaussMarkError] | None = None,
+    model: PreTrainedModel, prompts: Texts, responses: Texts, failed: dict | None = None
 ) -> dict[int, Pair]:
-    """(prompt, response) of each text by its number, both within the context. The error of a text
-    that cannot be scored goes to ``failed``, or is raised.
-    """
+    """(prompt, response) of each text by its number; an error goes to ``failed``, or is raised."""
     expected = "expected one prompt per response, each a list of token ids"
     prompts, responses = (require_list(texts, expected) for texts in (prompts, responses))
     if not prompts or len(prompts) != len(responses):
@@ -76,10 +71,9 @@ def _prompt(model: PreTrainedModel, prompt: Ids, i: int, n_tokens: int) -> list[
         raise InvalidTextError(f"prompt {i}: {lacking}; give a prompt of at least one token")
     longest = context(model)
     if longest is not None and len(ids) + n_tokens > longest:
+        expected = f"text {i}: expected at most {longest} tokens (the model's context)"
         got = f"{len(ids)} of prompt + {n_tokens} of response"
-        raise InvalidTextError(
-            f"text {i}: expected at most {longest} tokens (the model's context), got {got}"
-        )
+        raise InvalidTextError(f"{expected}, got {got}")
     return ids
 
 
@@ -100,8 +94,7 @@ def _ids(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
 def _start(model: PreTrainedModel) -> list[int]:
     """What the first token is predicted from: the start token, or the end token for want of it."""
     for name in ("bos_token_id", "eos_token_id"):
-        start = getattr(config(model), name, None)
-        if start is not None:
+        if (start := getattr(config(model), name, None)) is not None:
             return start[:1] if isinstance(start, list) else [start]
     return []
 
@@ -135,9 +128,7 @@ def check_text(text: Any, what: str = "text") -> None:
 
 
 def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(ids, mask), both (rows, longest row), int64; shorter rows are filled with 0 on one side,
-    where mask is 0 too.
-    """
+    """(ids, mask), both (rows, longest row), int64; on one side of shorter rows both are 0."""
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     both = ids, [torch.ones_like(row) for row in ids]
     return tuple(pad_sequence(part, True, padding_side=side).to(device) for part in both)

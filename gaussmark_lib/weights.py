@@ -37,7 +37,8 @@ LEAST, MOST = 1e-31, 1e31  # a σ, within the range of float32, the noise's dtyp
 
 @dataclass(frozen=True)
 class Watermark:
-    """Where the noise goes and how strong it is; public, unlike the key.
+    """Where the noise goes and how strong it is; public, unlike the key. InvalidWatermarkError for
+    a value out of its range.
 
     Args:
         weight: a matrix, such as ``"model.layers.4.mlp.down_proj.weight"``, or several.
@@ -45,9 +46,6 @@ class Watermark:
             all weights, or a list.
         rank_dropped: k ≥ 0, how many top singular directions of each θ the noise avoids.
         side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``.
-
-    Raises:
-        InvalidWatermarkError: a value out of its range.
     """
 
     weight: str | Sequence[str]
@@ -133,12 +131,7 @@ class PlacedWatermark(Watermark):
 
 
 class Weight:
-    """One matrix θ of a model, by its full name; InvalidWatermarkError where there is none.
-
-    Attributes:
-        parameter: θ as the layer stores it, perhaps transposed.
-        shape: (d_out, d_in).
-    """
+    """One matrix θ of a model, by its full name; InvalidWatermarkError where there is none."""
 
     def __init__(self, model: PreTrainedModel, name: str):
         layers = _layers(model)
@@ -150,9 +143,9 @@ class Weight:
                 f" models.watermarkable(model) lists all {len(layers)}"
             )
         self.name, self.module = name, layers[name]
-        self.parameter: nn.Parameter = self.module.weight
+        self.parameter: nn.Parameter = self.module.weight  # θ as stored, perhaps transposed
         self.transposed = isinstance(self.module, Conv1D)
-        self.shape = tuple(self.value().shape)
+        self.shape = tuple(self.value().shape)  # (d_out, d_in)
 
     def value(self) -> Float[Tensor, "d_out d_in"]:
         """θ itself, detached; shares memory with the model."""

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gaussmark_lib import files, models
-from gaussmark_lib.errors import CorpusError, ParameterError
+from gaussmark_lib.errors import InvalidTextError, ParameterError
 
 END = "<|endoftext|>"
 A, B, C = 3.4445, -4.7750, 2.0315  # of Muon's quintic
@@ -127,7 +127,7 @@ def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
     rows = recipe.batch_tokens // context
     per_epoch = (len(stream) - 1 - context) // context // rows
     if per_epoch < 1:
-        raise CorpusError(
+        raise InvalidTextError(
             f"the corpus has {len(stream)} tokens, a batch of {rows} windows of {context} needs"
             f" {context * (rows + 1) + 1}"
         )

@@ -26,7 +26,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.files import CACHE, hidden_folder
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
     """(name, path) of every file of an installed package with this ending, sorted by name; names
     start at the package's folder.
 
-    CorpusError if the package is not installed.
+    InvalidTextError if the package is not installed.
     """
     return sorted(
         (file.as_posix(), Path(file.locate()))
@@ -154,7 +154,7 @@ def _distribution(package: str) -> Any:
     try:
         return metadata.distribution(package)
     except metadata.PackageNotFoundError:
-        raise CorpusError(
+        raise InvalidTextError(
             f"the documentation corpus needs the package {package}, which is not installed; run"
             " `make setup`"
         ) from None
@@ -182,7 +182,7 @@ def texts(kind: str, split: str, min_chars: int) -> Iterator[dict]:
 
 def _docs(split: str, min_chars: int) -> Iterator[dict]:
     if split not in ("train", "heldout"):
-        raise CorpusError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
+        raise InvalidTextError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
     corpus = load().query("split == @split")
     for package, rows in groupby(
         zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]
@@ -255,14 +255,14 @@ def build() -> "pd.DataFrame":
 def jsonl(path: Path) -> list[dict]:
     """Rows ``text, source`` of a file with a JSON object on each line."""
     if not os.path.isfile(path):
-        raise CorpusError(f"no file {path}: expected a .jsonl file with a 'text' on each line")
+        raise InvalidTextError(f"no file {path}: expected a .jsonl file with a 'text' on each line")
     try:
         with (gzip.open if path.suffix == ".gz" else open)(
             path, "rt", encoding="utf-8-sig"
         ) as file:
             lines = file.read().split("\n")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise CorpusError(
+        raise InvalidTextError(
             f"cannot read {path}: {error}; expected UTF-8 text, gzipped if its name ends in .gz"
         ) from None
     rows = []
@@ -272,7 +272,7 @@ def jsonl(path: Path) -> list[dict]:
                 text = json.loads(line)["text"]
                 text.encode()  # a string, of whole characters
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                raise CorpusError(
+                raise InvalidTextError(
                     f"{path}, line {number}: expected a JSON object with a 'text' field of whole"
                     f" characters, got {line.strip()[:60]!r}"
                 ) from None
@@ -301,7 +301,7 @@ def of_folder(folder: str | Path) -> "pd.DataFrame":
     corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates("text")
     corpus = corpus.assign(split=corpus["text"].map(split_of)).reset_index(drop=True)
     if corpus["split"].nunique() < 2:
-        raise CorpusError(
+        raise InvalidTextError(
             f"{folder}: expected a folder with files ending in {', '.join(SUFFIXES)} and with"
             f" paragraphs in both splits (5% are held out), got {len(corpus)} paragraphs; add text"
         )
@@ -317,7 +317,7 @@ def _of_file(path: Path, name: str) -> list[tuple[str, str]]:
     try:
         return [(name, path.read_text(encoding="utf-8"))]
     except (OSError, UnicodeDecodeError) as error:
-        raise CorpusError(f"cannot read {path}: {error}; expected UTF-8 text") from None
+        raise InvalidTextError(f"cannot read {path}: {error}; expected UTF-8 text") from None
 
 
 def c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
@@ -327,7 +327,7 @@ def c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
     from gaussmark_lib.engine.checkpoints import first_line, hub_reachable
 
     if n is None:
-        raise CorpusError("c4 has 14 million texts: say how many (n=…)")
+        raise InvalidTextError("c4 has 14 million texts: say how many (n=…)")
     split = "validation" if split == "heldout" else split
     try:
         if not hub_reachable():
@@ -336,7 +336,7 @@ def c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
         rows = ({"text": row["text"], "source": row["url"]} for row in stream)
         yield from islice((row for row in rows if len(row["text"]) >= min_chars), n)
     except (OSError, ValueError, RuntimeError) as error:
-        raise CorpusError(
+        raise InvalidTextError(
             f"cannot read allenai/c4: {first_line(error)}. Without a network,"
             " texts.load('docs') or a .jsonl file works"
         ) from error

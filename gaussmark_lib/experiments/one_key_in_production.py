@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gaussmark_lib import generate, joint, models, perturb, score, stats, texts
 from gaussmark_lib.engine import corpus
-from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.experiments.pairs import means
 from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
@@ -49,12 +49,12 @@ class Human(NamedTuple):
 
 def human(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int = 150) -> Human:
     """n texts of one of ``KINDS``, or of a .jsonl file, from as many files as there are; fewer
-    where there are no more, and CorpusError below four.
+    where there are no more, and InvalidTextError below four.
     """
     wanted = n_prompt + n_tokens
     several = list(islice(_pieces(lm, kind, wanted), n))
     if len(several) < 4:
-        raise CorpusError(
+        raise InvalidTextError(
             f"{kind}: expected at least 4 texts of {wanted} tokens, found {len(several)}; ask for"
             " shorter ones"
         )

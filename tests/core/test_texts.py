@@ -11,7 +11,7 @@ import tiny_lm
 
 from gaussmark_lib import models, texts
 from gaussmark_lib.engine import corpus as corpus_
-from gaussmark_lib.errors import CorpusError, InvalidTextError
+from gaussmark_lib.errors import InvalidTextError
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_first_n_are_a_prefix_in_a_fixed_order_that_mixes_packages(corpus):
     assert everything.column_names == ["text", "source"]
     n = len(everything) + 1
     too_many = rf"docs \(train\): expected {n} texts of at least 200 characters, found {n - 1}; ask"
-    with pytest.raises(CorpusError, match=too_many):
+    with pytest.raises(InvalidTextError, match=too_many):
         texts.load("docs", split="train", n=n, min_chars=200)
 
 
@@ -109,7 +109,7 @@ def test_texts_of_a_file_come_in_its_order_with_its_name(tmp_path, packed):
 def test_a_line_without_a_text_is_named_by_number(tmp_path, line):
     path = jsonl(tmp_path / "mine.jsonl", r'{"text": "\ud83d\ude00 a face"}', "", line)
     expected = r"mine\.jsonl, line 3: expected a JSON object with a 'text' field of whole char"
-    with pytest.raises(CorpusError, match=expected):
+    with pytest.raises(InvalidTextError, match=expected):
         texts.load(path)
 
 
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read(tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     expected = r"cannot read .*mine\.jsonl|no file .*: expected a \.jsonl|some texts .* found 0"
-    with pytest.raises(CorpusError, match=expected):
+    with pytest.raises(InvalidTextError, match=expected):
         texts.load(tmp_path / name)
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_read(tmp_path, name, content):
 )
 @pytest.mark.usefixtures("corpus")
 def test_refuses(kind, options, message):
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(InvalidTextError, match=message):
         texts.load(kind, **options)
 
 
@@ -155,7 +155,7 @@ def test_c4_without_a_network_says_what_works_without_one(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     start = time.monotonic()
     expected = r"allenai/c4: the hub cannot be reached.*texts\.load\('docs'\) or a \.jsonl file"
-    with pytest.raises(CorpusError, match=expected):
+    with pytest.raises(InvalidTextError, match=expected):
         texts.load("c4", n=3)
     assert time.monotonic() - start < 10
 
@@ -171,7 +171,7 @@ def test_prompts_are_beginnings_of_the_wanted_length_as_the_model_wants_to_be_as
     asked = [lm.tokenizer.decode(ids) for ids in texts.prompts(lm, path, 2, 5)]
     assert asked == [f"<s>[Complete the following prompt: {text}]" for text in ("Retur", "A lis")]
     assert [lm.decode(ids) for ids in texts.human(lm, path, 2, 5)] == ["Retur", "A lis"]
-    with pytest.raises(CorpusError, match="expected 9 texts of 40 tokens, found 1"):
+    with pytest.raises(InvalidTextError, match="expected 9 texts of 40 tokens, found 1"):
         texts.prompts(lm, path, 9, 40)
 
 

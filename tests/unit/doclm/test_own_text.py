@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gaussmark_lib.engine import corpus as corpora
-from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.errors import InvalidTextError
 
 PARAGRAPHS = [f"Paragraph number {number} of somebody's own text." for number in range(80)]
 
@@ -41,5 +41,5 @@ def test_it_has_every_paragraph_once_with_its_file_and_the_split_of_its_hash(fol
 )
 def test_a_file_that_cannot_be_read_is_named(folder, name, content, message):
     (folder / name).write_bytes(content)
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(InvalidTextError, match=message):
         corpora.of_folder(folder)

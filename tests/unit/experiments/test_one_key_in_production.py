@@ -10,7 +10,7 @@ import tiny_models
 from scipy.stats import norm
 
 from gaussmark_lib import generate, joint
-from gaussmark_lib.errors import CorpusError
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.experiments import one_key_in_production as production
 from gaussmark_lib.perturb import Key, Watermark
 
@@ -112,5 +112,5 @@ def test_pieces_of_tables_differ_and_too_few_texts_are_refused(tmp_path):
     assert len({tuple(p + r) for p, r in zip(*human[:2], strict=True)}) == 6
     file = tmp_path / "few.jsonl"
     file.write_text('{"text": "one text that is long enough for the tokens"}\n')
-    with pytest.raises(CorpusError, match="at least 4 texts"):
+    with pytest.raises(InvalidTextError, match="at least 4 texts"):
         production.human(LM, str(file), 9, n_prompt=4, n_tokens=10)
