@@ -53,7 +53,7 @@ class LM:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def prompt(self, text: str) -> list[int]:
-        """Token ids of a text to be continued: with the start token, in the chat template."""
+        """Token ids of a text to be continued: with the start token, in a chat template if any."""
         tokens.check_text(text, "prompt")
         if not self.tokenizer.chat_template:
             return self.tokenizer.encode(text, split_special_tokens=True)
@@ -82,7 +82,7 @@ def load(
 
     Raises:
         InvalidModelError: no such model, no network, a broken or incomplete checkpoint, one that
-            needs code of its own, or more than the free memory.
+            needs code of its own, or one that does not fit into the free memory.
     """
     require_one_of(str(dtype).removeprefix("torch."), "dtype", DTYPES, InvalidModelError)
     device, source = checkpoints.device_of(device), _source(name)

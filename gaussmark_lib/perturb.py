@@ -38,9 +38,7 @@ def streams(wm: PlacedWatermark, keys: Sequence[Key]) -> Float[Tensor, "k d"]:
 def ready(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> tuple[PlacedWatermark, list[Key]]:
-    """The door of whoever has keys: a base model, a watermark on it, and keys that are for it.
-    PerturbedModelError, KeyMismatchError, and the errors of ``PlacedWatermark``.
-    """
+    """The door of whoever has keys; PerturbedModelError, and those of ``on`` and ``Key.check``."""
     refuse_perturbed(model)
     wm = checked(wm).on(model)
     return wm, listed(keys, wm)

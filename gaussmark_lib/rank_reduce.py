@@ -35,11 +35,9 @@ def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") ->
     return Projector(singular_vectors(theta, left, "left"), singular_vectors(theta, right, "right"))
 
 
-def project_out(
-    matrix: Float[Tensor, "d n"], directions: Float[Tensor, "d k"]
-) -> Float[Tensor, "d n"]:
+def project_out(matrix: Float[Tensor, "d n"], basis: Float[Tensor, "d k"]) -> Float[Tensor, "d n"]:
     """P·M = M − U(UᵀM), without forming P."""
-    U = directions.to(matrix)
+    U = basis.to(matrix)
     return matrix - U @ (U.T @ matrix)
 
 

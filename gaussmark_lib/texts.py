@@ -26,8 +26,7 @@ KINDS = (*INSTALLED, "c4")
 def load(
     kind: str | Path, *, split: str = "heldout", n: int | None = None, min_chars: int | None = None
 ) -> Dataset:
-    """The first n texts of a kind (None: all), in a fixed order that mixes sources; columns
-    ``text`` and ``source``.
+    """The first n texts of a kind (None: all), in a fixed order that mixes sources.
 
     Args:
         split: of ``"docs"`` and ``"c4"``: ``"train"`` or ``"heldout"`` (C4's validation split).
@@ -57,7 +56,7 @@ def load(
         expected = f"expected {n or 'some'} texts of at least {min_chars} characters"
         found = f"found {len(rows)}; ask for fewer or shorter ones"
         raise InvalidTextError(f"{kind} ({split}): {expected}, {found}")
-    return Dataset.from_list(rows[:n])
+    return Dataset.from_list(rows[:n])  # with columns text, source
 
 
 def human(lm: models.LM, kind: str | Path, n: int, n_tokens: int) -> list[list[int]]:

@@ -128,7 +128,7 @@ def check_text(text: Any, what: str = "text") -> None:
 
 
 def pad(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(ids, mask), both (rows, longest row), int64; on one side of shorter rows both are 0."""
+    """(ids, mask), both (rows, longest row), int64; shorter rows have 0 in both on one side."""
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     both = ids, [torch.ones_like(row) for row in ids]
     return tuple(pad_sequence(part, True, padding_side=side).to(device) for part in both)

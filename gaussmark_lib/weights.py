@@ -41,9 +41,9 @@ class Watermark:
     a value out of its range.
 
     Args:
-        weight: a matrix, such as ``"model.layers.4.mlp.down_proj.weight"``, or several.
-        sigma: σ > 0, standard deviation of each entry of ξ (the paper's tables give σ²); one for
-            all weights, or a list.
+        weight: a matrix, such as ``"model.layers.4.mlp.down_proj.weight"``, or a list of them.
+        sigma: σ > 0, standard deviation of each entry of ξ, in the unit of the weights (the paper's
+            tables give σ²); one for all weights, or a list.
         rank_dropped: k ≥ 0, how many top singular directions of each θ the noise avoids.
         side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``.
     """
@@ -115,8 +115,7 @@ class PlacedWatermark(Watermark):
             check_finite(linear.parameter, linear.name)
             if self.rank_dropped >= min(linear.shape):
                 nothing = f"rank_dropped = {self.rank_dropped} leaves nothing of {linear.name}"
-                least = f"min{linear.shape} = {min(linear.shape)}"
-                raise InvalidWatermarkError(f"{nothing}: expected less than {least}")
+                raise InvalidWatermarkError(f"{nothing}: expected less than min{linear.shape}")
 
     def on(self, model: PreTrainedModel) -> "PlacedWatermark":
         """Itself where the model has its matrices; elsewhere, a new one."""
