@@ -115,7 +115,8 @@ class PlacedWatermark(Watermark):
             check_finite(linear.parameter, linear.name)
             if self.rank_dropped >= min(linear.shape):
                 nothing = f"rank_dropped = {self.rank_dropped} leaves nothing of {linear.name}"
-                raise InvalidWatermarkError(f"{nothing}: expected less than min{linear.shape}")
+                least = f"min{linear.shape} = {min(linear.shape)}"
+                raise InvalidWatermarkError(f"{nothing}: expected less than {least}")
 
     def on(self, model: PreTrainedModel) -> "PlacedWatermark":
         """Itself where the model has its matrices; elsewhere, a new one."""
