@@ -12,7 +12,7 @@ import gaussmark_lib
 ROOT = Path(gaussmark_lib.__file__).parent
 EXAMPLE = re.compile(r"^ *>>> ", re.MULTILINE)
 WITH_EXAMPLES = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for path in ROOT.rglob("*.py")
     if EXAMPLE.search(path.read_text())
 )
