@@ -14,6 +14,7 @@ record in git that the notebook rests on (``papermill_runs/reference``).
 """
 
 import math
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -117,6 +118,19 @@ def report(
         f" passed</summary>{_table(decided, known) if decided else ''}{apart}"
         f"<p>{_age(reference, notebook)}</p><ul>{checked}</ul></details>"
     )
+
+
+def larger(notebook: str, figure: str) -> HTML:
+    """The saved figure of this name in the notebook's reference record, for a section whose answer
+    needs more pairs than a quick run has; empty where the record has none.
+    """
+    reference = runs.reference(notebook)
+    path = reference and reference.dir / "figures" / f"{figure}.png"
+    if not path or not path.exists():
+        return HTML("")
+    title = f"The same figure in the reference record of {reference.params['model']}, at larger n"
+    source = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
+    return HTML(f'<p>{title}:</p><img style="width:100%" alt="{title}" src="{source}">')
 
 
 def _table(findings: Sequence[Finding], known: Mapping[str, dict]) -> str:

@@ -74,3 +74,14 @@ def reference(tmp_path, monkeypatch):
     folder.write(record, "params", {"model": "doclm"})
     folder.write(record, "results", {"claims": [big.row()]})
     folder.write(record, "status", {"status": "complete", "code": "of another day"} | times)
+    return record
+
+
+def test_a_larger_figure_is_the_reference_records(reference):
+    assert claims.larger("06_robustness", "edits").data == ""
+    figures = reference / "figures"
+    figures.mkdir()
+    (figures / "edits.png").write_bytes(b"picture")
+    page = claims.larger("06_robustness", "edits").data
+    assert "reference record of doclm" in page
+    assert 'src="data:image/png;base64,cGljdHVyZQ=="' in page
