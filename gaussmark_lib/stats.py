@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import optimize, stats
+from scipy import optimize, special, stats
+from scipy.stats import qmc
 
 from gaussmark_lib.errors import GaussMarkError, require_between, shown
 
@@ -157,3 +158,63 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
         return predicted_power(grad_norm, sigma, level) - power
 
     return float(optimize.brentq(missing, 0.0, beyond, xtol=1e-12 / np.max(grad_norm), rtol=1e-12))
+
+
+def log_p_of_max(x: ArrayLike, correlation: ArrayLike) -> np.ndarray:
+    """log P(max_i Z_i ≥ x) for Z ~ N(0, K): the p-value of the largest ψ of one text in several
+    directions, whose cosines are K. Deterministic; the relative error of p is below 10⁻³.
+
+    With S = P(Z_1 ≥ x) this is log(S·(1 + Σ_{i>1} P(Z_j < x for all j < i | Z_i ≥ x))). For two,
+
+        P(Z_2 ≥ x | Z_1 ≥ x) = S + ∫_0^{arcsin ρ} exp(−x²/(1 + sin t)) dt / (2πS);
+
+    for more, each term is integrated over 4,096 points of Sobol. Parallel directions count once.
+
+    Args:
+        x: one, or an array (...). correlation: (k, k), or one for each x, (..., k, k).
+
+    >>> cosines = np.array([0.0, 0.8, 1.0])
+    >>> K = np.eye(2) + cosines[:, None, None] * (1 - np.eye(2))
+    >>> np.exp(log_p_of_max(2.0, K)).round(5).tolist()
+    [0.04498, 0.03568, 0.02275]
+    """
+    x, K = np.asarray(x, float), np.asarray(correlation, float)
+    unit = K.ndim > 1 and np.allclose(np.diagonal(K, axis1=-2, axis2=-1), 1, atol=1e-5)
+    if not (unit and np.allclose(K, np.swapaxes(K, -1, -2)) and np.abs(K).max() < 1 + 1e-5):
+        raise GaussMarkError(f"correlation: expected a matrix of cosines, got {shown(K)}")
+    one = stats.norm.logsf(x)
+    if K.shape[-1] == 2:
+        return one + np.log1p(1 - _both(x, K[..., 0, 1].clip(-1, 1), one))
+    return one + np.vectorize(_more, signature="(),(k,k)->()")(x, K)
+
+
+def _both(x: np.ndarray, rho: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """P(Z_2 ≥ x | Z_1 ≥ x), by Gauss and Legendre."""
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    half = np.arcsin(rho)[..., None] / 2  # of the interval
+    slope = np.exp(-(x[..., None] ** 2) / (1 + np.sin(half * (1 + nodes))) - one[..., None])
+    return np.exp(one) + (slope * weights * half).sum(-1) / (2 * np.pi)
+
+
+def _more(x: float, K: np.ndarray) -> float:
+    """log Σ_i P(Z_j < x for all j < i | Z_i ≥ x), each Z_j drawn given those before it."""
+    total, earlier = 0.0, []  # the sum; numbers of the directions so far
+    for i in range(len(K)):
+        if earlier and K[i, earlier].max() > 1 - 1e-9:
+            continue
+        order = [i, *earlier]
+        L = np.linalg.cholesky(K[np.ix_(order, order)] + 1e-12 * np.eye(len(order)))
+        u = qmc.Sobol(len(order), rng=0).random(4096)
+        z = -special.ndtri_exp(np.log(u[:, :1]) + stats.norm.logsf(x))  # Z_i ≥ x
+        inside = np.ones(len(u))
+        for j in range(1, len(order)):
+            share = special.ndtr((x - z @ L[j, :j]) / L[j, j]).clip(1e-300)  # P(Z_j < x | z)
+            inside, z = inside * share, np.column_stack([z, special.ndtri(u[:, j] * share)])
+        total += inside.mean()
+        earlier.append(i)
+    return np.log(total)
+
+
+def psi_of_log_p(log_p: ArrayLike) -> np.ndarray:
+    """Φ̄⁻¹(p), the ψ that has this p-value, also where p underflows."""
+    return -special.ndtri_exp(np.asarray(log_p, float))

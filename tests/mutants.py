@@ -316,6 +316,8 @@ FAULTS = {
             "n / (n - 1) * (residuals**2).sum()",
             "(rows - value).var() * len(rows)",
         ),
+        ("the cosine for its angle", "half = np.arcsin(rho)", "half = rho"),
+        ("the last of several alone", "total += ", "total = "),
     ],
     "kgw.py": [
         ("context off by one", "context_width=1", "context_width=2"),

@@ -1,10 +1,13 @@
 """Statistics against closed forms and simulation."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import integrate, special
 from scipy import stats as scipy_stats
 
 from gaussmark_lib import stats
@@ -145,6 +148,54 @@ def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
     assert stats.sigma_for_power([25.0] * 7, 0.9, 0.01) == pytest.approx(expected, rel=1e-9)
 
 
+def p_of_max(x, loadings):
+    """Of Z_i = λ_i S + √(1 − λ_i²) E_i, by the integral over S."""
+    own = np.sqrt(1 - loadings**2)
+
+    def slope(s):
+        below = special.log_ndtr((x - loadings * s) / own).sum()
+        return -scipy_stats.norm.pdf(s) * np.expm1(below)
+
+    ends = np.linspace(-13, 13, 300)
+    return sum(integrate.quad(slope, *two, epsabs=0, epsrel=1e-9)[0] for two in pairwise(ends))
+
+
+@pytest.mark.parametrize("x", [-1.0, 2.0, 4.0, 7.2])
+@pytest.mark.parametrize(
+    "loadings", [[0.9, 0.9], [0.7, -0.7], [0.999, 0.99], [0.95, 0.9, 0.5], [0.9, -0.4, 0.2, 0.9]]
+)
+def test_the_largest_of_several_normals_against_one_integral(x, loadings):
+    """Down to a p of 10⁻¹²."""
+    loadings = np.array(loadings)
+    K = np.outer(loadings, loadings)
+    np.fill_diagonal(K, 1.0)
+    found = np.exp(stats.log_p_of_max(x, K))
+    assert found == pytest.approx(p_of_max(x, loadings), rel=1e-9 if len(K) == 2 else 1e-4)
+
+
+def test_parallel_directions_count_once_and_opposite_ones_twice():
+    x = np.array([0.5, 3.0, 50.0])
+    one = scipy_stats.norm.logsf(x)
+    for k in (1, 2, 3):
+        assert stats.log_p_of_max(x, np.ones((k, k))) == pytest.approx(one, abs=1e-6)
+    opposite = [[1.0, -1.0], [-1.0, 1.0]]
+    assert stats.log_p_of_max(x, opposite) == pytest.approx(one + np.log(2), rel=1e-12)
+    in_a_plane = np.cos(np.subtract.outer(*[np.arange(3) * 2 * np.pi / 3] * 2))  # of rank 2
+    assert stats.log_p_of_max(3.0, in_a_plane) == pytest.approx(one[1] + np.log(3), abs=1e-3)
+
+
+def test_each_maximum_has_its_own_correlation():
+    x, K = np.array([1.0, 2.0]), np.array([np.eye(3), np.full((3, 3), 0.5) + np.eye(3) / 2])
+    apart = [stats.log_p_of_max(*one) for one in zip(x, K, strict=True)]
+    assert stats.log_p_of_max(x, K).tolist() == apart
+
+
+@given(psi=st.floats(-5, 60))
+def test_psi_has_its_p_value_where_p_underflows(psi):
+    again = stats.psi_of_log_p(scipy_stats.norm.logsf(psi))
+    assert again == pytest.approx(psi, rel=1e-8, abs=1e-8)
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "match"),
     [
@@ -164,6 +215,10 @@ def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
             for norms in ([], [0.0, 0.0], [np.inf])
         ),
         *((stats.sigma_for_psi, ([1.0], psi), "psi: expected") for psi in (0, -1, np.nan)),
+        *(
+            (stats.log_p_of_max, (2.0, K), "expected a matrix of cosines")
+            for K in ([1.0], [[1, 2], [2, 1]], [[1, np.nan], [np.nan, 1]], [[1, 0.5], [0, 1]])
+        ),
     ],
 )
 def test_refuses(function, arguments, match):
