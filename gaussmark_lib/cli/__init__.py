@@ -5,6 +5,7 @@ until they are needed.
 ``notebooks``  ``run``, ``sweep``, ``tour``, ``playground`` and ``list``
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``, ``audit``
 ``audit``      a key's calibration card
+``weights``    ``verify``: whose checkpoint?
 ``texts``      ``generate`` and ``detect``: text under a key's watermark, and its test
 ``batches``    what these two do with a batch of texts
 ``inputs``     what the commands are given: shared options, texts and prompts
@@ -23,7 +24,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from gaussmark_lib.cli import keys, notebooks, texts
+from gaussmark_lib.cli import keys, notebooks, texts, weights
 from gaussmark_lib.cli.answers import FAILED, INTERRUPTED, PARTLY, REFUSED, say
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
 
@@ -46,6 +47,7 @@ app.command("list")(notebooks.list_)
 app.add_typer(keys.group, name="key")
 app.command()(keys.export)
 app.command()(keys.audit)
+app.command()(weights.verify)
 app.command(epilog=texts.EXIT_OF_GENERATE)(texts.generate)
 app.command(epilog=texts.EXIT_OF_DETECT)(texts.detect)
 

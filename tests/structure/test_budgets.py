@@ -8,7 +8,7 @@ from structure import ruler
 BUDGETS = {
     ("gaussmark_lib", "all"): ruler.Size(125, 19_450, 124_000),
     ("gaussmark_lib", "core"): ruler.Size(19, 2_850, 19_500),
-    ("tests", "all"): ruler.Size(153, 18_500, 166_000),
+    ("tests", "all"): ruler.Size(156, 19_100, 166_000),
 }
 SNIPPET = """
 # A comment.

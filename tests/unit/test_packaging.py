@@ -24,7 +24,11 @@ from gaussmark_lib.runs.parameters import yaml
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]
-FOR_CLUSTERS = [Requirement(text) for text in PROJECT["optional-dependencies"]["cluster"]]
+EXTRAS = [
+    Requirement(text)
+    for extra in ("cluster", "release")
+    for text in PROJECT["optional-dependencies"][extra]
+]
 FOR_TESTS = [Requirement(text) for text in PROJECT["optional-dependencies"]["test"]]
 LOCK = "requirements.lock"
 MOST_DEPENDENCIES = 38
@@ -61,7 +65,7 @@ def _undeclared(imported: set[str], declared: list[Requirement]) -> set[str]:
 
 
 def test_what_is_imported_is_declared():
-    assert _undeclared(_imported(ROOT / "gaussmark_lib"), DECLARED + FOR_CLUSTERS) == set()
+    assert _undeclared(_imported(ROOT / "gaussmark_lib"), DECLARED + EXTRAS) == set()
     assert _undeclared(_imported(ROOT / "tests"), DECLARED + FOR_TESTS) == set()
     assert _undeclared({"pandas", "sklearn", "PIL", "zmq"}, DECLARED) == {"zmq"}
 

@@ -1,0 +1,43 @@
+"""``gaussmark verify``: does a checkpoint carry a key's noise in its weights?"""
+
+import json
+from typing import Annotated
+
+import typer
+
+from gaussmark_lib.cli.inputs import AsJson, visible
+from gaussmark_lib.errors import GaussMarkError
+
+Level = Annotated[float, typer.Option(min=1e-300, max=1, help="Of the test, over all keys given.")]
+
+
+def verify(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of safetensors in any dtype, or a .gguf file; its text is not read."
+        ),
+    ],
+    key: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY", help="Key file; may be repeated, for keys of one weight and sigma."
+        ),
+    ],
+    base: Annotated[
+        str, typer.Option(help="The model before it was marked: doclm, a folder or a hub id.")
+    ] = "doclm",
+    level: Level = 0.001,
+    as_json: AsJson = False,
+) -> None:
+    """Test whether a checkpoint's weights carry a key's watermark; no text is needed."""
+    from gaussmark_lib.keys import Key
+    from gaussmark_lib.release import provenance
+
+    keys = [Key.load(path) for path in key]
+    if len({(k.watermark.weight, k.watermark.sigma, k.watermark.rank_dropped) for k in keys}) > 1:
+        raise GaussMarkError("--key: expected keys of one weight and sigma")
+    table = provenance.weights(base, checkpoint, keys[0].watermark, keys)
+    for row in table.to_dict("records"):
+        row = {"checkpoint": checkpoint, **provenance.verdict(row, level, len(keys)), **row}
+        print(json.dumps(row) if as_json else visible(provenance.sentence(row, base)))

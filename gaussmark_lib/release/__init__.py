@@ -1,0 +1,8 @@
+"""The weights are out: what people do to them, and whose they are.
+
+==============  ==========================================================================
+``provenance``  a checkpoint tested from its weights: does it carry this key's noise?
+``suspects``    one matrix of a checkpoint, read from whatever file it is in
+``attacks``     rounding, pruning, merging, fine-tuning, and attackers who know the scheme
+==============  ==========================================================================
+"""

@@ -1,0 +1,57 @@
+"""``gaussmark verify``: checkpoints of a tiny model."""
+
+import math
+
+import pytest
+import tiny_lm
+from command_lines import answer, rows
+
+from gaussmark_lib import cli, perturb
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.release import attacks
+
+
+@pytest.fixture
+def released(lm, tmp_path):
+    """The marked model as a folder, and its key's file."""
+    wm, key = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
+    return str(perturb.export(lm.model, wm, key, tmp_path / "released", lm.tokenizer))
+
+
+def test_a_released_checkpoint_is_known_by_its_key(released, keys, capsys):
+    code, out, _ = answer(capsys, "verify", released, "--key", keys[0])
+    assert code == 0
+    assert f"{released} carries the key: p = " in out
+    assert "1.03 times the mark's own length: a version of doclm." in out
+    code, found, _ = rows(capsys, "verify", released, "--key", keys[1], "--key", keys[0])
+    assert code == 0
+    assert [row["verdict"] for row in found] == ["does not carry the key", "carries the key"]
+    least = min(found[1]["log10_p"], found[1]["log10_p_rows"])
+    assert found[1]["log10_p_all"] == pytest.approx(least + math.log10(4))
+
+
+def test_another_models_weights_are_called_that(lm, keys, tmp_path, capsys):
+    other = attacks.fine_tuned(lm.model, [[*range(3, 20)]], 0)
+    for parameter in other.parameters():
+        parameter.data = parameter.data.flip(0)
+    other.save_pretrained(tmp_path / "other")
+    code, out, _ = answer(capsys, "verify", str(tmp_path / "other"), "--key", keys[0])
+    assert code == 0
+    assert "does not carry the key" in out
+    assert "another model's weights" in out
+
+
+def test_what_cannot_be_verified_is_refused(lm, keys, tmp_path, capsys):
+    other = perturb.bind(lm.model, Watermark(tiny_lm.WEIGHT, 0.3), Key.from_seed(3))
+    other_file = str(other.save(tmp_path / "other.key"))
+    for words, why in (
+        ([str(tmp_path / "none"), "--key", keys[0]], "cannot read the suspect"),
+        ([str(tmp_path), "--key", keys[0], "--key", other_file], "keys of one weight and sigma"),
+    ):
+        code, out, err = answer(capsys, "verify", *words)
+        assert (code, out) == (cli.REFUSED, "")
+        assert why in err
+    lm.model.save_pretrained(tmp_path / "base")
+    code, _, err = answer(capsys, "verify", str(tmp_path / "base"), "--key", keys[0])
+    assert code == cli.REFUSED
+    assert "the base's own" in err

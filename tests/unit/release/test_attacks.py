@@ -1,0 +1,167 @@
+from copy import deepcopy
+
+import pytest
+import tiny_models
+import torch
+
+from gaussmark_lib import perturb
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.release import attacks
+from gaussmark_lib.weights import Weight
+
+NAME = "model.layers.1.mlp.down_proj.weight"
+TEXTS = [list(range(3, 30)), list(range(40, 70)), [7, 8] * 12]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_models.build("llama")
+
+
+@pytest.fixture(autouse=True)
+def given_model_stays(model):
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    yield
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def theta(model, name=NAME):
+    return Weight(model, name).value()
+
+
+@pytest.mark.parametrize("group", [None, 16])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_rounding_is_to_the_nearest_of_few_numbers(model, bits, group):
+    before, after = theta(model), theta(attacks.rounded(model, bits, group=group))
+    n, most = group or before.shape[1], 2 ** (bits - 1) - 1
+    for old, new in zip(before.reshape(-1, n), after.reshape(-1, n), strict=True):
+        scale = old.abs().max() / most
+        levels = scale * torch.arange(-most, most + 1)
+        nearest = levels[(old[:, None] - levels).abs().argmin(1)]
+        assert torch.allclose(new, nearest, atol=1e-5)
+
+
+def test_pruning_takes_the_share_with_the_least(model):
+    rows = theta(model).abs()
+    after = theta(attacks.pruned(model, 0.25))
+    assert ((after == 0).sum(1) == 12).all()  # of 48
+    for row, kept in zip(rows, after != 0, strict=True):
+        assert row[kept].min() >= row[~kept].max()
+    one, two = (theta(attacks.pruned(model, 0.25, "random", seed=seed)) for seed in (1, 2))
+    assert ((one == 0).sum(1) == 12).all()
+    assert not torch.equal(one, two)
+    assert torch.equal(theta(attacks.pruned(model, 0)), theta(model))
+    assert not theta(attacks.pruned(model, 1)).any()
+
+
+def test_wanda_weighs_numbers_by_their_inputs(model):
+    seen = []
+    hook = model.model.layers[1].mlp.down_proj.register_forward_hook(
+        lambda _, inputs, __: seen.append(inputs[0][0])
+    )
+    with torch.no_grad():
+        for ids in TEXTS:
+            model(input_ids=torch.tensor([ids]))
+    hook.remove()
+    score = theta(model).abs() * torch.cat(seen).norm(dim=0)
+    after = theta(attacks.pruned(model, 0.5, "wanda", texts=TEXTS))
+    for row, kept in zip(score, after != 0, strict=True):
+        assert row[kept].min() >= row[~kept].max() - 1e-5
+
+
+def test_merging_is_its_formula(model):
+    other, base = (tiny_models.build("llama", seed=seed) for seed in (1, 2))
+    a, b, c = map(theta, (model, other, base))
+    assert torch.allclose(theta(attacks.merged([model, other, base])), (a + b + c) / 3, atol=1e-6)
+    assert torch.allclose(
+        theta(attacks.merged([model, other], [0.5, 0.2], "task", base=base)),
+        c + 0.5 * (a - c) + 0.2 * (b - c),
+        atol=1e-6,
+    )
+    angle = torch.arccos((a * b).sum() / (a.norm() * b.norm()))
+    between = (torch.sin(0.3 * angle) * a + torch.sin(0.7 * angle) * b) / torch.sin(angle)
+    assert torch.allclose(
+        theta(attacks.merged([model, other], [0.3, 0.7], "slerp")), between, atol=1e-5
+    )
+    assert torch.allclose(theta(attacks.merged([model, model], how="slerp")), a, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_fine_tuning_learns_its_texts(model, rank):
+    def loss(some):
+        with torch.no_grad():
+            return sum(
+                some(input_ids=torch.tensor([ids]), labels=torch.tensor([ids])).loss
+                for ids in TEXTS
+            )
+
+    tuned = [
+        attacks.fine_tuned(model, TEXTS, 12, lr=3e-3, lora_rank=rank, seed=4) for _ in range(2)
+    ]
+    assert loss(tuned[0]) < 0.9 * loss(model)
+    assert torch.equal(theta(tuned[0]), theta(tuned[1]))  # a function of the seed
+    difference = theta(tuned[0]) - theta(model)
+    if rank:
+        assert torch.linalg.matrix_rank(difference, rtol=1e-3) == rank
+        assert [*dict(tuned[0].named_parameters())] == [*dict(model.named_parameters())]
+    still = attacks.fine_tuned(model, TEXTS, 0)
+    assert torch.equal(theta(still), theta(model))
+
+
+def test_one_more_noise_and_one_matrix_of_another(model):
+    wm, key, other = Watermark(NAME, 0.1), Key.from_seed(1), tiny_models.build("llama", seed=1)
+    noisy = theta(attacks.renoised(model, wm, key)) - theta(model)
+    assert torch.allclose(noisy, perturb.noise(model, wm, key), atol=1e-6)
+    mixed = attacks.swapped(model, other, NAME)
+    assert torch.equal(theta(mixed), theta(other))
+    assert torch.equal(mixed.lm_head.weight, model.lm_head.weight)
+
+
+def test_shrinking_finds_a_matrix_of_low_rank_again(model):
+    generator = torch.Generator().manual_seed(0)
+    n, m = theta(model).shape
+    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    low_rank, noise = draw(n, 2) @ draw(2, m), draw(n, m)
+    given = deepcopy(model)
+    theta(given).copy_(low_rank + 0.5 * noise)
+    after = theta(attacks.shrunk(given, NAME, 0.5))
+    assert (after - low_rank).norm() < 0.5 * (0.5 * noise).norm()
+    theta(given).copy_(0.5 * noise)
+    nothing = theta(attacks.shrunk(given, NAME, 0.6))
+    assert nothing.norm() < 0.1 * (0.5 * noise).norm()
+
+
+def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
+    wide = deepcopy(model)
+    for layer in wide.model.layers:  # as trained matrices are: far from full rank
+        U, S, Vh = torch.linalg.svd(layer.mlp.down_proj.weight.data, full_matrices=False)
+        layer.mlp.down_proj.weight.data = (U * S * 0.7 ** torch.arange(len(S))) @ Vh
+    table = attacks.bulk(attacks.renoised(wide, Watermark(NAME, 0.05), Key.from_seed(0)))
+    assert table["weight"][0] == NAME
+    assert table["floor"][0] > 0.03
+    assert table["ratio"][0] > 10
+
+
+@pytest.mark.parametrize(
+    ("attack", "error", "match"),
+    [
+        (lambda m: attacks.rounded(m, 1), InvalidModelError, "bits"),
+        (lambda m: attacks.rounded(m, 17), InvalidModelError, "expected 2 to 16, got 17"),
+        (lambda m: attacks.rounded(m, 4, group=31), InvalidModelError, "a divisor of"),
+        (lambda m: attacks.pruned(m, 1.2), InvalidModelError, "from 0 to 1, got 1.2"),
+        (lambda m: attacks.pruned(m, 0.5, "wanda"), InvalidTextError, "expected texts"),
+        (lambda m: attacks.merged([m]), InvalidModelError, "at least two models"),
+        (lambda m: attacks.merged([m, m], how="task"), InvalidModelError, "expected base="),
+        (
+            lambda m: attacks.merged([m, tiny_models.build("qwen2")]),
+            InvalidModelError,
+            "expected siblings",
+        ),
+        (lambda m: attacks.fine_tuned(m, [[5]], 1), InvalidTextError, "at least two tokens"),
+        (lambda m: attacks.fine_tuned(m, [], 1), InvalidTextError, "at least two tokens"),
+    ],
+)
+def test_what_cannot_be_is_refused(model, attack, error, match):
+    with pytest.raises(error, match=match):
+        attack(model)
