@@ -23,6 +23,7 @@ from gaussmark_lib.tokens import Texts
 
 LEVELS = (0.05, 0.01)
 BINS = 6  # of tokens, by entropy
+ENTROPY = "entropy of the base model at temperature 1, nats"
 
 
 def power(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
@@ -181,20 +182,23 @@ def draw_spread(spread: pd.DataFrame, caption: str) -> Figure:
     return style.caption(figure, caption, "How far apart are ‖G‖ of answers to one prompt?")
 
 
-def draw_entropy(tokens: pd.DataFrame, texts: pd.DataFrame, caption: str) -> Figure:
-    """Left: ‖∇ log p‖ of single tokens by the entropy before them; right: ψ of texts by their mean
-    entropy, a colour per temperature.
-    """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.0))
-    axis = "entropy of the base model at temperature 1  [nats]"
-    left.scatter(tokens["entropy"], tokens["grad_norm"], s=8, alpha=0.25, color=style.PLAIN)
+def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
+    """‖∇ log p‖ of single tokens by the entropy before them."""
+    figure, axes = plt.subplots()
+    axes.scatter(tokens["entropy"], tokens["grad_norm"], s=8, alpha=0.25, color=style.PLAIN)
     bins = tokens.groupby(pd.qcut(tokens["entropy"], BINS, duplicates="drop"), observed=True)
     means = bins[["entropy", "grad_norm"]].mean()
-    left.plot(*means.to_numpy().T, "o-", color=style.THEORY, label="mean of a sixth of the tokens")
-    left.set(xlabel=axis, ylabel="‖∇ log p‖ of one token", title="Single tokens")
-    sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", ax=right)
+    axes.plot(*means.to_numpy().T, "o-", color=style.THEORY, label="mean of a sixth of the tokens")
+    axes.set(xlabel=ENTROPY, ylabel="‖∇ log p‖ of one token")
+    return style.caption(figure, caption, "Does a free choice have the longer gradient?")
+
+
+def draw_texts(texts: pd.DataFrame, caption: str) -> Figure:
+    """ψ of texts by their mean entropy, a colour per temperature."""
+    figure, axes = plt.subplots()
+    sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", ax=axes)
     centres = texts.groupby("temperature")[["entropy", "psi"]].mean()
-    right.plot(*centres.to_numpy().T, "D-", color=style.THEORY, label="mean")
-    right.set(xlabel=axis, ylabel="ψ with its own key", title="Whole texts")
-    right.legend(title="temperature")
-    return style.caption(figure, caption, "Does more freedom of choice give more evidence?")
+    axes.plot(*centres.to_numpy().T, "D-", color=style.THEORY, label="mean")
+    axes.set(xlabel=ENTROPY, ylabel="ψ with its own key")
+    axes.legend(title="temperature")
+    return style.caption(figure, caption, "Does a sampler with more freedom leave more evidence?")
