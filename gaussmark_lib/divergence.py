@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, perturb, tokens
-from gaussmark_lib.likelihood import log_softmax
+from gaussmark_lib.engine.arithmetic import wide
 from gaussmark_lib.tokens import Pair, Texts
 
 
@@ -70,6 +70,6 @@ def logits(
 
 def summed(q: Tensor, p: Tensor, is_token: Tensor) -> list[float]:
     """Σ_t KL(q_t ‖ p_t) of each text, from logits; a token that q excludes adds nothing."""
-    q, p = log_softmax(q), log_softmax(p)
+    q, p = wide(q).log_softmax(-1), wide(p).log_softmax(-1)
     terms = (q.exp() * (q - p)).masked_fill(q == -torch.inf, 0.0)
     return (terms.sum(-1).double().to(is_token.device) * is_token).sum(-1).tolist()

@@ -71,15 +71,6 @@ def kind(value: Any) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def is_int(value: Any) -> bool:
-    """Whether it counts something: Python's, NumPy's and torch's integers do; True, 3.0 do not."""
-    try:
-        index(value)
-    except TypeError:
-        return False
-    return not isinstance(value, bool)
-
-
 def is_number(value: Any) -> bool:
     """Whether it is a real number that float64 can hold, or an infinity."""
     try:
@@ -91,11 +82,26 @@ def is_number(value: Any) -> bool:
 Refusal = type[GaussMarkError]
 
 
-def require_int(value: Any, name: str, error: Refusal = InvalidTextError, *, least: int = 1) -> int:
-    """A whole number ≥ ``least``, as Python's int."""
-    if not is_int(value) or value < least:
-        raise error(f"{name}: expected a whole number ≥ {least}, got {shown(value)}")
-    return index(value)
+def require_int(
+    value: Any,
+    name: str,
+    error: Refusal = InvalidTextError,
+    *,
+    least: float = 1,
+    most: float = inf,
+    show: Callable[[Any], str] = shown,
+) -> int:
+    """A whole number from ``least`` to ``most``, as Python's int; NumPy's and torch's integers
+    are such numbers, True and 3.0 are none.
+    """
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        bounds = f"≥ {least}" if most == inf else f"from {least} to {most}"
+        raise error(f"{name}: expected a whole number {bounds}, got {show(value)}")
+    return number
 
 
 def require_between(

@@ -19,10 +19,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, perturb, tokens
+from gaussmark_lib import gradients, likelihood, perturb, tokens
+from gaussmark_lib.engine import hooks
 from gaussmark_lib.engine.arithmetic import eager_experts, frozen
 from gaussmark_lib.keys import Key
-from gaussmark_lib.weights import Watermark, Weight, checked
+from gaussmark_lib.weights import Watermark, Weight
 
 COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
@@ -34,14 +35,13 @@ def per_token(
     of ψ), ``log_p`` (nats). Arguments and errors are those of :func:`score.score`, whose ψ is the
     sum but for rounding: 5e-6 in float32, up to .03 in bfloat16.
     """
-    wm = checked(wm).on(model)
-    [gradient] = gradients.gradients(model, [prompt], [response], wm)  # checks, and gives ‖G‖
-    gradient.check()
-    prompt, response = tokens.checked_pairs(model, [prompt], [response])[0]
-    xis = perturb.noise(model, wm, key)
-    xis = xis if isinstance(xis, list) else [xis]
+    wm, keys = perturb.ready(model, wm, [key])
+    pairs = tokens.checked_pairs(model, [prompt], [response])
+    [gradient] = gradients.of_pairs(wm, pairs)
+    (prompt, response), xis = pairs[0], [xi[0] for xi in perturb.drawn(wm, keys)]
+    scale = wm.sigmas[0] * gradient.norm  # refuses a gradient without a direction
     log_p, slope = _along(model, wm.linears, xis, (prompt, response))
-    evidence = slope.double() / (wm.sigmas[0] * gradient.norm)
+    evidence = slope.double() / scale
     columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
     return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 
@@ -55,7 +55,8 @@ def _along(
     """log p of each response token, nats, and its derivative along ξ."""
     # fused attention has no second derivative
     with frozen(model), eager_experts(model), sdpa_kernel(SDPBackend.MATH):
-        [log_p], _, calls = gradients.traced_log_p(model, linears, [pair])
+        with hooks.traced(model, linears) as calls:
+            [log_p], _ = likelihood.token_log_p(model, [pair])
         v = torch.zeros_like(log_p, requires_grad=True)
         slopes = torch.autograd.grad(  # g_s of Σ_t v_t log p_t, which is linear in v
             log_p, [call.y for call in calls], v, create_graph=True, materialize_grads=True

@@ -85,9 +85,17 @@ def sample(
         InvalidWatermarkError: marks of several weights; PerturbedModelError: marks on a model that
             carries one already.
     """
-    prompts = checked(model, prompts, n_tokens, top_p, temperature, batch_size)
-    require_one_of(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError)
+    expected = "expected a list of at least one prompt, each a list of token ids"
+    prompts = require_list(prompts, expected, least=1)
+    require_int(n_tokens, "n_tokens")
+    require_int(batch_size, "batch_size")
     require_int(seed, "seed", least=0)
+    require_one_of(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError)
+    numbers = is_number(top_p) and is_number(temperature)
+    if not numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
+        got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
+        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
+    prompts = [tokens.checked_prompt(model, ids, i, n_tokens) for i, ids in enumerate(prompts)]
     rows = range(len(prompts)) if rows is None else rows
     if len(rows) != len(prompts):
         raise InvalidTextError(f"rows: expected one per prompt, {len(prompts)}, got {len(rows)}")
@@ -100,15 +108,14 @@ def sample(
     steps, n_steps = count(1), len(batches) * n_tokens
 
     def advance() -> None:
-        if on_step:
-            on_step(next(steps), n_steps)
+        on_step(next(steps), n_steps)
 
     responses = []
     for batch, marked in batches:
         process = processor(batch) if processor else None
         if shape != left:
             process = partial(_after, left, process)
-        common = model, prompts[batch], shape, process, advance
+        common = model, prompts[batch], shape, process, on_step and advance
         if engine != "exact":
             first = [seed, rows[batch.start]]
             responses += decoding.by_transformers(*common, n_tokens, first, engine == "compiled")
@@ -124,7 +131,7 @@ def _continued(
     prompts: list[list[int]],
     shape: tuple[float, float],
     process: Processor | None,
-    advance: Callable[[], None],
+    advance: Callable[[], None] | None,
     uniforms: Float[np.ndarray, "rows steps"],
 ) -> list[list[int]]:
     """One batch. Prompts are padded on the left, so that all rows end together."""
@@ -145,7 +152,8 @@ def _continued(
             text = torch.cat([text, ids], dim=1)
             mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
             position = position[:, -1:] + 1
-            advance()
+            if advance:
+                advance()
     return text[:, -n_tokens:].tolist()
 
 
@@ -180,24 +188,6 @@ def _after(shape: tuple[float, float], process: Processor, ids: Tensor, logits: 
 def uniform(seed: int, rows: Iterable[int], n_tokens: int) -> Float[np.ndarray, "rows tokens"]:
     """The uniform numbers that these rows draw from, each a function of (seed, row) alone."""
     return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in rows])
-
-
-def checked(
-    model: PreTrainedModel,
-    prompts: tokens.Texts,
-    n_tokens: int,
-    top_p: float = 1.0,
-    temperature: float = 1.0,
-    batch_size: int = 1,
-) -> list[list[int]]:
-    """The prompts as lists of ids; refuses arguments of :func:`sample` that are out of range."""
-    prompts = tokens.checked_prompts(model, prompts, require_int(n_tokens, "n_tokens"))
-    require_int(batch_size, "batch_size")
-    numbers = all(map(is_number, (top_p, temperature)))
-    if not numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
-        got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
-        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
-    return prompts
 
 
 def end_tokens(model: PreTrainedModel) -> set[int | None]:
@@ -241,10 +231,10 @@ def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]
         if not isinstance(mark, tuple | list) or len(mark) != 2:
             expected = f"marks, number {i}: expected a pair of watermark and key, or None"
             raise InvalidWatermarkError(f"{expected}, got {kind(mark)}")
-        wm, key = weights.checked(mark[0]), keys.checked(mark[1])
-        placed[wm] = placed.get(wm) or wm.on(model)
-        key.check(placed[wm])
-        marks[i] = placed[wm], key
+        wm, key = mark
+        if not isinstance(wm, weights.Watermark) or wm not in placed:
+            placed[wm] = weights.PlacedWatermark(model, wm)
+        marks[i] = placed[wm], *keys.listed([key], placed[wm])
     if len(names := {str(wm.weight) for wm in placed}) > 1:
         expected = "marks: expected watermarks of the same weights"
         raise InvalidWatermarkError(f"{expected}, got {shown(sorted(names))}")
@@ -257,9 +247,8 @@ def _marked(model: PreTrainedModel, marks: list[Mark], noises: dict) -> Iterator
     for mark in {*noises} - {*marks}:
         del noises[mark]
     for wm, key in {*marks} - {*noises, None}:
-        xis = perturb.noise(model, wm, key)
-        xis = xis if isinstance(xis, list) else [xis]
-        noises[wm, key] = [(s, xi / s) for xi, s in zip(xis, wm.sigmas, strict=True)]
+        xis = perturb.drawn(wm, [key])
+        noises[wm, key] = [(s, xi[0] / s) for xi, s in zip(xis, wm.sigmas, strict=True)]
     layers = next((mark[0].linears for mark in marks if mark), ())
     of_rows = [noises.get(mark) for mark in marks]
     with perturb.marked(model, "a key per row"), hooks.row_noise(model, layers, of_rows):

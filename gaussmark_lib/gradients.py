@@ -18,23 +18,22 @@ from itertools import pairwise
 
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, perturb, tokens
 from gaussmark_lib.engine import arithmetic, blocks, hooks
-from gaussmark_lib.engine.terms import Factors, norm
+from gaussmark_lib.engine.terms import Factors, norm, of_text
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     GaussMarkError,
     InvalidTextError,
-    is_int,
+    require_int,
     require_list,
-    shown,
 )
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.weights import Watermark, Weight, checked
+from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight
 
 ROUNDING = 64  # in units of ε: what is left of terms that cancel exactly
 
@@ -58,26 +57,23 @@ class TextGradient:
 
     @cached_property
     def norm(self) -> float:
-        """‖G‖ (Frobenius), nats per unit of weight; of several weights √Σ(σ_s/σ_1)²‖G_s‖²."""
-        return math.hypot(*(c * norm(G) for c, G in zip(self.scales, self.parts, strict=True)))
-
-    def unit(self) -> Float[Tensor, " d"]:
-        """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order; DegenerateScoreError without a direction."""
-        self.check()
-        matrices = self.G if isinstance(self.G, list) else [self.G]
-        scaled = [c * G.flatten() for c, G in zip(self.scales, matrices, strict=True)]
-        return torch.cat(scaled) / self.norm
-
-    def check(self) -> None:
-        """DegenerateScoreError if G is not finite, or zero but for rounding."""
-        eps = torch.finfo(torch.float32).eps
-        finite = math.isfinite(self.norm) and math.isfinite(self.log_lik)
-        if not finite or self.norm <= ROUNDING * eps * self.bound:
+        """‖G‖ (Frobenius), nats per unit of weight; of several weights √Σ(σ_s/σ_1)²‖G_s‖².
+        DegenerateScoreError if it is not finite, or zero but for rounding.
+        """
+        size = math.hypot(*(c * norm(G) for c, G in zip(self.scales, self.parts, strict=True)))
+        least = ROUNDING * torch.finfo(torch.float32).eps * self.bound
+        if not least < size < math.inf or not math.isfinite(self.log_lik):
             raise DegenerateScoreError(
-                f"text {self.text}: expected a finite, non-zero gradient, got ‖G‖ = {self.norm} and"
+                f"text {self.text}: expected a finite, non-zero gradient, got ‖G‖ = {size} and"
                 f" log-likelihood {self.log_lik}; choose a weight that the text depends on (an"
                 " expert may see none of its tokens), or float32, where less overflows"
             )
+        return size
+
+    def unit(self) -> Float[Tensor, " d"]:
+        """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order."""
+        scaled = [c * G.flatten() for c, G in zip(self.scales, self.parts, strict=True)]
+        return torch.cat(scaled) / self.norm
 
 
 def gradients(
@@ -87,7 +83,8 @@ def gradients(
     (``token_weights, lengths, dtype, batch_size``) and errors are those of :func:`score.score`.
     """
     perturb.refuse_perturbed(model)
-    return of_pairs(model, tokens.checked_pairs(model, prompts, responses), wm, **settings)
+    wm = PlacedWatermark(model, wm)
+    return of_pairs(wm, tokens.checked_pairs(model, prompts, responses), **settings)
 
 
 def norms(
@@ -108,9 +105,8 @@ def norms(
 
 
 def of_pairs(
-    model: PreTrainedModel,
+    wm: PlacedWatermark,
     pairs: Mapping[int, Pair],
-    wm: Watermark,
     *,
     form: Callable[[Factors], Tensor | Factors] = Factors.matrix,
     token_weights: Sequence[Sequence[float]] | None = None,
@@ -127,8 +123,12 @@ def of_pairs(
         failed: gets the error of each text whose G has no direction, which is then left out.
         perturbed: the model may be a watermarked one, only to show what then goes wrong.
     """
-    wm, dtype = checked(wm).on(model), arithmetic.arithmetic(model, dtype)
-    lengths = _checked(lengths, token_weights, pairs)
+    model, dtype = wm.model, arithmetic.arithmetic(wm.model, dtype)
+    if lengths is not None:
+        lengths = require_list(lengths, "lengths: expected whole numbers ≥ 1", least=1)
+        lengths = sorted({require_int(n, "lengths") for n in lengths})
+    if token_weights is not None:
+        _check_token_weights(token_weights, pairs)
     scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
     sizes = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     for batch in blocks.batches(model, sizes, batch_size):
@@ -143,7 +143,7 @@ def of_pairs(
                 if lengths and end > len(y):
                     break
                 n_tokens = min(end, len(y))
-                terms = _terms(inputs, gs, row, len(x) + n_tokens, len(scales))
+                terms = of_text(inputs, gs, row, len(x) + n_tokens, len(scales))
                 bound = sum(c * G.bound() for c, G in zip(scales, terms, strict=True))
                 parts = [form(G) for G in terms]
                 if wm.rank_dropped:
@@ -154,41 +154,22 @@ def of_pairs(
                 gradient = TextGradient(text, parts, scales, bound, log_lik[row], n_tokens)
                 try:
                     if failed is not None:
-                        gradient.check()
+                        _ = gradient.norm
                 except DegenerateScoreError as error:
                     failed[text] = error
                 else:
                     yield gradient
 
 
-def _terms(
-    inputs: list[tuple[int, Tensor]], slopes: Sequence[Tensor], row: int, n: int, n_layers: int
-) -> list[Factors]:
-    """G of each layer for the text of a row, which ends before position n; float32 at least."""
-    terms: list[list] = [[] for _ in range(n_layers)]
-    for (layer, a), g in zip(inputs, slopes, strict=True):
-        terms[layer].append((g[row, :n], arithmetic.wide(a[row, :n])))
-    return [Factors(*map(torch.cat, zip(*calls, strict=True))) for calls in terms]
-
-
-def _checked(
-    lengths: Sequence[int] | None,
-    token_weights: Sequence[Sequence[float]] | None,
-    pairs: Mapping[int, Pair],
-) -> list[int] | None:
-    """The lengths in order; InvalidTextError where they or the token weights do not fit."""
-    if token_weights is not None:
-        weights = require_list(token_weights, "token_weights: expected a list per response")
-        for i, (_, y) in pairs.items():
-            if (n := len(weights[i])) != len(y):
-                expected = f"token_weights: expected {len(y)} for response {i}"
-                raise InvalidTextError(f"{expected}, got {n}")
-    if lengths is None:
-        return None
-    lengths = require_list(lengths, expected := "lengths: expected whole numbers ≥ 1", least=1)
-    if not all(is_int(n) and n >= 1 for n in lengths):
-        raise InvalidTextError(f"{expected}, got {shown(lengths)}")
-    return sorted(set(lengths))
+def _check_token_weights(
+    token_weights: Sequence[Sequence[float]], pairs: Mapping[int, Pair]
+) -> None:
+    """InvalidTextError unless there is one for each token of each response."""
+    weights = require_list(token_weights, "token_weights: expected a list per response")
+    for i, (_, y) in pairs.items():
+        if (n := len(weights[i])) != len(y):
+            expected = f"token_weights: expected {len(y)} for response {i}"
+            raise InvalidTextError(f"{expected}, got {n}")
 
 
 def _passes(
@@ -204,7 +185,9 @@ def _passes(
     """
     slopes, log_liks, log_lik = [], [], 0.0
     with arithmetic.computing_in(model, dtype), arithmetic.frozen(model):
-        log_p, number, calls = traced_log_p(model, linears, pairs)
+        with hooks.traced(model, linears) as calls:
+            log_p, number = likelihood.token_log_p(model, pairs)
+        log_p.requires_grad_()  # also if it depends on none of them: then G is 0
         weighted, ys = log_p, [call.y for call in calls]
         if token_weights:  # w_t where token t is predicted
             weighted = torch.zeros_like(log_p, dtype=torch.float64)
@@ -221,19 +204,3 @@ def _passes(
             log_lik = log_lik + (log_p.detach().double() * added).sum(-1)
             log_liks.append(log_lik.tolist())
     return [(call.layer, call.a) for call in calls], slopes, log_liks
-
-
-def traced_log_p(
-    model: PreTrainedModel, linears: Sequence[Weight], pairs: Sequence[Pair]
-) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"], list[hooks.Call]]:
-    """``likelihood.token_log_p`` of a frozen model as a function of the outputs of these layers'
-    calls, and the calls. DegenerateScoreError where the texts do not depend on one of them.
-    """
-    shape = len(pairs), max(len(x) + len(y) for x, y in pairs)
-    with hooks.traced(linears, shape) as calls:
-        log_p, number = likelihood.token_log_p(model, pairs)
-    used = {call.layer for call in calls} if log_p.requires_grad else set()
-    if unused := [linear.name for i, linear in enumerate(linears) if i not in used]:
-        expected = f"expected texts that depend on {unused[0]}, which was not used"
-        raise DegenerateScoreError(f"{expected}; choose another weight, and no compiled model")
-    return log_p, number, calls

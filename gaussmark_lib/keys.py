@@ -8,9 +8,9 @@ import secrets
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import index
+from math import inf
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 from jaxtyping import Float
@@ -23,8 +23,8 @@ from gaussmark_lib.errors import (
     GaussMarkWarning,
     KeyFileError,
     KeyMismatchError,
-    is_int,
     kind,
+    require_int,
     require_list,
 )
 from gaussmark_lib.weights import PlacedWatermark, Watermark
@@ -32,7 +32,8 @@ from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 @dataclass(frozen=True, repr=False)
 class Key:
-    """The secret of one watermark. Printing it shows the public ``key_id`` only.
+    """The secret of one watermark. Printing it shows the public ``key_id`` only: eight hexadecimal
+    digits that name the key without giving it away.
 
     >>> Key.from_seed(7)
     Key(key_id='8201c635', unbound)
@@ -45,6 +46,7 @@ class Key:
         if not isinstance(self.secret, bytes) or len(self.secret) != 16:
             size = f"{len(self.secret)} bytes" if isinstance(self.secret, bytes) else None
             raise KeyFileError(f"a key's secret is 16 bytes, got {size or kind(self.secret)}")
+        vars(self)["key_id"] = key_files.key_id(self.secret)  # which is frozen
 
     @classmethod
     def new(cls) -> "Key":
@@ -54,20 +56,14 @@ class Key:
     @classmethod
     def from_seed(cls, seed: SupportsIndex) -> "Key":
         """A guessable key: for demonstrations and tests only."""
-        if not is_int(seed):
-            raise KeyFileError(f"seed: expected a whole number, got {kind(seed)}")
-        text = b"gaussmark demonstration key %d" % index(seed)
+        number = require_int(seed, "seed", KeyFileError, least=-inf, show=kind)
+        text = b"gaussmark demonstration key %d" % number
         return cls(hashlib.sha256(text).digest()[:16])
 
     @property
     def seed(self) -> int:
         """The secret as an integer below 2¹²⁸, which starts the stream."""
         return int.from_bytes(self.secret, "big")
-
-    @property
-    def key_id(self) -> str:
-        """Eight hexadecimal digits that name the key without giving it away."""
-        return key_files.key_id(self.secret)
 
     @property
     def fingerprint(self) -> str:
@@ -92,11 +88,9 @@ class Key:
         return standard_normal(self.seed, n, scale, dtype, out)
 
     def check(self, wm: PlacedWatermark) -> None:
-        """KeyMismatchError where the key is bound to another watermark or another θ; a
+        """Of a bound key: KeyMismatchError where it is for another watermark or another θ; a
         GaussMarkWarning where only the model's other weights differ, as after fine-tuning.
         """
-        if not self.binding:
-            return
         made_for, made_with = self.binding.model_dump(), self.binding.model_sha256
         wrong = [
             f"{name}: the key was made for {made_for[name]!r}, got {value!r}"
@@ -130,18 +124,18 @@ class Key:
         return f"Key(key_id={self.key_id!r}, {self.binding.weight if self.binding else 'unbound'})"
 
 
-def checked(key: Any, what: str = "key") -> Key:
-    """Itself; KeyMismatchError for anything but a key, which is not shown: it may be a secret."""
-    if not isinstance(key, Key):
-        raise KeyMismatchError(f"{what}: expected a Key, got {kind(key)}; Key.load(path) reads one")
-    return key
-
-
-def listed(keys: Sequence[Key], wm: PlacedWatermark) -> list[Key]:
-    """At least one key, as a list, each of them for this use (:meth:`Key.check`)."""
+def listed(keys: Sequence[Key], wm: PlacedWatermark | None = None) -> list[Key]:
+    """At least one key, as a list, each of them for this use (:meth:`Key.check`). KeyMismatchError
+    for anything but a key, which is not shown: it may be a secret.
+    """
     keys = require_list(keys, "keys: expected a list of keys, such as [key]", least=1, show=kind)
-    for key in dict.fromkeys(checked(key, f"keys, number {i}") for i, key in enumerate(keys)):
-        key.check(wm)
+    for i, key in enumerate(keys):
+        if not isinstance(key, Key):
+            expected = f"keys, number {i}: expected a Key, got {kind(key)}"
+            raise KeyMismatchError(f"{expected}; Key.load(path) reads one")
+    for key in dict.fromkeys(keys):
+        if wm and key.binding:
+            key.check(wm)
     return keys
 
 

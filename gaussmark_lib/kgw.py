@@ -63,7 +63,7 @@ class KGW(SamplerScheme):
     marks_greedy: ClassVar[bool] = True
 
     def __post_init__(self):
-        keys.checked(self.key)
+        keys.listed([self.key])
         require_between(self.bias, "bias", InvalidWatermarkError)
         require_between(self.green_share, "green_share", InvalidWatermarkError, high=1)
         require_one_of(self.test, "test", ("exact", "z"), InvalidWatermarkError)

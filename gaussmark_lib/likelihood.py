@@ -19,11 +19,6 @@ from gaussmark_lib.errors import require_list
 from gaussmark_lib.tokens import Pair, Texts
 
 
-def log_softmax(logits: Tensor) -> Tensor:
-    """log p of every token of the vocabulary, the last dimension."""
-    return wide(logits).log_softmax(-1)
-
-
 def token_log_p(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
@@ -31,7 +26,7 @@ def token_log_p(
     where a row has no token. Differentiable; the pairs are one batch.
     """
     logits, targets, number = _predictions(model, pairs)
-    log_p = log_softmax(logits).gather(-1, targets[..., None])[..., 0]
+    log_p = wide(logits).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     return log_p.masked_fill(number == 0, 0.0), number
 
 
@@ -39,7 +34,7 @@ def _entropy(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
     logits, _, number = _predictions(model, pairs)
-    return torch.special.entr(log_softmax(logits).exp()).sum(-1), number  # 0 where p is 0
+    return torch.special.entr(wide(logits).log_softmax(-1).exp()).sum(-1), number  # 0 where p is 0
 
 
 def _predictions(

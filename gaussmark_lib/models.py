@@ -24,11 +24,11 @@ from gaussmark_lib.engine.arithmetic import native_bfloat16 as native_bfloat16
 from gaussmark_lib.errors import (
     InvalidModelError,
     InvalidWatermarkError,
-    is_int,
+    require_int,
     require_one_of,
     shown,
 )
-from gaussmark_lib.weights import Weight, check_finite
+from gaussmark_lib.weights import Weight
 from gaussmark_lib.weights import names as watermarkable
 
 EMBEDDED = "doclm"
@@ -97,7 +97,7 @@ def load(
             unfit = f"missing or of another shape: {unfit[:5]}"
             raise InvalidModelError(f"{checkpoints.UNFIT}, {unfit}")
         for weight, parameter in model.named_parameters():
-            check_finite(parameter, weight)
+            checkpoints.check_finite(parameter, weight)
     return LM(model.to(device).eval(), tokenizer, str(name))
 
 
@@ -128,10 +128,9 @@ def default_weight(model: PreTrainedModel, *, block: int | None = None, small: b
     stacks = Counter(match[1] for match in places).most_common(1)
     places = [match for match in places if match[1] == stacks[0][0]]
     blocks = sorted({int(match[2]) for match in places})
-    number = len(blocks) * 2 // 3 if block is None else block
-    if not is_int(number) or not -len(blocks) <= number < len(blocks):
-        expected = f"block: expected one of {len(blocks)} that can carry a watermark"
-        raise InvalidWatermarkError(f"{expected}, got {shown(block)}; or name a weight")
+    number, n = len(blocks) * 2 // 3 if block is None else block, len(blocks)
+    what = f"block, one of {n} that can carry a watermark, or name a weight"
+    number = require_int(number, what, InvalidWatermarkError, least=-n, most=n - 1)
     inside = [Weight(model, match.string) for match in places if int(match[2]) == blocks[number]]
     if small:
         return min(reversed(inside), key=lambda layer: layer.parameter.numel()).name

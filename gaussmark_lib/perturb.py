@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
@@ -22,25 +21,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gaussmark_lib import files, tokens
 from gaussmark_lib.engine.arithmetic import rounded_sum
 from gaussmark_lib.engine.checkpoints import digest
-from gaussmark_lib.engine.stream import in_rows
+from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.errors import InvalidModelError, PerturbedModelError
 from gaussmark_lib.keys import Binding, Key, listed, purpose
-from gaussmark_lib.weights import PlacedWatermark, Watermark, checked
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 _MARK = "gaussmark"  # on a perturbed model, and in the config of an exported checkpoint
-
-
-def streams(wm: PlacedWatermark, keys: Sequence[Key]) -> Float[Tensor, "k d"]:
-    """σz of each key, σ being the first weight's, float32 on the CPU; no projection."""
-    return torch.from_numpy(in_rows([key.normals for key in keys], wm.d, wm.sigmas[0]))
 
 
 def ready(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> tuple[PlacedWatermark, list[Key]]:
-    """The door of whoever has keys; PerturbedModelError, and those of ``on`` and ``Key.check``."""
+    """The door of whoever has keys: PerturbedModelError, and the errors of a PlacedWatermark and of
+    ``Key.check``.
+    """
     refuse_perturbed(model)
-    wm = checked(wm).on(model)
+    wm = PlacedWatermark(model, wm)
     return wm, listed(keys, wm)
 
 
@@ -48,30 +44,35 @@ def noise(
     model: PreTrainedModel, wm: Watermark, key: Key
 ) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
     """ξ of a key, float32 on the CPU; of several weights a list, in their order."""
-    xis = noises(model, wm, [key])
-    return [xi[0] for xi in xis] if isinstance(xis, list) else xis[0]
+    xis = [xi[0] for xi in drawn(*ready(model, wm, [key]))]
+    return xis[0] if len(xis) == 1 else xis
 
 
 def noises(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> Float[Tensor, "k d_out d_in"] | list[Tensor]:
     """:func:`noise` of each of K keys."""
-    wm, keys = ready(model, wm, keys)
-    parts = streams(wm, keys).split([linear.parameter.numel() for linear in wm.linears], dim=1)
-    xis = []
-    for i, (part, linear) in enumerate(zip(parts, wm.linears, strict=True)):
-        part *= wm.sigmas[i] / wm.sigmas[0]
-        xis.append(part.unflatten(1, linear.shape))  # (k, d_out, d_in)
-        for xi in xis[i] if wm.rank_dropped else ():
-            xi.copy_(wm.projectors[i](xi))
+    xis = drawn(*ready(model, wm, keys))
     return xis[0] if len(xis) == 1 else xis
+
+
+def drawn(wm: PlacedWatermark, keys: Sequence[Key]) -> list[Tensor]:
+    """ξ of each key in each weight: a (k, d_out, d_in) per weight."""
+    z = streams(keys, wm.d, wm.sigmas[0])  # σz, (k, d)
+    parts = z.split([linear.parameter.numel() for linear in wm.linears], dim=1)
+    xis = [part.unflatten(1, linear.shape) for part, linear in zip(parts, wm.linears, strict=True)]
+    for i, of_weight in enumerate(xis):
+        of_weight *= wm.sigmas[i] / wm.sigmas[0]
+        for xi in of_weight if wm.rank_dropped else ():
+            xi.copy_(wm.projectors[i](xi))
+    return xis
 
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
     """The key with a note of its use; InvalidWatermarkError where rounding removes the noise."""
     with watermarked(model, wm, key):
         carried = getattr(model.config, _MARK)["sigma_carried"]
-    use = purpose(wm.on(model))
+    use = purpose(PlacedWatermark(model, wm))
     return replace(key, binding=Binding(**use, sigma_carried=carried, model_sha256=digest(model)))
 
 
@@ -82,28 +83,26 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     What ``model.save_pretrained`` writes inside is marked as watermarked. ``model.state_dict()``
     cannot be: loaded into another model, it is scored as a base model, with a mean of ψ far from 0.
     """
-    with moved(model, wm, noise(model, wm, key), by=key.key_id):
+    wm, [key] = ready(model, wm, [key])
+    with moved(wm, [xi[0] for xi in drawn(wm, [key])], by=key.key_id):
         yield model
 
 
 @contextmanager
-def moved(
-    model: PreTrainedModel, wm: Watermark, xi: Tensor | Sequence[Tensor], by: str = "a given noise"
-) -> Iterator[PreTrainedModel]:
+def moved(wm: PlacedWatermark, xis: Sequence[Tensor], by: str = "a given noise") -> Iterator[None]:
     """Inside the ``with``, the weights are θ + ξ, rounded; only here are weights exchanged."""
-    wm, carried = checked(wm).on(model), []
-    xis = [xi] if isinstance(xi, Tensor) else xi
-    with marked(model, by), ExitStack() as after:
-        for linear, x, sigma in zip(wm.linears, xis, wm.sigmas, strict=True):
-            theta, x = linear.parameter.data, linear.oriented(x)
+    config, carried = wm.model.config, []
+    with marked(wm.model, by), ExitStack() as after:
+        for linear, xi, sigma in zip(wm.linears, xis, wm.sigmas, strict=True):
+            theta, xi = linear.parameter.data, linear.oriented(xi)
             after.callback(setattr, linear.parameter, "data", theta)  # the very tensor
-            linear.parameter.data, of_weight = rounded_sum(theta, x, sigma, linear.name)
+            linear.parameter.data, of_weight = rounded_sum(theta, xi, sigma, linear.name)
             carried.append(of_weight)
         carried = carried[0] if len(carried) == 1 else tuple(carried)
         mark = {"key_id": by, "weight": wm.weight, "sigma_carried": carried}
-        setattr(model.config, _MARK, mark)  # what save_pretrained writes
-        after.callback(delattr, model.config, _MARK)
-        yield model
+        setattr(config, _MARK, mark)  # what save_pretrained writes
+        after.callback(delattr, config, _MARK)
+        yield
 
 
 @contextmanager
@@ -119,7 +118,7 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
     """PerturbedModelError for a marked model: under the null ψ is N(0, 1) at the base alone."""
-    tokens.check_model(model)
+    tokens.config(model)  # refuses what is no model
     expected = "expected the base model, got"
     if hasattr(model, _MARK):
         leave = "leave the `with` block first: G is taken at θ, never at θ + ξ"

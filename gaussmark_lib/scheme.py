@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, keys, tokens, weights
+from gaussmark_lib import divergence, generate, keys, tokens
 from gaussmark_lib.engine.registry import Registry
-from gaussmark_lib.errors import InvalidWatermarkError
+from gaussmark_lib.errors import InvalidWatermarkError, kind
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
@@ -126,5 +126,7 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
     """The schemes of these names, or all, with this key; ``wm`` is for those that change a weight.
     InvalidWatermarkError for a name that no scheme has, or a watermark that a scheme cannot use.
     """
-    wm, key = weights.checked(wm), keys.checked(key)
+    if not isinstance(wm, Watermark):
+        raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
+    [key] = keys.listed([key])
     return {name: make(wm, key) for name, make in makers.chosen(names).items()}

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb, tokens
 from gaussmark_lib.engine import blocks
+from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.errors import (
     GaussMarkError,
     InvalidTextError,
@@ -95,7 +96,7 @@ def score(
         got = tuple(xis.shape) if is_tensor else kind(xis)
         raise InvalidWatermarkError(f"{expected}, got {got}")
     settings = {"token_weights": token_weights, "lengths": lengths, "dtype": dtype}
-    each = of_pairs(model, pairs, wm, batch_size=batch_size, failed=failed, **settings)
+    each = of_pairs(wm, pairs, batch_size=batch_size, failed=failed, **settings)
     names = [key.key_id for key in keys]
     ids = [[name] for name in names] if paired else [names] * len(responses)
     tested = statistics(each, wm, keys, paired=paired, xis=xis)
@@ -128,19 +129,21 @@ def statistics(
     xis: Float[Tensor, "k d_out d_in"] | None = None,
 ) -> Iterator[tuple[TextGradient, Float[np.ndarray, " k"] | float]]:
     """Each gradient and its :func:`psi`, in bounded memory."""
+    sigma = wm.sigmas[0]
     n_texts, n_keys = blocks.at_once(len(keys), wm.d)  # what memory has room for
     held = None if xis is None else [xis.flatten(1)]
     if held is None and not paired and len(keys) <= n_keys:
-        held = [perturb.streams(wm, keys)]  # drawn once for all texts
+        held = [streams(keys, wm.d, sigma)]  # σz, drawn once for all texts
     for block in blocks.in_lists(gradients, n_texts):
         u = torch.stack([gradient.unit() for gradient in block])  # G/‖G‖, (texts, d)
         if paired:
-            xi = perturb.streams(wm, [keys[gradient.text] for gradient in block]).to(u)
+            own = [keys[gradient.text] for gradient in block]
+            xi = streams(own, wm.d, sigma).to(u)
             inner = torch.stack([*map(torch.dot, u, xi)])  # (texts,)
         else:
-            noises = held or (perturb.streams(wm, few) for few in blocks.in_lists(keys, n_keys))
+            noises = held or (streams(few, wm.d, sigma) for few in blocks.in_lists(keys, n_keys))
             inner = torch.cat([u @ xi.to(u).T for xi in noises], dim=1)  # (texts, keys)
-        yield from zip(block, inner.double().cpu().numpy() / wm.sigmas[0], strict=True)
+        yield from zip(block, inner.double().cpu().numpy() / sigma, strict=True)
 
 
 def table(

@@ -1,11 +1,10 @@
 """Prompts and responses as token ids: checked at the door, then padded.
 
-What is scored comes in by :func:`checked_pairs`, what is continued by :func:`checked_prompts`, and
+What is scored comes in by :func:`checked_pairs`, what is continued by :func:`checked_prompt`, and
 what is only edited or counted by :func:`checked_texts`.
 """
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -18,7 +17,7 @@ from gaussmark_lib.errors import (
     GaussMarkError,
     InvalidModelError,
     InvalidTextError,
-    is_int,
+    require_int,
     require_list,
     shown,
 )
@@ -40,10 +39,10 @@ def checked_pairs(
     pairs = {}
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         try:
-            if not (ids := _ids(model, response, f"response {i}")):
+            if not (ids := checked_ids(model, response, f"response {i}")):
                 none = f"response {i}: expected at least one token to score, got none"
                 raise InvalidTextError(none)
-            pairs[i] = _prompt(model, prompt, i, len(ids)), ids
+            pairs[i] = checked_prompt(model, prompt, i, len(ids)), ids
         except GaussMarkError as error:
             if failed is None:
                 raise
@@ -51,44 +50,36 @@ def checked_pairs(
     return pairs
 
 
-def checked_prompts(model: PreTrainedModel, prompts: Texts, n_tokens: int = 0) -> list[list[int]]:
-    """The ids of at least one prompt; the context has room for ``n_tokens`` more after each."""
-    expected = "expected a list of at least one prompt, each a list of token ids"
-    prompts = require_list(prompts, expected, least=1)
-    return [_prompt(model, prompt, i, n_tokens) for i, prompt in enumerate(prompts)]
-
-
 def checked_texts(model: PreTrainedModel, texts: Texts, what: str) -> list[list[int]]:
     """The ids of each text, however long or empty. ``what`` one is called in errors."""
     texts = require_list(texts, f"expected a list of {what}s, each a list of token ids")
-    return [_ids(model, ids, f"{what} {i}") for i, ids in enumerate(texts)]
+    return [checked_ids(model, ids, f"{what} {i}") for i, ids in enumerate(texts)]
 
 
-def _prompt(model: PreTrainedModel, prompt: Ids, i: int, n_tokens: int) -> list[int]:
-    """Checked ids that leave room for ``n_tokens``; an empty prompt is the start token."""
-    if not (ids := _ids(model, prompt, f"prompt {i}") or _start(model)):
+def checked_prompt(model: PreTrainedModel, prompt: Ids, i: int = 0, n: int = 0) -> list[int]:
+    """The ids of prompt i; the context has room for n more. An empty one is the start token."""
+    if not (ids := checked_ids(model, prompt, f"prompt {i}") or _start(model)):
         lacking = "an empty prompt needs a start token, and this config names none (bos_token_id)"
         raise InvalidTextError(f"prompt {i}: {lacking}; give a prompt of at least one token")
-    longest = context(model)
-    if longest is not None and len(ids) + n_tokens > longest:
+    longest = getattr(config(model), "max_position_embeddings", None)
+    if longest is not None and len(ids) + n > longest:
         expected = f"text {i}: expected at most {longest} tokens (the model's context)"
-        got = f"{len(ids)} of prompt + {n_tokens} of response"
+        got = f"{len(ids)} of prompt + {n} of response"
         raise InvalidTextError(f"{expected}, got {got}")
     return ids
 
 
-def _ids(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
+def checked_ids(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
     """The ids as plain integers of the model's vocabulary."""
-    check_model(model)
-    size = model.get_input_embeddings().num_embeddings
-    expected = f"{what}: expected token ids from 0 to {size - 1}"
+    config(model)  # refuses what is no model
+    last = model.get_input_embeddings().num_embeddings - 1
+    expected = f"{what}: expected token ids from 0 to {last}"
     if isinstance(ids, str):
         raise InvalidTextError(f"{expected}, got text; encode it first, e.g. lm.encode(text)")
-    values = require_list(ids.tolist() if hasattr(ids, "tolist") else ids, expected)
-    for i, value in enumerate(values):
-        if not is_int(value) or not 0 <= value < size:
-            raise InvalidTextError(f"{expected}, got {shown(value)} at position {i}")
-    return [index(value) for value in values]
+    ids = require_list(ids.tolist() if hasattr(ids, "tolist") else ids, expected)
+    return [
+        require_int(token, f"{what}, token {i}", least=0, most=last) for i, token in enumerate(ids)
+    ]
 
 
 def _start(model: PreTrainedModel) -> list[int]:
@@ -100,20 +91,13 @@ def _start(model: PreTrainedModel) -> list[int]:
 
 
 def config(model: PreTrainedModel) -> PreTrainedConfig:
-    """The configuration of a model's language part, also of a model that sees or hears."""
-    return model.config.get_text_config(decoder=True)
-
-
-def context(model: PreTrainedModel) -> int | None:
-    """How many tokens the model reads at most; None where its config names no bound."""
-    return getattr(config(model), "max_position_embeddings", None)
-
-
-def check_model(model: Any) -> None:
-    """InvalidModelError for anything but a model, such as the ``LM`` that holds it."""
+    """The configuration of a model's language part, also of a model that sees or hears.
+    InvalidModelError for anything but a model, such as the ``LM`` that holds it.
+    """
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
         expected = "model: expected a language model of transformers, such as models.load().model"
         raise InvalidModelError(f"{expected}, got {shown(model)}")
+    return model.config.get_text_config(decoder=True)
 
 
 def check_text(text: Any, what: str = "text") -> None:

@@ -1,6 +1,6 @@
 """What a watermark is, apart from its key, and the matrices of a model that can carry one.
 
-A :class:`Watermark` knows no model; a door finds its matrices, by ``checked(wm).on(model)``.
+A :class:`Watermark` knows no model; a door finds its matrices: :class:`PlacedWatermark`.
 
 A linear layer computes y = W·x with W of shape (d_out, d_in). GPT-2's ``Conv1D`` stores Wᵀ: a
 :class:`Weight` hides the difference. Fused layers (Phi's ``gate_up_proj``) are one matrix; a matrix
@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from gaussmark_lib import rank_reduce, tokens
+from gaussmark_lib.engine.checkpoints import check_finite
 from gaussmark_lib.errors import (
-    InvalidModelError,
     InvalidWatermarkError,
     kind,
     require_between,
@@ -46,6 +46,9 @@ class Watermark:
             tables give σ²); one for all weights, or a list.
         rank_dropped: k ≥ 0, how many top singular directions of each θ the noise avoids.
         side: which singular directions: ``"left"`` as in the paper, ``"right"``, or ``"both"``.
+
+    Attributes:
+        weights, sigmas: the tuples of all names, and of their σ, also where there is one.
     """
 
     weight: str | Sequence[str]
@@ -71,57 +74,39 @@ class Watermark:
         require_one_of(self.side, "side", rank_reduce.SIDES, refusal)
         weight, sigma = (names[0], sigmas[0]) if len(names) == 1 else (tuple(names), tuple(sigmas))
         vars(self).update(weight=weight, sigma=sigma, rank_dropped=k)  # which is frozen
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        return (self.weight,) if isinstance(self.weight, str) else self.weight
-
-    @property
-    def sigmas(self) -> tuple[float, ...]:
-        return self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
+        vars(self).update(weights=tuple(names), sigmas=tuple(sigmas))
 
     def on(self, model: PreTrainedModel) -> "PlacedWatermark":
         """This watermark on the matrices of a model."""
-        return PlacedWatermark(self.weight, self.sigma, self.rank_dropped, self.side, model)
+        return PlacedWatermark(model, self)
 
 
-def checked(wm: Watermark) -> Watermark:
-    """Itself; InvalidWatermarkError for anything but a watermark."""
-    if not isinstance(wm, Watermark):
-        raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
-    return wm
-
-
-@dataclass(frozen=True, eq=False, repr=False)
 class PlacedWatermark(Watermark):
-    """A watermark on the matrices of a model; made by :meth:`Watermark.on`.
+    """A watermark on the matrices of a model: each door makes one, and rooms take it.
 
     Attributes:
         linears: a :class:`Weight` for each matrix; ``linear`` is the first.
         d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
 
     Raises:
-        InvalidWatermarkError: no such matrix, or ``rank_dropped`` leaves nothing of it.
-        InvalidModelError: one that is not finite.
+        InvalidWatermarkError: no watermark, no such matrix, or ``rank_dropped`` leaves nothing.
+        InvalidModelError: a matrix that is not finite.
     """
 
-    model: PreTrainedModel | None = None
-
-    def __post_init__(self):
-        linears = [Weight(self.model, name) for name in self.weights]
+    def __init__(self, model: PreTrainedModel, wm: Watermark):
+        if not isinstance(wm, Watermark):
+            raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
+        linears = [Weight(model, name) for name in wm.weights]
         d = sum(linear.parameter.numel() for linear in linears)
-        vars(self).update(linears=linears, linear=linears[0], d=d)
+        vars(self).update(vars(wm))
+        vars(self).update(model=model, linears=linears, linear=linears[0], d=d)
+        vars(self).pop("projectors", None)  # of the model that it was placed on before
         for linear in linears:
             check_finite(linear.parameter, linear.name)
             if self.rank_dropped >= min(linear.shape):
                 nothing = f"rank_dropped = {self.rank_dropped} leaves nothing of {linear.name}"
                 least = f"min{linear.shape} = {min(linear.shape)}"
                 raise InvalidWatermarkError(f"{nothing}: expected less than {least}")
-
-    def on(self, model: PreTrainedModel) -> "PlacedWatermark":
-        """Itself where the model has its matrices; elsewhere, a new one."""
-        found = {linear.parameter for linear in self.linears} <= {*model.parameters()}
-        return self if found else super().on(model)
 
     @cached_property
     def projectors(self) -> list[rank_reduce.Projector]:
@@ -145,7 +130,7 @@ class Weight:
         self.name, self.module = name, layers[name]
         self.parameter: nn.Parameter = self.module.weight  # θ as stored, perhaps transposed
         self.transposed = isinstance(self.module, Conv1D)
-        self.shape = tuple(self.value().shape)  # (d_out, d_in)
+        self.shape = tuple(self.oriented(self.parameter).shape)  # (d_out, d_in)
 
     def value(self) -> Float[Tensor, "d_out d_in"]:
         """θ itself, detached; shares memory with the model."""
@@ -167,7 +152,7 @@ def names(model: PreTrainedModel) -> list[str]:
 
 
 def _layers(model: PreTrainedModel) -> dict[str, nn.Module]:
-    tokens.check_model(model)
+    tokens.config(model)  # refuses what is no model
     uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
     return {
         f"{name}.weight": module
@@ -177,10 +162,3 @@ def _layers(model: PreTrainedModel) -> dict[str, nn.Module]:
         and min(module.weight.shape) > 1
         and uses[id(module.weight)] == 1
     }
-
-
-def check_finite(parameter: Tensor, name: str) -> None:
-    """InvalidModelError for a parameter with NaN or infinite entries."""
-    if bad := int((~torch.isfinite(parameter)).sum()):
-        expected = f"expected finite weights, got {bad} NaN or infinite numbers in {name}"
-        raise InvalidModelError(f"{expected}; the model is damaged: load it again, or get it again")

@@ -109,12 +109,12 @@ FAULTS = {
             'after.callback(setattr, linear.parameter, "data", theta)',
             "pass",
         ),
-        ("σ forgotten", "for key in keys], wm.d, wm.sigmas[0]", "for key in keys], wm.d, 1.0"),
-        ("noise not projected", "for xi in xis[i] if wm.rank_dropped else ():", "for xi in ():"),
+        ("σ forgotten", "streams(keys, wm.d, wm.sigmas[0])", "streams(keys, wm.d, 1.0)"),
+        ("noise not projected", "for xi in of_weight if wm.rank_dropped else ():", "for xi in ():"),
         (
             "the second weight with the first one's σ",
-            "part *= wm.sigmas[i] / wm.sigmas[0]",
-            "part *= 1.0",
+            "of_weight *= wm.sigmas[i] / wm.sigmas[0]",
+            "of_weight *= 1.0",
         ),
         (
             "bound key not checked",
@@ -123,8 +123,8 @@ FAULTS = {
         ),
         (
             "config not marked",
-            "setattr(model.config, _MARK, mark)",
-            "setattr(model.config, _MARK, None)",
+            "setattr(config, _MARK, mark)",
+            "setattr(config, _MARK, None)",
         ),
         (
             "marked checkpoint allowed",
@@ -140,18 +140,18 @@ FAULTS = {
             "self.rank_dropped > min(linear.shape)",
         ),
         (
-            "the matrix of another model",
-            "return self if found else super().on(model)",
-            "return self",
+            "the matrix of another model, or one that it has no longer",
+            "linears = [Weight(model, name) for name in wm.weights]",
+            'linears = vars(wm).get("linears") or [Weight(model, name) for name in wm.weights]',
         ),
         (
-            "a matrix that the model has no longer",
-            "found = {linear.parameter for linear in self.linears} <= {*model.parameters()}",
-            "found = model is self.model",
+            "the projector of another model",
+            'vars(self).pop("projectors", None)',
+            "pass",
         ),
     ],
     "score.py": [
-        ("σ forgotten in ψ", ".double().cpu().numpy() / wm.sigmas[0]", ".double().cpu().numpy()"),
+        ("σ forgotten in ψ", ".double().cpu().numpy() / sigma", ".double().cpu().numpy()"),
         ("Φ instead of 1 − Φ", "norm.sf(psi)", "norm.cdf(psi)"),
         ("p-value underflows", "norm.logsf(psi) / np.log(10)", "np.log10(norm.sf(psi))"),
         ("natural logarithm", "norm.logsf(psi) / np.log(10)", "norm.logsf(psi)"),
@@ -178,7 +178,6 @@ FAULTS = {
             "= torch.cat(w).to(log_p.device) * log_p[number > 0]",
             "= log_p[number > 0].double()",
         ),
-        ("inputs off by one", "wide(a[row, :n])", "wide(a[row, 1 : n + 1])"),
         ("gradient not projected", "G.projected(P) if isinstance(G, Factors) else P(G)", "G"),
         (
             "G not divided by its norm",
@@ -194,8 +193,8 @@ FAULTS = {
         ),
         (
             "rounding taken for a gradient",
-            "self.norm <= ROUNDING * eps * self.bound",
-            "self.norm < 0",
+            "not least < size < math.inf",
+            "not 0 <= size < math.inf",
         ),
         ("first token not scored", "(number > start) &", "(number > start + 1) &"),
         ("rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
@@ -228,6 +227,7 @@ FAULTS = {
             "return products.trace().item()",
         ),
         ("terms projected on one side only", "a - a @ right @ right.T", "a"),
+        ("inputs off by one", "wide(a[row, :n])", "wide(a[row, 1 : n + 1])"),
     ],
     "engine/arithmetic.py": [
         ("θ − ξ", "wide(theta) + xi", "wide(theta) - xi"),
@@ -251,7 +251,7 @@ FAULTS = {
         ("padding scored", ".masked_fill(number == 0, 0.0)", ""),
     ],
     "engine/stream.py": [
-        ("threads share their memory", "streams, rows))", "streams, [rows[0]] * len(rows)))"),
+        ("threads share their memory", "keys, rows))", "keys, [rows[0]] * len(rows)))"),
         ("a thread begins elsewhere", ".advance(start // 4)", ".advance(start // 8)"),
         (
             "both tails on one side",
@@ -262,7 +262,7 @@ FAULTS = {
         ("the tail's numbers elsewhere", "z[tails] = _tail(", "z[: len(tails)] = _tail("),
     ],
     "generate.py": [
-        ("σ twice", "(s, xi / s)", "(s, xi)"),
+        ("σ twice", "(s, xi[0] / s)", "(s, xi[0])"),
         (
             "all rows under the first mark",
             "noises.get(mark) for mark in marks",
@@ -486,7 +486,7 @@ FAULTS = {
             '        return super().save(path)\n        raise KeyFileError(\n            f"user',
         ),
         ("one base noise for all", 'f"base noise {j}"', '"base noise"'),
-        ("users outside", "or not 0 <= user < self.n_users", "or False"),
+        ("users outside", "least=0, most=most, show=kind", "least=-9, show=kind"),
     ],
     "tracing/attribution.py": [
         ("no price for many users", "np.log1p(-tail))", "np.log1p(-tail) / n_users)"),
@@ -685,7 +685,7 @@ FAULTS = {
         ("a question cut", "if n > context", "if n > 2 * context"),
     ],
     "experiments/quality.py": [
-        ("the same noise twice", "(xi, -xi)", "(xi, xi)"),
+        ("the same noise twice", "for sign in (1, -1):", "for sign in (1, 1):"),
     ],
     "experiments/robustness.py": [
         (

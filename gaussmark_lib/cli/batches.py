@@ -249,8 +249,8 @@ class Writing:
     results = "texts of these prompts, with this model, this key and these options"
 
     def __post_init__(self):
-        self.options = self.top_p, self.temperature, self.batch
-        generate.checked(self.lm.model, [[0]], 1, *self.options)  # before anything is written
+        self.options = {"top_p": self.top_p, "temperature": self.temperature}
+        generate.sample(self.lm.model, [[0]], 1, batch_size=self.batch, **self.options)  # refuses
         made_by = [self.n_tokens, self.until_end, self.seed, self.top_p, self.temperature]
         self.asked = [*made_by, self.key.fingerprint, checkpoints.digest(self.lm.model)]
 
@@ -266,7 +266,7 @@ class Writing:
 
     def _encoded(self, item: Item) -> list[int]:
         ids = self.lm.prompt(item.valid()) if item.valid() else []
-        return generate.checked(self.lm.model, [ids], self.n_tokens, *self.options)[0]
+        return tokens.checked_prompt(self.lm.model, ids, n=self.n_tokens)
 
     def _continued(
         self, advance: Callable[[int], object], prompts: Mapping[int, list[int]]
@@ -279,9 +279,8 @@ class Writing:
             seed=self.seed,
             rows=list(prompts),
             until_end=self.until_end,
-            top_p=self.top_p,
-            temperature=self.temperature,
             batch_size=self.batch,
+            **self.options,
             on_step=lambda *_: advance(len(prompts)),
         )
         return [[{"text": self.lm.decode(ids), "n_tokens": len(ids)}] for ids in texts]

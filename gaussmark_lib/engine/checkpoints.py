@@ -141,6 +141,13 @@ def first_line(error: Exception) -> str:
 _digests: "WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = WeakKeyDictionary()
 
 
+def check_finite(parameter: Tensor, name: str) -> None:
+    """InvalidModelError for a parameter with NaN or infinite entries."""
+    if bad := int((~torch.isfinite(parameter)).sum()):
+        expected = f"expected finite weights, got {bad} NaN or infinite numbers in {name}"
+        raise InvalidModelError(f"{expected}; the model is damaged: load it again, or get it again")
+
+
 def digest(model: PreTrainedModel) -> str:
     """SHA-256 of all parameters with their names, floats rounded to bfloat16: a model is the same
     in bfloat16, float32 and float64. Kept until a parameter is exchanged or written to.

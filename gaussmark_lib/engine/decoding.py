@@ -56,7 +56,7 @@ def by_transformers(
     prompts: list[list[int]],
     shape: tuple[float, float],
     process: Processor | None,
-    advance: Callable[[], None],
+    advance: Callable[[], None] | None,
     n_tokens: int,
     seed: list[int],
     is_compiled: bool,
@@ -80,7 +80,8 @@ def by_transformers(
         return process(before, logits) if process else logits
 
     def never(before: Tensor, _) -> Tensor:
-        advance()
+        if advance:
+            advance()
         return before.new_zeros(len(before), dtype=torch.bool)
 
     # the model's own config may forbid tokens, and fills what ``config`` leaves open

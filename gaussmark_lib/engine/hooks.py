@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib.errors import InvalidModelError
+from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 
 RowNoise = Sequence[tuple[float, Tensor]]  # (σ, z) of each marked layer
 
@@ -62,11 +62,17 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def traced(layers: Sequence, shape: tuple[int, int]) -> Iterator[list[Call]]:
-    """Inside the ``with``, each use of these layers in a pass over (texts, positions) is kept, in
-    its order, and the graph begins at their outputs: nothing below is differentiated.
+def traced(model: PreTrainedModel, layers: Sequence) -> Iterator[list[Call]]:
+    """Inside the ``with``, each use of these layers in a forward pass is kept, in its order, and
+    the graph begins at their outputs: nothing below is differentiated. DegenerateScoreError where
+    one of them is not used.
     """
     calls: list[Call] = []
+    shape: tuple[int, int] = 0, 0  # (texts, positions)
+
+    def observe(_, inputs, output):
+        nonlocal shape
+        shape = output.shape[:2]
 
     def keep(number: int, _, inputs, output):
         a, y = (by_text(x, shape, layers[number].name) for x in (inputs[0].detach(), output))
@@ -76,9 +82,14 @@ def traced(layers: Sequence, shape: tuple[int, int]) -> Iterator[list[Call]]:
         return y.view(output.shape).clone()  # which the model may write to, as Falcon does
 
     with ExitStack() as hooks:
+        hooks.enter_context(model.get_input_embeddings().register_forward_hook(observe))
         for number, layer in enumerate(layers):
             hooks.enter_context(layer.module.register_forward_hook(partial(keep, number)))
         yield calls
+    used = {call.layer for call in calls}
+    if unused := [layer.name for number, layer in enumerate(layers) if number not in used]:
+        expected = f"expected texts that depend on {unused[0]}, which was not used"
+        raise DegenerateScoreError(f"{expected}; choose another weight, and no compiled model")
 
 
 def by_text(x: Tensor, shape: tuple[int, int], name: str) -> Float[Tensor, "texts n d"]:

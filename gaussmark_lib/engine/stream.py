@@ -11,7 +11,7 @@ relative error about 1e-16). They are compiled (numba): NumPy's uniforms with to
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
@@ -57,15 +57,13 @@ def standard_normal(
     return out
 
 
-def in_rows(
-    streams: Sequence[Callable[..., np.ndarray]], n: int, scale: float
-) -> Float[np.ndarray, "k n"]:
-    """The first n numbers of each of k streams (``stream(n, scale, out=row)``), float32."""
-    rows = np.empty((len(streams), n), np.float32)
+def streams(keys: Sequence, n: int, scale: float) -> Float[torch.Tensor, "k n"]:
+    """The first n numbers of each key's stream (``key.normals``), times ``scale``; float32."""
+    rows = np.empty((len(keys), n), np.float32)
     threads = torch.get_num_threads() if n <= SPAN else 1  # a longer one has threads of its own
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda stream, row: stream(n, scale, out=row), streams, rows))
-    return rows
+        list(pool.map(lambda key, row: key.normals(n, scale, out=row), keys, rows))
+    return torch.from_numpy(rows)
 
 
 def _table(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -1,11 +1,14 @@
 """A gradient by its terms, which take less memory than its matrix where it is wide."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from gaussmark_lib.engine.arithmetic import wide
 
 WIDE = 1 << 18  # numbers; torch's norm of fewer is right to six digits
 
@@ -18,6 +21,9 @@ class Factors(NamedTuple):
 
     def matrix(self) -> Float[Tensor, "d_out d_in"]:
         return self.g.T @ self.a
+
+    def flatten(self) -> Float[Tensor, " d"]:
+        return self.matrix().flatten()
 
     def inner(self, other: "Factors") -> float:
         """⟨G, H⟩ = Σ_st ⟨g_s, h_t⟩⟨a_s, b_t⟩, in float64, for H = Σ_t h_t b_tᵀ."""
@@ -51,3 +57,13 @@ def norm(matrix: Float[Tensor, "d_out d_in"] | Factors) -> float:
     if matrix.numel() > WIDE:
         matrix = torch.linalg.vector_norm(matrix, dim=1).cpu().double()
     return matrix.norm().item()
+
+
+def of_text(
+    inputs: list[tuple[int, Tensor]], slopes: Sequence[Tensor], row: int, n: int, n_layers: int
+) -> list[Factors]:
+    """G of each layer for the text of a row, which ends before position n; float32 at least."""
+    terms: list[list] = [[] for _ in range(n_layers)]
+    for (layer, a), g in zip(inputs, slopes, strict=True):
+        terms[layer].append((g[row, :n], wide(a[row, :n])))
+    return [Factors(*map(torch.cat, zip(*calls, strict=True))) for calls in terms]

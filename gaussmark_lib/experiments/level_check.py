@@ -136,9 +136,8 @@ def trap(
     right = score.score(lm.model, *cut, wm, keys, paired=True, dtype=dtype).assign(at=AT_THETA)
     pairs, placed, wrong = tokens.checked_pairs(lm.model, *cut), wm.on(lm.model), []
     for text, key in enumerate(keys):
-        xi = perturb.noise(lm.model, wm, key)
-        with perturb.moved(lm.model, wm, xi, by=key.key_id):
-            [gradient] = of_pairs(lm.model, {0: pairs[text]}, placed, dtype=dtype, perturbed=True)
+        with perturb.watermarked(lm.model, wm, key):
+            [gradient] = of_pairs(placed, {0: pairs[text]}, dtype=dtype, perturbed=True)
         [[psi]] = score.psi([gradient], placed, [key])
         wrong.append({"text": text, "at": AT_MOVED, "psi": psi, "grad_norm": gradient.norm})
     return pd.concat([right, pd.DataFrame(wrong)], ignore_index=True)[list(wrong[0])]

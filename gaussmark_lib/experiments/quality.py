@@ -240,11 +240,12 @@ def even_change(
     lm: models.LM, prompt: list[int], continuations: Texts, wm: Watermark, key: Key
 ) -> np.ndarray:
     """(Δ(ξ) + Δ(−ξ))/2 of each text's cross-entropy after the prompt, nats per token."""
-    prompts, xi = [prompt] * len(continuations), perturb.noise(lm.model, wm, key)
+    wm, keys = perturb.ready(lm.model, wm, [key])
+    prompts, xis = [prompt] * len(continuations), perturb.drawn(wm, keys)
     base = likelihood.cross_entropy(lm.model, continuations, prompts=prompts)
     marked = []
-    for signed in (xi, -xi):
-        with perturb.moved(lm.model, wm, signed):
+    for sign in (1, -1):
+        with perturb.moved(wm, [sign * xi[0] for xi in xis]):
             marked.append(likelihood.cross_entropy(lm.model, continuations, prompts=prompts))
     return np.mean(marked, axis=0) - base
 

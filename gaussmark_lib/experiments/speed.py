@@ -123,7 +123,8 @@ def plain_loop(
     """
     linear = wm.on(model).linear
     psi = []
-    for x, y in zip(tokens.checked_prompts(model, prompts), responses, strict=True):
+    for prompt, y in zip(prompts, responses, strict=True):
+        x = tokens.checked_prompt(model, prompt)
         ids = torch.tensor([[*x, *y]], device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[0, len(x) - 1 : -1]
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
@@ -146,7 +147,7 @@ def forward_only(
     """One forward pass over the same texts in the same batches, and nothing else: the floor below
     which no scoring can go.
     """
-    pairs = list(zip(tokens.checked_prompts(model, prompts), responses, strict=True))
+    pairs = list(zip([tokens.checked_prompt(model, x) for x in prompts], responses, strict=True))
     with arithmetic.computing_in(model, arithmetic.arithmetic(model, dtype)):
         for start in range(0, len(pairs), batch_size):
             texts = [[*x, *y] for x, y in pairs[start : start + batch_size]]

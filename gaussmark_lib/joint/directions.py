@@ -41,7 +41,6 @@ def kept(gradient: TextGradient) -> Direction:
     """
     if not isinstance(gradient.parts[0], Factors):
         return _where_float64_is(gradient.unit().float())
-    gradient.check()
     g, a = gradient.parts[0]
     return Factors(*(_where_float64_is(part.float()) for part in (g / gradient.norm, a)))
 

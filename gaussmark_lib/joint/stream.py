@@ -162,9 +162,7 @@ def _statistics(
     texts, at_once = list(pairs), max(AT_ONCE, settings["batch_size"])
     for start in range(0, len(texts), at_once):
         several = {text: pairs[text] for text in texts[start : start + at_once]}
-        each = gradients.of_pairs(
-            wm.model, several, wm, form=directions.form, failed=failed, **settings
-        )
+        each = gradients.of_pairs(wm, several, form=directions.form, failed=failed, **settings)
         each = sorted(each, key=lambda gradient: gradient.text)
         yield from score.statistics(each, wm, keys)
 

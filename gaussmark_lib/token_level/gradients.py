@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, tokens
+from gaussmark_lib import likelihood, tokens
 from gaussmark_lib.engine import arithmetic, hooks
 from gaussmark_lib.errors import InvalidModelError
 from gaussmark_lib.weights import Weight
@@ -55,11 +55,11 @@ def _traced(
 
     Count positions from the end: the head may not see positions that predict nothing of interest.
     """
-    with arithmetic.frozen(model):
-        [log_p], _, calls = gradients.traced_log_p(model, [linear], [(prompt, response)])
-    if len(calls) != 1:
+    with arithmetic.frozen(model), hooks.traced(model, [linear]) as calls:
+        [log_p], _ = likelihood.token_log_p(model, [(prompt, response)])
+    if len(calls) != 1 or not log_p.requires_grad:
         raise InvalidModelError(
-            f"expected a layer that is used once a pass, but {linear.name} is used {len(calls)}"
-            " times; choose another weight"
+            f"expected a layer that a pass uses once and depends on, but {linear.name} is used"
+            f" {len(calls)} times; choose another weight"
         )
     return log_p, calls[0]

@@ -35,6 +35,7 @@ from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
     InvalidWatermarkError,
+    require_list,
 )
 from gaussmark_lib.keys import Key
 from gaussmark_lib.token_level import gradients
@@ -110,7 +111,7 @@ def sample(
     All prompts form one batch. The weight is not touched: ξ_k·a is added to the layer's output at
     the position that predicts token k.
     """
-    prompts = tokens.checked_prompts(model, prompts)
+    prompts = require_list(prompts, "prompts: expected a list of token ids each")
     wm, step = ready(model, wm, keys, len(prompts)), 0
 
     def add(_, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing.authors import summed
 from gaussmark_lib.tracing.codebook import Codebook
-from gaussmark_lib.weights import Watermark, checked
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 COLUMNS = ["text", "user", "psi", "p_family", "runner_up", "n_tokens", "grad_norm"]
 HELD = 256 << 20  # bytes of gradients that are held while the base noises pass by
@@ -70,7 +70,7 @@ def attribute(
         ``n_tokens``, ``grad_norm``: from σ·grad_norm, :func:`share_right` says how sure the name
         is.
     """
-    wm = checked(wm).on(model)
+    wm = PlacedWatermark(model, wm)
     if book.master.binding:
         book.key(0).check(wm)
     if together and settings.get("lengths") is not None:

@@ -59,7 +59,7 @@ def summed(gradients: Iterable[TextGradient]) -> TextGradient:
     """The gradient of several texts' summed log-likelihood, as that of one text."""
     total, log_lik, n_tokens = None, 0.0, 0
     for one in gradients:
-        one.unit()  # refuses a gradient that is zero or not finite
+        _ = one.norm  # refuses a gradient that is zero or not finite
         total = one.G.clone() if total is None else total.add_(one.G)
         log_lik, n_tokens = log_lik + one.log_lik, n_tokens + one.n_tokens
     if total is None:
@@ -77,11 +77,12 @@ def windows(
         InvalidTextError: no token to score, ids that the model does not have, or a prompt that
             leaves no room for a token.
     """
-    [before] = tokens.checked_prompts(model, [prompt], 1)
+    before = tokens.checked_prompt(model, prompt, n=1)
     [rest] = tokens.checked_texts(model, [response], "text")
     if not rest:
         raise InvalidTextError("expected at least one token to score, got none")
-    context = tokens.context(model) or len(before) + len(rest)
+    context = getattr(tokens.config(model), "max_position_embeddings", None)
+    context = context or len(before) + len(rest)
     prompts, responses = [], []
     while rest:
         n = context - len(before)

@@ -21,8 +21,8 @@ from jaxtyping import Float
 
 from gaussmark_lib import files
 from gaussmark_lib.engine.stream import standard_normal
-from gaussmark_lib.errors import GaussMarkError, KeyFileError, is_int, kind, require_int, shown
-from gaussmark_lib.keys import Key, checked
+from gaussmark_lib.errors import GaussMarkError, KeyFileError, kind, require_int, shown
+from gaussmark_lib.keys import Key, listed
 
 GROUP = 256  # users whose codes are drawn together
 FORMAT = "gaussmark codebook 1"
@@ -129,7 +129,7 @@ class Codebook:
         """The codebook of a file and its master key. KeyFileError if it is none, or
         another key's.
         """
-        path, key = files.named(path, "cannot read the codebook", KeyFileError), checked(key)
+        path, [key] = files.named(path, "cannot read the codebook", KeyFileError), listed([key])
         try:
             with open(path, encoding="utf-8", opener=files.opener) as file:
                 content = json.loads(file.read(MOST_CHARACTERS))
@@ -160,12 +160,8 @@ class Codebook:
         return int.from_bytes(self.master.derived(f"codebook {purpose}")[:16], "big")
 
     def _checked(self, user: int) -> int:
-        if not is_int(user) or not 0 <= user < self.n_users:
-            got = user if is_int(user) else kind(user)  # which may be a secret
-            raise GaussMarkError(
-                f"user: expected a whole number from 0 to {self.n_users - 1}, got {got}"
-            )
-        return int(user)
+        most = self.n_users - 1
+        return require_int(user, "user", GaussMarkError, least=0, most=most, show=kind)
 
 
 @dataclass(frozen=True, repr=False)

@@ -102,7 +102,7 @@ def _rows(
             " score it in a wider dtype"
         )
     for key in keys:
-        products = inner(G, perturb.noise(wm.model, wm, key).flatten()[None])[:, 0] / wm.sigma
+        products = inner(G, perturb.drawn(wm, [key])[0].flatten(1))[:, 0] / wm.sigma
         psi = _sums(products, spans) / _norms(K, spans)
         largest, (first, last) = float(psi.max()), spans[psi.argmax()]
         rng = np.random.default_rng([seed, text, int(key.fingerprint, 16)])
@@ -128,7 +128,7 @@ def of_blocks(
     tokens, each in row order: differences of the gradients of its beginnings.
     """
     blocks, before = [], 0.0
-    for beginning in of_pairs(wm.model, {0: pair}, wm, lengths=ends, dtype=dtype):
+    for beginning in of_pairs(wm, {0: pair}, lengths=ends, dtype=dtype):
         blocks.append((beginning.G - before).flatten())
         before = beginning.G
     return torch.stack(blocks)

@@ -92,7 +92,8 @@ class Form:
 
     def _make_question(self, session: Session, start: Question) -> None:
         model = session.lm.model
-        longest = min(LONGEST, (tokens.context(model) or 2 * LONGEST) // 2)
+        context = getattr(tokens.config(model), "max_position_embeddings", None)
+        longest = min(LONGEST, (context or 2 * LONGEST) // 2)
         weights = [*mlp_weights(model), Weight(model, start.weight).name]
         what = "The words that both texts continue"
         self.prompt = field(w.Textarea, "Prompt", what, start.prompt, rows=3)

@@ -32,7 +32,7 @@ def slow(model, prompt, response, wm):
     total, z = 0.0, perturb.noise(model, wm, KEY) / wm.sigma
     for t in range(len(response)):
         ids = torch.tensor([prompt + response[:t]])
-        with perturb.moved(model, wm, wm.sigma * z.double()):
+        with perturb.moved(wm.on(model), [wm.sigma * z.double()]):
             p = model(ids).logits[0, -1].softmax(-1)
         q = model(ids).logits[0, -1].softmax(-1)
         total += (p * (p / q).log()).sum().item()

@@ -282,7 +282,7 @@ def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
         *(({"temperature": t}, "a finite temperature") for t in (-1, float("inf"))),
         ({"rows": [1, 2]}, "rows: expected one per prompt, 1, got 2"),
         ({"prompts": []}, "a list of at least one prompt"),
-        ({"prompts": [[97]]}, "prompt 0: expected token ids from 0 to 96"),
+        ({"prompts": [[97]]}, "prompt 0, token 0: expected a whole number from 0 to 96"),
         ({"prompts": [[1] * 60], "n_tokens": 5}, r"at most 64 .* 60 of prompt \+ 5 of response"),
     ],
 )

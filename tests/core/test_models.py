@@ -430,7 +430,7 @@ def test_a_weight_left_out_is_chosen_by_a_rule(architecture, middle, small):
 @pytest.mark.parametrize("block", [3, -4])
 def test_a_block_that_is_not_there(block):
     with pytest.raises(
-        InvalidWatermarkError, match=f"expected one of 3 that can carry a watermark, got {block}"
+        InvalidWatermarkError, match=f"one of 3 that can carry a watermark.* got {block}"
     ):
         models.default_weight(tiny_models.build("llama"), block=block)
 

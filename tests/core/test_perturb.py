@@ -163,7 +163,7 @@ def test_a_noise_of_another_shape_is_refused(model, xi):
     complaint = r"xi: expected a noise of .*'s shape, \(32, 48\), got"
     with (
         pytest.raises(InvalidWatermarkError, match=complaint),
-        perturb.moved(model, Watermark(W, 0.1), xi),
+        perturb.moved(Watermark(W, 0.1).on(model), [xi]),
     ):
         pass
 

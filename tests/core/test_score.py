@@ -267,12 +267,12 @@ def test_noises_that_the_caller_holds(model, wm):
 GOOD = {0: ([1, 2], [3, 4, 5]), 4: ([], [6]), 7: ([7], [8] * 20), 10: ([1], [2])}
 BAD = {
     1: ([1], [], "response 1: expected at least one token to score, got none"),
-    2: ([1], [97], "expected token ids from 0 to 96, got 97 at position 0"),
+    2: ([1], [97], "token 0: expected a whole number from 0 to 96, got 97"),
     3: ([-1], [2], "prompt 3: .*0 to 96, got -1"),
     5: ([1] * 60, [2] * 5, "at most 64 tokens"),
     6: ([1], "text", "got text; encode it first"),
     8: ([1], None, "response 8: expected token ids from 0 to 96, got None"),
-    9: ([1], [1, 1.5], "response 9: expected token ids from 0 to 96, got 1.5 at position 1"),
+    9: ([1], [1, 1.5], "response 9, token 1: expected a whole number from 0 to 96, got 1.5"),
 }
 ROWS = GOOD | BAD
 ALL = [ROWS[i][0] for i in sorted(ROWS)], [ROWS[i][1] for i in sorted(ROWS)]
@@ -310,7 +310,7 @@ def test_or_it_is_refused(model, wm, key, text):
     [
         ([], [], {}, "expected one prompt per response, each a list of token ids, got 0 prompts"),
         ([[1]], [[1], [2]], {}, "got 1 prompts and 2 responses"),
-        ([[1]], [[1]], {"lengths": [0]}, "lengths: expected whole numbers ≥ 1"),
+        ([[1]], [[1]], {"lengths": [0]}, "lengths: expected a whole number ≥ 1"),
     ],
 )
 @pytest.mark.usefixtures("wrong_types")

@@ -88,7 +88,7 @@ def test_prices_are_those_of_each_pairs_own_key():
             assert value[name, OWN, i] == pytest.approx(nats / 8, rel=1e-4)
             before, human, signed = [MANY[i]], [RESPONSES[i]], []
             for sign in (1, -1):
-                with perturb.moved(LM.model, wm, sign * perturb.noise(LM.model, wm, key)):
+                with perturb.moved(wm.on(LM.model), [sign * perturb.noise(LM.model, wm, key)]):
                     nats = likelihood.cross_entropy(LM.model, human, prompts=before)
                     signed.append(nats.item())
             base = likelihood.cross_entropy(LM.model, human, prompts=before).item()

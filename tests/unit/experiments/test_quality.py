@@ -106,7 +106,7 @@ def test_the_price_is_free_of_the_part_that_is_linear_in_the_noise():
 
     def change(scale):
         [before] = likelihood.cross_entropy(LM.model, [text], prompts=[prompt])
-        with perturb.moved(LM.model, WM, scale * xi):
+        with perturb.moved(WM.on(LM.model), [scale * xi]):
             [after] = likelihood.cross_entropy(LM.model, [text], prompts=[prompt])
         return after - before
 

@@ -65,8 +65,8 @@ def test_inner_products_of_vectors_are_summed_in_float64():
 def test_a_gradient_by_its_terms_is_the_gradient(wide):
     model = tiny_models.build(dtype=torch.float64)
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.05, 3, "both")
-    [whole] = gradients.of_pairs(model, {0: ([1, 2], [3, 4, 5])}, wm)
-    [found] = gradients.of_pairs(model, {0: ([1, 2], [3, 4, 5])}, wm, form=directions.form)
+    [whole] = gradients.of_pairs(wm.on(model), {0: ([1, 2], [3, 4, 5])})
+    [found] = gradients.of_pairs(wm.on(model), {0: ([1, 2], [3, 4, 5])}, form=directions.form)
     assert len(found.parts[0].g) == 3, "the first position and the last predict no response token"
     torch.testing.assert_close(found.G, whole.G, rtol=1e-10, atol=1e-12)
     u = directions.kept(found)
