@@ -200,8 +200,8 @@ def _with_adapter(model: PreTrainedModel, rank: int, seed: int) -> "PeftModel":
 def renoised(model: PreTrainedModel, wm: Watermark, key: Key) -> PreTrainedModel:
     """The same matrices with one more noise, of the attacker's own key."""
     new = deepcopy(model)
-    xis = perturb.noise(new, wm, key)
-    for linear, xi in zip(wm.on(new).linears, xis if isinstance(xis, list) else [xis], strict=True):
+    wm, [key] = perturb.ready(new, wm, [key])
+    for linear, [xi] in zip(wm.linears, perturb.drawn(wm, [key]), strict=True):
         linear.value().add_(xi.to(linear.parameter))
     return new
 

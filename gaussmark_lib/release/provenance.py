@@ -39,6 +39,7 @@ from transformers import PreTrainedModel
 from gaussmark_lib import models, perturb
 from gaussmark_lib import verdict as words_of
 from gaussmark_lib.engine import blocks
+from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.release.suspects import Suspect, matrix
@@ -81,7 +82,7 @@ def weights(
         raise DegenerateScoreError(f"the suspect's {names} is the base's own: it carries no mark")
     inner = []
     for few in blocks.in_lists(keys, blocks.at_once(len(keys), wm.d)[1]):
-        z = perturb.streams(wm, few) / wm.sigmas[0]  # (k, d)
+        z = streams(few, wm.d, 1.0)  # (k, d)
         each = [
             torch.einsum("kij,ij->ki", part.unflatten(1, v.shape), v).double()
             for part, v in zip(z.split(sizes, dim=1), vs, strict=True)
