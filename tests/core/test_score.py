@@ -268,7 +268,7 @@ GOOD = {0: ([1, 2], [3, 4, 5]), 4: ([], [6]), 7: ([7], [8] * 20), 10: ([1], [2])
 BAD = {
     1: ([1], [], "response 1: expected at least one token to score, got none"),
     2: ([1], [97], "token 0: expected a whole number from 0 to 96, got 97"),
-    3: ([-1], [2], "prompt 3: .*0 to 96, got -1"),
+    3: ([-1], [2], "prompt 3, token 0: .*0 to 96, got -1"),
     5: ([1] * 60, [2] * 5, "at most 64 tokens"),
     6: ([1], "text", "got text; encode it first"),
     8: ([1], None, "response 8: expected token ids from 0 to 96, got None"),
@@ -301,7 +301,7 @@ def test_a_bad_text_keeps_its_rows_with_its_reason_and_harms_no_other(model, wm)
 @pytest.mark.usefixtures("wrong_types")
 def test_or_it_is_refused(model, wm, key, text):
     x, y, reason = BAD[text]
-    with pytest.raises(InvalidTextError, match=reason.replace(f" {text}:", " 0:")):
+    with pytest.raises(InvalidTextError, match=reason.replace(f" {text}", " 0", 1)):
         score.score(model, [x], [y], wm, [key])
 
 
