@@ -201,5 +201,5 @@ def test_texts_fit_the_context_with_what_edits_add(monkeypatch):
     assert 1.5 * (n + 9) <= context < 1.5 * (n + 9 + 1)
     with pytest.raises(InvalidTextError, match="take shorter prompts"):
         texts.fit(lm, [[5] * context], 10)
-    monkeypatch.setattr(texts.tokens, "context", lambda model: None)
+    monkeypatch.setattr(texts.tokens, "config", lambda model: object())  # which names no bound
     assert texts.fit(lm, prompts, 10 * context) == 10 * context
