@@ -486,7 +486,7 @@ FAULTS = {
             '        return super().save(path)\n        raise KeyFileError(\n            f"user',
         ),
         ("one base noise for all", 'f"base noise {j}"', '"base noise"'),
-        ("users outside", "least=0, most=most, show=kind", "least=-9, show=kind"),
+        ("users outside", "least=0, most=most, show=show", "least=-9, show=show"),
     ],
     "tracing/attribution.py": [
         ("no price for many users", "np.log1p(-tail))", "np.log1p(-tail) / n_users)"),

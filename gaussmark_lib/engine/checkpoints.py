@@ -138,14 +138,14 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-_digests: "WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = WeakKeyDictionary()
-
-
 def check_finite(parameter: Tensor, name: str) -> None:
     """InvalidModelError for a parameter with NaN or infinite entries."""
     if bad := int((~torch.isfinite(parameter)).sum()):
         expected = f"expected finite weights, got {bad} NaN or infinite numbers in {name}"
         raise InvalidModelError(f"{expected}; the model is damaged: load it again, or get it again")
+
+
+_digests: "WeakKeyDictionary[PreTrainedModel, tuple[tuple, str]]" = WeakKeyDictionary()
 
 
 def digest(model: PreTrainedModel) -> str:

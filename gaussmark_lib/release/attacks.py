@@ -48,9 +48,7 @@ def rounded(model: PreTrainedModel, bits: int, *, group: int | None = None) -> P
     Raises:
         InvalidModelError: bits outside 2…16, or rows that ``group`` does not divide.
     """
-    if require_int(bits, "bits", InvalidModelError, least=2) > 16:
-        raise InvalidModelError(f"bits: expected 2 to 16, got {bits}")
-    most = 2 ** (bits - 1) - 1
+    most = 2 ** (require_int(bits, "bits", InvalidModelError, least=2, most=16) - 1) - 1
     new = deepcopy(model)
     for weight in _linears(new):
         theta = weight.value()

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import files, models
 from gaussmark_lib.engine.arithmetic import wide
+from gaussmark_lib.engine.checkpoints import check_finite
 from gaussmark_lib.errors import InvalidModelError, shown
 from gaussmark_lib.weights import Weight
 
@@ -49,8 +50,7 @@ def matrix(suspect: Suspect, weight: Weight) -> Float[Tensor, "d_out d_in"]:
             f"{source}: expected {weight.name} of shape {weight.shape}, got {tuple(theta.shape)};"
             " it is another architecture or size, and no version of this base"
         )
-    if not torch.isfinite(theta).all():
-        raise InvalidModelError(f"{source}: expected finite numbers in {weight.name}")
+    check_finite(theta, f"{weight.name} of {source}")
     return theta
 
 

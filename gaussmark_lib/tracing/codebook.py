@@ -161,7 +161,8 @@ class Codebook:
 
     def _checked(self, user: int) -> int:
         most = self.n_users - 1
-        return require_int(user, "user", GaussMarkError, least=0, most=most, show=kind)
+        show = shown if isinstance(user, int) else kind  # anything else may be a secret
+        return require_int(user, "user", GaussMarkError, least=0, most=most, show=show)
 
 
 @dataclass(frozen=True, repr=False)

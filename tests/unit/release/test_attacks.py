@@ -147,7 +147,7 @@ def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
     ("attack", "error", "match"),
     [
         (lambda m: attacks.rounded(m, 1), InvalidModelError, "bits"),
-        (lambda m: attacks.rounded(m, 17), InvalidModelError, "expected 2 to 16, got 17"),
+        (lambda m: attacks.rounded(m, 17), InvalidModelError, "from 2 to 16, got 17"),
         (lambda m: attacks.rounded(m, 4, group=31), InvalidModelError, "a divisor of"),
         (lambda m: attacks.pruned(m, 1.2), InvalidModelError, "from 0 to 1, got 1.2"),
         (lambda m: attacks.pruned(m, 0.5, "wanda"), InvalidTextError, "expected texts"),
