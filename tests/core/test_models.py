@@ -447,13 +447,10 @@ class TestBfloat16:
         ("slower", "expected"), [(torch.bfloat16, False), (torch.float32, True)]
     )
     def test_the_faster_product_wins(self, monkeypatch, slower, expected):
-        mm = torch.Tensor.mm
+        def timed(x, w):  # no product: without the instructions one takes longer than any pause
+            time.sleep(0.05 * (w.dtype == slower))
 
-        def delayed(x, w):
-            time.sleep(0.3 * (w.dtype == slower))  # more than a busy machine takes
-            return mm(x, w)
-
-        monkeypatch.setattr(torch.Tensor, "mm", delayed)
+        monkeypatch.setattr(torch.Tensor, "mm", timed)
         assert arithmetic._bfloat16_is_faster.__wrapped__() is expected
 
     def test_the_trial_is_made_once_and_draws_no_random_number(self):

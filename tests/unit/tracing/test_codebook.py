@@ -111,5 +111,6 @@ def test_no_printed_form_shows_the_secret(model, wm, key, book):
 @pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize("user", [-1, 1000, 1.5, "3"])
 def test_a_user_outside_the_codebook(book, user):
-    with pytest.raises(GaussMarkError, match="expected a whole number from 0 to 999"):
+    expected = "user: expected a whole number from 0 to 999, got "
+    with pytest.raises(GaussMarkError, match=expected + (str(user) if type(user) is int else "a")):
         book.key(user)
