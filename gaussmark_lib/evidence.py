@@ -56,7 +56,8 @@ def _along(
     # fused attention has no second derivative
     with frozen(model), eager_experts(model), sdpa_kernel(SDPBackend.MATH):
         with hooks.traced(model, linears) as calls:
-            [log_p], _ = likelihood.token_log_p(model, [pair])
+            log_p, number = likelihood.token_log_p(model, [pair])
+            log_p = log_p[number > 0]
         v = torch.zeros_like(log_p, requires_grad=True)
         slopes = torch.autograd.grad(  # g_s of Σ_t v_t log p_t, which is linear in v
             log_p, [call.y for call in calls], v, create_graph=True, materialize_grads=True

@@ -40,17 +40,23 @@ def _entropy(
 def _predictions(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n vocabulary"], Int[Tensor, "texts n"], Int[Tensor, "texts n"]]:
-    """Logits from the first that predicts a response token, these tokens, and their numbers."""
+    """Logits from the first that predicts a response token, the tokens that come next, and their
+    numbers: 0 where there is none, and so after the last one. (Cutting its logits off would copy
+    all of them, and their gradients.)
+    """
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
     first = min(len(x) for x, _ in pairs) - 1
     n = ids.shape[1] - first
     kept = {"logits_to_keep": n} if model._supports_logits_to_keep() else {}
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits[:, -n:-1]
-    number = torch.zeros(len(pairs), n - 1, dtype=torch.long)
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
+    if not kept:
+        logits = logits[:, -n:]
+    targets = torch.nn.functional.pad(ids[:, first + 1 :], (0, 1))  # none after the last token
+    number = torch.zeros(len(pairs), n, dtype=torch.long)
     for row, (x, y) in zip(number, pairs, strict=True):
         start = len(x) - 1 - first
         row[start : start + len(y)] = torch.arange(1, len(y) + 1)
-    return logits, ids[:, first + 1 :].to(logits.device), number.to(logits.device)
+    return logits, targets.to(logits.device), number.to(logits.device)
 
 
 def cross_entropy(

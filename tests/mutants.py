@@ -246,7 +246,7 @@ FAULTS = {
         ("parameters stay frozen", "p.requires_grad_(True)", "pass"),
     ],
     "likelihood.py": [
-        ("states of the token itself", ".logits[:, -n:-1]", ".logits[:, -n + 1 :]"),
+        ("states of the token itself", "ids[:, first + 1 :], (0, 1)", "ids[:, first:], (0, 0)"),
         ("first token not scored", "start = len(x) - 1 - first", "start = len(x) - first"),
         ("padding scored", ".masked_fill(number == 0, 0.0)", ""),
     ],

@@ -56,7 +56,8 @@ def _traced(
     Count positions from the end: the head may not see positions that predict nothing of interest.
     """
     with arithmetic.frozen(model), hooks.traced(model, [linear]) as calls:
-        [log_p], _ = likelihood.token_log_p(model, [(prompt, response)])
+        log_p, number = likelihood.token_log_p(model, [(prompt, response)])
+        log_p = log_p[number > 0]
     if len(calls) != 1 or not log_p.requires_grad:
         raise InvalidModelError(
             f"expected a layer that a pass uses once and depends on, but {linear.name} is used"
