@@ -15,11 +15,12 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, likelihood, perturb, tokens
+from gaussmark_lib import channel, gradients, likelihood, perturb, tokens
 from gaussmark_lib.engine import hooks
 from gaussmark_lib.engine.arithmetic import eager_experts, frozen
 from gaussmark_lib.keys import Key
@@ -29,7 +30,14 @@ COLUMNS = ["position", "token_id", "evidence", "log_p"]
 
 
 def per_token(
-    model: PreTrainedModel, prompt: tokens.Ids, response: tokens.Ids, wm: Watermark, key: Key
+    model: PreTrainedModel,
+    prompt: tokens.Ids,
+    response: tokens.Ids,
+    wm: Watermark,
+    key: Key,
+    *,
+    edited: float = 0.0,
+    q: ArrayLike | None = None,
 ) -> pd.DataFrame:
     """One row per response token: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units
     of ψ), ``log_p`` (nats). Arguments and errors are those of :func:`score.score`, whose ψ is the
@@ -37,11 +45,14 @@ def per_token(
     """
     wm, keys = perturb.ready(model, wm, [key])
     pairs = tokens.checked_pairs(model, [prompt], [response])
-    [gradient] = gradients.of_pairs(wm, pairs)
+    [gradient] = gradients.of_pairs(wm, pairs, edited=[edited], q=q)
     (prompt, response), xis = pairs[0], [xi[0] for xi in perturb.drawn(wm, keys)]
     scale = wm.sigmas[0] * gradient.norm  # refuses a gradient without a direction
     log_p, slope = _along(model, wm.linears, xis, (prompt, response))
     evidence = slope.double() / scale
+    if edited:
+        log_q = channel.log_frequencies(model, q)[response]
+        evidence *= torch.from_numpy(channel.kept(log_p.double().cpu().numpy() - log_q, edited))
     columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
     return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 

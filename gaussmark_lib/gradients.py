@@ -14,17 +14,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import product
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import likelihood, perturb, tokens
+from gaussmark_lib import channel, likelihood, perturb, tokens
 from gaussmark_lib.engine import arithmetic, blocks, hooks
-from gaussmark_lib.engine.terms import Factors, norm, of_text
+from gaussmark_lib.engine.terms import Factors, inner, norm, of_text
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     GaussMarkError,
@@ -33,7 +35,7 @@ from gaussmark_lib.errors import (
     require_list,
 )
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 ROUNDING = 64  # in units of ε: what is left of terms that cancel exactly
 
@@ -48,6 +50,7 @@ class TextGradient:
     bound: float  # Σ_s ‖g_s‖‖a_s‖ over all weights, scaled alike
     log_lik: float  # log p_θ(y | x), nats, summed over its ``n_tokens``
     n_tokens: int
+    edited: float = 0.0  # f of the edit channel
 
     @property
     def G(self) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
@@ -75,12 +78,18 @@ class TextGradient:
         scaled = [c * G.flatten() for c, G in zip(self.scales, self.parts, strict=True)]
         return torch.cat(scaled) / self.norm
 
+    def cosine(self, other: "TextGradient") -> float:
+        """⟨u, v⟩ of the two directions u and v, as :meth:`unit` has them."""
+        each = zip(self.scales, self.parts, other.parts, strict=True)
+        return sum(c**2 * inner(G, H) for c, G, H in each) / (self.norm * other.norm)
+
 
 def gradients(
     model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, **settings
 ) -> Iterator[TextGradient]:
     """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first. ``settings``
-    (``token_weights, lengths, dtype, batch_size``) and errors are those of :func:`score.score`.
+    (``edited, q, token_weights, lengths, dtype, batch_size``) and errors are those of
+    :func:`score.score`; of several ``edited`` there is one after the other.
     """
     perturb.refuse_perturbed(model)
     wm = PlacedWatermark(model, wm)
@@ -109,6 +118,8 @@ def of_pairs(
     pairs: Mapping[int, Pair],
     *,
     form: Callable[[Factors], Tensor | Factors] = Factors.matrix,
+    edited: float | Sequence[float] = 0.0,
+    q: ArrayLike | None = None,
     token_weights: Sequence[Sequence[float]] | None = None,
     lengths: Sequence[int] | None = None,
     dtype: str | torch.dtype | None = None,
@@ -129,6 +140,8 @@ def of_pairs(
         lengths = sorted({require_int(n, "lengths") for n in lengths})
     if token_weights is not None:
         _check_token_weights(token_weights, pairs)
+    fs = channel.fractions(edited) if edited != 0 else (0.0,)
+    log_q = channel.log_frequencies(model, q) if any(fs) or q is not None else None
     scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
     sizes = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     for batch in blocks.batches(model, sizes, batch_size):
@@ -137,9 +150,11 @@ def of_pairs(
         several = [pairs[text] for text in batch]
         w = token_weights and [token_weights[text] for text in batch]
         ends = lengths or [max(len(y) for _, y in several)]
-        inputs, slopes, log_liks = _passes(model, wm.linears, several, w, ends, dtype)
+        directions = [*product(ends, fs)]
+        with arithmetic.computing_in(model, dtype):
+            inputs, slopes, log_p = _passes(wm, several, w, directions, log_q)
         for row, (text, (x, y)) in enumerate(zip(batch, several, strict=True)):
-            for end, gs, log_lik in zip(ends, slopes, log_liks, strict=True):
+            for (end, f), gs in zip(directions, slopes, strict=True):
                 if lengths and end > len(y):
                     break
                 n_tokens = min(end, len(y))
@@ -151,7 +166,8 @@ def of_pairs(
                         G.projected(P) if isinstance(G, Factors) else P(G)
                         for G, P in zip(parts, wm.projectors, strict=True)
                     ]
-                gradient = TextGradient(text, parts, scales, bound, log_lik[row], n_tokens)
+                log_lik = log_p[row][:n_tokens].sum().item()
+                gradient = TextGradient(text, parts, scales, bound, log_lik, n_tokens, f)
                 try:
                     if failed is not None:
                         _ = gradient.norm
@@ -173,34 +189,32 @@ def _check_token_weights(
 
 
 def _passes(
-    model: PreTrainedModel,
-    linears: Sequence[Weight],
+    wm: PlacedWatermark,
     pairs: Sequence[Pair],
     token_weights: Sequence[Sequence[float]] | None,
-    ends: Sequence[int],
-    dtype: torch.dtype,
-) -> tuple[list[tuple[int, Tensor]], list[list[Tensor]], list[list[float]]]:
-    """One forward pass, and one backward pass per end of the texts' beginnings: the layer and the
-    inputs a of each call; g of each end and call; log-likelihoods of each end and text.
+    directions: Sequence[tuple[int, float]],
+    log_q: Float[np.ndarray, " vocabulary"] | None,
+) -> tuple[list[tuple[int, Tensor]], list[list[Tensor]], list[Float[np.ndarray, " n"]]]:
+    """One forward pass, and one backward pass per direction, which is where the texts end and the
+    f of their edit channel: the layer and the inputs a of each call; of each direction the g of
+    each call; of each text log p of its tokens.
     """
-    slopes, log_liks, log_lik = [], [], 0.0
-    with arithmetic.computing_in(model, dtype), arithmetic.frozen(model):
-        with hooks.traced(model, linears) as calls:
-            log_p, number = likelihood.token_log_p(model, pairs)
+    with arithmetic.frozen(wm.model):
+        with hooks.traced(wm.model, wm.linears) as calls:
+            log_p, number = likelihood.token_log_p(wm.model, pairs)
         log_p.requires_grad_()  # also if it depends on none of them: then G is 0
-        weighted, ys = log_p, [call.y for call in calls]
-        if token_weights:  # w_t where token t is predicted
-            weighted = torch.zeros_like(log_p, dtype=torch.float64)
-            w = [torch.as_tensor(row, dtype=weighted.dtype) for row in token_weights]
-            weighted[number > 0] = torch.cat(w).to(log_p.device) * log_p[number > 0]
-        for start, end in pairwise([0, *ends]):  # what a longer beginning adds to a shorter one
-            added = (number > start) & (number <= end)
-            total, more = (weighted * added).sum(), end != ends[-1]
-            gs = torch.autograd.grad(total, ys, retain_graph=more, materialize_grads=True)
-            gs = [arithmetic.wide(g) for g in gs]
-            if slopes:
-                gs = [before + g for before, g in zip(slopes[-1], gs, strict=True)]
-            slopes.append(gs)
-            log_lik = log_lik + (log_p.detach().double() * added).sum(-1)
-            log_liks.append(log_lik.tolist())
-    return [(call.layer, call.a) for call in calls], slopes, log_liks
+        values = log_p.detach().double().cpu().numpy()
+        rows = [row[of_row] for row, of_row in zip(values, number.cpu().numpy() > 0, strict=True)]
+        slopes, ys = [], [call.y for call in calls]
+        for end, f in directions:
+            weights = torch.zeros_like(log_p)
+            for i, (_, y) in enumerate(pairs):  # w_t where token t is predicted
+                w = np.ones(len(y)) if token_weights is None else np.array(token_weights[i], float)
+                w[end:] = 0
+                if f:
+                    w[:end] *= channel.kept((rows[i] - log_q[np.array(y)])[:end], f)
+                weights[i, number[i] > 0] = torch.from_numpy(w).to(weights)
+            more = len(slopes) + 1 < len(directions)
+            gs = torch.autograd.grad(log_p, ys, weights, retain_graph=more, materialize_grads=True)
+            slopes.append([arithmetic.wide(g) for g in gs])
+    return [(call.layer, call.a) for call in calls], slopes, rows

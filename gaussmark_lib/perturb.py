@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import files, tokens
+from gaussmark_lib import channel, files, tokens
 from gaussmark_lib.engine.arithmetic import rounded_sum
 from gaussmark_lib.engine.checkpoints import digest
 from gaussmark_lib.engine.stream import streams
@@ -68,12 +68,16 @@ def drawn(wm: PlacedWatermark, keys: Sequence[Key]) -> list[Tensor]:
     return xis
 
 
-def bind(model: PreTrainedModel, wm: Watermark, key: Key) -> Key:
-    """The key with a note of its use; InvalidWatermarkError where rounding removes the noise."""
+def bind(model: PreTrainedModel, wm: Watermark, key: Key, edited: float = 0.0) -> Key:
+    """The key with a note of its use, and of the ``edited`` that texts are to be scored with;
+    InvalidWatermarkError where rounding removes the noise.
+    """
+    [edited] = channel.fractions([edited])
     with watermarked(model, wm, key):
         carried = getattr(model.config, _MARK)["sigma_carried"]
     use = purpose(PlacedWatermark(model, wm))
-    return replace(key, binding=Binding(**use, sigma_carried=carried, model_sha256=digest(model)))
+    use |= {"sigma_carried": carried, "model_sha256": digest(model), "edited": edited}
+    return replace(key, binding=Binding(**use))
 
 
 @contextmanager

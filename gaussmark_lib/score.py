@@ -11,16 +11,18 @@ PG, and ⟨Pξ, PG⟩ = ⟨ξ, PG⟩.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import perturb, tokens
+from gaussmark_lib import perturb, stats, tokens
 from gaussmark_lib.engine import blocks
 from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.errors import (
@@ -48,6 +50,8 @@ def score(
     keys: Sequence[Key],
     *,
     paired: bool = False,
+    edited: float | Sequence[float] = 0.0,
+    q: ArrayLike | None = None,
     token_weights: Sequence[Sequence[float]] | None = None,
     lengths: Sequence[int] | None = None,
     xis: Float[Tensor, "k d_out d_in"] | None = None,
@@ -64,6 +68,11 @@ def score(
         wm: with one weight, ``wm.sigma`` cancels in ψ.
         keys: one backward pass serves them all, and memory does not grow with their number.
         paired: text i is tested with ``keys[i]`` alone.
+        edited: f, the share of tokens that may have been exchanged: G becomes the direction that is
+            best after such edits (``channel``); 0 is the paper's ψ. Of several, such as (0, .1), p
+            is that of their largest ψ, and ψ = Φ⁻¹(1 − p).
+        q: what exchanged tokens come from, a positive number per token of the vocabulary; by
+            default the model's ``unigrams``, or else Zipf's law over the ids.
         token_weights: w_t of each response's tokens, not from the key: G becomes the gradient of
             Σ_t w_t log p_θ(y_t | x, y_<t), and the test stays exact.
         lengths: test the first n tokens of each response, for each of these n that it has.
@@ -76,8 +85,8 @@ def score(
 
     Returns:
         One row per text (× length) × key, texts in the order given: ``COLUMNS``, where ``log10_p``
-        is exact where p underflows, ``grad_norm`` is ‖G‖ (‖PG‖ where rank_dropped > 0), and
-        ``log_lik`` is in nats, the sum over tokens.
+        is exact where p underflows, ``grad_norm`` is ‖G‖ (‖PG‖ where rank_dropped > 0), for
+        the first f, and ``log_lik`` is in nats, the sum over tokens.
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError,
@@ -95,11 +104,13 @@ def score(
         expected = f"xis: expected the finite noises of these keys, of shape {shape}"
         got = tuple(xis.shape) if is_tensor else kind(xis)
         raise InvalidWatermarkError(f"{expected}, got {got}")
-    settings = {"token_weights": token_weights, "lengths": lengths, "dtype": dtype}
+    settings = {"edited": edited, "q": q, "token_weights": token_weights}
+    settings |= {"lengths": lengths, "dtype": dtype}
     each = of_pairs(wm, pairs, batch_size=batch_size, failed=failed, **settings)
     names = [key.key_id for key in keys]
     ids = [[name] for name in names] if paired else [names] * len(responses)
     tested = statistics(each, wm, keys, paired=paired, xis=xis)
+    tested = _largest(tested, len(edited)) if isinstance(edited, list | tuple) else tested
     rows = [table(gradient, psi, ids[gradient.text]) for gradient, psi in tested]
     rows += [failure(text, responses[text], ids[text]) for text in failed or ()]
     scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
@@ -144,6 +155,17 @@ def statistics(
             noises = held or (streams(few, wm.d, sigma) for few in blocks.in_lists(keys, n_keys))
             inner = torch.cat([u @ xi.to(u).T for xi in noises], dim=1)  # (texts, keys)
         yield from zip(block, inner.double().cpu().numpy() / sigma, strict=True)
+
+
+def _largest(
+    tested: Iterable[tuple[TextGradient, Float[np.ndarray, " *k"]]], n_directions: int
+) -> Iterator[tuple[TextGradient, Float[np.ndarray, " *k"]]]:
+    """Of each text the first of its directions, with Φ⁻¹(1 − p) of its largest ψ."""
+    for _, group in groupby(tested, lambda one: (one[0].text, one[0].n_tokens)):
+        directions, psi = zip(*group, strict=True)
+        if len(directions) == n_directions:  # of a text that failed some may be missing
+            K = [[one.cosine(other) for other in directions] for one in directions]
+            yield directions[0], stats.psi_of_log_p(stats.log_p_of_max(np.max(psi, axis=0), K))
 
 
 def table(

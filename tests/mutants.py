@@ -172,11 +172,13 @@ FAULTS = {
         ),
     ],
     "gradients.py": [
-        ("mean instead of sum", "(weighted * added).sum()", "(weighted * added).mean()"),
+        ("mean instead of sum", "= torch.from_numpy(w)", "= torch.from_numpy(w / len(y))"),
+        ("weights of tokens forgotten", "np.array(token_weights[i], float)", "np.ones(len(y))"),
+        ("the channel forgotten", "w[:end] *= channel.kept", "channel.kept"),
         (
-            "weights of tokens forgotten",
-            "= torch.cat(w).to(log_p.device) * log_p[number > 0]",
-            "= log_p[number > 0].double()",
+            "the channel sees what follows",
+            "log_q[np.array(y)])[:end], f)",
+            "log_q[np.array(y)]), f)[:end]",
         ),
         ("gradient not projected", "G.projected(P) if isinstance(G, Factors) else P(G)", "G"),
         (
@@ -185,21 +187,35 @@ FAULTS = {
             "return torch.cat(scaled)",
         ),
         ("several weights with one σ", "scaled = [c * G.flatten()", "scaled = [G.flatten()"),
-        ("a prefix loses its beginning", "before + g for", "g for"),
-        (
-            "likelihood of the last part only",
-            "log_lik = log_lik + (log_p",
-            "log_lik = (log_p",
-        ),
+        ("a beginning is the whole", "w[end:] = 0", "pass"),
+        ("likelihood of the whole", "log_p[row][:n_tokens]", "log_p[row]"),
+        ("σ left out of a cosine", "sum(c**2 * inner", "sum(inner"),
         (
             "rounding taken for a gradient",
             "not least < size < math.inf",
             "not 0 <= size < math.inf",
         ),
-        ("first token not scored", "(number > start) &", "(number > start + 1) &"),
+        ("first token not scored", "w[end:] = 0", "w[end:] = w[0] = 0"),
         ("rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
         ("small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
         ("numbers within the batch", "TextGradient(text, parts", "TextGradient(row, parts"),
+    ],
+    "channel.py": [
+        (
+            "a token after a foreign one counts",
+            "both + a * lose + (1 - a) * (heal * b + lost)",
+            "both + a * lose",
+        ),
+        ("edits one by one", "1 - f / 2, f / 2, (1 - f) / 2, (1 + f) / 2", "1 - f, f, 1 - f, f"),
+        (
+            "no look ahead",
+            "b, r = np.array(kept_so_far[:n]), np.array(odds[n - 1 :: -1])",
+            "b, r = np.array(kept_so_far[:n]), np.ones(n)",
+        ),
+        ("counts without ½", "np.add(counts, 0.5)", "np.add(counts, 1.5)"),
+        ("frequencies that are no shares", "np.log(numbers / numbers.sum())", "np.log(numbers)"),
+        ("one direction twice", " or len({*values}) < len(values)", ""),
+        ("everything exchanged", "0 <= f < 1 for f", "0 <= f <= 1 for f"),
     ],
     "rank_reduce.py": [
         (
@@ -539,8 +555,8 @@ FAULTS = {
     "cli/batches.py": [
         (
             "the level forgotten in a line's name",
-            "            self.level,\n            [self.book",
-            "            [self.book",
+            "            self.level,\n            self.edited",
+            "            self.edited",
         ),
         (
             "the control key reported as a key",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gaussmark_lib import generate, joint, models, score, tokens, tracing, verdict
+from gaussmark_lib import channel, generate, joint, models, score, tokens, tracing, verdict
 from gaussmark_lib.cli import inputs
 from gaussmark_lib.cli.answers import Row
 from gaussmark_lib.cli.inputs import Item, digest, visible
@@ -61,6 +61,7 @@ class Scoring:
     codebook: str | None
     state_file: Path | None
     given: Sequence[str]  # names of reference texts
+    edited: float | None  # of the direction, ``channel``
 
     done = "scored"
     results = "results of these texts with this model, these keys, this prompt and level"
@@ -76,6 +77,13 @@ class Scoring:
                 " another"
             )
         self.wm = watermarks.pop()
+        shares = {key.binding.edited for key in self.keys} if self.edited is None else {self.edited}
+        if len(shares) > 1:
+            raise GaussMarkError(
+                f"--key: expected keys for one share of exchanged tokens, got {sorted(shares)}; say"
+                " --edited SHARE"
+            )
+        [self.edited] = channel.fractions([*shares])
         self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
         self.book = codebook_of(self.codebook, self.keys[0]) if self.codebook is not None else None
         self.state = None
@@ -89,6 +97,7 @@ class Scoring:
             [key.fingerprint for key in self.keys],
             self.prompt,
             self.level,
+            self.edited,
             [self.book.n_users, self.book.n_base] if self.book else None,
         ]
         if self.state:
@@ -143,15 +152,18 @@ class Scoring:
         if self.state:
             given, self.references = self.references, None
             memory = {"share": self.share, "state": self.state, "given": given}
-            table = joint.sequence(*texts, self.keys, **memory, on_error="record")
+            memory |= {"edited": self.edited, "on_error": "record"}
+            table = joint.sequence(*texts, self.keys, **memory)
         else:
-            table = score.score(*texts, self._keys_and_control(), on_error="record")
+            settings = {"edited": self.edited, "on_error": "record"}
+            table = score.score(*texts, self._keys_and_control(), **settings)
         return [self._rows(of_text) for _, of_text in table.groupby("text")]
 
     def _users(self, prompts: list[list[int]], responses: list[list[int]]) -> list[list[Row]]:
         """Which user each text leans to; where one has no gradient, one after another."""
+        texts = self.lm.model, prompts, responses, self.wm
         try:
-            table = tracing.attribute(self.lm.model, prompts, responses, self.wm, self.book)
+            table = tracing.attribute(*texts, self.book, edited=self.edited)
         except DegenerateScoreError:
             pairs = zip(prompts, responses, strict=True)
             return [self._together([prompt], [response]) for prompt, response in pairs]
@@ -162,12 +174,13 @@ class Scoring:
         their summed gradient.
         """
         texts = self.lm.model, prompts, responses, self.wm
+        settings = {"edited": self.edited, "batch_size": 1}
         try:
             if self.book:
-                table = tracing.attribute(*texts, self.book, together=True, batch_size=1)
+                table = tracing.attribute(*texts, self.book, together=True, **settings)
                 rows = [self._row_of_user(row) for row in table.to_dict("records")]
             else:
-                table = tracing.author(*texts, self._keys_and_control(), batch_size=1)
+                table = tracing.author(*texts, self._keys_and_control(), **settings)
                 rows = self._rows(table.assign(error=None))
         except DegenerateScoreError as error:
             return [{"error": str(error)}]

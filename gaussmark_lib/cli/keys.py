@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gaussmark_lib.keys import Key
     from gaussmark_lib.tracing import Codebook
 
+EDITED = 0.1  # costs a text as it was written 1% of its ψ, and gives edited ones half as much again
 MOST_DIGITS = 30  # that are read of a number of users; a codebook refuses fewer
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and show key files.")
 
@@ -32,12 +33,15 @@ def new(
     rank_dropped: Annotated[
         int, typer.Option(help="Top singular directions that the noise avoids.")
     ] = 0,
+    edited: Annotated[
+        float, typer.Option(help="Share of exchanged tokens that `detect` is to allow for.")
+    ] = EDITED,
 ) -> None:
     """Make a key for one weight of one model, readable by you only."""
     from gaussmark_lib import models, perturb
 
     watermark = perturb.Watermark(weight, sigma, rank_dropped)
-    key = perturb.bind(models.load(model).model, watermark, perturb.Key.new())
+    key = perturb.bind(models.load(model).model, watermark, perturb.Key.new(), edited)
     key.save(path)
     print(
         f"key {key.key_id} for {weight}: {path}\n"

@@ -126,6 +126,14 @@ def detect(
             help="How often a text without the key may be called detected; a codebook has none.",
         ),
     ] = 0.05,
+    edited: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of a text's tokens that may have been exchanged, 0 to below 1; the test is"
+            " exact with any  [the key's]",
+        ),
+    ] = None,
     codebook: CodebookName = None,
     stream: Annotated[
         str | None,
@@ -174,6 +182,6 @@ def detect(
     from gaussmark_lib.cli.batches import Scoring
 
     with answers.alone(state) if state else nullcontext():
-        scoring = Scoring(key, model, prompt, level, share, codebook, state, given)
+        scoring = Scoring(key, model, prompt, level, share, codebook, state, given, edited)
         options = {"batch": batch, "out": out, "as_json": as_json}
         return answers.give(scoring, items, many=many, **options, desc="testing", unit=" texts")

@@ -214,8 +214,8 @@ def train(
     device: str = "cpu",
     progress: bool = True,
 ) -> tuple[LlamaForCausalLM, pd.DataFrame]:
-    """Trains a model on a token stream; returns it with its curve (``step, tokens, loss, held_out,
-    seconds``).
+    """Trains a model on a token stream; returns it, with the stream's counts in its config, and its
+    curve (``step, tokens, loss, held_out, seconds``).
 
     Args:
         checkpoint: a file that holds the state; where it exists, the run goes on from it.
@@ -261,6 +261,8 @@ def train(
             if checkpoint:
                 _save(checkpoint, parts, recipe=asdict(recipe), step=step, curve=curve)
     bar.close()
+    counts = torch.bincount(stream.long(), minlength=recipe.vocab)
+    model.config.unigrams = counts.tolist()  # what ``channel`` takes exchanged tokens to come from
     return model.eval(), pd.DataFrame(curve)
 
 

@@ -59,6 +59,13 @@ def norm(matrix: Float[Tensor, "d_out d_in"] | Factors) -> float:
     return matrix.norm().item()
 
 
+def inner(G: Tensor | Factors, H: Tensor | Factors) -> float:
+    """⟨G, H⟩ (Frobenius), both of one form; sums over rows in float64."""
+    if isinstance(G, Factors):
+        return G.inner(H)
+    return (G * H).sum(dim=1).double().sum().item()
+
+
 def of_text(
     inputs: list[tuple[int, Tensor]], slopes: Sequence[Tensor], row: int, n: int, n_layers: int
 ) -> list[Factors]:

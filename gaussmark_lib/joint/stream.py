@@ -64,6 +64,7 @@ def sequence(
     share: float = 0.1,
     state: State | None = None,
     given: tuple[Texts, Texts] | None = None,
+    edited: float = 0.0,
     dtype: str | torch.dtype | None = None,
     batch_size: int = 1,
     on_error: str = "raise",
@@ -72,8 +73,8 @@ def sequence(
     false alarms of any texts are binomial.
 
     Args:
-        model, prompts, responses, wm, keys, dtype, batch_size, on_error: as ``score.score``; the
-            texts in the order in which they came.
+        model, prompts, responses, wm, keys, edited, dtype, batch_size, on_error: as
+            ``score.score``, with one ``edited``; the texts in the order in which they came.
         share: π, the share of marked texts that the running evidence bets on.
         state: what was asked before. **It is extended**; without one, the stream begins here and is
             forgotten. A stream that is cut and resumed differs by rounding alone.
@@ -100,7 +101,11 @@ def sequence(
     pairs = tokens.checked_pairs(model, prompts, responses, failed)
     state = State() if state is None else state
     memory = state.use(wm, keys)
-    settings = {"dtype": dtype, "batch_size": require_int(batch_size, "batch_size")}
+    settings = {
+        "edited": [edited],
+        "dtype": dtype,
+        "batch_size": require_int(batch_size, "batch_size"),
+    }
     references = tokens.checked_pairs(model, *given) if given else {}
     for gradient, psi in _statistics(references, wm, keys, settings, None):
         _ask(memory, gradient, psi, references, GIVEN)

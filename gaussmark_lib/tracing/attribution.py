@@ -52,6 +52,7 @@ def attribute(
     book: Codebook,
     *,
     together: bool = False,
+    edited: float = 0.0,
     **settings,
 ) -> pd.DataFrame:
     """The user that each text leans to most, with the chance of such a lean among all users.
@@ -62,7 +63,8 @@ def attribute(
     Args:
         together: all texts are one author's, and are tested as one by their summed gradient
             (``tracing.author``).
-        settings: ``lengths, dtype, batch_size`` of ``score.score``.
+        edited: as in ``score.score``, one number.
+        settings: ``q, lengths, dtype, batch_size`` of ``score.score``.
 
     Returns:
         One row per text (and length): ``text``, ``user``, their ``psi``, ``p_family`` (exact over
@@ -75,7 +77,7 @@ def attribute(
         book.key(0).check(wm)
     if together and settings.get("lengths") is not None:
         raise InvalidTextError("lengths: expected none with together=True, got some")
-    gradients = score.gradients(model, prompts, responses, wm, **settings)
+    gradients = score.gradients(model, prompts, responses, wm, edited=[edited], **settings)
     if together:
         gradients = [summed(gradients)]
     n_held = max(1, HELD // (8 * wm.linear.parameter.numel()))  # units, and once more their stack

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb, score, tokens
 from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.gradients import TextGradient, of_pairs
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.weights import Watermark
@@ -35,19 +35,19 @@ def author(
     wm: Watermark,
     keys: Sequence[Key],
     *,
-    dtype=None,
-    batch_size: int = 8,
+    edited: float = 0.0,
+    **settings,
 ) -> pd.DataFrame:
-    """Tests all texts together against each key; arguments and errors are those of ``score.score``.
+    """Tests all texts together against each key; arguments and errors are those of ``score.score``,
+    ``settings`` its ``q, token_weights, dtype, batch_size``.
 
     Returns:
         One row per key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``,
         ``log_lik`` and ``n_tokens`` are of all texts together.
     """
     wm, keys = perturb.ready(model, wm, keys)
-    gradients = list(
-        score.gradients(model, prompts, responses, wm, dtype=dtype, batch_size=batch_size)
-    )
+    pairs = tokens.checked_pairs(model, prompts, responses)
+    gradients = list(of_pairs(wm, pairs, edited=[edited], **settings))
     total = summed(gradients)
     rows = score.table(total, score.psi([total], wm, keys)[0], [key.key_id for key in keys])
     rows = rows.drop(columns="text")

@@ -6,7 +6,7 @@ import pytest
 from structure import ruler
 
 BUDGETS = {
-    ("gaussmark_lib", "all"): ruler.Size(125, 19_450, 124_000),
+    ("gaussmark_lib", "all"): ruler.Size(129, 20_000, 128_000),
     ("gaussmark_lib", "core"): ruler.Size(19, 2_850, 19_500),
     ("tests", "all"): ruler.Size(156, 19_100, 166_000),
 }

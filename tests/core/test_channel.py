@@ -1,0 +1,175 @@
+"""The edit channel against all fates of a text's tokens, one by one, and the slope of its
+log-likelihood; the level over keys of every direction and of the largest; and what it gains.
+"""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, norm
+
+from gaussmark_lib import channel, errors, evidence, joint, perturb, score, tracing
+from gaussmark_lib.perturb import Key
+
+RNG = np.random.default_rng(8)
+PROMPTS, RESPONSES = tiny_models.random_ids(RNG, 4, 2, 5), tiny_models.random_ids(RNG, 9, 7, 12)
+KEYS = [Key.from_seed(i) for i in range(3)]
+
+
+def likelihood_of_fates(p, q, f):
+    """P(fates, y) of every sequence of fates, a number or tensor each: 1 is kept."""
+    for fates in product((0, 1), repeat=len(p)):
+        chance, before = 1, 1
+        for here, p_t, q_t in zip(fates, p, q, strict=True):
+            kept = (1 - f) / 2 + before / 2  # with probability ½ the fate of the token before
+            chance = chance * (kept if here else 1 - kept) * (p_t if here and before else q_t)
+            before = here
+        yield fates, chance
+
+
+@given(
+    log_ratio=st.lists(st.floats(-30, 30), min_size=1, max_size=7),
+    f=st.floats(0.001, 0.999),
+)
+def test_the_weights_are_the_posterior_of_all_fates(log_ratio, f):
+    total, both = 0.0, np.zeros(len(log_ratio))
+    for fates, chance in likelihood_of_fates(np.exp(log_ratio), np.ones(len(log_ratio)), f):
+        total += chance
+        both += chance * np.multiply(fates, [1, *fates[:-1]])
+    assert channel.kept(np.array(log_ratio), f) == pytest.approx(both / total, rel=1e-9)
+
+
+def test_without_edits_every_token_counts_and_far_ratios_stay_numbers():
+    ratio = np.array([-1e4, 0.0, 1e4, 1e4])
+    assert channel.kept(ratio, 0.0).tolist() == [1.0] * 4
+    assert channel.kept(ratio, 0.1).round(9).tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_the_direction_is_the_slope_of_the_channels_log_likelihood():
+    model, wm = tiny_models.marked(dtype=torch.float64)
+    parameter = wm.on(model).linear.parameter
+    f, q = 0.2, RNG.uniform(1, 2, model.config.vocab_size)
+    for x, y in zip(PROMPTS, [y[:6] for y in RESPONSES], strict=True):
+        logits = model(input_ids=torch.tensor([x + y])).logits[0, len(x) - 1 : -1]
+        p = logits.softmax(-1)[range(len(y)), y]
+        with torch.enable_grad():
+            total = sum(c for _, c in likelihood_of_fates(p, (q / q.sum())[y], f))
+        [expected] = torch.autograd.grad(total.log(), parameter)
+        [found] = score.gradients(model, [x], [y], wm, edited=f, q=q)
+        oriented = wm.on(model).linear.oriented(expected)
+        torch.testing.assert_close(found.G, oriented, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_edited_weighs_tokens_of_each_beginning_by_what_it_alone_says(architecture):
+    model, wm = tiny_models.marked(architecture, torch.float64)
+    log_q = channel.log_frequencies(model, None)
+    settings = {"lengths": [5, 9], "batch_size": 2}
+    found = score.score(model, PROMPTS, RESPONSES, wm, KEYS, edited=0.3, **settings)
+    for (text, n), rows in found.groupby(["text", "n_tokens"]):
+        x, y = PROMPTS[text], RESPONSES[text][:n]
+        log_p = evidence.per_token(model, x, y, wm, KEYS[0])["log_p"].to_numpy()
+        w = channel.kept(log_p - log_q[y], 0.3)
+        alone = score.score(model, [x], [y], wm, KEYS, token_weights=[w.tolist()])
+        assert rows["psi"].to_numpy() == pytest.approx(alone["psi"].to_numpy(), rel=1e-9)
+
+
+def test_all_that_is_linear_in_the_noise_takes_it():
+    model, wm = tiny_models.marked(dtype=torch.float64)
+    texts = model, PROMPTS, RESPONSES, wm
+    psi = score.score(*texts, KEYS, edited=0.2)["psi"].to_numpy().reshape(3, 3)
+    assert np.abs(psi - score.score(*texts, KEYS)["psi"].to_numpy().reshape(3, 3)).max() > 0.1
+    tokens = evidence.per_token(model, PROMPTS[1], RESPONSES[1], wm, KEYS[0], edited=0.2)
+    assert tokens["evidence"].sum() == pytest.approx(psi[1, 0], rel=1e-6)
+    stream = joint.sequence(*texts, KEYS[:1], edited=0.2)
+    assert stream["psi"].to_numpy() == pytest.approx(psi[:, 0], rel=1e-4)
+    alone = tracing.author(model, PROMPTS[:1], RESPONSES[:1], wm, KEYS, edited=0.2)
+    assert alone["psi"].to_numpy() == pytest.approx(psi[0], rel=1e-6)
+    book = tracing.Codebook(Key.from_seed(1), 5, n_base=4)
+    user = tracing.attribute(*texts, book, edited=0.2)
+    keys = [book.key(int(u)) for u in user["user"]]
+    own = score.score(*texts, keys, paired=True, edited=0.2)["psi"]
+    assert user["psi"].to_numpy() == pytest.approx(own.to_numpy(), rel=1e-4)
+
+
+def test_several_directions_give_one_exact_p_value():
+    """Over 10,000 keys, against the exact 99% interval of each level, Bonferroni over nine."""
+    model, wm = tiny_models.marked()
+    n, shares = 10_000, (0.0, 0.4, (0.0, 0.4))
+    keys = [Key.from_seed(i) for i in range(n)]
+    xis = perturb.noises(model, wm, keys)
+    for edited in shares:
+        found = score.score(model, PROMPTS[2:], RESPONSES[2:], wm, keys, edited=edited, xis=xis)
+        for level in (0.05, 0.01, 0.001):
+            alarms = (found["p_value"] <= level).sum()
+            tails = binom.cdf(alarms, n, level), binom.sf(alarms - 1, n, level)
+            assert min(tails) > 0.01 / 2 / 9, (edited, level, alarms)
+
+
+def test_the_largest_is_near_the_better_of_both():
+    model, wm = tiny_models.marked()
+    texts = model, PROMPTS, RESPONSES, wm
+    alone = [score.score(*texts, KEYS, edited=f) for f in (0.0, 0.4)]
+    best = np.maximum(*[table["psi"].to_numpy() for table in alone])
+    for paired in (False, True):
+        both = score.score(*texts, KEYS, edited=(0.0, 0.4), paired=paired)
+        top = best.reshape(3, 3).diagonal() if paired else best
+        assert (both["psi"] < top + 1e-5).all(), "a maximum is less telling than one ψ alone"
+        assert (both["p_value"] < 2 * norm.sf(top) + 1e-6).all(), "and at most half as telling"
+
+
+def test_a_text_that_fails_is_recorded_with_every_direction():
+    model, wm = tiny_models.marked()
+    found = score.score(
+        model, [[1], [1]], [[3, 4], []], wm, KEYS[:1], edited=(0, 0.1), on_error="record"
+    )
+    assert found["psi"].notna().tolist() == [True, False]
+
+
+def test_q_comes_with_the_model_and_else_from_zipf():
+    model = tiny_models.build()
+    V = model.config.vocab_size
+    zipf = np.exp(channel.log_frequencies(model, None))
+    assert zipf.sum() == pytest.approx(1)
+    assert zipf[0] / zipf[50] == pytest.approx(1.5)
+    model.config.unigrams = [2] * (V - 1) + [0]
+    counts = np.exp(channel.log_frequencies(model, None))
+    assert counts[0] / counts[-1] == pytest.approx(5)
+
+
+def test_a_key_names_the_share_that_its_texts_are_tested_with(tmp_path):
+    model, wm = tiny_models.marked()
+    bound = perturb.bind(model, wm, KEYS[0], edited=0.1)
+    assert Key.load(bound.save(tmp_path / "my.key")).binding.edited == 0.1
+    assert perturb.bind(model, wm, KEYS[0]).binding.edited == 0.0
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("edited", [1, 1.0, -0.1, np.nan, "0.1", None, [], (0.1, 0.1), True])
+def test_refuses_what_is_no_share(edited):
+    model, wm = tiny_models.marked()
+    with pytest.raises(errors.InvalidTextError, match="edited: expected"):
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS, edited=edited)
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("call", [joint.sequence, tracing.author])
+def test_where_texts_meet_there_is_one_direction(call):
+    model, wm = tiny_models.marked()
+    with pytest.raises(errors.InvalidTextError, match="edited: expected"):
+        call(model, PROMPTS, RESPONSES, wm, KEYS, edited=(0, 0.1))
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("q", [[0.5, 0.5], 0.1, [], np.nan, "frequent"])
+def test_refuses_frequencies_of_another_vocabulary(q):
+    model, wm = tiny_models.marked()
+    with pytest.raises(errors.InvalidTextError, match="q: expected 97 positive numbers"):
+        score.score(model, PROMPTS, RESPONSES, wm, KEYS, edited=0.1, q=q)
+    for wrong in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(errors.InvalidTextError, match="q: expected 97 positive numbers"):
+            score.score(model, PROMPTS, RESPONSES, wm, KEYS, q=[wrong] + [1.0] * 96)
