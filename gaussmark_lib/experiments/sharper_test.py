@@ -1,0 +1,237 @@
+"""17: the direction is free. What does each direction detect, which one is best after edits, and is
+the likelihood ratio itself better than any?
+
+For a direction u(y) that does not look at the key, ψ_u = ⟨ξ, u⟩/(σ‖u‖) is N(0, 1) over keys. Of a
+marked text as it was written, ξ leans towards G = ∇log p_θ(y) alone: to first order in σ, its mean
+given the text is σ²G, so
+
+    E ψ_u = cos(u, G)·σ‖G‖
+
+and no direction is better than G. All tables are over pairs; a text's wrong key is the next pair's.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from scipy.stats import norm
+from torch import Tensor
+
+from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib.corrupt import Change
+from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
+from gaussmark_lib.experiments.robustness import UNEDITED, unedited
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tokens import Ids, Texts
+
+Direction = Callable[[Tensor], Tensor]
+PAPER, RANDOM, SIGN, TOP, WHITENED = (
+    "G, the paper's",
+    "a random one",
+    "the sign of G",
+    "G's two largest singular directions",
+    "G divided by the Fisher diagonal",
+)
+
+
+def directions(
+    lm: models.LM, wm: Watermark, prompts: Texts, plain: Texts, seed: int
+) -> dict[str, Direction]:
+    """What to test along, made from G and from plain texts: nothing here has seen a key."""
+    fisher = sum(one.G.double() ** 2 for one in gradients.gradients(lm.model, prompts, plain, wm))
+    fisher = (fisher / len(plain)).float()
+    random = torch.Generator().manual_seed(seed)
+
+    def largest(G: Tensor, k: int = 2) -> Tensor:
+        U, s, V = torch.svd_lowrank(G, q=k + 4, niter=4)
+        return (U[:, :k] * s[:k]) @ V[:, :k].T
+
+    return {
+        PAPER: lambda G: G,
+        SIGN: torch.sign,
+        TOP: largest,
+        WHITENED: lambda G: G / (fisher + fisher.mean()),
+        RANDOM: lambda G: torch.randn(G.shape, generator=random).to(G),
+    }
+
+
+def along(
+    lm: models.LM,
+    pairs: Pairs,
+    texts: Texts,
+    wm: Watermark,
+    named: Mapping[str, Direction],
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """ψ of each text in each direction, under its own key and the next pair's: ``direction, pair,
+    kind, psi, cosine`` (with G) and ``forecast``, the mean that the text promises.
+    """
+    placed, rows = wm.on(lm.model), []
+    for one in gradients.gradients(lm.model, pairs.prompts, texts, wm, dtype=dtype):
+        two = [pairs.keys[one.text], pairs.keys[(one.text + 1) % pairs.n]]
+        [xis] = perturb.drawn(placed, two)  # (2, d_out, d_in)
+        for name, make in named.items():
+            made = replace(one, parts=[make(one.G)])
+            cosine = made.cosine(one)
+            for kind, xi in zip((OWN, WRONG), xis, strict=True):
+                psi = torch.dot(made.unit(), xi.flatten().to(made.unit())).item() / wm.sigma
+                promised = cosine * wm.sigma * one.norm if kind == OWN else 0.0
+                rows.append((name, one.text, kind, psi, cosine, promised))
+    columns = ["direction", "pair", "kind", "psi", "cosine", "forecast"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def after_edits(
+    lm: models.LM,
+    pairs: Pairs,
+    texts: Texts,
+    wm: Watermark,
+    changes: Mapping[str, Change],
+    fraction: float,
+    tests: Mapping[str, float | Sequence[float]],
+    *,
+    seed: int = 0,
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """Each test (its ``edited``) of each text after each edit: ``test, edit, pair, kind, psi,
+    p_value``.
+    """
+    tables, n = [], pairs.n
+    for edit, change in {UNEDITED: unedited, **changes}.items():
+        x, y = change(pairs.prompts, texts, fraction, seed)
+        for name, edited in tests.items():
+            found = score.score(lm.model, x, y, wm, pairs.keys, edited=edited, dtype=dtype)
+            which = found.groupby("text").cumcount() - found["text"]  # key less text
+            for kind, rows in ((OWN, found[which == 0]), (WRONG, found[which % n == 1 % n])):
+                columns = {"test": name, "edit": edit, "pair": rows["text"], "kind": kind}
+                tables.append(rows[["psi", "p_value"]].assign(**columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def wide(table: pd.DataFrame, edit: str, column: str, kind: str = OWN) -> pd.DataFrame:
+    """One row per pair, one column per test, of :func:`after_edits`."""
+    rows = table[(table["edit"] == edit) & (table["kind"] == kind)]
+    return rows.pivot(index="pair", columns="test", values=column)
+
+
+def spread(
+    lm: models.LM, weights: Sequence[str], pairs: Pairs, plain: Texts, psi: float
+) -> dict[int, Watermark]:
+    """Watermarks of one predicted ψ on the first m of the weights, for m = 1, 2, 4 and so on to
+    all: each weight of one adds the same share to ψ² = Σ σ_s²‖G_s‖².
+    """
+    table = gradients.norms(lm.model, pairs.prompts[: len(plain)], plain, weights)
+    norms = table.groupby("weight")["grad_norm"].median()
+    sizes = {2**k for k in range(len(weights).bit_length())} | {len(weights)}
+    return {
+        m: Watermark(
+            weights[:m], [psi / (math.sqrt(m) * float(norms[name])) for name in weights[:m]]
+        )
+        for m in sorted(size for size in sizes if size <= len(weights))
+    }
+
+
+def spread_out(
+    lm: models.LM,
+    wms: Mapping[int, Watermark],
+    pairs: Pairs,
+    human: Texts,
+    n_tokens: int,
+    *,
+    seed: int = 0,
+    **sampling,
+) -> pd.DataFrame:
+    """Texts and prices of each watermark: ``matrices, pair, psi, forecast`` (σ‖G‖), ``own`` (nats
+    of divergence over its own text) and ``human`` (nats by which a human text after the prompt
+    becomes less likely).
+    """
+    tables, asked = [], (lm.model, pairs.prompts)
+    base = likelihood.cross_entropy(lm.model, human, prompts=pairs.prompts)
+    for m, wm in wms.items():
+        marks = [(wm, key) for key in pairs.keys]
+        texts = generate.sample(*asked, n_tokens, marks=marks, seed=seed, **sampling)
+        found = score.score(*asked, texts, wm, pairs.keys, paired=True)
+        nats = []
+        for x, y, key in zip(pairs.prompts, human, pairs.keys, strict=True):
+            with perturb.watermarked(lm.model, wm, key):
+                nats.append(likelihood.cross_entropy(lm.model, [y], prompts=[x]).item())
+        own = divergence.per_text(*asked, texts, marks=marks)
+        forecast = wm.sigmas[0] * found["grad_norm"]
+        columns = {"matrices": m, "pair": range(pairs.n), "psi": found["psi"], "own": own}
+        human_nats = (np.array(nats) - base) * [len(y) for y in human]
+        tables.append(pd.DataFrame(columns).assign(forecast=forecast, human=human_nats))
+    return pd.concat(tables, ignore_index=True)
+
+
+def likelihood_ratio(
+    lm: models.LM,
+    prompt: Ids,
+    response: Ids,
+    wm: Watermark,
+    key: Key,
+    *,
+    n_keys: int,
+    tilt: float,
+    seed: int = 0,
+) -> dict[str, float]:
+    """log p_{θ+ξ}(y) − log p_θ(y), ranked among fresh keys: ``ratio`` (nats) and an exact
+    ``p_value``, beside ``psi``.
+
+    The fresh keys are drawn tilted by a = ``tilt`` towards u = G/‖G‖: z′ = z + a·u, with weight
+    w(z′) = exp(−a⟨z′, u⟩ + a²/2), and the key itself counts with its own:
+
+        p = (w(z) + Σ_i w(z′_i)·1{LR_i ≥ LR})/(n + 1)
+
+    P(p ≤ α) ≤ α over keys for any text and any a that do not depend on the key (Harrison,
+    Biometrika 99, 2012). With a = 0 p is the rank, at least 1/(n + 1).
+    """
+    placed, a = wm.on(lm.model), tilt
+    [one] = gradients.gradients(lm.model, [prompt], [response], wm)
+    u = one.unit()
+    draw = np.random.default_rng([seed, 17])
+
+    def log_p() -> float:
+        [nats] = likelihood.cross_entropy(lm.model, [response], prompts=[prompt])
+        return -float(nats) * len(response)
+
+    def tried(z: Float[Tensor, " d"]) -> tuple[float, float]:
+        """log p under this noise, and its log weight."""
+        with perturb.moved(placed, [(wm.sigma * z).reshape(placed.linear.shape)]):
+            return log_p(), a**2 / 2 - a * torch.dot(z, u).item()
+
+    base = log_p()
+    z = torch.from_numpy(key.normals(placed.d, dtype=np.float32)).to(u)
+    ratio, own = tried(z)
+    fresh = [
+        tried(torch.from_numpy(draw.standard_normal(placed.d, np.float32)).to(u) + a * u)
+        for _ in range(n_keys)
+    ]
+    as_large = [log_w for value, log_w in fresh if value >= ratio]
+    p = min(1.0, float(np.exp([own, *as_large]).sum()) / (n_keys + 1))
+    return {"ratio": ratio - base, "p_value": p, "psi": torch.dot(z, u).item()}
+
+
+def ratios(
+    lm: models.LM, pairs: Pairs, texts: Texts, wm: Watermark, n: int, **options
+) -> pd.DataFrame:
+    """:func:`likelihood_ratio` of the first n texts under their own and the next pair's key, beside
+    the p-value of ψ: ``pair, kind, ratio, p_value, psi, p_psi``.
+    """
+    rows = []
+    for i in range(min(n, pairs.n)):
+        for kind, key in ((OWN, pairs.keys[i]), (WRONG, pairs.keys[(i + 1) % pairs.n])):
+            found = likelihood_ratio(lm, pairs.prompts[i], texts[i], wm, key, **options)
+            rows.append({"pair": i, "kind": kind, **found, "p_psi": norm.sf(found["psi"])})
+    return pd.DataFrame(rows)
+
+
+def power_gain(
+    table: pd.DataFrame, edit: str, test: str, base: str, level: float
+) -> stats.Estimate:
+    """Share detected by one test less that by another, of the same texts."""
+    hits = wide(table, edit, "p_value") <= level
+    return stats.interval(hits[test].astype(float) - hits[base].astype(float))
