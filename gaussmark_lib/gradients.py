@@ -206,6 +206,7 @@ def _passes(
         values = log_p.detach().double().cpu().numpy()
         rows = [row[of_row] for row, of_row in zip(values, number.cpu().numpy() > 0, strict=True)]
         slopes, ys = [], [call.y for call in calls]
+        shorter = dict.fromkeys([f for _, f in directions], (0.0, [0.0] * len(ys)))
         for end, f in directions:
             weights = torch.zeros_like(log_p)
             for i, (_, y) in enumerate(pairs):  # w_t where token t is predicted
@@ -214,7 +215,10 @@ def _passes(
                 if f:
                     w[:end] *= channel.kept((rows[i] - log_q[np.array(y)])[:end], f)
                 weights[i, number[i] > 0] = torch.from_numpy(w).to(weights)
+            added = weights - shorter[f][0]  # what a longer beginning adds to a shorter one
             more = len(slopes) + 1 < len(directions)
-            gs = torch.autograd.grad(log_p, ys, weights, retain_graph=more, materialize_grads=True)
-            slopes.append([arithmetic.wide(g) for g in gs])
+            gs = torch.autograd.grad(log_p, ys, added, retain_graph=more, materialize_grads=True)
+            both = zip(shorter[f][1], gs, strict=True)
+            slopes.append([before + arithmetic.wide(g) for before, g in both])
+            shorter[f] = weights, slopes[-1]
     return [(call.layer, call.a) for call in calls], slopes, rows

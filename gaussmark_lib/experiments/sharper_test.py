@@ -20,14 +20,18 @@ import torch
 from jaxtyping import Float
 from scipy.stats import norm
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.corrupt import Change
+from gaussmark_lib.engine.blocks import in_lists
+from gaussmark_lib.experiments.layer_sigma_sweep import matrix_kind
 from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
 from gaussmark_lib.experiments.robustness import UNEDITED, unedited
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Ids, Texts
 
+TESTS = PAPERS, SHARPER, BOTH = "the paper's ψ", "the sharper ψ", "the larger of both"
 Direction = Callable[[Tensor], Tensor]
 PAPER, RANDOM, SIGN, TOP, WHITENED = (
     "G, the paper's",
@@ -70,19 +74,26 @@ def along(
     """ψ of each text in each direction, under its own key and the next pair's: ``direction, pair,
     kind, psi, cosine`` (with G) and ``forecast``, the mean that the text promises.
     """
-    placed, rows = wm.on(lm.model), []
+    rows = []
     for one in gradients.gradients(lm.model, pairs.prompts, texts, wm, dtype=dtype):
-        two = [pairs.keys[one.text], pairs.keys[(one.text + 1) % pairs.n]]
-        [xis] = perturb.drawn(placed, two)  # (2, d_out, d_in)
-        for name, make in named.items():
-            made = replace(one, parts=[make(one.G)])
-            cosine = made.cosine(one)
-            for kind, xi in zip((OWN, WRONG), xis, strict=True):
-                psi = torch.dot(made.unit(), xi.flatten().to(made.unit())).item() / wm.sigma
-                promised = cosine * wm.sigma * one.norm if kind == OWN else 0.0
-                rows.append((name, one.text, kind, psi, cosine, promised))
+        made = [replace(one, parts=[make(one.G)]) for make in named.values()]
+        cosines = [direction.cosine(one) for direction in made]
+        for kind, psi in zip((OWN, WRONG), _psi(lm, pairs, wm, made), strict=True):
+            most = wm.sigma * one.norm if kind == OWN else 0.0
+            rows += [
+                (name, one.text, kind, value, cosine, most * cosine)
+                for name, value, cosine in zip(named, psi, cosines, strict=True)
+            ]
     columns = ["direction", "pair", "kind", "psi", "cosine", "forecast"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _psi(
+    lm: models.LM, pairs: Pairs, wm: Watermark, of_text: Sequence[gradients.TextGradient]
+) -> Float[np.ndarray, "two directions"]:
+    """ψ in each direction of one text, under its own key and under the next pair's."""
+    i = of_text[0].text
+    return score.psi(of_text, wm.on(lm.model), [pairs.keys[i], pairs.keys[(i + 1) % pairs.n]]).T
 
 
 def after_edits(
@@ -92,24 +103,31 @@ def after_edits(
     wm: Watermark,
     changes: Mapping[str, Change],
     fraction: float,
-    tests: Mapping[str, float | Sequence[float]],
+    edited: float,
     *,
     seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """Each test (its ``edited``) of each text after each edit: ``test, edit, pair, kind, psi,
-    p_value``.
+    """The paper's test, the sharper one and both at once (``TESTS``) of each text after each edit:
+    ``test, edit, pair, kind, psi, p_value``.
     """
-    tables, n = [], pairs.n
+    rows, settings = [], {"edited": (0.0, edited), "dtype": dtype}
     for edit, change in {UNEDITED: unedited, **changes}.items():
         x, y = change(pairs.prompts, texts, fraction, seed)
-        for name, edited in tests.items():
-            found = score.score(lm.model, x, y, wm, pairs.keys, edited=edited, dtype=dtype)
-            which = found.groupby("text").cumcount() - found["text"]  # key less text
-            for kind, rows in ((OWN, found[which == 0]), (WRONG, found[which % n == 1 % n])):
-                columns = {"test": name, "edit": edit, "pair": rows["text"], "kind": kind}
-                tables.append(rows[["psi", "p_value"]].assign(**columns))
-    return pd.concat(tables, ignore_index=True)
+        each = gradients.gradients(lm.model, x, y, wm, **settings)
+        for plain, sharper in in_lists(each, 2):
+            cosine = plain.cosine(sharper)
+            K = [[1.0, cosine], [cosine, 1.0]]
+            two = _psi(lm, pairs, wm, [plain, sharper])
+            for kind, psi in zip((OWN, WRONG), two, strict=True):
+                larger = stats.log_p_of_max(psi.max(), K)
+                psis = [*psi, stats.psi_of_log_p(larger)]
+                p_values = [*norm.sf(psi), np.exp(larger)]
+                rows += [
+                    (test, edit, plain.text, kind, *numbers)
+                    for test, *numbers in zip(TESTS, psis, p_values, strict=True)
+                ]
+    return pd.DataFrame(rows, columns=["test", "edit", "pair", "kind", "psi", "p_value"])
 
 
 def wide(table: pd.DataFrame, edit: str, column: str, kind: str = OWN) -> pd.DataFrame:
@@ -118,20 +136,27 @@ def wide(table: pd.DataFrame, edit: str, column: str, kind: str = OWN) -> pd.Dat
     return rows.pivot(index="pair", columns="test", values=column)
 
 
+def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:
+    """A weight, and up to n − 1 of the same kind in other blocks, the nearest first."""
+    kind = [
+        name for name in models.watermarkable(model) if matrix_kind(name) == matrix_kind(weight)
+    ]
+    return sorted(kind, key=lambda name: abs(kind.index(name) - kind.index(weight)))[:n]
+
+
 def spread(
     lm: models.LM, weights: Sequence[str], pairs: Pairs, plain: Texts, psi: float
 ) -> dict[int, Watermark]:
-    """Watermarks of one predicted ψ on the first m of the weights, for m = 1, 2, 4 and so on to
-    all: each weight of one adds the same share to ψ² = Σ σ_s²‖G_s‖².
+    """Watermarks of one predicted ψ on the first of the weights and on all, by their number: each
+    weight adds the same share to ψ² = Σ σ_s²‖G_s‖².
     """
     table = gradients.norms(lm.model, pairs.prompts[: len(plain)], plain, weights)
     norms = table.groupby("weight")["grad_norm"].median()
-    sizes = {2**k for k in range(len(weights).bit_length())} | {len(weights)}
     return {
         m: Watermark(
             weights[:m], [psi / (math.sqrt(m) * float(norms[name])) for name in weights[:m]]
         )
-        for m in sorted(size for size in sizes if size <= len(weights))
+        for m in (1, len(weights))
     }
 
 

@@ -167,6 +167,18 @@ OTHER = {
         "n_null": 3,
     },
     "16_theory_in_full": {"seed": 1, "level": 0.1, "n_texts": 200, "n_keys": 2048},
+    "17_sharper_test": {
+        "seed": 1,
+        "n_prompts": 8,
+        "n_tokens": 40,
+        "edits": ["substitute at random", "delete at random"],
+        "fraction": 0.2,
+        "edited": 0.2,
+        "n_matrices": 2,
+        "n_ratios": 2,
+        "n_fresh": 10,
+        "tilt": 0.0,
+    },
     "18_streams": {
         "seed": 1,
         "n_texts": 10,

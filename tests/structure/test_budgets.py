@@ -8,7 +8,7 @@ from structure import ruler
 BUDGETS = {
     ("gaussmark_lib", "all"): ruler.Size(129, 20_000, 128_000),
     ("gaussmark_lib", "core"): ruler.Size(19, 2_850, 19_500),
-    ("tests", "all"): ruler.Size(156, 19_100, 166_000),
+    ("tests", "all"): ruler.Size(160, 19_800, 170_000),
 }
 SNIPPET = """
 # A comment.

@@ -1,0 +1,112 @@
+"""Directions against their cosines, the p-value of a ranked likelihood ratio against a plain rank,
+and noise spread over matrices, on a tiny model.
+"""
+
+import numpy as np
+import pytest
+import tiny_lm
+import tiny_models
+import torch
+from scipy.stats import binom
+
+from gaussmark_lib import corrupt, gradients, likelihood, perturb, score
+from gaussmark_lib.experiments import sharper_test
+from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
+from gaussmark_lib.perturb import Key, Watermark
+
+WM = Watermark(tiny_lm.WEIGHT, 0.3)
+LM = tiny_lm.build()
+RNG = np.random.default_rng(0)
+PROMPTS, TEXTS = (tiny_models.random_ids(RNG, *[n] * 6) for n in (4, 20))
+PAIRS = Pairs(PROMPTS, [Key.from_seed(i) for i in range(6)])
+
+
+def test_psi_along_a_direction_is_the_noises_part_in_it():
+    named = sharper_test.directions(LM, WM, PROMPTS, TEXTS, seed=0)
+    table = sharper_test.along(LM, PAIRS, TEXTS, WM, named)
+    assert table.groupby(["direction", "kind"]).size().eq(6).all()
+    paper = table[table["direction"] == sharper_test.PAPER]
+    asked = LM.model, PROMPTS, TEXTS, WM
+    for kind, keys in ((OWN, PAIRS.keys), (WRONG, PAIRS.keys[1:] + PAIRS.keys[:1])):
+        expected = score.score(*asked, keys, paired=True)["psi"]
+        found = paper[paper["kind"] == kind].set_index("pair")["psi"].sort_index()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    [one] = gradients.gradients(LM.model, PROMPTS[:1], TEXTS[:1], WM)
+    xi, sign = perturb.noise(LM.model, WM, PAIRS.keys[0]), one.G.sign()
+    row = table[(table["direction"] == sharper_test.SIGN) & (table["pair"] == 0)].iloc[0]
+    assert row["psi"] == pytest.approx(float((xi * sign).sum() / sign.norm()) / 0.3, abs=1e-4)
+    cosine = float(one.G.abs().sum() / sign.norm() / one.G.norm())
+    assert row["cosine"] == pytest.approx(cosine, rel=1e-4)
+    assert row["forecast"] == pytest.approx(cosine * 0.3 * float(one.G.norm()), rel=1e-4)
+    assert paper["cosine"].to_numpy() == pytest.approx(1, abs=1e-5)
+
+
+def test_each_edited_text_is_tested_with_its_own_and_the_next_pairs_key():
+    changes = corrupt.named(LM, ["delete at random"])
+    table = sharper_test.after_edits(LM, PAIRS, TEXTS, WM, changes, 0.3, 0.2, seed=1)
+    x, y = changes["delete at random"](PROMPTS, TEXTS, 0.3, 1)
+    for kind, keys in ((OWN, PAIRS.keys), (WRONG, PAIRS.keys[1:] + PAIRS.keys[:1])):
+        for test, edited in zip(sharper_test.TESTS, (0.0, 0.2, (0.0, 0.2)), strict=True):
+            expected = score.score(LM.model, x, y, WM, keys, paired=True, edited=edited)
+            for column in ("psi", "p_value"):
+                found = sharper_test.wide(table, "delete at random", column, kind)[test]
+                np.testing.assert_allclose(found, expected[column], rtol=1e-3, atol=1e-4)
+    both, paper = sharper_test.BOTH, sharper_test.PAPERS
+    gain = sharper_test.power_gain(table, sharper_test.UNEDITED, both, paper, level=0.5)
+    hits = sharper_test.wide(table, sharper_test.UNEDITED, "p_value") <= 0.5
+    assert gain.value == pytest.approx((hits[both] * 1 - hits[paper] * 1).mean())
+
+
+def test_each_matrix_adds_the_same_to_the_predicted_psi():
+    weights = sharper_test.nearest(LM.model, tiny_lm.WEIGHT, 4)
+    assert weights[0] == tiny_lm.WEIGHT
+    wms = sharper_test.spread(LM, weights, PAIRS, TEXTS, psi=3.0)
+    assert [len(wm.weights) for wm in wms.values()] == [*wms]
+    norms = gradients.norms(LM.model, PROMPTS, TEXTS, weights)
+    median = norms.groupby("weight")["grad_norm"].median()
+    for m, wm in wms.items():
+        shares = [(s * median[w]) ** 2 for s, w in zip(wm.sigmas, wm.weights, strict=True)]
+        assert shares == pytest.approx([9.0 / m] * m, rel=1e-5)
+    table = sharper_test.spread_out(LM, wms, PAIRS, TEXTS, n_tokens=12)
+    assert table.groupby("matrices").size().eq(6).all()
+    assert (table["own"] > 0).all()
+    m, wm = max(wms.items())
+    with perturb.watermarked(LM.model, wm, PAIRS.keys[2]):
+        marked = likelihood.cross_entropy(LM.model, TEXTS[2:3], prompts=PROMPTS[2:3])
+    plain = likelihood.cross_entropy(LM.model, TEXTS[2:3], prompts=PROMPTS[2:3])
+    row = table[(table["matrices"] == m) & (table["pair"] == 2)].iloc[0]
+    assert row["human"] == pytest.approx(float(20 * (marked - plain)[0]), rel=1e-3)
+
+
+def test_without_a_tilt_the_ratios_p_value_is_its_rank():
+    asked = LM, PROMPTS[0], TEXTS[0], WM, PAIRS.keys[0]
+    found = sharper_test.likelihood_ratio(*asked, n_keys=9, tilt=0.0, seed=1)
+    base = likelihood.cross_entropy(LM.model, TEXTS[:1], prompts=PROMPTS[:1])[0] * -20
+    with perturb.watermarked(LM.model, WM, PAIRS.keys[0]):
+        marked = likelihood.cross_entropy(LM.model, TEXTS[:1], prompts=PROMPTS[:1])[0] * -20
+    assert found["ratio"] == pytest.approx(marked - base, abs=1e-4)
+    assert found["psi"] == pytest.approx(
+        score.score(LM.model, PROMPTS[:1], TEXTS[:1], WM, PAIRS.keys[:1])["psi"][0], abs=1e-4
+    )
+    placed, draw, ratios = WM.on(LM.model), np.random.default_rng([1, 17]), []
+    for _ in range(9):
+        z = torch.from_numpy(draw.standard_normal(placed.d, np.float32))
+        with perturb.moved(placed, [(0.3 * z).reshape(placed.linear.shape)]):
+            nats = likelihood.cross_entropy(LM.model, TEXTS[:1], prompts=PROMPTS[:1])
+        ratios.append(-20 * nats[0] - base)
+    assert found["p_value"] == pytest.approx((1 + np.sum(np.array(ratios) >= found["ratio"])) / 10)
+
+
+@pytest.mark.parametrize("tilt", [0.0, 1.5])
+def test_a_ranked_ratio_keeps_the_level(tilt):
+    asked = LM, PROMPTS[0], TEXTS[0][:6], WM
+    n = 200
+    p = [
+        sharper_test.likelihood_ratio(*asked, Key.from_seed(i), n_keys=12, tilt=tilt, seed=i)
+        for i in range(n)
+    ]
+    for level in (0.1, 0.3):
+        hits = sum(one["p_value"] <= level for one in p)
+        assert binom.sf(hits - 1, n, level) > 1e-3, (level, hits)
+    below_half = sum(one["p_value"] <= 0.5 for one in p)
+    assert below_half > n / 10, "an empty test keeps every level"
