@@ -201,17 +201,9 @@ FAULTS = {
         ("numbers within the batch", "TextGradient(text, parts", "TextGradient(row, parts"),
     ],
     "channel.py": [
-        (
-            "a token after a foreign one counts",
-            "both + a * lose + (1 - a) * (heal * b + lost)",
-            "both + a * lose",
-        ),
-        ("edits one by one", "1 - f / 2, f / 2, (1 - f) / 2, (1 + f) / 2", "1 - f, f, 1 - f, f"),
-        (
-            "no look ahead",
-            "b, r = np.array(kept_so_far[:n]), np.array(odds[n - 1 :: -1])",
-            "b, r = np.array(kept_so_far[:n]), np.ones(n)",
-        ),
+        ("a token after a foreign one counts", "v * np.append(1.0, v[:-1])", "v"),
+        ("the token after, not before", "np.append(1.0, v[:-1])", "np.append(v[1:], 1.0)"),
+        ("odds upside down", "np.log((1 - f) / f)", "np.log(f / (1 - f))"),
         ("counts without ½", "np.add(counts, 0.5)", "np.add(counts, 1.5)"),
         ("frequencies that are no shares", "np.log(numbers / numbers.sum())", "np.log(numbers)"),
         ("one direction twice", " or len({*values}) < len(values)", ""),
