@@ -14,6 +14,8 @@ before it. After a foreign token it was not, hence the weight
 
     w_t = v_t · v_{t−1},      v_0 = 1.
 
+What was put in between a text's tokens is best left out before the text is read (:func:`cleaned`).
+
 Where σ is large, f not the texts', or nothing foreign to be seen, as after a deletion, other
 directions may be better. The level is exact in any case.
 """
@@ -26,8 +28,11 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 from transformers import PreTrainedModel
 
-from gaussmark_lib import tokens
+from gaussmark_lib import likelihood, tokens
 from gaussmark_lib.errors import InvalidTextError, is_number, require_list, shown
+from gaussmark_lib.tokens import Texts
+
+FOREIGN = 0.1  # v_t below which a token may have been put in
 
 
 def fractions(edited: float | Sequence[float]) -> tuple[float, ...]:
@@ -74,3 +79,43 @@ def kept(log_ratio: Float[np.ndarray, " n"], f: float) -> Float[np.ndarray, " n"
         return np.ones_like(log_ratio)
     v = expit(log_ratio + np.log((1 - f) / f))
     return v * np.append(1.0, v[:-1])
+
+
+def cleaned(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    f: float = 0.1,
+    q: ArrayLike | None = None,
+    *,
+    batch_size: int = 8,
+) -> list[list[int]]:
+    """Each response without its foreign tokens (v_t < .1), if the rest is then more likely under
+    the channel, as where these were inserted; else as it is, as where they replaced others.
+
+    It looks at the text alone: the test of what it returns is as exact as that of the text.
+    Arguments and errors are those of ``score.score``, with one ``edited``, f.
+    """
+    [f] = fractions([f])
+    log_q, log_odds = log_frequencies(model, q), np.log((1 - f) / max(f, np.finfo(float).tiny))
+    pairs = tokens.checked_pairs(model, prompts, responses).values()
+    prompts, responses = map(list, zip(*pairs, strict=True))
+
+    def against_q(texts: list[list[int]]) -> list[Float[np.ndarray, " _"]]:
+        each = likelihood.per_token(model, prompts, texts, batch_size=batch_size)
+        return [log_p - log_q[np.array(ids)] for log_p, ids in zip(each, texts, strict=True)]
+
+    ratios = against_q(responses)
+    own = [expit(ratio + log_odds) >= FOREIGN for ratio in ratios]
+    rest = [
+        [token for token, is_own in zip(ids, those, strict=True) if is_own] or ids
+        for ids, those in zip(responses, own, strict=True)
+    ]
+    out = []
+    for ids, short, ratio, those, after in zip(
+        responses, rest, ratios, own, against_q(rest), strict=True
+    ):
+        before = np.logaddexp(ratio[those] + log_odds, 0.0).sum()
+        is_likelier = np.logaddexp(after + log_odds, 0.0).sum() > before
+        out.append(short if is_likelier and those.any() else ids)
+    return out

@@ -22,7 +22,17 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib import (
+    channel,
+    divergence,
+    generate,
+    gradients,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+)
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.experiments.layer_sigma_sweep import matrix_kind
@@ -32,6 +42,7 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Ids, Texts
 
 TESTS = PAPERS, SHARPER, BOTH = "the paper's ψ", "the sharper ψ", "the larger of both"
+CLEANED = "the sharper ψ, cleaned first"
 Direction = Callable[[Tensor], Tensor]
 PAPER, RANDOM, SIGN, TOP, WHITENED = (
     "G, the paper's",
@@ -108,8 +119,9 @@ def after_edits(
     seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """The paper's test, the sharper one and both at once (``TESTS``) of each text after each edit:
-    ``test, edit, pair, kind, psi, p_value``.
+    """The paper's test, the sharper one and both at once (``TESTS``) of each text after each edit,
+    and the sharper one of what ``channel.cleaned`` leaves of it: ``test, edit, pair, kind, psi,
+    p_value``.
     """
     rows, settings = [], {"edited": (0.0, edited), "dtype": dtype}
     for edit, change in {UNEDITED: unedited, **changes}.items():
@@ -127,6 +139,10 @@ def after_edits(
                     (test, edit, plain.text, kind, *numbers)
                     for test, *numbers in zip(TESTS, psis, p_values, strict=True)
                 ]
+        y = channel.cleaned(lm.model, x, y, edited)
+        for one in gradients.gradients(lm.model, x, y, wm, edited=edited, dtype=dtype):
+            for kind, [psi] in zip((OWN, WRONG), _psi(lm, pairs, wm, [one]), strict=True):
+                rows.append((CLEANED, edit, one.text, kind, psi, norm.sf(psi)))
     return pd.DataFrame(rows, columns=["test", "edit", "pair", "kind", "psi", "p_value"])
 
 

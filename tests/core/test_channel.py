@@ -18,6 +18,24 @@ PROMPTS, RESPONSES = tiny_models.random_ids(RNG, 4, 2, 5), tiny_models.random_id
 KEYS = [Key.from_seed(i) for i in range(3)]
 
 
+def counting():
+    """A model that goes on counting from one of the last two tokens, whichever."""
+    model = tiny_models.build()
+    V = model.config.vocab_size
+
+    def next_token(_, args, kwargs, output):
+        last = kwargs["input_ids"]
+        before = torch.cat([last[:, :1], last[:, :-1]], dim=1)
+        p = torch.full((*last.shape, V), 0.1 / V)
+        for ids in (last, before):
+            p.scatter_add_(-1, (ids + 1)[..., None] % V, torch.full((*ids.shape, 1), 0.45))
+        output.logits = p.log()[:, -output.logits.shape[1] :]
+        return output
+
+    model.register_forward_hook(next_token, with_kwargs=True)
+    return model
+
+
 @given(
     log_ratio=st.lists(st.floats(-30, 30), min_size=1, max_size=7),
     f=st.floats(0.001, 0.999),
@@ -67,6 +85,17 @@ def test_edited_weighs_tokens_of_each_beginning_by_what_it_alone_says(architectu
         w = channel.kept(log_p - log_q[y], 0.3)
         alone = score.score(model, [x], [y], wm, KEYS, token_weights=[w.tolist()])
         assert rows["psi"].to_numpy() == pytest.approx(alone["psi"].to_numpy(), rel=1e-9)
+
+
+def test_inserted_tokens_are_left_out_and_replaced_ones_are_not():
+    model = counting()
+    text = list(range(10, 30))
+    inserted = [*text[:7], 80, *text[7:12], 3, *text[12:]]
+    replaced = [*text[:7], 80, *text[8:12], 3, *text[13:]]
+    prompts = [[9]] * 3
+    assert channel.cleaned(model, prompts, [text, inserted, replaced]) == [text, text, replaced]
+    assert channel.cleaned(model, prompts[:1], [inserted], 0.0) == [inserted], "nothing is foreign"
+    assert channel.cleaned(model, [[9]], [[50]]) == [[50]], "something is left of every text"
 
 
 def test_all_that_is_linear_in_the_noise_takes_it():

@@ -9,7 +9,7 @@ import tiny_models
 import torch
 from scipy.stats import binom
 
-from gaussmark_lib import corrupt, gradients, likelihood, perturb, score
+from gaussmark_lib import channel, corrupt, gradients, likelihood, perturb, score
 from gaussmark_lib.experiments import sharper_test
 from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
 from gaussmark_lib.perturb import Key, Watermark
@@ -51,6 +51,10 @@ def test_each_edited_text_is_tested_with_its_own_and_the_next_pairs_key():
             for column in ("psi", "p_value"):
                 found = sharper_test.wide(table, "delete at random", column, kind)[test]
                 np.testing.assert_allclose(found, expected[column], rtol=1e-3, atol=1e-4)
+    cleaned = channel.cleaned(LM.model, x, y, 0.2)
+    expected = score.score(LM.model, x, cleaned, WM, PAIRS.keys, paired=True, edited=0.2)["psi"]
+    found = sharper_test.wide(table, "delete at random", "psi")[sharper_test.CLEANED]
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     both, paper = sharper_test.BOTH, sharper_test.PAPERS
     gain = sharper_test.power_gain(table, sharper_test.UNEDITED, both, paper, level=0.5)
     hits = sharper_test.wide(table, sharper_test.UNEDITED, "p_value") <= 0.5
