@@ -6,9 +6,9 @@ import pytest
 from structure import ruler
 
 BUDGETS = {
-    ("gaussmark_lib", "all"): ruler.Size(129, 20_000, 128_000),
+    ("gaussmark_lib", "all"): ruler.Size(140, 22_300, 142_000),
     ("gaussmark_lib", "core"): ruler.Size(19, 2_850, 19_500),
-    ("tests", "all"): ruler.Size(160, 19_800, 170_000),
+    ("tests", "all"): ruler.Size(175, 21_500, 185_000),
 }
 SNIPPET = """
 # A comment.
