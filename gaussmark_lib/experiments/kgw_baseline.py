@@ -20,13 +20,14 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from scipy.stats import binom, norm
 
-from gaussmark_lib import likelihood, models, stats
+from gaussmark_lib import likelihood, models, record, stats
 from gaussmark_lib.experiments import robustness
 from gaussmark_lib.experiments.one_key_in_production import Human
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.experiments.pairs import Pairs, means, shares
 from gaussmark_lib.kgw import KGW, exact_tail, z_score
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.schemes import GaussMark, GumbelMax, SynthID
 from gaussmark_lib.tokens import Texts
@@ -59,6 +60,17 @@ def tests_of(tried: Mapping[str, Scheme]) -> dict[str, Scheme]:
     }
 
 
+def written(
+    lm: models.LM, tried: Mapping[str, Scheme], pairs: Pairs, n_tokens: int, **options
+) -> dict[str, Texts]:
+    """A text of each pair by each scheme; options are those of ``Scheme.generate``."""
+    options = {"keys": pairs.keys, **options}
+    return {
+        name: scheme.generate(lm.model, pairs.prompts, n_tokens, **options)
+        for name, scheme in tried.items()
+    }
+
+
 def by_length(
     lm: models.LM,
     tried: Mapping[str, Scheme],
@@ -78,14 +90,20 @@ def by_length(
     return pd.concat(tables, ignore_index=True)[columns]
 
 
-def without_prompt(
-    lm: models.LM, scheme: GaussMark, keys: Sequence[Key], texts: Texts, lengths: Sequence[int]
+def with_and_without_prompt(
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    pairs: Pairs,
+    written: Mapping[str, Texts],
+    lengths: Sequence[int],
 ) -> pd.DataFrame:
-    """:func:`by_length` of GaussMark's texts for a detector that was not told their prompts; the
-    other schemes' tests never look at a prompt.
+    """:func:`by_length`, and GaussMark's texts once more, for a detector that was not told their
+    prompts; the other schemes' tests never look at a prompt.
     """
-    pairs = Pairs([[] for _ in texts], list(keys))
-    return by_length(lm, {NO_PROMPT: scheme}, pairs, {NO_PROMPT: texts}, lengths)
+    blind = Pairs([[] for _ in pairs.keys], pairs.keys)
+    again = {NO_PROMPT: tried["GaussMark"]}, blind, {NO_PROMPT: written["GaussMark"]}
+    tables = [by_length(lm, *one, lengths) for one in ((tried, pairs, written), again)]
+    return pd.concat(tables, ignore_index=True)
 
 
 def first_below(log10_p: ArrayLike, lengths: ArrayLike, level: float) -> float:
@@ -147,6 +165,40 @@ def in_words(needed: float, lengths: Sequence[int]) -> str:
     return f"{needed:.0f}" if needed > lengths[0] else f"at most {lengths[0]}"
 
 
+def draw_lengths(table: pd.DataFrame, level: float, caption: str, name: str) -> Figure:
+    """The share detected at this level against the tokens, kept in the record as ``name``."""
+    words = {1e-2: "0.01", 1e-6: "10⁻⁶"}[level]
+    figure = panels(
+        shares(table, ["scheme", "n_tokens"], level),
+        "n_tokens",
+        by="scheme",
+        title=f"How many tokens does each scheme need at level {words}?",
+        caption=caption,
+        at={"one half": 0.5},
+        ylim=(-0.02, 1.02),
+        xlabel="tokens of the text",
+        ylabel="share detected",
+        xscale="log",
+    )
+    return record.save_figure(figure, name)
+
+
+def in_tokens(
+    needed: Mapping[str, Sequence[float]],
+    times: Mapping[str, stats.Estimate],
+    lengths: Sequence[int],
+) -> str:
+    """The sentence of the tokens that each scheme needs (at two levels), and of those that need
+    fewer than GaussMark.
+    """
+    words = {name: in_words(numbers[0], lengths) for name, numbers in needed.items()}
+    fewer = [f"{name} ({one.value:.1f} times)" for name, one in times.items() if one.low > 1]
+    return (
+        f"Tokens for half of the texts: {listing(words)}. GaussMark needs more, by an interval "
+        f"that excludes 1, than: {', '.join(fewer) or 'none'}."
+    )
+
+
 def changes(
     lm: models.LM, pairs: Pairs, written: Mapping[str, Texts], plain: Sequence[Texts]
 ) -> dict[str, np.ndarray]:
@@ -173,6 +225,41 @@ def divergences(
         sums = scheme.divergences(lm.model, pairs.prompts, own, pairs.keys)
         nats[name] = sums / [len(ids) for ids in own]
     return nats
+
+
+def both_costs(kl: Mapping[str, np.ndarray], change: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """Means of :func:`divergences` and :func:`changes`: ``cost, scheme, value, low, high, n``."""
+    sides = {
+        f"KL under one key ({len(kl[CONTROL])} texts)": kl,
+        "Δ cross-entropy over keys": change,
+    }
+    costs = pd.concat(
+        pd.DataFrame(nats).melt(var_name="scheme", value_name="nats").assign(cost=cost)
+        for cost, nats in sides.items()
+    )
+    return means(costs, ["cost", "scheme"], "nats")
+
+
+def draw_costs(table: pd.DataFrame, caption: str) -> Figure:
+    """:func:`both_costs`, kept in the record as ``costs``."""
+    title = "What does each scheme cost, under one key and over keys?"
+    look = {"ylabel": "nats per token", "at": {"no cost": 0}}
+    figure = panels(table, "scheme", panel="cost", title=title, caption=caption, **look)
+    return record.save_figure(figure, "costs")
+
+
+def by_version(edited: pd.DataFrame) -> pd.DataFrame:
+    """The share detected at level 0.01 after each edit, with ``version``: the edit in words."""
+    after = shares(edited, ["scheme", "edit", "fraction"], 0.01)
+    strength = after["fraction"].map(", {:g}".format).where(after["fraction"] > 0, "")
+    return after.assign(version=after["edit"] + strength)
+
+
+def draw_left(table: pd.DataFrame, x: str, title: str, caption: str, name: str) -> Figure:
+    """The share detected at level 0.01 by scheme and column x, kept in the record as ``name``."""
+    look = {"at": {"level": 0.01}, "ylim": (-0.02, 1.02), "ylabel": "share detected at level 0.01"}
+    figure = panels(table, x, by="scheme", title=title, caption=caption, **look)
+    return record.save_figure(figure, name)
 
 
 def one_key(
@@ -230,21 +317,44 @@ def stock_generate(
 
 def draw_one_key(table: pd.DataFrame, level: float, caption: str) -> Figure:
     """A point per key, a row per test, a panel per kind of text; dashed the level, thin
-    :func:`worst_by_chance`.
+    :func:`worst_by_chance`. Kept in the record as ``one_key``.
     """
-    names = table["scheme"].unique()
+    names, n_keys, n_texts = table["scheme"].unique(), table["key"].nunique(), table["n"].iloc[0]
     palette = {name: style.look(name)["color"] for name in names}
     look = {"hue": "scheme", "palette": palette, "legend": False, "alpha": 0.6, "jitter": 0.3}
-    size = {"height": 1.4 + 0.32 * len(names), "aspect": 1.5}
+    size = {"height": 1.4 + 0.32 * len(names), "aspect": 1.4}
     grid = sns.catplot(table, x="share", y="scheme", col="kind", kind="strip", **look, **size)
     grid.refline(x=level, **style.DASHED)
-    for (_, rows), axes in zip(table.groupby("kind", sort=False), grid.axes.flat, strict=True):
-        chance = worst_by_chance(rows["key"].nunique(), rows["n"].iloc[0], level)
-        axes.axvline(chance, **style.THIN)
+    for axes in grid.axes.flat:
+        axes.axvline(worst_by_chance(n_keys, n_texts, level), **style.THIN)
     grid.set_axis_labels("share of texts called watermarked", "").set_titles("{col_name}")
     grid.figure.set_layout_engine("tight")
     title = "What does one fixed key do to human text? A point per key"
-    return style.caption(grid.figure, caption, title)
+    note = (
+        f"{caption}; {n_keys} keys, {n_texts} texts per kind; dashed: level {level:g}; thin: what"
+        " the worst key passes in one case of 20 if texts are independent"
+    )
+    return record.save_figure(style.caption(grid.figure, note, title), "one_key")
+
+
+def of_one_key(table: pd.DataFrame, odd: str) -> str:
+    """The sentence of the worst key of each test, and of Gumbel-max's two tests on the kind
+    ``odd``.
+    """
+    per_key = table.groupby(["scheme", "kind"], sort=False)["share"]
+    worst, mean = per_key.max(), per_key.agg(stats.interval)
+    words = {
+        name: ", ".join(f"{share:.0%} of {kind}" for (_, kind), share in shares_of_it.items())
+        for name, shares_of_it in worst.groupby("scheme", sort=False)
+    }
+    repeats, once = (mean[name, odd] for name in (EVERY_TOKEN, "Gumbel-max"))
+    return (
+        f"The worst of {table['key'].nunique()} keys calls watermarked, at level 0.05: "
+        f"{listing(words)}. In the mean over keys, Gumbel-max calls {repeats.value:.0%} "
+        f"({repeats.low:.0%} to {repeats.high:.0%}) of *{odd}* watermarked if it counts every "
+        f"token, and {once.value:.0%} ({once.low:.0%} to {once.high:.0%}) if it counts each "
+        "context once."
+    )
 
 
 def attained(n: int, share: float, level: float, test: str = "exact") -> float:

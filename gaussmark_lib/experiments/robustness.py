@@ -33,6 +33,7 @@ from gaussmark_lib.tokens import Texts
 UNEDITED, LOST = "unedited", "predicted"
 PARTS = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}
 LEVELS = (0.05, 0.01)
+PEOPLE = ("retokenise", "resample spans", "substitute own tokens")  # edits that people make
 
 
 def unedited(prompts: Texts, responses: Texts, fraction: float, seed: int) -> corrupt.Pairs:

@@ -53,7 +53,8 @@ def panels(
     is_lines = pd.api.types.is_numeric_dtype(table[x])
     if by and not looks:
         looks = {name: style.look(name, i) for i, name in enumerate(table[by].unique())}
-    height = 3.9 if is_lines else 1.6 + 0.42 * table[x].nunique()
+    n_looks = table[by].nunique() if by else 1  # each needs its place in a category's row
+    height = 3.9 if is_lines else 1.6 + max(0.42, 0.15 * n_looks) * table[x].nunique()
     columns = min(len(names), COLUMNS)
     n_rows = -(-len(names) // columns)
     size = (2.4 + 4.4 * columns, height * n_rows)

@@ -12,11 +12,12 @@ from scipy.stats import binomtest, norm
 
 from gaussmark_lib import generate, likelihood, score
 from gaussmark_lib.experiments import kgw_baseline
-from gaussmark_lib.experiments.kgw_baseline import CONTROL, EVERY_TOKEN, attained
+from gaussmark_lib.experiments.kgw_baseline import CONTROL, EVERY_TOKEN, NO_PROMPT, attained
 from gaussmark_lib.experiments.one_key_in_production import Human
 from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.kgw import exact_tail
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.stats import Estimate
 
 pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
 LM = tiny_lm.build()
@@ -29,10 +30,7 @@ TESTS = kgw_baseline.tests_of(TRIED)
 
 @pytest.fixture(scope="module")
 def written():
-    return {
-        name: scheme.generate(LM.model, PAIRS.prompts, 20, keys=KEYS, seed=1)
-        for name, scheme in TRIED.items()
-    }
+    return kgw_baseline.written(LM, TRIED, PAIRS, 20, seed=1)
 
 
 def test_two_tests_are_inexact_and_the_rest_are_those_that_write():
@@ -52,9 +50,10 @@ def test_beginnings_are_tested_each_under_its_own_key(written):
 
 
 def test_a_test_without_the_prompt(written):
-    blind = kgw_baseline.without_prompt(LM, TRIED["GaussMark"], KEYS, written["GaussMark"], [8, 20])
+    table = kgw_baseline.with_and_without_prompt(LM, TRIED, PAIRS, written, [8, 20])
+    assert (len(table), table["scheme"].nunique()) == (6 * 2 * 4, 6)
     alone = score.score(LM.model, [[]], [written["GaussMark"][2][:8]], WM, KEYS[2:3])
-    row = blind.query("text == 2 and n_tokens == 8")
+    row = table[table["scheme"] == NO_PROMPT].query("text == 2 and n_tokens == 8")
     assert row["p_value"].item() == pytest.approx(alone["p_value"].item(), rel=1e-3)
 
 
@@ -120,6 +119,36 @@ def test_a_keys_false_alarms_are_counted_over_texts():
         alone = replace(test, key=KEYS[1]).score(LM.model, PAIRS.prompts, responses)
         row = table[(table["scheme"] == name) & (table["key"] == 1)]
         assert row["share"].item() == (alone["p_value"] <= 0.4).mean()
+    assert len(kgw_baseline.draw_one_key(table, 0.4, "four texts").axes) == 1
+    said = kgw_baseline.of_one_key(table, "random")
+    worst = table[table["scheme"] == "GaussMark"]["share"].max()
+    assert said.startswith("The worst of 3 keys")
+    assert f"**GaussMark** {worst:.0%} of random; " in said
+
+
+def test_texts_are_written_each_under_its_own_key(written):
+    alone = TRIED["GaussMark"].generate(LM.model, PAIRS.prompts[:1], 20, keys=KEYS[:1], seed=1)
+    assert written["GaussMark"][:1] == alone
+
+
+def test_a_mean_cost_of_each_kind_and_an_edit_in_words():
+    kl = {CONTROL: np.zeros(2), "KGW-2": np.array([0.1, 0.3])}
+    costs = kgw_baseline.both_costs(kl, {name: 2 * nats for name, nats in kl.items()})
+    rows = costs[costs["scheme"] == "KGW-2"]
+    assert rows["value"].tolist() == pytest.approx([0.2, 0.4])
+    assert rows["cost"].iloc[0] == "KL under one key (2 texts)"
+    hits = {"scheme": "KGW-2", "p_value": [1e-3, 1e-3, 0.5, 1e-3]}
+    edits = {"edit": ["unedited"] * 2 + ["cut"] * 2, "fraction": [0.0, 0.0, 0.3, 0.3]}
+    after = kgw_baseline.by_version(pd.DataFrame(hits | edits))
+    assert after["version"].tolist() == ["unedited", "cut, 0.3"]
+    assert after["value"].tolist() == [1.0, 0.5]
+
+
+def test_a_sentence_names_the_schemes_that_need_fewer_tokens():
+    times = {"a": Estimate(2.0, 1.5, 3.0, 9), "b": Estimate(1.1, 0.5, 3.0, 9)}
+    said = kgw_baseline.in_tokens({"a": [12.0, 99], "b": [50.0, 99]}, times, [8, 40])
+    assert said.startswith("Tokens for half of the texts: **a** 12; **b** more than 40.")
+    assert said.endswith("than: a (2.0 times).")
 
 
 @pytest.mark.parametrize("name", ["GaussMark", "KGW-2"])
