@@ -377,6 +377,12 @@ FAULTS = {
             "(hashes % TABLE).flatten().numpy(), np.arange(hashes.numel())",
         ),
     ],
+    "schemes/biases.py": [
+        ("p_t is not subtracted", "u = -of_text[", "u = 0 * of_text["),
+        ("a token's slope counts once", "np.add.at(u, y, 1.0)", "u[list(set(y))] += 1.0"),
+        ("σ is not the noise's", "self.sigma * self.noise", "self.noise"),
+        ("key not used", 'self.key.derived("output biases")', 'b"of everybody, alike"'),
+    ],
     "schemes/gumbel.py": [
         ("the smallest r wins", ".argmin(-1)", ".argmax(-1)"),
         ("a repeated context is used again", ".all(-1).any(-1)", ".all(-1).any(-1) & False"),

@@ -6,11 +6,13 @@ this folder and its test.
 ``kgw`` (core)      green lists (Kirchenbauer et al., arXiv:2301.10226): KGW-1, KGW-2
 ``synthid``         tournament sampling (Dathathri et al., Nature 634, 2024)
 ``gumbel``          Gumbel-max sampling (Aaronson 2022)
+``biases``          Gaussian noise on the output biases (Christ et al. 2024)
 ==================  ==========================================================================
 """
 
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.scheme import COLUMNS, Scheme, named, register
+from gaussmark_lib.schemes.biases import OutputBiases
 from gaussmark_lib.schemes.gaussmark import GaussMark, TokenKeys
 from gaussmark_lib.schemes.gumbel import GumbelMax
 from gaussmark_lib.schemes.synthid import SynthID
@@ -20,6 +22,7 @@ __all__ = [
     "KGW",
     "GaussMark",
     "GumbelMax",
+    "OutputBiases",
     "Scheme",
     "SynthID",
     "TokenKeys",
