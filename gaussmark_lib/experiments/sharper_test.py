@@ -13,6 +13,7 @@ and no direction is better than G. All tables are over pairs; a text's wrong key
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 
 import numpy as np
 import pandas as pd
@@ -39,9 +40,11 @@ from gaussmark_lib.experiments.layer_sigma_sweep import matrix_kind
 from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
 from gaussmark_lib.experiments.robustness import UNEDITED, unedited
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.schemes import GaussMark, OutputBiases, biases
 from gaussmark_lib.tokens import Ids, Texts
 
 TESTS = PAPERS, SHARPER, BOTH = "the paper's ψ", "the sharper ψ", "the larger of both"
+BIASES = "the output biases"
 CLEANED = "the sharper ψ, cleaned first"
 Direction = Callable[[Tensor], Tensor]
 PAPER, RANDOM, SIGN, TOP, WHITENED = (
@@ -113,19 +116,22 @@ def after_edits(
     texts: Texts,
     wm: Watermark,
     changes: Mapping[str, Change],
-    fraction: float,
+    fractions: Sequence[float],
     edited: float,
     *,
     seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """The paper's test, the sharper one and both at once (``TESTS``) of each text after each edit,
-    and the sharper one of what ``channel.cleaned`` leaves of it: ``test, edit, pair, kind, psi,
-    p_value``.
+    """The paper's test, the sharper one and both at once (``TESTS``) of each text after each edit
+    of each fraction, and the sharper one of what ``channel.cleaned`` leaves of it: ``test, edit``
+    (as :func:`named_edit` has it), ``pair, kind, psi, p_value``.
     """
     rows, settings = [], {"edited": (0.0, edited), "dtype": dtype}
-    for edit, change in {UNEDITED: unedited, **changes}.items():
-        x, y = change(pairs.prompts, texts, fraction, seed)
+    edits = {
+        named_edit(name, f): (change, f) for f in fractions for name, change in changes.items()
+    }
+    for edit, (change, f) in {UNEDITED: (unedited, 0.0), **edits}.items():
+        x, y = change(pairs.prompts, texts, f, seed)
         each = gradients.gradients(lm.model, x, y, wm, **settings)
         for plain, sharper in in_lists(each, 2):
             cosine = plain.cosine(sharper)
@@ -146,10 +152,61 @@ def after_edits(
     return pd.DataFrame(rows, columns=["test", "edit", "pair", "kind", "psi", "p_value"])
 
 
+def named_edit(edit: str, fraction: float) -> str:
+    """
+    >>> named_edit("delete at random", 0.3)
+    'delete at random, 30%'
+    """
+    return f"{edit}, {fraction:.0%}"
+
+
 def wide(table: pd.DataFrame, edit: str, column: str, kind: str = OWN) -> pd.DataFrame:
     """One row per pair, one column per test, of :func:`after_edits`."""
     rows = table[(table["edit"] == edit) & (table["kind"] == kind)]
     return rows.pivot(index="pair", columns="test", values=column)
+
+
+def rivals(
+    lm: models.LM,
+    pairs: Pairs,
+    wm: Watermark,
+    n_tokens: int,
+    n_leaked: int,
+    *,
+    seed: int = 0,
+    **sampling,
+) -> pd.DataFrame:
+    """The mark on a matrix beside one on the output biases. One row per ``mark``: its numbers
+    ``d``; of its texts ``psi`` and ``nats`` (divergence), with ``psi²/(2 nats)``, which is 1 to
+    first order; and what ``n_leaked`` texts of one key give away of its noise: the ``cosine`` of
+    their mean direction with it, and the ``law`` √(x/(1 + x)), x = nψ²/d, of equal slopes.
+    """
+    rows, one_key = [], pairs.keys[0]
+    leaking = {"seed": seed + 1, **sampling}
+    prompts = list(islice(cycle(pairs.prompts), n_leaked))
+    for mark, scheme in (("a matrix", GaussMark(wm, one_key)), (BIASES, OutputBiases(one_key))):
+        asked = lm.model, pairs.prompts
+        texts = scheme.generate(*asked, n_tokens, keys=pairs.keys, seed=seed, **sampling)
+        psi = scheme.score(*asked, texts, pairs.keys)["statistic"].mean()
+        nats = scheme.divergences(*asked, texts, pairs.keys).mean()
+        leaked = lm.model, prompts, scheme.generate(lm.model, prompts, n_tokens, **leaking)
+        if mark == BIASES:
+            directions = biases.slopes(*leaked)
+            noise = scheme.noise(len(directions[0]))
+        else:
+            directions = (
+                one.G.double().flatten().numpy(force=True)
+                for one in gradients.gradients(*leaked, wm)
+            )
+            noise = perturb.noise(lm.model, wm, one_key).double().flatten().numpy(force=True)
+        mean = sum(u / np.linalg.norm(u) for u in directions)
+        cosine = mean @ noise / np.linalg.norm(mean) / np.linalg.norm(noise)
+        x = n_leaked * psi**2 / noise.size
+        rows.append(
+            (mark, noise.size, psi, nats, psi**2 / 2 / nats, cosine, math.sqrt(x / (1 + x)))
+        )
+    columns = ["mark", "d", "psi", "nats", "psi²/(2 nats)", "cosine", "law"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:

@@ -9,13 +9,13 @@ of thousands, and each shows in how often its token is written: the mark is as c
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from scipy.stats import norm
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, generate, perturb, tokens
@@ -41,11 +41,8 @@ class OutputBiases(SamplerScheme):
         return standard_normal(seed, size)
 
     def processor(self, model: PreTrainedModel) -> generate.Processor:
-        def process(ids: Tensor, logits: Tensor) -> Tensor:
-            noise = torch.from_numpy(self.sigma * self.noise(logits.shape[-1]))
-            return logits + noise.to(logits)
-
-        return process
+        noise = cache(lambda size: torch.from_numpy(self.sigma * self.noise(size)))
+        return lambda ids, logits: logits + noise(logits.shape[-1]).to(logits)
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None

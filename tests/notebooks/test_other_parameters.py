@@ -172,11 +172,12 @@ OTHER = {
         "n_prompts": 8,
         "n_tokens": 40,
         "edits": ["substitute at random", "delete at random"],
-        "fraction": 0.2,
+        "fractions": [0.2, 0.4],
         "edited": 0.2,
         "n_matrices": 2,
         "n_ratios": 2,
         "n_fresh": 10,
+        "n_leaked": 4,
         "tilt": 0.0,
     },
     "18_streams": {

@@ -9,7 +9,7 @@ import tiny_models
 import torch
 from scipy.stats import binom
 
-from gaussmark_lib import channel, corrupt, gradients, likelihood, perturb, score
+from gaussmark_lib import channel, corrupt, generate, gradients, likelihood, perturb, score
 from gaussmark_lib.experiments import sharper_test
 from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
 from gaussmark_lib.perturb import Key, Watermark
@@ -43,22 +43,41 @@ def test_psi_along_a_direction_is_the_noises_part_in_it():
 
 def test_each_edited_text_is_tested_with_its_own_and_the_next_pairs_key():
     changes = corrupt.named(LM, ["delete at random"])
-    table = sharper_test.after_edits(LM, PAIRS, TEXTS, WM, changes, 0.3, 0.2, seed=1)
+    table = sharper_test.after_edits(LM, PAIRS, TEXTS, WM, changes, [0.3, 0.5], 0.2, seed=1)
+    edit = sharper_test.named_edit("delete at random", 0.3)
+    assert {*table["edit"]} == {sharper_test.UNEDITED, edit, "delete at random, 50%"}
     x, y = changes["delete at random"](PROMPTS, TEXTS, 0.3, 1)
     for kind, keys in ((OWN, PAIRS.keys), (WRONG, PAIRS.keys[1:] + PAIRS.keys[:1])):
         for test, edited in zip(sharper_test.TESTS, (0.0, 0.2, (0.0, 0.2)), strict=True):
             expected = score.score(LM.model, x, y, WM, keys, paired=True, edited=edited)
             for column in ("psi", "p_value"):
-                found = sharper_test.wide(table, "delete at random", column, kind)[test]
+                found = sharper_test.wide(table, edit, column, kind)[test]
                 np.testing.assert_allclose(found, expected[column], rtol=1e-3, atol=1e-4)
     cleaned = channel.cleaned(LM.model, x, y, 0.2)
     expected = score.score(LM.model, x, cleaned, WM, PAIRS.keys, paired=True, edited=0.2)["psi"]
-    found = sharper_test.wide(table, "delete at random", "psi")[sharper_test.CLEANED]
+    found = sharper_test.wide(table, edit, "psi")[sharper_test.CLEANED]
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     both, paper = sharper_test.BOTH, sharper_test.PAPERS
     gain = sharper_test.power_gain(table, sharper_test.UNEDITED, both, paper, level=0.5)
     hits = sharper_test.wide(table, sharper_test.UNEDITED, "p_value") <= 0.5
     assert gain.value == pytest.approx((hits[both] * 1 - hits[paper] * 1).mean())
+
+
+def test_the_rivals_leak_what_the_law_says():
+    table = sharper_test.rivals(LM, PAIRS, WM, 24, n_leaked=40).set_index("mark")
+    matrix, rival = table.loc["a matrix"], table.loc[sharper_test.BIASES]
+    assert matrix["d"] == WM.on(LM.model).d
+    assert rival["d"] == LM.model.config.vocab_size
+    asked = LM.model, PROMPTS
+    marks = [(WM, key) for key in PAIRS.keys]
+    texts = generate.sample(*asked, 24, marks=marks, seed=0)
+    found = score.score(*asked, texts, WM, PAIRS.keys, paired=True)["psi"].mean()
+    assert matrix["psi"] == pytest.approx(found, abs=1e-4)
+    x = 40 * rival["psi"] ** 2 / rival["d"]
+    assert rival["law"] == pytest.approx((x / (1 + x)) ** 0.5)
+    assert 0.5 * rival["law"] < rival["cosine"] < 1
+    assert abs(matrix["cosine"] - matrix["law"]) < 0.1
+    assert 0.4 < rival["psi²/(2 nats)"] < 2.5
 
 
 def test_each_matrix_adds_the_same_to_the_predicted_psi():
