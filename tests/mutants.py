@@ -50,6 +50,7 @@ ELSEWHERE = {
     "keys.py": "core/test_perturb.py",
     "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
     "rewrite/__init__.py": "unit/rewrite/test_rewrite.py core/test_corrupt.py",
+    "release/suspects.py": "unit/release/test_provenance.py",
     "experiments/pairs.py": "unit/experiments/test_layer_sigma_sweep.py",
     "joint/directions.py": "unit/joint/test_memory.py",
     "joint/memory.py": "unit/joint/test_stream.py",
@@ -729,6 +730,33 @@ FAULTS = {
             "pairs.keys * len(wms)",
             "[key for key in pairs.keys for _ in wms]",
         ),
+    ],
+    "release/provenance.py": [
+        (
+            "changed rows weigh like others",
+            "w = n.sqrt() / (lengths / n.sqrt()).clamp_min(1)",
+            "w = n.sqrt()",
+        ),
+        (
+            "Δ not projected",
+            "(wm.projectors[i](delta) if wm.rank_dropped else delta)",
+            "delta",
+        ),
+        ("all weights with the first one's σ", "else delta) / sigma", "else delta) / wm.sigmas[0]"),
+    ],
+    "release/suspects.py": [
+        (
+            "rows of q as llama.cpp has them",
+            "theta = _in_halves(theta,",
+            "theta, _ = (theta,",
+        ),
+        ("NaN is tested", 'check_finite(theta, f"{weight.name} of {source}")', "pass"),
+    ],
+    "release/attacks.py": [
+        ("the largest are pruned", "size.argsort(dim=1)[:", "(-size).argsort(dim=1)[:"),
+        ("wanda without inputs", "size = wide(theta).abs() * scale", "size = wide(theta).abs()"),
+        ("NF4 rounds down", "edges = (levels[1:] + levels[:-1]) / 2", "edges = levels[1:]"),
+        ("noise below its edge stays", "square.clamp_min(0).sqrt() / S, 0.0)", "S, S)"),
     ],
     "experiments/claims.py": [
         ("a small n at the edge", "self.estimate.n >= self.planned", "True"),

@@ -39,3 +39,5 @@ def verify(
     for row in table.to_dict("records"):
         row = {"checkpoint": checkpoint, **provenance.verdict(row, level, len(keys)), **row}
         print(json.dumps(row) if as_json else visible(provenance.sentence(row, base)))
+    if not as_json:
+        print(visible(provenance.PROVES))

@@ -8,7 +8,7 @@ takes a model and returns a new one; the given one stays as it is. What draws ta
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -37,6 +38,7 @@ from gaussmark_lib.weights import Watermark, Weight, names
 if TYPE_CHECKING:
     from peft import PeftModel
 
+TAIL = 0.9677083  # of NF4's outermost quantile, as bitsandbytes has it
 PRUNING = ("magnitude", "random", "wanda")
 MERGING = ("linear", "slerp", "task")
 
@@ -49,6 +51,27 @@ def rounded(model: PreTrainedModel, bits: int, *, group: int | None = None) -> P
         InvalidModelError: bits outside 2…16, or rows that ``group`` does not divide.
     """
     most = 2 ** (require_int(bits, "bits", InvalidModelError, least=2, most=16) - 1) - 1
+    return _by_groups(model, group, lambda unit: (unit * most).round() / most)
+
+
+def nf4(model: PreTrainedModel, *, group: int | None = 64) -> PreTrainedModel:
+    """QLoRA's 4-bit numbers (Dettmers et al. 2023): in each group the nearest of 16 quantiles of a
+    normal distribution, times the group's largest number. Errors are those of :func:`rounded`.
+    """
+    below, above = (norm.isf(np.linspace(TAIL, 0.5, n)[:-1]) for n in (8, 9))
+    levels = torch.tensor([*below, 0.0, *-above[::-1]], dtype=torch.float32) / -below[0]
+    edges = (levels[1:] + levels[:-1]) / 2
+    return _by_groups(
+        model,
+        group,
+        lambda unit: levels.to(unit)[torch.bucketize(unit, edges.to(unit))],
+    )
+
+
+def _by_groups(
+    model: PreTrainedModel, group: int | None, code: Callable[[Tensor], Tensor]
+) -> PreTrainedModel:
+    """``code`` of each group of numbers, divided by its largest, in each linear layer."""
     new = deepcopy(model)
     for weight in _linears(new):
         theta = weight.value()
@@ -57,8 +80,8 @@ def rounded(model: PreTrainedModel, bits: int, *, group: int | None = None) -> P
             expected = f"group: expected a divisor of {weight.name}'s {theta.shape[1]} columns"
             raise InvalidModelError(f"{expected}, got {group}")
         parts = wide(theta).unflatten(1, (-1, n))  # (d_out, groups, n)
-        scale = parts.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(parts.dtype).tiny) / most
-        theta.copy_(((parts / scale).round() * scale).flatten(1))
+        most = parts.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(parts.dtype).tiny)
+        theta.copy_((code(parts / most) * most).flatten(1))
     return new
 
 

@@ -45,6 +45,11 @@ from gaussmark_lib.keys import Key
 from gaussmark_lib.release.suspects import Suspect, matrix
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 
+PROVES = (
+    "A small p proves that the checkpoint descends from this marked release, or from somebody who"
+    " has its key, or both its base and its marked weights. It does not prove who was first, and a"
+    " large p does not prove that the checkpoint is free of the mark."
+)
 FAR = 0.5  # ‖Δ‖/‖θ‖ from which a checkpoint is called another model than a changed base
 COLUMNS = ["key_id", "psi", "p_value", "log10_p", "psi_rows", "p_rows", "log10_p_rows"]
 COLUMNS += ["distance", "relative"]
@@ -79,7 +84,9 @@ def weights(
     lengths = torch.cat([v.norm(dim=1).double() for v in vs])  # ‖v_r‖ of each row
     if not (length := lengths.norm().item()):
         names = ", ".join(wm.weights)
-        raise DegenerateScoreError(f"the suspect's {names} is the base's own: it carries no mark")
+        raise DegenerateScoreError(
+            f"the suspect's {names} is the base's own: there it is the base itself, without a mark"
+        )
     inner = []
     for few in blocks.in_lists(keys, blocks.at_once(len(keys), wm.d)[1]):
         z = streams(few, wm.d, 1.0)  # (k, d)

@@ -42,6 +42,17 @@ def test_rounding_is_to_the_nearest_of_few_numbers(model, bits, group):
         assert torch.allclose(new, nearest, atol=1e-5)
 
 
+def test_nf4_is_to_the_nearest_of_its_published_numbers(model):
+    half = [0, 0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1]
+    other = [1, 0.6961928, 0.52507305, 0.39491749, 0.28444138, 0.18477343, 0.09105004]
+    levels = torch.tensor([*[-one for one in other], *half])
+    before, after = theta(model), theta(attacks.nf4(model, group=16))
+    for old, new in zip(before.reshape(-1, 16), after.reshape(-1, 16), strict=True):
+        scaled = old.abs().max() * levels
+        nearest = scaled[(old[:, None] - scaled).abs().argmin(1)]
+        assert torch.allclose(new, nearest, atol=1e-5)
+
+
 def test_pruning_takes_the_share_with_the_least(model):
     rows = theta(model).abs()
     after = theta(attacks.pruned(model, 0.25))
@@ -149,6 +160,7 @@ def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
         (lambda m: attacks.rounded(m, 1), InvalidModelError, "bits"),
         (lambda m: attacks.rounded(m, 17), InvalidModelError, "from 2 to 16, got 17"),
         (lambda m: attacks.rounded(m, 4, group=31), InvalidModelError, "a divisor of"),
+        (attacks.nf4, InvalidModelError, "a divisor of .* 32 columns, got 64"),
         (lambda m: attacks.pruned(m, 1.2), InvalidModelError, "from 0 to 1, got 1.2"),
         (lambda m: attacks.pruned(m, 0.5, "wanda"), InvalidTextError, "expected texts"),
         (lambda m: attacks.merged([m]), InvalidModelError, "at least two models"),

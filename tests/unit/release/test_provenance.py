@@ -101,6 +101,25 @@ def test_the_level_is_exact_over_keys_and_a_mark_is_found(base):
     assert found["p_value"][1:].min() > 1e-4  # other keys
 
 
+def test_the_level_holds_for_whatever_was_done_to_an_unmarked_model(base, monkeypatch):
+    wm, n = Watermark("model.layers.2.mlp.down_proj.weight", 0.1), 5_000
+    keys = [Key.from_seed(seed) for seed in range(n)]
+    z = torch.randn(n, wm.on(base).d, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(provenance, "streams", lambda *_: z)  # their own take a millisecond each
+    texts = [list(range(3, 30)), list(range(40, 70))]
+    for suspect in (
+        attacks.fine_tuned(base, texts, 10, lr=1e-3),
+        attacks.rounded(base, 4),
+        attacks.nf4(base, group=16),
+        attacks.pruned(base, 0.5),
+    ):
+        table = provenance.weights(base, suspect, wm, keys)
+        for column in ("p_value", "p_rows"):
+            for level in (0.05, 0.01):
+                low, high = scipy_stats.binom.interval(0.99, n, level)
+                assert low <= (table[column] <= level).sum() <= high
+
+
 def test_a_replaced_part_does_not_drown_the_rest(base):
     name = "model.layers.2.mlp.down_proj.weight"
     wm = Watermark(name, 0.1)
@@ -125,7 +144,7 @@ def test_merging_with_the_base_changes_nothing(base):
 
 def test_the_base_itself_has_no_direction(base):
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.1)
-    with pytest.raises(DegenerateScoreError, match=r"down_proj.* is the base's own"):
+    with pytest.raises(DegenerateScoreError, match=r"down_proj.* is the base itself"):
         provenance.weights(base, deepcopy(base), wm, KEYS)
 
 
