@@ -22,13 +22,14 @@ from gaussmark_lib.weights import Watermark
 
 @dataclass(frozen=True)
 class GaussMark(Scheme):
-    """Noise on one weight; ``statistic`` is ψ. ``dtype`` is the lowest precision of scoring that
-    will do (``score.score``).
+    """Noise on one weight; ``statistic`` is ψ, of texts in which a share ``edited`` was exchanged
+    (``channel``). ``dtype`` is the lowest precision of scoring that will do (``score.score``).
     """
 
     wm: Watermark
     key: Key
     name: str = "GaussMark"
+    edited: float = 0.0
     dtype: str | None = field(default=None, repr=False)  # no part of who writes a text
 
     def writing(
@@ -40,11 +41,17 @@ class GaussMark(Scheme):
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
         keys = self.key_of_each(len(responses), keys)
-        table = score.score(model, prompts, responses, self.wm, keys, dtype=self.dtype, paired=True)
+        settings = {"dtype": self.dtype, "edited": self.edited, "paired": True}
+        table = score.score(model, prompts, responses, self.wm, keys, **settings)
         return table.rename(columns={"psi": "statistic"})
 
 
 register("GaussMark")(lambda wm, key: GaussMark(replace(wm, rank_dropped=0), key))
+
+
+@register("GaussMark, sharper")
+def sharper(wm: Watermark, key: Key) -> GaussMark:
+    return GaussMark(replace(wm, rank_dropped=0), key, name="GaussMark, sharper", edited=0.1)
 
 
 @register("rank-reduced")
