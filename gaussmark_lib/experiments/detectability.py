@@ -19,6 +19,7 @@ from gaussmark_lib import gradients, likelihood, models, stats
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs, under_own_keys
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
 
 LEVELS = (0.05, 0.01)
@@ -142,6 +143,22 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
     axes.set(yscale="log", xlabel=style.TOKENS, ylabel="p-value", ylim=(1e-7, 1.3))
     style.log_ticks(axes, table["n_tokens"])
     return style.caption(figure, caption, "How does the p-value of a text fall with its length?")
+
+
+def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
+    """:func:`power` against the length, a panel per level."""
+    return panels(
+        detection,
+        "n_tokens",
+        by="kind",
+        panel="level",
+        title="How many texts are detected, and how many were predicted?",
+        caption=f"{caption}. Bars: 95% intervals, exact for shares.",
+        xlabel=style.TOKENS,
+        ylabel="share called watermarked",
+        xscale="log",
+        ylim=(-0.02, 1.02),
+    )
 
 
 def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:

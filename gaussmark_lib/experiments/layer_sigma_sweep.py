@@ -21,6 +21,7 @@ from gaussmark_lib import generate, gradients, likelihood, models, stats
 from gaussmark_lib.experiments.pairs import Pairs, means, under_own_keys
 from gaussmark_lib.perturb import Watermark, watermarked
 from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
 
 LINEAR = 4.0  # the predicted ψ up to which a cell counts as linear, chosen beforehand
@@ -175,20 +176,110 @@ def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
     return cells.rename(columns={"value": "delta", "low": "delta_low", "high": "delta_high"})
 
 
+def solved(
+    lm: models.LM,
+    pairs: Pairs,
+    norms: pd.DataFrame,
+    weights: Sequence[str],
+    power: float,
+    level: float,
+    **options,
+) -> pd.DataFrame:
+    """σ of each weight for a wanted power, from its ``norms``, and the share detected there of new
+    pairs: ``weight, sigma, value, low, high, n``. Options are those of :func:`measured`.
+    """
+    rows = []
+    for weight in weights:
+        of_one = norms.loc[norms["weight"] == weight, "grad_norm"]
+        sigma = stats.sigma_for_power(of_one, power, level)
+        there = measured(lm, pairs, [weight], [sigma], **options)
+        rows.append({"weight": weight, "sigma": sigma} | stats.tpr(there["psi"], level).row())
+    return pd.DataFrame(rows)
+
+
+def far_out(
+    lm: models.LM,
+    pairs: Pairs,
+    norms: pd.DataFrame,
+    weights: Sequence[str],
+    psis: Sequence[float],
+    level: float,
+    **options,
+) -> tuple[pd.DataFrame, dict[str, stats.Estimate]]:
+    """Each weight at the σ of these predicted ψ: the rows of :func:`detected`, and by weight the
+    mean ψ at the largest σ less that at the smallest. Options are those of :func:`measured`.
+    """
+    tables, falls = [], {}
+    for weight in weights:
+        of_one = norms[norms["weight"] == weight]
+        steps = sorted(sigmas_for(of_one, psis))
+        noisy = measured(lm, pairs, [weight], steps, **options)
+        psi = noisy.pivot(index="prompt", columns="sigma", values="psi")
+        falls[weight] = stats.interval(psi[steps[-1]] - psi[steps[0]])
+        tables.append(detected(predicted(of_one, steps), noisy, level))
+    return pd.concat(tables, ignore_index=True), falls
+
+
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(weight=table["weight"].map(short))
+
+
+def draw_cost(priced: pd.DataFrame, margin: float, caption: str) -> Figure:
+    """The change of the cross-entropy of each cell (:func:`priced`), a colour per σ."""
+    return panels(
+        _named(priced).assign(σ=priced["sigma"].map("σ = {:g}".format)),
+        "weight",
+        "delta",
+        by="σ",
+        at={"the margin": margin},
+        title="What does a cell cost on human text?",
+        caption=caption,
+        ylabel="change of cross-entropy, nats per token",
+    )
+
+
+def draw_solved(solved: pd.DataFrame, wanted: float, caption: str) -> Figure:
+    """The share detected at each weight's solved σ, beside the wanted one."""
+    return panels(
+        _named(solved),
+        "weight",
+        at={f"wanted: {wanted:.0%}": wanted},
+        title="Is the wanted power there?",
+        caption=caption,
+        ylabel="share detected at the solved σ",
+        ylim=(0, 1.02),
+    )
+
+
+def draw_far(far: pd.DataFrame, caption: str) -> Figure:
+    """Measured against predicted ψ of :func:`far_out`."""
+    return panels(
+        _named(far),
+        "predicted_psi",
+        "psi",
+        by="weight",
+        title="How far does ψ rise with σ?",
+        caption=caption,
+        xlabel="predicted ψ = σ · mean ‖G‖",
+        ylabel="measured mean ψ",
+        xscale="log",
+    )
+
+
 def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
     """Predicted mean ψ, measured mean ψ, and the share detected, over weights × σ."""
     named = cells.assign(weight=cells["weight"].map(short)).rename(columns={"sigma": "σ"})
     size = 12.0, 1.8 + 0.3 * cells["weight"].nunique()
-    figure, panels = plt.subplots(1, 3, figsize=size, sharey=True)
+    figure, three = plt.subplots(1, 3, figsize=size, sharey=True)
     strength = {"vmax": 1.2 * cells["psi"].max(), "fmt": ".1f"}
     columns = {
         "predicted ψ, from plain text": ("predicted_psi", strength),
         "measured ψ": ("psi", strength),
         "share detected": ("tpr", {"vmax": 1, "fmt": ".2f"}),
     }
-    for axes, (title, (column, look)) in zip(panels, columns.items(), strict=True):
+    for axes, (title, (column, look)) in zip(three, columns.items(), strict=True):
         grid = named.pivot(index="weight", columns="σ", values=column)
-        look |= {"annot": True, "annot_kws": {"size": 8}, "linewidths": 0.4, "cbar": False}
+        look |= {"annot": True, "annot_kws": {"size": 9}, "linewidths": 0.4, "cbar": False}
         rows = grid.loc[named["weight"].unique()]
         sns.heatmap(rows, ax=axes, vmin=0, cmap="viridis", **look)
         axes.set(ylabel="", title=title)

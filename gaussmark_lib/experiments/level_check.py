@@ -9,7 +9,7 @@ and the share of them above τ_α has over keys the mean α and the variance
     (α − α²)/n + (1 − 1/n)(P(ψ_1 ≥ τ_α, ψ_2 ≥ τ_α) − α²)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +84,18 @@ def fresh_keys(
     return pd.concat(tables).sort_values("text", kind="stable", ignore_index=True)
 
 
+def levels(table: pd.DataFrame, nominal: Sequence[float]) -> pd.DataFrame:
+    """The share of false alarms at each nominal level, by kind and for ``all``: ``kind, level``
+    (in words), ``value, low, high, n``.
+    """
+    return pd.DataFrame(
+        {"kind": kind, "level": f"at level {level:.0%}"}
+        | stats.interval(rows["p_value"] <= level).row()
+        for kind, rows in [*table.groupby("kind", sort=False), ("all", table)]
+        for level in nominal
+    )
+
+
 def fixed_keys(
     lm: models.LM, cut: Cut, wm: perturb.Watermark, keys: Sequence[perturb.Key], **settings
 ) -> tuple[Float[np.ndarray, "texts keys"], float]:
@@ -117,6 +129,26 @@ def predicted_spread(cosine: float, n: int, level: float) -> float:
     c, below = min(max(cosine, 0.0), 1.0), [-stats.threshold(level)] * 2
     both = float(multivariate_normal.cdf(below, cov=[[1, c], [c, 1]], allow_singular=True))
     return float(np.sqrt((level - level**2) / n + (1 - 1 / n) * max(0.0, both - level**2)))
+
+
+def spreads(
+    rates: pd.DataFrame, cosines: Mapping[str, float], n: int, level: float, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """How far the keys' rates spread over n texts: by kind ``mean, spread, largest, cosine`` and
+    :func:`predicted_spread` as ``predicted``, and as ``binomial`` for a cosine of 0; and the same
+    to be drawn: ``kind, spread, value, low, high, n``.
+    """
+    by_kind = rates.groupby("kind", sort=False)["value"]
+    table = by_kind.agg(mean="mean", spread="std", largest="max").assign(cosine=pd.Series(cosines))
+    rows = [
+        {"kind": kind, "spread": "measured"} | stats.interval(of_one, np.std, seed=seed).row()
+        for kind, of_one in ((kind, values.to_numpy()) for kind, values in by_kind)
+    ]
+    of_each = {"predicted": table["cosine"], "binomial": table["cosine"] * 0}
+    for (name, cosine), label in zip(of_each.items(), ("predicted", "if independent"), strict=True):
+        table[name] = [predicted_spread(c, n, level) for c in cosine]
+        rows += [{"kind": k, "spread": label, "value": v} for k, v in table[name].items()]
+    return table, pd.DataFrame(rows)
 
 
 def trap(

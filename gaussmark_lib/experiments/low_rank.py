@@ -26,6 +26,7 @@ from gaussmark_lib.experiments.pairs import Pairs, ratio
 from gaussmark_lib.experiments.robustness import UNEDITED
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots import intervals, style
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.schemes import GaussMark
 from gaussmark_lib.tokens import Pair, Texts
 
@@ -197,6 +198,53 @@ def misuses(
     divided = right["psi"] * right["grad_norm"] / forgotten["grad_norm"]
     psi = {RIGHT: right["psi"], DIVIDED: divided, FORGOTTEN: forgotten["psi"]}
     return {statistic: values.to_numpy() for statistic, values in psi.items()}
+
+
+def detected(psi: Mapping[str, np.ndarray], level: float) -> pd.DataFrame:
+    """What each statistic of :func:`misuses` detects: ``statistic, value, low, high, n``."""
+    return pd.DataFrame(
+        {"statistic": name} | stats.tpr(values, level).row() for name, values in psi.items()
+    )
+
+
+def of_scheme(over: pd.DataFrame, scheme: str) -> dict[str, stats.Estimate]:
+    """The estimates of one scheme in :func:`over_vanilla`'s table, by quantity."""
+    rows = over[over["scheme"] == scheme]
+    return {
+        row.quantity: stats.Estimate(row.value, row.low, row.high, row.n)
+        for row in rows.itertuples()
+    }
+
+
+def left_in_words(
+    promised: Mapping[str, np.ndarray], scheme: str, even: float, measured: stats.Estimate
+) -> str:
+    """The sentence of what is left of ψ at one σ, where an even spread leaves the share ``even`` of
+    ‖G‖².
+    """
+    left = promised[scheme].mean() / promised[VANILLA].mean()
+    return (
+        f"At {scheme}, an even spread would leave $\\sqrt{{1-k/d}}$ = {even**0.5:.0%} of ψ. The"
+        f" gradients promise {left:.0%}. Measured over promised: **{measured}**."
+    )
+
+
+def draw_one_sigma(
+    measured: pd.DataFrame, promised: Mapping[str, np.ndarray], n_tokens: int, caption: str
+) -> Figure:
+    """Mean ψ of each scheme (``scheme, value, low, high``) beside its prediction."""
+    forecast = pd.DataFrame(
+        {"scheme": name} | stats.interval(values).row() for name, values in promised.items()
+    )
+    return panels(
+        pd.concat([measured.assign(by="measured"), forecast.assign(by="predicted")]),
+        "scheme",
+        by="by",
+        at={"no watermark": 0},
+        title="How much ψ is left at one σ?",
+        caption=caption,
+        ylabel=f"mean ψ of {n_tokens} tokens",
+    )
 
 
 def draw_null(psi: Mapping[str, np.ndarray], caption: str) -> Figure:

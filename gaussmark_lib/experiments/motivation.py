@@ -161,7 +161,8 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
         look = style.look(kind)
         axes.scatter(rows["first_order"], rows["log_ratio"], s=20, alpha=0.7, label=kind, **look)
     axes.axline((0, 0), slope=1, **style.THIN, label="equal")
-    axes.set(xlabel="⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel="log p_{θ+ξ}(y) − log p_θ(y), nats")
+    ratio = r"$\log\, p_{\theta+\xi}(y) - \log\, p_\theta(y)$, nats"
+    axes.set(xlabel="⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel=ratio)
     style.legend_beside(axes)
     return style.caption(figure, caption, "Does the gradient know the likelihood ratio?")
 

@@ -27,6 +27,7 @@ from gaussmark_lib.experiments.pairs import means
 from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
 
 # Kinds of human text beside those of ``texts``: (packages, ending of the files).
 FILES = {
@@ -242,6 +243,23 @@ def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> 
     return means(pd.DataFrame(alarms).melt(var_name="method"), ["method"], "value")
 
 
+def nearest_pair(K: Float[np.ndarray, "n n"], cosine: float) -> tuple[int, int]:
+    """The two texts whose cosine is nearest to this one."""
+    distance = np.abs(K - cosine) + np.eye(len(K))
+    first, second = np.unravel_index(distance.argmin(), distance.shape)
+    return int(first), int(second)
+
+
+def after_a_high_one(two: Float[np.ndarray, "keys 2"], cosine: float) -> str:
+    """The sentence of what ψ₂ is where ψ₁ is above 1, and of what the line says."""
+    high = two[two[:, 0] > 1]
+    return (
+        f"Of the {len(two)} keys, {len(high)} have ψ₁ above 1, on average {high[:, 0].mean():.2f};"
+        f" there ψ₂ is on average {high[:, 1].mean():.2f}, and the line says"
+        f" {cosine * high[:, 0].mean():.2f}. At ψ₁ = 3 it says {3 * cosine:.1f}."
+    )
+
+
 def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> Figure:
     """ψ of a second text against ψ of a first one, a dot per key."""
     figure, axes = plt.subplots(figsize=(6.0, 4.4))
@@ -251,6 +269,31 @@ def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> 
     axes.plot(3, cosine * 3, "o", color=style.WATERMARKED, markersize=9, label="ψ₁ = 3")
     axes.set(xlabel="ψ₁, first text", ylabel="ψ₂, second text", aspect="equal")
     return style.caption(figure, caption, "Two human texts: what does ψ₁ say about ψ₂?")
+
+
+def draw_spread(spreads: pd.DataFrame, caption: str) -> Figure:
+    """Standard deviation over keys of a key's rate of false alarms (``kind, spread, value``)."""
+    return panels(
+        spreads,
+        "kind",
+        by="spread",
+        title="How much do keys differ? Standard deviation of one key's rate of false alarms",
+        caption=caption,
+        ylabel="standard deviation over keys",
+    )
+
+
+def draw_marked(marked: pd.DataFrame, caption: str) -> Figure:
+    """:func:`power_by_kind`."""
+    return panels(
+        power_by_kind(marked),
+        "kind",
+        by="test",
+        title="Which marked texts are still detected by what is new in them?",
+        caption=caption,
+        ylabel="share of marked texts detected",
+        ylim=(-0.02, 1.02),
+    )
 
 
 def per_key(rates: pd.DataFrame, caption: str) -> Figure:

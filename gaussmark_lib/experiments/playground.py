@@ -6,7 +6,7 @@ the weights and hooks on a layer affect every user of the model.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
@@ -30,6 +30,7 @@ from gaussmark_lib import (
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots import show, style
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tracing.authors import windows
 
 THIS_KEY, WRONG_KEY = "this key", "wrong key"
@@ -282,6 +283,32 @@ def _labelled(scores: pd.DataFrame, n_samples: int) -> pd.DataFrame:
     key = np.resize([THIS_KEY, WRONG_KEY], len(scores))
     labels = pd.DataFrame({"kind": np.array(KINDS)[kind], "sample": sample, "key": key})
     return pd.concat([labels, scores.drop(columns="text")], axis=1)
+
+
+def turned(session: Session, question: Question, key: Key, wanted: Sequence[float]) -> pd.DataFrame:
+    """The scores of :meth:`Session.compare` at each wanted ψ, with ``wanted``."""
+    tables = [
+        session.compare(replace(question, psi=psi), key).scores.assign(wanted=psi) for psi in wanted
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def draw_turned(table: pd.DataFrame, level: float, n_samples: int, caption: str) -> Figure:
+    """Mean ψ of marked texts by wanted ψ and key; ψ of one text has standard deviation 1."""
+    marked = table[table["kind"] == WATERMARKED]
+    means = marked.groupby(["wanted", "key"], as_index=False)["psi"].mean()
+    spread = 1.96 / np.sqrt(n_samples)
+    return panels(
+        means.assign(low=means["psi"] - spread, high=means["psi"] + spread),
+        "wanted",
+        "psi",
+        by="key",
+        at={"detected above": stats.threshold(level)},
+        title="Which key responds to σ?",
+        caption=f"Mean of {n_samples} watermarked texts per setting, 95% intervals; {caption}",
+        xlabel="wanted ψ = σ · median‖G‖",
+        ylabel="measured ψ",
+    )
 
 
 def figure(result: Comparison) -> Figure:

@@ -15,7 +15,7 @@ expectation without it. Prices follow the mean of ψ², and ψ differs from text
 (mean ψ)²/(2T), even the law itself gives 1 + cv², with cv the spread of ‖G‖ over its mean.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -120,6 +120,19 @@ def answers(
         for task, scores in harness.evaluate(asked, part).items()
     ]
     return base, pd.concat(rows, ignore_index=True)
+
+
+def churn(answered: pd.DataFrame, base: Mapping[str, pd.Series], drop: float) -> pd.DataFrame:
+    """How many of GaussMark's answers changed, by task: ``task, base`` (accuracy), the numbers of
+    ``compare.lost_and_gained``, and the power with which this many items show a loss of ``drop``.
+    """
+    rows, ours = [], answered[answered["model"] == GAUSSMARK]
+    for task, change in ours.groupby("measure", sort=False)["change"]:
+        row = {"task": task, "base": base[task].mean()} | compare.lost_and_gained(change)
+        share = min(0.5, (row["lost"] + row["gained"] + 1) / (row["items"] + 1))
+        power = compare.power(row["items"], drop, share)
+        rows.append(row | {f"power for {100 * drop:g} points": power})
+    return pd.DataFrame(rows)
 
 
 def written(
@@ -266,6 +279,27 @@ def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
         estimate = stats.interval(measured.to_numpy(), rate).row()
         rows.append({"weight": weight, "text": text, **measured.mean()} | law | estimate)
     return pd.DataFrame(rows)
+
+
+def draw_rates(rates: pd.DataFrame, caption: str) -> Figure:
+    """:func:`rates`, kept in the record as ``exchange``."""
+    look = {"title": "What does a unit of ψ cost?", "ylabel": "measured price over ψ²/(2T)"}
+    drawn = panels(rates, "weight", by="text", at={"the law": 1}, caption=caption, **look)
+    return record.save_figure(drawn, "exchange")
+
+
+def rates_in_words(rates: pd.DataFrame) -> str:
+    """The sentence of the smallest and the largest rate on each kind of text."""
+    by_text = rates.pivot(index="weight", columns="text", values="value")
+    low, high, law = by_text.min(), by_text.max(), rates["law"]
+    n_less = (by_text["human"] < by_text["own"]).sum()
+    return (
+        f"The measured price is **{low['own']:.2f}** to **{high['own']:.2f}** times the predicted"
+        f" one on the model's own text, and **{low['human']:.2f}** to **{high['human']:.2f}** times"
+        f" on human text (smallest and largest of {len(by_text)} weights). The law itself gives"
+        f" 1 + cv² = {law.min():.2f} to {law.max():.2f}. The price on human text is the lower one"
+        f" for {n_less} of {len(by_text)} weights."
+    )
 
 
 def figure(

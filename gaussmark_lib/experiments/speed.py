@@ -6,6 +6,7 @@ each repeat runs every task once, in turn, and a ratio is formed within a repeat
 over repeats is taken.
 """
 
+import copy
 import ctypes
 import gc
 import re
@@ -27,8 +28,9 @@ from scipy.stats import binom
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import models, perturb, stats, tokens
+from gaussmark_lib import generate, models, perturb, stats, tokens
 from gaussmark_lib.engine import arithmetic
+from gaussmark_lib.perturb import Key
 from gaussmark_lib.plots import style
 from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
@@ -67,6 +69,38 @@ def at_sizes(
     times = alternating(each, repeats)
     names = times["task"].str.rsplit(" ", n=1)
     return times.assign(task=names.str[0], **{x: names.str[1].astype(int)})
+
+
+def many_over_one(times: pd.DataFrame) -> dict[str, stats.Estimate]:
+    """By task of :func:`at_sizes` over ``keys``: the time of the most keys over that of one."""
+    most, over = times["keys"].max(), {}
+    for task, rows in times.groupby("task", sort=False):
+        ends = rows[rows["keys"].isin([1, most])]
+        over[task] = ratio(
+            ends.assign(task=ends["keys"].map({1: "one", most: "many"})), "many", "one"
+        )
+    return over
+
+
+def generations(
+    lm: models.LM, prompts: Texts, wm: perturb.Watermark, keys: Sequence[Key], n: int, seed: int
+) -> dict[str, Callable[[], object]]:
+    """Four tasks that write n tokens after each prompt: without a watermark, with one key for all,
+    with a key per row in one batch, and with these one after the other. What is timed of the second
+    is writing, not drawing the noise.
+    """
+    with perturb.watermarked(lm.model, wm, keys[0]):
+        marked_model = copy.deepcopy(lm.model)
+    marks, batch = [(wm, key) for key in keys], {"seed": seed, "batch_size": len(prompts)}
+    return {
+        "plain": lambda: generate.sample(lm.model, prompts, n, **batch),
+        "watermarked": lambda: generate.sample(marked_model, prompts, n, **batch),
+        "a key per row": lambda: generate.sample(lm.model, prompts, n, marks=marks, **batch),
+        "one key after the other": lambda: [
+            generate.sample(lm.model, [prompt], n, marks=[mark], seed=seed)
+            for prompt, mark in zip(prompts, marks, strict=True)
+        ],
+    }
 
 
 def _wait() -> None:
@@ -204,4 +238,17 @@ def draw_against(times: pd.DataFrame, x: str, xlabel: str, title: str, caption: 
         xlabel=xlabel,
         ylabel="milliseconds per text",
         ylim=(0, 1.05 * rows["high"].max()),
+    )
+
+
+def draw_generation(over_plain: Mapping[str, stats.Estimate], caption: str) -> Figure:
+    """How many times as long as plain writing each task of :func:`generations` takes."""
+    return panels(
+        pd.DataFrame([{"task": name} | ratio.row() for name, ratio in over_plain.items()]),
+        "task",
+        at={"as long": 1},
+        title="Does the watermark slow generation?",
+        caption=f"{caption}; medians, 95% intervals from six repeats on",
+        ylabel="times as long as plain",
+        ylim=(0, None),
     )

@@ -7,7 +7,7 @@ directions of F were alike, a further marked text would keep the share 1/(1 + nc
 c = σ² tr F²/tr F; any other spectrum of F keeps more (1/(1 + x) is convex).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,8 +20,14 @@ from gaussmark_lib.experiments.one_key_in_production import TAU, Human, units
 from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
 
 SHARE = 0.1  # π, the share of marked texts that the evidence bets on
+BET, KNOWN, NAIVE = (
+    "E ≥ 20 at any time",
+    "p ≤ 0.05 at any time",
+    "p ≤ 0.05, ψ taken for independent",
+)
 N_TRIED = 8  # questions per step of an attack
 
 
@@ -42,6 +48,24 @@ def peeked(
     """
     z = psi.cumsum(1) / np.sqrt(np.diag(K.cumsum(0).cumsum(1)))
     return (z >= TAU).any(1)
+
+
+def accused(innocent: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> pd.DataFrame:
+    """The share of innocent keys that are accused at any time, by who watches: ``kind, who stops,
+    value, low, high, n``. Each kind of text has (ψ, K, log E).
+    """
+    rows = []
+    for kind, (psis, K, log_e) in innocent.items():
+        hits = {
+            BET: log_e.max(1) >= np.log(20),
+            KNOWN: peeked(psis, K),
+            NAIVE: peeked(psis, np.eye(len(K))),
+        }
+        rows += [
+            {"kind": kind, "who stops": who} | stats.interval(hit).row()
+            for who, hit in hits.items()
+        ]
+    return pd.DataFrame(rows)
 
 
 def mixed(
@@ -133,6 +157,30 @@ def kept(
     shares = [new.sum(1) / old.sum(1) for new, old in zip(*segments, strict=True)]
     table = pd.DataFrame(shares, columns=["measured", "first order"])
     return table.assign(texts=(np.array([0, *ends[:-1]]) + ends) / 2, key_id=key.key_id)
+
+
+def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
+    """The measured share of ψ that is still new (rows of :func:`kept`, several keys), and two
+    theories: of the first order, and 1/(1 + nc).
+    """
+    rows, confidence = [], 1 - 0.05 / long["texts"].nunique()  # all points together, 95%
+    for middle, segment in long.groupby("texts"):
+        measured = stats.interval(segment["measured"], confidence=confidence)
+        theories = {
+            "first order: L⁻¹m / m": segment["first order"].mean(),
+            "second order, all directions alike": 1 / (1 + middle * c),
+        }
+        rows += [{"texts": middle, "what": "measured"} | measured.row()]
+        rows += [{"texts": middle, "what": what, "value": v} for what, v in theories.items()]
+    return panels(
+        pd.DataFrame(rows),
+        "texts",
+        by="what",
+        title="Which share of ψ is still new in the n-th marked text?",
+        caption=f"{caption}; intervals over keys, 95% for all points together",
+        xlabel="marked texts before",
+        ylabel="innovation over ψ",
+    )
 
 
 def flat_information(plain: Sequence[TextGradient], sigma: float) -> float:

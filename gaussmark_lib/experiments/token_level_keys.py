@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from scipy.stats import norm
 from transformers import PreTrainedModel
 
@@ -20,6 +21,7 @@ from gaussmark_lib import corrupt, models, score, stats, weights
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs, means, shares
 from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.token_level import gradients as token_gradients
 from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.token_level import quantile_test
@@ -150,6 +152,35 @@ def levels(
         rows += [{"what": what, "n_tokens": n, "value": value} for what, value in known.items()]
         rows.append({"what": "measured", "n_tokens": n} | stats.interval(counts >= needed).row())
     return pd.DataFrame(rows)
+
+
+def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
+    """:func:`levels` against K."""
+    return panels(
+        levels,
+        "n_tokens",
+        by="what",
+        title="Is the level what was promised?",
+        caption=caption,
+        xlabel="tokens of the text, K",
+        ylabel="P(called watermarked)",
+        ylim=(0, 1),
+    )
+
+
+def draw_power(power: pd.DataFrame, level: float, caption: str) -> Figure:
+    """:func:`by_length`, a line per test."""
+    return panels(
+        power,
+        "n_tokens",
+        by="scheme",
+        looks=LOOKS,
+        title="What do three tests detect, at the same price?",
+        caption=caption,
+        xlabel="tokens of the text",
+        ylabel=f"share detected at level {level:g}",
+        ylim=(-0.02, 1.02),
+    )
 
 
 def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.DataFrame:

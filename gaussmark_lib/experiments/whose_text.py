@@ -10,9 +10,11 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from gaussmark_lib import generate, models, perturb, score, stats, tracing
+from gaussmark_lib.experiments.pairs import means
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
+from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing import attribution
 
@@ -141,6 +143,29 @@ def together(
     )
 
 
+def of_authors(
+    lm: models.LM,
+    prompts: Texts,
+    of_user: Sequence[Texts],
+    users: Sequence[int],
+    human: Sequence[TextGradient],
+    wm: Watermark,
+    book: tracing.Codebook,
+    counts: Sequence[int],
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """:func:`together` of each user's texts, which follow the user's part of the prompts; another
+    user is the one before. ``author`` is the user.
+    """
+    n, tables = len(of_user[0]), []
+    for i, user in enumerate(users):
+        marked = gradients(lm, prompts[i * n :][:n], of_user[i], wm, dtype=dtype)
+        keys = [book.key(user), book.key(users[i - 1])]
+        of_one = together(marked, human, wm.on(lm.model), keys, counts)
+        tables.append(of_one.assign(author=user))
+    return pd.concat(tables, ignore_index=True)
+
+
 def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
     """Start and end of a marked span of at least a block, about the middle of a text. It begins
     half a block off the scan's grid: on it, the scan could find the span to the token.
@@ -185,10 +210,82 @@ def scanned(
     return pd.concat(tables, ignore_index=True)
 
 
+def scans(
+    lm: models.LM,
+    human: Sequence[Pair],
+    wm: Watermark,
+    own: Sequence[perturb.Key],
+    fresh: Sequence[perturb.Key],
+    span: tuple[int, int],
+    *,
+    block: int,
+    seed: int,
+    dtype: str | None = None,
+    **sampling,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """:func:`scanned` of each text with the span marked under its ``own`` key; and of the human
+    texts under the ``fresh`` ones, dealt to them in turn.
+    """
+    settings = {"block": block, "seed": seed, "dtype": dtype}
+    mixed = spliced(lm, human, wm, own, span, seed, **sampling)
+    mixed = [(prompt, ids) for (prompt, _), ids in zip(human, mixed, strict=True)]
+    others = [fresh[i :: len(human)] for i in range(len(human))]
+    marked = scanned(lm, mixed, wm, [[key] for key in own], **settings)
+    return marked, scanned(lm, human, wm, others, **settings)
+
+
 def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
     """Tokens in both the found span and the true one, over those in either."""
     both = (np.minimum(table["end"], end) - np.maximum(table["start"], start)).clip(lower=0)
     return (both / (np.maximum(table["end"], end) - np.minimum(table["start"], start))).to_numpy()
+
+
+def draw_named(
+    measured: pd.DataFrame, forecast: pd.DataFrame, n_users: int, caption: str
+) -> Figure:
+    """The share named rightly by length (:func:`shares`), and the forecast's mean."""
+    both = [measured.assign(share="measured"), forecast.assign(share="forecast")]
+    return panels(
+        pd.concat(both),
+        "n_tokens",
+        by="share",
+        title=f"How often is the author named, among {n_users:,} users?",
+        caption=caption,
+        xlabel=style.TOKENS,
+        ylabel="share named rightly",
+        ylim=(-0.03, 1.05),
+    )
+
+
+def draw_nobodys(p: pd.DataFrame, levels: Sequence[float], caption: str) -> Figure:
+    """:func:`at_levels`, beside the level itself."""
+    ideal = pd.DataFrame({"level": levels, "test": "what the level says", "value": levels})
+    return panels(
+        pd.concat([at_levels(p, levels), ideal]),
+        "level",
+        by="test",
+        title="How many human texts get a name?",
+        caption=caption,
+        xlabel="level",
+        ylabel="share of human texts with p ≤ level",
+        xscale="log",
+    )
+
+
+def draw_together(table: pd.DataFrame, caption: str) -> Figure:
+    """Mean ψ of n texts as one (:func:`of_authors`), and σ‖ΣG‖ of the authors' texts."""
+    of_author = table[table["kind"] == "author's key"].groupby("n_texts", as_index=False)
+    line = of_author["predicted"].mean().rename(columns={"predicted": "value"})
+    return panels(
+        pd.concat([means(table, ["kind", "n_texts"], "psi"), line.assign(kind="σ‖ΣG‖")]),
+        "n_texts",
+        by="kind",
+        title="How does ψ grow with an author's texts?",
+        caption=caption,
+        xlabel="texts tested as one",
+        ylabel="ψ of their summed gradient",
+        xscale="log",
+    )
 
 
 def arrows(codes: np.ndarray, w: np.ndarray, author: int, caption: str) -> Figure:

@@ -95,7 +95,9 @@ def _lines(
         if len(looks) <= BANDS and len(chosen):
             intervals.band(axes, chosen[x], chosen, y, **look)
         elif len(chosen):
-            at = back(forward(chosen[x]) + step * (place - (len(looks) - 1) / 2))
+            has_bars = np.isfinite(intervals.bounds(chosen, y)[1:]).any()
+            shift = has_bars * step * (place - (len(looks) - 1) / 2)
+            at = back(forward(chosen[x]) + shift)
             intervals.bars(axes, at, chosen, y, **{"linestyle": "-", "linewidth": 1} | look)
 
 

@@ -90,3 +90,22 @@ def test_equal_within_the_margin_needs_an_interval_within_it(middle, spread, out
     [cell] = layer_sigma_sweep.priced(cost, margin=0.03).itertuples()
     assert cell.outcome == outcome
     assert cell.delta == pytest.approx(middle, abs=1e-9)
+
+
+def test_a_sigma_is_solved_and_tried_on_each_weights_texts(lm):
+    norms = layer_sigma_sweep.norms(lm, PROMPTS, WEIGHTS, n_tokens=16, seed=4)
+    how = {"n_tokens": 16, "seed": 5}
+    solved = layer_sigma_sweep.solved(lm, PAIRS, norms, WEIGHTS[1:], 0.8, 0.05, **how)
+    of_one = norms.loc[norms["weight"] == WEIGHTS[1], "grad_norm"]
+    sigma = stats.sigma_for_power(of_one, 0.8, 0.05)
+    there = layer_sigma_sweep.measured(lm, PAIRS, WEIGHTS[1:], [sigma], **how)
+    assert solved["sigma"].item() == pytest.approx(sigma)
+    assert solved["value"].item() == stats.tpr(there["psi"], 0.05).value
+
+
+def test_far_out_the_fall_is_from_the_smallest_sigma_to_the_largest(lm):
+    norms = layer_sigma_sweep.norms(lm, PROMPTS, WEIGHTS, n_tokens=16, seed=4)
+    args = (lm, PAIRS, norms, WEIGHTS[1:], [2.0, 20.0], 0.05)
+    far, falls = layer_sigma_sweep.far_out(*args, n_tokens=16, seed=5)
+    assert (np.diff(far["sigma"]) > 0).all()
+    assert falls[WEIGHTS[1]].value == pytest.approx(far["psi"].iloc[1] - far["psi"].iloc[0])

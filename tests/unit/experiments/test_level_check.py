@@ -3,6 +3,7 @@ exact as any model's.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_models
 import torch
@@ -95,3 +96,21 @@ def test_the_published_ways_count_what_each_threshold_lets_through(lm, cut):
     above = (moved[6:] >= moved[:6].max()).mean()
     assert share.loc[empirical, "human text: alarms at 5%"] == above
     assert values.groupby(["way", "kind"]).size()[empirical].to_dict() == {"human": 6, "marked": 12}
+
+
+def test_alarms_are_counted_by_kind_and_over_all():
+    table = pd.DataFrame({"kind": list("aabb"), "p_value": [0.04, 0.5, 0.005, 0.03]})
+    levels = level_check.levels(table, (0.05, 0.01))
+    assert levels["kind"].tolist() == ["a", "a", "b", "b", "all", "all"]
+    assert levels["value"].tolist() == [0.5, 0.0, 1.0, 0.5, 0.75, 0.25]
+
+
+def test_the_spread_of_rates_stands_beside_its_prediction():
+    rates = pd.DataFrame({"kind": ["a"] * 4, "value": [0.0, 0.0, 0.1, 0.3]})
+    table, drawn = level_check.spreads(rates, {"a": 0.4}, 20, 0.05, seed=0)
+    row = table.loc["a"]
+    assert (row["mean"], row["largest"]) == (pytest.approx(0.1), 0.3)
+    assert row["predicted"] == level_check.predicted_spread(0.4, 20, 0.05)
+    assert row["binomial"] == pytest.approx((0.05 * 0.95 / 20) ** 0.5, rel=1e-3)
+    expected = [np.std([0, 0, 0.1, 0.3]), row["predicted"], row["binomial"]]
+    assert drawn["value"].tolist() == pytest.approx(expected)

@@ -10,7 +10,7 @@ import tiny_models
 from matplotlib import pyplot as plt
 from scipy.stats import kstest
 
-from gaussmark_lib import divergence, gradients, likelihood, perturb, rank_reduce
+from gaussmark_lib import divergence, gradients, likelihood, perturb, rank_reduce, stats
 from gaussmark_lib.experiments import low_rank
 from gaussmark_lib.experiments.low_rank import DIVIDED, FORGOTTEN, HUMAN, OWN, RIGHT, VANILLA
 from gaussmark_lib.experiments.pairs import Pairs
@@ -159,3 +159,14 @@ def test_each_sides_directions_are_drawn_against_their_own_number():
     [null] = low_rank.draw_null({RIGHT: np.arange(3.0), DIVIDED: np.zeros(3)}, "n = 3").axes
     assert {line.get_label() for line in null.lines} == {RIGHT, DIVIDED, "N(0, 1)"}
     plt.close("all")
+
+
+def test_estimates_of_one_scheme_and_what_an_even_spread_would_leave():
+    over = pd.DataFrame(
+        {"scheme": ["k = 1", "k = 2"], "quantity": OWN, "value": [1.0, 2.0], "low": 0.5, "high": 3}
+    )
+    assert low_rank.of_scheme(over.assign(n=7), "k = 2")[OWN].row()["value"] == 2.0
+    promised = {VANILLA: np.array([4.0, 6.0]), "k = 2": np.array([1.0, 3.0])}
+    said = low_rank.left_in_words(promised, "k = 2", 0.25, stats.Estimate(1.1, 1.0, 1.2, 9))
+    assert "$\\sqrt{1-k/d}$ = 50% of ψ. The gradients promise 40%." in said
+    assert low_rank.detected({RIGHT: np.array([0.0, 3.0])}, 0.05)["value"].tolist() == [0.5]

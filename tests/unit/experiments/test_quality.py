@@ -127,3 +127,26 @@ def test_a_rate_is_the_price_over_the_laws(factor):
     assert row.value == pytest.approx(change.mean() / stats.predicted_price(psi.mean(), 100))
     assert row.law == pytest.approx(1 + (norm.std() / norm.mean()) ** 2)
     assert row.low < factor * row.law < row.high
+
+
+def test_the_changed_answers_of_gaussmark_are_counted_with_the_power_to_see_a_loss():
+    change = [-1.0, 1.0, 0.0, 0.0, 0.0]
+    ours = compare.changes("spelling", "GaussMark", 0, np.array(change))
+    others = compare.changes("spelling", "strong mark", 0, np.array([-1.0] * 5))
+    base = {"spelling": pd.Series([1.0, 0.0, 1.0, 1.0, 1.0])}
+    [row] = quality.churn(pd.concat([ours, others]), base, 0.05).itertuples(index=False)
+    assert (row.task, row.base, row.lost, row.gained, row.items) == ("spelling", 0.8, 1, 1, 5)
+    assert row[-1] == compare.power(5, 0.05, 0.5)
+
+
+def test_rates_are_told_from_the_smallest_to_the_largest():
+    values = {"own": [0.9, 1.2], "human": [0.5, 1.3]}
+    rows = [
+        {"weight": i, "text": text, "value": value, "law": 1.0 + i / 10}
+        for text, of_text in values.items()
+        for i, value in enumerate(of_text)
+    ]
+    said = quality.rates_in_words(pd.DataFrame(rows))
+    assert "**0.90** to **1.20** times the predicted one on the model's own text" in said
+    assert "1 + cv² = 1.00 to 1.10" in said
+    assert said.endswith("the lower one for 1 of 2 weights.")

@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+import tiny_lm
 import tiny_models
 
-from gaussmark_lib import perturb, score
+from gaussmark_lib import generate, perturb, score
 from gaussmark_lib.experiments import speed
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 1, 7)
@@ -79,3 +80,26 @@ def test_the_plain_loop_finds_the_same_psi(architecture):
         loop, score.score(model, PROMPTS, RESPONSES, wm, [key])["psi"], atol=1e-4
     )
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_most_keys_are_compared_with_one():
+    times = {"task": "a", "keys": [1, 4, 9] * 2, "repeat": [0] * 3 + [1] * 3}
+    times = pd.DataFrame(times | {"seconds": [1.0, 2.0, 3.0, 2.0, 4.0, 6.0]})
+    assert speed.many_over_one(times)["a"].value == 3.0
+
+
+def test_the_four_ways_write_what_they_say():
+    lm, keys = tiny_lm.build(), [perturb.Key.from_seed(i) for i in range(2)]
+    before, wm = (
+        lm.model.get_parameter(tiny_lm.WEIGHT).clone(),
+        perturb.Watermark(tiny_lm.WEIGHT, 9),
+    )
+    ways = speed.generations(lm, PROMPTS[:2], wm, keys, 6, seed=1)
+    written = {name: way() for name, way in ways.items()}
+    assert written["plain"] == generate.sample(lm.model, PROMPTS[:2], 6, seed=1)
+    with perturb.watermarked(lm.model, wm, keys[0]):
+        marked = generate.sample(lm.model, PROMPTS[:2], 6, seed=1)
+    assert written["watermarked"] == marked != written["plain"]
+    assert written["a key per row"][0] == marked[0]
+    assert written["one key after the other"][0] == [marked[0]]
+    assert lm.model.get_parameter(tiny_lm.WEIGHT).equal(before)

@@ -3,6 +3,7 @@ gains, on a tiny model.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
@@ -81,3 +82,19 @@ def test_asking_raises_psi_and_leaves_the_rest_to_chance():
     climbs = np.array([one["climb"] for one in forged])
     assert climbs.shape == (6, 4)
     assert climbs[:, -1].mean() > climbs[:, 0].mean()
+
+
+def test_innocent_keys_are_accused_by_each_watchers_rule():
+    K, psi = np.ones((4, 4)), np.full((2, 4), 1.0)
+    log_e = np.array([[0.0, 3.1, 0.0, 0.0], [0.0] * 4])
+    table = streams.accused({"docs": (psi, K, log_e)}).set_index("who stops")["value"]
+    assert table[streams.BET] == 0.5, "log 20 is 3.0, and one key was above it"
+    assert table[streams.KNOWN] == 0.0, "the mean of alike ψ is 1"
+    assert table[streams.NAIVE] == 1.0, "√3 > 1.645"
+
+
+def test_what_is_kept_is_drawn_beside_two_theories():
+    long = pd.DataFrame({"texts": [8.0, 8.0, 24.0, 24.0], "measured": [0.9, 1.0, 0.8, 0.7]})
+    axes = streams.draw_kept(long.assign(**{"first order": 0.95}), 0.01, "two keys").axes[0]
+    second = next(line for line in axes.containers if "second" in line.get_label()).lines[0]
+    assert second.get_ydata().tolist() == pytest.approx([1 / 1.08, 1 / 1.24])

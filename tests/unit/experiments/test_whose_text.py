@@ -74,3 +74,23 @@ def test_the_forecast_is_compared_text_by_text_over_users():
     off = whose_text.off_forecast(named, forecast)[9]
     assert (off.value, off.n) == (0.25, 2)
     assert (0.25 - off.low) / (off.high - 0.25) == pytest.approx(1)
+
+
+def test_each_authors_texts_meet_the_authors_key_and_the_one_before(written, human):
+    table = whose_text.of_authors(LM, PROMPTS * 2, written, USERS, human, WM, BOOK, [1, 3])
+    own = whose_text.gradients(LM, PROMPTS, written[1], WM)
+    keys = [BOOK.key(USERS[1]), BOOK.key(USERS[0])]
+    expected = whose_text.together(own, human, WM.on(LM.model), keys, [1, 3])
+    rows = table[table["author"] == USERS[1]].drop(columns="author").reset_index(drop=True)
+    pd.testing.assert_frame_equal(rows, expected, rtol=1e-4)
+
+
+def test_marked_spans_and_human_texts_are_scanned_under_keys_of_their_own():
+    own, fresh = ([Key.from_seed(i + j) for i in range(n)] for j, n in ((0, 3), (10, 6)))
+    ask = (LM, HUMAN, WM, own, fresh, (4, 16))
+    marked, null = whose_text.scans(*ask, block=4, seed=1)
+    mixed = whose_text.spliced(LM, HUMAN, WM, own, (4, 16), 1)
+    alone = whose_text.scanned(LM, [(HUMAN[2][0], mixed[2])], WM, [own[2:]], block=4, seed=1)
+    assert marked["psi"].iloc[2] == pytest.approx(alone["psi"].item(), rel=1e-3)
+    alone = whose_text.scanned(LM, HUMAN[1:2], WM, [[fresh[1], fresh[4]]], block=4, seed=1)
+    assert null["psi"].iloc[2:4].tolist() == pytest.approx(alone["psi"].tolist(), rel=1e-3)
