@@ -89,14 +89,17 @@ def _lines(
     forward, back = (np.log, np.exp) if scale == "log" else (np.asarray, np.asarray)
     places = np.sort(forward(rows[x].unique()))
     step = 0.07 * np.diff(places).min(initial=np.ptp(places) or 1.0)  # between bars at one x
-    for place, (group, look) in enumerate(looks.items()):
+    known = rows[np.isfinite(intervals.bounds(rows, y)[1:]).any(axis=0)]
+    barred = [group for group in looks if not by or (known[by] == group).any()]
+    for group, look in looks.items():
         chosen = (rows[rows[by] == group] if by else rows).sort_values(x)
         look = {"label": group} | dict(look)
         if len(looks) <= BANDS and len(chosen):
             intervals.band(axes, chosen[x], chosen, y, **look)
         elif len(chosen):
-            has_bars = np.isfinite(intervals.bounds(chosen, y)[1:]).any()
-            shift = has_bars * step * (place - (len(looks) - 1) / 2)
+            shift = 0.0
+            if group in barred:
+                shift = step * (barred.index(group) - (len(barred) - 1) / 2)
             at = back(forward(chosen[x]) + shift)
             intervals.bars(axes, at, chosen, y, **{"linestyle": "-", "linewidth": 1} | look)
 
