@@ -96,7 +96,7 @@ def named(wms: Sequence[Watermark], key: Key, dtype: str | None = None) -> dict[
     for wm in wms:
         side = "" if wm.side == "left" else f", {wm.side}"
         name = f"k = {wm.rank_dropped}{side}" if wm.rank_dropped else VANILLA
-        schemes[name] = GaussMark(wm, key, name, dtype)
+        schemes[name] = GaussMark(wm, key, name, dtype=dtype)
     return schemes
 
 
