@@ -442,14 +442,23 @@ FAULTS = {
             "residual, psi = 0.0, coordinates @ self.innovations",
             "residual = 0.0",
         ),
+        ("the same text has no answer", "innovation, repeats = self", "_ = self"),
+    ],
+    "joint/public.py": [
+        ("every question is a first one", "level_of(1 + max(", "level_of(1 or max("),
+        ("the largest level of several", "max(counts.values()", "min(counts.values()"),
+        ("of the longer text", "* MIN(n_runs", "* MAX(n_runs"),
+        ("every run once more", "np.unique(mixed", "np.sort(mixed"),
+        ("a text joins one", "for neighbourhood in joined or [new]", "for neighbourhood in [new]"),
         (
-            "a victim of a frame",
-            "np.maximum(self.p_given[earlier], norm.sf(psi))",
-            "self.p_given[earlier]",
+            "the same text is tested anew",
+            "                return bool(yes)",
+            "                pass",
         ),
-        ("a chain of repeats", "place != GIVEN and earlier is None", "place != GIVEN"),
-        ("of the shorter text", "n / max(len(text)", "n / min(len(text)"),
-        ("every run once", "return np.sort(", "return np.unique("),
+        ("levels that add up to more", "(root * following *", "(root *"),
+        ("a newer format", "elif (kind, version) != (KIND, FORMAT):", "elif kind != KIND:"),
+        ("two processes", '"BEGIN EXCLUSIVE"', '"BEGIN"'),
+        ("another state's", "state.refuse_others(self._begun(about), about)", "self._begun(about)"),
     ],
     "joint/state.py": [
         ("a key twice", "if len(set(ids)) < len(keys):", "if False:"),
@@ -458,11 +467,6 @@ FAULTS = {
         ("open to others", "if mode & 0o077:", "if False:"),
     ],
     "joint/stream.py": [
-        (
-            "references are bet on",
-            "_ask(memory, gradient, psi, references, GIVEN)",
-            "_ask(memory, gradient, psi, references, 0)",
-        ),
         ("bets on ψ's own promise", "grad_norm * answer.residual", "grad_norm"),
     ],
     "token_level/keys.py": [

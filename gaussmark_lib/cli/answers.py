@@ -114,7 +114,7 @@ def give(
 def _show(work: "Scoring | Writing", rows: Sequence[Row], as_json: bool, *, alone: bool) -> None:
     for row in rows:
         if as_json:
-            print(json.dumps(row))
+            print(json.dumps({name: row[name] for name in row if name not in work.hidden}))
         elif "error" not in row:
             print(work.sentence(row, alone=alone))
     print(end="", flush=True)

@@ -1,24 +1,28 @@
 """What ``detect`` and ``generate`` do with a batch of texts: test them plainly, as a stream that
-remembers its answers, or for all users of a codebook; and continue prompts on a marked model.
+remembers its answers, by the rule for strangers, or for all users of a codebook; and continue
+prompts on a marked model.
 """
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from gaussmark_lib import channel, generate, joint, models, score, tokens, tracing, verdict
+from gaussmark_lib import channel, generate, joint, models, perturb, score, tokens, tracing, verdict
 from gaussmark_lib.cli import inputs
-from gaussmark_lib.cli.answers import Row
+from gaussmark_lib.cli.answers import DIGEST, Row
 from gaussmark_lib.cli.inputs import Item, digest, visible
 from gaussmark_lib.cli.keys import codebook_of
 from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError
+from gaussmark_lib.joint.state import identity
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tracing.authors import windows
 
@@ -64,6 +68,7 @@ class Scoring:
     edited: float | None  # of the direction, ``channel``
 
     done = "scored"
+    hidden: ClassVar[frozenset[str]] = frozenset()  # fields that only a file of answers has
     results = "results of these texts with this model, these keys, this prompt and level"
 
     def __post_init__(self):
@@ -105,6 +110,9 @@ class Scoring:
             references = list(inputs.items(self.given))
             self.references = self._new(references) if self.given else None
             self.asked += [self.share, [digest(item, []) for item in references]]
+
+    def close(self) -> None:
+        """Whoever has a file for this process alone gives it back."""
 
     def about(self, item: Item) -> Row:
         return {"text": item.name}
@@ -238,6 +246,47 @@ class Scoring:
         return [before for [before], _ in texts], [ids for _, [ids] in texts]
 
 
+@dataclass
+class Answering(Scoring):
+    """Of each text one word, by the rule of ``joint.public``."""
+
+    public: str
+
+    done, hidden = "answered", frozenset([DIGEST])
+
+    def __post_init__(self):
+        super().__post_init__()
+        asked = identity(*perturb.ready(self.lm.model, self.wm, self.keys))
+        asked["edited"] = self.edited
+        self.questions = joint.Public(self.public, self.level, asked)
+
+    def close(self) -> None:
+        self.questions.close()
+
+    def about(self, item: Item) -> Row:
+        return {"name": item.name}
+
+    def answers(self, items: Sequence[Item], advance: Callable[[int], object]) -> list[list[Row]]:
+        rows = tried(items, self._encoded, self._answered)
+        advance(len(items))
+        return rows
+
+    def _answered(self, encoded: Mapping[int, Windows]) -> list[list[Row]]:
+        return [
+            [row if "error" in row else {"verdict": self._verdict(*text, row["p_value"])}]
+            for text, [row] in zip(encoded.values(), self._scored(encoded), strict=True)
+        ]
+
+    def _verdict(self, prompts: list[list[int]], responses: list[list[int]], p: float) -> str:
+        ids = [token for window in responses for token in window]
+        text = hashlib.sha256(json.dumps([prompts[0], ids]).encode()).hexdigest()
+        is_detected = self.questions.answer(text, joint.public.runs(ids), p)
+        return "detected" if is_detected else "not detected"
+
+    def sentence(self, row: Row, *, alone: bool) -> str:
+        return row["verdict"] if alone else f"{visible(row['name'])}: {row['verdict']}"
+
+
 def _plain(value: Any) -> Any:
     """None in place of NaN, which JSON has not."""
     return None if value != value else value
@@ -258,7 +307,7 @@ class Writing:
     temperature: float
     batch: int
 
-    done, per_text = "written", 1
+    done, per_text, hidden = "written", 1, frozenset()
     results = "texts of these prompts, with this model, this key and these options"
 
     def __post_init__(self):

@@ -9,7 +9,7 @@ written does not depend on the batches: row i draws from a stream of its own.
 """
 
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack, closing
 from typing import Annotated
 
 import typer
@@ -123,7 +123,8 @@ def detect(
         typer.Option(
             min=0,
             max=1,
-            help="How often a text without the key may be called detected; a codebook has none.",
+            help="How often a text without the key may be called detected, or with --public a"
+            " neighbourhood of texts; a codebook has none.",
         ),
     ] = 0.05,
     edited: Annotated[
@@ -139,8 +140,16 @@ def detect(
         str | None,
         typer.Option(
             metavar="STATE",
-            help="Answer strangers: the file STATE remembers all answers, so that what they gave"
+            help="Answer with numbers: the file STATE remembers all of them, so that what they gave"
             " away counts no more; keep it like a key.",
+        ),
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATE",
+            help="Answer strangers: yes or no, by a rule that no asker can play; the file STATE"
+            " counts their questions.",
         ),
     ] = None,
     given: Annotated[
@@ -165,6 +174,10 @@ def detect(
         raise GaussMarkError(
             "--codebook: expected one --key, the codebook's own, and neither --stream nor --given"
         )
+    if public is not None and (len(key) > 1 or stream is not None or given or codebook is not None):
+        raise GaussMarkError(
+            "--public: expected one --key, and neither --stream nor --given nor --codebook"
+        )
     if given and out is not None and stream is None:
         raise GaussMarkError(
             "--given with --out: expected --stream STATE too, so that an interrupted run goes on"
@@ -179,9 +192,14 @@ def detect(
         prompt = inputs.of_file(prompt_file, "prompt").valid()
     state = None if stream is None else files.named(stream, "--stream", GaussMarkError)
 
-    from gaussmark_lib.cli.batches import Scoring
+    from gaussmark_lib.cli.batches import Answering, Scoring
 
-    with answers.alone(state) if state else nullcontext():
-        scoring = Scoring(key, model, prompt, level, share, codebook, state, given, edited)
+    asked = key, model, prompt, level, share, codebook, state, given, edited
+    with ExitStack() as stack:
+        if state:
+            stack.enter_context(answers.alone(state))
+        scoring = stack.enter_context(
+            closing(Scoring(*asked) if public is None else Answering(*asked, public))
+        )
         options = {"batch": batch, "out": out, "as_json": as_json}
         return answers.give(scoring, items, many=many, **options, desc="testing", unit=" texts")

@@ -8,13 +8,14 @@ the key is looked at,
     (ψ_1, …, ψ_n) ~ N(0, K),   K_ij = ⟨u_i, u_j⟩
 
 ``directions``: the u_i as they are kept, and their inner products; ``law``: what K gives, the
-innovations and the chance of any false alarm in a batch; ``memory``: what is kept of a stream, and
-which texts repeat an earlier one; ``state``: the memory as a file; ``stream``: a stream of texts
-under one key.
+innovations and the chance of any false alarm in a batch; ``memory``: what is kept of a stream;
+``state``: the memory as a file; ``stream``: a stream of texts under one key; ``public``: the rule
+by which strangers are answered, and its state.
 """
 
 from gaussmark_lib.joint.law import family
+from gaussmark_lib.joint.public import Public
 from gaussmark_lib.joint.state import State
 from gaussmark_lib.joint.stream import sequence
 
-__all__ = ["State", "family", "sequence"]
+__all__ = ["Public", "State", "family", "sequence"]

@@ -30,7 +30,7 @@ from gaussmark_lib.joint.memory import Memory
 from gaussmark_lib.keys import Key, purpose
 from gaussmark_lib.weights import PlacedWatermark
 
-FORMAT = b"gaussmark joint state 3"
+FORMAT = b"gaussmark joint state 4"
 ANY_FORMAT = re.compile(rb"gaussmark joint state \d+")
 # bytes: 2,700 answers about the embedded model's default weight, or about an 8-billion-parameter
 # model's 145 of 200 tokens
@@ -76,24 +76,11 @@ class State:
         ids = [key.key_id for key in keys]
         if len(set(ids)) < len(keys):  # its evidence would be counted twice
             raise KeyMismatchError(f"keys: expected keys of different ids, got {', '.join(ids)}")
-        used_for = purpose(wm) | {
-            "shape": list(wm.linear.shape),
-            "model_sha256": checkpoints.digest(wm.model),
-            "keys": [key.fingerprint for key in keys],
-        }
+        used_for = identity(wm, keys)
         if self.memory is None:
             self.purpose, self.memory = used_for, Memory(len(keys), self.budget)
             self.log_e = dict.fromkeys(ids, 0.0)
-        made_for = self.purpose or {}
-        if wrong := [
-            f"{name}: it is of {made_for[name]!r}, got {value!r}"
-            for name, value in used_for.items()
-            if made_for[name] != value
-        ]:
-            raise KeyMismatchError(
-                "expected the weight, the model and the keys of this state (the keys in its"
-                f" order), got others: {'; '.join(wrong)}. Begin a new one"
-            )
+        refuse_others(self.purpose or {}, used_for)
         device = wm.linear.parameter.device
         self.memory.directions.to(torch.device("cpu") if device.type == "mps" else device)
         return self.memory
@@ -160,6 +147,39 @@ class State:
         return state
 
 
+def identity(wm: PlacedWatermark, keys: Sequence[Key]) -> dict[str, Any]:
+    """What a state is of: a weight, a model and keys, without secrets."""
+    return purpose(wm) | {
+        "shape": list(wm.linear.shape),
+        "model_sha256": checkpoints.digest(wm.model),
+        "keys": [key.fingerprint for key in keys],
+    }
+
+
+def refuse_others(made_for: dict[str, Any], used_for: dict[str, Any]) -> None:
+    """KeyMismatchError where a state is not of what it is to be used for."""
+    if wrong := [
+        f"{name}: it is of {made_for[name]!r}, got {value!r}"
+        for name, value in used_for.items()
+        if made_for[name] != value
+    ]:
+        raise KeyMismatchError(
+            "expected the weight, the model and the keys of this state (the keys in its"
+            f" order), got others: {'; '.join(wrong)}. Begin a new one"
+        )
+
+
+def refuse_open_to_others(path: Path, status: os.stat_result) -> None:
+    """KeyFileError for a file that others than its owner can read."""
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        mend = f"chmod 600 {shlex.quote(str(path))}"
+        raise KeyFileError(
+            f"{path} holds what answers gave away of a key: expected that only its owner can read"
+            f" it, got mode {mode:o}; `{mend}`"
+        )
+
+
 def _is_state(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(len(FORMAT)) == FORMAT
@@ -188,21 +208,12 @@ def _check(file: IO[bytes], path: Path) -> None:
             f"{path}: expected a complete state file, got one that is damaged: its checksum does"
             " not fit; restore it from a copy"
         )
-    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-    if mode & 0o077:
-        mend = f"chmod 600 {shlex.quote(str(path))}"
-        raise KeyFileError(
-            f"{path} holds what answers gave away of a key: expected that only its owner can read"
-            f" it, got mode {mode:o}; `{mend}`"
-        )
+    refuse_open_to_others(path, os.fstat(file.fileno()))
     file.seek(begin)
 
 
 def _arrays(memory: Memory) -> Iterator[np.ndarray]:
-    runs = [memory.seen.texts.get(i, np.zeros(0, np.uint64)) for i in range(memory.n)]
-    yield from (memory.factor.rows, memory.innovations, memory.p_given)
-    yield from (np.array(memory.places, int), np.array([len(text) for text in runs], int))
-    yield np.concatenate([np.zeros(0, np.uint64), *runs])
+    yield from (memory.factor.rows, memory.innovations, np.array(memory.places, int))
     for u in memory.directions:
         yield from (part.cpu().numpy() for part in directions.parts(u))
 
@@ -210,13 +221,10 @@ def _arrays(memory: Memory) -> Iterator[np.ndarray]:
 def _memory(file: IO[bytes], state: State) -> Memory:
     """What ``_arrays`` has written."""
     memory = Memory(len(state.log_e), state.budget)
-    rows, memory.innovations, memory.p_given, places, n_runs, runs = (
-        np.load(file, allow_pickle=False) for _ in range(6)
+    memory.factor.rows, memory.innovations, places = (
+        np.load(file, allow_pickle=False) for _ in range(3)
     )
-    memory.factor.rows, memory.places = rows, places.tolist()
-    for number, text in enumerate(np.split(runs, n_runs.cumsum()[:-1]) if len(places) else []):
-        if len(text):
-            memory.seen.add(number, text)
+    memory.places = places.tolist()
     for _ in places:
         u = torch.from_numpy(np.load(file, allow_pickle=False))
         if u.ndim == 2:  # g, which its a follows

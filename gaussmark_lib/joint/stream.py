@@ -36,7 +36,7 @@ from gaussmark_lib.errors import (
 )
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.joint import directions
-from gaussmark_lib.joint.memory import GIVEN, Answer, Memory, runs
+from gaussmark_lib.joint.memory import GIVEN, Answer
 from gaussmark_lib.joint.state import State
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Pair, Texts
@@ -84,11 +84,10 @@ def sequence(
     Returns:
         One row per text and key, texts in the order given: ``score.score``'s columns (ψ is what the
         memory expects of it where nothing is new), then ``innovation`` (r, N(0, 1) given all
-        answers before), ``p_given`` (the p-value to act on: 1 − Φ(r), or for a text that repeats
-        an earlier one the greater of that one's and 1 − Φ(ψ)), ``residual`` (s, 0 where nothing
-        is new: r is then that of the text it repeats, or NaN and p = 1 where several together had
-        said it all), ``e_value`` (e_i), ``log_e`` (natural log of E_n so far), ``repeats`` (the
-        place in the stream, from 0, of the text that it repeats, or −1).
+        answers before), ``p_given`` (1 − Φ(r), and 1 where there is no r), ``residual`` (s, 0
+        where nothing is new: r is then that of the same text asked before, or NaN where several
+        together had said it all), ``e_value`` (e_i), ``log_e`` (natural log of E_n so far),
+        ``repeats`` (the place in the stream, from 0, of the same text, or −1).
 
     Raises:
         KeyMismatchError: a state of another weight, model or set of keys, or a key twice;
@@ -108,11 +107,11 @@ def sequence(
     }
     references = tokens.checked_pairs(model, *given) if given else {}
     for gradient, psi in _statistics(references, wm, keys, settings, None):
-        _ask(memory, gradient, psi, references, GIVEN)
+        memory.ask(directions.kept(gradient), psi, GIVEN)
     ids, rows = [key.key_id for key in keys], []
     for gradient, psi in _statistics(pairs, wm, keys, settings, failed):
         try:
-            answer = _ask(memory, gradient, psi, pairs, state.n_texts)
+            answer = memory.ask(directions.kept(gradient), psi, state.n_texts)
         except GaussMarkError as error:
             if failed is None:
                 raise
@@ -170,13 +169,3 @@ def _statistics(
         each = gradients.of_pairs(wm, several, form=directions.form, failed=failed, **settings)
         each = sorted(each, key=lambda gradient: gradient.text)
         yield from score.statistics(each, wm, keys)
-
-
-def _ask(
-    memory: Memory,
-    gradient: TextGradient,
-    psi: NDArray[np.float64],
-    pairs: dict[int, Pair],
-    place: int,
-) -> Answer:
-    return memory.ask(directions.kept(gradient), psi, runs(pairs[gradient.text][1]), place)

@@ -106,6 +106,7 @@ TYPED = """
 0 detect --key KEY --model MODEL FOLDER/text.txt
 0 detect --key KEY --model MODEL FOLDER/text.txt --json
 0 detect --key KEY --model MODEL FOLDER/text.txt --stream FOLDER/state
+0 detect --key KEY --model MODEL FOLDER/text.txt --public FOLDER/public
 0 detect --key KEY --model MODEL FOLDER/text.txt --given FOLDER/text.txt
 0 detect --key KEY --model MODEL FOLDER/text.txt --codebook 50 --out FOLDER/out.jsonl
 0 detect --key KEY --model MODEL FOLDER/human.jsonl --stream FOLDER/state --given FOLDER/human.jsonl

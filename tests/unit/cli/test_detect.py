@@ -247,7 +247,7 @@ def test_a_stream_remembers_what_it_answered(lm, keys, detect, tmp_path, capsys)
     words = ["detect", again, "--stream", str(state), "--key"]
     _, [repeated, new], _ = rows(capsys, *words, keys[0])
     assert (repeated["repeats"], new["repeats"]) == (2, -1)
-    assert repeated["p_given"] == pytest.approx(max(found[2]["p_given"], found[2]["p_value"]))
+    assert repeated["p_given"] == pytest.approx(found[2]["p_given"])
     assert joint.State.load(state).n_texts == 6
     code, _, err = answer(capsys, *words, keys[1])
     assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
@@ -301,6 +301,35 @@ def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, detect
     assert prompted["psi"] == psi(lm, TEXTS[0], prompt="Returns the")
     assert joint.State.load(tmp_path / "st").n_texts == 5
     assert len({row["digest"] for row in (first, strict, prompted, *more)}) == 5
+
+
+def test_strangers_are_answered_by_a_word_and_nothing_else(lm, keys, detect, tmp_path, capsys):
+    """By the level of its question; the same again, from the file, by windows where it is long."""
+    of, *others = [TEXTS[1], TEXTS[0], TEXTS[2], TEXTS[3]]
+    copies = [of, of + others[0], of + others[1], others[2] * 9, of]
+    key = ["detect", "--key", keys[1]]
+    state, level = tmp_path / "state", 0.9
+    file = lines(tmp_path / "t.jsonl", ["", *copies], {1: b"{"})
+    words = [*key, file, "--public", str(state), "--level", str(level)]
+    code, [broken, *found], _ = rows(capsys, *words)
+    assert (code, broken.keys()) == (cli.PARTLY, {"name", "error"})
+    wanted, counts = [], (1, 2, 3, 1)
+    p_values = [row["p_value"] for row in rows(capsys, *key, file)[1][1:5]]
+    for j, p in zip(counts, p_values, strict=True):
+        is_detected = p <= joint.public.level_of(j, level)
+        wanted.append("detected" if is_detected else "not detected")
+    wanted.append(wanted[0])
+    names = [f"{file}:{number}" for number in range(2, 7)]
+    assert found == [{"name": n, "verdict": w} for n, w in zip(names, wanted, strict=True)]
+    assert len(set(wanted)) == 2, "otherwise this tests nothing"
+    assert rows(capsys, *words, "--batch", "1")[1][1:] == found
+    last = [*key, "--text", of, *words[-4:]]
+    assert answer(capsys, *last)[:2] == (0, f"{wanted[0]}\n")
+    for other, why in ((["--level", "0.1"], "level: it is of"), (["--edited", "0.3"], "edited")):
+        code, out, err = answer(capsys, *last, *other)
+        assert (code, out, why in err) == (cli.REFUSED, "", True)
+    code, _, err = answer(capsys, *detect, *last[3:])
+    assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
 
 
 def test_given_reference_texts(lm, detect, tmp_path, capsys):

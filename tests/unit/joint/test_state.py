@@ -85,8 +85,8 @@ def test_one_wrong_bit_is_noticed(saved, place):
 
 
 def test_a_file_of_another_format_is_refused_by_name(saved):
-    saved.write_bytes(b"gaussmark joint state 4 " + b"0" * 64 + b"\n{}\n")
-    expected = "expected the format 'gaussmark joint state 3', got 'gaussmark joint state 4'"
+    saved.write_bytes(b"gaussmark joint state 5 " + b"0" * 64 + b"\n{}\n")
+    expected = "expected the format 'gaussmark joint state 4', got 'gaussmark joint state 5'"
     with pytest.raises(KeyFileError, match=expected):
         joint.State.load(saved)
 
