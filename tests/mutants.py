@@ -460,6 +460,16 @@ FAULTS = {
         ("two processes", '"BEGIN EXCLUSIVE"', '"BEGIN"'),
         ("another state's", "state.refuse_others(self._begun(about), about)", "self._begun(about)"),
     ],
+    "attacks/learning.py": [
+        ("the plain law alone", "(1 + kappa * x)", "(1 + x)"),
+        ("a copy of any length", "/ estimate.norm())", ")"),
+        ("a text with itself", "np.eye(len(squares), dtype=bool)", "np.zeros_like(squares, bool)"),
+        ("the price with its sign turned", "(of_p - of_q)", "(of_q - of_p)"),
+    ],
+    "attacks/askers.py": [
+        ("a climber that goes down", "if answers[i] >= best:", "if True:"),
+        ("a factor for a cosine", "np.sqrt(1 - c) * norm.isf", "(1 - c) * norm.isf"),
+    ],
     "joint/state.py": [
         ("a key twice", "if len(set(ids)) < len(keys):", "if False:"),
         ("another file written over", "and not _is_state(path)", "and False"),

@@ -205,6 +205,7 @@ def test_other_files_and_places_are_refused(tmp_path):
 
 def test_two_processes_do_not_have_one_state(tmp_path):
     file = tmp_path / "state"
+    Public(file, LEVEL, {}).close()
     state = Public(file, LEVEL, {})
     words = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0)"
     words += ".execute('SELECT * FROM about')"
