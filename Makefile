@@ -57,12 +57,12 @@ gpu-report: $(STAMP) ## time and memory of an 8-billion-parameter model on a GPU
 mutants: $(STAMP) ## put faults into copies of the library and see that tests fail (ARGS="kgw score" for some files)
 	$(BIN)/python tests/mutants.py $(ARGS)
 
-# Long lines of code are wrapped, and reading or running a notebook does not write to it: who wants to keep it saves it.
-LAB := {"@jupyterlab/notebook-extension:tracker": {"codeCellConfig": {"lineWrap": true}}, "@jupyterlab/docmanager-extension:plugin": {"autosave": false}}
-lab: $(STAMP) ## open the repository in JupyterLab, notebook 00 in front
+# Long lines of code are wrapped, reading or running a notebook does not write to it (who wants to keep it saves it), and nothing is asked of the network.
+LAB := {"@jupyterlab/notebook-extension:tracker": {"codeCellConfig": {"lineWrap": true}}, "@jupyterlab/docmanager-extension:plugin": {"autosave": false}, "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
+lab: $(STAMP) ## open the repository in JupyterLab, notebook 00 in front (ARGS="--no-browser --port 9000")
 	@mkdir -p .venv/share/jupyter/lab/settings
 	@printf '%s\n' '$(LAB)' > .venv/share/jupyter/lab/settings/overrides.json
-	$(BIN)/jupyter lab --ServerApp.root_dir='$(CURDIR)' notebooks/00_first_watermark.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir='$(CURDIR)' $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/00_first_watermark.ipynb
 
 playground: .venv/.extra-app ## open the playground alone in the browser, as an app (ARGS="--port 9000")
 	$(BIN)/gaussmark playground $(ARGS)

@@ -1,7 +1,8 @@
 """What a notebook keeps: numbers, tables and figures, written into its run's folder.
 
 The process that runs the notebook names the folder in an environment variable. In JupyterLab there
-is no run: the same calls then check what they are given, show it, and write nothing.
+is no run: the same calls then check what they are given, show it, write nothing, and say so at the
+headline.
 """
 
 import json
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from gaussmark_lib.stats import Estimate
 
 RUN_DIR = "GAUSSMARK_RUN_DIR"
+UNRECORDED = (
+    "*This notebook runs by hand, and keeps no record. `gaussmark run NN`, with its number, runs it"
+    " and keeps one.*"
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -58,6 +63,10 @@ def headline(sentence: str, estimate: "Estimate", unit: str = "") -> None:
         unit: of the number, e.g. "nats per token"; empty for a share.
     """
     record({"headline": {"sentence": sentence, **_fields(estimate), "unit": unit}})
+    if not _folder():
+        from IPython.display import Markdown, display
+
+        display(Markdown(UNRECORDED))
 
 
 def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":

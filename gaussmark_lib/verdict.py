@@ -11,10 +11,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gaussmark_lib import stats
+import numpy as np
+from transformers import PreTrainedModel
+
+from gaussmark_lib import likelihood, stats
+from gaussmark_lib.tokens import Texts
 
 LEVEL = 0.05  # by default
 ENOUGH = 0.5  # power below which a text that is not detected is too short to tell
+STRANGE = 1.0  # nats per token above the entropy
 FIELDS = ["verdict", "level", "power", "control_p_value", "warnings"]
 
 
@@ -43,20 +48,62 @@ def of(
 
 
 def sentences(row: Mapping[str, Any]) -> list[str]:
-    """A text's scores and verdict in three sentences: the verdict, what its p-value means, and what
-    to expect of the test. Of a codebook's answer, the user that the text leans to most.
+    """A text's scores and verdict in sentences: the verdict, what its p-value means, what to expect
+    of the test, and what it assumed, where the row says so. Of a codebook's answer, the user that
+    the text leans to most.
     """
     if "user" in row:
-        return _user(row)
-    control, power = row["control_p_value"], row["power"]
-    expected = f"{power:.2f}" if power < 0.995 else "above 0.99"
+        return _user(row) + _assumed(row)
+    control = row["control_p_value"]
     wrong = "A control key, which nobody writes with, gives p ="
     return [
         f"{row['verdict'].capitalize()} at level {row['level']:g}: {_scores(row)}",
         f"If this text had been written without the key, {odds(row['log10_p'])} of all keys would"
         " score it at least as high as this one does.",
-        f"A text that carries the key and is like this one is detected with probability {expected}."
+        "An unedited text of this key, of this kind and length, would be detected with probability"
+        f" {probability(row['power'])}; edits remove the mark."
         + ("" if control is None else f" {wrong} {control:.3g}."),
+        *row["warnings"][row["power"] < ENOUGH :],  # that it is short is said
+        *_assumed(row),
+    ]
+
+
+def probability(power: float) -> str:
+    """
+    >>> probability(0.456), probability(0.996)
+    ('0.46', 'above 0.99')
+    """
+    return f"{power:.2f}" if power < 0.995 else "above 0.99"
+
+
+def _assumed(row: Mapping[str, Any]) -> list[str]:
+    if "model" not in row:
+        return []
+    prompt = "after the given prompt" if row["prompt"] else "with an unknown prompt"
+    allowed = f"{row['edited']:.0%} exchanged tokens" if row["edited"] else "no edits"
+    return [
+        f"Assumed: {row['model']} wrote it with noise on {row['weight']}, {prompt}; cut into tokens"
+        f" by that model's tokenizer. The test allows for {allowed} (--edited), and is exact"
+        " whether or not that is so."
+    ]
+
+
+def unlike(model: PreTrainedModel, prompts: Texts, responses: Texts) -> list[str]:
+    """A sentence of caution where the model would not write such a text: −log p exceeds the entropy
+    by :data:`STRANGE` nats per token. Over the model's own texts their difference has mean 0.
+    """
+    tokens = zip(
+        likelihood.per_token(model, prompts, responses, batch_size=1),
+        likelihood.entropies(model, prompts, responses, batch_size=1),
+        strict=True,
+    )
+    excess = -np.concatenate([log_p + entropy for log_p, entropy in tokens]).mean()
+    if excess < STRANGE:
+        return []
+    return [
+        f"Caution: the model would not write this text as it stands ({excess:.1f} nats per token"
+        " above its entropy): it is edited, or of another kind, and of some kinds one key can call"
+        " most texts marked; `gaussmark audit` measures yours."
     ]
 
 

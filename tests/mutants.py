@@ -60,7 +60,7 @@ ELSEWHERE = {
     "cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "cli/inputs.py": "unit/cli/test_generate.py robustness/test_command_line.py",
-    "runs/folder.py": "unit/runs/test_run.py",
+    "runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
     "runs/kernel.py": "unit/runs/test_run.py",
     "runs/notebook.py": "unit/runs/test_identity.py",
     "runs/parameters.py": "unit/runs/test_presets.py",
@@ -621,6 +621,7 @@ FAULTS = {
     ],
     "runs/folder.py": [
         ("force forgotten", "if not force and (known", "if (known"),
+        ("open findings first", "[*OUTCOMES].index(claim", "len(claim"),
         (
             "the second of two records kept",
             "place(partial, target, replace=force)",
@@ -695,7 +696,6 @@ FAULTS = {
         ("a result takes a parameter's column", 'f"result.{key}" if key in row else key', "key"),
     ],
     "sweeps/tour.py": [
-        ("open findings first", "[*OUTCOMES].index(claim", "len(claim"),
         ("timings beside other notebooks", 'if not stop.job.notebook.tour.get("alone")', "if True"),
     ],
     "quality/compare.py": [

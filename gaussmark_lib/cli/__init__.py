@@ -3,8 +3,9 @@ until they are needed.
 
 ============== ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``, ``playground`` and ``list``
-``keys``       ``key new``, ``key show``, ``key users``, ``export``, ``audit``
+``keys``       ``key new``, ``key show``, ``key users``, ``export``, ``audit``, ``power``
 ``audit``      a key's calibration card
+``power``      how much text a key needs
 ``weights``    ``verify``: whose checkpoint?
 ``texts``      ``generate`` and ``detect``: text under a key's watermark, and its test
 ``batches``    what these two do with a batch of texts
@@ -47,6 +48,7 @@ app.command("list")(notebooks.list_)
 app.add_typer(keys.group, name="key")
 app.command()(keys.export)
 app.command()(keys.audit)
+app.command()(keys.power)
 app.command()(weights.verify)
 app.command(epilog=texts.EXIT_OF_GENERATE)(texts.generate)
 app.command(epilog=texts.EXIT_OF_DETECT)(texts.detect)
@@ -91,6 +93,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except GaussMarkError as error:
         say(str(error))
         return getattr(error, "exit_code", REFUSED)
+    except BrokenPipeError:  # whoever reads, as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return FAILED
     except OSError as error:
         say(": ".join(filter(None, [error.filename, error.strerror])) or str(error))
         if sys.stdout is sys.__stdout__:

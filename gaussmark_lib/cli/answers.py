@@ -38,6 +38,12 @@ def say(words: str, start: str = "gaussmark: ") -> None:
         print(start + "\n".join(map(visible, words.split("\n"))), file=sys.stderr)
 
 
+def loading(model: str) -> None:
+    """What a person waits for: the packages and the model take seconds."""
+    if sys.stderr.isatty():
+        say(f"loading the model {model} …")
+
+
 def table(rows: Sequence[Mapping[str, object]], *, heading: bool = False) -> None:
     """Prints a table that fits the terminal."""
     from rich.console import Console

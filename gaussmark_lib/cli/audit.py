@@ -1,81 +1,131 @@
-"""The calibration card of a key: what its owner should know before using it. It holds nothing that
-gives the key away.
+"""The calibration card of a key: how often it calls human texts marked, kind by kind, and at which
+p it holds the level on each. It holds nothing that gives the key away.
+
+Of n texts of a kind let p_(k) be the k-th smallest p-value under this key. A further text of the
+kind has p < p_(k) with probability at most k/(n + 1), over all n + 1 texts, and for these n texts
+this probability is Beta(k, n + 1 − k). So the threshold for a level α is the p_(k) with
+k = ⌊α(n + 1)⌋, or α itself if that is smaller.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import beta, norm
 from tqdm import tqdm
 
-from gaussmark_lib import joint, models, score, stats, texts, verdict
+from gaussmark_lib import joint, models, schemes, stats, texts, verdict, words
 from gaussmark_lib.keys import Key
 
 KINDS = ["docs", "licences", "source"]
+OURS = "GaussMark"
 N_PROMPT = 32  # tokens before each text
+FAR = 1e-6  # a level for which no text is ever enough
 COLUMNS = {
-    "this key, ψ": "share of the kind's texts that this key calls marked, each by its own ψ",
-    "this key, r": "the same by innovations: what each text says that the ones before it had not",
-    "n": "texts of the kind",
-    "keys": "other keys, drawn at random; mean, sd, q95 and max are over them",
-    "mean": "mean over the other keys of the share that one key calls marked by ψ",
+    "this key": "share of the kind's texts that this key calls marked at the level, with its"
+    " interval over texts",
+    "threshold": "the level is held on texts of this kind by p below it; 0: too few texts to say",
+    "level there": "false alarms below the threshold on further texts of the kind: expected, with"
+    " 95% of what these texts allow",
+    "this key, stream": "the same share by innovations: what each text says that the ones before it"
+    " had not (`detect --stream`)",
+    "ψ for one in a million": "mean + 4.75 standard deviations of this key's ψ, if ψ is normal over"
+    " texts of the kind; 4.75 over keys",
+    "keys": "other keys, drawn at random, of which the rest speaks",
+    "mean": "mean over them of the share that one key calls marked",
     "sd": "its standard deviation",
     "sd binomial": "that standard deviation if tests were independent",
-    "q95 ψ": "its 95th percentile",
-    "max ψ": "its greatest value",
-    "q95 r": "95th percentile over the other keys of the share by innovations",
-    "max r": "its greatest value",
+    "q95": "its 95th percentile",
+    "max": "its greatest value",
 }
 
 
 def card(
-    key_file: str, model: str, kinds: Sequence[str], n_texts: int, n_tokens: int, n_keys: int
+    key_file: str,
+    model: str,
+    kinds: Sequence[str],
+    n_texts: int,
+    n_tokens: int,
+    n_keys: int,
+    scheme: str = OURS,
 ) -> dict[str, Any]:
-    """Power by length and false alarms by kind of human text, as data."""
+    """False alarms of a key by kind of human text, as data."""
     key = Key.load(key_file)
     wm = key.watermark  # refuses an unbound key before the model is loaded
+    [tested] = schemes.named(wm, key, [scheme]).values()
     lm = models.load(model)
-    lengths = sorted({n_tokens // 4, n_tokens // 2, n_tokens})
-    keys, rows, power = [key, *map(Key.from_seed, range(n_keys))], {}, {}
+    keys, rows = [key, *map(Key.from_seed, range(n_keys))], {}
     for kind in tqdm(kinds, desc="auditing", file=sys.stderr, leave=False, disable=None):
         human = texts.human(lm, kind, n_texts, N_PROMPT + n_tokens)
         pairs = [ids[:N_PROMPT] for ids in human], [ids[N_PROMPT:] for ids in human]
-        rows[kind] = of_kind(joint.sequence(lm.model, *pairs, wm, keys))
-        if not power:
-            by_length = score.score(lm.model, *pairs, wm, [key], lengths=lengths)
-            for n, norms in by_length.groupby("n_tokens")["grad_norm"]:
-                power[str(n)] = stats.predicted_power(norms, wm.sigma, verdict.LEVEL)
-    about = {"key_id": key.key_id, "weight": wm.weight, "sigma": wm.sigma, "level": verdict.LEVEL}
-    return about | {"power by tokens": power, "columns": COLUMNS, "kinds": rows}
+        if scheme == OURS:
+            rows[kind] = of_kind(joint.sequence(lm.model, *pairs, wm, keys))
+        else:
+            rows[kind] = of_key(tested.score(lm.model, *pairs)["p_value"])
+    about = {"key_id": key.key_id, "scheme": scheme, "level": verdict.LEVEL, "tokens": n_tokens}
+    about |= {"model": lm.name, "weight": wm.weight, "sigma": wm.sigma} if scheme == OURS else {}
+    shown = {name: COLUMNS[name] for row in rows.values() for name in row}
+    return about | {"columns": shown, "kinds": rows}
 
 
-def of_kind(table: pd.DataFrame) -> dict[str, float]:
-    """What the first key does to texts of a kind, and beside it what the other keys do; ``table``
-    is ``joint.sequence``'s of the texts and all keys.
-    """
-    n = table["text"].nunique()
-    marked = table[["psi", "innovation"]].to_numpy() >= stats.threshold(verdict.LEVEL)
-    before, after = marked.reshape(n, -1, 2).mean(0).T  # a share of texts for each key
+def of_key(p: pd.Series) -> dict[str, Any]:
+    """What a key does to texts of a kind, from their p-values."""
+    n, level = len(p), verdict.LEVEL
+    k = int(level * (n + 1) + 1e-9)
+    ends = beta.ppf([0.025, 0.975], k, n + 1 - k) if k else (0.0, 1.0)
     return {
-        "this key, ψ": float(before[0]),
-        "this key, r": float(after[0]),
-        "n": n,
-        "keys": len(before) - 1,
-        "mean": float(before[1:].mean()),
-        "sd": float(before[1:].std()),
-        "sd binomial": float(np.sqrt(verdict.LEVEL * (1 - verdict.LEVEL) / n)),
-        "q95 ψ": float(np.quantile(before[1:], 0.95)),
-        "max ψ": float(before[1:].max()),
-        "q95 r": float(np.quantile(after[1:], 0.95)),
-        "max r": float(after[1:].max()),
+        "this key": stats.interval(p.to_numpy() <= level).row(),
+        "threshold": min(level, float(p.sort_values().iloc[k - 1])) if k else 0.0,
+        "level there": stats.Estimate(k / (n + 1), *map(float, ends), n).row(),
     }
 
 
-def headline(card: dict[str, Any]) -> str:
-    kind, worst = max(card["kinds"].items(), key=lambda item: item[1]["this key, ψ"])
+def of_kind(table: pd.DataFrame) -> dict[str, Any]:
+    """The same of a GaussMark key, the first, and beside it what the other keys do; ``table`` is
+    ``joint.sequence``'s of the texts and all keys.
+    """
+    n = table["text"].nunique()
+    marked = table[["psi", "innovation"]].to_numpy() >= stats.threshold(verdict.LEVEL)
+    by_psi, by_innovation = marked.reshape(n, -1, 2).transpose(2, 1, 0)  # (keys, texts) each
+    own = table[table["key_id"] == table["key_id"].iloc[0]]
+    others = by_psi[1:].mean(1)  # a share of texts for each key
+    return of_key(own["p_value"]) | {
+        "this key, stream": stats.interval(by_innovation[0]).row(),
+        "ψ for one in a million": float(own["psi"].mean() + norm.isf(FAR) * own["psi"].std()),
+        "keys": len(others),
+        "mean": float(others.mean()),
+        "sd": float(others.std()),
+        "sd binomial": float(np.sqrt(verdict.LEVEL * (1 - verdict.LEVEL) / n)),
+        "q95": float(np.quantile(others, 0.95)),
+        "max": float(others.max()),
+    }
+
+
+def headline(card: Mapping[str, Any]) -> str:
+    kind, worst = max(card["kinds"].items(), key=lambda item: item[1]["this key"]["value"])
     return (
-        f"key {card['key_id']} calls {worst['this key, ψ']:.0%} of {kind} marked at level"
-        f" {card['level']}, and {worst['this key, r']:.0%} of them as a stream (`detect --stream`)"
+        f"key {card['key_id']} calls {_share(worst['this key'])} of {kind} marked by"
+        f" {card['scheme']} at level {card['level']}: the worst of {len(card['kinds'])} kinds"
     )
+
+
+def table(card: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The card's first columns, for a terminal."""
+    return [
+        {
+            "kind": kind,
+            "texts": str(row["this key"]["n"]),
+            "called marked": _share(row["this key"]),
+            "level held by p below": f"{row['threshold']:.2g}",
+            "where it is": _share(row["level there"]),
+        }
+        | ({"as a stream": _share(row["this key, stream"])} if "this key, stream" in row else {})
+        for kind, row in card["kinds"].items()
+    ]
+
+
+def _share(estimate: Mapping[str, Any]) -> str:
+    value, basis = words.estimate(estimate, as_percent=True)
+    return f"{value} {basis.partition(', n')[0]}"

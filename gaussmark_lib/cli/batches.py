@@ -66,6 +66,7 @@ class Scoring:
     state_file: Path | None
     given: Sequence[str]  # names of reference texts
     edited: float | None  # of the direction, ``channel``
+    alone: bool  # one text, of which more is said
 
     done = "scored"
     hidden: ClassVar[frozenset[str]] = frozenset()  # fields that only a file of answers has
@@ -97,6 +98,7 @@ class Scoring:
             self.state = joint.State.load(self.state_file) if is_old else joint.State()
         tokens.check_text(self.prompt, "prompt")
         self.lm = models.load(self.model)
+        self.assumed = {"model": self.lm.name, "weight": self.wm.weight, "edited": self.edited}
         self.asked = [
             checkpoints.digest(self.lm.model),
             [key.fingerprint for key in self.keys],
@@ -115,7 +117,7 @@ class Scoring:
         """Whoever has a file for this process alone gives it back."""
 
     def about(self, item: Item) -> Row:
-        return {"text": item.name}
+        return {"text": item.name, **self.assumed, "prompt": self._prompt(item)}
 
     def answers(self, items: Sequence[Item], advance: Callable[[int], object]) -> list[list[Row]]:
         questions = [digest(item, self.asked) for item in items]
@@ -137,9 +139,12 @@ class Scoring:
             return "\n".join(sentences)
         return "; ".join([f"{visible(row['text'])}: {sentences[0]}", *row["warnings"]])
 
+    def _prompt(self, item: Item) -> str:
+        return self.prompt if item.prompt is None else item.prompt
+
     def _encoded(self, item: Item) -> Windows:
         """Prompt and text as token ids, in windows where the text is longer than the context."""
-        prompt = self.prompt if item.prompt is None else item.prompt
+        prompt = self._prompt(item)
         before, ids = self.lm.prompt(prompt) if prompt else [], self.lm.encode(item.valid())
         if not self.state:
             return windows(self.lm.model, before, ids)
@@ -165,7 +170,11 @@ class Scoring:
         else:
             settings = {"edited": self.edited, "on_error": "record"}
             table = score.score(*texts, self._keys_and_control(), **settings)
-        return [self._rows(of_text) for _, of_text in table.groupby("text")]
+        rows = [self._rows(of_text) for _, of_text in table.groupby("text")]
+        if self.alone and "error" not in rows[0][0]:
+            unlike = verdict.unlike(*texts[:3])
+            rows[0] = [row | {"warnings": row["warnings"] + unlike} for row in rows[0]]
+        return rows
 
     def _users(self, prompts: list[list[int]], responses: list[list[int]]) -> list[list[Row]]:
         """Which user each text leans to; where one has no gradient, one after another."""

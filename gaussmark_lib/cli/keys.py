@@ -1,5 +1,5 @@
-"""``gaussmark key``, ``export`` and ``audit``: key files, a model that carries one, and what a key
-does to human texts.
+"""``gaussmark key``, ``export``, ``audit`` and ``power``: key files, a model that carries one, what
+a key does to human texts, and how much text it needs.
 """
 
 import json
@@ -10,7 +10,8 @@ import typer
 from typer.models import OptionInfo
 
 from gaussmark_lib import files
-from gaussmark_lib.cli.inputs import CodebookName, KeyFile, Model
+from gaussmark_lib.cli import answers
+from gaussmark_lib.cli.inputs import AsJson, CodebookName, KeyFile, Model
 from gaussmark_lib.errors import GaussMarkError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def new(
     ] = EDITED,
 ) -> None:
     """Make a key for one weight of one model, readable by you only."""
+    answers.loading(model)
     from gaussmark_lib import models, perturb
 
     watermark = perturb.Watermark(weight, sigma, rank_dropped)
@@ -89,6 +91,7 @@ def export(
     if (user is None) != (codebook is None):
         raise GaussMarkError("expected --user and --codebook together, or neither")
 
+    answers.loading(model)
     from gaussmark_lib import models, perturb
     from gaussmark_lib.keys import Key
 
@@ -117,21 +120,30 @@ def _count(about: str) -> OptionInfo:
     return typer.Option(min=4, max=100_000, help=about)
 
 
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Kind of human text, or a .jsonl file; may be repeated [docs, licences, source]."
+    ),
+]
+SchemeName = Annotated[
+    str, typer.Option(help="The watermark that uses the key, by its name in notebook 08.")
+]
+
+
 def audit(
     card: Annotated[str, typer.Argument(help="Writes CARD.json, a new file.")],
     key: KeyFile,
     model: Model = "doclm",
-    text: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Kind of human text, or a .jsonl file; may be repeated [docs, licences, source]."
-        ),
-    ] = None,
+    text: Kinds = None,
     texts: Annotated[int, _count("Texts of each kind.")] = 100,
     tokens: Annotated[int, _count("Tokens of each text.")] = 150,
-    keys: Annotated[int, _count("Other keys, to say what is usual.")] = 200,
+    keys: Annotated[int, _count("Other keys, to say what is usual of a GaussMark key.")] = 200,
+    scheme: SchemeName = "GaussMark",
 ) -> None:
-    """Write a key's calibration card: power by length, false alarms by kind of text."""
+    """Write a key's calibration card: false alarms by kind of human text, and the threshold that
+    holds the level on each.
+    """
     path = files.named(card, "the card", GaussMarkError)
     path = path.with_name(f"{path.name}.json")
     try:  # before any work: it is new, and can be written
@@ -143,8 +155,35 @@ def audit(
             " written to"
         ) from None
 
+    answers.loading(model)
     from gaussmark_lib.cli import audit
 
-    content = audit.card(key, model, text or audit.KINDS, texts, tokens, keys)
+    content = audit.card(key, model, text or audit.KINDS, texts, tokens, keys, scheme)
     files.write_json(path, content)
     print(f"{path}: {audit.headline(content)}")
+    answers.table(audit.table(content), heading=True)
+
+
+def power(
+    key: KeyFile,
+    model: Model = "doclm",
+    text: Kinds = None,
+    texts: Annotated[int, _count("Prompts of each kind.")] = 32,
+    tokens: Annotated[int, _count("Tokens of each text that is written for the prediction.")] = 200,
+    scheme: SchemeName = "GaussMark",
+    as_json: AsJson = False,
+) -> None:
+    """Predict how many tokens detection needs, by kind of prompt, without writing with the key."""
+    answers.loading(model)
+    from gaussmark_lib.cli import power
+
+    rows = power.table(key, model, text or [], texts, tokens, scheme)
+    if as_json:
+        for row in rows:
+            print(json.dumps(row))
+        return
+    answers.table(power.shown(rows), heading=True)
+    print(
+        f"Tokens of an unedited text after a known prompt, predicted from {texts} texts per kind,"
+        " with 95% intervals over texts. Edits and an unknown prompt need more."
+    )

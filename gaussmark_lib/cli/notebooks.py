@@ -4,6 +4,7 @@ this machine alone.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -12,15 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gaussmark_lib import files
+from gaussmark_lib import files, words
 from gaussmark_lib.cli import answers
 from gaussmark_lib.cli.inputs import Model, Records
 from gaussmark_lib.errors import GaussMarkError
 
 if TYPE_CHECKING:
+    from gaussmark_lib.runs.folder import Run
     from gaussmark_lib.runs.notebook import Notebook
 
 BY_NAME = "or its name in papermill_runs/presets"
+MARKUP = re.compile(r"^\*\*Claim\.\*\* |[*`$]")  # of a claim
+SYMBOLS = {r"\psi": "ψ", r"\alpha": "α", r"\sigma": "σ", r"\sqrt{T}": "√T"}
 PLAYGROUND = files.NOTEBOOKS / "11_playground.ipynb"
 APP = files.CACHE / "playground.ipynb"
 APP_OPTIONS = [
@@ -111,7 +115,13 @@ def run(
         print(f"{source.name}: complete in {done.status['seconds']} s")
     if line := done.headline:
         print(f"  {line.name}: {line}")
-    _print(done.numbers)
+    # lists mean nothing without their names; results.json has them
+    _print(
+        {name: said for name, said in done.numbers.items() if ", " not in said or "n = " in said}
+    )
+    for one in done.findings:
+        said = f"{one['claim']} is {one['value']} {one['basis']}; expected {one['expected']}"
+        print(answers.visible(f"  {one['verdict']}: {said}"))
     print(done.dir)
     return 0
 
@@ -229,15 +239,22 @@ def list_(
 
 
 def _listed(what: str, records: Path, model: str) -> Iterator[tuple[str, str]]:
-    """Names with what they are: of presets the first line, a comment; of records the headline."""
+    """Names with what they are: of notebooks the claim's first sentence; of presets the first
+    line, a comment; of records the headline, and the parameters that are not the notebook's
+    defaults.
+    """
     from gaussmark_lib.runs import folder, presets
     from gaussmark_lib.runs import notebook as notebooks
 
     match what:
         case "notebooks":
             for path in notebooks.numbered():
-                yield path.stem, notebooks.load(path).title
+                claim, stop, _ = MARKUP.sub("", notebooks.load(path).claim).partition(". ")
+                for latex, symbol in SYMBOLS.items():
+                    claim = claim.replace(latex, symbol)
+                yield path.stem, claim + stop
         case "weights":
+            answers.loading(model)
             from gaussmark_lib import models, weights
 
             loaded = models.load(model).model
@@ -248,12 +265,28 @@ def _listed(what: str, records: Path, model: str) -> Iterator[tuple[str, str]]:
                 if done := folder.load(path.parent):
                     line = done.headline
                     about = f"{line.name}: {line}" if line else "no headline"
+                    about += _changed(done, path.parent.parent.name)
                     when = str(done.status["finished"])[:16]
                     yield f"{path.parent.parent.name}/{done.id}", f"{when}  {about}"
         case _:
             for name in presets.known(what.removesuffix("s")):
                 text = (files.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
                 yield name, text.partition("\n")[0].lstrip("# ")
+
+
+def _changed(done: "Run", notebook: str) -> str:
+    """A record's parameters that are not the defaults of its notebook, where that is still here."""
+    from gaussmark_lib.runs import notebook as notebooks
+
+    name = f"??_{done.id}" if notebook == "reference" else notebook
+    paths = list(files.NOTEBOOKS.glob(f"{name}.ipynb"))
+    declared = notebooks.load(paths[0]).parameters if paths else {}
+    changed = (
+        f"{name} = {words.of(value)}"
+        for name, value in done.params.items()
+        if name in declared and value != declared[name].default
+    )
+    return "".join(f"; {one}" for one in changed)
 
 
 def playground(

@@ -82,6 +82,7 @@ def generate(
     items += inputs.items(names, lines=jsonl, field="prompt")
     many = len(items) != 1 or inputs.are_many(names, lines=jsonl)
 
+    answers.loading(model)
     from gaussmark_lib import models, perturb
     from gaussmark_lib.cli.batches import Writing
     from gaussmark_lib.keys import Key
@@ -192,9 +193,10 @@ def detect(
         prompt = inputs.of_file(prompt_file, "prompt").valid()
     state = None if stream is None else files.named(stream, "--stream", GaussMarkError)
 
+    answers.loading(model)
     from gaussmark_lib.cli.batches import Answering, Scoring
 
-    asked = key, model, prompt, level, share, codebook, state, given, edited
+    asked = key, model, prompt, level, share, codebook, state, given, edited, not many
     with ExitStack() as stack:
         if state:
             stack.enter_context(answers.alone(state))

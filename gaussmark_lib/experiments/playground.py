@@ -86,6 +86,8 @@ class Comparison:
         scores: one row per text and key: ``kind, sample, key`` and those of ``score.score``.
         pieces: the texts piece by piece: ``kind``, ``sample`` and those of ``show.pieces``.
         curve: the first text of each kind, tested on its beginnings; columns as ``scores``.
+        bend: mean ‖G‖ of texts under other keys, divided by that of plain texts.
+        copied: ψ of each watermarked text when its characters are cut into tokens anew.
     """
 
     question: Question
@@ -94,12 +96,28 @@ class Comparison:
     scores: pd.DataFrame
     pieces: pd.DataFrame
     curve: pd.DataFrame
+    bend: float
+    copied: list[float]
+
+    @property
+    def shifts(self) -> pd.Series:
+        """σ‖G‖ / bend of these plain texts: the ψ that they promise for watermarked ones."""
+        plain = self.scores.query("kind == @PLAIN and key == @THIS_KEY")
+        return self.wm.sigma * plain["grad_norm"] / self.bend
 
     @property
     def predicted(self) -> float:
-        """σ · median‖G‖ of these plain texts: the ψ that they promise for watermarked ones."""
-        plain = self.scores.query("kind == @PLAIN and key == @THIS_KEY")
-        return float(self.wm.sigma * plain["grad_norm"].median())
+        return float(self.shifts.median())
+
+    @property
+    def power(self) -> float:
+        """The share of watermarked texts that these plain texts promise to be detected."""
+        return stats.predicted_power(self.shifts, 1.0, verdict.LEVEL)
+
+    def detected(self, kind: str) -> int:
+        """How many texts of a kind this key calls detected."""
+        rows = self.scores.query("kind == @kind and key == @THIS_KEY")
+        return int((rows["p_value"] <= verdict.LEVEL).sum())
 
     def row(self, kind: str, sample: int = 0) -> dict[str, Any]:
         """One text's scores under this key, with its verdict; the wrong key is the control."""
@@ -143,6 +161,7 @@ class Session:
     wrong_key: Key = field(default_factory=Key.new)
     n_reference: int = 8  # plain texts on which ‖G‖ is measured
     _norms: dict[tuple[str, int], list[float]] = field(default_factory=dict, repr=False)
+    _bends: dict[tuple, float] = field(default_factory=dict, repr=False)
     _other_key: Key = field(default_factory=Key.new, repr=False)
 
     def knows(self, weight: str, n_tokens: int) -> bool:
@@ -160,6 +179,23 @@ class Session:
                 self._norms[weight, n_tokens] = [gradient.norm for gradient in gradients]
         return stats.sigma_for_psi(self._norms[weight, n_tokens], psi)
 
+    def bend(self, wm: Watermark, n_tokens: int, report: Report = silent) -> float:
+        """How much longer the gradients of marked texts are, of the reference prompts under other
+        keys: ψ falls behind σ‖G‖ by this factor, where the noise is too large for first order.
+        """
+        asked = wm, n_tokens
+        if asked not in self._bends:
+            with alone:
+                prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
+                marks = [(wm, Key.from_seed(seed)) for seed, _ in enumerate(prompts)]
+                step = "writing watermarked reference texts"
+                marked = self._sample(prompts, n_tokens, 0, step, report, marks=marks)
+                gradients = score.gradients(self.lm.model, prompts, marked, wm)
+                norms = [gradient.norm for gradient in gradients]
+                plain = self._norms[wm.weight, n_tokens]
+                self._bends[asked] = float(np.mean(norms) / np.mean(plain))
+        return self._bends[asked]
+
     def compare(self, question: Question, key: Key, report: Report = silent) -> Comparison:
         """Plain and watermarked text side by side, tested against this key and the wrong one. After
         any error, the model is the base model again.
@@ -169,6 +205,7 @@ class Session:
             prompts = [self._prompt(question.prompt)] * n
             sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
             wm, keys = Watermark(question.weight, sigma), self._keys(key)
+            bend = self.bend(wm, question.n_tokens, report)
             settings = prompts, question.n_tokens, question.seed
             plain = self._sample(*settings, "writing plain text", report)
             with perturb.watermarked(model, wm, key):
@@ -178,6 +215,8 @@ class Session:
             first = score.score(
                 model, 2 * prompts[:1], [plain[0], marked[0]], wm, keys, lengths=_lengths(plain[0])
             )
+            anew = [self.lm.encode(self.lm.decode(text)) for text in marked]
+            copied = score.score(model, prompts, anew, wm, [key])["psi"]
             pieces = [
                 self._pieces(prompts[:1], [text], wm, key).assign(kind=KINDS[i // n], sample=i % n)
                 for i, text in enumerate(plain + marked)
@@ -189,6 +228,8 @@ class Session:
                 _labelled(scores, n),
                 pd.concat(pieces, ignore_index=True),
                 _labelled(first, 1),
+                bend,
+                copied.tolist(),
             )
 
     def test(
@@ -198,10 +239,12 @@ class Session:
         key: Key,
         prompt: str = "",
         report: Report = silent,
+        allowed: float = 0.0,
     ) -> Tested:
         """Any text against this key at the question's weight, with what to expect of such a text at
-        the question's σ. Without the prompt the test is as exact, and has less power. A text beyond
-        the context is tested in windows, as one (``tracing.authors.windows``).
+        the question's σ. ``allowed`` is ``edited`` of ``score.score``. Without the prompt the test
+        is as exact, and has less power. A text beyond the context is tested in windows, as one
+        (``tracing.authors.windows``).
         """
         if not text.strip():
             raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
@@ -211,22 +254,32 @@ class Session:
             pairs = windows(self.lm.model, before, self.lm.encode(text))
             wm = Watermark(question.weight, 1.0)  # σ cancels in ψ
             report("looking at each token", 0.0)
-            pieces = self._pieces(*pairs, wm, key)
+            pieces = self._pieces(*pairs, wm, key, edited=allowed)
             report("testing", 0.0)
             keys, n_windows = self._keys(key), len(pairs[0])
-            table = tracing.author(self.lm.model, *pairs, wm, keys, batch_size=1)
+            settings = {"edited": allowed, "batch_size": 1}
+            table = tracing.author(self.lm.model, *pairs, wm, keys, **settings)
             this, wrong = table.to_dict("records")
             row = this | ({"windows": n_windows} if n_windows > 1 else {})
             row |= verdict.of(row, sigma, control=wrong["p_value"])
             return Tested(text, prompt, question, key.key_id, row, pieces)
 
-    def edited(self, before: Tested, how: str, share: float, key: Key, report=silent) -> Tested:
-        """A tested text after an edit of a share of its tokens."""
+    def edited(
+        self,
+        before: Tested,
+        how: str,
+        share: float,
+        key: Key,
+        report: Report = silent,
+        allowed: float = 0.0,
+    ) -> Tested:
+        """A tested text after an edit of a share of its tokens; ``allowed`` as in :meth:`test`."""
         with alone:
             report("editing", 0.0)
             ids = self.lm.encode(before.text)
             _, [ids] = corrupt.named(self.lm, [how])[how]([[]], [ids], share, EDIT_SEED)
-            return self.test(self.lm.decode(ids), before.question, key, before.prompt, report)
+            text, asked = self.lm.decode(ids), (before.question, key, before.prompt)
+            return self.test(text, *asked, report, allowed)
 
     def bound(self, question: Question, key: Key, report: Report = silent) -> Key:
         """The key for a key file, bound to this question's weight and σ."""
@@ -246,22 +299,28 @@ class Session:
         is_wrong = key.key_id == self.wrong_key.key_id
         return [key, self._other_key if is_wrong else self.wrong_key]
 
-    def _sample(self, prompts: list, n_tokens: int, seed: int, step: str, report: Report) -> list:
+    def _sample(
+        self, prompts: list, n_tokens: int, seed: int, step: str, report: Report, **settings: Any
+    ) -> list:
         return generate.sample(
             self.lm.model,
             prompts,
             n_tokens,
             seed=seed,
             on_step=lambda done, total: report(step, done / total),
+            **settings,
         )
 
-    def _pieces(self, prompts: list, responses: list, wm: Watermark, key: Key) -> pd.DataFrame:
+    def _pieces(
+        self, prompts: list, responses: list, wm: Watermark, key: Key, edited: float = 0.0
+    ) -> pd.DataFrame:
         """The pieces of one text with their evidence, which adds up to ψ over all its windows."""
         model = self.lm.model
         pairs = zip(prompts, responses, strict=True)
-        tables = [evidence.per_token(model, *pair, wm, key) for pair in pairs]
+        tables = [evidence.per_token(model, *pair, wm, key, edited=edited) for pair in pairs]
         if len(tables) > 1:
-            gradients = list(score.gradients(model, prompts, responses, wm, batch_size=1))
+            settings = {"edited": edited, "batch_size": 1}
+            gradients = list(score.gradients(model, prompts, responses, wm, **settings))
             total = tracing.summed(gradients).norm
             norms = {gradient.text: gradient.norm for gradient in gradients}
             for i, table in enumerate(tables):

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NUMBERS = ("value", "low", "high", "n")  # of an estimate
+# a reader should see first what did not come out as expected
+OUTCOMES = {
+    "not held": "✗ not held",
+    "held": "✓ held",
+    "at the edge": "~ at the edge",
+    "too little data": "? too little data",
+}
 PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 _log = logging.getLogger(__name__)
 
@@ -65,6 +72,19 @@ class Run:
             return None
         value, basis = words.estimate(given, as_percent=_is_share(given))
         return Headline(given["sentence"], f"{value} {given.get('unit') or ''}".strip(), basis)
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        """The recorded findings with their ``verdict``, ``value`` and ``basis`` in words: first
+        those that did not hold, last those that are open.
+        """
+        claims = self.results.get("claims", [])
+        return [
+            claim
+            | dict(zip(("value", "basis"), words.estimate(claim), strict=True))
+            | {"verdict": OUTCOMES[claim["outcome"]]}
+            for claim in sorted(claims, key=lambda claim: [*OUTCOMES].index(claim["outcome"]))
+        ]
 
     @property
     def numbers(self) -> dict[str, str]:

@@ -77,6 +77,11 @@ class Notebook:
         return first.removeprefix("# ").strip() if first.startswith("# ") else self.name
 
     @property
+    def claim(self) -> str:
+        """The first paragraph under its title, as Markdown."""
+        return self.opening.removeprefix(f"# {self.title}").strip().partition("\n\n")[0]
+
+    @property
     def sources(self) -> list[str]:
         """Of its code cells."""
         return [cell.source for cell in self.cells if cell.kind == "code"]
@@ -189,6 +194,7 @@ def _find(name: str) -> Path:
             return path
     known = {path.stem: path for path in sorted(files.NOTEBOOKS.glob("*.ipynb"))}
     wanted = name.removesuffix(".ipynb")
+    wanted = wanted.zfill(2) if wanted.isdecimal() else wanted  # 3 is 03
     matches = [wanted] if wanted in known else [s for s in known if s.startswith(f"{wanted}_")]
     if len(matches) == 1:
         return known[matches[0]]

@@ -12,6 +12,7 @@ Figures become WebP, which loses nothing and takes less than half of PNG's bytes
 
 import base64
 import platform
+import re
 import secrets
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from latex2mathml.converter import convert
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from PIL import Image
 
-from gaussmark_lib import files, runs, words
+from gaussmark_lib import files, runs
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
@@ -36,13 +37,8 @@ from gaussmark_lib.sweeps import jobs
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHARPER = 1.44  # pixels of a saved figure for one on the page
-# a reader should see first what did not come out as expected
-OUTCOMES = {
-    "not held": "✗ not held",
-    "held": "✓ held",
-    "at the edge": "~ at the edge",
-    "too little data": "? too little data",
-}
+# "ψ over its prediction" is a quotient; "over keys" and "over the tasks" are means
+QUOTIENT = re.compile(r"\bover (?!(keys|texts|tokens|\d|the (lengths|tasks|kinds|keys|texts))\b)")
 
 
 @dataclass
@@ -146,23 +142,12 @@ def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
 
 
 def verdicts(run: Run | None, notebook: str) -> list[dict[str, Any]]:
-    """All of the notebook's findings in words: first those that did not hold, last those that are
-    open. ``reference`` is the same finding of the notebook's recorded large run.
+    """A run's findings (``Run.findings``), each with the same finding of the notebook's recorded
+    large run as ``reference``, or None.
     """
-    large = {
-        claim["claim"]: f"{claim['outcome']}: {' '.join(words.estimate(claim))}"
-        for claim in _claims(runs.reference(notebook))
-    }
-    findings = []
-    for claim in sorted(_claims(run), key=lambda claim: [*OUTCOMES].index(claim["outcome"])):
-        value, basis = words.estimate(claim)
-        in_words = {"value": value, "basis": basis, "verdict": OUTCOMES[claim["outcome"]]}
-        findings.append(claim | in_words | {"reference": large.get(claim["claim"])})
-    return findings
-
-
-def _claims(run: Run | None) -> list[dict[str, Any]]:
-    return run.results.get("claims", []) if run else []
+    large = runs.reference(notebook)
+    known = {finding["claim"]: finding for finding in (large.findings if large else ())}
+    return [one | {"reference": known.get(one["claim"])} for one in (run.findings if run else ())]
 
 
 class _Renderer(IPythonRenderer):
@@ -184,17 +169,18 @@ def mathml(latex: str, display: str = "inline") -> str:
 
 
 def claim(source: notebooks.Notebook) -> str:
-    """The first paragraph under a notebook's title, as HTML."""
-    rest = source.opening.removeprefix(f"# {source.title}").strip()
+    """A notebook's claim as HTML."""
     markdown = MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True))
-    return markdown.render(rest.split("\n\n")[0])
+    return markdown.render(source.claim)
 
 
 def html(stops: list[Stop]) -> str:
     """The page over what came of each notebook."""
     loader = jinja2.FileSystemLoader(TEMPLATES)
     options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-    template = jinja2.Environment(loader=loader, **options).get_template("tour.html.j2")
+    environment = jinja2.Environment(loader=loader, **options)
+    environment.filters["divided"] = lambda name: QUOTIENT.sub("divided by ", name)
+    template = environment.get_template("tour.html.j2")
     facts = {
         "made": datetime.now(),
         "commit": records.commit(),
@@ -207,6 +193,7 @@ def html(stops: list[Stop]) -> str:
 def _view(stop: Stop) -> dict[str, Any]:
     """What the page shows of a notebook."""
     run, findings = stop.run, verdicts(stop.run, stop.name)
+    large = runs.reference(stop.name)
     counts = Counter(finding["outcome"] for finding in findings)
     folder = run.dir if run else stop.failed
     pictures = folder.glob("figures/*.png") if folder else []
@@ -217,6 +204,7 @@ def _view(stop: Stop) -> dict[str, Any]:
     return {
         "stop": stop,
         "headline": run and run.headline,
+        "large": large and large.headline,
         "sigma": _sigma(results),
         "verdicts": findings,
         "counts": ", ".join(f"{n} {outcome}" for outcome, n in counts.items()),

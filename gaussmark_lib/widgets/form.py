@@ -125,6 +125,9 @@ class Form:
         )
         what = "What is done to these tokens, with the same random numbers each time"
         self.how = field(w.Dropdown, "Edit", what, options=EDITS)
+        what = "Which test reads the edited text; both are exact"
+        tests = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth exchanged", 0.1)]
+        self.allowed = field(w.Dropdown, "Test", what, options=tests)
         what = "Where the key is saved, and loaded from"
         self.key_file = field(w.Text, "Key file", what, render.KEY_FILE)
 
@@ -161,7 +164,10 @@ class Form:
         parts = [self.prompt, *knows, _columns(left, right), *self.writing.parts(self.another)]
         parts += [_heading("Test any text against this key"), self.text, self.before]
         parts += self.testing.parts(self.take)
-        parts += [_heading("Edit the tested text"), _columns([self.how], [self.share])]
+        parts += [
+            _heading("Edit the tested text"),
+            _columns([self.how, self.allowed], [self.share]),
+        ]
         parts += self.editing.parts()
         parts += [_heading("Save or load a key"), self.key_file]
         parts += [*self.filing.parts(self.load_key), w.HTML(KEYBOARD)]

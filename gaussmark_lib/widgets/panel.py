@@ -2,9 +2,11 @@
 
 from functools import partial
 from itertools import cycle
+from operator import ne
 from pathlib import Path
 from typing import Any
 
+from gaussmark_lib import verdict
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments.playground import (
     WATERMARKED,
@@ -40,7 +42,7 @@ class Panel(Form):
         self.session = session
         self.result: Comparison | None = None
         self.tested: Tested | None = None
-        self.edited: tuple[str, float, Tested] | None = None  # how, share, and what came of it
+        self.edited: tuple[str, float, float, Tested] | None = None  # its inputs and what came
         self._prompts = cycle(session.prompts)
         first, weights = next(self._prompts), mlp_weights(session.lm.model)
         start = question or Question(first, weights[2 * len(weights) // 3])
@@ -83,7 +85,8 @@ class Panel(Form):
         clicks |= {area.stop: self._worker.stop for area in self.areas}
         for button, action in clicks.items():
             button.on_click(lambda _, action=action: action())
-        changes = {self.key_seed: self._use_seed, self.share: self._edit, self.how: self._edit}
+        changes = {self.key_seed: self._use_seed}
+        changes |= dict.fromkeys((self.share, self.how, self.allowed), self._edit)
         changes |= dict.fromkeys((self.text, self.before), self._forget_test)
         changes |= dict.fromkeys(self.asking, self._compare)
         for control, action in changes.items():
@@ -108,8 +111,9 @@ class Panel(Form):
         if self.tested:
             self.testing.compare(self._changed(self.tested, OF_A_TEST))
         if self.edited:
-            how, share, after = self.edited
-            edit = {"edit": how != self.how.value, "share edited": share != self.share.value}
+            *made, after = self.edited
+            now = self.how.value, self.share.value, self.allowed.value
+            edit = dict(zip(("edit", "share edited", "test"), map(ne, made, now), strict=True))
             names = [self._changed(after, OF_A_TEST), *(name for name in edit if edit[name])]
             self.editing.compare(", ".join(filter(None, names)))
 
@@ -139,7 +143,7 @@ class Panel(Form):
         shown = "σ: will be solved for when you press Generate"
         if self.session.knows(weight, n_tokens):
             sigma = self.session.sigma(weight, n_tokens, psi)
-            shown = f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}"
+            shown = f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}, ψ to first order"
         self.sigma_shown.value = render.aside(shown)
 
     def _generate(self) -> None:
@@ -179,6 +183,7 @@ class Panel(Form):
     def _edit(self) -> None:
         self._compare()
         before, how, share = self.tested, self.how.value, self.share.value
+        allowed = self.allowed.value
         written = self._key_written
         if not before or self._changed(before, OF_A_TEST):
             self.editing.say("There is no test with these settings: press Test first.", True)
@@ -187,13 +192,15 @@ class Panel(Form):
         def show(after: Tested) -> None:
             if before is not self.tested:
                 raise GaussMarkError("the text has changed while it was edited; press Test again")
-            lines = render.code_of_test(before, self.session.lm.name, written, how, share)
-            self.edited = how, share, after
-            title = f"{how}, {share:.0%} of the tokens (before: ψ = {before.row['psi']:.2f})"
+            lines = render.code_of_test(before, self.session.lm.name, written, how, share, allowed)
+            self.edited = how, share, allowed, after
+            p = verdict.p_value(before.row["log10_p"])
+            was = f"before, by the paper's ψ: {before.row['psi']:.2f}, p = {p}"
+            title = f"{how}, {share:.0%} of the tokens, edited = {allowed:g} ({was})"
             self.editing.show(render.of_test(after, title, code=lines))
             self._compare()
 
-        work = partial(self.session.edited, before, how, share, self.key)
+        work = partial(self.session.edited, before, how, share, self.key, allowed=allowed)
         if not self._worker.start(work, show, self.editing):
             self.editing.say("Other work is going on: press Edit and test when it has ended.")
 

@@ -33,8 +33,8 @@ DOCLM = (
     " that style, whatever the prompt."
 )
 FALSE_ALARM = (
-    "The plain text is called detected although it carries nothing. This is what level"
-    f" {verdict.LEVEL} means: for any text, one key in twenty does that."
+    "called detected although nothing is in them. Such a false alarm is what level"
+    f" {verdict.LEVEL} means: any text gets one from one key in twenty."
 )
 _BOX = "padding:.6em .9em;border:1px solid rgba(128,128,128,.45);border-radius:6px"
 _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7"
@@ -63,19 +63,28 @@ def comparison(result: Comparison, code: str = "") -> str:
     """Plain and watermarked text: the verdict, texts side by side, all scores, the figure and the
     code if there is any.
     """
-    asked, plain = result.question, result.row(PLAIN)
+    asked = result.question
     texts = [
         _side_by_side(*(_card(result, kind, sample) for kind in (PLAIN, WATERMARKED)))
         for sample in range(asked.n_samples)
     ]
     about = (
         f"{asked.weight}, σ = {result.wm.sigma:.3g} for a wanted ψ of {asked.psi:g} (these plain"
-        f" texts predict {result.predicted:.2f}), key {result.key_id}, {asked.n_samples} ×"
+        f" texts predict {result.predicted:.2f}; by first order alone"
+        f" {result.predicted * result.bend:.2f}), key {result.key_id}, {asked.n_samples} ×"
         f" {asked.n_tokens} tokens, sampler's seed {asked.seed}."
     )
+    alarms, n = result.detected(PLAIN), asked.n_samples
+    judged = (
+        f"{result.detected(WATERMARKED)} of {n} detected; each was expected with probability"
+        f" {verdict.probability(result.power)}. Written as tokens, their mean ψ is"
+        f" {np.mean([result.row(WATERMARKED, i)['psi'] for i in range(n)]):.2f}; copied as"
+        f" characters, {np.mean(result.copied):.2f}, since a copied text is cut into tokens anew."
+    )
     return _block(
-        _verdict("Watermarked text, this key", result.row(WATERMARKED)),
-        _paragraph(FALSE_ALARM) if plain["verdict"] == "detected" else "",
+        _paragraph(f"<b>Watermarked texts, this key:</b> {judged}"),
+        _paragraph(f"{alarms} of {n} plain texts: {FALSE_ALARM}") if alarms else "",
+        _verdict("The first watermarked text, this key", result.row(WATERMARKED)),
         _paragraph(f"After the prompt: {escape(asked.prompt)}", _QUIET),
         *texts,
         _legend(asked.n_tokens),
@@ -237,7 +246,9 @@ print(scores[["text", "psi", "p_value", "n_tokens"]])
 """
 
 
-def code_of_test(result: Tested, model: str, key: str, how: str = "", share: float = 0.0) -> str:
+def code_of_test(
+    result: Tested, model: str, key: str, how: str = "", share: float = 0.0, allowed: float = 0.0
+) -> str:
     """The lines behind a test, or behind that of the same text after an edit."""
     prompt = f"lm.prompt({result.prompt!r})" if result.prompt.strip() else "[]  # unknown"
     edit = (
@@ -256,6 +267,6 @@ wm = Watermark({result.question.weight!r}, 1.0)  # σ cancels in ψ
 prompt = {prompt}
 text = {result.text!r}
 {edit}pairs = windows(lm.model, prompt, lm.encode(text))
-scores = tracing.author(lm.model, *pairs, wm, [key])
+scores = tracing.author(lm.model, *pairs, wm, [key], edited={allowed!r})
 print(scores[["psi", "p_value", "n_tokens"]])
 """

@@ -1,14 +1,18 @@
 """``gaussmark audit``: the card of a key on a tiny model."""
 
 import errno
+import functools
 import json
 
 import numpy as np
+import pandas as pd
+import pytest
 import tiny_lm
 from command_lines import answer
 from scipy.stats import norm
 
-from gaussmark_lib import cli, files, perturb, score, texts
+from gaussmark_lib import cli, files, perturb, schemes, score, stats, texts
+from gaussmark_lib.cli import audit, power
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
@@ -34,7 +38,6 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, m
     found = json.loads(card.read_text())
     [(kind, row)] = found["kinds"].items()
     assert (code, found["key_id"]) == (0, key.key_id)
-    assert sorted(map(int, found["power by tokens"])) == [3, 6, 12]
     assert found["columns"].keys() == row.keys()
 
     human = texts.human(lm, kind, 6, 32 + 12)
@@ -44,9 +47,66 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, m
     gradients = sorted(score.gradients(lm.model, *pairs, WM), key=lambda G: G.text)
     units = np.stack([(G.G / G.norm).flatten().double() for G in gradients])
     r = np.linalg.solve(np.linalg.cholesky(units @ units.T), psi)
-    for name, values in (("ψ", psi), ("r", r)):
-        shares = (values >= norm.isf(0.05)).mean(0)
-        assert row[f"this key, {name}"] == shares[0]
-        assert row[f"max {name}"] == shares[1:].max()
+    marked = psi >= norm.isf(0.05)
+    assert row["this key"] == stats.interval(marked[:, 0]).row()
+    assert row["this key, stream"] == stats.interval(r[:, 0] >= norm.isf(0.05)).row()
+    assert row["max"] == marked[:, 1:].mean(0).max()
+    assert row["threshold"] == 0, "too few texts to say"
+    assert "called marked" in out
     assert key.secret.hex() not in card.read_text() + out
     assert answer(capsys, *words)[0] == cli.REFUSED, "it is never overwritten"
+
+
+@pytest.mark.parametrize("scheme", ["KGW-2", "Gumbel-max", "SynthID"])
+def test_the_card_of_a_key_of_any_scheme(tmp_path, lm, scheme):
+    key = perturb.bind(lm.model, WM, Key.from_seed(9))
+    file = key.save(tmp_path / "key")
+    card = audit.card(str(file), "tiny", ["licences"], 24, 12, 0, scheme)
+    human = texts.human(lm, "licences", 24, 32 + 12)
+    [one] = schemes.named(WM, key, [scheme]).values()
+    p = one.score(lm.model, [[]] * 24, [ids[32:] for ids in human])["p_value"]
+    row = card["kinds"]["licences"]
+    assert row["this key"] == stats.interval(p.to_numpy() <= 0.05).row()
+    assert row["threshold"] == min(0.05, p.min())
+    assert scheme in audit.headline(card)
+
+
+def test_a_threshold_holds_the_level_on_further_texts_of_a_kind():
+    rng, kept = np.random.default_rng(0), []
+    for _ in range(400):
+        row = audit.of_key(pd.Series(norm.sf(rng.normal(1, 1, 100))))  # ψ of mean 1: a bad key
+        kept.append(norm.sf(norm.isf(row["threshold"]) - 1))  # P(p < threshold), a further text's
+    there = row["level there"]
+    assert there["low"] < 0.05 < there["high"]
+    assert np.mean(kept) == pytest.approx(there["value"], abs=0.005)
+    within = [there["low"] < share < there["high"] for share in kept]
+    assert np.mean(within) > 0.85
+
+
+def test_the_tokens_that_are_needed():
+    norms = np.column_stack([np.full(8, 3.0), np.full(8, 3.3)])
+    reached = functools.partial(power.by_gradient, n_tokens=100, exponent=0.5)
+    tokens = power.needed(reached, norms, level=0.01, power=0.9)
+    assert tokens == pytest.approx(
+        100 * ((norm.isf(0.01) + norm.isf(0.1)) * 1.1 / 3) ** 2, rel=1e-3
+    )
+
+
+def test_the_surprisal_of_a_token_says_what_gumbel_max_adds():
+    rng, p = np.random.default_rng(0), 0.2
+    r = rng.beta(1 / p, 1, 200_000)
+    mean, variance = power._surprisal(np.log(np.full(3, p)))
+    assert mean == pytest.approx(-np.log1p(-r).mean(), rel=0.01)
+    assert variance == pytest.approx(np.log1p(-r).var(), rel=0.02)
+
+
+def test_power_is_predicted_by_kind(tmp_path, lm, capsys):
+    file = perturb.bind(lm.model, WM, Key.from_seed(9)).save(tmp_path / "key")
+    words = ["power", "--key", str(file), "--text", "docs", "--texts", "6", "--tokens", "12"]
+    code, out, _ = answer(capsys, *words, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert (code, len(rows), {row["kind"] for row in rows}) == (0, 9, {"docs"})
+    needed = [row["value"] for row in rows]
+    assert needed[:3] == sorted(needed[:3])
+    assert "power 0.99" in answer(capsys, *words, "--scheme", "Gumbel-max")[1]
+    assert answer(capsys, *words, "--scheme", "KGW-2")[0] == cli.REFUSED

@@ -72,7 +72,8 @@ def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, detect, 
         [f"{file}:{number}" for number in range(1, 9)],
     )
     assert [row.get("psi") for row in found] == [psi(lm, TEXTS[0]), *[None] * 6, psi(lm, TEXTS[1])]
-    assert found[0].keys() == {"text", *batches.FIELDS, *verdict.FIELDS, "digest"}
+    assumed = {"model", "weight", "edited", "prompt"}
+    assert found[0].keys() == {"text", *assumed, *batches.FIELDS, *verdict.FIELDS, "digest"}
     assert all(f"gaussmark: {file}:{number}: expected" in err for number in broken)
     assert "2 of 8 texts scored, 6 could not be" in err
 
@@ -119,7 +120,8 @@ def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
         monkeypatch.setattr(f"sys.{name}", terminal)
     cli.main(words)
     assert "testing: " in terminal.getvalue()
-    assert terminal.screen()[:3] == out.splitlines()
+    assert terminal.screen()[0] == "gaussmark: loading the model doclm …"
+    assert terminal.screen()[1:4] == out.splitlines()
 
 
 @pytest.mark.parametrize("words", [[], ["--codebook", "50"], ["--stream", "state"]])

@@ -82,7 +82,7 @@ def test_several_texts_have_names_and_progress_goes_to_standard_error(
     cli.main(words)
     assert f"0/{2 * N}" in terminal.getvalue()
     assert " tokens/s" in terminal.getvalue()
-    assert terminal.screen()[:-2] == [line.rstrip() for line in out.splitlines()]
+    assert terminal.screen()[1:-2] == [line.rstrip() for line in out.splitlines()]
 
 
 BROKEN = {2: b"{", 3: b'{"text": "a"}', 4: b'{"prompt": 5}'}

@@ -112,7 +112,7 @@ def test_the_version(capsys):
         (["run", "00", "--foce"], "No such option: --foce (Possible options: --check, --force)"),
         (["run", "06_robustnes"], "did you mean 06_robustness?"),
         (["run", "00", "--preset", "level_check_referenc"], "did you mean level_check_reference"),
-        (["sweep", "02", "--grid", "levl_check_grid"], "did you mean level_check_grid?"),
+        (["sweep", "03", "--grid", "detctability_grid"], "did you mean detectability_grid?"),
         (["run", "00", "--param", "sgima", "1"], "did you mean sigma?"),
     ],
 )

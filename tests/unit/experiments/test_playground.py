@@ -66,7 +66,12 @@ def test_compare_is_the_library_in_a_row(session):
     assert result.scores["sample"].tolist() == [0, 0, 1, 1] * 2
     assert result.text(WATERMARKED, 1) == session.lm.decode(marked[1])
     norms = wanted["grad_norm"].iloc[[0, 2]]
-    assert result.predicted == pytest.approx(wm.sigma * norms.median(), rel=1e-5)
+    assert result.predicted * result.bend == pytest.approx(wm.sigma * norms.median(), rel=1e-5)
+    shift = wm.sigma * norms / result.bend
+    assert result.power == pytest.approx(norm.cdf(shift - norm.isf(0.05)).mean(), rel=1e-5)
+    anew = [session.lm.encode(result.text(WATERMARKED, i)) for i in range(2)]
+    copied = score.score(model, prompts, anew, wm, [KEY])["psi"]
+    np.testing.assert_allclose(result.copied, copied, rtol=0, atol=2e-5)
 
     for kind, text in ((PLAIN, plain[0]), (WATERMARKED, marked[0])):
         curve = result.curve[result.curve["kind"] == kind]
@@ -127,7 +132,7 @@ def test_a_long_text_is_tested_in_windows_as_one(session):
     assert "".join(result.pieces["text"]) == text
 
 
-@pytest.mark.parametrize("at", [0, 20, 45, 70])
+@pytest.mark.parametrize("at", [0, 20, 30, 50, 70, 90])
 def test_stopped_anywhere_the_model_is_the_base_model(session, at):
     theta = weights.Weight(session.lm.model, WEIGHT).value().clone()
     left = [at]
@@ -140,7 +145,7 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
     try:
         session.compare(replace(ASKED, n_tokens=20), KEY, stop)
     except StoppedError:
-        assert at < 3 * 20 + 2
+        assert at < 4 * 20 + 2
     assert torch.equal(weights.Weight(session.lm.model, WEIGHT).value(), theta)
     perturb.refuse_perturbed(session.lm.model)
     assert session.knows(WEIGHT, 20) == (at > 20), "a stopped measurement is not kept"

@@ -103,7 +103,7 @@ def test_a_grid_of_millions_is_counted_and_not_built(notebook, given, n):
 
 
 @pytest.mark.parametrize(
-    ("number", "example"), [("02", "level_check_grid"), ("04", "layer_sigma_sweep_grid")]
+    ("number", "example"), [("03", "detectability_grid"), ("04", "layer_sigma_sweep_grid")]
 )
 def test_the_example_grids_fit_their_notebooks(number, example):
     assert len(grid.runs(notebooks.load(number), presets.read(example, "grid"))) == 6

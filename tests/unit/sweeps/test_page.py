@@ -23,6 +23,9 @@ def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_pa
     lines = tour.verdicts(run, "00_x")
     assert [line["claim"] for line in lines] == ["power", "level", "auc", "price"]
     assert (lines[0]["verdict"], lines[0]["value"]) == ("✗ not held", "0.50")
-    assert lines[0]["reference"] == "at the edge: 0.55 (0.40 to 0.60), n = 9"
+    assert (lines[0]["reference"]["verdict"], lines[0]["reference"]["value"]) == (
+        "~ at the edge",
+        "0.55",
+    )
     assert lines[1]["reference"] is None
     assert tour.verdicts(None, "00_x") == []

@@ -12,7 +12,7 @@ import pytest
 import tracked
 from small_notebooks import code, markdown, parameters, write
 
-from gaussmark_lib import cli, files, record, stats
+from gaussmark_lib import cli, files, record, runs, stats
 from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.sweeps.tour import mathml, tour
@@ -88,7 +88,8 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
+def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed, monkeypatch):
+    monkeypatch.setattr(runs, "reference", lambda name: None)
     done = tour(workers=1, progress=False, root=tmp_path / "runs")
     assert executed == [GOOD, BAD]
     assert [stop.name for stop in done.stops] == [GOOD, BAD, NONE]
@@ -102,7 +103,8 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed):
     assert page.lines[at + 1] == "(85% to 98%), n = 60 · at σ = 0.15 · notebook 03"
     assert "At what price?" not in page.text, "its notebook failed"
     at = next(i for i, line in enumerate(page.lines) if line.startswith("One headline"))
-    assert page.lines[at + 1 : at + 8] == [
+    assert page.lines[at + 1] == "notebookquantitylarger runthis run"
+    assert page.lines[at + 2 : at + 9] == [
         *("Zero: one claim & more", "texts detected <at> level 0.05", "95% (85% to 98%), n = 60"),
         *("One: one claim & more", "✗ failed", NONE, "✗ failed"),
     ]
@@ -120,6 +122,8 @@ def test_the_page_is_one_accessible_file(tmp_path, executed):
     done = tour(workers=1, progress=False, root=tmp_path / "runs")
     assert list(done.dir.iterdir()) == [done.page]
     page = Page(done.page)
+    large = runs.reference(GOOD).headline
+    assert f"Does it work? {large.value} {large.name}" in page.lines, "the larger run's leads"
     assert page.all("html")[0]["lang"] == "en"
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
     links = [attributes["href"] for attributes in page.all("a")]

@@ -56,7 +56,9 @@ def test_generates(panel: Panel):
     assert panel.result.key_id == Key.from_seed(1).key_id
     html = panel.writing.output.value
     for words in (
-        "Watermarked text, this key:",
+        "Watermarked texts, this key:",
+        " of 1 detected; each was expected with probability",
+        "copied as characters, ",
         "wrong key",
         "Plain text",
         "without the key",
@@ -158,12 +160,17 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
         control.value = value
         tested.wait()
         assert tested.error is None
-        how, share, after = tested.edited
+        how, share, _, after = tested.edited
         assert (share, how) == (tested.share.value, tested.how.value)
         html = unescape(tested.editing.output.value)
-        assert f"{how}, 30% of the tokens (before: ψ = {tested.tested.row['psi']:.2f})" in html
+        assert f"{how}, 30% of the tokens, edited = 0 (before, by the paper's ψ:" in html
         assert f"ψ = {after.row['psi']:.3f}" in html
     assert after.row["n_tokens"] == 19
+    tested.allowed.value = 0.1
+    tested.wait()
+    sharper = tested.edited[-1]
+    assert (sharper.text, sharper.row["psi"] != after.row["psi"]) == (after.text, True)
+    after = sharper
     assert tested.editing.note.value == tested.editing.message.value == ""
     monkeypatch.setattr(models, "load", lambda name: tested.session.lm)
     exec(code_of(tested.editing.output.value), editing := {})
