@@ -179,7 +179,8 @@ def rivals(
     """The mark on a matrix beside one on the output biases. One row per ``mark``: its numbers
     ``d``; of its texts ``psi`` and ``nats`` (divergence), with ``psi²/(2 nats)``, which is 1 to
     first order; and what ``n_leaked`` texts of one key give away of its noise: the ``cosine`` of
-    their mean direction with it, and the ``law`` √(x/(1 + x)), x = nψ²/d, of equal slopes.
+    the noise with its posterior mean Σu/(1/σ² + F), F = Σu² of each number, and the ``law``
+    √(mean of x/(1 + x)), x = σ²F, of numbers that show independently of each other.
     """
     rows, one_key = [], pairs.keys[0]
     leaking = {"seed": seed + 1, **sampling}
@@ -191,20 +192,20 @@ def rivals(
         nats = scheme.divergences(*asked, texts, pairs.keys).mean()
         leaked = lm.model, prompts, scheme.generate(lm.model, prompts, n_tokens, **leaking)
         if mark == BIASES:
-            directions = biases.slopes(*leaked)
-            noise = scheme.noise(len(directions[0]))
+            slopes, sigma = biases.slopes(*leaked), scheme.sigma
+            z = scheme.noise(len(slopes[0]))
         else:
-            directions = (
-                one.G.double().flatten().numpy(force=True)
-                for one in gradients.gradients(*leaked, wm)
-            )
-            noise = perturb.noise(lm.model, wm, one_key).double().flatten().numpy(force=True)
-        mean = sum(u / np.linalg.norm(u) for u in directions)
-        cosine = mean @ noise / np.linalg.norm(mean) / np.linalg.norm(noise)
-        x = n_leaked * psi**2 / noise.size
-        rows.append(
-            (mark, noise.size, psi, nats, psi**2 / 2 / nats, cosine, math.sqrt(x / (1 + x)))
-        )
+            sigma = wm.sigma
+            each = gradients.gradients(*leaked, wm)
+            slopes = (one.G.double().flatten().numpy(force=True) for one in each)
+            z = perturb.noise(lm.model, wm, one_key).double().flatten().numpy(force=True)
+        total, F = np.zeros(z.size), np.zeros(z.size)
+        for u in slopes:
+            total, F = total + u, F + u**2
+        found, x = total / (1 / sigma**2 + F), sigma**2 * F
+        cosine = found @ z / np.linalg.norm(found) / np.linalg.norm(z)
+        law = math.sqrt(np.mean(x / (1 + x)))
+        rows.append((mark, z.size, psi, nats, psi**2 / 2 / nats, cosine, law))
     columns = ["mark", "d", "psi", "nats", "psi²/(2 nats)", "cosine", "law"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -5,7 +5,8 @@ on one bias per token of the vocabulary, the smallest weight that it can have.
 
 ψ = ⟨ξ, u⟩/(σ‖u‖) is N(0, 1) over keys for every text. A test takes a forward pass and no backward
 one, and any model's logits will do. But d is V, a few thousand numbers where a matrix has hundreds
-of thousands, and each shows in how often its token is written: the mark is as cheap to steal.
+of thousands, and each shows in how often its token is written: the mark is cheaper to steal
+(notebook 17 measures it).
 """
 
 from dataclasses import dataclass

