@@ -77,7 +77,7 @@ def needed(
     ends = np.log(FIRST), np.log(LAST)
     if missing(ends[1]) < 0:  # as where ‖G‖ does not grow
         return LAST
-    return float(np.exp(optimize.brentq(missing, *ends, xtol=1e-4)))
+    return float(np.exp(optimize.brentq(missing, *ends, xtol=1e-3)))
 
 
 def by_gradient(
