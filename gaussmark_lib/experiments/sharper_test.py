@@ -34,6 +34,7 @@ from gaussmark_lib import (
     score,
     stats,
 )
+from gaussmark_lib.attacks import learning
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.experiments.layer_sigma_sweep import matrix_kind
@@ -192,20 +193,17 @@ def rivals(
         nats = scheme.divergences(*asked, texts, pairs.keys).mean()
         leaked = lm.model, prompts, scheme.generate(lm.model, prompts, n_tokens, **leaking)
         if mark == BIASES:
-            slopes, sigma = biases.slopes(*leaked), scheme.sigma
-            z = scheme.noise(len(slopes[0]))
+            slopes, sigma = [torch.from_numpy(u) for u in biases.slopes(*leaked)], scheme.sigma
+            z = torch.from_numpy(scheme.noise(len(slopes[0])))
         else:
-            sigma = wm.sigma
-            each = gradients.gradients(*leaked, wm)
-            slopes = (one.G.double().flatten().numpy(force=True) for one in each)
-            z = perturb.noise(lm.model, wm, one_key).double().flatten().numpy(force=True)
-        total, F = np.zeros(z.size), np.zeros(z.size)
+            slopes, sigma = (one.G.double() for one in gradients.gradients(*leaked, wm)), wm.sigma
+            z = perturb.noise(lm.model, wm, one_key).double()
+        total, F = torch.zeros_like(z), torch.zeros_like(z)
         for u in slopes:
             total, F = total + u, F + u**2
-        found, x = total / (1 / sigma**2 + F), sigma**2 * F
-        cosine = found @ z / np.linalg.norm(found) / np.linalg.norm(z)
-        law = math.sqrt(np.mean(x / (1 + x)))
-        rows.append((mark, z.size, psi, nats, psi**2 / 2 / nats, cosine, law))
+        cosine = learning.cosine(learning.shrunk(total, 1, F, sigma), z)
+        law = (1 - 1 / (1 + sigma**2 * F)).mean().sqrt().item()
+        rows.append((mark, z.numel(), psi, nats, psi**2 / 2 / nats, cosine, law))
     columns = ["mark", "d", "psi", "nats", "psi²/(2 nats)", "cosine", "law"]
     return pd.DataFrame(rows, columns=columns)
 
