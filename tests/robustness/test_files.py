@@ -25,7 +25,7 @@ from gaussmark_lib.runs import presets
 from gaussmark_lib.tracing import Codebook
 
 WM, KEY = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
-PATIENCE = 30  # seconds, of a busy machine
+PATIENCE = 10  # seconds
 pytestmark = pytest.mark.usefixtures("no_types_checked")
 LONG = "n" * 300
 
