@@ -9,9 +9,9 @@ one. Neighbourhoods are never merged. The j-th question of a neighbourhood is te
 
 and a text of several neighbourhoods counts in each, and is tested at the smallest of their α_j.
 
-**Proposition 4 (no given text is framed).** A text chosen without the key is called detected with
-probability at most α_1 over keys, whoever asked what before. *Proof.* Its ψ is N(0, 1) and no
-question moves it; whatever its j, it is detected only if p ≤ α_j ≤ α_1. ∎
+**Proposition 4 (no given text is framed).** A text with its prompt, chosen without the key, is
+called detected with probability at most α_1 over keys, whoever asked what before. *Proof.* Its ψ is
+N(0, 1) and no question moves it; whatever its j, it is detected only if p ≤ α_j ≤ α_1. ∎
 
 **Proposition 5 (until the first yes).** Somebody asks by any strategy and holds nothing that
 depends on the key. The first "yes" falls in a given neighbourhood with probability at most α.
@@ -43,7 +43,7 @@ from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError, KeyFileError, require_between
 from gaussmark_lib.joint import state
 
-SHARED = 1 / 5  # of the shorter text's different runs: two tokens in five may be exchanged
+SHARED = 1 / 5  # of the shorter text's different runs: two in five tokens exchanged at random
 KIND, FORMAT = 0x474D7075, 1  # what SQLite calls a file's application and its user version
 RULE = "neighbours share 1 run in 5; question j has the share 1/sqrt(j) - 1/sqrt(j + 1) of level"
 RUN = 3  # tokens
