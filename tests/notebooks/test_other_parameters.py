@@ -71,6 +71,8 @@ OTHER = {
         "n_tokens": 24,
         "n_items": 20,
         "n_base": 2,
+        "n_keys": 8,
+        "n_texts": 80,
         "n_judged": 8,
         "exchange_weights": ["model.layers.4.mlp.down_proj.weight"],
         "n_exchange": 8,

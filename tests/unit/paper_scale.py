@@ -22,7 +22,7 @@ SIZES = {
     "num_key_value_heads": 8,
     "num_hidden_layers": 2,
 }
-VOCABULARY, PROMPT = 2000, 20
+VOCABULARY, PROMPT = 2000, 8
 WM = perturb.Watermark("model.layers.1.mlp.down_proj.weight", 0.02)  # 58.7 million numbers
 
 
@@ -46,7 +46,7 @@ def build() -> LlamaForCausalLM:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name, default in (("keys", 16), ("texts", 8), ("tokens", 40)):
+    for name, default in (("keys", 16), ("texts", 8), ("tokens", 16)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--stream", action="store_true", help="by joint.sequence")
     asked = parser.parse_args()
