@@ -1,0 +1,263 @@
+"""14: the weights are out. What is left of the mark in texts and in weights after each attack, what
+foretells it, what it costs; and every way of serving.
+
+Let p′ be the suspect's next-token distribution, and e(v) = ⟨ξ, ∇log p_θ(v | context)⟩ the slope of
+a token's log-probability along the noise. A text that p′ writes in T contexts has to first order
+
+    E ψ = Σ_t Σ_v p′_t(v) e_t(v) / (σ‖G‖),
+
+and for p′ = p_{θ+ξ} this is σ‖G‖. Contexts and ‖G‖ are taken from plain texts of the base
+(``foretold``): no text of the suspect is needed. Where θ′ − θ = s·ξ + Δ₂ and Δ₂ moves no
+probability along ξ, the mean is s times that of the release (``share``).
+
+A *release* is a key's checkpoint; its texts are not independent, so intervals cluster by releases.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper
+
+from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib.experiments.kgw_baseline import stock_generate
+from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.release import attacks, provenance
+from gaussmark_lib.schemes import GaussMark
+from gaussmark_lib.tokens import Texts
+
+RELEASED = "as released"
+SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back
+ROUNDED, PRUNED, MERGED = "rounded", "pruned", "merged"
+TRAINED, KNOWING = "fine-tuned", "knows the scheme"
+HALF, SHRUNK, RETRAINED = "half the base", "shrunk", "one matrix retrained"
+BEAMS = "beam search"
+Attack = Callable[[PreTrainedModel], PreTrainedModel]
+
+
+def attacks_on(
+    lm: models.LM,
+    wm: Watermark,
+    texts: Texts,
+    steps: Sequence[int],
+    *,
+    lr: float,
+    batch_size: int,
+    seed: int = 0,
+) -> dict[str, tuple[str, Attack]]:
+    """Name → (family, attack). Training is on ``texts``, for each number of ``steps``, of LoRA, a
+    sibling of the base and a retrained matrix, which begins at 0, for the first.
+    """
+    train = {"lr": lr, "batch_size": batch_size, "seed": seed}
+    tuned = partial(attacks.fine_tuned, texts=texts, **train)
+    sibling = tuned(lm.model, steps=steps[0])
+
+    def retrained(model: PreTrainedModel) -> PreTrainedModel:
+        empty = attacks.shrunk(model, wm.weight, 1e3)
+        return attacks.swapped(model, tuned(empty, steps=steps[0]), wm.weight)
+
+    def half(model: PreTrainedModel) -> PreTrainedModel:
+        return attacks.merged([model, lm.model])
+
+    def with_sibling(model: PreTrainedModel) -> PreTrainedModel:
+        return attacks.merged([model, sibling], [1.0, 1.0], "task", base=lm.model)
+
+    def wanda(model: PreTrainedModel) -> PreTrainedModel:
+        return attacks.pruned(model, 0.5, "wanda", texts=texts[:16])
+
+    def renoised(model: PreTrainedModel) -> PreTrainedModel:
+        return attacks.renoised(model, wm, Key.from_seed(10**6 + seed))
+
+    made: dict[str, tuple[str, Attack]] = {RELEASED: (RELEASED, deepcopy)}
+    for bits in (8, 4, 3):
+        made[f"{bits} bits"] = ROUNDED, partial(attacks.rounded, bits=bits)
+    made["NF4"] = ROUNDED, attacks.nf4
+    for share in (0.2, 0.5):
+        made[f"pruned, {share:.0%}"] = PRUNED, partial(attacks.pruned, share=share)
+    made["Wanda, 50%"] = PRUNED, wanda
+    made[HALF] = MERGED, half
+    made["plus a sibling's task"] = MERGED, with_sibling
+    for n in steps:
+        made[f"fine-tuned, {n} steps"] = TRAINED, partial(tuned, steps=n)
+    made["LoRA"] = TRAINED, partial(tuned, steps=steps[0], lora_rank=8)
+    made["re-noised"] = KNOWING, renoised
+    made[SHRUNK] = KNOWING, partial(attacks.shrunk, name=wm.weight, sigma=wm.sigma)
+    made[RETRAINED] = KNOWING, retrained
+    return made
+
+
+def measured(
+    lm: models.LM,
+    pairs: Pairs,
+    wm: Watermark,
+    human: Texts,
+    made: Mapping[str, tuple[str, Attack]],
+    n_tokens: int,
+    *,
+    n_releases: int,
+    edited: float,
+    seed: int = 0,
+    **sampling,
+) -> pd.DataFrame:
+    """Each attack on each release, whose key is ``pairs.keys[release]``: one row per text, with
+    ``attack, family, release``.
+
+    Of texts: ``psi``, ``removed`` (ψ of the release's text, less that), ``sharper`` (by ``edited``)
+    and ``wrong`` (ψ under the next release's key); ``foretold`` of a plain text after the same
+    prompt; ``nats``, by which each token of the human text after it is less likely than under the
+    release. Of the checkpoint, on each of its rows: ``psi_w, psi_rows, share`` (s), and ``change``,
+    ‖θ′ − θ − ξ‖/‖ξ‖.
+    """
+    tables, placed, written = [], wm.on(lm.model), 0.0
+    plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, **sampling)
+    for r, rows in enumerate(np.array_split(np.arange(pairs.n), n_releases)):
+        x, y, own = ([texts[i] for i in rows] for texts in (pairs.prompts, plain, human))
+        keys = [pairs.keys[r], pairs.keys[(r + 1) % n_releases]]
+        xi = perturb.noise(lm.model, wm, keys[0])
+        slopes = along(lm, wm, xi, x, y)
+        release = attacks.renoised(lm.model, wm, keys[0])
+        before = likelihood.cross_entropy(release, own, prompts=x)
+        for name, (family, attack) in made.items():
+            suspect = attack(release)
+            texts = generate.sample(suspect, x, n_tokens, seed=seed + 1 + r, **sampling)
+            each = [*gradients.gradients(lm.model, x, texts, wm, edited=(0.0, edited))]
+            psi = score.psi(each, placed, keys)
+            psi = psi[np.argsort([one.text for one in each], kind="stable")]
+            [found] = provenance.weights(lm.model, suspect, wm, keys[:1]).to_dict("records")
+            delta = provenance.directions(placed, suspect)[0] * wm.sigma
+            written = psi[::2, 0] if name == RELEASED else written
+            columns = {
+                "attack": name,
+                "family": family,
+                "release": r,
+                "psi": psi[::2, 0],
+                "removed": written - psi[::2, 0],
+                "wrong": psi[::2, 1],
+                "sharper": psi[1::2, 0],
+                "foretold": foretold(suspect, x, y, slopes),
+                "nats": likelihood.cross_entropy(suspect, own, prompts=x) - before,
+                "psi_w": found["psi"],
+                "psi_rows": found["psi_rows"],
+                "share": ((xi * delta).sum() / xi.square().sum()).item(),
+                "change": ((delta - xi).norm() / xi.norm()).item(),
+            }
+            tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def along(
+    lm: models.LM, wm: Watermark, xi: Float[Tensor, "d_out d_in"], prompts: Texts, texts: Texts
+) -> list[Float[Tensor, "n vocabulary"]]:
+    """e_t(v)/(σ‖G‖) of every token that could stand at each place of each text."""
+    each = gradients.gradients(lm.model, prompts, texts, wm)
+    norms = {one.text: one.norm for one in each}
+    sides = []
+    for step in (SMALL, -SMALL):
+        with perturb.moved(wm.on(lm.model), [step * xi]):
+            sides.append([next_tokens(lm.model, x, y) for x, y in zip(prompts, texts, strict=True)])
+    return [
+        (up - down) / (2 * SMALL * wm.sigma * norms[i])
+        for i, (up, down) in enumerate(zip(*sides, strict=True))
+    ]
+
+
+def foretold(
+    suspect: PreTrainedModel,
+    prompts: Texts,
+    texts: Texts,
+    slopes: Sequence[Float[Tensor, "n vocabulary"]],
+) -> list[float]:
+    """Σ_t Σ_v p′_t(v) e_t(v)/(σ‖G‖) of each text."""
+    each = zip(prompts, texts, slopes, strict=True)
+    return [(next_tokens(suspect, x, y).exp() * slope).sum().item() for x, y, slope in each]
+
+
+@torch.no_grad()
+def next_tokens(
+    model: PreTrainedModel, prompt: list[int], text: list[int]
+) -> Float[Tensor, "n vocabulary"]:
+    """log p of every token at each place of the text."""
+    ids = torch.tensor([[*prompt, *text]], device=model.device)
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    return logits.float().log_softmax(-1).cpu()
+
+
+def means(table: pd.DataFrame, column: str, by: Sequence[str] = ("attack",)) -> pd.DataFrame:
+    """``pairs.means``, of rows that belong to releases."""
+    cells = table.groupby([*by], sort=False)
+    return pd.DataFrame(
+        dict(zip(by, name, strict=True))
+        | stats.interval(rows[column].to_numpy(), cluster=rows["release"]).row()
+        for name, rows in cells
+    )
+
+
+def ratio(
+    table: pd.DataFrame, names: Sequence[str], column: str = "psi", base: str | None = None
+) -> stats.Estimate:
+    """Mean of a column after these attacks, divided by that of the release's ψ, or of the column
+    ``base`` after the same attacks.
+    """
+    rows = table[table["attack"].isin(names)]
+    below = rows[base] if base else rows["psi"] + rows["removed"]
+    two = np.column_stack([rows[column], below])
+    cluster = rows["release"].to_numpy()
+    return stats.interval(two, lambda two: two[:, 0].mean() / two[:, 1].mean(), cluster=cluster)
+
+
+def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:
+    """√d/√(1 + x²), ψ of weights where a change of x = ‖Δ₂‖/‖ξ‖ does not lean towards ξ.
+
+    >>> law(np.array([0.0, 1.0]), 100).round(2).tolist()
+    [10.0, 7.07]
+    """
+    return np.sqrt(d / (1 + change**2))
+
+
+def alarms(
+    lm: models.LM, wm: Watermark, made: Mapping[str, tuple[str, Attack]], n_keys: int, level: float
+) -> pd.DataFrame:
+    """The attacks on the base, which has no mark: ``attack``, and the share of fresh keys that ψ of
+    weights calls its own, ``value, low, high, n``.
+    """
+    keys, rows = [Key.from_seed(2 * 10**6 + i) for i in range(n_keys)], []
+    for name, (_, attack) in made.items():
+        if name not in (RELEASED, HALF):  # these leave the base as it is
+            found = provenance.weights(lm.model, attack(lm.model), wm, keys)
+            hits = stats.interval((found["p_value"] <= level).to_numpy())
+            rows.append({"attack": name, **hits.row()})
+    return pd.DataFrame(rows)
+
+
+def served(
+    lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, *, beams: int, seed: int = 0
+) -> pd.DataFrame:
+    """A text of each pair by each way of serving: ``way, pair, psi, forecast`` (σ‖G‖)."""
+    ways = {f"temperature {t:g}": {"temperature": t} for t in (1.3, 1.0, 0.7, 0.3)}
+    ways |= {
+        "top-p 0.9": {"top_p": 0.9},
+        "top-k 20": {"processor": lambda _: TopKLogitsWarper(20)},
+        "repetition penalty 1.3": {"processor": lambda _: RepetitionPenaltyLogitsProcessor(1.3)},
+        "greedy": {"temperature": 0.0},
+    }
+    asked, marks = (lm.model, pairs.prompts), [(wm, key) for key in pairs.keys]
+    texts = {
+        way: generate.sample(*asked, n_tokens, marks=marks, seed=seed, **options)
+        for way, options in ways.items()
+    }
+    texts[f"{BEAMS}, {beams}"] = [
+        stock_generate(lm, GaussMark(wm, key), x, key, n_tokens, beams)
+        for x, key in zip(*pairs, strict=True)
+    ]
+    tables = []
+    for way, written in texts.items():
+        found = score.score(*asked, written, wm, pairs.keys, paired=True)
+        columns = {"way": way, "pair": found["text"], "psi": found["psi"]}
+        tables.append(pd.DataFrame(columns).assign(forecast=wm.sigma * found["grad_norm"]))
+    return pd.concat(tables, ignore_index=True)

@@ -1,0 +1,135 @@
+"""The forecast against a whole sum over texts, on a tiny model; and the attacks' table against the
+rooms it is made of.
+"""
+
+import numpy as np
+import pytest
+import tiny_lm
+import tiny_models
+import torch
+
+from gaussmark_lib import gradients, likelihood, perturb, score
+from gaussmark_lib.experiments import after_release
+from gaussmark_lib.experiments.after_release import HALF, RELEASED, RETRAINED
+from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.release import attacks, provenance
+
+SIGMA = 0.05
+WM = Watermark(tiny_lm.WEIGHT, SIGMA)
+LM = tiny_lm.build()
+RNG = np.random.default_rng(0)
+PROMPTS, HUMAN, TRAINING = (
+    tiny_models.random_ids(RNG, *[n] * m) for n, m in ((4, 6), (9, 6), (12, 8))
+)
+PAIRS = Pairs(PROMPTS, [Key.from_seed(i) for i in range(6)])
+
+
+@pytest.fixture(scope="module")
+def made():
+    train = {"lr": 1e-3, "batch_size": 2}
+    every = after_release.attacks_on(LM, WM, TRAINING, [1, 3], **train)
+    return {name: one for name, one in every.items() if name != "NF4"}  # whose groups are 64 wide
+
+
+@pytest.fixture(scope="module")
+def table(made):
+    sizes = {"n_releases": 3, "edited": 0.1, "seed": 2}
+    return after_release.measured(LM, PAIRS, WM, HUMAN, made, 12, **sizes)
+
+
+def test_slopes_are_the_gradients_part_along_the_noise():
+    """Of one token y each: e(y) = ⟨ξ, ∇log p(y)⟩, by a backward pass for each."""
+    xi = perturb.noise(LM.model, WM, PAIRS.keys[0])
+    prompt, text = PROMPTS[0], HUMAN[0][:1]
+    [slope] = after_release.along(LM, WM, xi, [prompt], [text])
+    [one] = gradients.gradients(LM.model, [prompt], [text], WM)
+    for token in (3, 17, text[0]):
+        [other] = gradients.gradients(LM.model, [prompt], [[token]], WM)
+        exact = torch.sum(xi * other.G).item() / (SIGMA * one.norm)
+        assert slope[0, token].item() == pytest.approx(exact, rel=0.01, abs=2e-3)
+
+
+def test_a_forecast_is_the_mean_over_what_the_suspect_could_say():
+    xi = perturb.noise(LM.model, WM, PAIRS.keys[0])
+    asked = PROMPTS[:1], HUMAN[:1]
+    slopes = after_release.along(LM, WM, xi, *asked)
+    [none] = after_release.foretold(LM.model, *asked, slopes)
+    assert none == pytest.approx(0, abs=0.02)  # Σ p ∇log p = 0
+    release = attacks.renoised(LM.model, WM, PAIRS.keys[0])
+    [own] = after_release.foretold(release, *asked, slopes)
+    with torch.no_grad():
+        ids = torch.tensor([[*PROMPTS[0], *HUMAN[0]]])
+        p = release(input_ids=ids).logits[0, 3:-1].softmax(-1)
+    by_hand = sum(float(p[t] @ slopes[0][t]) for t in range(len(HUMAN[0])))
+    assert own == pytest.approx(by_hand, rel=1e-4)
+    assert own > 0
+
+
+def test_each_attack_is_measured_on_each_release(made, table):
+    assert table.groupby(["attack", "release"]).size().eq(2).all()
+    assert [*table["attack"].unique()] == [*made]
+    released = table[table["attack"] == RELEASED]
+    assert np.allclose(released[["nats", "removed", "change"]], 0, atol=1e-4)
+    assert np.allclose(released["share"], 1, atol=1e-4)
+    half = table[table["attack"] == HALF]
+    assert np.allclose(half["share"], 0.5, atol=1e-3)
+    assert np.allclose(half["psi_w"], released["psi_w"], rtol=1e-3)
+    assert np.allclose(table[table["attack"] == RETRAINED]["share"], 0, atol=0.1)
+
+
+def test_a_row_is_what_the_rooms_say_of_this_text(made, table):
+    """The second release, rounded to 4 bits."""
+    rows = table[(table["attack"] == "4 bits") & (table["release"] == 1)]
+    x, own, key = PROMPTS[2:4], HUMAN[2:4], PAIRS.keys[1]
+    release = attacks.renoised(LM.model, WM, key)
+    suspect = made["4 bits"][1](release)
+    texts = after_release.generate.sample(suspect, x, 12, seed=2 + 1 + 1)
+    for column, edited, one in (
+        ("psi", 0, key),
+        ("sharper", 0.1, key),
+        ("wrong", 0, PAIRS.keys[2]),
+    ):
+        expected = score.score(LM.model, x, texts, WM, [one], edited=edited)["psi"]
+        assert rows[column].to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-4)
+    nats = [likelihood.cross_entropy(model, own, prompts=x) for model in (suspect, release)]
+    assert rows["nats"].to_numpy() == pytest.approx(nats[0] - nats[1], abs=1e-5)
+    [psi] = provenance.weights(LM.model, suspect, WM, [key])["psi"]
+    assert rows["psi_w"].to_numpy() == pytest.approx(psi, rel=1e-5)
+    law = after_release.law(rows["change"].to_numpy(), WM.on(LM.model).d)
+    assert rows["psi_w"].to_numpy() == pytest.approx(law, rel=0.2)
+
+
+def test_estimates_are_over_releases(table):
+    rows = table[table["attack"] == HALF]
+    kept = after_release.ratio(table, [HALF])
+    below = table[table["attack"] == RELEASED]["psi"].mean()
+    assert kept.value == pytest.approx(rows["psi"].mean() / below, rel=1e-6)
+    assert kept.n == 3
+    found = after_release.means(table, "psi").set_index("attack")
+    assert found.n.eq(3).all()
+    assert found.value[HALF] == pytest.approx(rows["psi"].mean())
+    price = after_release.ratio(table, [HALF], "nats", "removed")
+    assert price.value == pytest.approx(rows["nats"].mean() / rows["removed"].mean())
+
+
+def test_unmarked_models_are_tested_where_an_attack_changes_them(made):
+    few = {name: made[name] for name in (RELEASED, HALF, "4 bits")}
+    found = after_release.alarms(LM, WM, few, 40, 0.5)
+    assert found["attack"].tolist() == ["4 bits"]
+    assert found["n"].tolist() == [40]
+    assert 0.2 < found["value"][0] < 0.8
+
+
+def test_every_way_of_serving_writes_with_the_mark():
+    served = after_release.served(LM, PAIRS.first(3), WM, 8, beams=2)
+    assert served.groupby("way").size().eq(3).all()
+    assert served["way"].nunique() == 9
+    greedy = served[served["way"] == "greedy"]
+    marks = [(WM, key) for key in PAIRS.keys[:3]]
+    texts = after_release.generate.sample(LM.model, PROMPTS[:3], 8, temperature=0, marks=marks)
+    expected = score.score(LM.model, PROMPTS[:3], texts, WM, PAIRS.keys[:3], paired=True)
+    assert greedy["psi"].to_numpy() == pytest.approx(expected["psi"].to_numpy(), abs=1e-4)
+    assert greedy["forecast"].to_numpy() == pytest.approx(
+        SIGMA * expected["grad_norm"].to_numpy(), rel=1e-4
+    )
