@@ -208,6 +208,35 @@ def rivals(
     return pd.DataFrame(rows, columns=columns)
 
 
+@torch.no_grad()
+def spared(
+    lm: models.LM, pairs: Pairs, texts: Texts, wm: Watermark, h: float = 0.1
+) -> pd.DataFrame:
+    """How much of its price could a mark be spared by tuning, whatever weights are tuned?
+
+    Along a mark's own text let r(v) be the slope of log p_{θ+sξ}(v) at s = 0, of each next token v.
+    By Gibbs' inequality every distribution q′ with the mark's mean slope E_q r = ⟨ξ, E_q G⟩ has
+
+        KL(q′ ‖ p) ≥ E_q r − log E_p e^r = KL(q ‖ p) − KL(q ‖ p e^r / E_p e^r)
+
+    The slope is a central difference over ±hξ. ``pair, nats`` (KL(q ‖ p), the price) and ``most``
+    (the last term, nats that tuning could save), per text.
+    """
+    rows, placed = [], wm.on(lm.model)
+    for i, (x, y, key) in enumerate(zip(pairs.prompts, texts, pairs.keys, strict=True)):
+        inputs, is_token = divergence.laid_out(lm.model, [(x, y)])
+        xi = perturb.noise(lm.model, wm, key)
+        logits = [divergence.logits(lm.model, inputs, len(y))]
+        for scale in (1.0, h, -h):
+            with perturb.moved(placed, [scale * xi]):
+                logits.append(divergence.logits(lm.model, inputs, len(y)))
+        p, q, above, below = (one.double().log_softmax(-1) for one in logits)
+        best = p + (above - below) / (2 * h)  # up to E_p e^r
+        [nats], [most] = (divergence.summed(q, other, is_token) for other in (p, best))
+        rows.append({"pair": i, "nats": nats, "most": most})
+    return pd.DataFrame(rows)
+
+
 def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:
     """A weight, and up to n − 1 of the same kind in other blocks, the nearest first."""
     kind = [

@@ -7,9 +7,19 @@ import pytest
 import tiny_lm
 import tiny_models
 import torch
+from scipy.special import logsumexp
 from scipy.stats import binom
 
-from gaussmark_lib import channel, corrupt, generate, gradients, likelihood, perturb, score
+from gaussmark_lib import (
+    channel,
+    corrupt,
+    divergence,
+    generate,
+    gradients,
+    likelihood,
+    perturb,
+    score,
+)
 from gaussmark_lib.experiments import sharper_test
 from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
 from gaussmark_lib.perturb import Key, Watermark
@@ -76,6 +86,30 @@ def test_the_rivals_leak_what_the_law_says():
     assert abs(rival["cosine"] - rival["law"]) < 0.2
     assert 0.1 < matrix["cosine"] < matrix["law"]  # six prompts show the same few directions
     assert 0.4 < rival["psi²/(2 nats)"] < 2.5
+
+
+def test_no_distribution_of_the_same_mean_slope_is_nearer():
+    """By a search over distributions for the nearest one that has the mark's mean slope."""
+    wm, pairs = Watermark(tiny_lm.WEIGHT, 0.2), PAIRS.first(1)
+    asked = LM.model, pairs.prompts, [TEXTS[0][:1]]
+    table = sharper_test.spared(LM, pairs, asked[2], wm)
+    [nats] = divergence.per_text(*asked, marks=[(wm, pairs.keys[0])])
+    assert table["nats"][0] == pytest.approx(nats, rel=1e-4)
+    ids, xi = torch.tensor([PROMPTS[0]]), perturb.noise(LM.model, wm, pairs.keys[0])
+
+    def log_p(scale):
+        with torch.no_grad(), perturb.moved(wm.on(LM.model), [scale * xi]):
+            return LM.model(input_ids=ids).logits[0, -1].double().log_softmax(-1).numpy()
+
+    q, slope = log_p(1.0), (log_p(0.1) - log_p(-0.1)) / 0.2
+    with torch.no_grad():
+        p = LM.model(input_ids=ids).logits[0, -1].double().log_softmax(-1).numpy()
+    tilted = [np.exp(p + s * slope - logsumexp(p + s * slope)) for s in np.linspace(0, 3, 3001)]
+    nearest = min(tilted, key=lambda t: abs(t @ slope - np.exp(q) @ slope))
+    least = float(nearest @ (np.log(nearest) - p))
+    assert least - 1e-4 < nats  # it is the nearest
+    assert 0 < nats - least < table["most"][0] * 1.01 + 1e-4
+    assert table["most"][0] < 0.7 * nats
 
 
 def test_each_matrix_adds_the_same_to_the_predicted_psi():
