@@ -3,7 +3,8 @@ scheme, σ, the weight and θ, and not ξ?
 
 The laws are those of ``attacks.learning``; ψ_0 and all prices are measured on text that the key
 itself writes after the same prompts. Forged text is written at θ + s·ξ̂, scrubbed text at
-θ + ξ − s·ξ̂. With s = 1/√κ the first pays what the key's own text pays, and
+θ + ξ − s·ξ̂. With s = 1/√κ the first pays what the key's own text pays, as
+long as few texts taught it, and
 
     ψ of the forged text = √κ cos ψ_0,   ψ that scrubbing leaves = (1 − √κ cos) ψ_0
 """
