@@ -18,6 +18,7 @@ several of them share.
 ``one_key_in_production``  12: one key over many texts
 ``whose_text``             13: users, authors, and the marked span of a longer text
 ``after_release``          14: what attacks on weights leave, foretold, and its price; serving
+``against_the_key``        15: what an attacker learns, forges, scrubs, asks and averages
 ``theory_in_full``         16: simulation beside the exact value, in the models of ``toys``
 ``streams``                18: texts that keep coming, and what an asker gains
 ``train_doclm``            20: how good a trained model is (its training: the room ``doclm``)

@@ -1,0 +1,91 @@
+"""What is learnt against sums by hand, and rules, shares and one key's rates on made-up numbers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_lm
+import tiny_models
+from scipy.stats import norm
+
+from gaussmark_lib import perturb, score
+from gaussmark_lib.attacks import askers, learning
+from gaussmark_lib.experiments import against_the_key as key
+from gaussmark_lib.experiments.pairs import Pairs, written
+from gaussmark_lib.joint import public
+from gaussmark_lib.perturb import Key, Watermark
+
+WM = Watermark(tiny_lm.WEIGHT, 0.3)
+LM = tiny_lm.build()
+RNG = np.random.default_rng(0)
+PROMPTS, TEXTS = (tiny_models.random_ids(RNG, *[n] * 8) for n in (4, 20))
+KEYS = [Key.from_seed(i) for i in range(4)]
+HELD = Pairs(PROMPTS[:4], [Key.from_seed(10 + i) for i in range(4)])
+
+
+def test_what_is_learnt_is_the_sum_of_gradients_and_the_law_knows_no_victim():
+    learnt, sums = key.taught(LM, WM, KEYS[:2], PROMPTS, HELD, [3, 8], 12, 0)
+    assert learnt[["key", "n"]].to_numpy().tolist() == [[0, 3], [0, 8], [1, 3], [1, 8]]
+    for _, row in learnt.iterrows():
+        xi = perturb.noise(LM.model, WM, KEYS[int(row["key"])])
+        total = sums[int(row["key"])][row["n"]]
+        assert row[key.MEASURED] == pytest.approx(learning.cosine(total, xi))
+        expected = learning.law(row["n"], row["psi"], row["d"], row["kappa"])
+        assert row[key.LAW] == pytest.approx(expected)
+    again, _ = key.taught(LM, WM, KEYS[2:], PROMPTS, HELD, [3], 12, 0)
+    assert again.loc[0, ["kappa", "psi"]].tolist() == learnt.loc[0, ["kappa", "psi"]].tolist()
+    marked, _ = written(LM, HELD, WM, 12)
+    found = score.score(LM.model, HELD.prompts, marked, WM, HELD.keys, paired=True)
+    size = np.sqrt((found["grad_norm"] ** 2).mean())
+    assert learnt["psi"][0] == pytest.approx((found["psi"] * found["grad_norm"]).mean() / size)
+    drawn = key.drawn_on(learnt).set_index(["what", "texts"])["value"]
+    assert drawn[key.MEASURED, 0.008] == pytest.approx(learnt[key.MEASURED][1::2].mean())
+    assert drawn[key.LAW, 10_000] == pytest.approx(learnt["kappa"][0] ** -0.5, rel=0.01)
+
+
+def test_text_of_a_given_noise_beside_the_keys_own():
+    xi = perturb.noise(LM.model, WM, KEYS[0])
+    own = key.attacked(LM, PROMPTS, WM, xi, KEYS[:2], 12, 1)
+    texts, nats = learning.written(LM.model, PROMPTS, WM, xi, 12, seed=1)
+    psi = score.score(LM.model, PROMPTS, texts, WM, KEYS[:2])["psi"].to_numpy().reshape(8, 2)
+    np.testing.assert_allclose(own[["psi", "wrong"]], psi, atol=1e-4)
+    np.testing.assert_allclose(own["nats"], nats, atol=1e-3)
+    sharper = score.score(LM.model, PROMPTS, texts, WM, KEYS[:1], edited=0.1)["psi"]
+    np.testing.assert_allclose(own["sharper"], sharper, atol=1e-4)
+    less = key.attacked(LM, PROMPTS, WM, 0.5 * xi, KEYS[:2], 12, 1)
+    tables = [own.assign(what=key.OWN, n=0), less.assign(what=key.FORGED, n=5)]
+    table = key.shares(pd.concat(tables), key.FORGED, {"ψ": "psi", "price": "nats"})
+    assert table[["texts", "of", "n"]].to_numpy().tolist() == [[5, "ψ", 8], [5, "price", 8]]
+    assert table.loc[0, "value"] == pytest.approx(less["psi"].mean() / own["psi"].mean())
+    assert 0 < table.loc[1, "value"] < table.loc[0, "value"] < 1
+
+
+def test_each_rule_on_psi_that_is_given():
+    texts, level = [list(range(20)), [*range(19), 5], list(range(40, 60))], 0.05
+    psi = np.array([[2.1, 0.0, 1.7], [2.5, 0.0, 0.0], [0.0, 0.0, 1.7], [0.0, 2.3, 2.5]])
+    table = key.verdicts(texts, psi, level).set_index("rule")
+    assert table.loc[key.INHERITED, "last"].tolist() == [True, True, True, True]
+    assert table.loc[key.ALONE, "last"].tolist() == [True, False, True, True]
+    assert table.loc[key.PUBLIC, "last"].tolist() == [False, False, False, True]
+    assert table.loc[key.PUBLIC, "any"].tolist() == [False, True, False, True]
+    washed = key.verdicts(texts, psi, level, np.all).set_index("rule")
+    assert not washed.loc[key.INHERITED, "last"].any()
+    first = (norm.sf(psi[:, -1]) <= public.level_of(1, level)).tolist()
+    assert first == table.loc[key.ALONE, "first"].tolist() == [False, False, False, True]
+
+
+def test_a_climber_gains_by_numbers():
+    table = key.climbs(LM, HELD, TEXTS[:4], WM, 6, 0.05, 0)
+    psi = table[table["answers"] == "ψ"]["psi"]
+    before = score.score(LM.model, HELD.prompts, TEXTS[:4], WM, HELD.keys, paired=True)["psi"]
+    assert (psi.to_numpy() > before + 0.3).all()
+    assert not table.loc[table["answers"] == "ψ", "accused"].any()
+
+
+def test_a_keys_rate_follows_from_the_cosines_alone():
+    K = 0.6 + 0.4 * np.eye(60)
+    table, c = key.by_key(K, 20_000, 1e-3, 0)
+    assert c == pytest.approx(0.6)
+    assert table["rate"].mean() == pytest.approx(1e-3, rel=0.3)
+    high = table[table["z0"] > 2]
+    assert high["rate"].mean() == pytest.approx(high["law"].mean(), rel=0.15)
+    np.testing.assert_allclose(table["law"], askers.one_key(norm.isf(1e-3), c, table["z0"]))
