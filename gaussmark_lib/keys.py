@@ -84,7 +84,7 @@ class Key:
     def normals(
         self, n: int, scale: float = 1.0, dtype: type = np.float64, out: np.ndarray | None = None
     ) -> Float[np.ndarray, " n"]:
-        """The first n numbers of the key's stream, as :func:`standard_normal`."""
+        """The first n numbers of the key's stream, as ``engine.stream.standard_normal``."""
         return standard_normal(self.seed, n, scale, dtype, out)
 
     def check(self, wm: PlacedWatermark) -> None:

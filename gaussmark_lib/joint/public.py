@@ -135,7 +135,7 @@ class Public:
         """Whether a text is called detected; it is on the disk before it is returned.
 
         Args:
-            text: names the very same text. runs: of its tokens (:func:`runs`).
+            text: names the very same text. runs: of its tokens (``public.runs``).
         """
         with self._changing() as file:
             for (yes,) in file.execute("SELECT yes FROM questions WHERE text = ?", [text]):
