@@ -117,7 +117,8 @@ def test_it_is_placed_anew_by_each_door(model, key):
     wm = Watermark(W, 0.05, rank_dropped=2).on(model)
     assert wm.on(other).linear.parameter is other.get_parameter(W)
     ones = torch.ones(32, 48)
-    assert not torch.allclose(wm.on(other).projectors[0](ones), wm.projectors[0](ones))
+    own = wm.projectors[0](ones)  # kept from here on
+    assert not torch.allclose(wm.on(other).projectors[0](ones), own)
     values = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(values, assign=True)
     ids = torch.tensor([[3, 4, 5]])
