@@ -38,7 +38,8 @@ CAUGHT_SHARE, AT_ONCE, TIMEOUT = 0.95, 2, 240
 ELSEWHERE = {
     "perturb.py": "core/test_weights.py core/test_rank_reduce.py core/test_score.py",
     "weights.py": "core/test_perturb.py",
-    "gradients.py": "core/test_score.py core/test_rank_reduce.py core/test_batch_invariance.py",
+    "gradients.py": "core/test_channel.py core/test_score.py core/test_rank_reduce.py"
+    " core/test_batch_invariance.py",
     "engine/terms.py": "core/test_rank_reduce.py core/test_gradients.py",
     "engine/arithmetic.py": "core/test_perturb.py core/test_likelihood.py core/test_gradients.py",
     "engine/stream.py": "core/test_stream.py core/test_perturb.py",
