@@ -10,7 +10,6 @@ import math
 import os
 import re
 from dataclasses import asdict, is_dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,21 +90,15 @@ def save_figure(figure: "Figure", name: str) -> "Figure":
     if folder := _folder():
         path = folder / "figures" / f"{name}.png"
         path.parent.mkdir(exist_ok=True)
-        figure.savefig(path, dpi=144, metadata=described)
-    figure._repr_mimebundle_ = partial(_with_alt, described["Description"])
+        figure.savefig(path, dpi=144, metadata={"Description": described})
+    # what IPython asks a figure for before it draws it: here its metadata alone
+    figure._repr_mimebundle_ = lambda **_: ({}, {"image/png": {"alt": described}})
     pyplot.close(figure)  # or the notebook would show it a second time
     return figure
 
 
-def _with_alt(alt: str, **_: object) -> tuple[dict, dict]:
-    """What IPython asks a figure for before it draws it: here its metadata alone."""
-    return {}, {"image/png": {"alt": alt}}
-
-
-def _described(figure: "Figure") -> dict[str, str]:
-    """A PNG file's metadata: title, caption, and a description made of both, the panels and the
-    legends.
-    """
+def _described(figure: "Figure") -> str:
+    """A description made of title, panels, legends and caption."""
     title = figure.get_suptitle().strip()
     texts = [_line(text.get_text()) for text in figure.texts]
     caption = " ".join(text for text in texts if text != _line(title))
@@ -114,12 +107,7 @@ def _described(figure: "Figure") -> dict[str, str]:
     names = dict.fromkeys(_line(text.get_text()) for one in legends for text in one.get_texts())
     legend = f"Legend: {'; '.join(filter(None, names))}" if any(names) else ""
     sentences = [title, *map(_panel, shown), legend, caption]
-    headings = [axes.get_title("left") or axes.get_title() for axes in shown]
-    return {
-        "Title": title or next(filter(None, headings), ""),
-        "Description": " ".join(filter(None, map(_sentence, sentences))),
-        "Comment": caption,
-    }
+    return " ".join(filter(None, map(_sentence, sentences)))
 
 
 def _panel(axes: "Axes") -> str:
@@ -159,7 +147,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any, where: str) -> Any:
     """``value`` as JSON holds it; ``where`` names it in an error."""
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value):
         value = _fields(value)
     elif hasattr(value, "_asdict"):  # a named tuple, such as ``accuracy.Paired``
         value = value._asdict()
@@ -172,7 +160,7 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise GaussMarkError(f"{where} is {value}; record None for a number that does not exist")
     if value is None or isinstance(value, str | bool | int | float):
-        return value.item() if hasattr(value, "item") else value
+        return value
     if hasattr(value, "tolist"):  # an array, a series, a tensor, or a scalar of one
         return _plain(value.tolist(), where)
     raise GaussMarkError(

@@ -24,6 +24,7 @@ from typing import Any
 
 from notebooks.test_other_parameters import OTHER
 
+from gaussmark_lib import files
 from gaussmark_lib.runs import folder
 from gaussmark_lib.runs import notebook as notebooks
 
@@ -76,7 +77,7 @@ def stamp(run: folder.Run) -> bool:
         print(f"{run.dir.name}: {len(apart)} numbers differ; record it anew:\n  {first}")
         return False
     note = {"commit": folder.commit(), "compared with": OTHER[source.name]}
-    folder.write(run.dir, "status", run.status | {"code": source.code, "stamped": note})
+    files.write_json(run.dir / "status.json", run.status | {"code": source.code, "stamped": note})
     print(f"{run.dir.name}: the present code gives the same numbers")
     return True
 

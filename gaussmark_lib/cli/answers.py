@@ -83,8 +83,8 @@ def give(
     with ExitStack() as stack:
         if kept := stack.enter_context(_kept(out)) if out is not None else None:
             n_before, failed_before, items = _resumed(kept, work, items)
-        options = {"file": sys.stderr, "delay": DELAY, "leave": False, "disable": None}
-        progress = stack.enter_context(tqdm(**bar, **options))
+        progress = tqdm(**bar, file=sys.stderr, delay=DELAY, leave=False, disable=None)
+        stack.enter_context(progress)
         try:
             for several in in_lists(items, batch):
                 rows = []

@@ -19,7 +19,6 @@ from gaussmark_lib import channel, generate, joint, models, perturb, score, toke
 from gaussmark_lib.cli import inputs
 from gaussmark_lib.cli.answers import DIGEST, Row
 from gaussmark_lib.cli.inputs import Item, digest, visible
-from gaussmark_lib.cli.keys import codebook_of
 from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError
 from gaussmark_lib.joint.state import identity
@@ -30,6 +29,7 @@ Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses that 
 CONTROL = 2**64  # seed of a key that nobody writes with: what the test says of a wrong key
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
 OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
+MOST_DIGITS = 30  # that are read of a number of users; a codebook refuses fewer
 PENDING, GIVEN = "pending", "given"  # notes of a stream's state
 
 
@@ -76,20 +76,9 @@ class Scoring:
         self.keys = [Key.load(file) for file in self.key_files]
         self.per_text = len(self.keys)
         # refuses unbound keys before the model is loaded
-        watermarks = {key.watermark for key in self.keys}
-        if len(watermarks) > 1:
-            raise GaussMarkError(
-                f"--key: expected keys of one watermark, got {watermarks}; test them one after"
-                " another"
-            )
-        self.wm = watermarks.pop()
-        shares = {key.binding.edited for key in self.keys} if self.edited is None else {self.edited}
-        if len(shares) > 1:
-            raise GaussMarkError(
-                f"--key: expected keys for one share of exchanged tokens, got {sorted(shares)}; say"
-                " --edited SHARE"
-            )
-        [self.edited] = channel.fractions([*shares])
+        self.wm, *_ = [key.watermark for key in self.keys]
+        share = self.keys[0].binding.edited if self.edited is None else self.edited
+        [self.edited] = channel.fractions([share])
         self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
         self.book = codebook_of(self.codebook, self.keys[0]) if self.codebook is not None else None
         self.state = None
@@ -164,12 +153,18 @@ class Scoring:
         texts = self.lm.model, prompts, responses, self.wm
         if self.state:
             given, self.references = self.references, None
-            memory = {"share": self.share, "state": self.state, "given": given}
-            memory |= {"edited": self.edited, "on_error": "record"}
-            table = joint.sequence(*texts, self.keys, **memory)
+            table = joint.sequence(
+                *texts,
+                self.keys,
+                share=self.share,
+                state=self.state,
+                given=given,
+                edited=self.edited,
+                on_error="record",
+            )
         else:
-            settings = {"edited": self.edited, "on_error": "record"}
-            table = score.score(*texts, self._keys_and_control(), **settings)
+            keys = self._keys_and_control()
+            table = score.score(*texts, keys, edited=self.edited, on_error="record")
         rows = [self._rows(of_text) for _, of_text in table.groupby("text")]
         if self.alone and "error" not in rows[0][0]:
             unlike = verdict.unlike(*texts[:3])
@@ -294,6 +289,13 @@ class Answering(Scoring):
 
     def sentence(self, row: Row, *, alone: bool) -> str:
         return row["verdict"] if alone else f"{visible(row['name'])}: {row['verdict']}"
+
+
+def codebook_of(name: str, key: Key) -> tracing.Codebook:
+    """The codebook of a file, or of this number of users."""
+    if name.isdecimal() and not os.path.exists(name):
+        return tracing.Codebook(key, int(name[:MOST_DIGITS]))
+    return tracing.Codebook.load(name, key)
 
 
 def _plain(value: Any) -> Any:

@@ -3,8 +3,7 @@ a key does to human texts, and how much text it needs.
 """
 
 import json
-import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer.models import OptionInfo
@@ -14,12 +13,7 @@ from gaussmark_lib.cli import answers
 from gaussmark_lib.cli.inputs import AsJson, CodebookName, KeyFile, Model
 from gaussmark_lib.errors import GaussMarkError
 
-if TYPE_CHECKING:
-    from gaussmark_lib.keys import Key
-    from gaussmark_lib.tracing import Codebook
-
 EDITED = 0.1  # costs a text as it was written 1% of its ψ, and gives edited ones half as much again
-MOST_DIGITS = 30  # that are read of a number of users; a codebook refuses fewer
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and show key files.")
 
 
@@ -98,6 +92,8 @@ def export(
     carried = Key.load(key)
     watermark = carried.watermark  # refuses an unbound key before the model is loaded
     if codebook is not None:
+        from gaussmark_lib.cli.batches import codebook_of
+
         carried = codebook_of(codebook, carried).key(user)
     lm = models.load(model)
     written = perturb.export(lm.model, watermark, carried, folder, lm.tokenizer)
@@ -105,15 +101,6 @@ def export(
         f"{lm.name} with the watermark of key {carried.key_id} on {watermark.weight}: {written}\n"
         f"Its texts are tested against {lm.name}, not against it."
     )
-
-
-def codebook_of(name: str, key: "Key") -> "Codebook":
-    """The codebook of a file, or of this number of users."""
-    from gaussmark_lib.tracing import Codebook
-
-    if name.isdecimal() and not os.path.exists(name):
-        return Codebook(key, int(name[:MOST_DIGITS]))
-    return Codebook.load(name, key)
 
 
 def _count(about: str) -> OptionInfo:

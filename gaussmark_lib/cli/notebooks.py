@@ -8,19 +8,17 @@ import re
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from gaussmark_lib import files, words
+from gaussmark_lib import files, runs, sweeps, words
 from gaussmark_lib.cli import answers
 from gaussmark_lib.cli.inputs import Model, Records
 from gaussmark_lib.errors import GaussMarkError
-
-if TYPE_CHECKING:
-    from gaussmark_lib.runs.folder import Run
-    from gaussmark_lib.runs.notebook import Notebook
+from gaussmark_lib.runs import folder, presets
+from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs.parameters import parse
 
 BY_NAME = "or its name in papermill_runs/presets"
 MARKUP = re.compile(r"^\*\*Claim\.\*\* |[*`$]")  # of a claim
@@ -60,7 +58,9 @@ Preset = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Run even where there is a record.")]
-Workers = Annotated[int | None, typer.Option(help="Local runs at a time [one per core].")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=256, help="Local runs at a time [one per core].")
+]
 
 
 def joined(words: list[str]) -> list[str]:
@@ -90,9 +90,6 @@ def run(
     ] = False,
 ) -> int:
     """Run a notebook with checked parameters and record it."""
-    from gaussmark_lib import runs
-    from gaussmark_lib.runs import notebook as notebooks
-
     source = notebooks.load(notebook)
     if parameters:
         print(*source.parameters.values(), sep="\n")
@@ -120,8 +117,8 @@ def run(
         {name: said for name, said in done.numbers.items() if ", " not in said or "n = " in said}
     )
     for one in done.findings:
-        said = f"{one['claim']} is {one['value']} {one['basis']}; expected {one['expected']}"
-        print(answers.visible(f"  {one['verdict']}: {said}"))
+        found = f"{one['claim']} is {one['value']} {one['basis']}; expected {one['expected']}"
+        print(answers.visible(f"  {one['verdict']}: {found}"))
     print(done.dir)
     return 0
 
@@ -157,21 +154,24 @@ def sweep(
 
     What has a record is not run again.
     """
-    from gaussmark_lib import sweeps
-    from gaussmark_lib.runs import notebook as notebooks
-    from gaussmark_lib.runs import presets
-
     source, values = notebooks.load(notebook), presets.read(grid, "grid")
     of_preset, of_command = _values(source, preset, typed)
     if twice := of_command.keys() & values.keys():
         raise GaussMarkError(
             f"{', '.join(sorted(twice))}: given by -p and by the grid {grid}; give it once"
         )
-    place = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
-    place["gpus_per_run"] = gpus_per_run
-    done = sweeps.sweep(source, values, of_preset | of_command, root=records, **place)
+    done = sweeps.sweep(
+        source,
+        values,
+        of_preset | of_command,
+        root=records,
+        workers=workers,
+        scheduler=scheduler,
+        cluster=cluster,
+        gpus_per_run=gpus_per_run,
+    )
     for failure in done.failed:
-        answers.say(f"failed: {failure.params or source.name}: {failure.reason}")
+        answers.say(f"failed: {failure['params'] or source.name}: {failure['error']}")
     print(
         f"{source.name}: {len(done.runs) - len(done.failed)} of {len(done.runs)} runs complete,"
         f" {done.cached} of them from record, {len(done.failed)} failed"
@@ -198,11 +198,9 @@ def tour(workers: Workers = None, force: Force = False, records: Records = None)
 
 
 def _values(
-    notebook: "Notebook", preset: str | None, typed: list[str] | None
+    notebook: notebooks.Notebook, preset: str | None, typed: list[str] | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values that -f gives, and those that -p gives."""
-    from gaussmark_lib.runs import parameters, presets
-
     declared, values = notebook.parameters, {}
     pairs = [word.partition("=") for word in typed or ()]
     if lone := [name for name, equals, _ in pairs if not equals]:
@@ -214,7 +212,7 @@ def _values(
                 f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the"
                 " preset is shared by all notebooks"
             )
-    return values, parameters.parse(declared, [(name, value) for name, _, value in pairs])
+    return values, parse(declared, [(name, value) for name, _, value in pairs])
 
 
 def list_(
@@ -226,26 +224,22 @@ def list_(
     model: Model = "doclm",
 ) -> None:
     """List the notebooks, presets, grids, clusters and records, or a model's weights."""
-    folder = files.records(records)
     for name in [what] if what else ["notebooks", "presets", "grids", "clusters", "records"]:
         if not what:
             print(f"\n{name}")
         if rows := [
-            {"name": entry, "about": about} for entry, about in _listed(name, folder, model)
+            {"name": entry, "about": about} for entry, about in _listed(name, records, model)
         ]:
             answers.table(rows)
         else:
             print("none")
 
 
-def _listed(what: str, records: Path, model: str) -> Iterator[tuple[str, str]]:
+def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, str]]:
     """Names with what they are: of notebooks the claim's first sentence; of presets the first
     line, a comment; of records the headline, and the parameters that are not the notebook's
     defaults.
     """
-    from gaussmark_lib.runs import folder, presets
-    from gaussmark_lib.runs import notebook as notebooks
-
     match what:
         case "notebooks":
             for path in notebooks.numbered():
@@ -261,7 +255,7 @@ def _listed(what: str, records: Path, model: str) -> Iterator[tuple[str, str]]:
             for name in weights.names(loaded):
                 yield name, " × ".join(map(str, weights.Weight(loaded, name).shape))
         case "records":
-            for path in sorted(records.glob("*/*/status.json")):
+            for path in sorted(files.records(records).glob("*/*/status.json")):
                 if done := folder.load(path.parent):
                     line = done.headline
                     about = f"{line.name}: {line}" if line else "no headline"
@@ -274,10 +268,8 @@ def _listed(what: str, records: Path, model: str) -> Iterator[tuple[str, str]]:
                 yield name, text.partition("\n")[0].lstrip("# ")
 
 
-def _changed(done: "Run", notebook: str) -> str:
+def _changed(done: runs.Run, notebook: str) -> str:
     """A record's parameters that are not the defaults of its notebook, where that is still here."""
-    from gaussmark_lib.runs import notebook as notebooks
-
     name = f"??_{done.id}" if notebook == "reference" else notebook
     paths = list(files.NOTEBOOKS.glob(f"{name}.ipynb"))
     declared = notebooks.load(paths[0]).parameters if paths else {}

@@ -120,8 +120,7 @@ def shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
         f" {words.number(row['high'], 0)})"
         for row in rows
     ]
-    wide = table.pivot(index=["kind", "level"], columns="power", values="tokens")
-    wide = wide.reindex(pd.MultiIndex.from_frame(table[["kind", "level"]].drop_duplicates()))
+    wide = table.set_index(["kind", "level", "power"])["tokens"].unstack(sort=False)
     return [
         {"kind": kind, "level": f"{level:g}"}
         | {f"power {power:g}": tokens for power, tokens in row.items()}

@@ -91,10 +91,18 @@ def generate(
     watermark = carried.watermark  # refuses an unbound key before the model is loaded
     lm = models.load(model)
     writing = Writing(lm, carried, tokens, until_end, seed, top_p, temperature, batch)
-    options = {"batch": batch, "out": out, "as_json": as_json}
-    bar = {"desc": "writing", "unit": " tokens", "total": len(items) * tokens}
     with perturb.watermarked(lm.model, watermark, carried):
-        return answers.give(writing, iter(items), many=many, **options, **bar)
+        return answers.give(
+            writing,
+            iter(items),
+            many=many,
+            batch=batch,
+            out=out,
+            as_json=as_json,
+            desc="writing",
+            unit=" tokens",
+            total=len(items) * tokens,
+        )
 
 
 def detect(
@@ -133,7 +141,7 @@ def detect(
         typer.Option(
             metavar="SHARE",
             help="Share of a text's tokens that may have been exchanged, 0 to below 1; the test is"
-            " exact with any  [the key's]",
+            " exact with any  [the first key's]",
         ),
     ] = None,
     codebook: CodebookName = None,
@@ -171,13 +179,11 @@ def detect(
         )
     if prompt and prompt_file is not None:
         raise GaussMarkError("expected one prompt: --prompt or --prompt-file")
-    if codebook is not None and (len(key) > 1 or stream is not None or given):
+    ways = [way for way in (codebook, public) if way is not None]
+    if ways and (len(key) > 1 or stream is not None or given or len(ways) > 1):
         raise GaussMarkError(
-            "--codebook: expected one --key, the codebook's own, and neither --stream nor --given"
-        )
-    if public is not None and (len(key) > 1 or stream is not None or given or codebook is not None):
-        raise GaussMarkError(
-            "--public: expected one --key, and neither --stream nor --given nor --codebook"
+            f"{'--codebook' if public is None else '--public'}: expected one --key, and neither"
+            " --stream nor --given nor the other of these two"
         )
     if given and out is not None and stream is None:
         raise GaussMarkError(
@@ -203,5 +209,13 @@ def detect(
         scoring = stack.enter_context(
             closing(Scoring(*asked) if public is None else Answering(*asked, public))
         )
-        options = {"batch": batch, "out": out, "as_json": as_json}
-        return answers.give(scoring, items, many=many, **options, desc="testing", unit=" texts")
+        return answers.give(
+            scoring,
+            items,
+            many=many,
+            batch=batch,
+            out=out,
+            as_json=as_json,
+            desc="testing",
+            unit=" texts",
+        )

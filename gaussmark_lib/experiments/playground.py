@@ -135,7 +135,6 @@ class Tested:
     text: str
     prompt: str
     question: Question
-    key_id: str
     row: dict[str, Any]
     pieces: pd.DataFrame
 
@@ -160,9 +159,8 @@ class Session:
     prompts: Sequence[str]
     wrong_key: Key = field(default_factory=Key.new)
     n_reference: int = 8  # plain texts on which ‖G‖ is measured
-    _norms: dict[tuple[str, int], list[float]] = field(default_factory=dict, repr=False)
-    _bends: dict[tuple, float] = field(default_factory=dict, repr=False)
-    _other_key: Key = field(default_factory=Key.new, repr=False)
+    _norms: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    _bends: dict[tuple, float] = field(default_factory=dict)
 
     def knows(self, weight: str, n_tokens: int) -> bool:
         """Whether :meth:`sigma` needs no work."""
@@ -171,12 +169,8 @@ class Session:
     def sigma(self, weight: str, n_tokens: int, psi: float, report: Report = silent) -> float:
         """ψ / median‖G‖ over plain texts of n_tokens, measured once per weight and length."""
         if not self.knows(weight, n_tokens):
-            with alone:
-                prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
-                plain = self._sample(prompts, n_tokens, 0, "writing reference texts", report)
-                report("measuring gradients", 0.0)
-                gradients = score.gradients(self.lm.model, prompts, plain, Watermark(weight, 1.0))
-                self._norms[weight, n_tokens] = [gradient.norm for gradient in gradients]
+            settings = n_tokens, "writing reference texts", report
+            self._norms[weight, n_tokens] = self._measured(Watermark(weight, 1.0), *settings)
         return stats.sigma_for_psi(self._norms[weight, n_tokens], psi)
 
     def bend(self, wm: Watermark, n_tokens: int, report: Report = silent) -> float:
@@ -185,16 +179,23 @@ class Session:
         """
         asked = wm, n_tokens
         if asked not in self._bends:
-            with alone:
-                prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
-                marks = [(wm, Key.from_seed(seed)) for seed, _ in enumerate(prompts)]
-                step = "writing watermarked reference texts"
-                marked = self._sample(prompts, n_tokens, 0, step, report, marks=marks)
-                gradients = score.gradients(self.lm.model, prompts, marked, wm)
-                norms = [gradient.norm for gradient in gradients]
-                plain = self._norms[wm.weight, n_tokens]
-                self._bends[asked] = float(np.mean(norms) / np.mean(plain))
+            n = len(self.prompts[: self.n_reference])
+            marks = [(wm, Key.from_seed(seed)) for seed in range(n)]
+            settings = n_tokens, "writing watermarked reference texts", report
+            norms = self._measured(wm, *settings, marks=marks)
+            self._bends[asked] = float(np.mean(norms) / np.mean(self._norms[wm.weight, n_tokens]))
         return self._bends[asked]
+
+    def _measured(
+        self, wm: Watermark, n_tokens: int, step: str, report: Report, **settings: Any
+    ) -> list[float]:
+        """‖G‖ of texts after the reference prompts."""
+        with alone:
+            prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
+            written = self._sample(prompts, n_tokens, 0, step, report, **settings)
+            report("measuring gradients", 0.0)
+            gradients = score.gradients(self.lm.model, prompts, written, wm)
+            return [gradient.norm for gradient in gradients]
 
     def compare(self, question: Question, key: Key, report: Report = silent) -> Comparison:
         """Plain and watermarked text side by side, tested against this key and the wrong one. After
@@ -257,12 +258,11 @@ class Session:
             pieces = self._pieces(*pairs, wm, key, edited=allowed)
             report("testing", 0.0)
             keys, n_windows = self._keys(key), len(pairs[0])
-            settings = {"edited": allowed, "batch_size": 1}
-            table = tracing.author(self.lm.model, *pairs, wm, keys, **settings)
+            table = tracing.author(self.lm.model, *pairs, wm, keys, edited=allowed, batch_size=1)
             this, wrong = table.to_dict("records")
             row = this | ({"windows": n_windows} if n_windows > 1 else {})
             row |= verdict.of(row, sigma, control=wrong["p_value"])
-            return Tested(text, prompt, question, key.key_id, row, pieces)
+            return Tested(text, prompt, question, row, pieces)
 
     def edited(
         self,
@@ -297,7 +297,7 @@ class Session:
     def _keys(self, key: Key) -> list[Key]:
         """This key and the negative control, which is never the key itself."""
         is_wrong = key.key_id == self.wrong_key.key_id
-        return [key, self._other_key if is_wrong else self.wrong_key]
+        return [key, Key.new() if is_wrong else self.wrong_key]
 
     def _sample(
         self, prompts: list, n_tokens: int, seed: int, step: str, report: Report, **settings: Any
@@ -319,8 +319,8 @@ class Session:
         pairs = zip(prompts, responses, strict=True)
         tables = [evidence.per_token(model, *pair, wm, key, edited=edited) for pair in pairs]
         if len(tables) > 1:
-            settings = {"edited": edited, "batch_size": 1}
-            gradients = list(score.gradients(model, prompts, responses, wm, **settings))
+            texts_of = model, prompts, responses, wm
+            gradients = list(score.gradients(*texts_of, edited=edited, batch_size=1))
             total = tracing.summed(gradients).norm
             norms = {gradient.text: gradient.norm for gradient in gradients}
             for i, table in enumerate(tables):

@@ -51,8 +51,6 @@ PROVES = (
     " large p does not prove that the checkpoint is free of the mark."
 )
 FAR = 0.5  # ‖Δ‖/‖θ‖ from which a checkpoint is called another model than a changed base
-COLUMNS = ["key_id", "psi", "p_value", "log10_p", "psi_rows", "p_rows", "log10_p_rows"]
-COLUMNS += ["distance", "relative"]
 
 
 def weights(
@@ -99,13 +97,21 @@ def weights(
     whole = (inner.sum(1) / length).numpy()
     n = torch.cat([lengths.new_full((len(v),), v.shape[1]) for v in vs])
     by_rows = combined(inner, lengths, n)
-    columns = [[key.key_id for key in keys]]
-    for psi in (whole, by_rows):
-        columns += [psi, norm.sf(psi), norm.logsf(psi) / np.log(10)]
     size = sum(linear.value().double().square().sum().item() for linear in wm.linears) ** 0.5
     moved = sum((v.norm().item() * s) ** 2 for v, s in zip(vs, wm.sigmas, strict=True)) ** 0.5
-    columns += [length / wm.d**0.5, moved / size]
-    return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
+    return pd.DataFrame(
+        {
+            "key_id": [key.key_id for key in keys],
+            "psi": whole,
+            "p_value": norm.sf(whole),
+            "log10_p": norm.logsf(whole) / np.log(10),
+            "psi_rows": by_rows,
+            "p_rows": norm.sf(by_rows),
+            "log10_p_rows": norm.logsf(by_rows) / np.log(10),
+            "distance": length / wm.d**0.5,
+            "relative": moved / size,
+        }
+    )
 
 
 def directions(wm: PlacedWatermark, suspect: Suspect) -> list[Float[Tensor, "d_out d_in"]]:

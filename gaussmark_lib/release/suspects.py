@@ -3,7 +3,6 @@ safetensors (in any dtype, in shards), a quantised checkpoint, or a GGUF file.
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,15 @@ def matrix(suspect: Suspect, weight: Weight) -> Float[Tensor, "d_out d_in"]:
         source = files.named(suspect, "cannot read the suspect", InvalidModelError)
         if str(suspect) == models.EMBEDDED:
             source = files.DATA / models.EMBEDDED
-        theta = (_of_gguf if source.suffix == ".gguf" else _of_folder)(source, weight)
+        try:
+            theta = (_of_gguf if source.suffix == ".gguf" else _of_folder)(source, weight)
+        except InvalidModelError:
+            raise
+        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+            raise InvalidModelError(
+                f"cannot read the suspect in {source}: {type(error).__name__}: {error}; expected"
+                " config.json and whole *.safetensors, or a .gguf file"
+            ) from None
     theta = wide(theta.detach().cpu())
     if tuple(theta.shape) != weight.shape:
         raise InvalidModelError(
@@ -68,32 +75,22 @@ def _of_folder(folder: Path, weight: Weight) -> Tensor:
     """A folder's matrix, from the one shard that has it."""
     if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
         raise _missing(folder, weight, is_adapted=True)
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if config.get("quantization_config"):  # packed: only its own library can unpack it
-            lm = models.load(folder, dtype="auto")
-            return _of_model(lm.model.dequantize(), weight)
-        index = folder / INDEX
-        shards: Mapping[str, str] = {}
-        if index.exists():
-            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            names = {*shards}
-        else:
-            with safe_open(folder / SINGLE, "pt") as file:
-                names = {*file.keys()}
-        # a checkpoint of the bare body leaves out what the head's class calls it
-        _, _, inner = weight.name.partition(".")
-        if not (name := next((n for n in (weight.name, inner) if n in names), None)):
-            raise _missing(folder, weight, is_adapted=any("lora_" in n for n in names))
-        with safe_open(folder / shards.get(name, SINGLE), "pt") as file:
-            return weight.oriented(file.get_tensor(name))
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        if isinstance(error, InvalidModelError):
-            raise
-        raise InvalidModelError(
-            f"cannot read the suspect in {folder}: {error}; expected config.json and whole"
-            " *.safetensors, or a .gguf file"
-        ) from None
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("quantization_config"):  # packed: only its own library can unpack it
+        lm = models.load(folder, dtype="auto")
+        return _of_model(lm.model.dequantize(), weight)
+    index = folder / INDEX
+    if index.exists():
+        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    else:
+        with safe_open(folder / SINGLE, "pt") as file:
+            shards = dict.fromkeys(file.keys(), SINGLE)
+    # a checkpoint of the bare body leaves out what the head's class calls it
+    _, _, inner = weight.name.partition(".")
+    if not (name := next((n for n in (weight.name, inner) if n in shards), None)):
+        raise _missing(folder, weight, is_adapted=any("lora_" in n for n in shards))
+    with safe_open(folder / shards[name], "pt") as file:
+        return weight.oriented(file.get_tensor(name))
 
 
 def _of_gguf(path: Path, weight: Weight) -> Tensor:
@@ -102,22 +99,16 @@ def _of_gguf(path: Path, weight: Weight) -> Tensor:
         import gguf
     except ImportError:
         raise InvalidModelError("a GGUF file needs the package gguf: pip install gguf") from None
-    try:
-        reader = gguf.GGUFReader(path)
-        architecture = str(_field(reader, "general.architecture"))
-        [number] = (n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-        n_blocks = int(_field(reader, f"{architecture}.block_count"))
-        known = gguf.get_tensor_name_map(number, n_blocks)
-        name = known.get_name(weight.name, try_suffixes=(".weight",))
-        tensor = next((t for t in reader.tensors if t.name == name), None)
-        if tensor is None:
-            raise _missing(path, weight, is_adapted=False)
-        theta = torch.tensor(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        if isinstance(error, InvalidModelError):
-            raise
-        why = f"{type(error).__name__}: {error}"
-        raise InvalidModelError(f"cannot read the suspect in {path}: {why}") from None
+    reader = gguf.GGUFReader(path)
+    architecture = str(_field(reader, "general.architecture"))
+    [number] = (n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    n_blocks = int(_field(reader, f"{architecture}.block_count"))
+    known = gguf.get_tensor_name_map(number, n_blocks)
+    name = known.get_name(weight.name, try_suffixes=(".weight",))
+    tensor = next((t for t in reader.tensors if t.name == name), None)
+    if tensor is None:
+        raise _missing(path, weight, is_adapted=False)
+    theta = torch.tensor(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
     heads = {"attn_q": "head_count", "attn_k": "head_count_kv"}.get(name.split(".")[-2])
     if architecture == "llama" and heads:
         theta = _in_halves(theta, int(_field(reader, f"llama.attention.{heads}")))

@@ -162,8 +162,8 @@ def run(
         try:
             file = partial / "notebook.ipynb"
             file.write_text(source.text, encoding="utf-8")
-            write(partial, "params", asked.values)
-            write(partial, "results", {})  # to which the notebook adds
+            files.write_json(partial / "params.json", asked.values)
+            files.write_json(partial / "results.json", {})  # to which the notebook adds
             kernel.execute(
                 file,
                 asked.changed,
@@ -173,7 +173,7 @@ def run(
                 wanted=wanted,
             )
             outcome = {"status": "complete", "code": asked.code}
-            write(partial, "status", outcome | circumstances(started))
+            files.write_json(partial / "status.json", outcome | circumstances(started))
         except BaseException as error:
             raise _stopped(error, source.name, partial, failed(target), started) from error
         place(partial, target, replace=force)
@@ -191,7 +191,7 @@ def _stopped(
     has_failed = isinstance(error, Exception)
     status = {"status": "failed" if has_failed else "interrupted", **stop._asdict()}
     message = f"{name} {status['status']}: {stop}\nits record is {kept}"
-    write(partial, "status", status | circumstances(started))
+    files.write_json(partial / "status.json", status | circumstances(started))
     place(partial, kept, replace=True)
     if has_failed:
         return RunFailedError(message, str(stop), stop.traceback, kept)
@@ -262,12 +262,6 @@ def place(partial: Path, target: Path, *, replace: bool) -> None:
     except OSError:
         if load(target) is None:  # no other process was faster
             raise
-
-
-def write(folder: Path, name: str, content: dict[str, Any]) -> None:
-    """``<name>.json`` of a record."""
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    (folder / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
 
 
 def circumstances(started: datetime) -> dict[str, Any]:

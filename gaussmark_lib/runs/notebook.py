@@ -81,11 +81,6 @@ class Notebook:
         """The first paragraph under its title, as Markdown."""
         return self.opening.removeprefix(f"# {self.title}").strip().partition("\n\n")[0]
 
-    @property
-    def sources(self) -> list[str]:
-        """Of its code cells."""
-        return [cell.source for cell in self.cells if cell.kind == "code"]
-
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """What its one code cell tagged ``parameters`` declares; or ParameterError."""
@@ -102,7 +97,8 @@ class Notebook:
         """The version of the code that computes this notebook's answer. Not kept here: a
         worker must compute its own.
         """
-        return code_of(self.sources, self.path.parent)
+        sources = (cell.source for cell in self.cells if cell.kind == "code")
+        return code_of(sources, self.path.parent)
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """See ``parameters.check``."""

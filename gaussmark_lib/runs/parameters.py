@@ -74,13 +74,9 @@ class Parameter:
     allowed: str
     help: str
 
-    def check(self, value: Any) -> Any:
-        """``value`` as the parameter's type, or pydantic's ValidationError."""
-        return self.type.validate_python(value)
-
     def fits(self, value: Any) -> bool:
         try:
-            self.check(value)
+            self.type.validate_python(value)
         except ValidationError:
             return False
         return True
@@ -214,7 +210,7 @@ def check(
     problems, values = [], {}
     for key, value in given.items():
         try:
-            values[key] = declared[key].check(value)
+            values[key] = declared[key].type.validate_python(value)
         except KeyError:
             problems.append(f"{key}: no such parameter; {nearest(key, declared)}")
         except ValidationError:

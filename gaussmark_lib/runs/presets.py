@@ -2,11 +2,9 @@
 paper's own numbers (``papermill_runs/reference/paper.yaml``), beside which a notebook puts its own.
 """
 
-import math
 import os
 import re
 from collections.abc import Collection
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,15 +74,9 @@ def taken(
     return common | by_number.get(number, {}), sorted(others.keys() - common)
 
 
-def comparable(
-    model: str, quantity: str, scheme: str, *, less: str | None = None
-) -> "pd.DataFrame":
+def comparable(model: str, quantity: str, scheme: str) -> "pd.DataFrame":
     """What to put beside a quantity measured on ``model``: the paper's number for it, or those for
     all of the paper's models if it is another one.
-
-    Args:
-        less: a scheme whose number is subtracted. The paper gives no paired error, so the two
-            standard errors are added as if independent.
 
     Returns:
         One row per model: ``model`` (its name without the owner), ``value`` with its standard
@@ -92,17 +84,11 @@ def comparable(
     """
     import pandas as pd  # which the command line need not wait for
 
-    nan, rows, models = math.nan, [], paper()
-    for name in [model] if model in models else models:
-        of = {row["scheme"]: row for row in models[name]["numbers"] if row["quantity"] == quantity}
-        minus = of[less] if less else {"value": 0, "error": 0}
-        value = of[scheme].get("value", nan) - minus["value"]
-        error = math.hypot(of[scheme].get("error", nan), minus["error"])
-        rows.append((name.split("/")[-1], value, error, of[scheme].get("most", nan)))
+    models = yaml(PAPER.read_text(encoding="utf-8"))["models"]  # by hub id
+    rows = [
+        {"model": name.split("/")[-1], **row}
+        for name in ([model] if model in models else models)
+        for row in models[name]["numbers"]
+        if (row["quantity"], row["scheme"]) == (quantity, scheme)
+    ]
     return pd.DataFrame(rows, columns=["model", "value", "error", "most"])
-
-
-@cache
-def paper() -> dict[str, Any]:
-    """The paper's models by hub id, each with the rows of its ``numbers``."""
-    return yaml(PAPER.read_text(encoding="utf-8"))["models"]

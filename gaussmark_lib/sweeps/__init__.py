@@ -37,19 +37,7 @@ from gaussmark_lib.sweeps import jobs
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Failure", "Sweep", "sweep"]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run without an answer: its values of the parameters that vary, the reason in one line, and
-    the traceback if a cell raised.
-    """
-
-    run_id: str
-    params: dict[str, Any]
-    reason: str
-    traceback: str
+__all__ = ["Sweep", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ class Sweep:
     dir: Path
     runs: dict[str, dict[str, Any]]  # id → every parameter's value, in the grid's order
     cached: int  # how many were answered from their records
-    failed: list[Failure]
+    failed: list[dict[str, Any]]  # of those without an answer: ``run, params, status, error``
     summary: "pd.DataFrame"  # see ``tables.summary``
 
     @property
@@ -120,40 +108,37 @@ def sweep(
             outcomes = jobs.run_all(missing, n, root=root, bar=bar, **place)
     answers = known | _answers(missing, root)
     varying = grids.varying(rows)
-    varied = {job.id: {name: job.values[name] for name in varying} for job in asked}
     lost = f"its worker says that it is complete, and it has no record in {root}; share that folder"
-    failed = {
-        job.id: Failure(job.id, varied[job.id], outcome.error or lost, outcome.traceback)
+    ends = {
+        job.id: {"status": "failed", "error": outcome.error or lost}
         for job, outcome in zip(missing, outcomes, strict=True)
-        if job.id not in answers
     }
+    for run_id, run in answers.items():  # with their times, which no two sweeps agree on
+        ends[run_id] = {"status": "complete", "seconds": run.status["seconds"]}
+    of_runs = [
+        {"run": job.id, "params": {name: job.values[name] for name in varying}, **ends[job.id]}
+        for job in asked
+    ]
+    failed = [run for run in of_runs if "error" in run]
     facts = {
         "notebook": source.name,
         "status": "failed" if failed else "complete",
         "grid": dict(grid),
         "params": dict(params or {}),
         "code": code,
-        "runs": [  # with their times, which no two sweeps agree on
-            {"run": run_id, "params": varied[run_id]}
-            | (
-                {"status": "failed", "error": failed[run_id].reason}
-                if run_id in failed
-                else {"status": "complete", "seconds": answers[run_id].status["seconds"]}
-            )
-            for run_id in runs
-        ],
+        "runs": of_runs,
         **records.circumstances(started),
     }
     from gaussmark_lib.sweeps import tables  # here, because workers need no pandas
 
     with records.hidden(target) as partial:
-        records.write(partial, "sweep", facts)
+        files.write_json(partial / "sweep.json", facts)
         (partial / "tables").mkdir()
         for name, table in tables.tables(runs, answers, varying).items():
             table.to_parquet(partial / f"{name}.parquet")
         records.place(partial, target, replace=True)
     summary = tables.summary(runs, answers, varying)
-    return Sweep(target, runs, len(known), list(failed.values()), summary)
+    return Sweep(target, runs, len(known), failed, summary)
 
 
 def _answers(asked: list[Question], root: Path) -> dict[str, records.Run]:

@@ -26,14 +26,13 @@ import psutil
 from tqdm.auto import tqdm
 
 from gaussmark_lib import runs
-from gaussmark_lib.errors import GaussMarkError, shown
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import presets
 from gaussmark_lib.runs.notebook import Question, question
 
 REFRESH = 2  # seconds after which the bar is drawn again, even if nothing has finished
 PATIENCE = 10  # seconds for a scheduler to answer
 MEMORY = 2 * 1024**3  # bytes that a small model's run may need
-MOST = 256  # runs at a time
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -112,10 +111,14 @@ def run_one(job: Question, root: Path, force: bool) -> Outcome:
             "its code or its model is not the same on this worker as where the sweep began, or has"
             " changed since; start again"
         )
-    stop, env = slot.stop, slot.env
     try:
         runs.run(
-            job, force=force, progress=False, root=root, env=env, wanted=lambda: not stop.is_set()
+            job,
+            force=force,
+            progress=False,
+            root=root,
+            env=slot.env,
+            wanted=lambda: not slot.stop.is_set(),
         )
     except runs.RunFailedError as error:
         return Outcome(error.reason, error.traceback, error.dir)
@@ -207,8 +210,6 @@ def _environments(
     How many there are does not depend on what is left to do, because the number of threads of a
     run may change a last digit.
     """
-    if workers is not None and not (isinstance(workers, int) and 1 <= workers <= MOST):
-        raise GaussMarkError(f"expected from 1 to {MOST} workers, got {shown(workers)}")
     if not gpus_per_run:
         memory = psutil.virtual_memory().total // MEMORY
         return [{}] * (workers or max(1, min(n_runs, cores, memory)))

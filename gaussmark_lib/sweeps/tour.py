@@ -62,14 +62,10 @@ class Stop:
 
 
 class Tour(NamedTuple):
-    """A page, in its folder, and what it is about."""
+    """A page, and what it is about."""
 
-    dir: Path
+    page: Path
     stops: list[Stop]
-
-    @property
-    def page(self) -> Path:
-        return self.dir / "index.html"
 
     @property
     def failed(self) -> list[Stop]:
@@ -117,7 +113,7 @@ def tour(
     with records.hidden(target) as partial:
         (partial / "index.html").write_text(html(stops), encoding="utf-8")
         records.place(partial, target, replace=False)
-    return Tour(target, stops)
+    return Tour(target / "index.html", stops)
 
 
 def _read(file: Path) -> Stop:
@@ -132,8 +128,6 @@ def _read(file: Path) -> Stop:
 
 
 def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
-    if not stops:
-        return
     outcomes = jobs.run_all([stop.job for stop in stops], n_runs, root=root, **options)
     for stop, outcome in zip(stops, outcomes, strict=True):
         stop.error, stop.traceback, stop.failed = outcome
@@ -176,9 +170,12 @@ def claim(source: notebooks.Notebook) -> str:
 
 def html(stops: list[Stop]) -> str:
     """The page over what came of each notebook."""
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=loader, **options)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters["divided"] = lambda name: QUOTIENT.sub("divided by ", name)
     template = environment.get_template("tour.html.j2")
     facts = {
@@ -205,20 +202,12 @@ def _view(stop: Stop) -> dict[str, Any]:
         "stop": stop,
         "headline": run and run.headline,
         "large": large and large.headline,
-        "sigma": _sigma(results),
         "verdicts": findings,
         "counts": ", ".join(f"{n} {outcome}" for outcome, n in counts.items()),
         "checks": [check["check"] for check in results.get("checks", [])],
         "numbers": run.numbers if run else {},
         "figures": figures,
     }
-
-
-def _sigma(results: dict[str, Any]) -> float | None:
-    """The σ of the notebook's GaussMark watermark, where it recorded exactly one."""
-    given = results.get("σ", results.get("sigma"))
-    given = given.get("GaussMark") if isinstance(given, dict) else given
-    return given if isinstance(given, int | float) else None
 
 
 def _figure(path: Path) -> dict[str, Any]:

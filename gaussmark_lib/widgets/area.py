@@ -2,7 +2,7 @@
 (:class:`Worker`), since a kernel would handle a click on Stop only after another button's handler.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from threading import Event, Lock, Thread
 from typing import Any
@@ -35,27 +35,33 @@ class Area:
         self.progress = w.FloatProgress(min=0, max=1, tooltip=f"Progress: {name}", layout=hidden)
         self.doing = w.HTML()
         self.message, self.note, self.output = (w.HTML(layout=WIDE) for _ in range(3))
-        self._result, self._changed = "", ""
+        self.changed = ""  # the settings that are others now than those of the result
+        self._html, self._made = "", {}
 
     def parts(self, *more: w.Widget) -> list[w.Widget]:
         """From top to bottom; ``more`` stands beside the buttons."""
         bar = w.HBox([self.start, self.stop, *more, self.progress, self.doing], layout=BAR)
         return [bar, self.message, self.note, self.output]
 
-    def show(self, html: str, changed: str = "") -> None:
-        """A result, and the settings that have changed since."""
-        self._result, self._changed = html, changed
-        self.output.value = render.dimmed(html) if changed else html
+    def show(self, html: str, made: Mapping[str, Any]) -> None:
+        """A result, and the settings that it was made with."""
+        self._html, self._made = html, made
+        self._draw("")
+
+    def compare(self, now: Mapping[str, Any]) -> None:
+        """Dims the result where settings have changed since."""
+        changed = ", ".join(name for name, value in self._made.items() if now[name] != value)
+        if changed != self.changed:  # a result is a large message to the browser
+            self._draw(changed)
+
+    def _draw(self, changed: str) -> None:
+        self.changed = changed
+        self.output.value = render.dimmed(self._html) if changed else self._html
         earlier = f"From earlier settings. Changed since: {changed}."
         self.note.value = render.message(earlier) if changed else ""
 
-    def compare(self, changed: str) -> None:
-        """Dims the result where settings have changed; with "" it is shown as new."""
-        if self._result and changed != self._changed:  # a result is a large message to the browser
-            self.show(self._result, changed)
-
     def clear(self) -> None:
-        self.show("")
+        self.show("", {})
         self.message.value = ""
 
     def say(self, sentence: str, is_error: bool = False) -> None:
@@ -81,10 +87,6 @@ class Worker:
         self._on_busy = on_busy
         self._free, self._stop, self._thread = Lock(), Event(), None
         self.error: Exception | None = None  # of the last work, with its traceback
-
-    @property
-    def busy(self) -> bool:
-        return self._free.locked()
 
     def start(self, work: Callable[[Report], Any], show: Callable[[Any], None], area: Area) -> bool:
         """Begins ``show(work(report))`` and returns at once; False, without any effect, if other

@@ -10,15 +10,20 @@ from gaussmark_lib.widgets.area import WIDE, Area, button
 
 LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
 MOST = 1_000_000  # the largest seed
-NAMES = {  # of a question's parts, in words
+NAMES = {  # of settings, in words
     "prompt": "prompt",
     "weight": "weight",
     "psi": "wanted ψ",
     "n_tokens": "tokens",
     "n_samples": "number of texts",
     "seed": "sampler's seed",
+    "how": "edit",
+    "share": "share edited",
+    "allowed": "test",
 }
+OF_A_QUESTION = ["prompt", "weight", "psi", "n_tokens", "n_samples", "seed"]
 OF_A_TEST = ["weight", "psi", "n_tokens"]  # what a text is tested at, and what σ is solved for
+OF_AN_EDIT = [*OF_A_TEST, "how", "share", "allowed"]
 PANEL = "gaussmark-panel"  # the class of the panel's outermost element
 # What ipywidgets has no attribute for: a page's shortcuts leave a key alone that is pressed inside
 # the panel (JupyterLab's X would cut the cell), also behind a click on what takes no focus, such as
@@ -82,75 +87,140 @@ class Form:
         self.editing = Area(self.edit, "editing the text and testing it again")
         self.filing = Area(self.save_key, "saving the key")
         self.areas = [self.writing, self.testing, self.editing, self.filing]
-        self.asking = [getattr(self, name) for name in NAMES]
+        self.asking = [getattr(self, name) for name in OF_A_QUESTION]
         self.pressed = [area.start for area in self.areas]
         self.pressed += [self.another, self.seed_key, self.new_key, self.take, self.load_key]
         self.view = self._lay_out(session.lm.name)
 
     def question(self) -> Question:
-        return Question(**{name: getattr(self, name).value for name in NAMES})
+        return Question(**{name: getattr(self, name).value for name in OF_A_QUESTION})
 
     def _make_question(self, session: Session, start: Question) -> None:
         model = session.lm.model
         context = getattr(tokens.config(model), "max_position_embeddings", None)
-        longest = min(LONGEST, (context or 2 * LONGEST) // 2)
-        weights = [*mlp_weights(model), Weight(model, start.weight).name]
-        what = "The words that both texts continue"
-        self.prompt = field(w.Textarea, "Prompt", what, start.prompt, rows=3)
-        options = list(dict.fromkeys(weights))
-        what = "The matrix that gets the noise"
-        self.weight = field(w.Dropdown, "Weight", what, start.weight, options=options)
-        what = "The mean ψ that watermarked text is to have; the noise's σ is solved for it"
-        steps = {"min": 0.5, "max": 8, "step": 0.5, "readout_format": ".1f"}
-        self.psi = field(w.FloatSlider, "Wanted ψ", what, start.psi, **steps)
-        steps = {"min": 1, "max": longest, "continuous_update": False}
-        what = "Length of each text"
-        self.n_tokens = field(w.IntSlider, "Tokens per text", what, start.n_tokens, **steps)
-        what = "How many plain texts, and as many watermarked ones"
-        self.n_samples = field(w.IntSlider, "Texts of each", what, start.n_samples, min=1, max=8)
-        what = "The same seed, the same random numbers"
-        self.seed = field(w.BoundedIntText, "Sampler's seed", what, start.seed, min=0, max=MOST)
+        weights = dict.fromkeys([*mlp_weights(model), Weight(model, start.weight).name])
+        self.prompt = field(
+            w.Textarea, "Prompt", "The words that both texts continue", start.prompt, rows=3
+        )
+        self.weight = field(
+            w.Dropdown,
+            "Weight",
+            "The matrix that gets the noise",
+            start.weight,
+            options=list(weights),
+        )
+        self.psi = field(
+            w.FloatSlider,
+            "Wanted ψ",
+            "The mean ψ that watermarked text is to have; the noise's σ is solved for it",
+            start.psi,
+            min=0.5,
+            max=8,
+            step=0.5,
+            readout_format=".1f",
+        )
+        self.n_tokens = field(
+            w.IntSlider,
+            "Tokens per text",
+            "Length of each text",
+            start.n_tokens,
+            min=1,
+            max=min(LONGEST, (context or 2 * LONGEST) // 2),
+            continuous_update=False,
+        )
+        self.n_samples = field(
+            w.IntSlider,
+            "Texts of each",
+            "How many plain texts, and as many watermarked ones",
+            start.n_samples,
+            min=1,
+            max=8,
+        )
+        self.seed = field(
+            w.BoundedIntText,
+            "Sampler's seed",
+            "The same seed, the same random numbers",
+            start.seed,
+            min=0,
+            max=MOST,
+        )
 
     def _make_others(self, key_seed: int) -> None:
-        what = "Of the demonstration key, which is not secret"
-        self.key_seed = field(w.BoundedIntText, "Key from seed", what, key_seed, min=0, max=MOST)
+        self.key_seed = field(
+            w.BoundedIntText,
+            "Key from seed",
+            "Of the demonstration key, which is not secret",
+            key_seed,
+            min=0,
+            max=MOST,
+        )
         what = "Any text, of any length"
         self.text = field(w.Textarea, "Text to test", what, placeholder=what, rows=4)
-        what = "What it continues, if known; without it the test is as exact, and has less power"
-        self.before = field(w.Textarea, "Its prompt", what, placeholder="if known", rows=2)
-        what = "How much of the tested text is edited; when you let it go, the edit is tested"
-        steps = {"min": 0, "max": 0.5, "step": 0.05, "readout_format": ".0%"}
-        self.share = field(
-            w.FloatSlider, "Share edited", what, 0.1, continuous_update=False, **steps
+        self.before = field(
+            w.Textarea,
+            "Its prompt",
+            "What it continues, if known; without it the test is as exact, and has less power",
+            placeholder="if known",
+            rows=2,
         )
-        what = "What is done to these tokens, with the same random numbers each time"
-        self.how = field(w.Dropdown, "Edit", what, options=EDITS)
-        what = "Which test reads the edited text; both are exact"
+        self.share = field(
+            w.FloatSlider,
+            "Share edited",
+            "How much of the tested text is edited; when you let it go, the edit is tested",
+            0.1,
+            continuous_update=False,
+            min=0,
+            max=0.5,
+            step=0.05,
+            readout_format=".0%",
+        )
+        self.how = field(
+            w.Dropdown,
+            "Edit",
+            "What is done to these tokens, with the same random numbers each time",
+            options=EDITS,
+        )
         tests = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth exchanged", 0.1)]
-        self.allowed = field(w.Dropdown, "Test", what, options=tests)
-        what = "Where the key is saved, and loaded from"
-        self.key_file = field(w.Text, "Key file", what, render.KEY_FILE)
+        self.allowed = field(
+            w.Dropdown, "Test", "Which test reads the edited text; both are exact", options=tests
+        )
+        self.key_file = field(
+            w.Text, "Key file", "Where the key is saved, and loaded from", render.KEY_FILE
+        )
 
     def _make_buttons(self) -> None:
-        what = "The beginning of another held-out documentation text"
-        self.another = button("Another prompt", "refresh", what)
-        what = "Back to the demonstration key, which is not secret"
-        self.seed_key = button("Key of this seed", "undo", what)
-        what = "128 secret random bits, kept in this kernel's memory only"
-        self.new_key = button("New secret key", "key", what)
-        what = "Write plain and watermarked text with the same random numbers, and test both"
-        self.generate = button("Generate", "play", what, "primary")
-        what = "Copy the first watermarked text and its prompt here, to edit and test again"
-        self.take = button("Take the watermarked text", "arrow-down", what)
-        self.test = button("Test", "search", "Test the text against the key", "primary")
-        what = "Edit the tested text, and test what comes of it"
-        self.edit = button("Edit and test", "scissors", what)
-        what = (
-            "Write this key, bound to this weight and σ, to the key file, which only you can read"
+        self.another = button(
+            "Another prompt", "refresh", "The beginning of another held-out documentation text"
         )
-        self.save_key = button("Save the key", "save", what)
-        what = "Use the key of the key file from now on"
-        self.load_key = button("Load a key", "folder-open", what)
+        self.seed_key = button(
+            "Key of this seed", "undo", "Back to the demonstration key, which is not secret"
+        )
+        self.new_key = button(
+            "New secret key", "key", "128 secret random bits, kept in this kernel's memory only"
+        )
+        self.generate = button(
+            "Generate",
+            "play",
+            "Write plain and watermarked text with the same random numbers, and test both",
+            "primary",
+        )
+        self.take = button(
+            "Take the watermarked text",
+            "arrow-down",
+            "Copy the first watermarked text and its prompt here, to edit and test again",
+        )
+        self.test = button("Test", "search", "Test the text against the key", "primary")
+        self.edit = button(
+            "Edit and test", "scissors", "Edit the tested text, and test what comes of it"
+        )
+        self.save_key = button(
+            "Save the key",
+            "save",
+            "Write this key, bound to this weight and σ, to the key file, which only you can read",
+        )
+        self.load_key = button(
+            "Load a key", "folder-open", "Use the key of the key file from now on"
+        )
         self.sigma_shown, self.key_shown = w.HTML(layout=WIDE), w.HTML(layout=WIDE)
 
     def _lay_out(self, model: str) -> w.VBox:

@@ -1,8 +1,8 @@
 """The playground's panel: a form over a ``playground.Session``, and its results."""
 
+from collections.abc import Iterable
 from functools import partial
 from itertools import cycle
-from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +14,34 @@ from gaussmark_lib.experiments.playground import (
     Question,
     Session,
     Tested,
-    mlp_weights,
 )
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.weights import Weight
 from gaussmark_lib.widgets import render
 from gaussmark_lib.widgets.area import Worker
-from gaussmark_lib.widgets.form import NAMES, OF_A_TEST, Form
+from gaussmark_lib.widgets.form import NAMES, OF_A_QUESTION, OF_A_TEST, OF_AN_EDIT, Form
 
 
 class Panel(Form):
     """Widgets to play with; ``panel`` as a cell's last line shows them. Inputs can change during
     work, which uses their values at its start.
 
-    The ``session`` computes what the panel shows. ``key`` is the first key, by default the
-    demonstration key of ``key_seed``; ``question`` holds the inputs' first values. A result that is
-    not of the inputs' values any more is dimmed, and says what has changed.
+    The ``session`` computes what the panel shows. The first key is the demonstration key of
+    ``key_seed``; ``question`` holds the inputs' first values. A result that is not of the inputs'
+    values any more is dimmed, and says what has changed.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        key: Key | None = None,
-        question: Question | None = None,
-        key_seed: int = 1,
-    ):
+    def __init__(self, session: Session, question: Question, key_seed: int = 1):
         self.session = session
         self.result: Comparison | None = None
         self.tested: Tested | None = None
-        self.edited: tuple[str, float, float, Tested] | None = None  # its inputs and what came
+        self.edited: Tested | None = None
         self._prompts = cycle(session.prompts)
-        first, weights = next(self._prompts), mlp_weights(session.lm.model)
-        start = question or Question(first, weights[2 * len(weights) // 3])
-        super().__init__(session, start, key_seed)
+        next(self._prompts)  # which stands there already
+        super().__init__(session, question, key_seed)
         self._worker = Worker(self._on_busy)
-        if key:
-            self._use(key, "given to the panel", render.SAVED_KEY)
-        else:
-            self._use_seed()
+        self._use_seed()
         self._wire()
-        self._show_sigma()
 
     @property
     def error(self) -> Exception | None:
@@ -65,10 +53,8 @@ class Panel(Form):
         self._worker.wait()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.view._repr_mimebundle_(**options) | {"text/plain": repr(self)}
-
-    def __repr__(self) -> str:
-        return "Panel: widgets, alive when the notebook runs"
+        words = {"text/plain": "Panel: widgets, alive when the notebook runs"}
+        return self.view._repr_mimebundle_(**options) | words
 
     def _wire(self) -> None:
         clicks = {
@@ -91,8 +77,6 @@ class Panel(Form):
         changes |= dict.fromkeys(self.asking, self._compare)
         for control, action in changes.items():
             control.observe(lambda _, action=action: action(), "value")
-        for control in (self.weight, self.psi, self.n_tokens):
-            control.observe(lambda _: self._show_sigma(), "value")
 
     def _use(self, key: Key, kind: str, written: str) -> None:
         """From now on this key; ``written`` is how code gets it."""
@@ -105,26 +89,16 @@ class Panel(Form):
         self._use(Key.from_seed(seed), "anyone can guess it", f"Key.from_seed({seed})")
 
     def _compare(self) -> None:
-        """Dims what was made with other settings than those that stand there now."""
-        if self.result:
-            self.writing.compare(self._changed(self.result, [*NAMES]))
-        if self.tested:
-            self.testing.compare(self._changed(self.tested, OF_A_TEST))
-        if self.edited:
-            *made, after = self.edited
-            now = self.how.value, self.share.value, self.allowed.value
-            edit = dict(zip(("edit", "share edited", "test"), map(ne, made, now), strict=True))
-            names = [self._changed(after, OF_A_TEST), *(name for name in edit if edit[name])]
-            self.editing.compare(", ".join(filter(None, names)))
+        """Dims what was made with other settings than those that stand there now, and shows their
+        σ.
+        """
+        for area in self.areas:
+            area.compare(self._settings(NAMES))
+        self._show_sigma()
 
-    def _changed(self, made: Comparison | Tested, settings: list[str]) -> str:
-        """The settings that are others now than those that this was made with, in words."""
-        changed = [
-            NAMES[name]
-            for name in settings
-            if getattr(made.question, name) != getattr(self, name).value
-        ]
-        return ", ".join(changed + ["key"] * (made.key_id != self.key.key_id))
+    def _settings(self, names: Iterable[str]) -> dict[str, Any]:
+        """Inputs by what they are called in words, and the key."""
+        return {NAMES[name]: getattr(self, name).value for name in names} | {"key": self.key}
 
     def _forget_test(self) -> None:
         self.tested = self.edited = None
@@ -134,8 +108,7 @@ class Panel(Form):
     def _on_busy(self, busy: bool) -> None:
         for button in self.pressed:
             button.disabled = busy
-        if not busy:
-            self._show_sigma()
+        self._show_sigma()
 
     def _show_sigma(self) -> None:
         """σ for the current inputs, where ‖G‖ of such texts was measured before."""
@@ -148,11 +121,12 @@ class Panel(Form):
 
     def _generate(self) -> None:
         question, key, written = self.question(), self.key, self._key_written
+        made = self._settings(OF_A_QUESTION)
 
         def show(result: Comparison) -> None:
             lines = render.code_of_comparison(result, self.session.lm.name, written)
             self.result = result
-            self.writing.show(render.comparison(result, code=lines))
+            self.writing.show(render.comparison(result, code=lines), made)
             self._compare()  # inputs may have changed meanwhile
 
         work = partial(self.session.compare, question, key)
@@ -167,6 +141,7 @@ class Panel(Form):
 
     def _test(self) -> None:
         text, before, written = self.text.value, self.before.value, self._key_written
+        made = self._settings(OF_A_TEST)
 
         def show(result: Tested) -> None:
             if (text, before) != (self.text.value, self.before.value):
@@ -174,7 +149,7 @@ class Panel(Form):
             lines = render.code_of_test(result, self.session.lm.name, written)
             self._forget_test()
             self.tested = result
-            self.testing.show(render.of_test(result, code=lines))
+            self.testing.show(render.of_test(result, code=lines), made)
             self._compare()
 
         work = partial(self.session.test, text, self.question(), self.key, before)
@@ -184,8 +159,8 @@ class Panel(Form):
         self._compare()
         before, how, share = self.tested, self.how.value, self.share.value
         allowed = self.allowed.value
-        written = self._key_written
-        if not before or self._changed(before, OF_A_TEST):
+        written, made = self._key_written, self._settings(OF_AN_EDIT)
+        if not before or self.testing.changed:
             self.editing.say("There is no test with these settings: press Test first.", True)
             return
 
@@ -193,11 +168,11 @@ class Panel(Form):
             if before is not self.tested:
                 raise GaussMarkError("the text has changed while it was edited; press Test again")
             lines = render.code_of_test(before, self.session.lm.name, written, how, share, allowed)
-            self.edited = how, share, allowed, after
+            self.edited = after
             p = verdict.p_value(before.row["log10_p"])
             was = f"before, by the paper's ψ: {before.row['psi']:.2f}, p = {p}"
             title = f"{how}, {share:.0%} of the tokens, edited = {allowed:g} ({was})"
-            self.editing.show(render.of_test(after, title, code=lines))
+            self.editing.show(render.of_test(after, title, code=lines), made)
             self._compare()
 
         work = partial(self.session.edited, before, how, share, self.key, allowed=allowed)

@@ -51,7 +51,7 @@ def message(sentence: str, is_error: bool = False) -> str:
 
 def dimmed(html: str) -> str:
     """A result that is not of the present settings."""
-    return f'<div style="opacity:.45">{html}</div>' if html else ""
+    return f'<div style="opacity:.45">{html}</div>'
 
 
 def aside(sentence: str) -> str:

@@ -47,7 +47,7 @@ def test_what_cannot_be_verified_is_refused(lm, keys, tmp_path, capsys):
     other_file = str(other.save(tmp_path / "other.key"))
     for words, why in (
         ([str(tmp_path / "none"), "--key", keys[0]], "cannot read the suspect"),
-        ([str(tmp_path), "--key", keys[0], "--key", other_file], "keys of one weight and sigma"),
+        ([str(tmp_path), "--key", keys[0], "--key", other_file], "does not fit this use"),
     ):
         code, out, err = answer(capsys, "verify", *words)
         assert (code, out) == (cli.REFUSED, "")

@@ -5,7 +5,6 @@ import pytest
 
 from gaussmark_lib import files
 from gaussmark_lib.experiments import claims
-from gaussmark_lib.runs import folder
 from gaussmark_lib.stats import Estimate
 
 
@@ -71,9 +70,11 @@ def reference(tmp_path, monkeypatch):
     big = claims.finding("a", Estimate(1.0, 0.9, 1.1, 5000), least=0.5)
     (record / "notebook.ipynb").write_text("{}")
     times = {"started": "2026-01-02T03:04", "finished": "2026-01-02T03:05", "seconds": 60}
-    folder.write(record, "params", {"model": "doclm"})
-    folder.write(record, "results", {"claims": [big.row()]})
-    folder.write(record, "status", {"status": "complete", "code": "of another day"} | times)
+    files.write_json(record / "params.json", {"model": "doclm"})
+    files.write_json(record / "results.json", {"claims": [big.row()]})
+    files.write_json(
+        record / "status.json", {"status": "complete", "code": "of another day"} | times
+    )
     return record
 
 

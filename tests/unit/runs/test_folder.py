@@ -17,7 +17,7 @@ STATUS = {"status": "complete", "finished": "2026-01-01T00:00:01+00:00", "second
 
 def _complete(folder: Path, who: str) -> Path:
     for name, content in {"status": STATUS, "params": {"who": who}, "results": {}}.items():
-        records.write(folder, name, content)
+        files.write_json(folder / f"{name}.json", content)
     return folder
 
 
@@ -93,7 +93,8 @@ def test_a_damaged_record_is_none_and_that_is_told(tmp_path, caplog, name, conte
 
 def test_what_never_was_a_record_is_none_in_silence(tmp_path, caplog):
     assert records.load(tmp_path / "none") is None
-    records.write(_complete(tmp_path, "me"), "status", STATUS | {"status": "failed"})
+    status = _complete(tmp_path, "me") / "status.json"
+    files.write_json(status, STATUS | {"status": "failed"})
     assert records.load(tmp_path) is None
     assert caplog.messages == []
 

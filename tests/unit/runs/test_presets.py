@@ -125,7 +125,7 @@ def test_the_papers_settings(name, setting):
 
 def test_every_row_of_the_papers_numbers_is_a_number_with_its_place():
     quantities = set()
-    for model in presets.paper().values():
+    for model in yaml(presets.PAPER.read_text())["models"].values():
         rows = [(row["quantity"], row["scheme"]) for row in model["numbers"]]
         assert len(rows) == len(set(rows))
         assert {scheme for _, scheme in rows} == {"base", "GaussMark", "rank-reduced", *KGW}
@@ -139,10 +139,9 @@ def test_every_row_of_the_papers_numbers_is_a_number_with_its_place():
 
 
 def test_beside_a_measured_number_stand_the_papers_for_its_model_or_for_all():
-    (row,) = runs.comparable(MODEL, "cross-entropy", "GaussMark", less="base").to_dict("records")
+    (row,) = runs.comparable(MODEL, "cross-entropy", "GaussMark").to_dict("records")
     assert (row["model"], math.isnan(row["most"])) == ("Llama-3.1-8B", True)
-    assert row["value"] == pytest.approx(2.2331 - 2.1709)
-    assert row["error"] == pytest.approx(math.sqrt(0.0145**2 + 0.0149**2))
+    assert (row["value"], row["error"]) == (2.2331, 0.0145)
     assert runs.comparable("doclm", "win rate", "GaussMark")["value"].tolist() == [0.45, 0.5, 0.49]
     bounds = runs.comparable("doclm", "max/min of ‖G‖", "base")
     assert bounds["value"].isna().all()

@@ -100,7 +100,7 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed, monkeypat
     assert "Time:" not in page.text
     assert "ψ = ⟨ξ, G⟩ / (σ‖G‖)" in page.text[: page.text.index("One headline per notebook")]
     at = page.lines.index("Does it work? 95% texts detected <at> level 0.05")
-    assert page.lines[at + 1] == "(85% to 98%), n = 60 · at σ = 0.15 · notebook 03"
+    assert page.lines[at + 1] == "(85% to 98%), n = 60 · notebook 03"
     assert "At what price?" not in page.text, "its notebook failed"
     at = next(i for i, line in enumerate(page.lines) if line.startswith("One headline"))
     assert page.lines[at + 1] == "notebookquantitylarger runthis run"
@@ -120,7 +120,7 @@ def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed, monkeypat
 
 def test_the_page_is_one_accessible_file(tmp_path, executed):
     done = tour(workers=1, progress=False, root=tmp_path / "runs")
-    assert list(done.dir.iterdir()) == [done.page]
+    assert list(done.page.parent.iterdir()) == [done.page]
     page = Page(done.page)
     large = runs.reference(GOOD).headline
     assert f"Does it work? {large.value} {large.name}" in page.lines, "the larger run's leads"
@@ -165,7 +165,7 @@ def test_a_second_tour_is_answered_from_records_unless_forced(tmp_path, executed
     options = {"workers": 1, "progress": False, "root": tmp_path / "runs"}
     first, second = tour(**options), tour(**options)
     assert executed == [GOOD, BAD, BAD], "what failed is tried again"
-    assert second.dir != first.dir
+    assert second.page != first.page
     assert ["from its record" in stop.outcome for stop in second.stops] == [True, False, False]
     assert not first.stops[0].run.cached
     tour(**options, force=True)
