@@ -278,8 +278,8 @@ class Session:
             report("editing", 0.0)
             ids = self.lm.encode(before.text)
             _, [ids] = corrupt.named(self.lm, [how])[how]([[]], [ids], share, EDIT_SEED)
-            text, asked = self.lm.decode(ids), (before.question, key, before.prompt)
-            return self.test(text, *asked, report, allowed)
+            text = self.lm.decode(ids)
+            return self.test(text, before.question, key, before.prompt, report, allowed)
 
     def bound(self, question: Question, key: Key, report: Report = silent) -> Key:
         """The key for a key file, bound to this question's weight and σ."""

@@ -107,9 +107,8 @@ def tour(
     alone = [stop for stop in waiting if stop not in together]
     n, again = len(stops), "the same command without --force"
     with jobs.progress(n, n - len(waiting), "notebooks", again, shown=progress) as bar:
-        options = {"root": root, "bar": bar, "force": force}
-        _run(together, n, workers=workers, **options)
-        _run(alone, n, workers=1, **options)
+        _run(together, n, root, bar=bar, force=force, workers=workers)
+        _run(alone, n, root, bar=bar, force=force, workers=1)
     with records.hidden(target) as partial:
         (partial / "index.html").write_text(html(stops), encoding="utf-8")
         records.place(partial, target, replace=False)
