@@ -27,11 +27,10 @@ SCHEMES = {  # colour and marker of a scheme, the same in every figure
     "token keys": ("#5e3c99", "X"),
     "token keys, sum": ("#9e9ac8", "X"),
 }
-MARKED = {"color": WATERMARKED, "marker": "o"}
 KINDS = {  # of texts, and of numbers
-    "own key": MARKED,
-    "watermarked": MARKED,
-    "measured": MARKED,
+    "own key": {"color": WATERMARKED, "marker": "o"},
+    "watermarked": {"color": WATERMARKED, "marker": "o"},
+    "measured": {"color": WATERMARKED, "marker": "o"},
     "plain": {"color": PLAIN, "marker": "s"},
     "wrong key": {"color": WRONG_KEY, "marker": "D"},
     "predicted": {"color": THEORY, "marker": "x", "linestyle": "--"},
@@ -53,15 +52,9 @@ TOKENS = "tokens of response"
 def use() -> None:
     """Sets the style for the whole kernel; every notebook calls it once."""
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.9)
+    mpl.rcParams.update({"figure.figsize": (7.0, 4.0), "figure.dpi": 100, "savefig.bbox": "tight"})
     mpl.rcParams.update(
-        {
-            "figure.figsize": (7.0, 4.0),
-            "figure.dpi": 100,
-            "savefig.bbox": "tight",
-            "axes.titlesize": "medium",
-            "axes.titlelocation": "left",
-            "legend.fontsize": "small",
-        }
+        {"axes.titlesize": "medium", "axes.titlelocation": "left", "legend.fontsize": "small"}
     )
 
 
