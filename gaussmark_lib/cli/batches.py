@@ -77,8 +77,13 @@ class Scoring:
         self.per_text = len(self.keys)
         # refuses unbound keys before the model is loaded
         self.wm, *_ = [key.watermark for key in self.keys]
-        share = self.keys[0].binding.edited if self.edited is None else self.edited
-        [self.edited] = channel.fractions([share])
+        shares = {key.binding.edited for key in self.keys} if self.edited is None else {self.edited}
+        if len(shares) > 1:
+            raise GaussMarkError(
+                f"--key: expected keys for one share of exchanged tokens, got {sorted(shares)}; say"
+                " --edited SHARE"
+            )
+        [self.edited] = channel.fractions([*shares])
         self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
         self.book = codebook_of(self.codebook, self.keys[0]) if self.codebook is not None else None
         self.state = None

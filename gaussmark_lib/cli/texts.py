@@ -141,7 +141,7 @@ def detect(
         typer.Option(
             metavar="SHARE",
             help="Share of a text's tokens that may have been exchanged, 0 to below 1; the test is"
-            " exact with any  [the first key's]",
+            " exact with any  [the key's]",
         ),
     ] = None,
     codebook: CodebookName = None,

@@ -175,6 +175,9 @@ def test_several_keys_of_one_watermark(lm, keys, detect, tmp_path, capsys):
     other = perturb.bind(lm.model, Watermark(WM.weight, 0.1), KEY).save(tmp_path / "other")
     code, _, err = answer(capsys, *words, str(other))
     assert (code, "the key was made for 0.1, got 0.2" in err) == (cli.REFUSED, True)
+    other = perturb.bind(lm.model, WM, Key.from_seed(2), edited=0.3).save(tmp_path / "third")
+    code, _, err = answer(capsys, *words, str(other))
+    assert (code, "for one share of exchanged tokens, got [0.0, 0.3]" in err) == (cli.REFUSED, True)
 
 
 def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_path, capsys):
