@@ -7,7 +7,7 @@ sizes of ``notebooks/test_other_parameters.py``.
 
 Models and records stay in FOLDER: a second call trains nothing anew, and goes on. No test reads the
 sentences in these records: is each true of this model? pytest does not collect this script. It
-takes some five minutes of a core per model, and ten for its notebooks.
+takes many minutes of a core per model.
 """
 
 import sys

@@ -58,9 +58,7 @@ Preset = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Run even where there is a record.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, max=256, help="Local runs at a time [one per core].")
-]
+Workers = Annotated[int | None, typer.Option(help="Local runs at a time [one per core].")]
 
 
 def joined(words: list[str]) -> list[str]:

@@ -26,13 +26,14 @@ import psutil
 from tqdm.auto import tqdm
 
 from gaussmark_lib import runs
-from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.errors import GaussMarkError, shown
 from gaussmark_lib.runs import presets
 from gaussmark_lib.runs.notebook import Question, question
 
 REFRESH = 2  # seconds after which the bar is drawn again, even if nothing has finished
 PATIENCE = 10  # seconds for a scheduler to answer
 MEMORY = 2 * 1024**3  # bytes that a small model's run may need
+MOST = 256  # runs at a time
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -210,6 +211,8 @@ def _environments(
     How many there are does not depend on what is left to do, because the number of threads of a
     run may change a last digit.
     """
+    if workers is not None and not (isinstance(workers, int) and 1 <= workers <= MOST):
+        raise GaussMarkError(f"expected from 1 to {MOST} workers, got {shown(workers)}")
     if not gpus_per_run:
         memory = psutil.virtual_memory().total // MEMORY
         return [{}] * (workers or max(1, min(n_runs, cores, memory)))

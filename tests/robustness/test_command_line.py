@@ -52,8 +52,6 @@ REFUSED = [
     (["sweep", NOTEBOOK, "--grid", GRID, "-p", "x", "1"], "give it once"),
     (["sweep", NOTEBOOK, "--grid", "KEYS/number.yaml"], "runs: expected a list of runs"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "two"], "'--workers'"),
-    (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "0"], "'--workers'"),
-    (["sweep", NOTEBOOK, "--grid", GRID, "--workers", "257"], "'--workers'"),
     (["sweep", NOTEBOOK, "--grid", GRID, "--gpus-per-run", "65"], "'--gpus-per-run'"),
     (["playground", "--theme", "grey"], "'--theme'"),
     (["key", "new", KEY, "--weight", tiny_lm.WEIGHT, "--sigma", "1"], "overwrit"),

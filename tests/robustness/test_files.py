@@ -161,7 +161,7 @@ T = ["--text", "Returns the mean."]
 DETECT = ["detect", "--key", "KEY"]
 COMMANDS = [
     ["run", "demo.ipynb", "-f"],
-    ["sweep", "demo.ipynb", "--workers", "1", "--scheduler", "x", "--grid"],
+    ["sweep", "demo.ipynb", "--workers", "0", "--grid"],
     ["detect", *T, "--key"],
     DETECT,
     [*DETECT, *T, "--codebook"],

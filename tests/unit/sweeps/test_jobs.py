@@ -36,8 +36,10 @@ pytestmark = [
         (100, None, 1, [{"CUDA_VISIBLE_DEVICES": name} for name in "abc"]),
         (2, None, 1, [{"CUDA_VISIBLE_DEVICES": name} for name in "ab"]),
         (100, None, 2, [{"CUDA_VISIBLE_DEVICES": "a,b"}]),
+        (100, 0, 0, None),
         (100, 4, 1, None),
         (100, None, 4, None),
+        (100, 257, 0, None),
     ],
 )
 def test_what_runs_get_on_this_machine(monkeypatch, runs, workers, gpus, expected):
