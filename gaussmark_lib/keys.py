@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import SupportsIndex
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from gaussmark_lib import files
-from gaussmark_lib.engine import checkpoints, key_files
+from gaussmark_lib.engine import checkpoints, key_files, philox
 from gaussmark_lib.engine.key_files import Binding
 from gaussmark_lib.engine.stream import standard_normal
 from gaussmark_lib.errors import (
@@ -86,6 +87,10 @@ class Key:
     ) -> Float[np.ndarray, " n"]:
         """The first n numbers of the key's stream, as ``engine.stream.standard_normal``."""
         return standard_normal(self.seed, n, scale, dtype, out)
+
+    def on_gpu(self, n: int, scale: float, device: torch.device) -> Float[torch.Tensor, " n"]:
+        """The same in float32, made on a GPU (``engine.philox``)."""
+        return philox.standard_normal(self.seed, n, scale, device)
 
     def check(self, wm: PlacedWatermark) -> None:
         """Of a bound key: KeyMismatchError where it is for another watermark or another θ; a

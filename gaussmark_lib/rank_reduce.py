@@ -52,8 +52,9 @@ def singular_vectors(
     bits = theta.detach().cpu().contiguous().view(torch.uint8).numpy()
     matrix = side, theta.shape, theta.dtype, hashlib.sha256(bits).digest()
     if matrix not in _kept:
-        U, _, Vh = torch.linalg.svd(theta.float(), full_matrices=False)
-        _kept[matrix] = (U if side == "left" else Vh.T).contiguous().cpu()
+        # On a GPU the vectors are others, and orthogonal to 1e-4 only.
+        U, _, Vh = torch.linalg.svd(theta.float().cpu(), full_matrices=False)
+        _kept[matrix] = (U if side == "left" else Vh.T).contiguous()
         for oldest in [*_kept][:-8]:
             _kept.pop(oldest, None)  # another thread may have
     return _kept[matrix][:, :k].clone().to(theta.device)

@@ -144,15 +144,16 @@ def statistics(
     n_texts, n_keys = blocks.at_once(len(keys), wm.d)  # what memory has room for
     held = None if xis is None else [xis.flatten(1)]
     if held is None and not paired and len(keys) <= n_keys:
-        held = [streams(keys, wm.d, sigma)]  # σz, drawn once for all texts
+        held = [streams(keys, wm.d, sigma, wm.model.device)]  # σz, drawn once for all texts
     for block in blocks.in_lists(gradients, n_texts):
         u = torch.stack([gradient.unit() for gradient in block])  # G/‖G‖, (texts, d)
         if paired:
             own = [keys[gradient.text] for gradient in block]
-            xi = streams(own, wm.d, sigma).to(u)
+            xi = streams(own, wm.d, sigma, u.device).to(u)
             inner = torch.stack([*map(torch.dot, u, xi)])  # (texts,)
         else:
-            noises = held or (streams(few, wm.d, sigma) for few in blocks.in_lists(keys, n_keys))
+            few = blocks.in_lists(keys, n_keys)
+            noises = held or (streams(part, wm.d, sigma, u.device) for part in few)
             inner = torch.cat([u @ xi.to(u).T for xi in noises], dim=1)  # (texts, keys)
         yield from zip(block, inner.double().cpu().numpy() / sigma, strict=True)
 

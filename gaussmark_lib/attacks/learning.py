@@ -78,7 +78,7 @@ def solved(units: Float[Tensor, "n d"], psi: Float[np.ndarray, " n"]) -> Float[T
 
 def cosine(a: Tensor, b: Tensor) -> float:
     """Of two directions."""
-    a, b = a.double().flatten(), b.double().flatten()
+    a, b = a.double().flatten(), b.to(a.device).double().flatten()
     return float(a @ b / (a.norm() * b.norm()))
 
 

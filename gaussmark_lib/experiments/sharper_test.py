@@ -197,7 +197,7 @@ def rivals(
             z = torch.from_numpy(scheme.noise(len(slopes[0])))
         else:
             slopes, sigma = (one.G.double() for one in gradients.gradients(*leaked, wm)), wm.sigma
-            z = perturb.noise(lm.model, wm, one_key).double()
+            z = perturb.noise(lm.model, wm, one_key).to(lm.model.device).double()
         total, F = torch.zeros_like(z), torch.zeros_like(z)
         for u in slopes:
             total, F = total + u, F + u**2

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from gaussmark_lib import files
@@ -186,6 +187,10 @@ class UserKey(Key):
         out = np.empty(n, dtype) if out is None else out
         np.multiply(z, scale, out=out, casting="same_kind")
         return out
+
+    def on_gpu(self, n: int, scale: float, device: torch.device) -> Float[torch.Tensor, " n"]:
+        """The same in float32, moved to a GPU."""
+        return torch.from_numpy(self.normals(n, scale, np.float32)).to(device)
 
     def save(self, path: str | Path) -> Path:
         """Refused: the file would hold the master secret."""

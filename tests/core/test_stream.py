@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.special import ndtri
 
+from gaussmark_lib.engine import philox
 from gaussmark_lib.engine.stream import CHUNK, SPAN, _normals, standard_normal
 
 ULP = 2.0**-52
@@ -95,6 +96,21 @@ def test_scale_and_dtype_round_once():
     into = np.empty(1000, np.float32)
     assert standard_normal(7, 1000, 0.05, out=into) is into
     assert (into == (z * 0.05).astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("seed", [0, 2**63, 2**128 - 1, 0x0123456789ABCDEF0123456789ABCDEF])
+def test_what_a_gpu_makes_is_the_same_stream(monkeypatch, seed):
+    monkeypatch.setattr(philox, "SPAN", 1000)  # several spans, and a rest
+    for n in (1, 4000, 9003):
+        z = philox.standard_normal(seed, n, 0.05, torch.device("cpu"))
+        assert (z.numpy() == standard_normal(seed, n, 0.05, np.float32)).all()
+
+
+def test_a_gpu_has_the_same_tails():
+    k = np.floor(np.geomspace(2.0**-53, 0.08, 10_001) / ULP).astype(np.uint64)
+    for bits in (k << np.uint64(12), (np.uint64(2**52 - 1) - k) << np.uint64(12)):
+        z = philox._normals(torch.from_numpy(bits.view(np.int64)))
+        np.testing.assert_allclose(z.numpy(), _normals(bits, 1.0), rtol=1e-15)
 
 
 def test_different_seeds_give_different_numbers():

@@ -2,11 +2,12 @@
 others, so what draws them there is left out.
 """
 
+import numpy as np
 import on_devices
 import pytest
 import torch
 
-from gaussmark_lib import generate, score
+from gaussmark_lib import generate, perturb, score
 from gaussmark_lib.engine import blocks
 
 pytestmark = [
@@ -60,9 +61,21 @@ def test_many_keys_in_bounded_memory(monkeypatch, there, dtype):
     )
 
 
-def test_marked_text_is_detected(there):
-    from gaussmark_lib import perturb
+def test_a_key_has_the_same_noise():
+    z = on_devices.KEYS[0].on_gpu(5_000_001, 0.05, torch.device("cuda")).cpu().numpy()
+    on_the_processor = on_devices.KEYS[0].normals(5_000_001, 0.05, np.float32)
+    assert (z != on_the_processor).sum() <= 3
+    np.testing.assert_allclose(z, on_the_processor, rtol=1e-6)
 
+
+def test_dropped_directions_are_the_same(here, there):
+    """A projection by vectors of the GPU's own would not be one."""
+    one, other = (on_devices.DROPPED.on(model).projectors[0] for model in (here, there))
+    torch.testing.assert_close(other.left.cpu(), one.left, rtol=0, atol=0)
+    torch.testing.assert_close(other.left.T @ other.left, torch.eye(3, device="cuda"))
+
+
+def test_marked_text_is_detected(there):
     strong = perturb.Watermark(on_devices.WM.weight, 0.3)
     with perturb.watermarked(there, strong, on_devices.KEYS[0]):
         texts = generate.sample(there, on_devices.TEXTS[0] * 4, 40)
@@ -78,7 +91,6 @@ def test_other_engines_read_the_weights_as_they_are(there, engine):
     """A compiled graph must not remember the weights it was compiled with: base, marked, and base
     again.
     """
-    from gaussmark_lib import perturb
 
     def greedy(engine: str) -> list[list[int]]:
         return generate.sample(there, on_devices.TEXTS[0], 20, temperature=0, engine=engine)
