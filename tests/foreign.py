@@ -28,7 +28,7 @@ from transformers import (
 
 from gaussmark_lib import runs
 from gaussmark_lib.doclm import train
-from gaussmark_lib.engine import corpus
+from gaussmark_lib.engine import checkpoints, corpus
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import notebook as notebooks
 
@@ -64,10 +64,11 @@ def trained(name: str, folder: Path) -> Path:
         return folder
     texts = train.enough(train.pages(corpus.load(), "train"), RECIPE.steps * RECIPE.batch_tokens)
     tokenizer = train.train_tokenizer(texts, VOCABULARIES[name])
-    stream, model = train.token_stream(tokenizer, texts), untrained(name).train()
+    model = untrained(name).train().to(checkpoints.device_of(None))
+    stream = train.token_stream(tokenizer, texts)
     optimiser = torch.optim.AdamW(model.parameters(), lr=RECIPE.lr_others, betas=(0.9, 0.98))
     for step in range(RECIPE.steps):
-        ids = train.batch_at(stream, RECIPE, step)
+        ids = train.batch_at(stream, RECIPE, step).to(model.device)
         logits = model(input_ids=ids[:, :-1]).logits
         loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
