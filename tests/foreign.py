@@ -1,9 +1,10 @@
 """Do the notebooks run on models that are not ours? Three small ones of other architectures, each
-with a tokenizer of its own, are trained on the corpus, and every notebook runs on each with the
-sizes of ``notebooks/test_other_parameters.py``.
+with a tokenizer of its own, are trained on the corpus, and every notebook runs on each with its
+defaults.
 
     python tests/foreign.py FOLDER                     all three, all notebooks
     python tests/foreign.py FOLDER gpt2 03 17          one model, two notebooks
+    python tests/foreign.py FOLDER small               sizes of notebooks/test_other_parameters.py
 
 Models and records stay in FOLDER: a second call trains nothing anew, and goes on. No test reads the
 sentences in these records: is each true of this model? pytest does not collect this script. It
@@ -34,7 +35,9 @@ from gaussmark_lib.runs import notebook as notebooks
 
 RECIPE = train.Recipe(hidden=192, intermediate=512, context=512, steps=600)
 VOCABULARIES = {"gpt2": 3000, "qwen2": 3500, "mistral": 2500}
-OF_DOCLM = {"weight", "exchange_weights", "others", "model_dtype"}  # values that name its matrices
+SMALL = "small"
+# Values that name its matrices, or need its last block's.
+OF_DOCLM = {"weight", "exchange_weights", "others", "model_dtype", "null_schemes"}
 ITS_OWN = {"20_train_doclm", "16_theory_in_full"}  # these use no model of somebody else
 
 
@@ -85,19 +88,20 @@ def trained(name: str, folder: Path) -> Path:
 
 def main(folder: str, *words: str) -> int:
     names = [word for word in words if word in VOCABULARIES] or [*VOCABULARIES]
-    numbers = [word for word in words if word not in VOCABULARIES]
+    numbers = [word for word in words if word not in {*VOCABULARIES, SMALL}]
     failed = 0
     for name in names:
         model = trained(name, Path(folder, name).resolve())
         for source in map(notebooks.load, notebooks.numbered()):
             if source.name in ITS_OWN or (numbers and source.name[:2] not in numbers):
                 continue
-            small = {n: value for n, value in OTHER[source.name].items() if n not in OF_DOCLM}
+            sizes = OTHER[source.name] if SMALL in words else {}
+            values = {n: value for n, value in sizes.items() if n not in OF_DOCLM}
+            values["model"] = str(model)
             try:
-                values = small | {"model": str(model)}
                 run = runs.run(source, values, root=Path(folder, "records", name), progress=False)
                 print(f"{name}  {source.name:28} {run.dir}", flush=True)
-            except GaussMarkError as error:
+            except (GaussMarkError, runs.RunFailedError) as error:
                 failed += 1
                 print(f"{name}  {source.name:28} FAILED: {error}", flush=True)
     return failed
