@@ -215,6 +215,8 @@ def test_noise_in_several_weights():
             inner = sum((xi.double() * g).sum() for xi, g in zip(xis, gs, strict=True))
             assert psi == pytest.approx((inner / scale).item(), rel=1e-6)
         assert wm.sigmas[0] * rows["grad_norm"].iloc[0] == pytest.approx(scale.item(), rel=1e-9)
+    one, other, _ = score.gradients(model, prompts, responses, wm)
+    assert one.cosine(other) == pytest.approx((one.unit() @ other.unit()).item(), rel=1e-5)
 
 
 def test_token_weights_weigh_each_tokens_log_probability():
