@@ -36,7 +36,7 @@ def begin(
     *,
     n_pairs: int,
     n_tokens: int,
-    n_prompt: int = 32,
+    prompt_tokens: int = 32,
     weight: str | Callable[[PreTrainedModel], str] | None = None,
     sigma: float | None = None,
     psi: float = 3.0,
@@ -52,7 +52,7 @@ def begin(
 
     Args:
         text: kind of text that prompts come from, or a .jsonl file (``texts.load``).
-        n_prompt: tokens per prompt. growth: how much longer edits make a text (``texts.fit``).
+        prompt_tokens: tokens per prompt. growth: how much longer edits make a text (``texts.fit``).
         weight: its name, or a function that chooses it; None for ``models.default_weight``.
         sigma: None for the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``.
         model_dtype: of the model's weights; ``dtype``: the lowest precision of scoring.
@@ -60,13 +60,15 @@ def begin(
     """
     style.use()
     lm = models.load(model, dtype=model_dtype, device=device)
-    pairs = draw(lm, text, n_pairs, n_prompt, seed)
+    pairs = draw(lm, text, n_pairs, prompt_tokens, seed)
     n_fit = texts.fit(lm, pairs.prompts, n_tokens, growth)
     choose = weight or models.default_weight
     wm = Watermark(choose(lm.model) if callable(choose) else choose, sigma or 1.0, rank_dropped)
     if sigma is None:
         wm = solved(lm, pairs.prompts, n_fit, wm, psi, dtype=dtype, seed=seed, **sampling)
-    size = f"{n_pairs:,} pairs of a prompt ({n_prompt} tokens) and a key, {n_fit} tokens per text"
+    size = (
+        f"{n_pairs:,} pairs of a prompt ({prompt_tokens} tokens) and a key, {n_fit} tokens per text"
+    )
     fewer = f" ({n_tokens} do not fit into the context)" if n_fit < n_tokens else ""
     print(f"{describe_setup(lm, wm)}\n{size}{fewer}")
     return Setting(lm, wm, pairs, n_fit)

@@ -46,7 +46,7 @@ def null_texts(
     n: int,
     *,
     text: str = "docs",
-    n_prompt: int = 32,
+    prompt_tokens: int = 32,
     n_tokens: int = 200,
     seed: int = 0,
     **sampling,
@@ -55,8 +55,8 @@ def null_texts(
     or the model's own or random ids after ``text``.
     """
     if kind not in (OWN, RANDOM):
-        return passages(lm, kind, n, n_prompt, n_tokens)
-    prompts = texts.human(lm, text, n, n_prompt)
+        return passages(lm, kind, n, prompt_tokens, n_tokens)
+    prompts = texts.human(lm, text, n, prompt_tokens)
     if kind == OWN:
         return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
     size = lm.model.get_input_embeddings().num_embeddings

@@ -48,11 +48,13 @@ class Human(NamedTuple):
     files: list[str]
 
 
-def human(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int = 150) -> Human:
+def human(
+    lm: models.LM, kind: str, n: int, *, prompt_tokens: int = 32, n_tokens: int = 150
+) -> Human:
     """n texts of one of ``KINDS``, or of a .jsonl file, from as many files as there are; fewer
     where there are no more, and InvalidTextError below four.
     """
-    wanted = n_prompt + n_tokens
+    wanted = prompt_tokens + n_tokens
     several = list(islice(_pieces(lm, kind, wanted), n))
     if len(several) < 4:
         raise InvalidTextError(
@@ -60,7 +62,7 @@ def human(lm: models.LM, kind: str, n: int, *, n_prompt: int = 32, n_tokens: int
             " shorter ones"
         )
     files, ids = zip(*several, strict=True)
-    prompts, responses = [row[:n_prompt] for row in ids], [row[n_prompt:] for row in ids]
+    prompts, responses = [row[:prompt_tokens] for row in ids], [row[prompt_tokens:] for row in ids]
     return Human(prompts, responses, list(files))
 
 

@@ -34,9 +34,9 @@ class Pairs(NamedTuple):
         return Pairs(self.prompts[:n], self.keys[:n])
 
 
-def draw(lm: models.LM, kind: str | Path, n: int, n_prompt: int, seed: int = 0) -> Pairs:
-    """n prompts of ``n_prompt`` tokens (``texts.prompts``), each with a demonstration key."""
-    return Pairs(texts.prompts(lm, kind, n, n_prompt), demonstration_keys(n, seed))
+def draw(lm: models.LM, kind: str | Path, n: int, prompt_tokens: int, seed: int = 0) -> Pairs:
+    """n prompts of ``prompt_tokens`` tokens (``texts.prompts``), each with a demonstration key."""
+    return Pairs(texts.prompts(lm, kind, n, prompt_tokens), demonstration_keys(n, seed))
 
 
 def demonstration_keys(n: int, seed: int) -> list[Key]:
@@ -45,11 +45,11 @@ def demonstration_keys(n: int, seed: int) -> list[Key]:
 
 
 def passages(
-    lm: models.LM, kind: str | Path, n: int, n_prompt: int, n_tokens: int
+    lm: models.LM, kind: str | Path, n: int, prompt_tokens: int, n_tokens: int
 ) -> tuple[list[list[int]], list[list[int]]]:
     """n human passages, each cut into a prompt and how its author went on: (prompts, responses)."""
-    passage = texts.human(lm, kind, n, n_prompt + n_tokens)
-    return [ids[:n_prompt] for ids in passage], [ids[n_prompt:] for ids in passage]
+    passage = texts.human(lm, kind, n, prompt_tokens + n_tokens)
+    return [ids[:prompt_tokens] for ids in passage], [ids[prompt_tokens:] for ids in passage]
 
 
 def written(

@@ -107,13 +107,13 @@ def test_fisher_fails_with_one_key_and_the_joint_law_does_not():
 
 
 def test_pieces_of_tables_differ_and_too_few_texts_are_refused(tmp_path):
-    human = production.human(LM, "tables", 6, n_prompt=4, n_tokens=30)
+    human = production.human(LM, "tables", 6, prompt_tokens=4, n_tokens=30)
     assert {len(ids) for ids in human.responses} == {30}
     assert len({tuple(p + r) for p, r in zip(*human[:2], strict=True)}) == 6
     file = tmp_path / "few.jsonl"
     file.write_text('{"text": "one text that is long enough for the tokens"}\n')
     with pytest.raises(InvalidTextError, match="at least 4 texts"):
-        production.human(LM, str(file), 9, n_prompt=4, n_tokens=10)
+        production.human(LM, str(file), 9, prompt_tokens=4, n_tokens=10)
 
 
 def test_two_texts_are_chosen_by_their_cosine_and_the_line_is_told():

@@ -39,7 +39,7 @@ def test_each_text_is_written_by_its_own_key_and_tested_with_it_and_the_next(lm,
 
 def test_a_sigma_that_is_not_named_is_solved_on_plain_text(lm, jsonl, monkeypatch, capsys):
     monkeypatch.setattr(begin.models, "load", lambda *names, **options: lm)
-    of_both = {"weight": tiny_lm.WEIGHT, "n_prompt": 6, "seed": 3, "n_pairs": 5}
+    of_both = {"weight": tiny_lm.WEIGHT, "prompt_tokens": 6, "seed": 3, "n_pairs": 5}
     _, wm, drawn, n_tokens = begin.begin("tiny", jsonl, n_tokens=12, psi=2.0, **of_both)
     plain = generate.sample(lm.model, drawn.prompts, 12, seed=3)
     norms = [gradient.norm for gradient in score.gradients(lm.model, drawn.prompts, plain, wm)]

@@ -15,6 +15,6 @@ def test_a_preset_asks_for_sizes_that_decide_and_no_more_than_the_corpus_yields(
     assert values["n_keys"] >= 16
     assert min(values["n_items"], values["n_passages"]) >= 400
     assert min(values["n_texts"], values["n_judged"]) >= 800
-    assert len(texts.load("docs", min_chars=6 * values["n_prompt"])) >= values["n_texts"]
+    assert len(texts.load("docs", min_chars=6 * values["prompt_tokens"])) >= values["n_texts"]
     made = tasks.build(texts.load("docs", min_chars=400), values["n_items"], least=400)
     assert len(made) == 3

@@ -119,7 +119,7 @@ def test_the_papers_settings(name, setting):
     values = presets.read(name)
     assert (values["weight"], values.get("rank_dropped")) == (setting[0], setting[2])
     assert values["sigma"] ** 2 == pytest.approx(setting[1], rel=1e-4)
-    sizes = [values[name] for name in ("n_prompts", "n_prompt", "n_tokens", "n_keys")]
+    sizes = [values[name] for name in ("n_prompts", "prompt_tokens", "n_tokens", "n_keys")]
     assert (sizes, values["text"]) == ([1000, 200, 1000, 3], "c4")
 
 

@@ -50,16 +50,16 @@ def test_the_sum_leaves_its_gradients_and_names_what_is_none():
         tracing.summed([])
 
 
-@pytest.mark.parametrize("n_prompt", [0, 40, 63])
+@pytest.mark.parametrize("prompt_tokens", [0, 40, 63])
 @pytest.mark.parametrize("n", [1, 24, 200])
-def test_each_token_once_and_every_window_fits(model, n_prompt: int, n: int):
-    prompt, response = list(range(3, 3 + n_prompt)), [3 + i % 90 for i in range(n)]
+def test_each_token_once_and_every_window_fits(model, prompt_tokens: int, n: int):
+    prompt, response = list(range(3, 3 + prompt_tokens)), [3 + i % 90 for i in range(n)]
     prompts, responses = windows(model, prompt, response)
     assert list(chain(*responses)) == response
     assert all(prompts)
     assert all(responses)
     assert all(len(x) + len(y) <= 64 for x, y in zip(prompts, responses, strict=True))
-    assert (len(responses) == 1) == (max(n_prompt, 1) + n <= 64)
+    assert (len(responses) == 1) == (max(prompt_tokens, 1) + n <= 64)
     everything, at = prompts[0] + response, len(prompts[0])
     for x, y in zip(prompts, responses, strict=True):
         assert everything[at - len(x) : at] == x, "what stands before it"
