@@ -36,11 +36,11 @@ PLANNED = 250  # n that decides: of pairs in a reference run, at least
 
 @dataclass(frozen=True)
 class Finding:
-    """A quantity ("mean ψ over its prediction"), its estimate, and the range that was expected of
-    it; planned: the n at which a truth in the middle of the range is decided.
+    """A quantity ("mean ψ divided by its prediction"), its estimate, and the range that was
+    expected of it; planned: the n at which a truth in the middle of the range is decided.
 
-    >>> print(finding("measured over predicted ψ", Estimate(0.97, 0.91, 1.02, 400), most=1.2))
-    Held: measured over predicted ψ is 0.97 (0.91 to 1.02), n = 400; expected at most 1.2.
+    >>> print(finding("measured divided by predicted ψ", Estimate(0.97, 0.91, 1.02, 400), most=1.2))
+    Held: measured divided by predicted ψ is 0.97 (0.91 to 1.02), n = 400; expected at most 1.2.
     """
 
     sentence: str
@@ -114,8 +114,8 @@ def report(
     outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
     checked = "".join(f"<li>Checked: {escape(one['check'])}</li>" for one in checks)
     return HTML(
-        f"<details><summary>{len(findings)} findings: {outcomes or 'none'}; {len(checks)} checks"
-        f" passed</summary>{_table(decided, known) if decided else ''}{apart}"
+        f"<details><summary>{len(findings)} findings: {outcomes or 'none'}; checks passed:"
+        f" {len(checks)}</summary>{_table(decided, known) if decided else ''}{apart}"
         f"<p>{_age(reference, notebook)}</p><ul>{checked}</ul></details>"
     )
 

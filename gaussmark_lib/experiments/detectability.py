@@ -164,7 +164,7 @@ def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
 def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
     """The ROC at each length, with its area."""
     figure, axes = plt.subplots(figsize=(6.5, 4.5))
-    colours = sns.color_palette("flare", len(aucs))
+    colours = sns.color_palette("viridis", len(aucs))  # dark to light: short to long
     for colour, row in zip(colours, aucs.itertuples(), strict=True):
         texts = table[table["n_tokens"] == row.n_tokens].set_index("kind")["psi"].loc[[PLAIN, OWN]]
         fpr, tpr, _ = roc_curve(texts.index == OWN, texts)

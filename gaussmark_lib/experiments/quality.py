@@ -283,7 +283,7 @@ def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
 
 def draw_rates(rates: pd.DataFrame, caption: str) -> Figure:
     """:func:`rates`, kept in the record as ``exchange``."""
-    look = {"title": "What does a unit of ψ cost?", "ylabel": "measured price over ψ²/(2T)"}
+    look = {"title": "What does a unit of ψ cost?", "ylabel": "measured price divided by ψ²/(2T)"}
     drawn = panels(rates, "weight", by="text", at={"the law": 1}, caption=caption, **look)
     return record.save_figure(drawn, "exchange")
 

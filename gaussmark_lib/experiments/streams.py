@@ -146,8 +146,8 @@ def kept(
     wm: perturb.PlacedWatermark,
     ends: Sequence[int],
 ) -> pd.DataFrame:
-    """Innovation over ψ of one key's marked texts, by their place in a stream of which all are
-    marked: ``texts`` (the middle of a segment that ends at one of ``ends``), ``measured``, and
+    """Innovation divided by ψ of one key's marked texts, by their place in a stream of which all
+    are marked: ``texts`` (the middle of a segment that ends at one of ``ends``), ``measured``, and
     ``first order``: L⁻¹m over m, for m = σ‖G‖ and K = LLᵀ.
     """
     u, m = units(marked), wm.sigma * np.array([gradient.norm for gradient in marked])
@@ -179,7 +179,7 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
         title="Which share of ψ is still new in the n-th marked text?",
         caption=f"{caption}; intervals over keys, 95% for all points together",
         xlabel="marked texts before",
-        ylabel="innovation over ψ",
+        ylabel="innovation divided by ψ",
     )
 
 

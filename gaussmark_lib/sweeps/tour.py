@@ -12,7 +12,6 @@ Figures become WebP, which loses nothing and takes less than half of PNG's bytes
 
 import base64
 import platform
-import re
 import secrets
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -37,8 +36,6 @@ from gaussmark_lib.sweeps import jobs
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHARPER = 1.44  # pixels of a saved figure for one on the page
-# "ψ over its prediction" is a quotient; "over keys" and "over the tasks" are means
-QUOTIENT = re.compile(r"\bover (?!(keys|texts|tokens|\d|the (lengths|tasks|kinds|keys|texts))\b)")
 
 
 @dataclass
@@ -175,7 +172,6 @@ def html(stops: list[Stop]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["divided"] = lambda name: QUOTIENT.sub("divided by ", name)
     template = environment.get_template("tour.html.j2")
     facts = {
         "made": datetime.now(),

@@ -128,7 +128,7 @@ class Report:
         yield _row("detection, texts per second", rate, "≥ 12 on an H100")
 
     def memory(self) -> Iterator[Row]:
-        """peak memory of detection over that of a forward pass, the model's weights included"""
+        """peak memory of detection divided by a forward pass's, the model's weights included"""
         n = self.asked.batch
         weights = sum(parameter.nbytes for parameter in self.model.parameters()) / 2**20
         forward = partial(speed.forward_only, self.model, self.x[:n], self.y[:n], batch_size=n)
@@ -138,14 +138,14 @@ class Report:
         yield {"what": self.memory.__doc__, "value": value, "target": "≤ 1.15"}
 
     def many_keys(self) -> Iterator[Row]:
-        """time of many keys over one, their noises drawn anew, eight texts"""
+        """time of many keys divided by one, their noises drawn anew, eight texts"""
         times = self._timed(many=partial(self._score, 8, self.keys), one=partial(self._score, 8))
         yield _row(
             f"{self.many_keys.__doc__}, {len(self.keys)} keys", speed.ratio(times, "many", "one")
         )
 
     def generation(self) -> Iterator[Row]:
-        """generation time, watermarked over plain"""
+        """generation time, watermarked divided by plain"""
         n = min(200, self.asked.tokens)
         plain = partial(generate.sample, self.model, self.x[:1], n)
 
@@ -159,7 +159,7 @@ class Report:
         yield _row(self.generation.__doc__, speed.ratio(times, "marked", "plain"), target)
         for name in engines:
             ratio = speed.ratio(times, name, "plain")
-            yield _row(f"generation time, engine {name} over exact", ratio)
+            yield _row(f"generation time, engine {name} divided by exact", ratio)
 
     def loop(self) -> Iterator[Row]:
         """time of the plain float32 loop over detection's"""
