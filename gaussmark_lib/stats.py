@@ -18,6 +18,7 @@ from scipy.stats import qmc
 from gaussmark_lib.errors import GaussMarkError, require_between, shown
 
 ADVICE = "leave out texts without a score, and say so"
+FEW = 20  # rows or clusters whose bootstrap covers too little: 90% for 95% with ten of them
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,10 @@ def interval(
       r_c = Σ_{i in c} (x_i − x̄), the standard error is √(K/(K−1)·Σ r_c²)/n and K − 1 are the
       degrees of freedom; rows on their own are clusters of one, and this is s/√n.
     * with a ``statistic`` of the rows (of an array or a table): the percentile bootstrap of rows or
-      clusters, rough for fewer than about twenty.
+      clusters; of fewer than ``FEW``, whose bootstrap covers too little, Student's interval with
+      the jackknife's error √((n−1)/n·Σ (t_i − t̄)²), t_i the statistic without cluster i.
 
-    There is no interval (NaN) from one row or cluster, or where all of them agree.
+    There is no interval (NaN) from one row or cluster (two, with a statistic), or where all agree.
 
     Args:
         cluster: a label for each row.
@@ -84,13 +86,21 @@ def interval(
     elif n > 1 and statistic is None:
         residuals = np.bincount(labels, rows - value)  # one sum per cluster
         error = np.sqrt(n / (n - 1) * (residuals**2).sum()) / len(rows)
-        if error > 1e-12 * abs(value):
-            low, high = value + error * stats.t.ppf([tail, 1 - tail], n - 1)
-    elif n > 1:
+        low, high = _students(value, error, n, tail)
+    elif 2 < n < FEW:
+        without = [statistic(rows.take(np.flatnonzero(labels != i), axis=0)) for i in range(n)]
+        low, high = _students(value, np.std(without) * np.sqrt(n - 1), n, tail)
+    elif n >= FEW:
         draws = [statistic(rows.take(i, axis=0)) for i in _resamples(labels, n_resamples, seed)]
         if np.ptp(draws) > 1e-12 * abs(value):
             low, high = np.quantile(draws, [tail, 1 - tail])
     return Estimate(value, float(low), float(high), n)
+
+
+def _students(value: float, error: float, n: int, tail: float) -> tuple[float, float]:
+    if error > 1e-12 * abs(value):
+        return tuple(value + error * stats.t.ppf([tail, 1 - tail], n - 1))
+    return np.nan, np.nan  # all agree
 
 
 def _resamples(labels: np.ndarray, n_resamples: int, seed: int) -> Iterator[np.ndarray]:

@@ -27,6 +27,7 @@ from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, TopK
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.experiments.kgw_baseline import stock_generate
 from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.experiments.pairs import ratio as of_pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.release import attacks, provenance
 from gaussmark_lib.schemes import GaussMark
@@ -207,9 +208,7 @@ def ratio(
     """
     rows = table[table["attack"].isin(names)]
     below = rows[base] if base else rows["psi"] + rows["removed"]
-    two = np.column_stack([rows[column], below])
-    cluster = rows["release"].to_numpy()
-    return stats.interval(two, lambda two: two[:, 0].mean() / two[:, 1].mean(), cluster=cluster)
+    return of_pairs(rows[column], below, rows["release"])
 
 
 def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:

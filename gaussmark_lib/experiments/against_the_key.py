@@ -42,14 +42,19 @@ def taught(
     seed: int,
 ) -> tuple[pd.DataFrame, list[dict[int, Tensor]]]:
     """What the first n texts of each key say of its noise, for each n of ``ends``: ``weight, key,
-    n, d, kappa, psi``, the cosine of ΣG ``measured`` and by the law; and ΣG of each key by n.
+    n, d, kappa, psi`` (κ with its interval), the cosine of ΣG ``measured`` and by the law; and ΣG
+    of each key by n.
 
     What the law needs is from ``held``, pairs of other prompts and keys: κ from their
     plain texts, and ψ = E ψ‖G‖/√E‖G‖² from their marked ones.
     """
     marked, plain = written(lm, held, wm, n_tokens, seed)
     each = list(gradients.gradients(lm.model, held.prompts, plain, wm))
-    kappa = learning.unevenness(each)
+    kappa = stats.interval(
+        np.arange(held.n),
+        lambda chosen, each=each: learning.unevenness([each[i] for i in chosen]),
+        cluster=np.arange(held.n) % 10,  # a jackknife: no text may stand beside itself
+    )
     each = list(gradients.gradients(lm.model, held.prompts, marked, wm))
     psis, norms = score.psi(each, wm.on(lm.model), held.keys, paired=True), [g.norm for g in each]
     psi = np.mean(psis * norms) / np.sqrt(np.mean(np.square(norms)))
@@ -61,9 +66,9 @@ def taught(
         totals = learning.estimates(lm.model, prompts, texts, wm, ends)
         sums.append(dict(zip(ends, totals, strict=True)))
         for n, total in sums[-1].items():
-            columns = {"weight": wm.weight, "key": i, "n": n, "d": xi.numel(), "kappa": kappa}
-            columns |= {"psi": psi, MEASURED: learning.cosine(total, xi)}
-            rows.append(columns | {LAW: learning.law(n, psi, xi.numel(), kappa)})
+            columns = {"weight": wm.weight, "key": i, "n": n, "d": xi.numel()}
+            columns |= kappa.row("kappa") | {"psi": psi, MEASURED: learning.cosine(total, xi)}
+            rows.append(columns | {LAW: learning.law(n, psi, xi.numel(), kappa.value)})
     return pd.DataFrame(rows), sums
 
 
@@ -94,23 +99,25 @@ def attacked(
 ) -> pd.DataFrame:
     """Text of the model at θ + a given noise, one row per prompt: ``psi``, the mean under these
     keys but the last, which has no part in the noise (``wrong``); ``sharper``, the same by the test
-    that expects a tenth of the tokens to be edited; and ``nats`` of price.
+    that expects a tenth of the tokens to be edited; ``nats`` of price; and the ``prompt``.
     """
     texts, nats = learning.written(lm.model, prompts, wm, noise, n_tokens, seed=seed)
     found = np.array(
         [score.score(lm.model, prompts, texts, wm, keys, edited=f)["psi"] for f in (0, 0.1)]
     ).reshape(2, len(texts), -1)
     psi, sharper = found[..., :-1].mean(2)
-    return pd.DataFrame({"psi": psi, "sharper": sharper, "wrong": found[0, :, -1], "nats": nats})
+    columns = {"psi": psi, "sharper": sharper, "wrong": found[0, :, -1], "nats": nats}
+    return pd.DataFrame(columns | {"prompt": range(len(prompts))})
 
 
 def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.DataFrame:
     """Columns of forged or scrubbed text, each under a name, divided by those of the key's own text
-    after the same prompts: ``texts`` (that taught it), ``of`` (the name), ``value, low, high, n``.
+    after the same prompts: ``texts`` (that taught it), ``of`` (the name), ``value, low, high, n``
+    of prompts.
     """
     own, several = used[used["what"] == OWN], used[used["what"] == what].groupby("n")
     return pd.DataFrame(
-        {"texts": n, "of": name} | ratio(rows[column].to_numpy(), own[column].to_numpy()).row()
+        {"texts": n, "of": name} | ratio(*(one[column] for one in (rows, own)), own["prompt"]).row()
         for name, column in columns.items()
         for n, rows in several
     )
@@ -119,8 +126,8 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
 def climbs(
     lm: models.LM, pairs: Pairs, human: Texts, wm: Watermark, n_steps: int, level: float, seed: int
 ) -> pd.DataFrame:
-    """Each pair's human text, edited by an asker whom its key answers with numbers, or by the
-    public rule: ``answers, psi`` and ``accused``, whether the rule said yes.
+    """Each pair's human text, edited by an asker whom its key answers with numbers, by the public
+    rule, or, the control, not at all: ``answers, psi`` and ``accused``, whether the rule said yes.
     """
     rows = []
     for i, (prompt, ids, key) in enumerate(zip(pairs.prompts, human, pairs.keys, strict=True)):
@@ -133,7 +140,10 @@ def climbs(
             asked = zip(texts, norm.sf(psi(texts)), strict=True)
             return [state.answer(str(y), public.runs(y), p) for y, p in asked]
 
-        for name, ask in (("ψ", psi), ("yes or no", answer)):
+        def silent(texts):
+            return [0.0] * len(texts)
+
+        for name, ask in (("ψ", psi), ("yes or no", answer), ("none", silent)):
             rng = np.random.default_rng([seed, i])
             last, best = askers.climbed(ask, ids, n_steps, N_TRIED, rng)
             rows.append((name, *psi([last]), ask is answer and best > 0))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from gaussmark_lib import generate, models, score, stats, texts
 from gaussmark_lib.perturb import Key, Watermark
@@ -140,7 +141,7 @@ def shares(table: pd.DataFrame, by: Sequence[str], level: float) -> pd.DataFrame
     return means(table.assign(hit=table["p_value"] <= level), by, "hit")
 
 
-def ratio(after: np.ndarray, before: np.ndarray) -> stats.Estimate:
-    """Mean after over mean before, of the same pairs."""
+def ratio(after: ArrayLike, before: ArrayLike, cluster: ArrayLike | None = None) -> stats.Estimate:
+    """Mean after, divided by mean before, of the same pairs."""
     rows = np.column_stack([after, before])
-    return stats.interval(rows, lambda rows: rows[:, 0].mean() / rows[:, 1].mean())
+    return stats.interval(rows, lambda two: two[:, 0].mean() / two[:, 1].mean(), cluster=cluster)

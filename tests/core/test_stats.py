@@ -81,6 +81,25 @@ def test_a_table_is_resampled_by_rows():
     assert by_table.row() == pytest.approx(by_rows.row())
 
 
+@pytest.mark.parametrize("n", [3, 10, 19])
+def test_few_clusters_have_students_interval_of_a_jackknife(n):
+    """Of a mean it is Student's own; of a ratio it covers what the bootstrap of so few does not."""
+    rng, labels = np.random.default_rng(n), np.repeat(np.arange(n), 4)
+    of_mean = [stats.interval(np.arange(n) ** 2.0, one) for one in (None, np.mean)]
+    assert of_mean[0].row() == pytest.approx(of_mean[1].row())
+
+    def covered() -> bool:
+        rows = np.exp(0.3 * rng.standard_normal((n, 1, 2))) * rng.uniform(0.8, 1.2, (n, 4, 2))
+        found = stats.interval(rows.reshape(-1, 2), ratio, cluster=labels)
+        return found.low <= 1 <= found.high
+
+    def ratio(rows: np.ndarray) -> float:
+        return rows[:, 0].mean() / rows[:, 1].mean()
+
+    assert np.mean([covered() for _ in range(400)]) > 0.92
+    assert np.isnan(stats.interval(np.arange(2.0), np.median).low)
+
+
 @pytest.mark.parametrize("rows", [[2.0], [2.0, 2.0, 2.0]])
 @pytest.mark.parametrize("statistic", [None, np.max])
 def test_one_row_or_equal_rows_have_no_interval(rows, statistic):
