@@ -261,7 +261,7 @@ FAULTS = {
         ("counters from 0", "storage_offset() // 4 + 1", "storage_offset() // 4"),
         ("one key for all rounds", " + i * STEPS[j]", ""),
         ("a carry lost", "(right >> 32 & LOW) + (left", "(left"),
-        ("tails on one side", ".copysign_(ends)", ""),
+        ("bits from the other end", " >> 12 &", " &"),
     ],
     "engine/stream.py": [
         ("threads share their memory", "keys, rows))", "keys, [rows[0]] * len(rows)))"),

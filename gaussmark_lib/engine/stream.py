@@ -77,7 +77,7 @@ def _table(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 # AS 241: |u − ½| ≤ 0.425; √(−log r) ≤ 5; beyond. r is the distance of u to the nearer end.
-CENTRE = _table("""
+_CENTRE = _table("""
     2.5090809287301226727e3 3.3430575583588128105e4 6.7265770927008700853e4
     4.5921953931549871457e4 1.3731693765509461125e4 1.9715909503065514427e3
     1.3314166789178437745e2 3.3871328727963666080e0
@@ -85,7 +85,7 @@ CENTRE = _table("""
     2.1213794301586595867e4 5.3941960214247511077e3 6.8718700749205790830e2
     4.2313330701600911252e1 1.0
 """)
-TAIL = _table("""
+_TAIL = _table("""
     7.74545014278341407640e-4 2.27238449892691845833e-2 2.41780725177450611770e-1
     1.27045825245236838258e0 3.64784832476320460504e0 5.76949722146069140550e0
     4.63033784615654529590e0 1.42343711074968357734e0
@@ -93,7 +93,7 @@ TAIL = _table("""
     1.48103976427480074590e-1 6.89767334985100004550e-1 1.67638483018380384940e0
     2.05319162663775882187e0 1.0
 """)
-FAR_TAIL = _table("""
+_FAR_TAIL = _table("""
     2.01033439929228813265e-7 2.71155556874348757815e-5 1.24266094738807843860e-3
     2.65321895265761230930e-2 2.96560571828504891230e-1 1.78482653991729133580e0
     5.46378491116411436990e0 6.65790464350110377720e0
@@ -113,7 +113,7 @@ def _compiled(function):
 
 
 @_compiled
-def polynomial(coefficients, x):
+def _polynomial(coefficients, x):
     value = coefficients[0] * x
     for c in coefficients[1:-1]:
         value += c
@@ -135,7 +135,7 @@ def _centre(raw, scale):
     for i in range(len(raw)):
         q = (np.float64(np.int64(raw[i] >> np.uint64(12))) + 0.5) * 2.0**-52 - 0.5
         x = 0.180625 - q * q
-        z[i] = polynomial(CENTRE[0], x) / polynomial(CENTRE[1], x) * q * scale
+        z[i] = _polynomial(_CENTRE[0], x) / _polynomial(_CENTRE[1], x) * q * scale
     for i in range(len(raw)):
         u = (np.float64(np.int64(raw[i] >> np.uint64(12))) + 0.5) * 2.0**-52
         tails[n], ends[n] = i, u if u < 0.5 else u - 1.0
@@ -147,10 +147,10 @@ def _centre(raw, scale):
 def _tail(r, ends, scale):
     z = np.empty(len(r))
     for i in range(len(r)):
-        size = polynomial(TAIL[0], r[i] - 1.6) / polynomial(TAIL[1], r[i] - 1.6)
+        size = _polynomial(_TAIL[0], r[i] - 1.6) / _polynomial(_TAIL[1], r[i] - 1.6)
         z[i] = math.copysign(size * scale, -ends[i])
     for i in range(len(r)):
         if r[i] > 5.0:  # about one number in 10¹¹
-            size = polynomial(FAR_TAIL[0], r[i] - 5.0) / polynomial(FAR_TAIL[1], r[i] - 5.0)
+            size = _polynomial(_FAR_TAIL[0], r[i] - 5.0) / _polynomial(_FAR_TAIL[1], r[i] - 5.0)
             z[i] = math.copysign(size * scale, -ends[i])
     return z

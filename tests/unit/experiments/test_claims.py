@@ -39,7 +39,7 @@ def test_the_report_is_recorded_and_shows_the_reference_beside(reference, tmp_pa
     monkeypatch.setenv("GAUSSMARK_RUN_DIR", str(tmp_path))
     small = [claims.finding(name, Estimate(1.0, 0.2, 1.8, 5), least=0.5) for name in ("a", "b < c")]
     page = claims.report("06_robustness", small, [claims.check("1 < 2", ok=True)], texts=5).data
-    assert "2 findings: 2 too little data; 1 checks passed" in page
+    assert "2 findings: 2 too little data; checks passed: 1" in page
     assert "held: 1.00 (0.90 to 1.10), n = 5,000" in page
     assert "not recorded" in page
     assert "b &lt; c" in page
