@@ -80,27 +80,24 @@ def interval(
     labels = np.arange(len(rows)) if cluster is None else pd.factorize(np.asarray(cluster))[0]
     n, tail = int(labels.max()) + 1, (1 - confidence) / 2
     hits = statistic is None and rows.dtype == bool
-    value, low, high = float((statistic or np.mean)(rows)), np.nan, np.nan
+    value, low, high, error = float((statistic or np.mean)(rows)), np.nan, np.nan, 0.0
     if (hits and cluster is None) or ((hits or share) and value in (0.0, 1.0)):
         low, high = stats.binomtest(round(value * n), n).proportion_ci(confidence, method="exact")
     elif n > 1 and statistic is None:
         residuals = np.bincount(labels, rows - value)  # one sum per cluster
         error = np.sqrt(n / (n - 1) * (residuals**2).sum()) / len(rows)
-        low, high = _students(value, error, n, tail)
     elif 2 < n < FEW:
         without = [statistic(rows.take(np.flatnonzero(labels != i), axis=0)) for i in range(n)]
-        low, high = _students(value, np.std(without) * np.sqrt(n - 1), n, tail)
+        error = np.std(without) * np.sqrt(n - 1)
     elif n >= FEW:
         draws = [statistic(rows.take(i, axis=0)) for i in _resamples(labels, n_resamples, seed)]
         if np.ptp(draws) > 1e-12 * abs(value):
             low, high = np.quantile(draws, [tail, 1 - tail])
-    return Estimate(value, float(low), float(high), n)
-
-
-def _students(value: float, error: float, n: int, tail: float) -> tuple[float, float]:
     if error > 1e-12 * abs(value):
-        return tuple(value + error * stats.t.ppf([tail, 1 - tail], n - 1))
-    return np.nan, np.nan  # all agree
+        low, high = value + error * stats.t.ppf([tail, 1 - tail], n - 1)
+    if share:
+        low, high = np.clip([low, high], 0, 1)
+    return Estimate(value, float(low), float(high), n)
 
 
 def _resamples(labels: np.ndarray, n_resamples: int, seed: int) -> Iterator[np.ndarray]:

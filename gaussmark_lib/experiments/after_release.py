@@ -27,6 +27,7 @@ from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, TopK
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.experiments.kgw_baseline import stock_generate
 from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.experiments.pairs import means as means_of
 from gaussmark_lib.experiments.pairs import ratio as of_pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.release import attacks, provenance
@@ -192,12 +193,7 @@ def next_tokens(
 
 def means(table: pd.DataFrame, column: str, by: Sequence[str] = ("attack",)) -> pd.DataFrame:
     """``pairs.means``, of rows that belong to releases."""
-    cells = table.groupby([*by], sort=False)
-    return pd.DataFrame(
-        dict(zip(by, name, strict=True))
-        | stats.interval(rows[column].to_numpy(), cluster=rows["release"]).row()
-        for name, rows in cells
-    )
+    return means_of(table, by, column, "release")
 
 
 def ratio(

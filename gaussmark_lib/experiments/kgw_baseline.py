@@ -192,7 +192,8 @@ def in_tokens(
     fewer than GaussMark.
     """
     words = {name: in_words(numbers[0], lengths) for name, numbers in needed.items()}
-    fewer = [f"{name} ({one.value:.1f} times)" for name, one in times.items() if one.low > 1]
+    least = "at least " * (needed["GaussMark"][0] > lengths[-1])
+    fewer = [f"{name} ({least}{one.value:.1f} times)" for name, one in times.items() if one.low > 1]
     return (
         f"Tokens for half of the texts: {listing(words)}. GaussMark needs more, by an interval "
         f"that excludes 1, than: {', '.join(fewer) or 'none'}."
@@ -342,7 +343,7 @@ def of_one_key(table: pd.DataFrame, odd: str) -> str:
     ``odd``.
     """
     per_key = table.groupby(["scheme", "kind"], sort=False)["share"]
-    worst, mean = per_key.max(), per_key.agg(stats.interval)
+    worst, mean = per_key.max(), per_key.agg(stats.interval, share=True)
     words = {
         name: ", ".join(f"{share:.0%} of {kind}" for (_, kind), share in shares_of_it.items())
         for name, shares_of_it in worst.groupby("scheme", sort=False)

@@ -126,14 +126,20 @@ def scored(
     )
 
 
-def means(table: pd.DataFrame, by: Sequence[str], column: str) -> pd.DataFrame:
+def means(
+    table: pd.DataFrame, by: Sequence[str], column: str, cluster: str | None = None, **options
+) -> pd.DataFrame:
     """The mean of a column, or the share of True, in each cell of the columns ``by``: these and
-    ``value, low, high, n``. A cell's rows are independent.
+    ``value, low, high, n``. A cell's rows are independent, or the clusters that a column names.
+    ``options`` are those of ``stats.interval``.
     """
-    cells = table.groupby(list(by), sort=False)[column]
-    return pd.DataFrame(
-        dict(zip(by, name, strict=True)) | stats.interval(values).row() for name, values in cells
-    )
+    rows = []
+    for name, cell in table.groupby(list(by), sort=False):
+        options["cluster"] = cell[cluster] if cluster else None
+        rows.append(
+            dict(zip(by, name, strict=True)) | stats.interval(cell[column], **options).row()
+        )
+    return pd.DataFrame(rows)
 
 
 def shares(table: pd.DataFrame, by: Sequence[str], level: float) -> pd.DataFrame:

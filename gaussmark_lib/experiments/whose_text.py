@@ -71,13 +71,8 @@ def shares(named: pd.DataFrame) -> pd.DataFrame:
 
     ``named`` is ``tracing.attribute``'s table with the column ``author``.
     """
-    return pd.DataFrame(
-        {"n_tokens": n}
-        | stats.interval(
-            (rows["user"] == rows["author"]).astype(float), cluster=rows["author"], share=True
-        ).row()
-        for n, rows in named.groupby("n_tokens")
-    )
+    right = named.assign(right=(named["user"] == named["author"]).astype(float))
+    return means(right, ["n_tokens"], "right", "author", share=True)
 
 
 def off_forecast(named: pd.DataFrame, forecast: pd.DataFrame) -> dict[int, stats.Estimate]:

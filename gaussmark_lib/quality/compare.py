@@ -36,13 +36,17 @@ def mean_change(rows: pd.DataFrame, confidence: float = 0.95) -> stats.Estimate:
 
 
 def summary(changes: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
-    """:func:`mean_change` of each measure and model, and whether its interval leaves out 0."""
+    """:func:`mean_change` of each measure and model, and whether its interval leaves out 0; where
+    all keys agree, and there is none, whether McNemar's test of the items rejects.
+    """
     groups = changes.groupby(["measure", "model"], sort=False)
     table = pd.DataFrame(
         {"measure": measure, "model": model} | mean_change(rows, confidence).row()
         for (measure, model), rows in groups
     )
-    return table.assign(differs=(table["low"] > 0) | (table["high"] < 0))
+    of_keys = (table["low"] > 0) | (table["high"] < 0)
+    of_items = [lost_and_gained(rows["change"])["p"] <= 1 - confidence for _, rows in groups]
+    return table.assign(differs=of_keys.where(table["low"].notna(), of_items))
 
 
 def seen(changes: pd.DataFrame) -> list[str]:

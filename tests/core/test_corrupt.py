@@ -149,6 +149,8 @@ def test_by_name(name):
     assert (more == half) == (name in ("no prompt", "wrong prompt", "retokenise"))
     if "random" in name or "own" in name or "spans" in name:
         assert other != half
+        _, (one, alike) = change(PROMPTS[:1] * 2, RESPONSES[:1] * 2, 0.5, 1)
+        assert one != alike, "each text has random numbers of its own"
     for part in (*same, half[1]):
         part[0].append(5)
     assert before == (PROMPTS, RESPONSES)
