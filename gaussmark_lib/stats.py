@@ -80,7 +80,8 @@ def interval(
     labels = np.arange(len(rows)) if cluster is None else pd.factorize(np.asarray(cluster))[0]
     n, tail = int(labels.max()) + 1, (1 - confidence) / 2
     hits = statistic is None and rows.dtype == bool
-    value, low, high, error = float((statistic or np.mean)(rows)), np.nan, np.nan, 0.0
+    value, error = float((statistic or np.mean)(rows)), 0.0
+    low = high = np.nan
     if (hits and cluster is None) or ((hits or share) and value in (0.0, 1.0)):
         low, high = stats.binomtest(round(value * n), n).proportion_ci(confidence, method="exact")
     elif n > 1 and statistic is None:

@@ -47,7 +47,7 @@ def load(
         rows = [hashes[sha] for sha in sorted(hashes)]  # any n are a mixture, the same everywhere
     elif kind == "c4":
         rows = list(corpus.c4(split, n, min_chars))
-    elif str(kind).endswith((".jsonl", ".jsonl.gz")):
+    elif str(kind).endswith(".jsonl"):
         rows = [row for row in corpus.jsonl(Path(kind)) if len(row["text"]) >= min_chars]
     else:
         expected = f"expected one of {', '.join(KINDS)} or a path ending in .jsonl"

@@ -125,7 +125,7 @@ class Weight:
             raise InvalidWatermarkError(
                 "weight: expected a matrix that is one linear layer's own (2-D, more than one row,"
                 f" not shared), got {shown(name)}; the nearest names are: {', '.join(near)};"
-                f" models.watermarkable(model) lists all {len(layers)}"
+                f" `gaussmark list weights --model MODEL` lists all {len(layers)}"
             )
         self.name, self.module = name, layers[name]
         self.parameter: nn.Parameter = self.module.weight  # θ as stored, perhaps transposed

@@ -28,12 +28,7 @@ Row = dict[str, Any]
 
 
 def say(words: str, start: str = "gaussmark: ") -> None:
-    """Prints a message on standard error; where the library advises a call in Python, the command
-    that does the same.
-    """
-    words = words.replace(
-        "models.watermarkable(model) lists", "`gaussmark list weights --model MODEL` lists"
-    )
+    """Prints a message on standard error."""
     with suppress(OSError):  # there may be nowhere to say it
         print(start + "\n".join(map(visible, words.split("\n"))), file=sys.stderr)
 

@@ -11,14 +11,12 @@ moves training text into the held-out split. Git ignores this text (``data/cache
 
 import ast
 import gc
-import gzip
 import hashlib
 import inspect
 import json
 import os
 import re
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
@@ -58,7 +56,7 @@ PACKAGES = (
 )
 VERSION = 2  # raise it when a rule below changes: the name of the cache depends on it
 HELDOUT_SHARE = 0.05
-SUFFIXES = (".txt", ".md", ".jsonl", ".jsonl.gz")  # of a folder's files
+SUFFIXES = (".txt", ".md", ".jsonl")  # of a folder's files
 MIN_CHARS = 80
 MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
 
@@ -257,14 +255,9 @@ def jsonl(path: Path) -> list[dict]:
     if not os.path.isfile(path):
         raise InvalidTextError(f"no file {path}: expected a .jsonl file with a 'text' on each line")
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(
-            path, "rt", encoding="utf-8-sig"
-        ) as file:
-            lines = file.read().split("\n")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InvalidTextError(
-            f"cannot read {path}: {error}; expected UTF-8 text, gzipped if its name ends in .gz"
-        ) from None
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidTextError(f"cannot read {path}: {error}; expected UTF-8 text") from None
     rows = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -312,7 +305,7 @@ def _of_file(path: Path, name: str) -> list[tuple[str, str]]:
     """(source, text) of each text in a file; none of another kind of file."""
     if not name.lower().endswith(SUFFIXES) or "/." in f"/{name}":
         return []
-    if ".jsonl" in path.name.lower():
+    if name.lower().endswith(".jsonl"):
         return [(f"{name}/{i}", row["text"]) for i, row in enumerate(jsonl(path), 1)]
     try:
         return [(name, path.read_text(encoding="utf-8"))]

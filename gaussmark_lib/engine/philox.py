@@ -32,8 +32,7 @@ def standard_normal(seed: int, n: int, scale: float, device: torch.device) -> Fl
 
 def _round_keys(seed: int) -> Iterator[int]:
     """Two per round."""
-    rounds = range(10)
-    return iter([_signed((seed >> 64 * j) + i * STEPS[j]) for i in rounds for j in (0, 1)])
+    return iter([_signed((seed >> 64 * j) + i * STEPS[j]) for i in range(10) for j in (0, 1)])
 
 
 def _bits(rounds: Iterator[int], counters: Int[Tensor, " m"]) -> Int[Tensor, "m 4"]:

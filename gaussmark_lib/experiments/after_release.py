@@ -25,10 +25,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib.experiments import pairs as several
 from gaussmark_lib.experiments.kgw_baseline import stock_generate
 from gaussmark_lib.experiments.pairs import Pairs
-from gaussmark_lib.experiments.pairs import means as means_of
-from gaussmark_lib.experiments.pairs import ratio as of_pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.release import attacks, provenance
 from gaussmark_lib.schemes import GaussMark
@@ -64,32 +63,23 @@ def attacks_on(
         empty = attacks.shrunk(model, wm.weight, 1e3)
         return attacks.swapped(model, tuned(empty, steps=steps[0]), wm.weight)
 
-    def half(model: PreTrainedModel) -> PreTrainedModel:
-        return attacks.merged([model, lm.model])
-
-    def with_sibling(model: PreTrainedModel) -> PreTrainedModel:
-        return attacks.merged([model, sibling], [1.0, 1.0], "task", base=lm.model)
-
-    def wanda(model: PreTrainedModel) -> PreTrainedModel:
-        return attacks.pruned(model, 0.5, "wanda", texts=texts[:16])
-
-    def renoised(model: PreTrainedModel) -> PreTrainedModel:
-        own = Key.from_seed(10**6 + 3 * 10**12 * seed)  # no pair of any seed has it
-        return attacks.renoised(model, wm, own)
-
+    own = Key.from_seed(10**6 + 3 * 10**12 * seed)  # the attacker's: no pair of any seed has it
     made: dict[str, tuple[str, Attack]] = {RELEASED: (RELEASED, deepcopy)}
     for bits in (8, 4, 3):
         made[f"{bits} bits"] = ROUNDED, partial(attacks.rounded, bits=bits)
     made["NF4"] = ROUNDED, attacks.nf4
     for share in (0.2, 0.5):
         made[f"pruned, {share:.0%}"] = PRUNED, partial(attacks.pruned, share=share)
-    made["Wanda, 50%"] = PRUNED, wanda
-    made[HALF] = MERGED, half
-    made["plus a sibling's task"] = MERGED, with_sibling
+    made["Wanda, 50%"] = PRUNED, partial(attacks.pruned, share=0.5, how="wanda", texts=texts[:16])
+    made[HALF] = MERGED, lambda model: attacks.merged([model, lm.model])
+    made["plus a sibling's task"] = (
+        MERGED,
+        lambda model: attacks.merged([model, sibling], [1.0, 1.0], "task", base=lm.model),
+    )
     for n in steps:
         made[f"fine-tuned, {n} steps"] = TRAINED, partial(tuned, steps=n)
     made["LoRA"] = TRAINED, partial(tuned, steps=steps[0], lora_rank=8)
-    made["re-noised"] = KNOWING, renoised
+    made["re-noised"] = KNOWING, lambda model: attacks.renoised(model, wm, own)
     made[SHRUNK] = KNOWING, partial(attacks.shrunk, name=wm.weight, sigma=wm.sigma)
     made[RETRAINED] = KNOWING, retrained
     return made
@@ -114,7 +104,7 @@ def measured(
     Of texts: ``psi``, ``removed`` (ψ of the release's text, less that), ``sharper`` (by ``edited``)
     and ``wrong`` (ψ under the next release's key); ``foretold`` of a plain text after the same
     prompt; ``nats``, by which each token of the human text after it is less likely than under the
-    release. Of the checkpoint, on each of its rows: ``psi_w, psi_rows, share`` (s), and ``change``,
+    release. Of the checkpoint, on each of its rows: ``psi_w, share`` (s), and ``change``,
     ‖θ′ − θ − ξ‖/‖ξ‖.
     """
     tables, placed, written = [], wm.on(lm.model), 0.0
@@ -146,7 +136,6 @@ def measured(
                 "foretold": foretold(suspect, x, y, slopes),
                 "nats": likelihood.cross_entropy(suspect, own, prompts=x) - before,
                 "psi_w": found["psi"],
-                "psi_rows": found["psi_rows"],
                 "share": ((xi * delta).sum() / xi.square().sum()).item(),
                 "change": ((delta - xi).norm() / xi.norm()).item(),
             }
@@ -193,7 +182,7 @@ def next_tokens(
 
 def means(table: pd.DataFrame, column: str, by: Sequence[str] = ("attack",)) -> pd.DataFrame:
     """``pairs.means``, of rows that belong to releases."""
-    return means_of(table, by, column, "release")
+    return several.means(table, by, column, "release")
 
 
 def ratio(
@@ -204,7 +193,7 @@ def ratio(
     """
     rows = table[table["attack"].isin(names)]
     below = rows[base] if base else rows["psi"] + rows["removed"]
-    return of_pairs(rows[column], below, rows["release"])
+    return several.ratio(rows[column], below, rows["release"])
 
 
 def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:

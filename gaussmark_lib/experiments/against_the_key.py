@@ -52,7 +52,7 @@ def taught(
     each = list(gradients.gradients(lm.model, held.prompts, plain, wm))
     kappa = stats.interval(
         np.arange(held.n),
-        lambda chosen, each=each: learning.unevenness([each[i] for i in chosen]),
+        lambda chosen: learning.unevenness([each[i] for i in chosen]),
         cluster=np.arange(held.n) % 10,  # a jackknife: no text may stand beside itself
     )
     each = list(gradients.gradients(lm.model, held.prompts, marked, wm))
@@ -140,10 +140,8 @@ def climbs(
             asked = zip(texts, norm.sf(psi(texts)), strict=True)
             return [state.answer(str(y), public.runs(y), p) for y, p in asked]
 
-        def silent(texts):
-            return [0.0] * len(texts)
-
-        for name, ask in (("ψ", psi), ("yes or no", answer), ("none", silent)):
+        none = lambda texts: [0.0] * len(texts)  # noqa: E731
+        for name, ask in (("ψ", psi), ("yes or no", answer), ("none", none)):
             rng = np.random.default_rng([seed, i])
             last, best = askers.climbed(ask, ids, n_steps, N_TRIED, rng)
             rows.append((name, *psi([last]), ask is answer and best > 0))

@@ -153,7 +153,7 @@ def over_vanilla(table: pd.DataFrame) -> pd.DataFrame:
         values = cells.pivot(index="pair", columns="scheme", values="value")
         for scheme in cells["scheme"].unique():
             if scheme != VANILLA:
-                estimate = ratio(values[scheme].to_numpy(), values[VANILLA].to_numpy())
+                estimate = ratio(values[scheme], values[VANILLA])
                 rows.append({"scheme": scheme, "quantity": quantity} | estimate.row())
     return pd.DataFrame(rows)
 

@@ -211,14 +211,8 @@ def power_by_kind(marked: pd.DataFrame) -> pd.DataFrame:
             (s * marked["psi"] - TAU) / np.sqrt(1 - s**2)
         ),
     }
-    return pd.DataFrame(
-        {"kind": kind, "test": name}
-        | stats.interval(
-            np.asarray(values, float)[rows], cluster=marked["file"].iloc[rows], share=True
-        ).row()
-        for kind, rows in marked.groupby("kind", sort=False).indices.items()
-        for name, values in tests.items()
-    )
+    hits = marked[["kind", "file"]].assign(**tests).melt(["kind", "file"], var_name="test")
+    return means(hits.astype({"value": float}), ["kind", "test"], "value", "file", share=True)
 
 
 def share_kept(marked: pd.DataFrame) -> stats.Estimate:

@@ -330,7 +330,7 @@ class Session:
 
 def _lengths(text: list[int]) -> list[int]:
     n = len(text)
-    step = max(1, -(-n // MOST_POINTS))
+    step = -(-n // MOST_POINTS)
     return sorted({*range(step, n, step), n})
 
 

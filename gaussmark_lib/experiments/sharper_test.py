@@ -197,8 +197,8 @@ def rivals(
             z = torch.from_numpy(scheme.noise(len(slopes[0])))
         else:
             slopes, sigma = (one.G.double() for one in gradients.gradients(*leaked, wm)), wm.sigma
-            z = perturb.noise(lm.model, wm, one_key).to(lm.model.device).double()
-        total, F = torch.zeros_like(z), torch.zeros_like(z)
+            z = perturb.noise(lm.model, wm, one_key)
+        total = F = 0.0
         for u in slopes:
             total, F = total + u, F + u**2
         cosine = learning.cosine(learning.shrunk(total, 1, F, sigma), z)
@@ -360,4 +360,4 @@ def power_gain(
 ) -> stats.Estimate:
     """Share detected by one test less that by another, of the same texts."""
     hits = wide(table, edit, "p_value") <= level
-    return stats.interval(hits[test].astype(float) - hits[base].astype(float))
+    return stats.interval(np.subtract(hits[test], hits[base], dtype=float))

@@ -232,7 +232,7 @@ def gpus() -> list[str]:
 
     count = torch.cuda.device_count()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return given.split(",")[:count] if given else [str(number) for number in range(count)]
+    return given.split(",")[:count] if given else [*map(str, range(count))]
 
 
 @contextmanager
@@ -258,8 +258,8 @@ def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
 
 
 def _executor(client: Any, gpus_per_run: int) -> Executor:
-    resources = {"resources": {"GPU": gpus_per_run}} if gpus_per_run else {}
-    return client.get_executor(pure=False, **resources)
+    resources = {"GPU": gpus_per_run} if gpus_per_run else None
+    return client.get_executor(pure=False, resources=resources)
 
 
 @contextmanager

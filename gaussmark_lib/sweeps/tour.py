@@ -17,6 +17,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -106,9 +107,9 @@ def tour(
     with jobs.progress(n, n - len(waiting), "notebooks", again, shown=progress) as bar:
         _run(together, n, root, bar=bar, force=force, workers=workers)
         _run(alone, n, root, bar=bar, force=force, workers=1)
-    with records.hidden(target) as partial:
-        (partial / "index.html").write_text(html(stops), encoding="utf-8")
-        records.place(partial, target, replace=False)
+    with records.hidden(target) as hidden:
+        (hidden / "index.html").write_text(html(stops), encoding="utf-8")
+        records.place(hidden, target, replace=False)
     return Tour(target / "index.html", stops)
 
 
@@ -140,14 +141,6 @@ def verdicts(run: Run | None, notebook: str) -> list[dict[str, Any]]:
     return [one | {"reference": known.get(one["claim"])} for one in (run.findings if run else ())]
 
 
-class _Renderer(IPythonRenderer):
-    def inline_math(self, body: str) -> str:
-        return mathml(body)
-
-    def block_math(self, body: str) -> str:
-        return mathml(body, display="block")
-
-
 def mathml(latex: str, display: str = "inline") -> str:
     """A formula as MathML; as its LaTeX where it is not understood, because a page is written after
     hours of runs.
@@ -156,6 +149,11 @@ def mathml(latex: str, display: str = "inline") -> str:
         return convert(latex, display=display)
     except Exception:  # its own errors, and IndexError or StopIteration for some formulas
         return f"<code>{escape(latex)}</code>"
+
+
+class _Renderer(IPythonRenderer):
+    inline_math = staticmethod(mathml)
+    block_math = staticmethod(partial(mathml, display="block"))
 
 
 def claim(source: notebooks.Notebook) -> str:
