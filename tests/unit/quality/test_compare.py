@@ -31,6 +31,14 @@ def test_a_measure_that_misses_the_strong_mark_is_blind():
     assert compare.mean_change(gaussmark).n == 80
 
 
+@pytest.mark.parametrize(("change", "is_seen"), [(0.5, True), (0.0, False)])
+def test_a_change_that_is_the_same_for_every_key_is_seen(change, is_seen):
+    """There is no interval over keys then: McNemar's test of the items decides."""
+    alike = compare.changes("toy", STRONG, np.arange(40) % 8, np.full(40, change))
+    assert np.isnan(compare.mean_change(alike).low)
+    assert compare.seen(alike) == ["toy"] * is_seen
+
+
 def test_an_interval_covers_keys_that_were_not_tried():
     """Each key moves all of its items alike: items are many, and keys are few."""
     rng, hits = np.random.default_rng(4), 0
