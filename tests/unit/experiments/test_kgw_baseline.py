@@ -146,9 +146,13 @@ def test_a_mean_cost_of_each_kind_and_an_edit_in_words():
 
 def test_a_sentence_names_the_schemes_that_need_fewer_tokens():
     times = {"a": Estimate(2.0, 1.5, 3.0, 9), "b": Estimate(1.1, 0.5, 3.0, 9)}
-    said = kgw_baseline.in_tokens({"a": [12.0, 99], "b": [50.0, 99]}, times, [8, 40])
-    assert said.startswith("Tokens for half of the texts: **a** 12; **b** more than 40.")
+    needed = {"GaussMark": [24.0, 99], "a": [12.0, 99], "b": [50.0, 99]}
+    said = kgw_baseline.in_tokens(needed, times, [8, 40])
+    wanted = "Tokens for half of the texts: **GaussMark** 24; **a** 12; **b** more than 40."
+    assert said.startswith(wanted)
     assert said.endswith("than: a (2.0 times).")
+    never = kgw_baseline.in_tokens(needed | {"GaussMark": [41.0, 99]}, times, [8, 40])
+    assert never.endswith("than: a (at least 2.0 times).")
 
 
 @pytest.mark.parametrize("name", ["GaussMark", "KGW-2"])
