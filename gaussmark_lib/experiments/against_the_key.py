@@ -117,7 +117,7 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
     """
     own, several = used[used["what"] == OWN], used[used["what"] == what].groupby("n")
     return pd.DataFrame(
-        {"texts": n, "of": name} | ratio(*(one[column] for one in (rows, own)), own["prompt"]).row()
+        {"texts": n, "of": name} | ratio(rows[column], own[column], own["prompt"]).row()
         for name, column in columns.items()
         for n, rows in several
     )
@@ -140,8 +140,7 @@ def climbs(
             asked = zip(texts, norm.sf(psi(texts)), strict=True)
             return [state.answer(str(y), public.runs(y), p) for y, p in asked]
 
-        none = lambda texts: [0.0] * len(texts)  # noqa: E731
-        for name, ask in (("ψ", psi), ("yes or no", answer), ("none", none)):
+        for name, ask in (("ψ", psi), ("yes or no", answer), ("none", lambda y: [0.0] * len(y))):
             rng = np.random.default_rng([seed, i])
             last, best = askers.climbed(ask, ids, n_steps, N_TRIED, rng)
             rows.append((name, *psi([last]), ask is answer and best > 0))

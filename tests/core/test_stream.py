@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import ndtri
+from secrecy import assert_not_shown
 
 from gaussmark_lib.engine import philox
 from gaussmark_lib.engine.stream import CHUNK, SPAN, _normals, standard_normal
+from gaussmark_lib.keys import Key
 
 ULP = 2.0**-52
 
@@ -106,6 +108,18 @@ def test_what_a_gpu_makes_is_the_same_stream(monkeypatch, seed):
         same = standard_normal(seed, n, 0.05, np.float32)
         np.testing.assert_allclose(z, same, rtol=1.2e-7)  # one unit in the last place
         assert (z != same).sum() <= 1
+
+
+@pytest.mark.parametrize("step", ["empty", "zeros_like"])
+def test_a_gpu_without_room_shows_no_secret(monkeypatch, step):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("no room")
+
+    key = Key.from_seed(7)
+    monkeypatch.setattr(torch, step, full)
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        key.on_gpu(10, 1.0, torch.device("cpu"))
+    assert_not_shown(error.value, key)
 
 
 def test_different_seeds_give_different_numbers():

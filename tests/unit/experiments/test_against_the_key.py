@@ -79,6 +79,9 @@ def test_a_climber_gains_by_numbers():
     before = score.score(LM.model, HELD.prompts, TEXTS[:4], WM, HELD.keys, paired=True)["psi"]
     assert (psi.to_numpy() > before + 0.3).all()
     assert not table.loc[table["answers"] == "ψ", "accused"].any()
+    control = table[table["answers"] == "none"]
+    assert (psi.to_numpy() > control["psi"].to_numpy()).all()
+    assert not control["accused"].any()
 
 
 def test_a_keys_rate_follows_from_the_cosines_alone():
