@@ -472,7 +472,8 @@ FAULTS = {
     ],
     "attacks/askers.py": [
         ("a climber that goes down", "if answers[i] >= best:", "if True:"),
-        ("a factor for a cosine", "np.sqrt(1 - c) * norm.isf", "(1 - c) * norm.isf"),
+        ("a text stands beside itself", "(K.sum(1) - 1)", "K.sum(1)"),
+        ("what is left of a cosine", "np.sqrt(1 - k**2)", "(1 - k**2)"),
     ],
     "joint/state.py": [
         ("a key twice", "if len(set(ids)) < len(keys):", "if False:"),

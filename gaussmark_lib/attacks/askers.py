@@ -1,11 +1,12 @@
 """Whoever may question a detector; and what one key does to texts of a kind.
 
-**One key.** Where the texts of a kind share one direction, ψ = √c z₀ + √(1 − c) e with one z₀ for
-all of them: c is their mean cosine, and a key whose z₀ is known accuses at
+**One key.** Let K = ⟨u_i, u_j⟩ be the cosines of a kind's human texts, and z₀ = Σψ/√(1ᵀK1) the
+key's ψ along the sum of their directions: N(0, 1) over keys. A text whose direction has the cosine
+k with that sum has ψ = k z₀ + √(1 − k²) e with an independent e, so a key at z₀ accuses it at
 
-    Φ̄((τ − √c z₀)/√(1 − c))
+    Φ̄((τ − k z₀)/√(1 − k²))
 
-z₀ = Σψ/√(1ᵀK1) of human texts is N(0, 1) over keys, whatever K.
+exactly, over the keys that are at z₀.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from gaussmark_lib.errors import require_int
@@ -69,14 +71,23 @@ def answered(
     return norm.sf(psi) <= public.levels(texts, level)
 
 
-def one_key(tau: ArrayLike, c: float, z0: ArrayLike) -> np.ndarray:
-    """Which share of a kind's texts a key at z₀ accuses at the threshold τ."""
-    return norm.sf((np.asarray(tau) - np.sqrt(c) * np.asarray(z0)) / np.sqrt(1 - c))
+def one_key(tau: float, k: ArrayLike, z0: ArrayLike) -> np.ndarray:
+    """How probably a key at z₀ accuses a text of cosine k with its kind at the threshold τ."""
+    k = np.asarray(k)
+    return norm.sf((tau - k * z0) / np.sqrt(1 - k**2))
 
 
-def threshold(rate: float, c: float, z0: float) -> float:
-    """τ at which this key accuses so many of a kind's texts."""
-    return float(np.sqrt(c) * z0 + np.sqrt(1 - c) * norm.isf(rate))
+def threshold(rate: float, k: Float[np.ndarray, " n"], z0: float) -> float:
+    """τ at which this key accuses so large a share of such texts."""
+    return brentq(lambda tau: one_key(tau, k, z0).mean() - rate, -40, 40)
+
+
+def loadings(K: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+    """k of further texts of a kind, of which these n > 1 are examples: the cosine of each with the
+    sum of the others, as if there were n others.
+    """
+    n = len(K)
+    return (K.sum(1) - 1) * n / (n - 1) / np.sqrt(K.sum())
 
 
 def common(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> np.ndarray:

@@ -22,7 +22,12 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper
+from transformers import (
+    PreTrainedModel,
+    RepetitionPenaltyLogitsProcessor,
+    TopKLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.experiments import pairs as several
@@ -38,6 +43,7 @@ SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back
 ROUNDED, PRUNED, MERGED = "rounded", "pruned", "merged"
 TRAINED, KNOWING = "fine-tuned", "knows the scheme"
 HALF, SHRUNK, RETRAINED = "half the base", "shrunk", "one matrix retrained"
+TASK = "plus a sibling's task"
 BEAMS = "beam search"
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
 
@@ -53,7 +59,8 @@ def attacks_on(
     seed: int = 0,
 ) -> dict[str, tuple[str, Attack]]:
     """Name → (family, attack). Training is on ``texts``, for each number of ``steps``, of LoRA, a
-    sibling of the base and a retrained matrix, which begins at 0, for the first.
+    sibling of the base and a retrained matrix, which begins at 0, for the first. A student is the
+    base, trained for the last on what the release writes after the first halves of the texts.
     """
     train = {"lr": lr, "batch_size": batch_size, "seed": seed}
     tuned = partial(attacks.fine_tuned, texts=texts, **train)
@@ -62,6 +69,11 @@ def attacks_on(
     def retrained(model: PreTrainedModel) -> PreTrainedModel:
         empty = attacks.shrunk(model, wm.weight, 1e3)
         return attacks.swapped(model, tuned(empty, steps=steps[0]), wm.weight)
+
+    def student(model: PreTrainedModel) -> PreTrainedModel:
+        n = len(texts[0]) // 2
+        written = generate.sample(model, [ids[:n] for ids in texts], n, seed=seed)
+        return tuned(lm.model, texts=written, steps=steps[-1])
 
     own = Key.from_seed(10**6 + 3 * 10**12 * seed)  # the attacker's: no pair of any seed has it
     made: dict[str, tuple[str, Attack]] = {RELEASED: (RELEASED, deepcopy)}
@@ -72,13 +84,14 @@ def attacks_on(
         made[f"pruned, {share:.0%}"] = PRUNED, partial(attacks.pruned, share=share)
     made["Wanda, 50%"] = PRUNED, partial(attacks.pruned, share=0.5, how="wanda", texts=texts[:16])
     made[HALF] = MERGED, lambda model: attacks.merged([model, lm.model])
-    made["plus a sibling's task"] = (
+    made[TASK] = (
         MERGED,
         lambda model: attacks.merged([model, sibling], [1.0, 1.0], "task", base=lm.model),
     )
     for n in steps:
         made[f"fine-tuned, {n} steps"] = TRAINED, partial(tuned, steps=n)
     made["LoRA"] = TRAINED, partial(tuned, steps=steps[0], lora_rank=8)
+    made["a student of its texts"] = TRAINED, student
     made["re-noised"] = KNOWING, lambda model: attacks.renoised(model, wm, own)
     made[SHRUNK] = KNOWING, partial(attacks.shrunk, name=wm.weight, sigma=wm.sigma)
     made[RETRAINED] = KNOWING, retrained
@@ -223,11 +236,14 @@ def alarms(
 def served(
     lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, *, beams: int, seed: int = 0
 ) -> pd.DataFrame:
-    """A text of each pair by each way of serving: ``way, pair, psi, forecast`` (σ‖G‖)."""
+    """A text of each pair by each way of serving: ``way, pair, psi, wrong`` (under the next pair's
+    key) and ``forecast`` (σ‖G‖). The last three are of a released checkpoint per pair.
+    """
     ways = {f"temperature {t:g}": {"temperature": t} for t in (1.3, 1.0, 0.7, 0.3)}
     ways |= {
         "top-p 0.9": {"top_p": 0.9},
         "top-k 20": {"processor": lambda _: TopKLogitsWarper(20)},
+        "typical 0.9": {"processor": lambda _: TypicalLogitsWarper(0.9)},
         "repetition penalty 1.3": {"processor": lambda _: RepetitionPenaltyLogitsProcessor(1.3)},
         "greedy": {"temperature": 0.0},
     }
@@ -240,9 +256,33 @@ def served(
         stock_generate(lm, GaussMark(wm, key), x, key, n_tokens, beams)
         for x, key in zip(*pairs, strict=True)
     ]
-    tables = []
+    for i, (x, key) in enumerate(zip(*pairs, strict=True)):
+        release = attacks.renoised(lm.model, wm, key)
+        once = {"seed": seed + i, "n_tokens": n_tokens}
+        by_way = {
+            "8 bits": generate.sample(attacks.rounded(release, 8), [x], **once)[0],
+            "float16": generate.sample(deepcopy(release).half(), [x], **once)[0],
+            "drafted by the base": assisted(release, lm.model, x, **once),
+        }
+        for way, ids in by_way.items():
+            texts.setdefault(way, []).append(ids)
+    rows, others = [], [*pairs.keys[1:], pairs.keys[0]]
     for way, written in texts.items():
-        found = score.score(*asked, written, wm, pairs.keys, paired=True)
-        columns = {"way": way, "pair": found["text"], "psi": found["psi"]}
-        tables.append(pd.DataFrame(columns).assign(forecast=wm.sigma * found["grad_norm"]))
-    return pd.concat(tables, ignore_index=True)
+        for one in gradients.gradients(*asked, written, wm):
+            keys = [pairs.keys[one.text], others[one.text]]
+            psi, wrong = score.psi([one], wm.on(lm.model), keys)[0]
+            rows.append((way, one.text, psi, wrong, wm.sigma * one.norm))
+    return pd.DataFrame(rows, columns=["way", "pair", "psi", "wrong", "forecast"])
+
+
+def assisted(
+    model: PreTrainedModel, draft: PreTrainedModel, prompt: list[int], n_tokens: int, seed: int
+) -> list[int]:
+    """Speculative sampling by transformers: ``draft`` proposes tokens, the model takes or exchanges
+    them so that its own distribution is kept (Leviathan et al. 2023).
+    """
+    ids = torch.tensor([prompt], device=model.device)
+    sampling = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens}
+    torch.manual_seed(seed)
+    text = model.generate(ids, assistant_model=draft, eos_token_id=None, pad_token_id=0, **sampling)
+    return text[0, len(prompt) :].tolist()

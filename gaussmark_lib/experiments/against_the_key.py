@@ -73,19 +73,19 @@ def taught(
 
 
 def drawn_on(learnt: pd.DataFrame) -> pd.DataFrame:
-    """The mean cosines of one weight's keys, and the laws up to ten million texts, at its d and at
-    ``LARGE``: ``texts`` (thousands), ``what, value``.
+    """The laws up to ten million texts, at one weight's d and at ``LARGE``, and the mean cosines of
+    its keys: ``texts, what, value``.
     """
     facts = learnt.iloc[0]
     laws = {PLAIN_LAW: (facts["d"], 1.0), LAW: (facts["d"], facts["kappa"])}
     laws[f"{LAW}, {LARGE / 1e6:.0f} M numbers"] = LARGE, facts["kappa"]
     rows = [
-        {"texts": n / 1000, "what": what, "value": learning.law(n, facts["psi"], *of)}
+        {"texts": n, "what": what, "value": learning.law(n, facts["psi"], *of)}
         for what, of in laws.items()
         for n in {*learnt["n"], *10 ** np.arange(2, 8)}
     ]
-    measured = learnt.assign(texts=learnt["n"] / 1000, what=MEASURED)
-    return pd.concat([means(measured, ["texts", "what"], MEASURED), pd.DataFrame(rows)])
+    measured = learnt.assign(texts=learnt["n"], what=MEASURED)
+    return pd.concat([pd.DataFrame(rows), means(measured, ["texts", "what"], MEASURED)])
 
 
 def attacked(
@@ -168,16 +168,16 @@ def verdicts(
 
 
 def by_key(
-    K: Float[np.ndarray, "n n"], n_keys: int, level: float, seed: int
-) -> tuple[pd.DataFrame, float]:
-    """What keys do to human texts of a kind, from their K alone: ψ is drawn from N(0, K), and each
-    key's rate at a level is held against ``askers.one_key`` at its z₀. One row per key: ``z0, rate,
-    law``; and c.
+    K: Float[np.ndarray, "n n"], files: Sequence[str], levels: Sequence[float]
+) -> tuple[pd.DataFrame, Float[np.ndarray, " n"]]:
+    """Which share of further texts of a kind a key accuses, by its z₀, from the cosines of human
+    texts alone: ``z0, level, value, low, high, n``, with intervals over the texts' files; and k.
     """
-    values, vectors = np.linalg.eigh(K)
-    z = np.random.default_rng([seed, 15]).standard_normal((n_keys, len(K)))
-    psi = z @ (vectors * abs(values) ** 0.5).T
-    c = max(K[~np.eye(len(K), dtype=bool)].mean(), 0.0)
-    z0, tau = askers.common(psi, K), stats.threshold(level)
-    columns = {"z0": z0, "rate": (psi >= tau).mean(1), "law": askers.one_key(tau, c, z0)}
-    return pd.DataFrame(columns), c
+    k = askers.loadings(K)
+    rows = [
+        {"z0": z0, "level": f"{level:g}"}
+        | stats.interval(askers.one_key(stats.threshold(level), k, z0), cluster=files).row()
+        for level in levels
+        for z0 in range(-3, 4)
+    ]
+    return pd.DataFrame(rows), k

@@ -27,7 +27,6 @@ from gaussmark_lib.experiments.pairs import means
 from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.plots import style
-from gaussmark_lib.plots.panels import panels
 
 # Kinds of human text beside those of ``texts``: (packages, ending of the files).
 FILES = {
@@ -265,31 +264,6 @@ def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> 
     axes.plot(3, cosine * 3, "o", color=style.WATERMARKED, markersize=9, label="ψ₁ = 3")
     axes.set(xlabel="ψ₁, first text", ylabel="ψ₂, second text", aspect="equal")
     return style.caption(figure, caption, "Two human texts: what does ψ₁ say about ψ₂?")
-
-
-def draw_spread(spreads: pd.DataFrame, caption: str) -> Figure:
-    """Standard deviation over keys of a key's rate of false alarms (``kind, spread, value``)."""
-    return panels(
-        spreads,
-        "kind",
-        by="spread",
-        title="How much do keys differ? Standard deviation of one key's rate of false alarms",
-        caption=caption,
-        ylabel="standard deviation over keys",
-    )
-
-
-def draw_marked(marked: pd.DataFrame, caption: str) -> Figure:
-    """:func:`power_by_kind`."""
-    return panels(
-        power_by_kind(marked),
-        "kind",
-        by="test",
-        title="Which marked texts are still detected by what is new in them?",
-        caption=caption,
-        ylabel="share of marked texts detected",
-        ylim=(-0.02, 1.02),
-    )
 
 
 def per_key(rates: pd.DataFrame, caption: str) -> Figure:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from transformers import PreTrainedModel
 
 from gaussmark_lib import (
     corrupt,
@@ -30,7 +29,6 @@ from gaussmark_lib import (
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots import show, style
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tracing.authors import windows
 
 THIS_KEY, WRONG_KEY = "this key", "wrong key"
@@ -137,12 +135,6 @@ class Tested:
     question: Question
     row: dict[str, Any]
     pieces: pd.DataFrame
-
-
-def mlp_weights(model: PreTrainedModel) -> list[str]:
-    """The matrices of every block's MLP; all that can carry a watermark if none is called so."""
-    names = models.watermarkable(model)
-    return [name for name in names if ".mlp." in name] or names
 
 
 def heldout_prompts(n: int) -> list[str]:
@@ -350,24 +342,6 @@ def turned(session: Session, question: Question, key: Key, wanted: Sequence[floa
         session.compare(replace(question, psi=psi), key).scores.assign(wanted=psi) for psi in wanted
     ]
     return pd.concat(tables, ignore_index=True)
-
-
-def draw_turned(table: pd.DataFrame, level: float, n_samples: int, caption: str) -> Figure:
-    """Mean ψ of marked texts by wanted ψ and key; ψ of one text has standard deviation 1."""
-    marked = table[table["kind"] == WATERMARKED]
-    means = marked.groupby(["wanted", "key"], as_index=False)["psi"].mean()
-    spread = 1.96 / np.sqrt(n_samples)
-    return panels(
-        means.assign(low=means["psi"] - spread, high=means["psi"] + spread),
-        "wanted",
-        "psi",
-        by="key",
-        at={"detected above": stats.threshold(level)},
-        title="Which key responds to σ?",
-        caption=f"Mean of {n_samples} watermarked texts per setting, 95% intervals; {caption}",
-        xlabel="wanted ψ = σ · median‖G‖",
-        ylabel="measured ψ",
-    )
 
 
 def figure(result: Comparison) -> Figure:

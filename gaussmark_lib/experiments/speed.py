@@ -31,17 +31,8 @@ from transformers import PreTrainedModel
 from gaussmark_lib import generate, models, perturb, stats, tokens
 from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.plots import style
 from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
-
-LOOKS = {  # of tasks, the same in every figure
-    "plain": {"color": style.PLAIN, "marker": "o"},
-    "watermarked": {"color": style.WATERMARKED, "marker": "s"},
-    "score": {"color": style.OTHERS[0], "marker": "s"},
-    "forward pass alone": {"color": style.OTHERS[1], "marker": "D"},
-    "plain loop": {"color": style.OTHERS[3], "marker": "o"},
-}
 
 
 def alternating(tasks: Mapping[str, Callable[[], object]], repeats: int = 5) -> pd.DataFrame:
@@ -227,28 +218,13 @@ def draw_against(times: pd.DataFrame, x: str, xlabel: str, title: str, caption: 
     """
     each = times.groupby(["task", x], sort=False)["seconds"]
     rows = 1000 * each.agg(value="median", low="min", high="max")
-    names = times["task"].unique()
     return panels(
         rows.reset_index(),
         x,
         by="task",
-        looks={name: LOOKS.get(name) or style.look(name, i) for i, name in enumerate(names)},
         title=title,
         caption=f"{caption}; median and range of the repeats",
         xlabel=xlabel,
         ylabel="milliseconds per text",
         ylim=(0, 1.05 * rows["high"].max()),
-    )
-
-
-def draw_generation(over_plain: Mapping[str, stats.Estimate], caption: str) -> Figure:
-    """How many times as long as plain writing each task of :func:`generations` takes."""
-    return panels(
-        pd.DataFrame([{"task": name} | ratio.row() for name, ratio in over_plain.items()]),
-        "task",
-        at={"as long": 1},
-        title="Does the watermark slow generation?",
-        caption=f"{caption}; medians, 95% intervals from six repeats on",
-        ylabel="times as long as plain",
-        ylim=(0, None),
     )

@@ -235,38 +235,6 @@ def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
     return (both / (np.maximum(table["end"], end) - np.minimum(table["start"], start))).to_numpy()
 
 
-def draw_named(
-    measured: pd.DataFrame, forecast: pd.DataFrame, n_users: int, caption: str
-) -> Figure:
-    """The share named rightly by length (:func:`shares`), and the forecast's mean."""
-    both = [measured.assign(share="measured"), forecast.assign(share="forecast")]
-    return panels(
-        pd.concat(both),
-        "n_tokens",
-        by="share",
-        title=f"How often is the author named, among {n_users:,} users?",
-        caption=caption,
-        xlabel=style.TOKENS,
-        ylabel="share named rightly",
-        ylim=(-0.03, 1.05),
-    )
-
-
-def draw_nobodys(p: pd.DataFrame, levels: Sequence[float], caption: str) -> Figure:
-    """:func:`at_levels`, beside the level itself."""
-    ideal = pd.DataFrame({"level": levels, "test": "what the level says", "value": levels})
-    return panels(
-        pd.concat([at_levels(p, levels), ideal]),
-        "level",
-        by="test",
-        title="How many human texts get a name?",
-        caption=caption,
-        xlabel="level",
-        ylabel="share of human texts with p ≤ level",
-        xscale="log",
-    )
-
-
 def draw_together(table: pd.DataFrame, caption: str) -> Figure:
     """Mean ψ of n texts as one (:func:`of_authors`), and σ‖ΣG‖ of the authors' texts."""
     of_author = table[table["kind"] == "author's key"].groupby("n_texts", as_index=False)

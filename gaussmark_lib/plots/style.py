@@ -3,7 +3,7 @@ that fit a notebook's width.
 """
 
 import textwrap
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
+from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 COLOURS = sns.color_palette("colorblind")
@@ -72,6 +73,16 @@ def look(name: str, place: int = 0) -> dict[str, str | tuple]:
         colour, marker = SCHEMES[max(schemes, key=len)]
         return {"color": colour, "marker": marker}
     return {"color": OTHERS[place % len(OTHERS)], "marker": "osD^vP"[place % 6]}
+
+
+def name_points(axes: Axes, names: Sequence[str], x: ArrayLike, y: ArrayLike) -> None:
+    """Each point's name in a column on the right, with a line to it; no two at one height."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    axes.set_xlim(left, right + 0.4 * (right - left))
+    at, thin = -np.inf, {"arrowstyle": "-", "color": "0.75"}
+    for name, *point in sorted(zip(names, x, y, strict=True), key=lambda named: named[2]):
+        at = max(point[1], at + 0.055 * (high - low))
+        axes.annotate(name, point, (right, at), fontsize="x-small", va="center", arrowprops=thin)
 
 
 def caption(figure: Figure, text: str, title: str = "") -> Figure:

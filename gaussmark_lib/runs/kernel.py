@@ -33,6 +33,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 from jupyter_core.utils import ensure_event_loop, run_sync
+from tqdm import tqdm
 
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
 PRELOADED = [
@@ -189,6 +190,8 @@ def execute(
             while wait([job], timeout=0.5).not_done:
                 if not wanted():
                     raise KeyboardInterrupt("not wanted any more")
+                for bar in list(getattr(tqdm, "_instances", ())) * sys.stderr.isatty():
+                    bar.refresh()  # its clock, inside a long cell
             job.result()
         except BaseException:
             while wait([job], timeout=0.1).not_done:

@@ -3,7 +3,8 @@
 import ipywidgets as w
 
 from gaussmark_lib import tokens
-from gaussmark_lib.experiments.playground import EDITS, Question, Session, mlp_weights
+from gaussmark_lib.experiments.layer_sigma_sweep import some_weights
+from gaussmark_lib.experiments.playground import EDITS, Question, Session
 from gaussmark_lib.weights import Weight
 from gaussmark_lib.widgets import render
 from gaussmark_lib.widgets.area import WIDE, Area, button
@@ -98,7 +99,7 @@ class Form:
     def _make_question(self, session: Session, start: Question) -> None:
         model = session.lm.model
         context = getattr(tokens.config(model), "max_position_embeddings", None)
-        weights = dict.fromkeys([*mlp_weights(model), Weight(model, start.weight).name])
+        weights = dict.fromkeys([*some_weights(model, None), Weight(model, start.weight).name])
         self.prompt = field(
             w.Textarea, "Prompt", "The words that both texts continue", start.prompt, rows=3
         )

@@ -49,18 +49,35 @@ def test_what_is_answered_is_what_the_detector_answers():
 
 @pytest.mark.parametrize("c", [0.2, 0.7])
 def test_one_key_on_texts_with_a_common_factor(c):
-    rng, tau = np.random.default_rng(3), norm.isf(1e-3)
-    z0 = rng.standard_normal(4_000)
-    e = rng.standard_normal((4_000, 50))
-    psi = np.sqrt(c) * z0[:, None] + np.sqrt(1 - c) * e
-    K = c + (1 - c) * np.eye(50)
-    assert kstest(askers.common(psi, K), "norm").pvalue > 1e-3
+    """ψ_i = √c z + √(1 − c) e_i: of n texts K = c + (1 − c)·I, and z₀ listens to z through them."""
+    rng, tau, n = np.random.default_rng(3), norm.isf(1e-3), 50
+    z, e = rng.standard_normal((4_000, 1)), rng.standard_normal((4_000, 2 * n))
+    psi = np.sqrt(c) * z + np.sqrt(1 - c) * e
+    K = c + (1 - c) * np.eye(n)
+    z0, k = askers.common(psi[:, :n], K), askers.loadings(K)
+    assert kstest(z0, "norm").pvalue > 1e-3
+    # a further text has the covariance n·c with the sum of n, whose variance is 1ᵀK1
+    np.testing.assert_allclose(k, n * c / np.sqrt(n + n * (n - 1) * c))
     high = z0 > 1.5
-    assert (psi[high] >= tau).mean() == pytest.approx(
-        askers.one_key(tau, c, z0[high]).mean(), rel=0.25
+    assert (psi[high, n:] >= tau).mean() == pytest.approx(
+        askers.one_key(tau, k[0], z0[high]).mean(), rel=0.25
     )
-    grid = np.linspace(-8, 8, 4_001)
-    over_keys = (askers.one_key(tau, c, grid) * norm.pdf(grid)).sum() * (grid[1] - grid[0])
+
+
+def test_one_key_keeps_the_level_in_the_mean_over_keys():
+    k, grid = np.array([0.1, 0.5, 0.9]), np.linspace(-8, 8, 4_001)
+    each = askers.one_key(norm.isf(1e-3), k[:, None], grid)
+    over_keys = (each * norm.pdf(grid)).sum(1) * np.diff(grid)[0]
     assert over_keys == pytest.approx(1e-3, rel=1e-3)
-    assert askers.one_key(norm.isf(1e-6), 0.7, 3) == pytest.approx(2e-5, rel=0.2)
-    assert askers.one_key(askers.threshold(1e-6, c, 2.0), c, 2.0) == pytest.approx(1e-6, rel=1e-6)
+    tau = askers.threshold(1e-6, k, 2.0)
+    one_by_one = [norm.sf((tau - 2 * one) / np.sqrt(1 - one**2)) for one in k]
+    assert np.mean(one_by_one) == pytest.approx(1e-6, rel=1e-6)
+
+
+def test_loadings_are_cosines():
+    u = np.random.default_rng(4).standard_normal((9, 5)) + 1
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    for i, k in enumerate(askers.loadings(u @ u.T)):
+        others = np.delete(u, i, 0)
+        assert k == pytest.approx(u[i] @ others.sum(0) * 9 / 8 / np.linalg.norm(u.sum(0)))
+        assert abs(k) < 1

@@ -124,7 +124,7 @@ def test_unmarked_models_are_tested_where_an_attack_changes_them(made):
 def test_every_way_of_serving_writes_with_the_mark():
     served = after_release.served(LM, PAIRS.first(3), WM, 8, beams=2)
     assert served.groupby("way").size().eq(3).all()
-    assert served["way"].nunique() == 9
+    assert served["way"].nunique() == 13
     greedy = served[served["way"] == "greedy"]
     marks = [(WM, key) for key in PAIRS.keys[:3]]
     texts = after_release.generate.sample(LM.model, PROMPTS[:3], 8, temperature=0, marks=marks)
@@ -133,3 +133,35 @@ def test_every_way_of_serving_writes_with_the_mark():
     assert greedy["forecast"].to_numpy() == pytest.approx(
         SIGMA * expected["grad_norm"].to_numpy(), rel=1e-4
     )
+    others = [*PAIRS.keys[1:3], PAIRS.keys[0]]
+    wrong = score.score(LM.model, PROMPTS[:3], texts, WM, others, paired=True)
+    assert greedy["wrong"].to_numpy() == pytest.approx(wrong["psi"].to_numpy(), abs=1e-4)
+
+
+def test_a_drafted_text_is_the_releases_and_not_the_drafts():
+    """log p under the release less that under the base, in the mean over texts: a divergence, above
+    0 if the release writes, and below 0 if the base does.
+    """
+    strong = Watermark(tiny_lm.WEIGHT, 0.5)
+    release = attacks.renoised(LM.model, strong, PAIRS.keys[0])
+    asked = release, LM.model, PROMPTS[0]
+    texts = [after_release.assisted(*asked, 6, seed) for seed in range(60)]
+    assert {len(text) for text in texts} == {6}
+    assert texts[3] == after_release.assisted(*asked, 6, 3)
+    x = [PROMPTS[0]] * len(texts)
+    sums = [[p.sum() for p in likelihood.per_token(m, x, texts)] for m in (release, LM.model)]
+    gain = np.subtract(*sums)
+    assert gain.mean() > 3 * gain.std() / len(gain) ** 0.5
+    by_base = after_release.generate.sample(LM.model, x, 6, seed=0)
+    sums = [[p.sum() for p in likelihood.per_token(m, x, by_base)] for m in (release, LM.model)]
+    assert np.subtract(*sums).mean() < 0
+
+
+def test_a_student_is_the_base_trained_on_what_the_release_writes(made):
+    release = attacks.renoised(LM.model, WM, PAIRS.keys[0])
+    student = made["a student of its texts"][1](release)
+    heads = [ids[:6] for ids in TRAINING]
+    written = after_release.generate.sample(release, heads, 6, seed=0)
+    expected = attacks.fine_tuned(LM.model, written, 3, lr=1e-3, batch_size=2, seed=0)
+    for one, other in zip(student.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one, other)

@@ -85,10 +85,19 @@ def test_a_climber_gains_by_numbers():
 
 
 def test_a_keys_rate_follows_from_the_cosines_alone():
-    K = 0.6 + 0.4 * np.eye(60)
-    table, c = key.by_key(K, 20_000, 1e-3, 0)
-    assert c == pytest.approx(0.6)
-    assert table["rate"].mean() == pytest.approx(1e-3, rel=0.3)
-    high = table[table["z0"] > 2]
-    assert high["rate"].mean() == pytest.approx(high["law"].mean(), rel=0.15)
-    np.testing.assert_allclose(table["law"], askers.one_key(norm.isf(1e-3), c, table["z0"]))
+    """Of texts with unequal cosines, where one factor for all would be wrong, against a simulation
+    of keys and further texts.
+    """
+    own, n = np.tile([0.9, 0.3], 60), 60
+    K = np.outer(own, own) + np.diag(1 - own**2)
+    table, k = key.by_key(K[:n, :n], [f"file {i % 40}" for i in range(n)], [1e-2, 1e-3])
+    np.testing.assert_allclose(k, askers.loadings(K[:n, :n]))
+    psi = np.random.default_rng(0).multivariate_normal(np.zeros(2 * n), K, 40_000)
+    z0 = askers.common(psi[:, :n], K[:n, :n])
+    near = psi[abs(z0 - 2) < 0.05][:, n:]
+    [row] = table[(table["z0"] == 2) & (table["level"] == "0.01")].to_dict("records")
+    assert row["value"] == pytest.approx((near >= norm.isf(0.01)).mean(), rel=0.1)
+    assert row["low"] < row["value"] < row["high"]
+    assert row["n"] == 40
+    over_keys = (table["value"] * norm.pdf(table["z0"])).groupby(table["level"]).sum()
+    assert over_keys["0.01"] == pytest.approx(0.01, rel=0.15)
