@@ -282,7 +282,7 @@ def assisted(
     them so that its own distribution is kept (Leviathan et al. 2023).
     """
     ids = torch.tensor([prompt], device=model.device)
-    sampling = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens}
+    sampling = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens, "use_cache": True}
     torch.manual_seed(seed)
     text = model.generate(ids, assistant_model=draft, eos_token_id=None, pad_token_id=0, **sampling)
     return text[0, len(prompt) :].tolist()

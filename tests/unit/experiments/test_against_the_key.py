@@ -38,7 +38,7 @@ def test_what_is_learnt_is_the_sum_of_gradients_and_the_law_knows_no_victim():
     size = np.sqrt((found["grad_norm"] ** 2).mean())
     assert learnt["psi"][0] == pytest.approx((found["psi"] * found["grad_norm"]).mean() / size)
     drawn = key.drawn_on(learnt).set_index(["what", "texts"])["value"]
-    assert drawn[key.MEASURED, 0.008] == pytest.approx(learnt[key.MEASURED][1::2].mean())
+    assert drawn[key.MEASURED, 8] == pytest.approx(learnt[key.MEASURED][1::2].mean())
     assert drawn[key.LAW, 10_000] == pytest.approx(learnt["kappa"][0] ** -0.5, rel=0.01)
 
 
