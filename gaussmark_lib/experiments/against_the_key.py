@@ -80,7 +80,7 @@ def drawn_on(learnt: pd.DataFrame) -> pd.DataFrame:
     laws = {PLAIN_LAW: (facts["d"], 1.0), LAW: (facts["d"], facts["kappa"])}
     laws[f"{LAW}, {LARGE / 1e6:.0f} M numbers"] = LARGE, facts["kappa"]
     rows = [
-        {"texts": n, "what": what, "value": learning.law(n, facts["psi"], *of)}
+        {"texts": float(n), "what": what, "value": learning.law(n, facts["psi"], *of)}
         for what, of in laws.items()
         for n in {*learnt["n"], *10 ** np.arange(2, 8)}
     ]

@@ -79,10 +79,14 @@ def name_points(axes: Axes, names: Sequence[str], x: ArrayLike, y: ArrayLike) ->
     """Each point's name in a column on the right, with a line to it; no two at one height."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     axes.set_xlim(left, right + 0.4 * (right - left))
-    at, thin = -np.inf, {"arrowstyle": "-", "color": "0.75"}
-    for name, *point in sorted(zip(names, x, y, strict=True), key=lambda named: named[2]):
-        at = max(point[1], at + 0.055 * (high - low))
-        axes.annotate(name, point, (right, at), fontsize="x-small", va="center", arrowprops=thin)
+    points = sorted(zip(y, x, names, strict=True))
+    step = 0.06 * (high - low) * np.arange(len(points))
+    places = np.maximum.accumulate([y for y, *_ in points] - step) + step
+    places -= places.mean() - np.mean(y)
+    look = {"fontsize": "x-small", "va": "center", "bbox": {"color": "white", "pad": 0.5}}
+    for place, (height, at, name) in zip(places, points, strict=True):
+        thin = {"arrowstyle": "-", "color": "0.75"}
+        axes.annotate(name, (at, height), (right, place), arrowprops=thin, **look)
 
 
 def caption(figure: Figure, text: str, title: str = "") -> Figure:
