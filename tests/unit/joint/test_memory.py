@@ -43,7 +43,7 @@ def forged(units: torch.Tensor, z: torch.Tensor, rng: np.random.Generator) -> tu
 
 def test_an_attacker_who_may_ask_moves_psi_and_not_the_innovation():
     rng, generator, found = np.random.default_rng(0), torch.Generator().manual_seed(1), []
-    for _ in range(100):
+    for _ in range(50):
         units = normalized(torch.randn(300, 400, generator=generator), dim=1)
         found.append(forged(units, torch.randn(400, generator=generator).double(), rng))
     psi, r = np.array(found).T

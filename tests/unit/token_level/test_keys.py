@@ -117,15 +117,15 @@ def test_token_k_is_sampled_from_the_model_with_noise_k(case):
 
 
 def test_under_the_null_gammas_are_independent_hits_binomial_and_the_sum_normal():
-    """One text of equal tokens under 400 keys. One shared noise would make its Γ_k nearly equal."""
+    """One text of equal tokens under 200 keys. One shared noise would make its Γ_k nearly equal."""
     model, wm = tiny_models.build("llama"), Watermark(LOCAL[0][1], 0.2)
-    keys = [Key.from_seed(90_000 + i) for i in range(400)]
-    gammas = token_keys.per_token(model, [[1, 2]] * 400, [[5] * 8] * 400, wm, keys)
-    correlation = np.corrcoef(gammas["gamma"].to_numpy().reshape(400, 8).T)
-    assert np.abs(correlation[~np.eye(8, dtype=bool)]).max() < 4.5 / 400**0.5  # 28 pairs
+    keys = [Key.from_seed(90_000 + i) for i in range(200)]
+    gammas = token_keys.per_token(model, [[1, 2]] * 200, [[5] * 8] * 200, wm, keys)
+    correlation = np.corrcoef(gammas["gamma"].to_numpy().reshape(200, 8).T)
+    assert np.abs(correlation[~np.eye(8, dtype=bool)]).max() < 4.5 / 200**0.5  # 28 pairs
     hits, total = (token_keys.from_gammas(gammas, test, 0.3) for test in ("hits", "sum"))
     counts = np.bincount(hits["statistic"], minlength=9)
-    expected = distributions.binom.pmf(np.arange(9), 8, 0.3) * 400
+    expected = distributions.binom.pmf(np.arange(9), 8, 0.3) * 200
     merged = [np.append(x[:5], x[5:].sum()) for x in (counts, expected)]
     assert distributions.chisquare(*merged).pvalue > 1e-3
     assert distributions.kstest(total["statistic"], "norm").pvalue > 1e-3
@@ -133,7 +133,7 @@ def test_under_the_null_gammas_are_independent_hits_binomial_and_the_sum_normal(
     for level in (0.05, 0.01):
         exact = quantile_test.exact_level(8, quantile_test.quantile_for(8, level, 0.3), 0.3)
         detected = int((hits["p_value"] <= level).sum())
-        assert distributions.binomtest(detected, 400, exact).pvalue > 1e-3
+        assert distributions.binomtest(detected, 200, exact).pvalue > 1e-3
 
 
 def test_a_row_does_not_depend_on_its_batch_or_on_what_follows(model, wm):
