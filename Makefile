@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval-lax
 # A run of the tests starts some sixty processes that read the same library: its bytecode is kept, also where the environment says not to.
 unexport PYTHONDONTWRITEBYTECODE
 # Those that git knows: a user's own notebooks are no tests.
-NOTEBOOKS ?= $(shell git ls-files 'notebooks/*.ipynb' 2>/dev/null || echo notebooks)
+NOTEBOOKS ?= $(shell git ls-files 'notebooks/[0-9]*.ipynb' 2>/dev/null || echo notebooks)
 SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 
 .PHONY: help setup lock tour test test-all test-gpu gpu-report mutants lab playground site lint clean

@@ -44,6 +44,8 @@ PRELOADED = [
     "sklearn.metrics",
     "torch",
     "datasets",
+    "numba",
+    "papermill",
     "pydantic",
     "ipywidgets",
     "transformers.models.auto.modeling_auto",

@@ -4,6 +4,8 @@ and nothing in it is hard-wired.
 The defaults are run once by nbval; sizes are small here, so that both together take minutes.
 """
 
+import shutil
+from operator import attrgetter
 from pathlib import Path
 
 import nbformat
@@ -11,6 +13,7 @@ import pytest
 import tracked
 
 from gaussmark_lib import runs, texts
+from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.kernel import SKIP_TAG
 
@@ -288,6 +291,21 @@ def test_it_runs_with_other_parameters(numbered, tmp_path):
     ]
     assert exercises
     assert [said for said in map(_said, exercises) if not said.startswith(UNSOLVED)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.spread
+@pytest.mark.parametrize(
+    "path", tracked.files("notebooks/solutions/*.ipynb"), ids=attrgetter("stem")
+)
+def test_a_solution_is_right(path, tmp_path):
+    """Every cell of it, each with its assertions."""
+    copy = Path(shutil.copy(path, tmp_path))
+    where = {"folder": path.parent, "env": {}, "progress": False, "wanted": lambda: True}
+    kernel.execute(copy, {}, **where)
+    cells = [cell for cell in nbformat.read(copy, as_version=4).cells if cell.cell_type == "code"]
+    assert sum("assert" in cell.source for cell in cells) > 0
+    assert all(cell.execution_count for cell in cells)
 
 
 @pytest.mark.parametrize("stem", OTHER)
