@@ -82,7 +82,7 @@ def name_points(axes: Axes, names: Sequence[str], x: ArrayLike, y: ArrayLike) ->
     points = sorted(zip(y, x, names, strict=True))
     step = 0.06 * (high - low) * np.arange(len(points))
     places = np.maximum.accumulate([y for y, *_ in points] - step) + step
-    places -= places.mean() - np.mean(y)
+    places += max(np.mean(y) - places.mean(), low - places[0])
     look = {"fontsize": "x-small", "va": "center", "bbox": {"color": "white", "pad": 0.5}}
     for place, (height, at, name) in zip(places, points, strict=True):
         thin = {"arrowstyle": "-", "color": "0.75"}
