@@ -45,7 +45,7 @@ tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS
 test: $(STAMP) ## all tests but slow ones; every notebook with small parameters; 00 and 02 as committed
 	$(PYTEST) -m 'not slow' tests $(SHORT) $(ARGS)
 
-test-all: $(STAMP) ## the same, the slow and the browser tests, and every notebook and solution as committed
+test-all: $(STAMP) ## the same, the slow and the browser tests, and every numbered notebook as committed
 	$(PYTEST) tests $(NOTEBOOKS) $(ARGS)
 
 test-gpu: $(STAMP) ## the same computations on a GPU, against the processor's numbers
