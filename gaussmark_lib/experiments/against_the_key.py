@@ -176,7 +176,9 @@ def by_key(
     k = askers.loadings(K)
     rows = [
         {"z0": z0, "level": f"{level:g}"}
-        | stats.interval(askers.one_key(stats.threshold(level), k, z0), cluster=files).row()
+        | stats.interval(
+            askers.one_key(stats.threshold(level), k, z0), cluster=files, share=True
+        ).row()
         for level in levels
         for z0 in range(-3, 4)
     ]

@@ -80,6 +80,8 @@ def name_points(axes: Axes, names: Sequence[str], x: ArrayLike, y: ArrayLike) ->
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     axes.set_xlim(left, right + 0.4 * (right - left))
     points = sorted(zip(y, x, names, strict=True))
+    if not points:
+        return
     step = 0.06 * (high - low) * np.arange(len(points))
     places = np.maximum.accumulate([y for y, *_ in points] - step) + step
     places += max(np.mean(y) - places.mean(), low - places[0])

@@ -192,8 +192,9 @@ def execute(
             while wait([job], timeout=0.5).not_done:
                 if not wanted():
                     raise KeyboardInterrupt("not wanted any more")
-                for bar in list(getattr(tqdm, "_instances", ())) * sys.stderr.isatty():
-                    bar.refresh()  # its clock, inside a long cell
+                if sys.stderr.isatty():
+                    for bar in list(tqdm._instances):
+                        bar.refresh()  # its clock, inside a long cell
             job.result()
         except BaseException:
             while wait([job], timeout=0.1).not_done:

@@ -30,6 +30,13 @@ def test_a_climber_keeps_the_best_answer(is_number):
         askers.climbed(answer, TEXT, 0, 8, np.random.default_rng(0))
 
 
+def test_a_climber_keeps_what_no_edit_improves():
+    def answer(texts):
+        return [float(ids == TEXT) for ids in texts]
+
+    assert askers.climbed(answer, TEXT, 5, 8, np.random.default_rng(0)) == (TEXT, 1.0)
+
+
 def test_variants_and_phases_exchange_what_they_say():
     rng = np.random.default_rng(1)
     changed = [np.not_equal(ids, TEXT) for ids in askers.variants(TEXT, 200, rng)]
