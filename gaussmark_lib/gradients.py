@@ -75,8 +75,8 @@ class TextGradient:
 
     def unit(self) -> Float[Tensor, " d"]:
         """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order."""
-        scaled = [c * G.flatten() for c, G in zip(self.scales, self.parts, strict=True)]
-        return torch.cat(scaled) / self.norm
+        each = zip(self.scales, self.parts, strict=True)
+        return torch.cat([G.flatten() * (c / self.norm) for c, G in each])
 
     def cosine(self, other: "TextGradient") -> float:
         """⟨u, v⟩ of the two directions u and v, as :meth:`unit` has them."""
@@ -201,9 +201,12 @@ def _passes(
     """
     with arithmetic.frozen(wm.model):
         with hooks.traced(wm.model, wm.linears) as calls:
-            log_p, number = likelihood.token_log_p(wm.model, pairs)
-        log_p.requires_grad_()  # also if it depends on none of them: then G is 0
-        values = log_p.detach().double().cpu().numpy()
+            logits, targets, number = likelihood.predictions(wm.model, pairs)
+        logits.requires_grad_()  # also if they depend on none of them: then G is 0
+        p = arithmetic.wide(logits.detach()).log_softmax(-1)
+        log_p = p.gather(-1, targets[..., None])[..., 0]
+        p.exp_()
+        values = log_p.double().cpu().numpy()
         rows = [row[of_row] for row, of_row in zip(values, number.cpu().numpy() > 0, strict=True)]
         slopes, ys = [], [call.y for call in calls]
         shorter = dict.fromkeys([f for _, f in directions], (0.0, [0.0] * len(ys)))
@@ -217,7 +220,10 @@ def _passes(
                 weights[i, number[i] > 0] = torch.from_numpy(w).to(weights)
             added = weights - shorter[f][0]  # what a longer beginning adds to a shorter one
             more = len(slopes) + 1 < len(directions)
-            gs = torch.autograd.grad(log_p, ys, added, retain_graph=more, materialize_grads=True)
+            slope = (p.clone() if more else p).mul_(-added[..., None])
+            slope.scatter_add_(-1, targets[..., None], added[..., None])  # w_t (onehot(y_t) − p_t)
+            slope = slope.to(logits)
+            gs = torch.autograd.grad(logits, ys, slope, retain_graph=more, materialize_grads=True)
             both = zip(shorter[f][1], gs, strict=True)
             slopes.append([before + arithmetic.wide(g) for before, g in both])
             shorter[f] = weights, slopes[-1]

@@ -25,7 +25,7 @@ def token_log_p(
     """log p_θ of each response token, nats, and its number within its response, from 1; both 0
     where a row has no token. Differentiable; the pairs are one batch.
     """
-    logits, targets, number = _predictions(model, pairs)
+    logits, targets, number = predictions(model, pairs)
     log_p = wide(logits).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     return log_p.masked_fill(number == 0, 0.0), number
 
@@ -33,11 +33,11 @@ def token_log_p(
 def _entropy(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
-    logits, _, number = _predictions(model, pairs)
+    logits, _, number = predictions(model, pairs)
     return torch.special.entr(wide(logits).log_softmax(-1).exp()).sum(-1), number  # 0 where p is 0
 
 
-def _predictions(
+def predictions(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n vocabulary"], Int[Tensor, "texts n"], Int[Tensor, "texts n"]]:
     """Logits from the first that predicts a response token, the tokens that come next, and their
@@ -47,7 +47,9 @@ def _predictions(
     ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
     first = min(len(x) for x, _ in pairs) - 1
     n = ids.shape[1] - first
-    kept = {"logits_to_keep": n} if model._supports_logits_to_keep() else {}
+    # by index, since a slice of the hidden states is not contiguous, and its product slower
+    last = torch.arange(first, ids.shape[1], device=ids.device)
+    kept = {"logits_to_keep": last} if model._supports_logits_to_keep() else {}
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
     if not kept:
         logits = logits[:, -n:]

@@ -10,7 +10,7 @@ For noise in several weights, ψ = Σ_s ⟨ξ_s, G_s⟩ / √Σ_s σ_s²‖G_s�
 PG, and ⟨Pξ, PG⟩ = ⟨ξ, PG⟩.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -111,8 +111,7 @@ def score(
     ids = [[name] for name in names] if paired else [names] * len(responses)
     tested = statistics(each, wm, keys, paired=paired, xis=xis)
     tested = _largest(tested, len(edited)) if isinstance(edited, list | tuple) else tested
-    rows = [table(gradient, psi, ids[gradient.text]) for gradient, psi in tested]
-    rows += [failure(text, responses[text], ids[text]) for text in failed or ()]
+    rows = [table(tested, ids), *(failure(i, responses[i], ids[i]) for i in failed or ())]
     scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
     if failed is None:
         return scores
@@ -170,12 +169,20 @@ def _largest(
 
 
 def table(
-    gradient: TextGradient, psi: Float[np.ndarray, " k"] | float, key_ids: Sequence[str]
+    tested: Iterable[tuple[TextGradient, Float[np.ndarray, " k"] | float]],
+    key_ids: Mapping[int, Sequence[str]] | Sequence[Sequence[str]],
 ) -> pd.DataFrame:
-    """The rows of one text: ψ with its p-value 1 − Φ(ψ), in float64 and on the log scale."""
-    columns = [gradient.text, key_ids, psi, norm.sf(psi), norm.logsf(psi) / np.log(10)]
-    columns += [gradient.norm, gradient.log_lik, gradient.n_tokens]
-    return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
+    """The rows of each text: ψ with its p-value 1 − Φ(ψ), in float64 and on the log scale."""
+    rows = [
+        (one.text, key_id, psi, one.norm, one.log_lik, one.n_tokens)
+        for one, values in tested
+        for key_id, psi in zip(key_ids[one.text], np.atleast_1d(values), strict=True)
+    ]
+    names = ["text", "key_id", "psi", "grad_norm", "log_lik", "n_tokens"]
+    found = pd.DataFrame(rows, columns=names)
+    psi = found["psi"].to_numpy(float)
+    found = found.assign(p_value=norm.sf(psi), log10_p=norm.logsf(psi) / np.log(10))
+    return found[COLUMNS]
 
 
 def failure(text: int, response: Ids, key_ids: Sequence[str]) -> pd.DataFrame:

@@ -238,34 +238,6 @@ def draw_cost(priced: pd.DataFrame, margin: float, caption: str) -> Figure:
     )
 
 
-def draw_solved(solved: pd.DataFrame, wanted: float, caption: str) -> Figure:
-    """The share detected at each weight's solved σ, beside the wanted one."""
-    return panels(
-        _named(solved),
-        "weight",
-        at={f"wanted: {wanted:.0%}": wanted},
-        title="Is the wanted power there?",
-        caption=caption,
-        ylabel="share detected at the solved σ",
-        ylim=(0, 1.02),
-    )
-
-
-def draw_far(far: pd.DataFrame, caption: str) -> Figure:
-    """Measured against predicted ψ of :func:`far_out`."""
-    return panels(
-        _named(far),
-        "predicted_psi",
-        "psi",
-        by="weight",
-        title="How far does ψ rise with σ?",
-        caption=caption,
-        xlabel="predicted ψ = σ · mean ‖G‖",
-        ylabel="measured mean ψ",
-        xscale="log",
-    )
-
-
 def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
     """Predicted mean ψ, measured mean ψ, and the share detected, over weights × σ."""
     named = cells.assign(weight=cells["weight"].map(short)).rename(columns={"sigma": "σ"})

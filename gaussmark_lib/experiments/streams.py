@@ -16,6 +16,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from gaussmark_lib import generate, joint, models, perturb, score, stats
+from gaussmark_lib.attacks import learning
 from gaussmark_lib.experiments.one_key_in_production import TAU, Human, units
 from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
@@ -184,13 +185,9 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
 
 
 def flat_information(plain: Sequence[TextGradient], sigma: float) -> float:
-    """c = σ² tr F²/tr F, from texts of the base model: tr F is the mean of ‖G‖², and tr F² that of
-    ⟨G_i, G_j⟩², i ≠ j.
-    """
-    u, norms = units(plain), np.array([gradient.norm for gradient in plain])
-    products = joint.directions.inner(u, u) * np.outer(norms, norms)
-    others = products[~np.eye(len(products), dtype=bool)]
-    return float(sigma**2 * (others**2).mean() / (norms**2).mean())
+    """c = σ² tr F²/tr F = σ²κ tr F/d (``learning.unevenness``), from texts of the base model."""
+    squares = np.mean([gradient.norm**2 for gradient in plain])
+    return float(sigma**2 * learning.unevenness(plain) * squares / plain[0].unit().numel())
 
 
 def forged(

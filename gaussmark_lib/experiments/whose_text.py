@@ -14,7 +14,6 @@ from gaussmark_lib.experiments.pairs import means
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.tracing import attribution
 
@@ -233,22 +232,6 @@ def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
     """Tokens in both the found span and the true one, over those in either."""
     both = (np.minimum(table["end"], end) - np.maximum(table["start"], start)).clip(lower=0)
     return (both / (np.maximum(table["end"], end) - np.minimum(table["start"], start))).to_numpy()
-
-
-def draw_together(table: pd.DataFrame, caption: str) -> Figure:
-    """Mean ψ of n texts as one (:func:`of_authors`), and σ‖ΣG‖ of the authors' texts."""
-    of_author = table[table["kind"] == "author's key"].groupby("n_texts", as_index=False)
-    line = of_author["predicted"].mean().rename(columns={"predicted": "value"})
-    return panels(
-        pd.concat([means(table, ["kind", "n_texts"], "psi"), line.assign(kind="σ‖ΣG‖")]),
-        "n_texts",
-        by="kind",
-        title="How does ψ grow with an author's texts?",
-        caption=caption,
-        xlabel="texts tested as one",
-        ylabel="ψ of their summed gradient",
-        xscale="log",
-    )
 
 
 def arrows(codes: np.ndarray, w: np.ndarray, author: int, caption: str) -> Figure:

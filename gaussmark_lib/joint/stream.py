@@ -118,7 +118,7 @@ def sequence(
             failed[gradient.text] = error
             continue
         state.n_texts += 1
-        found = score.table(gradient, answer.psi, ids)
+        found = score.table([(gradient, answer.psi)], {gradient.text: ids})
         rows.append(found.assign(**_evidence(gradient.norm, answer, wm.sigma, share, state)))
     rows += [score.failure(text, responses[text], ids) for text in failed or ()]
     table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)

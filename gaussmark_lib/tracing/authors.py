@@ -49,7 +49,8 @@ def author(
     pairs = tokens.checked_pairs(model, prompts, responses)
     gradients = list(of_pairs(wm, pairs, edited=[edited], **settings))
     total = summed(gradients)
-    rows = score.table(total, score.psi([total], wm, keys)[0], [key.key_id for key in keys])
+    tested = [(total, score.psi([total], wm, keys)[0])]
+    rows = score.table(tested, [[key.key_id for key in keys]])
     rows = rows.drop(columns="text")
     rows.insert(0, "n_texts", len(gradients))
     return rows

@@ -192,7 +192,7 @@ def test_half_precision_is_near_full_precision(architecture):
 def test_p_values_are_the_normal_tail_of_psi_in_float64_and_do_not_underflow():
     text = score.TextGradient(0, [torch.ones(1, 1)], [1.0], 1.0, -1.0, 1)
     psi = np.array([-40.0, -3.0, 0.0, 1.6448536269514722, 5.5, 10.0, 40.0])
-    table = score.table(text, psi, ["k"] * len(psi))
+    table = score.table([(text, psi)], [["k"] * len(psi)])
     np.testing.assert_allclose(table["p_value"], norm.sf(psi), rtol=1e-12)
     assert table["p_value"][3] == pytest.approx(0.05, rel=1e-12)
     assert table["p_value"].is_monotonic_decreasing
