@@ -10,6 +10,7 @@ long as few texts taught it, and
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -124,23 +125,41 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
 
 
 def climbs(
-    lm: models.LM, pairs: Pairs, human: Texts, wm: Watermark, n_steps: int, level: float, seed: int
+    lm: models.LM,
+    pairs: Pairs,
+    human: Texts,
+    wm: Watermark,
+    n_steps: int,
+    level: float,
+    seed: int,
+    given: tuple[Texts, Sequence[int], int],
 ) -> pd.DataFrame:
     """Each pair's human text, edited by an asker whom its key answers with numbers, by the public
-    rule, or, the control, not at all: ``answers, psi`` and ``accused``, whether the rule said yes.
+    rule, or, the control, not at all; or whom nobody answers, and who has n marked texts and climbs
+    along their ΣG. ``answers, psi`` and ``accused``, whether the rule said yes.
+
+    ``given``: prompts of the marked texts, each n, ascending, and the tokens of a text.
     """
+    prompts, n_held, n_tokens = given
     rows = []
     for i, (prompt, ids, key) in enumerate(zip(pairs.prompts, human, pairs.keys, strict=True)):
         state = Public(None, level, {})
 
-        def psi(texts, prompt=prompt, key=key):
-            return score.score(lm.model, [prompt] * len(texts), texts, wm, [key])["psi"].tolist()
+        def psi(texts, prompt=prompt, key=key, xis=None):
+            asked = [prompt] * len(texts), texts
+            return score.score(lm.model, *asked, wm, [key], xis=xis)["psi"].tolist()
 
         def answer(texts, state=state, psi=psi):
             asked = zip(texts, norm.sf(psi(texts)), strict=True)
             return [state.answer(str(y), public.runs(y), p) for y, p in asked]
 
-        for name, ask in (("ψ", psi), ("yes or no", answer), ("none", lambda y: [0.0] * len(y))):
+        with perturb.watermarked(lm.model, wm, key):
+            marked = generate.sample(lm.model, prompts[: max(n_held)], n_tokens, seed=seed)
+        sums = learning.estimates(lm.model, prompts, marked, wm, n_held)
+        each = {"ψ": psi, "yes or no": answer, "none": lambda y: [0.0] * len(y)}
+        for n, total in zip(n_held, sums, strict=True):
+            each[f"none, {n} marked"] = partial(psi, xis=total[None])
+        for name, ask in each.items():
             rng = np.random.default_rng([seed, i])
             last, best = askers.climbed(ask, ids, n_steps, N_TRIED, rng)
             rows.append((name, *psi([last]), ask is answer and best > 0))

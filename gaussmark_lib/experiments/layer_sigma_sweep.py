@@ -21,7 +21,6 @@ from gaussmark_lib import generate, gradients, likelihood, models, stats
 from gaussmark_lib.experiments.pairs import Pairs, means, under_own_keys
 from gaussmark_lib.perturb import Watermark, watermarked
 from gaussmark_lib.plots import style
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
 
 LINEAR = 4.0  # the predicted ψ up to which a cell counts as linear, chosen beforehand
@@ -218,24 +217,6 @@ def far_out(
         falls[weight] = stats.interval(psi[steps[-1]] - psi[steps[0]])
         tables.append(detected(predicted(of_one, steps), noisy, level))
     return pd.concat(tables, ignore_index=True), falls
-
-
-def _named(table: pd.DataFrame) -> pd.DataFrame:
-    return table.assign(weight=table["weight"].map(short))
-
-
-def draw_cost(priced: pd.DataFrame, margin: float, caption: str) -> Figure:
-    """The change of the cross-entropy of each cell (:func:`priced`), a colour per σ."""
-    return panels(
-        _named(priced).assign(σ=priced["sigma"].map("σ = {:g}".format)),
-        "weight",
-        "delta",
-        by="σ",
-        at={"the margin": margin},
-        title="What does a cell cost on human text?",
-        caption=caption,
-        ylabel="change of cross-entropy, nats per token",
-    )
 
 
 def draw_map(cells: pd.DataFrame, caption: str) -> Figure:

@@ -200,6 +200,7 @@ OTHER = {
         "n_long": 40,
         "copies": [1, 2],
         "n_steps": 2,
+        "n_held": [2, 4],
         "n_framed": 1,
         "n_copies": 4,
         "n_keys": 60,

@@ -74,7 +74,10 @@ def test_each_rule_on_psi_that_is_given():
 
 
 def test_a_climber_gains_by_numbers():
-    table = key.climbs(LM, HELD, TEXTS[:4], WM, 6, 0.05, 0)
+    given = [[i] for i in range(1, 41)], [1, 40], 20
+    table = key.climbs(LM, HELD, TEXTS[:4], WM, 6, 0.05, 0, given)
+    by_answers = table.groupby("answers")["psi"].mean()
+    assert by_answers["ψ"] > by_answers["none, 40 marked"] > by_answers["none"] + 0.3
     psi = table[table["answers"] == "ψ"]["psi"]
     before = score.score(LM.model, HELD.prompts, TEXTS[:4], WM, HELD.keys, paired=True)["psi"]
     assert (psi.to_numpy() > before + 0.3).all()
