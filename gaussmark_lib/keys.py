@@ -48,6 +48,7 @@ class Key:
             size = f"{len(self.secret)} bytes" if isinstance(self.secret, bytes) else None
             raise KeyFileError(f"a key's secret is 16 bytes, got {size or kind(self.secret)}")
         vars(self)["key_id"] = key_files.key_id(self.secret)  # which is frozen
+        vars(self)["seed"] = int.from_bytes(self.secret, "big")  # of the stream, below 2¹²⁸
 
     @classmethod
     def new(cls) -> "Key":
@@ -60,11 +61,6 @@ class Key:
         number = require_int(seed, "seed", KeyFileError, least=-inf, show=kind)
         text = b"gaussmark demonstration key %d" % number
         return cls(hashlib.sha256(text).digest()[:16])
-
-    @property
-    def seed(self) -> int:
-        """The secret as an integer below 2¹²⁸, which starts the stream."""
-        return int.from_bytes(self.secret, "big")
 
     @property
     def fingerprint(self) -> str:

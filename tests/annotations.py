@@ -40,6 +40,8 @@ def once(fn=None, *, typechecker):
         return functools.partial(once, typechecker=typechecker)
     if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn):
         return _of_jaxtyping(fn, typechecker=typechecker)
+    if "<locals>" in fn.__qualname__:  # made anew at each call, and so would be its check
+        return fn
     with_check = None  # made at the first call: a worker calls few of the functions that it imports
 
     @functools.wraps(fn)

@@ -266,7 +266,7 @@ FAULTS = {
         ("bits from the other end", " >> 12 &", " &"),
     ],
     "engine/stream.py": [
-        ("threads share their memory", "keys, rows))", "keys, [rows[0]] * len(rows)))"),
+        ("threads share their memory", "out=rows[i]", "out=rows[0]"),
         ("a thread begins elsewhere", ".advance(start // 4)", ".advance(start // 8)"),
         (
             "both tails on one side",

@@ -11,7 +11,7 @@ relative error about 1e-16). They are compiled (numba): NumPy's uniforms with to
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
@@ -49,11 +49,7 @@ def standard_normal(
         for part in np.split(span, range(CHUNK, len(span), CHUNK)):
             part[:] = _normals(stream.random_raw(len(part)), scale)
 
-    if len(starts) > 1 and (threads := torch.get_num_threads()) > 1:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(fill, starts))
-    else:  # starting a thread takes longer than a few numbers
-        list(map(fill, starts))
+    _each(fill, starts)
     return out
 
 
@@ -64,10 +60,23 @@ def streams(
     if torch.device(device).type == "cuda":
         return torch.stack([key.on_gpu(n, scale, device) for key in keys])
     rows = np.empty((len(keys), n), np.float32)
-    threads = torch.get_num_threads() if n <= SPAN else 1  # a longer one has threads of its own
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda key, row: key.normals(n, scale, out=row), keys, rows))
+    has_own_threads = n > SPAN
+    _each(
+        lambda i: keys[i].normals(n, scale, out=rows[i]),
+        range(len(keys)),
+        in_threads=not has_own_threads,
+    )
     return torch.from_numpy(rows)
+
+
+def _each(fill: Callable[[int], object], numbers: Sequence[int], in_threads: bool = True) -> None:
+    """Calls it with each number; starting a thread takes longer than a few numbers of a stream."""
+    threads = min(torch.get_num_threads(), len(numbers))
+    if in_threads and threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, numbers))
+    else:
+        list(map(fill, numbers))
 
 
 def _table(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
