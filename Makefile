@@ -42,10 +42,10 @@ lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.
 tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS=--force runs all again)
 	$(BIN)/gaussmark tour $(ARGS)
 
-test: $(STAMP) ## all tests but slow ones; every notebook with small parameters; 00 and 02 as committed
+test: $(STAMP) ## all tests but slow ones; seven notebooks with small parameters; 00 and 02 as committed
 	$(PYTEST) -m 'not slow' tests $(SHORT) $(ARGS)
 
-test-all: $(STAMP) ## the same, the slow and the browser tests, and every numbered notebook as committed
+test-all: $(STAMP) ## also slow and browser tests, all notebooks with small parameters, and all as committed
 	$(PYTEST) tests $(NOTEBOOKS) $(ARGS)
 
 test-gpu: $(STAMP) ## the same computations on a GPU, against the processor's numbers

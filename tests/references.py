@@ -62,7 +62,7 @@ def keep(record: Path) -> None:
 
 def stamp(run: folder.Run) -> bool:
     """Whether both versions agree on small sizes; then the record says so."""
-    source, commit = notebook_of(run), run.status["commit"]
+    source, commit = notebook_of(run), run.status["commit"].removesuffix("-dirty")
     values = run.params | OTHER[source.name]
     with tempfile.TemporaryDirectory() as scratch:
         old = Path(scratch, "checkout")

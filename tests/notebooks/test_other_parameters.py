@@ -18,6 +18,7 @@ from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs.kernel import SKIP_TAG
 
 EXERCISE = "exercise"  # the tag of one that is executed here
+QUICK = ("01", "03", "07", "09", "11", "16", "20")  # at most twenty core-seconds each
 UNSOLVED = ("not yet", "Not yet", "there is nothing to choose from")
 
 OTHER = {
@@ -272,17 +273,24 @@ def _said(cell: nbformat.NotebookNode) -> str:
 
 
 @pytest.mark.spread
-def test_it_runs_with_other_parameters(numbered, tmp_path):
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem[:2] in QUICK else pytest.mark.slow, id=path.stem)
+        for path in tracked.NOTEBOOKS
+    ],
+)
+def test_it_runs_with_other_parameters(path, tmp_path):
     """To its record; and no exercise that nobody has solved is right, or stops what stands below
     it.
     """
-    params = OTHER.get(numbered.stem, {})
-    if numbered.stem == "20_train_doclm":
+    params = OTHER.get(path.stem, {})
+    if path.stem == "20_train_doclm":
         params = params | {"folder": str(_own_text(tmp_path / "own"))}
     run = runs.run(
-        _with_exercises(numbered, tmp_path), params, progress=False, root=tmp_path / "runs"
+        _with_exercises(path, tmp_path), params, progress=False, root=tmp_path / "runs"
     )
-    assert run.params.items() >= OTHER[numbered.stem].items()
+    assert run.params.items() >= OTHER[path.stem].items()
     assert run.results, "it records its numbers"
     assert [*run.dir.glob("figures/*.png")], "and its figures"
     exercises = [
