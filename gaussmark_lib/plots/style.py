@@ -19,6 +19,7 @@ COLOURS = sns.color_palette("colorblind")
 WATERMARKED, PLAIN, WRONG_KEY, THEORY = COLOURS[1], COLOURS[0], COLOURS[4], "0.25"
 SCHEMES = {  # colour and marker of a scheme, the same in every figure
     "GaussMark, no prompt": ("#8c6d31", "X"),
+    "GaussMark, sharper": ("#252525", "h"),
     "GaussMark": (COLOURS[1], "o"),
     "rank-reduced": ("#8c510a", "s"),
     "KGW-1": (COLOURS[9], "v"),
