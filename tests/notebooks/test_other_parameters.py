@@ -287,9 +287,7 @@ def test_it_runs_with_other_parameters(path, tmp_path):
     params = OTHER.get(path.stem, {})
     if path.stem == "20_train_doclm":
         params = params | {"folder": str(_own_text(tmp_path / "own"))}
-    run = runs.run(
-        _with_exercises(path, tmp_path), params, progress=False, root=tmp_path / "runs"
-    )
+    run = runs.run(_with_exercises(path, tmp_path), params, progress=False, root=tmp_path / "runs")
     assert run.params.items() >= OTHER[path.stem].items()
     assert run.results, "it records its numbers"
     assert [*run.dir.glob("figures/*.png")], "and its figures"
