@@ -6,31 +6,44 @@ order a marked text has the longer gradient, by a factor that texts under other,
 
     power(T) = mean over texts of Φ(σ‖G‖ (T/T₀)^a / bend − τ),   bend = mean ‖G_marked‖ / mean ‖G‖
 
-Gumbel-max is predicted by surprisal: a token that has the probability p adds −ln(1 − r) with r of
-Beta(1/p, 1), of mean H(1/p) = digamma(1 + 1/p) + γ and variance π²/6 − trigamma(1 + 1/p), to which
-the variance of that mean over tokens comes; T tokens without a mark add up to Gamma(T, 1).
+A scheme that changes the sampler is predicted by what it would draw. At each place of a plain text
+a fresh key draws one token, which is scored by the h tokens before it. T tokens of mean m and
+variance v add up to about N(Tm, Tv), m and v of each text; detected is what exceeds the sum that T
+tokens without a mark exceed with probability α. The draws differ from key to key and from token to
+token as surprisal does: where the model is sure, no scheme has a choice.
 """
 
+import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float
-from scipy import optimize, special
-from scipy.stats import gamma, norm
+from scipy import optimize
+from scipy.stats import binom, gamma, norm
+from tqdm import tqdm
 
-from gaussmark_lib import likelihood, models, score, stats, texts, words
+from gaussmark_lib import divergence, generate, models, schemes, score, stats, texts, words
 from gaussmark_lib.cli.audit import KINDS, N_PROMPT, OURS
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments import detectability, pairs
 from gaussmark_lib.keys import Key
-from gaussmark_lib.schemes import GumbelMax
+from gaussmark_lib.scheme import SamplerScheme
 
-GUMBEL = "Gumbel-max"
 POWERS, LEVELS = (0.5, 0.9, 0.99), (0.05, 0.01, 1e-6)
 FIRST, LAST = 1e-3, 1e7  # tokens between which a length is looked for
+# h, the column of the scores, and which sum n tokens without a mark exceed with probability α
+KGW = 1, "n_green", cache(lambda level, n: binom.isf(level, n, 0.25) + 0.5)
+SAMPLERS = {
+    "KGW-1": KGW,
+    "KGW-2": KGW,
+    "SynthID": (4, "ones", cache(lambda level, n: binom.isf(level, 30 * n, 0.5) + 0.5)),
+    "Gumbel-max": (4, "statistic", cache(gamma.isf)),
+}
 Reached = Callable[[Float[np.ndarray, "texts 2"], float, float], Float[np.ndarray, " texts"]]
 
 
@@ -38,22 +51,22 @@ def table(
     key_file: str, model: str, kinds: Sequence[str], n_texts: int, n_tokens: int, scheme: str
 ) -> list[dict[str, Any]]:
     """A row per kind, level and power: the tokens that are needed, an estimate over texts."""
-    if scheme not in (OURS, GUMBEL):
-        raise GaussMarkError(f"--scheme: expected {OURS} or {GUMBEL}, got {scheme!r}")
+    if scheme not in (OURS, *SAMPLERS):
+        expected = f"--scheme: expected {OURS}, {', '.join(SAMPLERS)}"
+        raise GaussMarkError(f"{expected}, got {scheme!r}")
     wm = Key.load(key_file).watermark  # refuses an unbound key before the model is loaded
     lm, rows = models.load(model), []
-    for kind in kinds or KINDS:
+    for kind in tqdm(kinds or KINDS, "predicting", file=sys.stderr, leave=False, disable=None):
         drawn = pairs.draw(lm, kind, n_texts, N_PROMPT)
         n = texts.fit(lm, drawn.prompts, n_tokens)
-        marked, plain = pairs.written(lm, drawn, wm, n)
-        texts_of_kind = lm.model, drawn.prompts
-        if scheme == GUMBEL:
-            log_p = likelihood.per_token(*texts_of_kind, plain)
-            numbers, reached = np.array([_surprisal(one) for one in log_p]), by_surprisal
+        if scheme in SAMPLERS:
+            tested = schemes.named(wm, drawn.keys[0], [scheme])[scheme]
+            numbers, reached = by_draws(lm, drawn, n, tested), partial(by_sum, scheme=scheme)
         else:
-            lengths = sorted({n // 4, n // 2, n})
-            scores = score.score(*texts_of_kind, plain, wm, drawn.keys[:1], lengths=lengths)
-            own = score.score(*texts_of_kind, marked, wm, drawn.keys, paired=True)
+            marked, plain = pairs.written(lm, drawn, wm, n)
+            given, lengths = (lm.model, drawn.prompts), sorted({n // 4, n // 2, n})
+            scores = score.score(*given, plain, wm, drawn.keys[:1], lengths=lengths)
+            own = score.score(*given, marked, wm, drawn.keys, paired=True)
             norms = scores.loc[scores["n_tokens"] == n, "grad_norm"]
             numbers = wm.sigma * np.column_stack([norms, own["grad_norm"]])
             grows = detectability.exponent(scores).value
@@ -94,32 +107,47 @@ def by_gradient(
     return norm.cdf(shift * (tokens / n_tokens) ** exponent / bend - stats.threshold(level))
 
 
-def by_surprisal(
-    numbers: Float[np.ndarray, "texts 2"], tokens: float, level: float
+def by_draws(
+    lm: models.LM, drawn: pairs.Pairs, n_tokens: int, scheme: SamplerScheme
+) -> Float[np.ndarray, "texts 2"]:
+    """Mean and variance of what a token adds, by text, under that text's key."""
+    context, column, _ = SAMPLERS[scheme.name]
+    silent = {0, lm.model.config.bos_token_id}  # KGW scores nothing after these
+    plain = generate.sample(lm.model, drawn.prompts, n_tokens)
+    coins, numbers = generate.uniform(1, range(drawn.n), n_tokens), []
+    for x, y, key, u in zip(drawn.prompts, plain, drawn.keys, coins, strict=True):
+        one = replace(scheme, key=key)
+        process, (inputs, _) = one.processor(lm.model), divergence.laid_out(lm.model, [(x, y)])
+        with torch.no_grad():
+            [logits] = divergence.logits(lm.model, inputs, n_tokens)
+        seen = inputs["input_ids"]
+        steps = [process(seen[:, : len(x) + t], logits[t : t + 1]) for t in range(n_tokens)]
+        tokens = generate.pick(torch.cat(steps), torch.from_numpy(u).to(seen.device), 1.0, 1.0)
+        places = [t for t in range(context, n_tokens) if y[t - context] not in silent]
+        grams = [[*y[t - context : t], int(tokens[t])] for t in places]
+        added = one.score(lm.model, [x] * len(grams), grams)[column]
+        numbers.append((added.mean(), added.var(), len(added)))
+    mean, variance, n = np.array(numbers).T
+    spread = mean - mean.mean()  # of the texts, and of the draws
+    of_texts = max(0.0, 1 - (variance / n).mean() / (spread.var() or 1.0))
+    return np.column_stack([mean.mean() + spread * of_texts**0.5, variance])
+
+
+def by_sum(
+    numbers: Float[np.ndarray, "texts 2"], tokens: float, level: float, *, scheme: str
 ) -> Float[np.ndarray, " texts"]:
-    """The same of Gumbel-max; numbers are a token's mean and variance, by text."""
-    mean, variance = numbers.T
-    n = tokens - GumbelMax.context  # are scored
+    """The same of a sum over tokens; numbers are a token's mean and variance, by text."""
+    context, _, least = SAMPLERS[scheme]
+    n, (mean, variance) = int(tokens) - context, numbers.T  # n are scored
     if n < 1:
         return np.zeros(len(mean))
-    return norm.cdf((n * mean - gamma.isf(level, n)) / np.sqrt(n * variance))
-
-
-def _surprisal(log_p: Float[np.ndarray, " tokens"]) -> tuple[float, float]:
-    inverse = np.exp(np.minimum(-log_p, 700))
-    mean = special.digamma(1 + inverse) + np.euler_gamma
-    variance = np.pi**2 / 6 - special.polygamma(1, 1 + inverse)
-    return float(mean.mean()), float(variance.mean() + mean.var())
+    return norm.cdf((n * mean - least(level, n)) / np.sqrt(n * variance))
 
 
 def shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """A line per kind and level, for a terminal."""
     table = pd.DataFrame(rows)
-    table["tokens"] = [
-        f"{words.number(row['value'], 0)} ({words.number(row['low'], 0)} to"
-        f" {words.number(row['high'], 0)})"
-        for row in rows
-    ]
+    table["tokens"] = [" ".join(words.estimate(row)).partition(", n")[0] for row in rows]
     wide = table.set_index(["kind", "level", "power"])["tokens"].unstack(sort=False)
     return [
         {"kind": kind, "level": f"{level:g}"}

@@ -187,18 +187,6 @@ def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
     return style.caption(figure, caption, "Does ‖G‖² grow like the length?")
 
 
-def draw_spread(spread: pd.DataFrame, caption: str) -> Figure:
-    """‖G‖ of many responses to each prompt, and the largest over the smallest."""
-    figure, axes = plt.subplots(figsize=(7.0, 4.0))
-    look = {"size": 4, "alpha": 0.6, "jitter": 0.2, "color": style.PLAIN}
-    sns.stripplot(spread, x="grad_norm", y="prompt", orient="y", ax=axes, **look)
-    for place, (_, norms) in enumerate(spread.groupby("prompt")["grad_norm"]):
-        ratio = f"  × {norms.max() / norms.min():.2f}"
-        axes.text(norms.max(), place, ratio, va="center", fontsize="small")
-    axes.set(xlabel="‖G‖", ylabel="prompt", xlim=(0, 1.1 * spread["grad_norm"].max()))
-    return style.caption(figure, caption, "How far apart are ‖G‖ of answers to one prompt?")
-
-
 def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
     """‖∇ log p‖ of single tokens by the entropy before them."""
     figure, axes = plt.subplots()

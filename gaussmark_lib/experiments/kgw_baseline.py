@@ -14,7 +14,6 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
@@ -26,7 +25,6 @@ from gaussmark_lib.experiments.one_key_in_production import Human
 from gaussmark_lib.experiments.pairs import Pairs, means, shares
 from gaussmark_lib.kgw import KGW, exact_tail, z_score
 from gaussmark_lib.perturb import Key, Watermark, watermarked
-from gaussmark_lib.plots import style
 from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.schemes import GaussMark, GumbelMax, SynthID
@@ -241,14 +239,6 @@ def both_costs(kl: Mapping[str, np.ndarray], change: Mapping[str, np.ndarray]) -
     return means(costs, ["cost", "scheme"], "nats")
 
 
-def draw_costs(table: pd.DataFrame, caption: str) -> Figure:
-    """:func:`both_costs`, kept in the record as ``costs``."""
-    title = "What does each scheme cost, under one key and over keys?"
-    look = {"ylabel": "nats per token", "at": {"no cost": 0}}
-    figure = panels(table, "scheme", panel="cost", title=title, caption=caption, **look)
-    return record.save_figure(figure, "costs")
-
-
 def by_version(edited: pd.DataFrame) -> pd.DataFrame:
     """The share detected at level 0.01 after each edit, with ``version``: the edit in words."""
     after = shares(edited, ["scheme", "edit", "fraction"], 0.01)
@@ -314,28 +304,6 @@ def stock_generate(
             **setting,
         )
     return texts[0, len(prompt) :].tolist()
-
-
-def draw_one_key(table: pd.DataFrame, level: float, caption: str) -> Figure:
-    """A point per key, a row per test, a panel per kind of text; dashed the level, thin
-    :func:`worst_by_chance`. Kept in the record as ``one_key``.
-    """
-    names, n_keys, n_texts = table["scheme"].unique(), table["key"].nunique(), table["n"].iloc[0]
-    palette = {name: style.look(name)["color"] for name in names}
-    look = {"hue": "scheme", "palette": palette, "legend": False, "alpha": 0.6, "jitter": 0.3}
-    size = {"height": 1.4 + 0.32 * len(names), "aspect": 1.4}
-    grid = sns.catplot(table, x="share", y="scheme", col="kind", kind="strip", **look, **size)
-    grid.refline(x=level, **style.DASHED)
-    for axes in grid.axes.flat:
-        axes.axvline(worst_by_chance(n_keys, n_texts, level), **style.THIN)
-    grid.set_axis_labels("share of texts called watermarked", "").set_titles("{col_name}")
-    grid.figure.set_layout_engine("tight")
-    title = "What does one fixed key do to human text? A point per key"
-    note = (
-        f"{caption}; {n_keys} keys, {n_texts} texts per kind; dashed: level {level:g}; thin: what"
-        " the worst key passes in one case of 20 if texts are independent"
-    )
-    return record.save_figure(style.caption(grid.figure, note, title), "one_key")
 
 
 def of_one_key(table: pd.DataFrame, odd: str) -> str:

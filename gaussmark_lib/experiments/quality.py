@@ -281,13 +281,6 @@ def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw_rates(rates: pd.DataFrame, caption: str) -> Figure:
-    """:func:`rates`, kept in the record as ``exchange``."""
-    look = {"title": "What does a unit of ψ cost?", "ylabel": "measured price divided by ψ²/(2T)"}
-    drawn = panels(rates, "weight", by="text", at={"the law": 1}, caption=caption, **look)
-    return record.save_figure(drawn, "exchange")
-
-
 def rates_in_words(rates: pd.DataFrame) -> str:
     """The sentence of the smallest and the largest rate on each kind of text."""
     by_text = rates.pivot(index="weight", columns="text", values="value")

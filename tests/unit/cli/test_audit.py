@@ -8,11 +8,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny_lm
+import torch
 from command_lines import answer
+from scipy import special
 from scipy.stats import norm
 
-from gaussmark_lib import cli, files, perturb, schemes, score, stats, texts
+from gaussmark_lib import (
+    cli,
+    divergence,
+    files,
+    generate,
+    perturb,
+    schemes,
+    score,
+    stats,
+    texts,
+)
 from gaussmark_lib.cli import audit, power
+from gaussmark_lib.experiments import pairs
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
@@ -92,12 +105,41 @@ def test_the_tokens_that_are_needed():
     )
 
 
-def test_the_surprisal_of_a_token_says_what_gumbel_max_adds():
-    rng, p = np.random.default_rng(0), 0.2
-    r = rng.beta(1 / p, 1, 200_000)
-    mean, variance = power._surprisal(np.log(np.full(3, p)))
-    assert mean == pytest.approx(-np.log1p(-r).mean(), rel=0.01)
-    assert variance == pytest.approx(np.log1p(-r).var(), rel=0.02)
+def of_gumbel_max(p, rng):
+    """E −ln(1 − r) of the chosen token: r of a token that is chosen with probability p is
+    Beta(1/p, 1).
+    """
+    return (p * (special.digamma(1 + 1 / p) + np.euler_gamma)).sum(-1)
+
+
+def of_kgw(p, rng):
+    green = rng.permuted(np.arange(p.shape[1]) < p.shape[1] // 4 * np.ones((len(p), 1)), axis=1)
+    raised = np.exp(2) * (p * green).sum(-1)
+    return raised / (raised + (p * ~green).sum(-1))
+
+
+@pytest.mark.parametrize(("name", "law"), [("Gumbel-max", of_gumbel_max), ("KGW-2", of_kgw)])
+def test_draws_after_plain_text_say_what_a_token_adds(lm, name, law):
+    drawn, n = pairs.draw(lm, "docs", 40, 8), 40
+    numbers = power.by_draws(lm, drawn, n, schemes.named(WM, drawn.keys[0], [name])[name])
+    plain = generate.sample(lm.model, drawn.prompts, n)
+    inputs, _ = divergence.laid_out(lm.model, list(zip(drawn.prompts, plain, strict=True)))
+    with torch.no_grad():
+        p = divergence.logits(lm.model, inputs, n).double().softmax(-1).flatten(0, 1).numpy()
+    expected = law(p, np.random.default_rng(0)).mean()
+    mean, variance = numbers.T
+    assert abs(mean.mean() - expected) < 4 * np.sqrt(variance.mean() / (40 * n))
+
+
+@pytest.mark.parametrize("name", power.SAMPLERS)
+def test_tokens_without_a_mark_reach_the_level_as_often_as_it_says(name):
+    context, _, least = power.SAMPLERS[name]
+    rng, n, level = np.random.default_rng(0), 50, 0.05
+    sums = {"SynthID": rng.binomial(30 * n, 0.5, 10**5), "Gumbel-max": rng.gamma(n, 1, 10**5)}
+    share = (sums.get(name, rng.binomial(n, 0.25, 10**5)) > least(level, n)).mean()
+    assert 0.02 < share < 0.052
+    certain = np.array([[1.0, 1e-9]]) * {"SynthID": 30, "Gumbel-max": 9}.get(name, 1)
+    assert power.by_sum(certain, n + context, level, scheme=name) == pytest.approx(1)
 
 
 def test_power_is_predicted_by_kind(tmp_path, lm, capsys):
@@ -108,5 +150,5 @@ def test_power_is_predicted_by_kind(tmp_path, lm, capsys):
     assert (code, len(rows), {row["kind"] for row in rows}) == (0, 9, {"docs"})
     needed = [row["value"] for row in rows]
     assert needed[:3] == sorted(needed[:3])
-    assert "power 0.99" in answer(capsys, *words, "--scheme", "Gumbel-max")[1]
-    assert answer(capsys, *words, "--scheme", "KGW-2")[0] == cli.REFUSED
+    assert "power 0.99" in answer(capsys, *words, "--scheme", "SynthID")[1]
+    assert answer(capsys, *words, "--scheme", "KGW-3")[0] == cli.REFUSED
