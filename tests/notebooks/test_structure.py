@@ -79,6 +79,13 @@ def test_its_code_is_read_without_scrolling(any_notebook):
     ] == []
 
 
+def test_its_code_is_short(numbered):
+    cells = [cell for cell in _code(numbered) if "parameters" not in cell.metadata.get("tags", [])]
+    lines = [sum(map(bool, map(str.strip, cell.source.split("\n")))) for cell in cells]
+    assert max(lines) <= 25
+    assert sum(lines) <= 240
+
+
 def test_it_was_executed_from_top_to_bottom_without_errors(any_notebook):
     cells = [cell for cell in _code(any_notebook) if cell.source.strip()]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
