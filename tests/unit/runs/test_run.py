@@ -197,6 +197,13 @@ def test_a_disk_that_fills_up_leaves_no_files(tmp_path, monkeypatch, cells, demo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
+def test_every_numbered_notebook_may_be_a_fork():
+    assert [
+        path.stem for path in notebooks.numbered() if not kernel._may_fork(path.read_text())
+    ] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
 def test_a_forked_kernel_is_a_process_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel, "_of_server", None)  # whatever variables another test began with
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(FORKED))
