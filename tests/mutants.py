@@ -62,6 +62,7 @@ ELSEWHERE = {
     "cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "cli/inputs.py": "unit/cli/test_generate.py robustness/test_command_line.py",
+    "cli/power.py": "unit/cli/test_audit.py",
     "runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
     "runs/kernel.py": "unit/runs/test_run.py",
     "runs/notebook.py": "unit/runs/test_identity.py",
@@ -613,6 +614,15 @@ FAULTS = {
             'if field == "prompt" else text)',
             'if field == "none" else text)',
         ),
+    ],
+    "cli/power.py": [
+        (
+            "the key draws nothing",
+            "process(seen[:, : len(x) + t], logits[t : t + 1])",
+            "logits[t : t + 1]",
+        ),
+        ("another share of greens", "binom.isf(level, n, 0.25)", "binom.isf(level, n, 0.35)"),
+        ("the spread of draws is the texts'", "spread * of_texts**0.5", "spread"),
     ],
     "verdict.py": [
         (
