@@ -66,7 +66,7 @@ def _of_model(model: PreTrainedModel, weight: Weight) -> Tensor:
     if found is None:
         adapted = any("lora_" in name for name, _ in model.named_parameters())
         raise _missing(type(model).__name__, weight, is_adapted=adapted)
-    if hasattr(found, "dequantize") and not found.is_floating_point():
+    if type(found.data) is not Tensor or not found.is_floating_point():  # packed by some library
         found = found.dequantize()
     return weight.oriented(found)
 

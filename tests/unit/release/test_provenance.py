@@ -192,6 +192,37 @@ def test_a_gguf_file_says_what_the_model_says(tmp_path, kind, name):
     assert np.allclose(found["psi"], known["psi"], rtol=0.01, atol=0.1)
 
 
+class Packed(torch.Tensor):
+    """Whole numbers that a library keeps under the model's own dtype, as torchao's are."""
+
+    def dequantize(self):
+        return self.as_subclass(torch.Tensor) / 64
+
+
+def test_a_packed_matrix_is_unpacked_first(base):
+    wm = Watermark("model.layers.1.mlp.down_proj.weight", 0.1)
+    mine = marked(base, wm, KEYS[0])
+    coarse, packed = deepcopy(mine), deepcopy(mine)
+    [theta, of_packed] = [m.get_submodule(wm.weight[:-7]) for m in (coarse, packed)]
+    numbers = (theta.weight.data * 64).round()
+    theta.weight.data = numbers / 64
+    of_packed.weight = torch.nn.Parameter(numbers.as_subclass(Packed), requires_grad=False)
+    known, found = (provenance.weights(base, one, wm, KEYS)["psi"] for one in (coarse, packed))
+    assert np.allclose(found, known)
+
+
+def test_a_matrix_in_8_bits_of_torchao_keeps_the_mark(base):
+    quantization = pytest.importorskip("torchao.quantization")  # in no lock file of ours
+    wm = Watermark("model.layers.1.mlp.down_proj.weight", 0.1)
+    mine = marked(base, wm, KEYS[0])
+    theirs = deepcopy(mine)
+    quantization.quantize_(theirs, quantization.Int8WeightOnlyConfig())
+    psi = [provenance.weights(base, one, wm, KEYS)["psi"][0] for one in (mine, theirs)]
+    ours = provenance.weights(base, attacks.rounded(mine, 8), wm, KEYS)["psi"][0]
+    assert psi[1] > 0.99 * psi[0]
+    assert psi[1] == pytest.approx(ours, rel=1e-3)
+
+
 def refused(base, suspect, match, wm=None):
     with pytest.raises(InvalidModelError, match=match):
         provenance.weights(
