@@ -13,7 +13,6 @@ tokens without a mark exceed with probability α. The draws differ from key to k
 token as surprisal does: where the model is sure, no scheme has a choice.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -29,7 +28,7 @@ from tqdm import tqdm
 
 from gaussmark_lib import divergence, generate, models, schemes, score, stats, texts, words
 from gaussmark_lib.cli.audit import KINDS, N_PROMPT, OURS
-from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.errors import GaussMarkError, require_one_of
 from gaussmark_lib.experiments import detectability, pairs
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme
@@ -51,12 +50,10 @@ def table(
     key_file: str, model: str, kinds: Sequence[str], n_texts: int, n_tokens: int, scheme: str
 ) -> list[dict[str, Any]]:
     """A row per kind, level and power: the tokens that are needed, an estimate over texts."""
-    if scheme not in (OURS, *SAMPLERS):
-        expected = f"--scheme: expected {OURS}, {', '.join(SAMPLERS)}"
-        raise GaussMarkError(f"{expected}, got {scheme!r}")
+    require_one_of(scheme, "--scheme", (OURS, *SAMPLERS), GaussMarkError)
     wm = Key.load(key_file).watermark  # refuses an unbound key before the model is loaded
     lm, rows = models.load(model), []
-    for kind in tqdm(kinds or KINDS, "predicting", file=sys.stderr, leave=False, disable=None):
+    for kind in tqdm(kinds or KINDS, leave=False, disable=None):
         drawn = pairs.draw(lm, kind, n_texts, N_PROMPT)
         n = texts.fit(lm, drawn.prompts, n_tokens)
         if scheme in SAMPLERS:

@@ -77,9 +77,15 @@ class Fork(CONTEXT.Process):
         import matplotlib
         from ipykernel.kernelapp import launch_new_instance
 
+        # the server ends with the last process that holds this end, and its kernels with it
+        os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
         os.setsid()
         os.chdir(self.folder)
         os.environ.update(self.environment)
+        if threads := self.environment.get("OMP_NUM_THREADS"):
+            import torch
+
+            torch.set_num_threads(int(threads))  # the server's may be others
         if "MPLBACKEND" not in os.environ:
             matplotlib.use("module://matplotlib_inline.backend_inline")
         sys.path.insert(0, "")
@@ -116,7 +122,11 @@ class Provisioner(LocalProvisioner):
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if name.startswith(READ_AT_IMPORT)}
+    return {
+        name: "any" if name.endswith("_NUM_THREADS") else text
+        for name, text in environment.items()
+        if name.startswith(READ_AT_IMPORT)
+    }
 
 
 def _may_fork(source: str) -> bool:

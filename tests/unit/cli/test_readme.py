@@ -78,7 +78,7 @@ def test_its_commands_work_as_printed(place, capsys, typed):
     assert Key.load("my.key").key_id in said[2]
     printed = (
         section("Write and detect, from a shell")
-        .split("prints, for one key,")[1]
+        .split("leans towards it),")[1]
         .strip()
         .split("\n\n")[0]
     )

@@ -26,7 +26,9 @@ record.record({"x": x, "python": sys.executable, "folder": os.getcwd(), "pid": o
 FORKED = """
 import os, sys  # torch
 from gaussmark_lib import record
-record.record({"torch": "torch" in sys.modules, "pid": os.getpid(), "group": os.getpgid(0)})
+torch = sys.modules.get("torch")
+record.record({"threads": torch and torch.get_num_threads(), "pid": os.getpid()})
+record.record({"group": os.getpgid(0)})
 record.record({"folder": os.getcwd(), "named": os.environ.get("NAMED"), "main": __name__})
 """
 
@@ -206,10 +208,11 @@ def test_every_numbered_notebook_may_be_a_fork():
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
 def test_a_forked_kernel_is_a_process_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel, "_of_server", None)  # whatever variables another test began with
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(FORKED))
-    fork = _run(notebook, tmp_path, env={"NAMED": "yes"}).results
-    plain = _run(notebook, tmp_path, {"x": 2}, env={"NAMED": "yes", "OMP_NUM_THREADS": "3"}).results
-    for result, has_torch in ((fork, True), (plain, False)):
+    env, plain = {"NAMED": "yes"}, {"PYTHONUTF8": "1"}  # which only a new process reads
+    for x, more, threads in ((1, {}, 1), (2, {"OMP_NUM_THREADS": "3"}, 3), (3, plain, None)):
+        result = _run(notebook, tmp_path, {"x": x}, env=env | more).results
         assert result.pop("pid") == result.pop("group") != os.getpgid(0)
         expected = {"folder": str(tmp_path), "named": "yes", "main": "__main__"}
-        assert result == expected | {"torch": has_torch}, "another process reads other variables"
+        assert result == expected | {"threads": threads}
