@@ -119,7 +119,7 @@ def table(card: Mapping[str, Any]) -> list[dict[str, str]]:
             "texts": str(row["this key"]["n"]),
             "called marked": _share(row["this key"]),
             "level held by p below": f"{row['threshold']:.2g}",
-            "where it is": _share(row["level there"]),
+            "false alarms expected there": _share(row["level there"]),
         }
         | ({"as a stream": _share(row["this key, stream"])} if "this key, stream" in row else {})
         for kind, row in card["kinds"].items()

@@ -114,7 +114,7 @@ Kinds = Annotated[
     ),
 ]
 SchemeName = Annotated[
-    str, typer.Option(help="The watermark that uses the key, by its name in notebook 08.")
+    str, typer.Option(help="GaussMark, KGW-1, KGW-2, SynthID, Gumbel-max: what uses the key.")
 ]
 
 

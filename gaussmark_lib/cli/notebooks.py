@@ -123,7 +123,7 @@ def run(
 
 def _print(values: dict[str, str]) -> None:
     for name, value in values.items():
-        print(f"  {name:32} {value}")
+        print(f"  {name:32}  {value}")
 
 
 def sweep(
