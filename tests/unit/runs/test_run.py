@@ -24,7 +24,7 @@ import os, sys
 record.record({"x": x, "python": sys.executable, "folder": os.getcwd(), "pid": os.getpid()})
 """
 FORKED = """
-import os, sys  # torch
+import os, sys
 from gaussmark_lib import record
 torch = sys.modules.get("torch")
 record.record({"threads": torch and torch.get_num_threads(), "pid": os.getpid()})
