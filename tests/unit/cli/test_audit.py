@@ -126,9 +126,26 @@ def test_draws_after_plain_text_say_what_a_token_adds(lm, name, law):
     inputs, _ = divergence.laid_out(lm.model, list(zip(drawn.prompts, plain, strict=True)))
     with torch.no_grad():
         p = divergence.logits(lm.model, inputs, n).double().softmax(-1).flatten(0, 1).numpy()
-    expected = law(p, np.random.default_rng(0)).mean()
+    by_text = law(p, np.random.default_rng(0)).reshape(40, n).mean(1)
     mean, variance = numbers.T
-    assert abs(mean.mean() - expected) < 4 * np.sqrt(variance.mean() / (40 * n))
+    noise = variance.mean() / n  # of one text's mean: one draw per token
+    assert abs(mean.mean() - by_text.mean()) < 4 * np.sqrt(noise / 40)
+    assert mean.var() < by_text.var() + noise / 2, "the texts' spread, without that of the draws"
+
+
+@pytest.mark.parametrize("name", power.SAMPLERS)
+def test_it_calls_detected_what_the_scheme_does(lm, name):
+    context, column, least = power.SAMPLERS[name]
+    ids = np.random.default_rng(0).integers(1, lm.model.config.vocab_size, (60, 40)).tolist()
+    drawn = schemes.named(WM, Key.from_seed(0), [name])[name]
+    tested = drawn.score(lm.model, [[]] * 60, ids, [Key.from_seed(i) for i in range(60)])
+    one = drawn.score(lm.model, [[]], [ids[0][: context + 1]])
+    scored = {"SynthID": "n_bits"}.get(name, "n_scored")
+    assert one[scored].item() == (drawn.depth if name == "SynthID" else 1)
+    level, n = 0.2, tested[scored] / (drawn.depth if name == "SynthID" else 1)
+    expected = [total > least(level, k) for total, k in zip(tested[column], n, strict=True)]
+    assert ((tested["p_value"] <= level) == expected).mean() > 0.95
+    assert 0 < np.mean(expected) < 0.5
 
 
 @pytest.mark.parametrize("name", power.SAMPLERS)
