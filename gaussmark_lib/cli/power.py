@@ -26,9 +26,9 @@ from scipy import optimize
 from scipy.stats import binom, gamma, norm
 from tqdm import tqdm
 
-from gaussmark_lib import divergence, generate, models, schemes, score, stats, texts, words
+from gaussmark_lib import divergence, generate, models, schemes, score, stats, texts
 from gaussmark_lib.cli.audit import KINDS, N_PROMPT, OURS
-from gaussmark_lib.errors import GaussMarkError, require_one_of
+from gaussmark_lib.errors import GaussMarkError, require_int, require_one_of
 from gaussmark_lib.experiments import detectability, pairs
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme
@@ -50,6 +50,7 @@ def table(
     key_file: str, model: str, kinds: Sequence[str], n_texts: int, n_tokens: int, scheme: str
 ) -> list[dict[str, Any]]:
     """A row per kind, level and power: the tokens that are needed, an estimate over texts."""
+    require_int(n_tokens, "--tokens", GaussMarkError, least=8)
     require_one_of(scheme, "--scheme", (OURS, *SAMPLERS), GaussMarkError)
     wm = Key.load(key_file).watermark  # refuses an unbound key before the model is loaded
     lm, rows = models.load(model), []
@@ -144,7 +145,9 @@ def by_sum(
 def shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """A line per kind and level, for a terminal."""
     table = pd.DataFrame(rows)
-    table["tokens"] = [" ".join(words.estimate(row)).partition(", n")[0] for row in rows]
+    table["tokens"] = [
+        f"{row['value']:,.0f} ({row['low']:,.0f} to {row['high']:,.0f})" for row in rows
+    ]
     wide = table.set_index(["kind", "level", "power"])["tokens"].unstack(sort=False)
     return [
         {"kind": kind, "level": f"{level:g}"}

@@ -169,3 +169,7 @@ def test_power_is_predicted_by_kind(tmp_path, lm, capsys):
     assert needed[:3] == sorted(needed[:3])
     assert "power 0.99" in answer(capsys, *words, "--scheme", "SynthID")[1]
     assert answer(capsys, *words, "--scheme", "KGW-3")[0] == cli.REFUSED
+    assert answer(capsys, *words[:-1], "4", "--scheme", "SynthID")[0] == cli.REFUSED
+    code, out, _ = answer(capsys, *words)
+    assert code == 0
+    assert "." not in out.splitlines()[3].partition("  1e-06")[2], "tokens are whole"
