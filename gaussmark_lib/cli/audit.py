@@ -9,6 +9,7 @@ k = ⌊α(n + 1)⌋, or α itself if that is smaller.
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ COLUMNS = {
 
 
 def card(
-    key_file: str,
+    key_file: Path,
     model: str,
     kinds: Sequence[str],
     n_texts: int,
@@ -104,10 +105,11 @@ def of_kind(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def headline(card: Mapping[str, Any]) -> str:
+    n = len(card["kinds"])
     kind, worst = max(card["kinds"].items(), key=lambda item: item[1]["this key"]["value"])
     return (
         f"key {card['key_id']} calls {_share(worst['this key'])} of {kind} marked by"
-        f" {card['scheme']} at level {card['level']}: the worst of {len(card['kinds'])} kinds"
+        f" {card['scheme']} at level {card['level']}" + f": the worst of {n} kinds" * (n > 1)
     )
 
 

@@ -29,6 +29,7 @@ Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses that 
 CONTROL = 2**64  # seed of a key that nobody writes with: what the test says of a wrong key
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
 OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
+FEW = 16  # tokens, whose mean surprise says little
 MOST_DIGITS = 30  # that are read of a number of users; a codebook refuses fewer
 PENDING, GIVEN = "pending", "given"  # notes of a stream's state
 
@@ -57,7 +58,7 @@ def tried(
 class Scoring:
     """Of each text one row per key."""
 
-    key_files: Sequence[str]
+    key_files: Sequence[Path]
     model: str
     prompt: str
     level: float
@@ -171,7 +172,7 @@ class Scoring:
             keys = self._keys_and_control()
             table = score.score(*texts, keys, edited=self.edited, on_error="record")
         rows = [self._rows(of_text) for _, of_text in table.groupby("text")]
-        if self.alone and "error" not in rows[0][0]:
+        if self.alone and len(responses[0]) >= FEW and "error" not in rows[0][0]:
             unlike = verdict.unlike(*texts[:3])
             rows[0] = [row | {"warnings": row["warnings"] + unlike} for row in rows[0]]
         return rows

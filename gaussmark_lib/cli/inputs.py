@@ -22,7 +22,16 @@ CONTROLS = re.compile(  # what moves a terminal's cursor, or turns a line's dire
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
-KeyFile = Annotated[str, typer.Option("--key", metavar="KEY", help="Key file.")]
+KeyFile = Annotated[Path, typer.Option("--key", metavar="KEY", exists=True, help="Key file.")]
+KeyFiles = Annotated[
+    list[Path],
+    typer.Option(
+        "--key",
+        metavar="KEY",
+        exists=True,
+        help="Key file; may be repeated, for keys of one weight and sigma.",
+    ),
+]
 Model = Annotated[str, typer.Option(help="Base model: doclm, a folder or a hub id.")]
 CodebookName = Annotated[
     str | None,

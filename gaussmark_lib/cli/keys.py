@@ -3,7 +3,8 @@ a key does to human texts, and how much text it needs.
 """
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from typer.models import OptionInfo
@@ -47,7 +48,7 @@ def new(
 
 
 @group.command()
-def show(path: str) -> None:
+def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
     """Print what a key is for, but not its secret."""
     from gaussmark_lib.keys import Key
 
@@ -103,8 +104,8 @@ def export(
     )
 
 
-def _count(about: str) -> OptionInfo:
-    return typer.Option(min=4, max=100_000, help=about)
+def _count(about: str, least: int = 4) -> OptionInfo:
+    return typer.Option(min=least, max=100_000, help=about)
 
 
 Kinds = Annotated[
@@ -114,7 +115,8 @@ Kinds = Annotated[
     ),
 ]
 SchemeName = Annotated[
-    str, typer.Option(help="GaussMark, KGW-1, KGW-2, SynthID, Gumbel-max: what uses the key.")
+    Literal["GaussMark", "KGW-1", "KGW-2", "SynthID", "Gumbel-max"],
+    typer.Option(help="What uses the key."),
 ]
 
 
@@ -149,6 +151,10 @@ def audit(
     files.write_json(path, content)
     print(f"{path}: {audit.headline(content)}")
     answers.table(audit.table(content), heading=True)
+    print(
+        "A key alone calls more or fewer texts of a kind marked than the level says. By p below the"
+        " one in the table it holds the level on further texts of the kind."
+    )
 
 
 def power(
@@ -156,7 +162,9 @@ def power(
     model: Model = "doclm",
     text: Kinds = None,
     texts: Annotated[int, _count("Prompts of each kind.")] = 32,
-    tokens: Annotated[int, _count("Tokens of each text that is written for the prediction.")] = 200,
+    tokens: Annotated[
+        int, _count("Tokens of each text that is written for the prediction.", 8)
+    ] = 200,
     scheme: SchemeName = "GaussMark",
     as_json: AsJson = False,
 ) -> None:

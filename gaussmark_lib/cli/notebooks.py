@@ -271,12 +271,11 @@ def _changed(done: runs.Run, notebook: str) -> str:
     name = f"??_{done.id}" if notebook == "reference" else notebook
     paths = list(files.NOTEBOOKS.glob(f"{name}.ipynb"))
     declared = notebooks.load(paths[0]).parameters if paths else {}
-    changed = (
-        f"{name} = {words.of(value)}"
+    return "".join(
+        f"; {name} = {words.of(value)}"
         for name, value in done.params.items()
         if name in declared and value != declared[name].default
     )
-    return "".join(f"; {one}" for one in changed)
 
 
 def playground(

@@ -16,10 +16,10 @@ token as surprisal does: where the model is sure, no scheme has a choice.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float
 from scipy import optimize
@@ -27,8 +27,7 @@ from scipy.stats import binom, gamma, norm
 from tqdm import tqdm
 
 from gaussmark_lib import divergence, generate, models, schemes, score, stats, texts
-from gaussmark_lib.cli.audit import KINDS, N_PROMPT, OURS
-from gaussmark_lib.errors import GaussMarkError, require_int, require_one_of
+from gaussmark_lib.cli.audit import KINDS, N_PROMPT
 from gaussmark_lib.experiments import detectability, pairs
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme
@@ -47,14 +46,12 @@ Reached = Callable[[Float[np.ndarray, "texts 2"], float, float], Float[np.ndarra
 
 
 def table(
-    key_file: str, model: str, kinds: Sequence[str], n_texts: int, n_tokens: int, scheme: str
+    key_file: Path, model: str, kinds: Sequence[str], n_texts: int, n_tokens: int, scheme: str
 ) -> list[dict[str, Any]]:
     """A row per kind, level and power: the tokens that are needed, an estimate over texts."""
-    require_int(n_tokens, "--tokens", GaussMarkError, least=8)
-    require_one_of(scheme, "--scheme", (OURS, *SAMPLERS), GaussMarkError)
     wm = Key.load(key_file).watermark  # refuses an unbound key before the model is loaded
     lm, rows = models.load(model), []
-    for kind in tqdm(kinds or KINDS, leave=False, disable=None):
+    for kind in tqdm(kinds or KINDS, "predicting", leave=False, disable=None):
         drawn = pairs.draw(lm, kind, n_texts, N_PROMPT)
         n = texts.fit(lm, drawn.prompts, n_tokens)
         if scheme in SAMPLERS:
@@ -62,7 +59,7 @@ def table(
             numbers, reached = by_draws(lm, drawn, n, tested), partial(by_sum, scheme=scheme)
         else:
             marked, plain = pairs.written(lm, drawn, wm, n)
-            given, lengths = (lm.model, drawn.prompts), sorted({n // 4, n // 2, n})
+            given, lengths = (lm.model, drawn.prompts), [n // 4, n // 2, n]
             scores = score.score(*given, plain, wm, drawn.keys[:1], lengths=lengths)
             own = score.score(*given, marked, wm, drawn.keys, paired=True)
             norms = scores.loc[scores["n_tokens"] == n, "grad_norm"]
@@ -144,13 +141,9 @@ def by_sum(
 
 def shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """A line per kind and level, for a terminal."""
-    table = pd.DataFrame(rows)
-    table["tokens"] = [
-        f"{row['value']:,.0f} ({row['low']:,.0f} to {row['high']:,.0f})" for row in rows
-    ]
-    wide = table.set_index(["kind", "level", "power"])["tokens"].unstack(sort=False)
-    return [
-        {"kind": kind, "level": f"{level:g}"}
-        | {f"power {power:g}": tokens for power, tokens in row.items()}
-        for (kind, level), row in wide.to_dict("index").items()
-    ]
+    lines: dict[Any, dict[str, str]] = {}
+    for row in rows:
+        named = {"kind": row["kind"], "level": f"{row['level']:g}"}
+        tokens = f"{row['value']:,.0f} ({row['low']:,.0f} to {row['high']:,.0f})"
+        lines.setdefault((*named.values(),), named)[f"power {row['power']:g}"] = tokens
+    return [*lines.values()]

@@ -16,7 +16,16 @@ import typer
 
 from gaussmark_lib import files
 from gaussmark_lib.cli import answers, inputs
-from gaussmark_lib.cli.inputs import AsJson, Batch, CodebookName, KeyFile, Lines, Model, Out
+from gaussmark_lib.cli.inputs import (
+    AsJson,
+    Batch,
+    CodebookName,
+    KeyFile,
+    KeyFiles,
+    Lines,
+    Model,
+    Out,
+)
 from gaussmark_lib.errors import GaussMarkError
 
 EXIT_OF_GENERATE = (
@@ -106,12 +115,7 @@ def generate(
 
 
 def detect(
-    key: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY", help="Key file; may be repeated, for keys of one weight and sigma."
-        ),
-    ],
+    key: KeyFiles,
     texts: Annotated[
         list[str] | None,
         typer.Argument(

@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gaussmark_lib.cli.inputs import AsJson, visible
-
-Level = Annotated[float, typer.Option(min=1e-300, max=1, help="Of the test, over all keys given.")]
+from gaussmark_lib.cli.inputs import AsJson, KeyFiles, visible
 
 
 def verify(
@@ -15,16 +13,13 @@ def verify(
         str,
         typer.Argument(help="A folder of safetensors in any dtype, or a .gguf file."),
     ],
-    key: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY", help="Key file; may be repeated, for keys of one weight and sigma."
-        ),
-    ],
+    key: KeyFiles,
     base: Annotated[
         str, typer.Option(help="The model before it was marked: doclm, a folder or a hub id.")
     ] = "doclm",
-    level: Level = 0.001,
+    level: Annotated[
+        float, typer.Option(min=1e-300, max=1, help="Of the test, over all keys given.")
+    ] = 0.001,
     as_json: AsJson = False,
 ) -> None:
     """Test whether a checkpoint's weights carry a key's watermark; no text is needed."""

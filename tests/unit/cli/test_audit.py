@@ -74,7 +74,7 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, m
 def test_the_card_of_a_key_of_any_scheme(tmp_path, lm, scheme):
     key = perturb.bind(lm.model, WM, Key.from_seed(9))
     file = key.save(tmp_path / "key")
-    card = audit.card(str(file), "tiny", ["licences"], 24, 12, 0, scheme)
+    card = audit.card(file, "tiny", ["licences"], 24, 12, 0, scheme)
     human = texts.human(lm, "licences", 24, 32 + 12)
     [one] = schemes.named(WM, key, [scheme]).values()
     p = one.score(lm.model, [[]] * 24, [ids[32:] for ids in human])["p_value"]
