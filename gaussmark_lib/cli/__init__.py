@@ -88,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return code
     except TyperException as error:
         is_help = type(error).__name__ == "NoArgsIsHelpError"
-        say(error.format_message(), "" if is_help else "gaussmark: ")
+        say(error.format_message().replace("Value error, ", ""), "" if is_help else "gaussmark: ")
         return REFUSED
     except GaussMarkError as error:
         say(str(error))
@@ -101,8 +101,11 @@ def main(words: Sequence[str] | None = None) -> int:
         if sys.stdout is sys.__stdout__:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
         return FAILED
-    except KeyboardInterrupt as error:
-        say(str(error) or "interrupted", "\ngaussmark: ")
+    except (KeyboardInterrupt, SystemError) as error:
+        cause = error.__cause__ or error  # numba makes a SystemError of an interrupt
+        if not isinstance(cause, KeyboardInterrupt):
+            raise
+        say(str(cause) or "interrupted", "\ngaussmark: ")
         return INTERRUPTED
 
 

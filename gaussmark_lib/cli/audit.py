@@ -78,8 +78,8 @@ def of_key(p: pd.Series) -> dict[str, Any]:
     ends = beta.ppf([0.025, 0.975], k, n + 1 - k) if k else (0.0, 1.0)
     return {
         "this key": stats.interval(p.to_numpy() <= level).row(),
-        "threshold": min(level, float(p.sort_values().iloc[k - 1])) if k else 0.0,
-        "level there": stats.Estimate(k / (n + 1), *map(float, ends), n).row(),
+        "threshold": min(level, p.sort_values().iloc[k - 1]) if k else 0.0,
+        "level there": stats.Estimate(k / (n + 1), *ends, n).row(),
     }
 
 
@@ -94,13 +94,13 @@ def of_kind(table: pd.DataFrame) -> dict[str, Any]:
     others = by_psi[1:].mean(1)  # a share of texts for each key
     return of_key(own["p_value"]) | {
         "this key, stream": stats.interval(by_innovation[0]).row(),
-        "ψ for one in a million": float(own["psi"].mean() + norm.isf(FAR) * own["psi"].std()),
+        "ψ for one in a million": own["psi"].mean() + norm.isf(FAR) * own["psi"].std(),
         "keys": len(others),
-        "mean": float(others.mean()),
-        "sd": float(others.std()),
-        "sd binomial": float(np.sqrt(verdict.LEVEL * (1 - verdict.LEVEL) / n)),
-        "q95": float(np.quantile(others, 0.95)),
-        "max": float(others.max()),
+        "mean": others.mean(),
+        "sd": others.std(),
+        "sd binomial": np.sqrt(verdict.LEVEL * (1 - verdict.LEVEL) / n),
+        "q95": np.quantile(others, 0.95),
+        "max": others.max(),
     }
 
 

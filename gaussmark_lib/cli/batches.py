@@ -235,7 +235,7 @@ class Scoring:
         )
         named = {"key_id": self.keys[0].key_id, "p_value": _plain(row["p_family"])}
         named |= {name: _plain(row[name]) for name in ("user", "psi", "runner_up", "n_tokens")}
-        return named | {"warnings": [short] if right < verdict.ENOUGH else []}
+        return named | {"warnings": [short] * (right < verdict.ENOUGH)}
 
     def _new(self, references: Sequence[Item]) -> Windows | None:
         """Prompts and texts of the references, which the state is to remember before the first

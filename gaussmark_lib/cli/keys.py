@@ -152,8 +152,9 @@ def audit(
     print(f"{path}: {audit.headline(content)}")
     answers.table(audit.table(content), heading=True)
     print(
-        "A key alone calls more or fewer texts of a kind marked than the level says. By p below the"
-        " one in the table it holds the level on further texts of the kind."
+        "Call a text marked only where its p is below the one in the table: so the level holds on"
+        " further texts of the kind, with the false alarms that are expected there. As a stream:"
+        " the share that is called marked by what each text says that the ones before it had not."
     )
 
 

@@ -95,8 +95,9 @@ def run(
     of_preset, of_command = _values(source, preset, typed)
     values = of_preset | of_command
     if check:
+        checked = source.check(values).items()
         print(f"{source.name} can run with")
-        _print({name: repr(value) for name, value in source.check(values).items()})
+        _print({name: repr(value) for name, value in checked})
         return 0
     try:
         done = runs.run(source, values, force=force, root=records)

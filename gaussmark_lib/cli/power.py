@@ -59,9 +59,11 @@ def table(
             numbers, reached = by_draws(lm, drawn, n, tested), partial(by_sum, scheme=scheme)
         else:
             marked, plain = pairs.written(lm, drawn, wm, n)
-            given, lengths = (lm.model, drawn.prompts), [n // 4, n // 2, n]
-            scores = score.score(*given, plain, wm, drawn.keys[:1], lengths=lengths)
-            own = score.score(*given, marked, wm, drawn.keys, paired=True)
+            lengths = [n // 4, n // 2, n]
+            scores = score.score(
+                lm.model, drawn.prompts, plain, wm, drawn.keys[:1], lengths=lengths
+            )
+            own = score.score(lm.model, drawn.prompts, marked, wm, drawn.keys, paired=True)
             norms = scores.loc[scores["n_tokens"] == n, "grad_norm"]
             numbers = wm.sigma * np.column_stack([norms, own["grad_norm"]])
             grows = detectability.exponent(scores).value

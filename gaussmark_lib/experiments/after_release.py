@@ -165,7 +165,7 @@ def along(
     sides = []
     for step in (SMALL, -SMALL):
         with perturb.moved(wm.on(lm.model), [step * xi]):
-            sides.append([next_tokens(lm.model, x, y) for x, y in zip(prompts, texts, strict=True)])
+            sides.append(next_tokens(lm.model, prompts, texts))
     return [
         (up - down) / (2 * SMALL * wm.sigma * norms[i])
         for i, (up, down) in enumerate(zip(*sides, strict=True))
@@ -179,18 +179,18 @@ def foretold(
     slopes: Sequence[Float[Tensor, "n vocabulary"]],
 ) -> list[float]:
     """Σ_t Σ_v p′_t(v) e_t(v)/(σ‖G‖) of each text."""
-    each = zip(prompts, texts, slopes, strict=True)
-    return [(next_tokens(suspect, x, y).exp() * slope).sum().item() for x, y, slope in each]
+    each = zip(next_tokens(suspect, prompts, texts), slopes, strict=True)
+    return [(log_p.exp() * slope).sum().item() for log_p, slope in each]
 
 
 @torch.no_grad()
 def next_tokens(
-    model: PreTrainedModel, prompt: list[int], text: list[int]
-) -> Float[Tensor, "n vocabulary"]:
-    """log p of every token at each place of the text."""
-    ids = torch.tensor([[*prompt, *text]], device=model.device)
-    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    return logits.float().log_softmax(-1).cpu()
+    model: PreTrainedModel, prompts: Texts, texts: Texts
+) -> list[Float[Tensor, "n vocabulary"]]:
+    """log p of every token at each place of each text."""
+    logits, _, number = likelihood.predictions(model, [*zip(prompts, texts, strict=True)])
+    log_p = logits.float().log_softmax(-1).cpu()
+    return [rows[is_text] for rows, is_text in zip(log_p, number.cpu() > 0, strict=True)]
 
 
 def means(table: pd.DataFrame, column: str, by: Sequence[str] = ("attack",)) -> pd.DataFrame:

@@ -83,7 +83,7 @@ def weights(
     if not (length := lengths.norm().item()):
         names = ", ".join(wm.weights)
         raise DegenerateScoreError(
-            f"the suspect's {names} is the base's own: there it is the base itself, without a mark"
+            f"the suspect's {names} is the base's own, number for number: it carries no mark"
         )
     inner = []
     for few in blocks.in_lists(keys, blocks.at_once(len(keys), wm.d)[1]):
@@ -146,7 +146,7 @@ def sentence(row: Mapping[str, Any], base: str) -> str:
     """What to say of a checkpoint: the verdict, and how far it is from the base."""
     scores = f"ψ = {row['psi']:.1f} whole, {row['psi_rows']:.1f} by rows, key {row['key_id']}"
     far = row["relative"] > FAR and row["verdict"] != "carries the key"
-    kind = "these are another model's weights" if far else f"a version of {base}"
+    kind = "another model's weights, or another key's mark" if far else f"a version of {base}"
     return (
         f"{row['checkpoint']} {row['verdict']}: p = {words_of.p_value(row['log10_p_all'])} "
         f" ({scores}). Its matrix is {row['relative']:.2g} of ‖θ‖ away from {base}'s,"

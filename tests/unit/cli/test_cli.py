@@ -152,3 +152,24 @@ def test_a_key_is_made_for_one_weight_and_shown_without_its_secret(tmp_path, cap
     assert (facts["weight"], facts["sigma"], facts["rank_dropped"]) == (WEIGHT, 0.1, 2)
     assert answer(capsys, *words)[0] == cli.REFUSED
     assert json.loads(path.read_text()) == content, "it is never overwritten"
+
+
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), ValueError("deep")])
+def test_an_interrupt_in_compiled_code_is_one(capsys, monkeypatch, cause):
+    """numba raises a SystemError from it; from anything else it is a fault."""
+
+    def stop(*_):
+        raise SystemError("returned a result with an exception set") from cause
+
+    monkeypatch.setattr(notebooks, "numbered", stop)
+    if isinstance(cause, ValueError):
+        with pytest.raises(SystemError):
+            cli.main(["list", "notebooks"])
+    else:
+        assert answer(capsys, "list", "notebooks") == (130, "", "\ngaussmark: interrupted\n")
+
+
+def test_a_check_that_fails_says_nothing_else(capsys):
+    code, out, err = answer(capsys, "run", "3", "--check", "-p", "sigma", "-1")
+    assert (code, out, "sigma" in err) == (cli.REFUSED, "", True)
+    assert answer(capsys, "run", "3", "--check", "-p", "sigma", ".1")[1].startswith("03_detect")

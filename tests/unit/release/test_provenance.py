@@ -144,7 +144,7 @@ def test_merging_with_the_base_changes_nothing(base):
 
 def test_the_base_itself_has_no_direction(base):
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.1)
-    with pytest.raises(DegenerateScoreError, match=r"down_proj.* is the base itself"):
+    with pytest.raises(DegenerateScoreError, match=r"down_proj.* is the base's own"):
         provenance.weights(base, deepcopy(base), wm, KEYS)
 
 
