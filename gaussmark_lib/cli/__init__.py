@@ -102,7 +102,8 @@ def main(words: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
         return FAILED
     except (KeyboardInterrupt, SystemError) as error:
-        cause = error.__cause__ or error  # numba makes a SystemError of an interrupt
+        # numba makes a SystemError of an interrupt
+        cause = error.__cause__ if isinstance(error, SystemError) else error
         if not isinstance(cause, KeyboardInterrupt):
             raise
         say(str(cause) or "interrupted", "\ngaussmark: ")
