@@ -29,7 +29,7 @@ Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses that 
 CONTROL = 2**64  # seed of a key that nobody writes with: what the test says of a wrong key
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
 OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
-FEW = 16  # tokens, whose mean surprise says little
+FEW = 16  # tokens: the mean surprise of fewer says little
 MOST_DIGITS = 30  # that are read of a number of users; a codebook refuses fewer
 PENDING, GIVEN = "pending", "given"  # notes of a stream's state
 

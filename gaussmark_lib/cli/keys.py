@@ -114,10 +114,6 @@ Kinds = Annotated[
         help="Kind of human text, or a .jsonl file; may be repeated [docs, licences, source]."
     ),
 ]
-SchemeName = Annotated[
-    Literal["GaussMark", "KGW-1", "KGW-2", "SynthID", "Gumbel-max"],
-    typer.Option(help="What uses the key."),
-]
 
 
 def audit(
@@ -128,7 +124,9 @@ def audit(
     texts: Annotated[int, _count("Texts of each kind.")] = 100,
     tokens: Annotated[int, _count("Tokens of each text.")] = 150,
     keys: Annotated[int, _count("Other keys, to say what is usual of a GaussMark key.")] = 200,
-    scheme: SchemeName = "GaussMark",
+    scheme: Annotated[
+        str, typer.Option(help="The registered scheme that uses the key, as notebook 08 names it.")
+    ] = "GaussMark",
 ) -> None:
     """Write a key's calibration card: false alarms by kind of human text, and the threshold that
     holds the level on each.
@@ -153,8 +151,8 @@ def audit(
     answers.table(audit.table(content), heading=True)
     print(
         "Call a text marked only where its p is below the one in the table: so the level holds on"
-        " further texts of the kind, with the false alarms that are expected there. As a stream:"
-        " the share that is called marked by what each text says that the ones before it had not."
+        " further texts of the kind, with the false alarms that are expected there. As a stream, of"
+        " GaussMark's keys: the share marked by what each text says that earlier ones had not."
     )
 
 
@@ -166,7 +164,10 @@ def power(
     tokens: Annotated[
         int, _count("Tokens of each text that is written for the prediction.", 8)
     ] = 200,
-    scheme: SchemeName = "GaussMark",
+    scheme: Annotated[
+        Literal["GaussMark", "KGW-1", "KGW-2", "SynthID", "Gumbel-max"],
+        typer.Option(help="What uses the key."),
+    ] = "GaussMark",
     as_json: AsJson = False,
 ) -> None:
     """Predict how many tokens detection needs, by kind of prompt, without writing with the key."""

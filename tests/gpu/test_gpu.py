@@ -36,7 +36,9 @@ def there():
 )
 def test_on_a_gpu_it_is_the_same(here, there, name):
     call = on_devices.COMPUTATIONS[name]
-    on_devices.same(call(there), call(here), rtol=1e-3, atol=4e-3)
+    # of a norm of 6.9 nothing is left without all directions, but for the root of rounding
+    atol = 4e-3 if name == "gradient_norms" else 1e-3
+    on_devices.same(call(there), call(here), rtol=1e-3, atol=atol)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_the_card_of_a_key_of_any_scheme(tmp_path, lm, scheme):
     assert row["this key"] == stats.interval(p.to_numpy() <= 0.05).row()
     assert row["threshold"] == min(0.05, p.min())
     assert scheme in audit.headline(card)
+    assert "kinds" not in audit.headline(card), "of one kind there is no worst"
 
 
 def test_a_threshold_holds_the_level_on_further_texts_of_a_kind():

@@ -155,7 +155,7 @@ def test_without_a_tilt_the_ratios_p_value_is_its_rank():
 @pytest.mark.parametrize("tilt", [0.0, 1.5])
 def test_a_ranked_ratio_keeps_the_level(tilt):
     asked = LM, PROMPTS[0], TEXTS[0][:6], WM
-    n = 60
+    n = 100
     p = [
         sharper_test.likelihood_ratio(*asked, Key.from_seed(i), n_keys=10, tilt=tilt, seed=i)
         for i in range(n)
