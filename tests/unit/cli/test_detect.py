@@ -421,3 +421,12 @@ def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, detect, tmp_pa
     code, [bad, good], _ = rows(capsys, *detect, str(tmp_path / "t.jsonl"))
     assert (code, "psi" in good) == (cli.PARTLY, True)
     assert "tiny: expected a chat template that takes a user's turn" in bad["error"]
+
+
+def test_only_a_text_of_enough_tokens_is_called_strange(lm, detect, capsys, monkeypatch):
+    monkeypatch.setattr(verdict, "unlike", lambda *_: ["Caution: strange"])
+    text = "Returns the mean of the values."
+    short = lm.decode(lm.encode(text)[:4])
+    assert len(lm.encode(text)) >= batches.FEW > len(lm.encode(short))
+    said = [answer(capsys, *detect, "--text", words)[1] for words in (text, short)]
+    assert ["Caution" in one for one in said] == [True, False]
