@@ -22,12 +22,13 @@ help: ## list what can be made
 setup: $(STAMP) ## build .venv and collect the text that the notebooks read
 
 # Nothing is stamped until all of it has worked: after a failure, the next call goes on. Torch is installed alone and first, because a range of
-# versions beside other packages may resolve to another build of several gigabytes. All other versions are those of the lock file.
+# versions beside other packages may resolve to another build of several gigabytes. All other versions are those of the lock file. Bytecode is
+# written where a module is first imported, not of all files, most of which nobody imports.
 $(STAMP): pyproject.toml requirements.lock
 	@test -n '$(PYTHON)' || { echo 'make setup: expected python3.11, 3.12 or 3.13 on the PATH, found none; or say PYTHON=/path/to/python' >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { echo 'make setup: on Debian and Ubuntu, venv is the package python3-venv' >&2; exit 1; }
-	$(BIN)/python -m pip install --disable-pip-version-check '$(TORCH)'
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --requirement requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile '$(TORCH)'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --no-deps --requirement requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --editable .
 	$(BIN)/python -m pip check --disable-pip-version-check
 	$(BIN)/python -c 'from gaussmark_lib.engine import corpus; corpus.load()'

@@ -3,6 +3,7 @@ a key does to human texts, and how much text it needs.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +35,8 @@ def new(
     ] = EDITED,
 ) -> None:
     """Make a key for one weight of one model, readable by you only."""
+    if os.path.lexists(path):  # before the imports, which take seconds
+        raise GaussMarkError(f"{path} exists, and a key is never overwritten; name another file")
     answers.loading(model)
     from gaussmark_lib import models, perturb
 

@@ -22,7 +22,6 @@ from gaussmark_lib.runs.parameters import parse
 
 BY_NAME = "or its name in papermill_runs/presets"
 MARKUP = re.compile(r"^\*\*Claim\.\*\* |[*`$]")  # of a claim
-SYMBOLS = {r"\psi": "ψ", r"\alpha": "α", r"\sigma": "σ", r"\sqrt{T}": "√T"}
 PLAYGROUND = files.NOTEBOOKS / "11_playground.ipynb"
 APP = files.CACHE / "playground.ipynb"
 APP_OPTIONS = [
@@ -243,8 +242,6 @@ def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, s
         case "notebooks":
             for path in notebooks.numbered():
                 claim, stop, _ = MARKUP.sub("", notebooks.load(path).claim).partition(". ")
-                for latex, symbol in SYMBOLS.items():
-                    claim = claim.replace(latex, symbol)
                 yield path.stem, claim + stop
         case "weights":
             answers.loading(model)

@@ -15,7 +15,7 @@ A *release* is a key's checkpoint; its texts are not independent, so intervals c
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ from transformers import (
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.experiments import pairs as several
-from gaussmark_lib.experiments.kgw_baseline import stock_generate
+from gaussmark_lib.experiments.kgw_baseline import by_transformers, stock_generate
 from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.release import attacks, provenance
@@ -43,7 +43,7 @@ SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back
 ROUNDED, PRUNED, MERGED = "rounded", "pruned", "merged"
 TRAINED, KNOWING = "fine-tuned", "knows the scheme"
 HALF, SHRUNK, RETRAINED = "half the base", "shrunk", "one matrix retrained"
-TASK = "plus a sibling's task"
+TASK, SPHERE, MEAN = "plus a sibling's task", "halfway to a sibling", "mean with 3 siblings"
 BEAMS = "beam search"
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
 
@@ -58,13 +58,13 @@ def attacks_on(
     batch_size: int,
     seed: int = 0,
 ) -> dict[str, tuple[str, Attack]]:
-    """Name → (family, attack). Training is on ``texts``, for each number of ``steps``, of LoRA, a
-    sibling of the base and a retrained matrix, which begins at 0, for the first. A student is the
+    """Name → (family, attack). Training is on ``texts``, for each number of ``steps``, of LoRA,
+    siblings of the base and a retrained matrix, which begins at 0, for the first. A student is the
     base, trained for the last on what the release writes after the first halves of the texts.
     """
-    train = {"lr": lr, "batch_size": batch_size, "seed": seed}
-    tuned = partial(attacks.fine_tuned, texts=texts, **train)
-    sibling = tuned(lm.model, steps=steps[0])
+    base, merged = lm.model, attacks.merged
+    tuned = partial(attacks.fine_tuned, texts=texts, lr=lr, batch_size=batch_size, seed=seed)
+    sibling = cache(lambda i: tuned(base, steps=steps[0], seed=seed + i))
 
     def retrained(model: PreTrainedModel) -> PreTrainedModel:
         empty = attacks.shrunk(model, wm.weight, 1e3)
@@ -73,21 +73,21 @@ def attacks_on(
     def student(model: PreTrainedModel) -> PreTrainedModel:
         n = len(texts[0]) // 2
         written = generate.sample(model, [ids[:n] for ids in texts], n, seed=seed)
-        return tuned(lm.model, texts=written, steps=steps[-1])
+        return tuned(base, texts=written, steps=steps[-1])
 
     own = Key.from_seed(10**6 + 3 * 10**12 * seed)  # the attacker's: no pair of any seed has it
-    made: dict[str, tuple[str, Attack]] = {RELEASED: (RELEASED, deepcopy)}
+    made = {RELEASED: (RELEASED, deepcopy)}
     for bits in (8, 4, 3):
         made[f"{bits} bits"] = ROUNDED, partial(attacks.rounded, bits=bits)
     made["NF4"] = ROUNDED, attacks.nf4
     for share in (0.2, 0.5):
         made[f"pruned, {share:.0%}"] = PRUNED, partial(attacks.pruned, share=share)
     made["Wanda, 50%"] = PRUNED, partial(attacks.pruned, share=0.5, how="wanda", texts=texts[:16])
-    made[HALF] = MERGED, lambda model: attacks.merged([model, lm.model])
-    made[TASK] = (
-        MERGED,
-        lambda model: attacks.merged([model, sibling], [1.0, 1.0], "task", base=lm.model),
-    )
+    task = {"shares": [1.0, 1.0], "how": "task", "base": base}
+    made[HALF] = MERGED, lambda model: merged([model, base])
+    made[TASK] = MERGED, lambda model: merged([model, sibling(0)], **task)
+    made[SPHERE] = MERGED, lambda model: merged([model, sibling(0)], how="slerp")
+    made[MEAN] = MERGED, lambda model: merged([model, *map(sibling, range(3))])
     for n in steps:
         made[f"fine-tuned, {n} steps"] = TRAINED, partial(tuned, steps=n)
     made["LoRA"] = TRAINED, partial(tuned, steps=steps[0], lora_rank=8)
@@ -115,7 +115,7 @@ def measured(
     ``attack, family, release``.
 
     Of texts: ``psi``, ``removed`` (ψ of the release's text, less that), ``sharper`` (by ``edited``)
-    and ``wrong`` (ψ under the next release's key); ``foretold`` of a plain text after the same
+    and ``wrong`` (ψ under another key); ``foretold`` of a plain text after the same
     prompt; ``nats``, by which each token of the human text after it is less likely than under the
     release. Of the checkpoint, on each of its rows: ``psi_w, share`` (s), and ``change``,
     ‖θ′ − θ − ξ‖/‖ξ‖.
@@ -124,7 +124,7 @@ def measured(
     plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, **sampling)
     for r, rows in enumerate(np.array_split(np.arange(pairs.n), n_releases)):
         x, y, own = ([texts[i] for i in rows] for texts in (pairs.prompts, plain, human))
-        keys = [pairs.keys[r], pairs.keys[(r + 1) % n_releases]]
+        keys = [pairs.keys[r], pairs.keys[r - 1]]
         xi = perturb.noise(lm.model, wm, keys[0])
         slopes = along(lm, wm, xi, x, y)
         release = attacks.renoised(lm.model, wm, keys[0])
@@ -135,7 +135,6 @@ def measured(
             each = [*gradients.gradients(lm.model, x, texts, wm, edited=(0.0, edited))]
             psi = score.psi(each, placed, keys)
             psi = psi[np.argsort([one.text for one in each], kind="stable")]
-            [found] = provenance.weights(lm.model, suspect, wm, keys[:1]).to_dict("records")
             delta = provenance.directions(placed, suspect)[0] * wm.sigma
             written = psi[::2, 0] if name == RELEASED else written
             columns = {
@@ -148,7 +147,7 @@ def measured(
                 "sharper": psi[1::2, 0],
                 "foretold": foretold(suspect, x, y, slopes),
                 "nats": likelihood.cross_entropy(suspect, own, prompts=x) - before,
-                "psi_w": found["psi"],
+                "psi_w": provenance.weights(lm.model, suspect, wm, keys[:1])["psi"].item(),
                 "share": ((xi * delta).sum() / xi.square().sum()).item(),
                 "change": ((delta - xi).norm() / xi.norm()).item(),
             }
@@ -236,7 +235,7 @@ def alarms(
 def served(
     lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, *, beams: int, seed: int = 0
 ) -> pd.DataFrame:
-    """A text of each pair by each way of serving: ``way, pair, psi, wrong`` (under the next pair's
+    """A text of each pair by each way of serving: ``way, pair, psi, wrong`` (under another pair's
     key) and ``forecast`` (σ‖G‖). The last three are of a released checkpoint per pair.
     """
     ways = {f"temperature {t:g}": {"temperature": t} for t in (1.3, 1.0, 0.7, 0.3)}
@@ -266,10 +265,10 @@ def served(
         }
         for way, ids in by_way.items():
             texts.setdefault(way, []).append(ids)
-    rows, others = [], [*pairs.keys[1:], pairs.keys[0]]
+    rows = []
     for way, written in texts.items():
         for one in gradients.gradients(*asked, written, wm):
-            keys = [pairs.keys[one.text], others[one.text]]
+            keys = [pairs.keys[one.text], pairs.keys[one.text - 1]]
             psi, wrong = score.psi([one], wm.on(lm.model), keys)[0]
             rows.append((way, one.text, psi, wrong, wm.sigma * one.norm))
     return pd.DataFrame(rows, columns=["way", "pair", "psi", "wrong", "forecast"])
@@ -281,8 +280,6 @@ def assisted(
     """Speculative sampling by transformers: ``draft`` proposes tokens, the model takes or exchanges
     them so that its own distribution is kept (Leviathan et al. 2023).
     """
-    ids = torch.tensor([prompt], device=model.device)
-    sampling = {"do_sample": True, "top_k": 0, "max_new_tokens": n_tokens, "use_cache": True}
     torch.manual_seed(seed)
-    text = model.generate(ids, assistant_model=draft, eos_token_id=None, pad_token_id=0, **sampling)
-    return text[0, len(prompt) :].tolist()
+    drafted = {"assistant_model": draft, "do_sample": True, "top_k": 0, "use_cache": True}
+    return by_transformers(model, prompt, n_tokens, **drafted)

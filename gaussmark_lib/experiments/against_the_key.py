@@ -136,7 +136,8 @@ def climbs(
 ) -> pd.DataFrame:
     """Each pair's human text, edited by an asker whom its key answers with numbers, by the public
     rule, or, the control, not at all; or whom nobody answers, and who has n marked texts and climbs
-    along their ΣG. ``answers, psi`` and ``accused``, whether the rule said yes.
+    along their ΣG. ``answers, psi`` and ``accused``: whether the rule said yes, of who does not ask
+    it on the way to the last text alone.
 
     ``given``: prompts of the marked texts, each n, ascending, and the tokens of a text.
     """
@@ -162,7 +163,9 @@ def climbs(
         for name, ask in each.items():
             rng = np.random.default_rng([seed, i])
             last, best = askers.climbed(ask, ids, n_steps, N_TRIED, rng)
-            rows.append((name, *psi([last]), ask is answer and best > 0))
+            [found] = psi([last])
+            yes = best > 0 if ask is answer else norm.sf(found) <= public.level_of(1, level)
+            rows.append((name, found, yes))
     return pd.DataFrame(rows, columns=["answers", "psi", "accused"])
 
 

@@ -18,6 +18,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from scipy.stats import binom, norm
+from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, models, record, stats
 from gaussmark_lib.experiments import robustness
@@ -34,6 +35,7 @@ LEVELS = (1e-2, 1e-6)
 CONTROL = "plain, drawn again"
 EVERY_TOKEN = "Gumbel-max, every token"
 NO_PROMPT = "GaussMark, no prompt"
+SHARPER = "GaussMark, sharper"
 
 
 def contenders(
@@ -287,23 +289,29 @@ def stock_generate(
     """transformers' own ``generate`` without sampling. Of GaussMark it knows nothing: it gets a
     changed model, as from a released checkpoint. KGW is a setting of its.
     """
-    inside, setting = nullcontext(), {}
+    inside, setting = nullcontext(), {"do_sample": False, "num_beams": beams}
     if isinstance(scheme, GaussMark):
         inside = watermarked(lm.model, scheme.wm, key)
     else:
-        setting = {"watermarking_config": replace(scheme, key=key).config}
-    ids = torch.tensor([prompt], device=lm.model.device)
-    ends = {"max_new_tokens": n_tokens, "eos_token_id": None, "pad_token_id": 0}
-    with inside, torch.no_grad():
-        texts = lm.model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            num_beams=beams,
-            **ends,
-            **setting,
-        )
-    return texts[0, len(prompt) :].tolist()
+        setting["watermarking_config"] = replace(scheme, key=key).config
+    with inside:
+        return by_transformers(lm.model, prompt, n_tokens, **setting)
+
+
+def by_transformers(
+    model: PreTrainedModel, prompt: list[int], n_tokens: int, **setting
+) -> list[int]:
+    """So many tokens by transformers' ``generate``."""
+    ids = torch.tensor([prompt], device=model.device)
+    text = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=n_tokens,
+        eos_token_id=None,
+        pad_token_id=0,
+        **setting,
+    )
+    return text[0, len(prompt) :].tolist()
 
 
 def of_one_key(table: pd.DataFrame, odd: str) -> str:

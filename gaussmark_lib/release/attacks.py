@@ -136,7 +136,9 @@ def merged(
         raise InvalidModelError(f"expected {expected}, got {len(models)} and {len(shares)} shares")
     if how == "task" and base is None:
         raise InvalidModelError("task: expected base=, the model that the others were made from")
-    everyone = [*models, base] if how == "task" else [*models]
+    everyone = [*models]
+    if how == "task":  # θ_base + Σ a_i (θ_i − θ_base) = Σ a_i θ_i + (1 − Σ a_i) θ_base
+        everyone, shares = [*models, base], [*shares, 1 - sum(shares)]
     shapes = [{name: tuple(p.shape) for name, p in m.named_parameters()} for m in everyone]
     if any(other != shapes[0] for other in shapes[1:]):
         unlike = sorted({*shapes[0].items()} ^ {*next(o for o in shapes if o != shapes[0]).items()})
@@ -152,9 +154,6 @@ def merged(
 
 
 def _between(each: list[Tensor], shares: Sequence[float], how: str) -> Tensor:
-    if how == "task":
-        *each, theta = each
-        return theta + sum(a * (one - theta) for a, one in zip(shares, each, strict=True))
     if how == "slerp":
         one, other = each
         cosine = (one * other).sum() / (one.norm() * other.norm())
@@ -268,10 +267,10 @@ def bulk(model: PreTrainedModel) -> pd.DataFrame:
         S = torch.linalg.svdvals(wide(weight.value()).double())
         room = max(n, m) ** 0.5 - min(n, m) ** 0.5
         floor = S[-1].item() / room if room else float(S[len(S) // 2] / max(n, m) ** 0.5)
-        rows.append({"weight": weight.name, "kind": weight.name.split(".")[-2], "floor": floor})
+        rows.append({"weight": weight.name, "floor": floor})
     table = pd.DataFrame(rows)
-    usual = table.groupby("kind")["floor"].transform("median")
-    table = table.assign(ratio=table["floor"] / usual).drop(columns="kind")
+    kind = table["weight"].str.split(".").str[-2]
+    table["ratio"] = table["floor"] / table.groupby(kind)["floor"].transform("median")
     return table.sort_values("ratio", ascending=False, ignore_index=True)
 
 

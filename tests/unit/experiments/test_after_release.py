@@ -88,7 +88,7 @@ def test_a_row_is_what_the_rooms_say_of_this_text(made, table):
     for column, edited, one in (
         ("psi", 0, key),
         ("sharper", 0.1, key),
-        ("wrong", 0, PAIRS.keys[2]),
+        ("wrong", 0, PAIRS.keys[0]),
     ):
         expected = score.score(LM.model, x, texts, WM, [one], edited=edited)["psi"]
         assert rows[column].to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-4)
@@ -133,7 +133,7 @@ def test_every_way_of_serving_writes_with_the_mark():
     assert greedy["forecast"].to_numpy() == pytest.approx(
         SIGMA * expected["grad_norm"].to_numpy(), rel=1e-4
     )
-    others = [*PAIRS.keys[1:3], PAIRS.keys[0]]
+    others = [PAIRS.keys[2], *PAIRS.keys[:2]]
     wrong = score.score(LM.model, PROMPTS[:3], texts, WM, others, paired=True)
     assert greedy["wrong"].to_numpy() == pytest.approx(wrong["psi"].to_numpy(), abs=1e-4)
 

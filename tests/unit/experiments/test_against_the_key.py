@@ -81,10 +81,12 @@ def test_a_climber_gains_by_numbers():
     psi = table[table["answers"] == "ψ"]["psi"]
     before = score.score(LM.model, HELD.prompts, TEXTS[:4], WM, HELD.keys, paired=True)["psi"]
     assert (psi.to_numpy() > before + 0.3).all()
-    assert not table.loc[table["answers"] == "ψ", "accused"].any()
+    once = table[table["answers"] != "yes or no"]  # a first question about the last text
+    yes = norm.sf(once["psi"]) <= public.level_of(1, 0.05)
+    assert once["accused"].tolist() == yes.tolist()
+    assert any(yes), "otherwise this tests nothing"
     control = table[table["answers"] == "none"]
     assert (psi.to_numpy() > control["psi"].to_numpy()).all()
-    assert not control["accused"].any()
 
 
 def test_a_keys_rate_follows_from_the_cosines_alone():
