@@ -98,7 +98,7 @@ def of(value: Any) -> str:
         case float():
             return f"{value:.4g}"
         case list():
-            return ", ".join(map(of, value)) or "none"
+            return ", ".join(map(of, value))
     return str(value)
 
 

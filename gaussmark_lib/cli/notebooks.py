@@ -270,7 +270,7 @@ def _changed(done: runs.Run, notebook: str) -> str:
     paths = list(files.NOTEBOOKS.glob(f"{name}.ipynb"))
     declared = notebooks.load(paths[0]).parameters if paths else {}
     return "".join(
-        f"; {name} = {words.of(value)}"
+        f"; {name} = {words.of(value) or 'none'}"
         for name, value in done.params.items()
         if name in declared and value != declared[name].default
     )

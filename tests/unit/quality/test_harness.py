@@ -1,7 +1,9 @@
 """lm-evaluation-harness on a tiny model in memory."""
 
 import logging
+from functools import cache
 
+import lm_eval.tasks
 import numpy as np
 import pytest
 import tiny_lm
@@ -106,8 +108,9 @@ def test_the_watermarked_model_is_what_is_measured_and_nothing_else_changes(lm):
 
 
 @pytest.mark.slow
-def test_tasks_by_name(lm):
-    """One test, since the harness takes seconds to find its tasks."""
+def test_tasks_by_name(lm, monkeypatch):
+    """The harness takes half a minute to find its tasks: once is enough."""
+    monkeypatch.setattr(lm_eval.tasks, "TaskManager", cache(lm_eval.tasks.TaskManager))
     with pytest.raises(ParameterError, match=r"cannot load bolq: .*bolq"):
         harness.prepare(lm, ["bolq"])
     for name in ("super-glue-lm-eval-v1", "gsm8k_cot"):
