@@ -5,6 +5,7 @@ BIN   := .venv/bin
 STAMP := .venv/.complete
 TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+IMPORT := import importlib; from gaussmark_lib.runs import kernel; [importlib.import_module(name) for name in kernel.PRELOADED]
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
 # Three workers for two cores: many tests wait for a process that they started.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval-lax
@@ -23,7 +24,7 @@ setup: $(STAMP) ## build .venv and collect the text that the notebooks read
 
 # Nothing is stamped until all of it has worked: after a failure, the next call goes on. Torch is installed alone and first, because a range of
 # versions beside other packages may resolve to another build of several gigabytes. All other versions are those of the lock file. Bytecode is
-# written where a module is first imported, not of all files, most of which nobody imports.
+# written of what a kernel imports, beside the reading of the corpus, and not of all files, most of which nobody ever imports.
 $(STAMP): pyproject.toml requirements.lock
 	@test -n '$(PYTHON)' || { echo 'make setup: expected python3.11, 3.12 or 3.13 on the PATH, found none; or say PYTHON=/path/to/python' >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { echo 'make setup: on Debian and Ubuntu, venv is the package python3-venv' >&2; exit 1; }
@@ -31,7 +32,7 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --no-deps --requirement requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --editable .
 	$(BIN)/python -m pip check --disable-pip-version-check
-	$(BIN)/python -c 'from gaussmark_lib.engine import corpus; corpus.load()'
+	$(BIN)/python -c '$(IMPORT)' & $(BIN)/python -c 'from gaussmark_lib.engine import corpus; corpus.load()' && wait $$!
 	@touch $@
 
 lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.toml allows
