@@ -31,7 +31,7 @@ from transformers import (
 
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.experiments import pairs as several
-from gaussmark_lib.experiments.kgw_baseline import by_transformers, stock_generate
+from gaussmark_lib.experiments.kgw_baseline import continued, stock_generate
 from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.release import attacks, provenance
@@ -282,4 +282,4 @@ def assisted(
     """
     torch.manual_seed(seed)
     drafted = {"assistant_model": draft, "do_sample": True, "top_k": 0, "use_cache": True}
-    return by_transformers(model, prompt, n_tokens, **drafted)
+    return continued(model, prompt, n_tokens, **drafted)

@@ -295,12 +295,10 @@ def stock_generate(
     else:
         setting["watermarking_config"] = replace(scheme, key=key).config
     with inside:
-        return by_transformers(lm.model, prompt, n_tokens, **setting)
+        return continued(lm.model, prompt, n_tokens, **setting)
 
 
-def by_transformers(
-    model: PreTrainedModel, prompt: list[int], n_tokens: int, **setting
-) -> list[int]:
+def continued(model: PreTrainedModel, prompt: list[int], n_tokens: int, **setting) -> list[int]:
     """So many tokens by transformers' ``generate``."""
     ids = torch.tensor([prompt], device=model.device)
     text = model.generate(

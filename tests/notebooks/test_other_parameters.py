@@ -178,7 +178,7 @@ OTHER = {
         "weight": "model.layers.3.mlp.up_proj.weight",
         "psi": 3.0,
         "n_releases": 2,
-        "n_texts": 2,
+        "n_texts": 3,
         "n_tokens": 20,
         "edited": 0.2,
         "left_out": ["8 bits", "NF4", "Wanda, 50%", "pruned, 20%"],
