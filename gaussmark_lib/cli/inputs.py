@@ -80,13 +80,29 @@ def visible(text: str) -> str:
     return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def new(name: str, suffix: str = "") -> Path:
+    """The path of this name, where nothing is yet and something can be written: asked before the
+    imports and any work, which take seconds or minutes.
+    """
+    path = Path(f"{files.named(name, 'a new file', GaussMarkError)}{suffix}")
+    try:
+        path.touch(exist_ok=False)
+        path.unlink()
+    except OSError as error:
+        raise GaussMarkError(
+            f"cannot write {path}: {error.strerror}; expected a new name in a folder that can be"
+            " written to"
+        ) from None
+    return path
+
+
 def refuse_among(out: str | None, names: Sequence[str]) -> None:
     """Refuses results that would be read as texts."""
     if out is None:
         return
-    path = Path(os.path.realpath(out))
+    path = Path(out).resolve()
     for name in names:
-        place = Path(os.path.realpath(name))
+        place = Path(name).resolve()
         if path == place or (place in path.parents and path.name.endswith(IN_FOLDERS)):
             raise GaussMarkError(
                 f"--out: expected a file that is not among those that are read, got {out!r}; name"

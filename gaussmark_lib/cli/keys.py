@@ -3,7 +3,6 @@ a key does to human texts, and how much text it needs.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,7 +10,7 @@ import typer
 from typer.models import OptionInfo
 
 from gaussmark_lib import files
-from gaussmark_lib.cli import answers
+from gaussmark_lib.cli import answers, inputs
 from gaussmark_lib.cli.inputs import AsJson, CodebookName, KeyFile, Model
 from gaussmark_lib.errors import GaussMarkError
 
@@ -35,8 +34,7 @@ def new(
     ] = EDITED,
 ) -> None:
     """Make a key for one weight of one model, readable by you only."""
-    if os.path.lexists(path):  # before the imports, which take seconds
-        raise GaussMarkError(f"{path} exists, and a key is never overwritten; name another file")
+    inputs.new(path)
     answers.loading(model)
     from gaussmark_lib import models, perturb
 
@@ -88,7 +86,7 @@ def export(
     """Write the watermarked model as a checkpoint that any inference engine serves."""
     if (user is None) != (codebook is None):
         raise GaussMarkError("expected --user and --codebook together, or neither")
-
+    inputs.new(folder)
     answers.loading(model)
     from gaussmark_lib import models, perturb
     from gaussmark_lib.keys import Key
@@ -134,17 +132,7 @@ def audit(
     """Write a key's calibration card: false alarms by kind of human text, and the threshold that
     holds the level on each.
     """
-    path = files.named(card, "the card", GaussMarkError)
-    path = path.with_name(f"{path.name}.json")
-    try:  # before any work: it is new, and can be written
-        path.touch(exist_ok=False)
-        path.unlink()
-    except OSError as error:
-        raise GaussMarkError(
-            f"cannot write {path}: {error.strerror}; expected a new name in a folder that can be"
-            " written to"
-        ) from None
-
+    path = inputs.new(card, ".json")
     answers.loading(model)
     from gaussmark_lib.cli import audit
 

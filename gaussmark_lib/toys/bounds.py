@@ -159,37 +159,37 @@ def printed(rich: LinearSoftmax, n_keys: int = 1024, seed: int = 0) -> pd.DataFr
     alt2 = corollary(rich, [6.0], 1e-4, keys, [1.5 / len(rich.features)], tau=1.0)
     rows = [
         (
-            "Lemma gaussian_details",
+            "lemma, Gaussian example",
             "mean ψ at d = 64, σ = 4: the ratio grows as σ",
             4.0 * closed_forms.rate(64, 4.0),
             closed_forms.expected_psi(64, 4.0),
         ),
         (
-            "Lemma gaussian_details, 2nd claim",
+            "its second claim",
             "power at d = 1, σ = 1000, at least",
             0.99,
             closed_forms.power(1, 1e3, 0.05),
         ),
         (
-            "display after extreme_case",
-            "P(miss) at R/r = 10, α = 1e-10, at most",
+            "dimensions for σ → ∞",
+            "P(‖Z‖ ≤ τR/r) ≥ P(miss), R/r = 10, α = 1e-10, at most",
             np.exp(-dim / (16 * spread)),
             stats.chi.cdf(threshold(level) * spread, dim),
         ),
         (
-            "display extreme_case",
+            "miss rate for σ → ∞",
             "P(miss) as σ → ∞, d = 2, features 4 times as long",
             limit,
             exact_limit,
         ),
         (
-            "Corollary alt2",
+            "corollary, a bound for any σ",
             "P(miss) at σ = 6, α = 1e-4, at most",
             alt2["bound"].iloc[0],
             1 - softmax.power(rich, 6.0, 1e-4, keys),
         ),
         (
-            "Theorem main_sc, its example",
+            "log-concave theorem, its example",
             "P(miss) for Σ = 4I, d = 64, σ = .5, at most",
             strongly_log_concave(64, 0.5, 0.05, 4.0, eta=4.0),
             1 - closed_forms.power(64, 0.25, 0.05),
