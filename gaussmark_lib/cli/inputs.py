@@ -90,8 +90,8 @@ def new(name: str, suffix: str = "") -> Path:
         path.unlink()
     except OSError as error:
         raise GaussMarkError(
-            f"cannot write {path}: {error.strerror}; nothing is overwritten: expected a new name in a"
-            " folder that can be written to"
+            f"cannot write {path}: {error.strerror}; nothing is overwritten: expected a new name in"
+            " a folder that can be written to"
         ) from None
     return path
 
