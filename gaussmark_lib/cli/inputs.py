@@ -100,9 +100,9 @@ def refuse_among(out: str | None, names: Sequence[str]) -> None:
     """Refuses results that would be read as texts."""
     if out is None:
         return
-    path = Path(out).resolve()
+    path = Path(os.path.realpath(out))
     for name in names:
-        place = Path(name).resolve()
+        place = Path(os.path.realpath(name))
         if path == place or (place in path.parents and path.name.endswith(IN_FOLDERS)):
             raise GaussMarkError(
                 f"--out: expected a file that is not among those that are read, got {out!r}; name"

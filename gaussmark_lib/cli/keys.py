@@ -86,7 +86,7 @@ def export(
     """Write the watermarked model as a checkpoint that any inference engine serves."""
     if (user is None) != (codebook is None):
         raise GaussMarkError("expected --user and --codebook together, or neither")
-    inputs.new(folder)
+
     answers.loading(model)
     from gaussmark_lib import models, perturb
     from gaussmark_lib.keys import Key

@@ -87,6 +87,7 @@ def test_a_climber_gains_by_numbers():
     assert any(yes), "otherwise this tests nothing"
     control = table[table["answers"] == "none"]
     assert (psi.to_numpy() > control["psi"].to_numpy()).all()
+    assert not control["accused"].any()
 
 
 def test_a_keys_rate_follows_from_the_cosines_alone():
