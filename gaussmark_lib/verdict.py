@@ -55,15 +55,18 @@ def sentences(row: Mapping[str, Any]) -> list[str]:
     if "user" in row:
         return _user(row) + _assumed(row)
     control = row["control_p_value"]
-    wrong = "A control key, which nobody writes with, gives p ="
+    cautions = row["warnings"] if len(row["warnings"]) > (row["power"] < ENOUGH) else []
+    promise = (
+        "An unedited text of this key, of this kind and length, would be detected with probability"
+        f" {probability(row['power'])}; edits remove the mark."
+    )
+    unmarked = f"A control key, which nobody writes with, gives p = {control or 1:.3g}."
     return [
         f"{row['verdict'].capitalize()} at level {row['level']:g}: {_scores(row)}",
         f"If this text had been written without the key, {odds(row['log10_p'])} of all keys would"
         " score it at least as high as this one does.",
-        "An unedited text of this key, of this kind and length, would be detected with probability"
-        f" {probability(row['power'])}; edits remove the mark."
-        + ("" if control is None else f" {wrong} {control:.3g}."),
-        *row["warnings"][row["power"] < ENOUGH :],  # that it is short is said
+        *(cautions or [promise]),
+        *[unmarked] * (control is not None),
         *_assumed(row),
     ]
 
@@ -102,8 +105,8 @@ def unlike(model: PreTrainedModel, prompts: Texts, responses: Texts) -> list[str
         return []
     return [
         f"Caution: the model would not write this text as it stands ({excess:.1f} nats per token"
-        " above its entropy): it is edited, or of another kind, and of some kinds one key can call"
-        " most texts marked; `gaussmark audit` measures yours."
+        " above its entropy): it is edited, which removes the mark, or of another kind; of some"
+        " kinds one key can call most texts marked, and `gaussmark audit` measures yours."
     ]
 
 

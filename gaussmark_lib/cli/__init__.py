@@ -26,10 +26,8 @@ import typer
 from typer.exceptions import TyperException
 
 from gaussmark_lib.cli import keys, notebooks, texts, weights
-from gaussmark_lib.cli.answers import FAILED, INTERRUPTED, PARTLY, REFUSED, say
+from gaussmark_lib.cli.answers import FAILED, INTERRUPTED, REFUSED, say
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
-
-__all__ = ["FAILED", "INTERRUPTED", "PARTLY", "REFUSED", "app", "main"]
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130"

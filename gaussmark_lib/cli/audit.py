@@ -4,7 +4,7 @@ p it holds the level on each. It holds nothing that gives the key away.
 Of n texts of a kind let p_(k) be the k-th smallest p-value under this key. A further text of the
 kind has p < p_(k) with probability at most k/(n + 1), over all n + 1 texts, and for these n texts
 this probability is Beta(k, n + 1 − k). So the threshold for a level α is the p_(k) with
-k = ⌊α(n + 1)⌋, or α itself if that is smaller.
+k = ⌊α(n + 1)⌋, or α itself if that is smaller; then the false alarms are those that were measured.
 """
 
 import sys
@@ -23,7 +23,6 @@ from gaussmark_lib.keys import Key
 KINDS = ["docs", "licences", "source"]
 OURS = "GaussMark"
 N_PROMPT = 32  # tokens before each text
-FAR = 1e-6  # a level for which no text is ever enough
 COLUMNS = {
     "this key": "share of the kind's texts that this key calls marked at the level, with its"
     " interval over texts",
@@ -38,7 +37,6 @@ COLUMNS = {
     "mean": "mean over them of the share that one key calls marked",
     "sd": "its standard deviation",
     "sd binomial": "that standard deviation if tests were independent",
-    "q95": "its 95th percentile",
     "max": "its greatest value",
 }
 
@@ -76,11 +74,10 @@ def of_key(p: pd.Series) -> dict[str, Any]:
     n, level = len(p), verdict.LEVEL
     k = int(level * (n + 1) + 1e-9)
     ends = beta.ppf([0.025, 0.975], k, n + 1 - k) if k else (0.0, 1.0)
-    return {
-        "this key": stats.interval(p.to_numpy() <= level).row(),
-        "threshold": min(level, p.sort_values().iloc[k - 1]) if k else 0.0,
-        "level there": stats.Estimate(k / (n + 1), *ends, n).row(),
-    }
+    own = stats.interval(p.to_numpy() <= level)
+    kth = p.sort_values().iloc[k - 1] if k else 0.0
+    there = own if kth > level else stats.Estimate(k / (n + 1), *ends, n)
+    return {"this key": own.row(), "threshold": min(level, kth), "level there": there.row()}
 
 
 def of_kind(table: pd.DataFrame) -> dict[str, Any]:
@@ -94,12 +91,11 @@ def of_kind(table: pd.DataFrame) -> dict[str, Any]:
     others = by_psi[1:].mean(1)  # a share of texts for each key
     return of_key(own["p_value"]) | {
         "this key, stream": stats.interval(by_innovation[0]).row(),
-        "ψ for one in a million": own["psi"].mean() + norm.isf(FAR) * own["psi"].std(),
+        "ψ for one in a million": own["psi"].mean() + norm.isf(1e-6) * own["psi"].std(),
         "keys": len(others),
         "mean": others.mean(),
         "sd": others.std(),
         "sd binomial": np.sqrt(verdict.LEVEL * (1 - verdict.LEVEL) / n),
-        "q95": np.quantile(others, 0.95),
         "max": others.max(),
     }
 
@@ -108,8 +104,8 @@ def headline(card: Mapping[str, Any]) -> str:
     n = len(card["kinds"])
     kind, worst = max(card["kinds"].items(), key=lambda item: item[1]["this key"]["value"])
     return (
-        f"key {card['key_id']} calls {_share(worst['this key'])} of {kind} marked by"
-        f" {card['scheme']} at level {card['level']}" + f": the worst of {n} kinds" * (n > 1)
+        f"{card['scheme']}'s key {card['key_id']} calls {_share(worst['this key'])} of human {kind}"
+        f" marked at level {card['level']}" + f": the worst of {n} kinds" * (n > 1)
     )
 
 

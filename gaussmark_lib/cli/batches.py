@@ -31,6 +31,7 @@ FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens
 OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
 FEW = 16  # tokens: the mean surprise of fewer says little
 MOST_DIGITS = 30  # that are read of a number of users; a codebook refuses fewer
+AGAIN = "The stream has had this text before: this is its answer again, and no new evidence."
 PENDING, GIVEN = "pending", "given"  # notes of a stream's state
 
 
@@ -219,11 +220,14 @@ class Scoring:
             of_text = of_text.assign(p_given=None, e_value=np.exp(np.minimum(log_e, 709)))
             control = of_text["p_value"].iloc[-1]
         fields = FIELDS + OF_STREAM * bool(self.state)
-        return [
+        rows = [
             {name: _plain(row[name]) for name in fields}
             | verdict.of(row, self.sigma, self.level, control)
             for row in of_text.to_dict("records")[: self.per_text]
         ]
+        for row in rows:
+            row["warnings"] += [AGAIN] * (row.get("repeats", -1) >= 0)
+        return rows
 
     def _row_of_user(self, row: Row) -> Row:
         right = tracing.share_right(

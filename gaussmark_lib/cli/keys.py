@@ -3,6 +3,7 @@ a key does to human texts, and how much text it needs.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +13,7 @@ from typer.models import OptionInfo
 from gaussmark_lib import files
 from gaussmark_lib.cli import answers, inputs
 from gaussmark_lib.cli.inputs import AsJson, CodebookName, KeyFile, Model
+from gaussmark_lib.engine import key_files
 from gaussmark_lib.errors import GaussMarkError
 
 EDITED = 0.1  # costs a text as it was written 1% of its ψ, and gives edited ones half as much again
@@ -24,7 +26,9 @@ def new(
     weight: Annotated[
         str, typer.Option(help="A matrix of the model, e.g. model.layers.4.mlp.down_proj.weight.")
     ],
-    sigma: Annotated[float, typer.Option(help="Standard deviation of the noise.")],
+    sigma: Annotated[
+        float, typer.Option(min=1e-31, max=10, help="Standard deviation of the noise.")
+    ],
     model: Model = "doclm",
     rank_dropped: Annotated[
         int, typer.Option(help="Top singular directions that the noise avoids.")
@@ -51,11 +55,12 @@ def new(
 @group.command()
 def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
     """Print what a key is for, but not its secret."""
-    from gaussmark_lib.keys import Key
-
-    key = Key.load(path)
-    made_for = key.binding.model_dump(exclude={"weights"}) if key.binding else {"weight": None}
-    print(json.dumps({"key_id": key.key_id, **made_for}, indent=1))
+    content = key_files.read(path)
+    if isinstance(content, str):
+        raise GaussMarkError(content)
+    secret, binding = content
+    made_for = binding.model_dump(exclude={"weights"}) if binding else {"weight": None}
+    print(json.dumps({"key_id": key_files.key_id(secret), **made_for}, indent=1))
 
 
 @group.command()
@@ -84,6 +89,8 @@ def export(
     ] = None,
 ) -> None:
     """Write the watermarked model as a checkpoint that any inference engine serves."""
+    if os.path.lexists(folder):
+        raise GaussMarkError(f"expected a new folder to export to, but {folder} exists")
     if (user is None) != (codebook is None):
         raise GaussMarkError("expected --user and --codebook together, or neither")
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -286,6 +287,8 @@ def playground(
     ] = False,
 ) -> None:
     """Open the playground in the browser, as an app; it needs the package voila."""
+    if not find_spec("voila"):
+        raise GaussMarkError("expected the package voila; `make playground` installs it first")
     template = APP.parent / "voila" / "templates" / "gaussmark"
     template.mkdir(parents=True, exist_ok=True)
     (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")

@@ -134,8 +134,8 @@ def detect(
     level: Annotated[
         float,
         typer.Option(
-            min=0,
-            max=1,
+            min=1e-300,
+            max=0.99,
             help="How often a text without the key may be called detected, or with --public a"
             " neighbourhood of texts; a codebook has none.",
         ),

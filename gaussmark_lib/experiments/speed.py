@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
-from scipy.stats import binom
+from scipy.stats import quantile_test
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -107,19 +107,14 @@ def ratio(times: pd.DataFrame, task: str, reference: str) -> stats.Estimate:
 
 def median(values: ArrayLike) -> stats.Estimate:
     """The median of independent repeats with a 95% interval by order statistics, whatever their
-    law: from the k-th smallest to the k-th largest.
-
-    It misses the true median with probability 2·P(Binomial(n, ½) < k); k is the largest for which
-    that is at most 0.05. Below six repeats there is none: the ends are NaN.
+    law (scipy's ``quantile_test``): from the k-th smallest to the k-th largest, which misses the
+    true median with probability 2·P(Binomial(n, ½) < k). Below six repeats there is none.
 
     >>> print(median([1.0, 2.0, 3.0, 4.0, 5.0, 9.0]), median([1.0, 2.0]), sep="; ")
     3.5 (1 to 9), n = 6; 1.5 (no interval), n = 2
     """
-    ordered = np.sort(values)
-    n = len(ordered)
-    k = int((2 * binom.cdf(np.arange(n), n, 0.5) <= 0.05).sum())
-    low, high = (ordered[k - 1], ordered[n - k]) if k else (np.nan, np.nan)
-    return stats.Estimate(float(np.median(ordered)), float(low), float(high), n)
+    ends = quantile_test(values).confidence_interval()
+    return stats.Estimate(float(np.median(values)), float(ends.low), float(ends.high), len(values))
 
 
 def share_of_blocks(model: PreTrainedModel, weight: str) -> float:

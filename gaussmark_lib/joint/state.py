@@ -95,11 +95,14 @@ class State:
         except (TypeError, ValueError, RecursionError) as error:
             raise KeyFileError(f"notes: expected what JSON can hold ({error})") from None
         try:
-            if path.is_file() and not _is_state(path):
-                raise KeyFileError(
-                    f"{path}: expected a new name or an earlier state, got another file, which was"
-                    " left as it is; choose another name"
-                )
+            if path.is_file():
+                with path.open("rb") as file:
+                    start = file.read(len(FORMAT))
+                if start != FORMAT:
+                    raise KeyFileError(
+                        f"{path}: expected a new name or an earlier state, got another file, which"
+                        " was left as it is; choose another name"
+                    )
             with files.hidden_folder(path) as folder:
                 partial = Path(folder) / "state"
                 with partial.open("w+b") as file:
@@ -178,11 +181,6 @@ def refuse_open_to_others(path: Path, status: os.stat_result) -> None:
             f"{path} holds what answers gave away of a key: expected that only its owner can read"
             f" it, got mode {mode:o}; `{mend}`"
         )
-
-
-def _is_state(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(FORMAT)) == FORMAT
 
 
 def _first_line(digest: str) -> bytes:

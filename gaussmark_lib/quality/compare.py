@@ -107,11 +107,6 @@ def lost_and_gained(change: pd.Series) -> dict[str, float]:
     return {"items": len(change), "lost": lost, "gained": gained, "p": p}
 
 
-def first_items(rows: pd.DataFrame, n: int) -> pd.DataFrame:
-    """The first n items of each key: fewer items, and the same marked models."""
-    return rows.groupby("key").head(n)
-
-
 def mcnemar(lost: ArrayLike, gained: ArrayLike) -> ArrayLike:
     """Two-sided exact p-value: twice the smaller tail of Binomial(lost + gained, ½), at most 1.
 

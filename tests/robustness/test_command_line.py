@@ -57,12 +57,14 @@ REFUSED = [
     (["key", "new", KEY, "--weight", tiny_lm.WEIGHT, "--sigma", "1"], "overwrit"),
     (["key", "new", "KEYS/new", "--weight", "w", "--sigma", "1"], "lists all"),
     ([*NEW, "one"], "'--sigma'"),
-    ([*NEW, "-1"], "expected a number above 1e-31"),
+    ([*NEW, "-1"], "'--sigma'"),
+    ([*NEW, "11"], "'--sigma'"),
     ([*NEW, "1", "--rank-dropped", "-1"], "expected a whole number"),
     ([*NEW, "1", "--rank-dropped", "99"], "leaves nothing"),
     (["key", "show", NOTEBOOK], "not a key file"),
     (["key", "users", "KEYS/new", "--key", KEY, "--users", MANY], "expected at most"),
     (["export", "KEYS/new", "--key", KEY, "--user", "1"], "--user and --codebook together"),
+    (["export", "KEYS", "--key", KEY], "expected a new folder"),
     (["export", "K", "--key", KEY, "--user", "1", "--codebook", "9" * 5000], "expected at most"),
     (["detect", "--text", TEXT], "Missing option '--key'"),
     (["detect", "--key", KEY], "expected one text"),
@@ -165,7 +167,7 @@ def test_names_and_messages_cannot_control_the_terminal(tmp_path, key_file, caps
     (tmp_path / "texts" / "\x1b[2Ja\nb.txt").write_text(TEXT)
     (tmp_path / "texts" / "\u202eempty\r.txt").touch()
     code, out, err = answer(capsys, "detect", "--key", key_file, str(tmp_path / "texts"))
-    assert (code, len(out.splitlines()), len(err.splitlines())) == (cli.PARTLY, 1, 2)
+    assert (code, len(out.splitlines()), len(err.splitlines())) == (cli.answers.PARTLY, 1, 2)
     assert r"\x1b[2Ja\nb.txt: " in out
     assert r"\u202eempty\r.txt: " in err
     for words in (

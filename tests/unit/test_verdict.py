@@ -35,15 +35,15 @@ def test_outcomes(change, sigma, outcome):
 def test_sentences_name_the_level_the_power_and_the_control():
     row = ROW | verdict.of(ROW, 0.16, level=0.01, control=0.5)
     about = {"model": "m", "weight": "w", "edited": 0.1, "prompt": ""}
-    first, meaning, expected, assumed = verdict.sentences(row | about)
+    first, meaning, expected, control, assumed = verdict.sentences(row | about)
     assert first == (
         "Too short to tell at level 0.01: p = 0.2  (ψ = 1.000, log10 p = -0.70, 7 tokens, key ab)"
     )
     assert "20% of all keys would score it at least as high" in meaning
-    assert "with probability 0.23; edits remove the mark. A control key" in expected
+    assert expected.endswith("with probability 0.23; edits remove the mark.")
+    assert control.endswith("gives p = 0.5.")
     assert assumed.startswith("Assumed: m wrote it with noise on w, with an unknown prompt;")
     assert " allows for 10% exchanged tokens (--edited)" in assumed
-    assert expected.endswith("gives p = 0.5.")
     given = ROW | {"p_given": 0.04, "windows": 3} | verdict.of(ROW | {"p_given": 0.04}, 0.3)
     first, _, expected = verdict.sentences(given)
     assert first.startswith(
@@ -51,6 +51,10 @@ def test_sentences_name_the_level_the_power_and_the_control():
     )
     assert "7 tokens in 3 windows" in first
     assert "control" not in expected
+    strange = given | {"warnings": ["Caution"]}
+    assert verdict.sentences(strange)[2:] == ["Caution"], "of a strange text nothing is promised"
+    row["warnings"] = [*row["warnings"], "Caution"]
+    assert verdict.sentences(row)[2:4] == row["warnings"], "and that it is short is said"
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,11 @@ def test_a_threshold_holds_the_level_on_further_texts_of_a_kind():
     assert np.mean(within) > 0.85
 
 
+def test_where_the_level_itself_is_the_threshold_its_false_alarms_are_the_measured_ones():
+    row = audit.of_key(pd.Series(np.linspace(0.03, 1, 100)))  # two are below 0.05
+    assert (row["threshold"], row["level there"]) == (0.05, row["this key"])
+
+
 def test_the_tokens_that_are_needed():
     norms = np.column_stack([np.full(8, 3.0), np.full(8, 3.3)])
     reached = functools.partial(power.by_gradient, n_tokens=100, exponent=0.5)

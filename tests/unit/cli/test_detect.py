@@ -56,7 +56,7 @@ def test_a_long_text_is_tested_in_windows(lm, keys, detect, capsys, tmp_path):
     assert ["windows" in row for row in found] == [False, True, False]
     assert [row.get("windows") for row in rows(capsys, *words, "--codebook", "50")[1]][1] == 4
     code, _, err = rows(capsys, *words, "--stream", str(tmp_path / "state"))
-    assert code == cli.PARTLY, "a stream's law is that of uncut texts"
+    assert code == cli.answers.PARTLY, "a stream's law is that of uncut texts"
     assert "at most 64 tokens" in err
 
 
@@ -68,7 +68,7 @@ def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, detect, 
     file = lines(tmp_path / "t.jsonl", [TEXTS[0], *[""] * 6, TEXTS[1]], broken)
     code, found, err = rows(capsys, *detect, file, "--batch", "2")
     assert (code, [row["text"] for row in found]) == (
-        cli.PARTLY,
+        cli.answers.PARTLY,
         [f"{file}:{number}" for number in range(1, 9)],
     )
     assert [row.get("psi") for row in found] == [psi(lm, TEXTS[0]), *[None] * 6, psi(lm, TEXTS[1])]
@@ -94,7 +94,7 @@ def test_files_folders_prompts_and_byte_order_marks(lm, detect, tmp_path, capsys
     assert [row["text"] for row in found] == [
         *of_folder, f"{tmp_path}/more.jsonl:1", "-:1", "-:2"
     ]  # fmt: skip
-    assert (code, "UTF-8" in found[2]["error"]) == (cli.PARTLY, True)
+    assert (code, "UTF-8" in found[2]["error"]) == (cli.answers.PARTLY, True)
     prompted = psi(lm, TEXTS[3], prompt="The function")
     wanted = [
         psi(lm, TEXTS[0]),
@@ -184,7 +184,7 @@ def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_p
     out = tmp_path / "out.jsonl"
     file = lines(tmp_path / "t.jsonl", [*TEXTS, TEXTS[0]], {3: b"{"})
     words = [*detect, "--key", keys[1], file, "--out", str(out), "--batch", "2"]
-    assert answer(capsys, *words)[:2] == (cli.PARTLY, "")
+    assert answer(capsys, *words)[:2] == (cli.answers.PARTLY, "")
     complete = out.read_bytes()
     names = [json.loads(line)["text"].rpartition(":")[2] for line in complete.splitlines()]
     assert "".join(names) == "112234455"
@@ -196,7 +196,10 @@ def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_p
         ]
         assert again == names
     code, _, err = answer(capsys, *words)
-    assert (code, "5 texts of an earlier run, 1 of which could not be" in err) == (cli.PARTLY, True)
+    assert (code, "5 texts of an earlier run, 1 of which could not be" in err) == (
+        cli.answers.PARTLY,
+        True,
+    )
 
 
 @pytest.mark.filterwarnings("ignore::gaussmark_lib.errors.GaussMarkWarning")
@@ -241,7 +244,7 @@ def test_a_stream_remembers_what_it_answered(lm, keys, detect, tmp_path, capsys)
     file, state = lines(tmp_path / "t.jsonl", ["", *TEXTS], {1: b"{"}), tmp_path / "state"
     words = [*detect, file, "--stream", str(state), "--batch", "1"]
     code, [_, *found], _ = rows(capsys, *words)
-    assert (code, state.stat().st_mode & 0o777) == (cli.PARTLY, 0o600)
+    assert (code, state.stat().st_mode & 0o777) == (cli.answers.PARTLY, 0o600)
     table = joint.sequence(lm.model, [[]] * 4, [lm.encode(text) for text in TEXTS], WM, [KEY])
     for name in ("psi", "p_given", "innovation", "residual", "log_e", "e_value"):
         values = [row[name] for row in found]
@@ -252,6 +255,7 @@ def test_a_stream_remembers_what_it_answered(lm, keys, detect, tmp_path, capsys)
     words = ["detect", again, "--stream", str(state), "--key"]
     _, [repeated, new], _ = rows(capsys, *words, keys[0])
     assert (repeated["repeats"], new["repeats"]) == (2, -1)
+    assert ("no new evidence" in repeated["warnings"][-1], new["warnings"]) == (True, [])
     assert repeated["p_given"] == pytest.approx(found[2]["p_given"])
     assert joint.State.load(state).n_texts == 6
     code, _, err = answer(capsys, *words, keys[1])
@@ -317,7 +321,7 @@ def test_strangers_are_answered_by_a_word_and_nothing_else(lm, keys, detect, tmp
     file = lines(tmp_path / "t.jsonl", ["", *copies], {1: b"{"})
     words = [*key, file, "--public", str(state), "--level", str(level)]
     code, [broken, *found], _ = rows(capsys, *words)
-    assert (code, broken.keys()) == (cli.PARTLY, {"name", "error"})
+    assert (code, broken.keys()) == (cli.answers.PARTLY, {"name", "error"})
     wanted, counts = [], (1, 2, 3, 1)
     p_values = [row["p_value"] for row in rows(capsys, *key, file)[1][1:5]]
     for j, p in zip(counts, p_values, strict=True):
@@ -360,7 +364,7 @@ def test_the_user_is_named(lm, keys, detect, tmp_path, capsys):
     words = [*detect, lines(tmp_path / "t.jsonl", TEXTS, {2: b"{"})]
     code, found, _ = rows(capsys, *words, "--codebook", path)
     found = [row for row in found if "error" not in row]
-    assert (code, [row["user"] for row in found]) == (cli.PARTLY, named["user"].tolist())
+    assert (code, [row["user"] for row in found]) == (cli.answers.PARTLY, named["user"].tolist())
     p_values = [row["p_value"] for row in found]
     assert p_values == pytest.approx(named["p_family"].tolist(), rel=1e-3)
     words = [*detect, "--codebook", "30", "--text", TEXTS[0]]
@@ -407,7 +411,7 @@ def test_texts_without_a_gradient_are_named_and_the_run_goes_on(
     words = ["detect", "--key", str(key), *words, "--prompt", "A"]
     file = lines(tmp_path / "t.jsonl", [*TEXTS[:2], "", "Returns the mean. " * 5])
     code, found, err = rows(capsys, *words, file, "--batch", batch)
-    assert (code, len(found)) == (cli.PARTLY, 4)
+    assert (code, len(found)) == (cli.answers.PARTLY, 4)
     assert all("non-zero gradient" in row["error"] for row in found[:2])
     assert "0 of 4 texts scored, 4 could not be" in err
     code, _, err = rows(capsys, *words, "--text", TEXTS[0])
@@ -419,7 +423,7 @@ def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, detect, tmp_pa
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
     lm.tokenizer.chat_template = "{{ raise_exception('no') }}"
     code, [bad, good], _ = rows(capsys, *detect, str(tmp_path / "t.jsonl"))
-    assert (code, "psi" in good) == (cli.PARTLY, True)
+    assert (code, "psi" in good) == (cli.answers.PARTLY, True)
     assert "tiny: expected a chat template that takes a user's turn" in bad["error"]
 
 

@@ -95,7 +95,7 @@ def test_what_cannot_be_continued_is_named_and_detect_reads_the_others(
     file = lines(tmp_path / "p.jsonl", prompts, BROKEN, field="prompt")
     words += ["--file", file, "--out", str(out), "--batch", "2"]
     code, _, err = answer(capsys, *words)
-    assert code == cli.PARTLY
+    assert code == cli.answers.PARTLY
     assert all(f"gaussmark: {file}:{number}: expected a JSON object" in err for number in BROKEN)
     assert f"gaussmark: {file}:5: expected at most 64 tokens" in err
     texts = [json.loads(line)["text"] for line in out.read_bytes().splitlines()]
@@ -103,18 +103,18 @@ def test_what_cannot_be_continued_is_named_and_detect_reads_the_others(
     assert texts == [written[0], *[None] * 4, written[5]], "row i draws from its own stream"
     code, found, _ = rows(capsys, "detect", "--key", keys[0], str(out))
     is_broken = ["error" in row for row in found]
-    assert (code, is_broken) == (cli.PARTLY, [False, *[True] * 4, False])
+    assert (code, is_broken) == (cli.answers.PARTLY, [False, *[True] * 4, False])
 
 
 def test_a_run_that_was_cut_off_goes_on_and_other_texts_are_left_alone(lm, words, tmp_path, capsys):
     prompts, out = ["a", "b", "c", "d", "e"], tmp_path / "texts.jsonl"
     file = lines(tmp_path / "p.jsonl", prompts, {3: b"no"}, field="prompt")
     words += ["--file", file, "--out", str(out), "--batch", "2"]
-    assert answer(capsys, *words)[0] == cli.PARTLY
+    assert answer(capsys, *words)[0] == cli.answers.PARTLY
     whole = out.read_bytes().splitlines(keepends=True)
     out.write_bytes(whole[0] + whole[1] + whole[2][:-5])
     code, _, err = answer(capsys, *words)
-    assert (code, "2 of 3 texts written, 1 could not be" in err) == (cli.PARTLY, True)
+    assert (code, "2 of 3 texts written, 1 could not be" in err) == (cli.answers.PARTLY, True)
     complete, wanted = out.read_bytes(), expected(lm, prompts)
     texts = [json.loads(line)["text"] for line in complete.splitlines()]
     assert texts == [*wanted[:2], None, *wanted[3:]]
@@ -139,5 +139,5 @@ def test_what_the_library_warns_of_is_one_sentence(words, capsys, monkeypatch):
 def test_a_chat_template_that_raises_is_the_error_of_its_prompt(lm, words, capsys):
     lm.tokenizer.chat_template = "{{ raise_exception('no') if messages[0]['content'][-1] == 'b' }}A"
     code, found, err = rows(capsys, *words, "a", "b")
-    assert (code, len(found)) == (cli.PARTLY, 2)
+    assert (code, len(found)) == (cli.answers.PARTLY, 2)
     assert "gaussmark: prompt 2: tiny: expected a chat template" in err

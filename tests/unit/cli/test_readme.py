@@ -84,7 +84,7 @@ def test_its_commands_work_as_printed(place, capsys, typed):
     )
     shape = [re.sub(r"[\d.e-]*\d|above ", "", line).split() for line in (printed, said[2].strip())]
     assert shape[0][:4] == shape[1][:4], "the answer is as printed, up to its numbers"
-    assert [len(text.splitlines()) for text in (printed, said[2])] == [4, 4]
+    assert [len(text.splitlines()) for text in (printed, said[2])] == [5, 5]
     log10 = -float(re.search(r"log10 p = ([-\d.]+)", printed)[1])
     assert (
         f"{verdict.odds(1e-3 - round(log10, 3))} of all keys would score it at least"

@@ -86,11 +86,6 @@ def test_the_control_holds_where_nothing_differs_and_fails_where_something_does(
     assert not compare.control_holds(changes(CONTROL, 0.3))
 
 
-def test_the_first_items_are_those_of_the_same_keys():
-    rows = pd.concat(compare.changes("toy", STRONG, j, 10 * j + np.arange(5)) for j in range(3))
-    assert compare.first_items(rows, 2)["change"].tolist() == [0, 1, 10, 11, 20, 21]
-
-
 @pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (5, 0), (3, 9), (10, 10), (31, 12)])
 def test_p_value_is_the_binomial_sum(lost, gained):
     m = lost + gained
