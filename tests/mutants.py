@@ -480,7 +480,7 @@ FAULTS = {
     ],
     "joint/state.py": [
         ("a key twice", "if len(set(ids)) < len(keys):", "if False:"),
-        ("another file written over", "and not _is_state(path)", "and False"),
+        ("another file written over", "if start != FORMAT:", "if False:"),
         ("a wrong bit", "if first != _first_line(", "if not _first_line("),
         ("open to others", "if mode & 0o077:", "if False:"),
     ],
