@@ -65,7 +65,7 @@ def checked_prompt(model: PreTrainedModel, prompt: Ids, i: int = 0, n: int = 0) 
     if longest is not None and len(ids) + n > longest:
         expected = f"text {i}: expected at most {longest} tokens (the model's context)"
         got = f"{len(ids)} of prompt + {n} of response"
-        raise InvalidTextError(f"{expected}, got {got}")
+        raise InvalidTextError(f"{expected}, got {got}; shorten it, or cut it in two")
     return ids
 
 

@@ -79,15 +79,18 @@ def table(
 def needed(
     reached: Reached, numbers: Float[np.ndarray, "texts 2"], level: float, power: float
 ) -> float:
-    """The tokens at which the mean of ``reached`` over the texts is the wanted power, or LAST."""
+    """The fewest tokens at which the mean of ``reached`` over the texts is the wanted power, which
+    goes up and down with the length where a sum takes whole numbers; or LAST.
+    """
 
-    def missing(log_tokens: float) -> float:
-        return float(reached(numbers, np.exp(log_tokens), level).mean() - power)
+    def missing(tokens: float) -> float:
+        return float(reached(numbers, tokens, level).mean() - power)
 
-    ends = np.log(FIRST), np.log(LAST)
-    if missing(ends[1]) < 0:  # as where ‖G‖ does not grow
+    if missing(LAST) < 0:  # as where ‖G‖ does not grow
         return LAST
-    return float(np.exp(optimize.brentq(missing, *ends, xtol=1e-3)))
+    ends = np.log([FIRST, LAST])
+    found = np.exp(optimize.brentq(lambda log: missing(np.exp(log)), *ends, xtol=1e-3))
+    return next((float(n) for n in range(1, int(min(found, 64))) if missing(n) >= 0), float(found))
 
 
 def by_gradient(

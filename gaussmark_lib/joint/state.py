@@ -178,8 +178,8 @@ def refuse_open_to_others(path: Path, status: os.stat_result) -> None:
     if mode & 0o077:
         mend = f"chmod 600 {shlex.quote(str(path))}"
         raise KeyFileError(
-            f"{path} holds what answers gave away of a key: expected that only its owner can read"
-            f" it, got mode {mode:o}; `{mend}`"
+            f"{path}: expected a state that only its owner can read, since it holds what answers"
+            f" gave away of a key; got mode {mode:o}: if it is one, `{mend}`"
         )
 
 

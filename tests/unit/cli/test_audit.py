@@ -111,6 +111,14 @@ def test_the_tokens_that_are_needed():
     )
 
 
+def test_the_first_length_counts_where_power_goes_up_and_down():
+    numbers, reached = np.array([[0.62, 0.236]]), functools.partial(power.by_sum, scheme="KGW-2")
+    powers = [reached(numbers, n, 0.05).item() for n in range(30)]
+    first = next(n for n in range(30) if powers[n] >= 0.5)
+    assert powers[first + 1] < 0.5
+    assert power.needed(reached, numbers, 0.05, 0.5) == first
+
+
 def of_gumbel_max(p, rng):
     """E −ln(1 − r) of the chosen token: r of a token that is chosen with probability p is
     Beta(1/p, 1).
