@@ -90,8 +90,9 @@ def cleaned(
     *,
     batch_size: int = 8,
 ) -> list[list[int]]:
-    """Each response without its foreign tokens (v_t < .1), if the rest is then more likely under
-    the channel, as where these were inserted; else as it is, as where they replaced others.
+    """Each response without its foreign tokens (v_t < .1), if its other tokens are then more likely
+    under the channel than they were, as where these were inserted; else as it is, as where they
+    replaced others.
 
     It looks at the text alone: the test of what it returns is as exact as that of the text.
     Arguments and errors are those of ``score.score``, with one ``edited``, f.

@@ -52,7 +52,8 @@ def per_token(
     evidence = slope.double() / scale
     if edited:
         log_q = channel.log_frequencies(model, q)[response]
-        evidence *= torch.from_numpy(channel.kept(log_p.double().cpu().numpy() - log_q, edited))
+        kept = channel.kept(log_p.double().cpu().numpy() - log_q, edited)
+        evidence *= torch.from_numpy(kept).to(evidence)
     columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
     return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 

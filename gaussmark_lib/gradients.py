@@ -50,7 +50,6 @@ class TextGradient:
     bound: float  # Σ_s ‖g_s‖‖a_s‖ over all weights, scaled alike
     log_lik: float  # log p_θ(y | x), nats, summed over its ``n_tokens``
     n_tokens: int
-    edited: float = 0.0  # f of the edit channel
 
     @property
     def G(self) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
@@ -79,7 +78,7 @@ class TextGradient:
         return torch.cat([G.flatten() * (c / self.norm) for c, G in each])
 
     def cosine(self, other: "TextGradient") -> float:
-        """⟨u, v⟩ of the two directions u and v, as :meth:`unit` has them."""
+        """⟨u, v⟩ of the two directions u and v, as :meth:`unit` has them: to 4e-5, as ``norm``."""
         each = zip(self.scales, self.parts, other.parts, strict=True)
         return sum(c**2 * inner(G, H) for c, G, H in each) / (self.norm * other.norm)
 
@@ -139,7 +138,7 @@ def of_pairs(
         lengths = require_list(lengths, "lengths: expected whole numbers ≥ 1", least=1)
         lengths = sorted({require_int(n, "lengths") for n in lengths})
     if token_weights is not None:
-        _check_token_weights(token_weights, pairs)
+        token_weights = _checked_weights(token_weights, pairs)
     fs = channel.fractions(edited) if edited != 0 else (0.0,)
     log_q = channel.log_frequencies(model, q) if any(fs) or q is not None else None
     scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
@@ -154,7 +153,7 @@ def of_pairs(
         with arithmetic.computing_in(model, dtype):
             inputs, slopes, log_p = _passes(wm, several, w, directions, log_q)
         for row, (text, (x, y)) in enumerate(zip(batch, several, strict=True)):
-            for (end, f), gs in zip(directions, slopes, strict=True):
+            for (end, _), gs in zip(directions, slopes, strict=True):
                 if lengths and end > len(y):
                     break
                 n_tokens = min(end, len(y))
@@ -167,7 +166,7 @@ def of_pairs(
                         for G, P in zip(parts, wm.projectors, strict=True)
                     ]
                 log_lik = log_p[row][:n_tokens].sum().item()
-                gradient = TextGradient(text, parts, scales, bound, log_lik, n_tokens, f)
+                gradient = TextGradient(text, parts, scales, bound, log_lik, n_tokens)
                 try:
                     if failed is not None:
                         _ = gradient.norm
@@ -177,15 +176,16 @@ def of_pairs(
                     yield gradient
 
 
-def _check_token_weights(
+def _checked_weights(
     token_weights: Sequence[Sequence[float]], pairs: Mapping[int, Pair]
-) -> None:
+) -> list[Sequence[float]]:
     """InvalidTextError unless there is one for each token of each response."""
-    weights = require_list(token_weights, "token_weights: expected a list per response")
+    expected = "token_weights: expected a list per response"
+    weights = require_list(token_weights, expected, least=max(pairs, default=-1) + 1)
     for i, (_, y) in pairs.items():
-        if (n := len(weights[i])) != len(y):
-            expected = f"token_weights: expected {len(y)} for response {i}"
-            raise InvalidTextError(f"{expected}, got {n}")
+        if (n := np.size(weights[i])) != len(y):
+            raise InvalidTextError(f"{expected}, {len(y)} numbers for response {i}, got {n}")
+    return weights
 
 
 def _passes(
@@ -197,7 +197,8 @@ def _passes(
 ) -> tuple[list[tuple[int, Tensor]], list[list[Tensor]], list[Float[np.ndarray, " n"]]]:
     """One forward pass, and one backward pass per direction, which is where the texts end and the
     f of their edit channel: the layer and the inputs a of each call; of each direction the g of
-    each call; of each text log p of its tokens.
+    each call; of each text log p of its tokens. A longer beginning of a text is the shorter one and
+    what its further tokens add.
     """
     with arithmetic.frozen(wm.model):
         with hooks.traced(wm.model, wm.linears) as calls:

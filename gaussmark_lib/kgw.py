@@ -1,5 +1,5 @@
 """The baseline: soft red lists of Kirchenbauer et al. (arXiv:2301.10226), by transformers' own
-processor and detector.
+processor.
 
 The token before seeds a random split of the vocabulary; a share γ of it is *green*, and green
 tokens' logits are raised by δ. Text that knows nothing of the key has a share γ of green tokens, so
@@ -142,5 +142,6 @@ def exact_tail(hits: ArrayLike, n: ArrayLike, share: float) -> dict[str, np.ndar
     >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
     array([0.0625])
     """
-    log_p = stats.binom.logsf(hits - 1, n, share)
+    first = stats.binom.logpmf(hits, n, share)  # what is left of a tail that underflows
+    log_p = np.maximum(stats.binom.logsf(hits - 1, n, share), first)
     return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": log_p / np.log(10)}

@@ -155,5 +155,5 @@ def export(
                 tokenizer.save_pretrained(checkpoint)
             return checkpoint.rename(folder)
     except (OSError, SafetensorError) as error:
-        why = getattr(error, "strerror", error)
+        why = getattr(error, "strerror", None) or error
         raise InvalidModelError(f"cannot export the model to {folder}: {why}") from None

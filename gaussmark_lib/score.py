@@ -100,8 +100,9 @@ def score(
         got = f"{len(keys)} for {len(responses)} texts"
         raise InvalidTextError(f"paired: expected one key per text, got {got}")
     shape, is_tensor = (len(keys), *wm.linear.shape), isinstance(xis, Tensor)
-    if xis is not None and not (is_tensor and xis.shape == shape and xis.isfinite().all()):
-        expected = f"xis: expected the finite noises of these keys, of shape {shape}"
+    fits = is_tensor and not paired and xis.shape == shape and xis.isfinite().all()
+    if xis is not None and not fits:
+        expected = f"xis: expected the finite noises of all keys, of shape {shape}, and not paired"
         got = tuple(xis.shape) if is_tensor else kind(xis)
         raise InvalidWatermarkError(f"{expected}, got {got}")
     settings = {"edited": edited, "q": q, "token_weights": token_weights}
@@ -125,7 +126,9 @@ def psi(
     *,
     paired: bool = False,
 ) -> Float[np.ndarray, "texts *k"]:
-    """ψ = ⟨ξ, u⟩/σ, u = G/‖G‖, of each text and key; if ``paired``, of ``keys[number]`` alone."""
+    """ψ = ⟨ξ, u⟩/σ, u = G/‖G‖, of each text and key; if ``paired``, of ``keys[number]`` alone. Rows
+    are in the order of the gradients, which is not that of the texts.
+    """
     values = [psi for _, psi in statistics(gradients, wm, keys, paired=paired)]
     return np.array(values).reshape(-1, *([] if paired else [len(keys)]))
 

@@ -42,8 +42,8 @@ def load(
         min_chars = 1000 if kind in KINDS else 1
     require_int(min_chars, "min_chars", least=0)
     if kind in INSTALLED:
-        unique = {row["text"]: row for row in corpus.texts(str(kind), split, min_chars)}
-        hashes = {hashlib.sha256(text.encode()).digest(): row for text, row in unique.items()}
+        known = corpus.texts(str(kind), split, min_chars)
+        hashes = {hashlib.sha256(row["text"].encode()).digest(): row for row in known}
         rows = [hashes[sha] for sha in sorted(hashes)]  # any n are a mixture, the same everywhere
     elif kind == "c4":
         rows = list(corpus.c4(split, n, min_chars))

@@ -35,7 +35,7 @@ def of(
         control: p-value of the same text under a key that nobody writes with.
     """
     p = row["p_value"] if row.get("p_given") is None else row["p_given"]
-    power = float(stats.predicted_power([row["grad_norm"]], sigma, level))
+    power = stats.predicted_power([row["grad_norm"]], sigma, level)
     missed = "too short to tell" if power < ENOUGH else "not detected"
     short = f"{row['n_tokens']} tokens: power {power:.2f} at this length, at level {level:g}"
     return {
@@ -60,13 +60,14 @@ def sentences(row: Mapping[str, Any]) -> list[str]:
         "An unedited text of this key, of this kind and length, would be detected with probability"
         f" {probability(row['power'])}; edits remove the mark."
     )
-    unmarked = f"A control key, which nobody writes with, gives p = {control or 1:.3g}."
+    wrong = "A control key, which nobody writes with, gives p ="
+    unmarked = [] if control is None else [f"{wrong} {control:.3g}."]
     return [
         f"{row['verdict'].capitalize()} at level {row['level']:g}: {_scores(row)}",
         f"If this text had been written without the key, {odds(row['log10_p'])} of all keys would"
         " score it at least as high as this one does.",
         *(cautions or [promise]),
-        *[unmarked] * (control is not None),
+        *unmarked,
         *_assumed(row),
     ]
 

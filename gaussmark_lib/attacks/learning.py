@@ -96,7 +96,7 @@ def unevenness(plain: Sequence[TextGradient]) -> float:
 def law(n: int, psi: float, d: int, kappa: float = 1.0) -> float:
     """cos(Ḡ, ξ) after n marked texts of root mean square ψ."""
     x = n * psi**2 / d
-    return float(np.sqrt(x / (1 + kappa * x)))
+    return np.sqrt(x / (1 + kappa * x))
 
 
 def texts_needed(wanted: float, psi: float, d: int, kappa: float = 1.0) -> float:

@@ -37,7 +37,6 @@ COLUMNS = {
     "mean": "mean over them of the share that one key calls marked",
     "sd": "its standard deviation",
     "sd binomial": "that standard deviation if tests were independent",
-    "max": "its greatest value",
 }
 
 
@@ -96,7 +95,6 @@ def of_kind(table: pd.DataFrame) -> dict[str, Any]:
         "mean": others.mean(),
         "sd": others.std(),
         "sd binomial": np.sqrt(verdict.LEVEL * (1 - verdict.LEVEL) / n),
-        "max": others.max(),
     }
 
 

@@ -84,13 +84,13 @@ def needed(
     """
 
     def missing(tokens: float) -> float:
-        return float(reached(numbers, tokens, level).mean() - power)
+        return reached(numbers, tokens, level).mean() - power
 
     if missing(LAST) < 0:  # as where ‖G‖ does not grow
         return LAST
     ends = np.log([FIRST, LAST])
     found = np.exp(optimize.brentq(lambda log: missing(np.exp(log)), *ends, xtol=1e-3))
-    return next((float(n) for n in range(1, int(min(found, 64))) if missing(n) >= 0), float(found))
+    return next((n for n in range(1, int(min(found, 64))) if missing(n) >= 0), found)
 
 
 def by_gradient(

@@ -44,7 +44,6 @@ ROUNDED, PRUNED, MERGED = "rounded", "pruned", "merged"
 TRAINED, KNOWING = "fine-tuned", "knows the scheme"
 HALF, SHRUNK, RETRAINED = "half the base", "shrunk", "one matrix retrained"
 TASK, SPHERE, MEAN = "plus a sibling's task", "halfway to a sibling", "mean with 3 siblings"
-BEAMS = "beam search"
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
 
 
@@ -251,7 +250,7 @@ def served(
         way: generate.sample(*asked, n_tokens, marks=marks, seed=seed, **options)
         for way, options in ways.items()
     }
-    texts[f"{BEAMS}, {beams}"] = [
+    texts[f"beam search, {beams}"] = [
         stock_generate(lm, GaussMark(wm, key), x, key, n_tokens, beams)
         for x, key in zip(*pairs, strict=True)
     ]

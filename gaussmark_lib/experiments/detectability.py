@@ -65,7 +65,7 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
 
 def auc(psi: pd.DataFrame) -> float:
     """The chance that a marked text's ψ exceeds a plain one's, of any two."""
-    return float(np.greater.outer(psi[OWN].to_numpy(), psi[PLAIN].to_numpy()).mean())
+    return np.greater.outer(psi[OWN].to_numpy(), psi[PLAIN].to_numpy()).mean()
 
 
 def exponent(plain: pd.DataFrame) -> stats.Estimate:
@@ -81,7 +81,7 @@ def exponent(plain: pd.DataFrame) -> stats.Estimate:
 def norm_per_token(plain: pd.DataFrame) -> float:
     """The slope of ‖G‖² against the length, by least squares through zero."""
     lengths = plain["n_tokens"]
-    return float((plain["grad_norm"] ** 2 * lengths).sum() / (lengths**2).sum())
+    return (plain["grad_norm"] ** 2 * lengths).sum() / (lengths**2).sum()
 
 
 def token_gradients(
@@ -128,7 +128,7 @@ def gain(table: pd.DataFrame) -> stats.Estimate:
 
 def rank_correlation(table: pd.DataFrame) -> float:
     """Spearman's, of a table's two columns; NaN where one is constant."""
-    return float(table.corr("spearman").iloc[0, 1])
+    return table.corr("spearman").iloc[0, 1]
 
 
 def draw_p(table: pd.DataFrame, caption: str) -> Figure:

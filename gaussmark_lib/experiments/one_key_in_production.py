@@ -117,7 +117,7 @@ def predicted_spread(K: Float[np.ndarray, "n n"]) -> float:
     both = [multivariate_normal(cov=[[1, rho], [rho, 1]]).cdf([-TAU, -TAU]) for rho in grid]
     chances = np.interp(K, grid, both)
     np.fill_diagonal(chances, 0.05)
-    return float(np.sqrt(max((chances - 0.05**2).sum(), 0))) / len(K)
+    return np.sqrt(max((chances - 0.05**2).sum(), 0)) / len(K)
 
 
 def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> dict[str, float]:
@@ -130,13 +130,13 @@ def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> di
         "n": n,
         "keys": len(psi),
         "mean cosine": float((K.sum() - np.trace(K)) / (n * (n - 1))),
-        "residual": float(np.median(residuals)),
+        "residual": np.median(residuals),
         "sd": float(by_psi.std()),
         "sd predicted": predicted_spread(K),
         "max ψ": float(by_psi.max()),
         "max r": float(by_r.max()),
         "sd r": float(by_r.std()),
-        "sd binomial": float(np.sqrt(0.05 * 0.95 / (residuals > 0).sum())),
+        "sd binomial": np.sqrt(0.05 * 0.95 / (residuals > 0).sum()),
     }
 
 
@@ -144,7 +144,7 @@ def squares_p(r: Float[np.ndarray, "keys n"]) -> float:
     """Two-sided p of Σ r², which is χ² where all innovations are independent N(0, 1)."""
     r = r[~np.isnan(r)]
     tail = chi2.sf((r**2).sum(), len(r))
-    return float(2 * min(tail, 1 - tail))
+    return 2 * min(tail, 1 - tail)
 
 
 def split(several: Human, n: int) -> tuple[Human, Human]:

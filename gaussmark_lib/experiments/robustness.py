@@ -201,7 +201,7 @@ def false_alarms(
         for edit, p in zip(versions, np.concatenate(found, axis=1), strict=True):
             for level in LEVELS:
                 alarms = p <= level
-                excess = float(binom.sf(alarms.sum() - 1, alarms.size, level))
+                excess = binom.sf(alarms.sum() - 1, alarms.size, level)
                 row = {"scheme": name, "edit": edit, "level": level, "p_excess": excess}
                 rows.append(row | stats.interval(alarms.ravel(), confidence=0.99).row())
     return pd.DataFrame(rows)

@@ -337,7 +337,7 @@ def likelihood_ratio(
         for _ in range(n_keys)
     ]
     as_large = [log_w for value, log_w in fresh if value >= ratio]
-    p = min(1.0, float(np.exp([own, *as_large]).sum()) / (n_keys + 1))
+    p = min(1.0, np.exp([own, *as_large]).sum() / (n_keys + 1))
     return {"ratio": ratio - base, "p_value": p, "psi": torch.dot(z, u).item()}
 
 

@@ -187,7 +187,7 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
 def flat_information(plain: Sequence[TextGradient], sigma: float) -> float:
     """c = σ² tr F²/tr F = σ²κ tr F/d (``learning.unevenness``), from texts of the base model."""
     squares = np.mean([gradient.norm**2 for gradient in plain])
-    return float(sigma**2 * learning.unevenness(plain) * squares / plain[0].unit().numel())
+    return sigma**2 * learning.unevenness(plain) * squares / plain[0].unit().numel()
 
 
 def forged(

@@ -103,7 +103,7 @@ def control_holds(changes: pd.DataFrame, level: float = 1e-4) -> bool:
 def lost_and_gained(change: pd.Series) -> dict[str, float]:
     """Of one mark's yes-or-no items: ``items, lost, gained``, and McNemar's ``p``."""
     lost, gained = int((change < 0).sum()), int((change > 0).sum())
-    p = float(mcnemar(lost, gained))
+    p = mcnemar(lost, gained)
     return {"items": len(change), "lost": lost, "gained": gained, "p": p}
 
 
@@ -127,4 +127,4 @@ def power(n: int, drop: float, churn: float, level: float = 0.05) -> float:
     m = np.arange(n_changes.ppf(1e-9), n_changes.isf(1e-9) + 1)[:, None]  # changed items
     lost = np.arange(m.max() + 1)
     p = n_changes.pmf(m) * binom.pmf(lost, m, (drop + churn / 2) / max(drop + churn, 1e-300))
-    return float(p[mcnemar(lost, m - lost) <= level].sum())
+    return p[mcnemar(lost, m - lost) <= level].sum()

@@ -84,7 +84,7 @@ def corollary(
 
 def _capped(log_bound: float) -> float:
     """A bound on a probability."""
-    return float(np.exp(min(0.0, log_bound)))
+    return np.exp(min(0.0, log_bound))
 
 
 def log_mgf_chi(dim: int, t: Float[np.ndarray, "..."] | float) -> Float[np.ndarray, "..."] | float:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from gaussmark_lib import channel, errors, evidence, joint, perturb, score, tracing
-from gaussmark_lib.perturb import Key
+from gaussmark_lib import channel, errors, evidence, joint, models, perturb, score, tracing
+from gaussmark_lib.perturb import Key, Watermark
 
 RNG = np.random.default_rng(8)
 PROMPTS, RESPONSES = tiny_models.random_ids(RNG, 4, 2, 5), tiny_models.random_ids(RNG, 9, 7, 12)
@@ -19,7 +19,7 @@ KEYS = [Key.from_seed(i) for i in range(3)]
 
 
 def counting():
-    """A model that goes on counting from one of the last two tokens, whichever."""
+    """A model that goes on counting from the last token, or else from the one before it."""
     model = tiny_models.build()
     V = model.config.vocab_size
 
@@ -27,8 +27,8 @@ def counting():
         last = kwargs["input_ids"]
         before = torch.cat([last[:, :1], last[:, :-1]], dim=1)
         p = torch.full((*last.shape, V), 0.001 / V)
-        for ids in (last, before):
-            p.scatter_add_(-1, (ids + 1)[..., None] % V, torch.full((*ids.shape, 1), 0.4995))
+        for ids, share in ((last, 0.8), (before, 0.199)):
+            p.scatter_add_(-1, (ids + 1)[..., None] % V, torch.full((*ids.shape, 1), share))
         output.logits = p.log()[:, -output.logits.shape[1] :]
         return output
 
@@ -140,6 +140,15 @@ def test_the_largest_is_near_the_better_of_both():
         top = best.reshape(3, 3).diagonal() if paired else best
         assert (both["psi"] < top + 1e-5).all(), "a maximum is less telling than one ψ alone"
         assert (both["p_value"] < 2 * norm.sf(top) + 1e-6).all(), "and at most half as telling"
+
+
+def test_the_shortest_texts_of_the_embedded_model_have_a_largest():
+    """Their gradients' sums are the least even: a norm in float32 is off by 2e-5."""
+    model = models.load("doclm").model
+    wm = Watermark(models.default_weight(model), 0.1)
+    texts = [[10 + i, 300 - i] for i in range(20)]
+    found = score.score(model, [[]] * 20, texts, wm, KEYS, edited=(0, 0.1))
+    assert found["psi"].notna().all()
 
 
 def test_a_text_that_fails_is_recorded_with_every_direction():

@@ -13,7 +13,7 @@ from scipy import stats as distributions
 from transformers import WatermarkDetector
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import generate
+from gaussmark_lib import generate, kgw
 from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.perturb import Key
@@ -100,6 +100,14 @@ def test_a_text_does_not_depend_on_its_batch(model):
     for i, response in enumerate(responses):
         alone = SCHEME.score(model, [[]], [response]).assign(text=i)
         assert together.loc[[i]].reset_index(drop=True).equals(alone)
+
+
+def test_the_smallest_tails_do_not_underflow():
+    hits = np.array([2, 900, 1000])
+    found = kgw.exact_tail(hits, np.array([2, 1000, 1000]), 0.25)["log10_p"] * np.log(10)
+    first = distributions.binom.logpmf(hits, [2, 1000, 1000], 0.25)
+    assert found == pytest.approx(first, abs=0.1)
+    assert np.isfinite(found).all()
 
 
 def test_pairs_that_are_not_scored(model):

@@ -13,6 +13,7 @@ from gaussmark_lib import generate, perturb, score
 from gaussmark_lib.engine import blocks
 from gaussmark_lib.errors import (
     DegenerateScoreError,
+    GaussMarkError,
     InvalidTextError,
     InvalidWatermarkError,
     PerturbedModelError,
@@ -219,6 +220,19 @@ def test_noise_in_several_weights():
     assert one.cosine(other) == pytest.approx((one.unit() @ other.unit()).item(), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"token_weights": [[1.0]]},
+        {"xis": torch.zeros(2, 24, 16), "paired": True},
+    ],
+)
+def test_what_does_not_fit_the_texts_is_refused(options):
+    model, wm = tiny_models.marked()
+    with pytest.raises(GaussMarkError, match="expected"):
+        score.score(model, [[1], [1]], [[2, 3], [2]], wm, KEYS[:2], **options)
+
+
 def test_token_weights_weigh_each_tokens_log_probability():
     """Against one gradient per token: G = Σ_t w_t G_t; 1 for all is no weight at all."""
     model, wm = tiny_models.marked("llama", torch.float64)
@@ -235,7 +249,7 @@ def test_token_weights_weigh_each_tokens_log_probability():
         for w in (None, [[1, 1, 1], [1, 1]])
     )
     np.testing.assert_allclose(plain, ones, rtol=1e-9)
-    with pytest.raises(InvalidTextError, match="token_weights: expected 2 for response 1, got 1"):
+    with pytest.raises(InvalidTextError, match="2 numbers for response 1, got 1"):
         score.score(model, prompts, responses, wm, KEYS, token_weights=[[1, 1, 1], [1]])
 
 
