@@ -64,7 +64,7 @@ LAB := {"@jupyterlab/notebook-extension:tracker": {"codeCellConfig": {"lineWrap"
 lab: $(STAMP) ## open the repository in JupyterLab, notebook 00 in front (ARGS="--no-browser --port 9000")
 	@mkdir -p .venv/share/jupyter/lab/settings
 	@printf '%s\n' '$(LAB)' > .venv/share/jupyter/lab/settings/overrides.json
-	$(BIN)/jupyter lab --ServerApp.root_dir='$(CURDIR)' $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/00_first_watermark.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir='$(CURDIR)' $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks/00_first_watermark.ipynb $(ARGS)
 
 playground: .venv/.extra-app ## open the playground alone in the browser, as an app (ARGS="--port 9000")
 	$(BIN)/gaussmark playground $(ARGS)

@@ -105,7 +105,7 @@ class Comparison:
 
     @property
     def predicted(self) -> float:
-        return float(self.shifts.median())
+        return self.shifts.median()
 
     @property
     def power(self) -> float:
@@ -175,7 +175,7 @@ class Session:
             marks = [(wm, Key.from_seed(seed)) for seed in range(n)]
             settings = n_tokens, "writing watermarked reference texts", report
             norms = self._measured(wm, *settings, marks=marks)
-            self._bends[asked] = float(np.mean(norms) / np.mean(self._norms[wm.weight, n_tokens]))
+            self._bends[asked] = np.mean(norms) / np.mean(self._norms[wm.weight, n_tokens])
         return self._bends[asked]
 
     def _measured(
@@ -365,9 +365,8 @@ def figure(result: Comparison) -> Figure:
     left.grid(axis="y", visible=False)
     left.set(xlabel="ψ", title="Where does each ψ lie under N(0, 1)?")
     right.axhline(np.log10(level), **style.DASHED)
-    right.annotate(
-        f"detected below, level {level:g}", (1, np.log10(level)), fontsize="small", va="top"
-    )
+    at = right.dataLim.x0, np.log10(level)
+    right.annotate(f"detected below, level {level:g}", at, fontsize="small", va="top")
     right.set(
         xlabel="tokens of the first texts",
         ylabel="log10 p",

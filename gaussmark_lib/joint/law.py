@@ -74,7 +74,7 @@ def innovations(
     factor, new, r, residuals = Factor(), [], np.full(psi.shape, np.nan), np.zeros(len(K))
     for i in range(len(K)):
         coordinates = factor.coordinates(K[i, new])
-        residual = float(np.sqrt(max(K[i, i] - coordinates @ coordinates, 0.0)))
+        residual = np.sqrt(max(K[i, i] - coordinates @ coordinates, 0.0))
         if residual > NOTHING_NEW:
             r[:, i] = (psi[:, i] - r[:, new] @ coordinates) / residual
             residuals[i] = residual

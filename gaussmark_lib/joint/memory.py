@@ -61,7 +61,7 @@ class Memory:
         cosines = self.directions.inner(u)
         coordinates = self.factor.coordinates(cosines)
         square = directions.square(u) - coordinates @ coordinates
-        residual = float(np.sqrt(max(square, 0.0)))
+        residual = np.sqrt(max(square, 0.0))
         repeats = GIVEN
         if residual > law.NOTHING_NEW:
             self._refuse_without_room(u)

@@ -184,7 +184,7 @@ def _view(stop: Stop) -> dict[str, Any]:
     """What the page shows of a notebook."""
     run, findings = stop.run, verdicts(stop.run, stop.name)
     large = runs.reference(stop.name)
-    counts = Counter(finding["outcome"] for finding in findings)
+    counts = Counter((finding["reference"] or finding)["outcome"] for finding in findings)
     folder = run.dir if run else stop.failed
     pictures = folder.glob("figures/*.png") if folder else []
     in_order = sorted(pictures, key=lambda path: (path.stat().st_mtime_ns, path.name))

@@ -104,7 +104,7 @@ def _rows(
     for key in keys:
         products = inner(G, perturb.drawn(wm, [key])[0].flatten(1))[:, 0] / wm.sigma
         psi = _sums(products, spans) / _norms(K, spans)
-        largest, (first, last) = float(psi.max()), spans[psi.argmax()]
+        largest, (first, last) = psi.max(), spans[psi.argmax()]
         rng = np.random.default_rng([seed, text, int(key.fingerprint, 16)])
         whole = products.sum() / np.sqrt(K.sum())
         yield {

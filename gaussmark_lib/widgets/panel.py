@@ -171,7 +171,7 @@ class Panel(Form):
             self.edited = after
             p = verdict.p_value(before.row["log10_p"])
             was = f"before, by the paper's ψ: {before.row['psi']:.2f}, p = {p}"
-            title = f"{how}, {share:.0%} of the tokens, edited = {allowed:g} ({was})"
+            title = f"{how}, {share:.0%} of the tokens, tested with edited = {allowed:g} ({was})"
             self.editing.show(render.of_test(after, title, code=lines), made)
             self._compare()
 

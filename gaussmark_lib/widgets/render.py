@@ -33,7 +33,7 @@ DOCLM = (
     " that style, whatever the prompt."
 )
 FALSE_ALARM = (
-    "called detected although nothing is in them. Such a false alarm is what level"
+    "in which no mark is, are called detected. Such a false alarm is what level"
     f" {verdict.LEVEL} means: any text gets one from one key in twenty."
 )
 _BOX = "padding:.6em .9em;border:1px solid rgba(128,128,128,.45);border-radius:6px"
@@ -77,13 +77,13 @@ def comparison(result: Comparison, code: str = "") -> str:
     alarms, n = result.detected(PLAIN), asked.n_samples
     judged = (
         f"{result.detected(WATERMARKED)} of {n} detected; each was expected with probability"
-        f" {verdict.probability(result.power)}. Written as tokens, their mean ψ is"
+        f" {verdict.probability(result.power)}, as plain texts foretold. As tokens, their mean ψ is"
         f" {np.mean([result.row(WATERMARKED, i)['psi'] for i in range(n)]):.2f}; copied as"
         f" characters, {np.mean(result.copied):.2f}, since a copied text is cut into tokens anew."
     )
     return _block(
         _paragraph(f"<b>Watermarked texts, this key:</b> {judged}"),
-        _paragraph(f"{alarms} of {n} plain texts: {FALSE_ALARM}") if alarms else "",
+        _paragraph(f"{alarms} of {n} plain texts, {FALSE_ALARM}") if alarms else "",
         _verdict("The first watermarked text, this key", result.row(WATERMARKED)),
         _paragraph(f"After the prompt: {escape(asked.prompt)}", _QUIET),
         *texts,
@@ -171,7 +171,9 @@ def _table(scores: pd.DataFrame) -> str:
     table = scores[["kind", "sample", "key", "psi"]].assign(p=p, outcome=outcome)
     table["sample"] += 1
     names = {"kind": "text", "sample": "number", "psi": "ψ", "outcome": f"level {verdict.LEVEL}"}
-    return table.rename(columns=names).to_html(index=False, border=0, float_format="{:.2f}".format)
+    return table.rename(columns=names).to_html(
+        index=False, border=0, justify="left", float_format="{:.2f}".format
+    )
 
 
 def _card(result: Comparison, kind: str, sample: int) -> str:

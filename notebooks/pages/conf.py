@@ -28,6 +28,7 @@ exclude_patterns = [".*", "build", "**/.ipynb_checkpoints"]
 
 nb_execution_mode = "off"  # the notebooks are committed as executed
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # formulas in outputs too
 nb_ipywidgets_js: dict[str, dict] = {}  # which would come from the network
 nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
 myst_enable_extensions = ["dollarmath"]
