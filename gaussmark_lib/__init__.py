@@ -26,12 +26,12 @@ Behind it ``engine``: what makes the core fast, small in memory and safe, and no
 Beside it, for every room: ``record`` (what a notebook records), ``verdict`` (what a p-value means),
 ``words`` (numbers in words), ``files`` (where things lie).
 
-The rooms around it, which import the core and are imported by none of it: ``rewrite``
-(translation there and back), ``schemes`` (all watermarks by name), ``token_level`` (Algs. 3 and 4),
-``joint`` (many texts and one key: their joint law, streams, what strangers are answered),
-``attacks`` (who knows all but ξ), ``tracing`` (whose text), ``quality``,
-``toys`` (the theory in closed form), ``doclm`` (the embedded model), ``experiments`` (a file per
-notebook, with its name) and ``plots``, ``runs`` (one notebook run and its record), ``sweeps`` (many
-runs: grids, the tour), ``widgets``, and ``cli`` (the command ``gaussmark``), which imports all of
-them when they are needed.
+The rooms around it, which import the core and are imported by none of it: ``rewrite`` (translation
+there and back), ``schemes`` (all watermarks by name), ``token_level`` (Algs. 3 and 4), ``joint``
+(many texts and one key: their joint law, streams, what strangers are answered), ``attacks`` (who
+knows all but ξ), ``release`` (what happens to weights that are out, and whose they are),
+``tracing`` (whose text), ``quality``, ``toys`` (the theory in closed form), ``doclm`` (the embedded
+model), ``experiments`` (a file per notebook, with its name) and ``plots``, ``runs`` (one notebook
+run and its record), ``sweeps`` (many runs: grids, the tour), ``widgets``, and ``cli`` (the command
+``gaussmark``), which imports all of them when they are needed.
 """

@@ -102,9 +102,9 @@ def sample(
     if marks is not None and engine != "exact":
         raise InvalidTextError("marks: expected engine 'exact', whose rows have own noises")
     batches = in_batches(model, len(prompts), batch_size, marks)
-    shape = left = float(top_p), float(temperature)
+    shape = asked = float(top_p), float(temperature)
     if processor and temperature and shape != (1, 1):
-        shape = 1.0, 1.0  # the processor gets what ``left`` leaves, and all it gives is drawn from
+        shape = 1.0, 1.0  # the processor gets logits of that shape, and all it gives is drawn from
     steps, n_steps = count(1), len(batches) * n_tokens
 
     def advance() -> None:
@@ -113,8 +113,8 @@ def sample(
     responses = []
     for batch, marked in batches:
         process = processor(batch) if processor else None
-        if shape != left:
-            process = partial(_after, left, process)
+        if shape != asked:
+            process = partial(_after, asked, process)
         common = model, prompts[batch], shape, process, on_step and advance
         if engine != "exact":
             first = [seed, rows[batch.start]]

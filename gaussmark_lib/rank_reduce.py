@@ -46,7 +46,7 @@ def project_out(matrix: Float[Tensor, "d n"], basis: Float[Tensor, "d k"]) -> Fl
 def singular_vectors(
     theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left"
 ) -> Float[Tensor, "d k"]:
-    """The top-k left or right singular vectors, float32; kept for the last eight matrices."""
+    """The top-k left or right singular vectors, float32; kept of the last eight (matrix, side)."""
     if k == 0:
         return theta.new_empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32)
     bits = theta.detach().cpu().contiguous().view(torch.uint8).numpy()
