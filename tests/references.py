@@ -5,8 +5,8 @@ present code would give again.
     python tests/references.py keep FOLDER…         make these complete records the references
     python tests/references.py stamp quality…       compare, and note the present code's version
 
-``stamp`` runs the notebook twice, with small sizes: by the commit that made the record, and by this
-checkout. Where every number and outcome agrees to 1e-6, the record's ``status.json`` gets the
+``stamp`` runs the notebook twice, with small sizes: by the commit that made or stamped the record, and
+by this checkout. Where every number and outcome agrees to 1e-6, the record's ``status.json`` gets the
 present code's version, and under ``stamped`` what was compared. A record of times (10) cannot be
 compared so. pytest does not collect this script.
 """
@@ -62,7 +62,8 @@ def keep(record: Path) -> None:
 
 def stamp(run: folder.Run) -> bool:
     """Whether both versions agree on small sizes; then the record says so."""
-    source, commit = notebook_of(run), run.status["commit"].removesuffix("-dirty")
+    source = notebook_of(run)
+    commit = run.status.get("stamped", run.status)["commit"].removesuffix("-dirty")
     values = run.params | OTHER[source.name]
     with tempfile.TemporaryDirectory() as scratch:
         old = Path(scratch, "checkout")
