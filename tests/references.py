@@ -5,10 +5,10 @@ present code would give again.
     python tests/references.py keep FOLDER…         make these complete records the references
     python tests/references.py stamp quality…       compare, and note the present code's version
 
-``stamp`` runs the notebook twice, with small sizes: by the commit that made or stamped the record, and
-by this checkout. Where every number and outcome agrees to 1e-6, the record's ``status.json`` gets the
-present code's version, and under ``stamped`` what was compared. A record of times (10) cannot be
-compared so. pytest does not collect this script.
+``stamp`` runs the notebook twice, with small sizes: by the commit that made or stamped the record,
+and by this checkout. Where every number and outcome agrees to 1e-6, the record's ``status.json``
+gets the present code's version, and under ``stamped`` what was compared. A record of times (10)
+cannot be compared so. pytest does not collect this script.
 """
 
 import json

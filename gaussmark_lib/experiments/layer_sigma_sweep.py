@@ -224,18 +224,17 @@ def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
     named = cells.assign(weight=cells["weight"].map(short)).rename(columns={"sigma": "σ"})
     size = 12.0, 1.8 + 0.3 * cells["weight"].nunique()
     figure, three = plt.subplots(1, 3, figsize=size, sharey=True)
-    # the lighter half of the colours, on which dark numbers can be read
-    strength = {"vmax": 2 * cells["psi"].max(), "fmt": ".1f"}
+    strength = {"vmax": 1.2 * cells["psi"].max(), "fmt": ".1f"}
     columns = {
         "predicted ψ, from plain text": ("predicted_psi", strength),
         "measured ψ": ("psi", strength),
-        "share detected": ("tpr", {"vmax": 2, "fmt": ".2f"}),
+        "share detected": ("tpr", {"vmax": 1, "fmt": ".2f"}),
     }
     for axes, (title, (column, look)) in zip(three, columns.items(), strict=True):
         grid = named.pivot(index="weight", columns="σ", values=column)
-        look |= {"annot": True, "annot_kws": {"size": 9}, "linewidths": 0.4, "cbar": False}
+        look |= {"annot": True, "annot_kws": {"size": 9, "color": "k"}, "cbar": False}
         rows = grid.loc[named["weight"].unique()]
-        sns.heatmap(rows, ax=axes, vmin=0, cmap="YlOrBr", **look)
+        sns.heatmap(rows, ax=axes, vmin=0, cmap="Wistia", **look)
         axes.set(ylabel="", title=title)
         axes.tick_params("both", rotation=0)
     return style.caption(figure, caption, "Does plain text predict the map?")
