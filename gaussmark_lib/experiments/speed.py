@@ -114,7 +114,7 @@ def median(values: ArrayLike) -> stats.Estimate:
     3.5 (1 to 9), n = 6; 1.5 (no interval), n = 2
     """
     ends = quantile_test(values).confidence_interval()
-    return stats.Estimate(np.median(values), ends.low, ends.high, len(values))
+    return stats.Estimate(float(np.median(values)), *ends, len(values))
 
 
 def share_of_blocks(model: PreTrainedModel, weight: str) -> float:
