@@ -33,7 +33,7 @@ from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme
 
 POWERS, LEVELS = (0.5, 0.9, 0.99), (0.05, 0.01, 1e-6)
-FIRST, LAST = 1e-3, 1e7  # tokens between which a length is looked for
+LAST = 1e7  # tokens up to which a length is looked for
 # h, the column of the scores, and which sum n tokens without a mark exceed with probability α
 KGW = 1, "n_green", cache(lambda level, n: binom.isf(level, n, 0.25) + 0.5)
 SAMPLERS = {
@@ -79,8 +79,8 @@ def table(
 def needed(
     reached: Reached, numbers: Float[np.ndarray, "texts 2"], level: float, power: float
 ) -> float:
-    """The fewest tokens at which the mean of ``reached`` over the texts is the wanted power, which
-    goes up and down with the length where a sum takes whole numbers; or LAST.
+    """The fewest tokens, with a fraction, at which the mean of ``reached`` over the texts is the
+    wanted power, or LAST. Where a sum takes whole numbers, power goes up and down with the length.
     """
 
     def missing(tokens: float) -> float:
@@ -88,9 +88,11 @@ def needed(
 
     if missing(LAST) < 0:  # as where ‖G‖ does not grow
         return LAST
-    ends = np.log([FIRST, LAST])
-    found = np.exp(optimize.brentq(lambda log: missing(np.exp(log)), *ends, xtol=1e-3))
-    return next((n for n in range(1, int(min(found, 64))) if missing(n) >= 0), found)
+    for n in range(1, 64):
+        if missing(n) >= 0:
+            return n - missing(n) / (missing(n) - missing(n - 1))
+    ends = np.log([1e-3, LAST])
+    return np.exp(optimize.brentq(lambda log: missing(np.exp(log)), *ends, xtol=1e-3))
 
 
 def by_gradient(

@@ -115,7 +115,7 @@ def test_the_first_length_counts_where_power_goes_up_and_down():
     powers = [reached(numbers, n, 0.05).item() for n in range(30)]
     first = next(n for n in range(30) if powers[n] >= 0.5)
     assert powers[first + 1] < 0.5
-    assert power.needed(reached, numbers, 0.05, 0.5) == first
+    assert first - 1 < power.needed(reached, numbers, 0.05, 0.5) <= first
 
 
 def of_gumbel_max(p, rng):
