@@ -74,7 +74,7 @@ def of_key(p: pd.Series) -> dict[str, Any]:
     k = int(level * (n + 1) + 1e-9)
     ends = beta.ppf([0.025, 0.975], k, n + 1 - k) if k else (0.0, 1.0)
     own = stats.interval(p.to_numpy() <= level)
-    kth = p.sort_values().iloc[k - 1] if k else 0.0
+    kth = sorted(p)[k - 1] if k else 0.0
     there = own if kth > level else stats.Estimate(k / (n + 1), *ends, n)
     return {"this key": own.row(), "threshold": min(level, kth), "level there": there.row()}
 

@@ -219,9 +219,8 @@ class Scoring:
             log_e = shift * of_text["psi"] - shift**2 / 2
             of_text = of_text.assign(p_given=None, e_value=np.exp(np.minimum(log_e, 709)))
             control = of_text["p_value"].iloc[-1]
-        fields = FIELDS + OF_STREAM * bool(self.state)
         rows = [
-            {name: _plain(row[name]) for name in fields}
+            {name: _plain(row[name]) for name in FIELDS + OF_STREAM * bool(self.state)}
             | verdict.of(row, self.sigma, self.level, control)
             for row in of_text.to_dict("records")[: self.per_text]
         ]

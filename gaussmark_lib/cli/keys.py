@@ -59,8 +59,9 @@ def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
     if isinstance(content, str):
         raise GaussMarkError(content)
     secret, binding = content
-    made_for = binding.model_dump(exclude={"weights"}) if binding else {"weight": None}
-    print(json.dumps({"key_id": key_files.key_id(secret), **made_for}, indent=1))
+    about = {"key_id": key_files.key_id(secret)}
+    about |= binding.model_dump(exclude={"weights"}) if binding else {"weight": None}
+    print(json.dumps(about, indent=1))
 
 
 @group.command()

@@ -88,7 +88,7 @@ def needed(
 
     if missing(LAST) < 0:  # as where ‖G‖ does not grow
         return LAST
-    for n in range(1, 64):
+    for n in range(1, 64 * (missing(64) >= 0)):
         if missing(n) >= 0:
             return n - missing(n) / (missing(n) - missing(n - 1))
     ends = np.log([1e-3, LAST])
