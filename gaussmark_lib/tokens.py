@@ -58,10 +58,10 @@ def checked_texts(model: PreTrainedModel, texts: Texts, what: str) -> list[list[
 
 def checked_prompt(model: PreTrainedModel, prompt: Ids, i: int = 0, n: int = 0) -> list[int]:
     """The ids of prompt i; the context has room for n more. An empty one is the start token."""
-    if not (ids := checked_ids(model, prompt, f"prompt {i}") or _start(model)):
+    if not (ids := checked_ids(model, prompt, f"prompt {i}") or start(model)):
         lacking = "an empty prompt needs a start token, and this config names none (bos_token_id)"
         raise InvalidTextError(f"prompt {i}: {lacking}; give a prompt of at least one token")
-    longest = getattr(config(model), "max_position_embeddings", None)
+    longest = getattr(config(model), "max_position_embeddings", None)  # as in context()
     if longest is not None and len(ids) + n > longest:
         expected = f"text {i}: expected at most {longest} tokens (the model's context)"
         got = f"{len(ids)} of prompt + {n} of response"
@@ -88,6 +88,11 @@ def _start(model: PreTrainedModel) -> list[int]:
         if (start := getattr(config(model), name, None)) is not None:
             return start[:1] if isinstance(start, list) else [start]
     return []
+
+
+def context(model: PreTrainedModel) -> int | None:
+    """How many tokens the model reads at most; None where its config does not say."""
+    return getattr(config(model), "max_position_embeddings", None)
 
 
 def config(model: PreTrainedModel) -> PreTrainedConfig:

@@ -4,6 +4,9 @@
 ``stream``       128 bits → the same normal numbers on every machine, compiled
 ``key_files``    keys on disk: sealed, for their owner only
 ``checkpoints``  a model's files before they are loaded; the model hub; a model's digest
+``gguf_files``   GGUF files before they are loaded
+``packages``     models and texts that come as Python packages
+``human_texts``  speeches and news, document by document; which are reserved for the pilot
 ``arithmetic``   dtypes, evaluation mode, what rounding takes
 ``decoding``     a cache with reserved memory; transformers' own ``generate``
 ``corpus``       prose of the installed packages

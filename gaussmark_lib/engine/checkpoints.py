@@ -42,7 +42,16 @@ def check_size(
     if getattr(model.config, "quantization_config", None):
         return  # its numbers are packed, and take less than their shapes say
     tensors = (*model.parameters(), *model.buffers())
-    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    _require_bytes(sum(tensor.numel() * tensor.element_size() for tensor in tensors), device)
+
+
+def require_memory(n_numbers: int, dtype: str | torch.dtype, device: torch.device) -> None:
+    """InvalidModelError where so many numbers of this dtype do not fit into the free memory."""
+    dtype = getattr(torch, str(dtype).removeprefix("torch."))
+    _require_bytes(n_numbers * dtype.itemsize, device)
+
+
+def _require_bytes(n_bytes: int, device: torch.device) -> None:
     for where, free in _free_memory(device).items():
         if n_bytes > free:
             raise InvalidModelError(
@@ -102,23 +111,25 @@ def reason(error: Exception) -> str:
     return first_line(error)
 
 
+FOLDER_ADVICE = (
+    "Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
+)
+
+
 @contextmanager
-def loading(name: str, *, is_local: bool) -> Iterator[None]:
+def loading(name: str, *, is_local: bool, advice: str = FOLDER_ADVICE) -> Iterator[None]:
     """Inside the ``with``, whatever fails is an InvalidModelError that says what to do, and local
     files are read without a progress bar.
     """
     bar = logging.is_progress_bar_enabled()
-    what, advice = (
-        f"cannot get {name!r} from the model hub",
-        "Check the name and the network (a gated model also needs your hub token);"
-        " models.load('doclm') needs no network",
-    )
     if is_local:
         logging.disable_progress_bar()
-        what, advice = (
-            f"cannot read the model in {name}",
-            "Expected config.json, tokenizer files and whole *.safetensors; copy or download it"
-            " again",
+        what = f"cannot read the model in {name}"
+    else:
+        what = f"cannot get {name!r} from the model hub"
+        advice = (
+            "Check the name and the network (a gated model also needs your hub token);"
+            " models.load('doclm') needs no network"
         )
     try:
         yield

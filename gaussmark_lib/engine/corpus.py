@@ -185,10 +185,10 @@ def _docs(split: str, min_chars: int) -> Iterator[dict]:
     for package, rows in groupby(
         zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]
     ):
-        yield from _joined((text for _, text in rows), package, min_chars)
+        yield from joined((text for _, text in rows), package, min_chars)
 
 
-def _joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
+def joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
     """Consecutive paragraphs with a blank line between, cut as soon as min_chars is reached; a
     short rest is left out.
     """
@@ -204,7 +204,7 @@ def _pieces(files: Iterable[tuple[str, Path]], min_chars: int) -> Iterator[dict]
     """Each file cut at blank lines into texts of at least min_chars."""
     for source, path in files:
         parts = path.read_text(encoding="utf-8", errors="ignore").split("\n\n")
-        yield from _joined((part.strip("\n") for part in parts if part.strip()), source, min_chars)
+        yield from joined((part.strip("\n") for part in parts if part.strip()), source, min_chars)
 
 
 def _licences() -> Iterator[tuple[str, Path]]:

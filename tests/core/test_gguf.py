@@ -1,0 +1,151 @@
+"""A GGUF file is a model like any other; a broken one is refused with the reason."""
+
+import re
+
+import psutil
+import pytest
+import tiny_gguf
+import torch
+
+from gaussmark_lib import models, perturb, score
+from gaussmark_lib.engine import checkpoints, gguf_files, packages
+from gaussmark_lib.errors import GaussMarkWarning, InvalidModelError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*plain English paragraph:UserWarning")
+WEIGHT = "model.layers.1.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return tiny_gguf.model_and_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def file(tiny, tmp_path_factory):
+    return tiny_gguf.write(tmp_path_factory.mktemp("gguf") / "tiny.gguf", *tiny)
+
+
+def refused(path, *message: str) -> None:
+    with pytest.raises(InvalidModelError, match=".*".join(map(re.escape, message))):
+        models.load(path)
+
+
+def test_its_weights_are_those_of_the_model_that_it_was_made_from(tiny, file):
+    lm = models.load(file)
+    theirs = dict(lm.model.named_parameters())
+    assert theirs.keys() == dict(tiny[0].named_parameters()).keys()
+    for name, parameter in tiny[0].named_parameters():
+        assert torch.equal(parameter, theirs[name]), name
+    assert checkpoints.digest(lm.model) == checkpoints.digest(tiny[0])
+    assert lm.file_sha256 == packages.sha256(file)
+    assert lm.title == f"{file} (GGUF file, dequantised)"
+
+
+def test_the_digest_is_that_of_the_folder_saved_from_it(file, tmp_path):
+    lm = models.load(str(file))
+    lm.model.save_pretrained(tmp_path / "folder")
+    lm.tokenizer.save_pretrained(tmp_path / "folder")
+    again = models.load(tmp_path / "folder")
+    assert checkpoints.digest(again.model) == checkpoints.digest(lm.model)
+    text = "The quick brown fox"
+    assert again.encode(text) == lm.encode(text)
+    assert again.file_sha256 is None
+
+
+def test_psi_is_that_of_the_model_that_it_was_made_from(tiny, file):
+    lm = models.load(file)
+    wm, key = perturb.Watermark(WEIGHT, 0.1), perturb.Key.from_seed(3)
+    texts = [lm.encode("The quick brown fox jumps over the lazy dog")]
+    of_file = score.score(lm.model, [[5]], texts, wm, [key])["psi"]
+    of_model = score.score(tiny[0], [[5]], texts, wm, [key])["psi"]
+    assert of_file.to_numpy() == pytest.approx(of_model.to_numpy(), rel=1e-6)
+
+
+@pytest.mark.parametrize("tensor_type", ["F16", "Q8_0", "Q4_0"])
+def test_quantised_tensors_are_dequantised(tiny, tmp_path, tensor_type):
+    lm = models.load(tiny_gguf.write(tmp_path / "q.gguf", *tiny, tensor_type=tensor_type))
+    theta = dict(lm.model.named_parameters())[WEIGHT]
+    assert theta.dtype == torch.float32
+    known = dict(tiny[0].named_parameters())[WEIGHT]
+    apart = float((theta - known).detach().norm() / known.detach().norm())
+    assert 0 < apart < {"F16": 1e-3, "Q8_0": 0.01, "Q4_0": 0.15}[tensor_type]
+
+
+def test_any_capitals_and_dtypes(tiny, tmp_path):
+    path = tiny_gguf.write(tmp_path / "TINY.GGUF", *tiny)
+    assert models.load(path, dtype="auto").model.dtype == torch.float32
+    assert models.load(path, dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_a_truncated_file(file, tmp_path):
+    content = file.read_bytes()
+    for share in (0.3, 0.99):
+        path = tmp_path / f"{share}.gguf"
+        path.write_bytes(content[: int(len(content) * share)])
+        refused(path, "expected a whole GGUF file")
+
+
+def test_something_else_than_a_gguf_file(tmp_path):
+    (tmp_path / "text.gguf").write_text("hello")
+    refused(tmp_path / "text.gguf", "expected a GGUF file, which begins with b'GGUF', got b'hell'")
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    refused(tmp_path / "empty.gguf", "expected a GGUF file")
+    refused(tmp_path / "none.gguf", "no model at", ".gguf file")
+    refused("no-such-file.gguf", "no model at")
+
+
+def test_an_architecture_that_transformers_cannot_read(tiny, tmp_path):
+    path = tiny_gguf.write(tmp_path / "new.gguf", *tiny, architecture="hyena9")
+    refused(path, "got 'hyena9'", "it reads", "gemma3", "llama", "safetensors")
+
+
+def test_one_part_of_several(tiny, tmp_path):
+    path = tiny_gguf.write(tmp_path / "part-00001-of-00003.gguf", *tiny, n_parts=3)
+    refused(path, "got a part of 3", "--merge")
+
+
+def test_a_file_without_a_tokenizer(tiny, tmp_path):
+    path = tiny_gguf.write(tmp_path / "bare.gguf", *tiny, has_tokenizer=False)
+    refused(path, "expected a GGUF file with a tokenizer, found no tokenizer.ggml.model")
+
+
+def test_a_model_larger_than_the_memory(file, monkeypatch):
+    memory = psutil.virtual_memory()._replace(available=1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    refused(file, "GiB of free memory on the CPU")
+
+
+def test_the_header_is_parsed_once(file, monkeypatch):
+    n_parsed = 0
+    original = gguf_files.gguf.GGUFReader
+
+    class Counted(original):
+        def __init__(self, *args, **kwargs):
+            nonlocal n_parsed
+            n_parsed += 1
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(gguf_files.gguf, "GGUFReader", Counted)
+    models.load(file)
+    assert n_parsed == 1
+    assert gguf_files.gguf.GGUFReader is Counted
+
+
+class TestAWrongConversion:
+    """It gives fluent rubbish, so that only a text tells."""
+
+    def test_of_the_weights_is_warned_of(self, file):
+        with pytest.warns(GaussMarkWarning, match="a plain English paragraph costs"):
+            models.load(file)  # whose weights are random
+
+    def test_of_the_tokenizer_is_warned_of(self, monkeypatch):
+        lm = models.load()
+        monkeypatch.setattr(
+            type(lm), "decode", lambda self, ids: self.tokenizer.decode(ids).strip()
+        )
+        first, *_ = models.conversion_faults(lm)
+        assert "the tokenizer changes" in first
+
+    def test_the_embedded_model_keeps_every_string(self):
+        lm = models.load()
+        assert [text for text in models.AWKWARD if lm.decode(lm.encode(text)) != text] == []
