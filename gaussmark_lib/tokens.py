@@ -82,7 +82,7 @@ def checked_ids(model: PreTrainedModel, ids: Ids, what: str) -> list[int]:
     ]
 
 
-def _start(model: PreTrainedModel) -> list[int]:
+def start(model: PreTrainedModel) -> list[int]:
     """What the first token is predicted from: the start token, or the end token for want of it."""
     for name in ("bos_token_id", "eos_token_id"):
         if (start := getattr(config(model), name, None)) is not None:
