@@ -71,7 +71,7 @@ def sample(
         rows: numbers of the rows, 0, 1, … by default: prompt i draws from (seed, rows[i]).
         marks: a (watermark, key) or None per prompt, all of the same weights. Batches become
             smaller where their noises would take more than ``NOISE_BYTES``.
-        on_step: called after each step with (steps done, steps in all).
+        on_step: called after each step with (steps done, most steps in all).
         processor: slice of prompts → what changes that batch's logits before each draw, after
             temperature and top_p: token ids so far (rows, n), padded on the left, and logits (rows,
             vocabulary) → logits.
@@ -121,7 +121,8 @@ def sample(
             responses += decoding.by_transformers(*common, n_tokens, first, engine == "compiled")
             continue
         with marked:
-            responses += _continued(*common, uniform(seed, rows[batch], n_tokens))
+            uniforms = uniform(seed, rows[batch], n_tokens)
+            responses += _continued(*common, uniforms, end_tokens(model) if until_end else set())
     return cut(model, responses) if until_end else responses
 
 
@@ -133,9 +134,15 @@ def _continued(
     process: Processor | None,
     advance: Callable[[], None] | None,
     uniforms: Float[np.ndarray, "rows steps"],
+    ends: set[int | None],
 ) -> list[list[int]]:
-    """One batch. Prompts are padded on the left, so that all rows end together."""
+    """One batch. Prompts are padded on the left, so that all rows end together: after as many steps
+    as there are uniform numbers, or where every row has had one of ``ends``.
+    """
     ids, mask = tokens.pad(prompts, "left", model.device)  # (rows, positions)
+    n_before = ids.shape[1]
+    end_ids = torch.tensor([end for end in ends if end is not None], device=ids.device)
+    has_ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     text, position = ids, (mask.cumsum(-1) - 1).clamp_min(0)
     n_tokens = uniforms.shape[1]
     cache = decoding.reserved_cache(model, ids.shape[1] + n_tokens)
@@ -154,7 +161,12 @@ def _continued(
             position = position[:, -1:] + 1
             if advance:
                 advance()
-    return text[:, -n_tokens:].tolist()
+            is_first = text.shape[1] == n_before + 1  # which does not end a text
+            if len(end_ids) and not is_first:
+                has_ended |= torch.isin(ids[:, 0], end_ids)
+                if has_ended.all():
+                    break
+    return text[:, n_before:].tolist()
 
 
 def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:

@@ -94,7 +94,7 @@ class Scoring:
             self.state = joint.State.load(self.state_file) if is_old else joint.State()
         tokens.check_text(self.prompt, "prompt")
         self.lm = models.load(self.model)
-        self.assumed = {"model": self.lm.name, "weight": self.wm.weight, "edited": self.edited}
+        self.assumed = {"model": self.lm.title, "weight": self.wm.weight, "edited": self.edited}
         self.asked = [
             checkpoints.digest(self.lm.model),
             [key.fingerprint for key in self.keys],
@@ -141,7 +141,8 @@ class Scoring:
     def _encoded(self, item: Item) -> Windows:
         """Prompt and text as token ids, in windows where the text is longer than the context."""
         prompt = self._prompt(item)
-        before, ids = self.lm.prompt(prompt) if prompt else [], self.lm.encode(item.valid())
+        before = self.lm.prompt(prompt) if prompt else self.lm.unknown_prompt()
+        ids = self.lm.encode(item.valid())
         if not self.state:
             return windows(self.lm.model, before, ids)
         [(before, ids)] = tokens.checked_pairs(self.lm.model, [before], [ids]).values()
@@ -347,7 +348,8 @@ class Writing:
         return tried(items, self._encoded, partial(self._continued, advance))
 
     def _encoded(self, item: Item) -> list[int]:
-        ids = self.lm.prompt(item.valid()) if item.valid() else []
+        text = item.valid()
+        ids = self.lm.prompt(text) if text or self.lm.is_chat else []
         return tokens.checked_prompt(self.lm.model, ids, n=self.n_tokens)
 
     def _continued(

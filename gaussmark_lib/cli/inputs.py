@@ -32,7 +32,12 @@ KeyFiles = Annotated[
         help="Key file; may be repeated, for keys of one weight and sigma.",
     ),
 ]
-Model = Annotated[str, typer.Option(help="Base model: doclm, a folder or a hub id.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="Base model: doclm, smollm2, gemma-3-270m, a folder, a .gguf file or a hub id."
+    ),
+]
 CodebookName = Annotated[
     str | None,
     typer.Option(metavar="FILE|N", help="A codebook of the key, or its number of users."),

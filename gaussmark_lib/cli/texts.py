@@ -44,7 +44,8 @@ def generate(
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PROMPT", help="A text to be continued; - reads one from standard input."
+            metavar="PROMPT",
+            help="A text to continue, or what you say to a chat model; - reads standard input.",
         ),
     ] = None,
     model: Model = "doclm",
@@ -57,10 +58,16 @@ def generate(
         ),
     ] = None,
     jsonl: Lines = False,
-    tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Tokens of each text.")] = 200,
+    tokens: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Tokens of each text at most.")
+    ] = 200,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="End a text where the model ends it, if earlier.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--until-end/--full-length",
+            help="Stop where the model ends its text, or write all tokens  [chat models stop]",
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 1.0,
     top_p: Annotated[
         float, typer.Option(help="Leave out the least likely tokens, beyond this probability.")
@@ -99,7 +106,8 @@ def generate(
     carried = Key.load(key)
     watermark = carried.watermark  # refuses an unbound key before the model is loaded
     lm = models.load(model)
-    writing = Writing(lm, carried, tokens, until_end, seed, top_p, temperature, batch)
+    ends = lm.is_chat if until_end is None else until_end
+    writing = Writing(lm, carried, tokens, ends, seed, top_p, temperature, batch)
     with perturb.watermarked(lm.model, watermark, carried):
         return answers.give(
             writing,
