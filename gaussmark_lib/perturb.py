@@ -68,15 +68,22 @@ def drawn(wm: PlacedWatermark, keys: Sequence[Key]) -> list[Tensor]:
     return xis
 
 
-def bind(model: PreTrainedModel, wm: Watermark, key: Key, edited: float = 0.0) -> Key:
-    """The key with a note of its use, and of the ``edited`` that texts are to be scored with;
-    InvalidWatermarkError where rounding removes the noise.
+def bind(
+    model: PreTrainedModel,
+    wm: Watermark,
+    key: Key,
+    edited: float = 0.0,
+    file_sha256: str | None = None,
+) -> Key:
+    """The key with a note of its use, of the ``edited`` that texts are to be scored with, and of
+    the file that the model was read from; InvalidWatermarkError where rounding removes the noise.
     """
     [edited] = channel.fractions([edited])
     with watermarked(model, wm, key):
         carried = getattr(model.config, _MARK)["sigma_carried"]
     use = purpose(PlacedWatermark(model, wm))
-    use |= {"sigma_carried": carried, "model_sha256": digest(model), "edited": edited}
+    use |= {"sigma_carried": carried, "model_sha256": digest(model)}
+    use |= {"edited": edited, "file_sha256": file_sha256}
     return replace(key, binding=Binding(**use))
 
 

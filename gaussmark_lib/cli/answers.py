@@ -35,8 +35,13 @@ def say(words: str, start: str = "gaussmark: ") -> None:
 
 def loading(model: str) -> None:
     """What a person waits for: the packages and the model take seconds."""
+    waiting(f"loading the model {model} …")
+
+
+def waiting(words: str) -> None:
+    """Says in a terminal what takes seconds."""
     if sys.stderr.isatty():
-        say(f"loading the model {model} …")
+        say(words)
 
 
 def table(rows: Sequence[Mapping[str, object]], *, heading: bool = False) -> None:

@@ -24,11 +24,16 @@ group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and 
 def new(
     path: Annotated[str, typer.Argument(help="Key file to write; never overwritten.")],
     weight: Annotated[
-        str, typer.Option(help="A matrix of the model, e.g. model.layers.4.mlp.down_proj.weight.")
-    ],
+        str | None, typer.Option(help="A matrix of the model  [an MLP's, two thirds of the way up]")
+    ] = None,
     sigma: Annotated[
-        float, typer.Option(min=1e-31, max=10, help="Standard deviation of the noise.")
-    ],
+        float | None,
+        typer.Option(
+            min=1e-31,
+            max=10,
+            help="Standard deviation of the noise  [solved for ψ = 4 after 200 tokens]",
+        ),
+    ] = None,
     model: Model = "doclm",
     rank_dropped: Annotated[
         int, typer.Option(help="Top singular directions that the noise avoids.")
@@ -41,14 +46,27 @@ def new(
     inputs.new(path)
     answers.loading(model)
     from gaussmark_lib import models, perturb
+    from gaussmark_lib.experiments import begin
 
-    watermark = perturb.Watermark(weight, sigma, rank_dropped)
-    key = perturb.bind(models.load(model).model, watermark, perturb.Key.new(), edited)
+    lm = models.load(model)
+    chosen = weight or models.default_weight(lm.model)
+    watermark = perturb.Watermark(chosen, sigma or 1.0, rank_dropped)
+    if sigma is None:
+        perturb.ready(lm.model, watermark, [perturb.Key.from_seed(0)])  # refuses before the work
+        answers.waiting("solving for sigma on plain text of the model …")
+        watermark = begin.solved_for_key(lm, watermark)
+    key = perturb.bind(lm.model, watermark, perturb.Key.new(), edited, lm.file_sha256)
     key.save(path)
+    print(f"key {key.key_id} for {lm.title}: {path}")
+    print(f"weight {watermark.weight}, sigma {watermark.sigma:.4g}")
+    if sigma is None:
+        print(
+            f"This sigma is solved for a predicted ψ of {begin.KEY_PSI:g} after"
+            f" {begin.KEY_TOKENS} tokens of the model's own plain text."
+        )
     print(
-        f"key {key.key_id} for {weight}: {path}\n"
-        "Keep it secret and never commit it: whoever has it can detect the watermark, and remove"
-        " it."
+        "Keep the key secret and never commit it: whoever has it can detect the watermark, and"
+        " remove it."
     )
 
 
@@ -108,7 +126,7 @@ def export(
     lm = models.load(model)
     written = perturb.export(lm.model, watermark, carried, folder, lm.tokenizer)
     print(
-        f"{lm.name} with the watermark of key {carried.key_id} on {watermark.weight}: {written}\n"
+        f"{lm.title} with the watermark of key {carried.key_id} on {watermark.weight}: {written}\n"
         f"Its texts are tested against {lm.name}, not against it."
     )
 

@@ -16,6 +16,7 @@ import typer
 from gaussmark_lib import files, runs, sweeps, words
 from gaussmark_lib.cli import answers
 from gaussmark_lib.cli.inputs import Model, Records
+from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder, presets
 from gaussmark_lib.runs import notebook as notebooks
@@ -216,14 +217,15 @@ def _values(
 
 def list_(
     what: Annotated[
-        Literal["notebooks", "presets", "grids", "clusters", "records", "weights"] | None,
+        Literal["notebooks", "presets", "grids", "clusters", "records", "models", "weights"] | None,
         typer.Argument(help="One of them [all but weights]."),
     ] = None,
     records: Records = None,
     model: Model = "doclm",
 ) -> None:
-    """List the notebooks, presets, grids, clusters and records, or a model's weights."""
-    for name in [what] if what else ["notebooks", "presets", "grids", "clusters", "records"]:
+    """List the notebooks, presets, grids, clusters, records and models, or a model's weights."""
+    everything = ["notebooks", "presets", "grids", "clusters", "records", "models"]
+    for name in [what] if what else everything:
         if not what:
             print(f"\n{name}")
         if rows := [
@@ -244,6 +246,8 @@ def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, s
             for path in notebooks.numbered():
                 claim, stop, _ = MARKUP.sub("", notebooks.load(path).claim).partition(". ")
                 yield path.stem, claim + stop
+        case "models":
+            yield from _models()
         case "weights":
             answers.loading(model)
             from gaussmark_lib import models, weights
@@ -263,6 +267,20 @@ def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, s
             for name in presets.known(what.removesuffix("s")):
                 text = (files.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
                 yield name, text.partition("\n")[0].lstrip("# ")
+
+
+def _models() -> Iterator[tuple[str, str]]:
+    """The models that have a name, and how to get those that are not installed."""
+    about = "6.2 M parameters, llama, Apache-2.0, in this repository; writes documentation"
+    yield "doclm", about
+    for name, model in packages.MODELS.items():
+        is_here = packages.is_installed(model)
+        yield (
+            name,
+            f"{model.parameters / 1e6:.1f} M parameters, {model.architecture}, {model.licence}"
+            f" ({model.licence_url}), {'installed' if is_here else 'not installed: `make models`'};"
+            f" {model.about}; weights: {model.weights}",
+        )
 
 
 def _changed(done: runs.Run, notebook: str) -> str:

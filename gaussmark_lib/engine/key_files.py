@@ -35,6 +35,7 @@ class Binding(BaseModel):
     side: str = "left"  # what files say that are older than the choice
     sigma_carried: float | tuple[float, ...] | None = None
     model_sha256: str | None = None
+    file_sha256: str | None = None  # of the one file that the model was read from, as a GGUF file
     edited: float = Field(0.0, ge=0, lt=1)  # what share of its tokens a text's test allows for
     noise_sha256: str | None = None  # of earlier versions, like the next one
     weights: tuple[tuple[str, str], ...] | None = None

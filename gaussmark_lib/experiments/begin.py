@@ -18,6 +18,8 @@ from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
 
+KEY_PSI, KEY_TOKENS = 4.0, 200  # what σ of a new key is solved for where nobody names it
+KEY_PROMPT_TOKENS = 32
 N_TEXTS = 8  # for the median of ‖G‖, which differs little from text to text
 
 
@@ -95,6 +97,18 @@ def solved(
     return Watermark(wm.weight, sigma, wm.rank_dropped, wm.side)
 
 
+def solved_for_key(lm: models.LM, wm: Watermark) -> Watermark:
+    """``wm`` with the σ of a new key: a median predicted ψ of ``KEY_PSI`` after ``KEY_TOKENS``
+    tokens of the model's own plain text, which continues text of the model's default kind. A text
+    kind with a pilot gives its pilot, which no measurement uses.
+    """
+    kind = texts.default_kind(lm)
+    split = "pilot" if kind in texts.PACKAGED else "heldout"
+    prompts = texts.prompts(lm, kind, N_TEXTS, KEY_PROMPT_TOKENS, split=split)
+    n_tokens = texts.fit(lm, prompts, KEY_TOKENS)
+    return solved(lm, prompts, n_tokens, wm, KEY_PSI * (n_tokens / KEY_TOKENS) ** 0.5)
+
+
 def describe_setup(lm: models.LM, wm: Watermark) -> str:
     """One line: the model, the weight with its shape, and σ beside the weight's own standard
     deviation.
@@ -102,7 +116,7 @@ def describe_setup(lm: models.LM, wm: Watermark) -> str:
     linear = wm.on(lm.model).linear
     shape, spread = " × ".join(map(str, linear.shape)), linear.value().float().std()
     return (
-        f"{lm.name}: {lm.model.num_parameters() / 1e6:,.1f} M parameters in"
+        f"{lm.title}: {lm.model.num_parameters() / 1e6:,.1f} M parameters in"
         f" {str(lm.model.dtype).removeprefix('torch.')}; noise of σ = {wm.sigma:.3g} on"
         f" {wm.weight} ({shape}, standard deviation {spread:.3g})"
     )
