@@ -36,10 +36,7 @@ def default_kind(lm: models.LM) -> str:
     """Return the kind of text that suits a model where nobody names one: documentation for doclm,
     speeches for any other model where they are installed.
     """
-    speeches = packages.TEXTS["speeches"]
-    if lm.name == models.EMBEDDED or not packages.is_installed(speeches):
-        return "docs"
-    return speeches.name
+    return packages.default_text(lm.name)
 
 
 def load(

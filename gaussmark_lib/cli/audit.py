@@ -18,6 +18,7 @@ from scipy.stats import beta, norm
 from tqdm import tqdm
 
 from gaussmark_lib import joint, models, schemes, stats, texts, verdict, words
+from gaussmark_lib.engine import packages
 from gaussmark_lib.keys import Key
 
 KINDS = ["docs", "licences", "source"]
@@ -55,7 +56,9 @@ def card(
     [tested] = schemes.named(wm, key, [scheme]).values()
     lm = models.load(model)
     keys, rows = [key, *map(Key.from_seed, range(n_keys))], {}
-    for kind in tqdm(kinds, desc="auditing", file=sys.stderr, leave=False, disable=None):
+    for kind in tqdm(
+        kinds or default_kinds(lm), desc="auditing", file=sys.stderr, leave=False, disable=None
+    ):
         human = texts.human(lm, kind, n_texts, N_PROMPT + n_tokens)
         pairs = [ids[:N_PROMPT] for ids in human], [ids[N_PROMPT:] for ids in human]
         if scheme == OURS:
@@ -66,6 +69,14 @@ def card(
     about |= {"model": lm.name, "weight": wm.weight, "sigma": wm.sigma} if scheme == OURS else {}
     shown = {name: COLUMNS[name] for row in rows.values() for name in row}
     return about | {"columns": shown, "kinds": rows}
+
+
+def default_kinds(lm: models.LM) -> list[str]:
+    """The kinds of human text that suit a model where nobody names any."""
+    if lm.name == models.EMBEDDED:
+        return KINDS
+    entries = packages.TEXTS.values()
+    return [*(entry.name for entry in entries if packages.is_installed(entry)), *KINDS]
 
 
 def of_key(p: pd.Series) -> dict[str, Any]:

@@ -138,7 +138,8 @@ def _count(about: str, least: int = 4) -> OptionInfo:
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
-        help="Kind of human text, or a .jsonl file; may be repeated [docs, licences, source]."
+        help="Kind of human text, or a file; may be repeated  [docs, licences, source; for a real"
+        " model also speeches and news]"
     ),
 ]
 
@@ -162,7 +163,7 @@ def audit(
     answers.loading(model)
     from gaussmark_lib.cli import audit
 
-    content = audit.card(key, model, text or audit.KINDS, texts, tokens, keys, scheme)
+    content = audit.card(key, model, text or [], texts, tokens, keys, scheme)
     files.write_json(path, content)
     print(f"{path}: {audit.headline(content)}")
     answers.table(audit.table(content), heading=True)

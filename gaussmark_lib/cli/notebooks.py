@@ -54,9 +54,7 @@ Typed = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    typer.Option(
-        "--preset", "-f", help=f"A YAML file of parameter values, {BY_NAME}; -p overrides it."
-    ),
+    typer.Option("--preset", "-f", help=f"A YAML file of parameter values, {BY_NAME}."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Run even where there is a record.")]
 Workers = Annotated[int | None, typer.Option(help="Local runs at a time [one per core].")]
@@ -186,11 +184,19 @@ def sweep(
     return answers.FAILED if done.failed else 0
 
 
-def tour(workers: Workers = None, force: Force = False, records: Records = None) -> int:
-    """Run all numbered notebooks, several at a time, and write one page about them."""
+def tour(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NOTEBOOK", help="Numbers or names  [all].")
+    ] = None,
+    preset: Preset = None,
+    workers: Workers = None,
+    force: Force = False,
+    records: Records = None,
+) -> int:
+    """Run numbered notebooks, several at a time, and write one page about them."""
     from gaussmark_lib.sweeps.tour import tour
 
-    done = tour(force=force, workers=workers, root=records)
+    done = tour(names or (), preset=preset, force=force, workers=workers, root=records)
     for stop in done.stops:
         print(f"{stop.name:28} {stop.outcome}")
     print(f"\nThe tour is in {done.page}")

@@ -106,6 +106,14 @@ def is_installed(entry: Model | Text) -> bool:
     return all(_version(package) == entry.version for package in _packages(entry))
 
 
+def default_text(model: str) -> str:
+    """The kind of text that suits a model where nobody names one: documentation for doclm, speeches
+    for any other where they are installed.
+    """
+    is_real = model != "doclm" and is_installed(TEXTS["speeches"])
+    return "speeches" if is_real else "docs"
+
+
 def model_file(model: Model) -> Path:
     """The model's GGUF file, whole and as measured. A file in parts is joined once, in
     ``data/cache``.

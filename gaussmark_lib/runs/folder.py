@@ -175,7 +175,7 @@ def run(
                 progress=progress and {"desc": source.name, "unit": "cell"},
                 wanted=wanted,
             )
-            outcome = {"status": "complete", "code": asked.code}
+            outcome = {"status": "complete", "code": asked.code, "inputs": asked.inputs}
             files.write_json(partial / "status.json", outcome | circumstances(started))
         except BaseException as error:
             raise _stopped(error, source.name, partial, failed(target), started) from error

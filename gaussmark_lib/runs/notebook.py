@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gaussmark_lib import files, words
-from gaussmark_lib.engine import corpus
+from gaussmark_lib.engine import corpus, packages
 from gaussmark_lib.errors import GaussMarkError, ParameterError, shown
 from gaussmark_lib.runs import parameters
 from gaussmark_lib.runs.parameters import Parameter
@@ -101,8 +101,14 @@ class Notebook:
         return code_of(sources, self.path.parent)
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``parameters.check``."""
-        return parameters.check(self.parameters, given, self.name)
+        """See ``parameters.check``. A notebook that reads documentation by default reads speeches
+        where another model than doclm is given, and no kind of text.
+        """
+        values = parameters.check(self.parameters, given, self.name)
+        is_default = "text" not in given and values.get("text") == "docs"
+        if is_default and isinstance(values.get("model"), str):
+            values["text"] = packages.default_text(values["model"])
+        return values
 
     def run_id(self, values: Mapping[str, Any], code: str) -> str:
         """The id of the run with these values, which are complete and checked."""
@@ -123,6 +129,11 @@ class Question:
     values: dict[str, Any]
     id: str
     code: str
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The hashes of what the values name (:func:`inputs_of`)."""
+        return inputs_of(self.values, self.notebook.path.parent)
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -211,14 +222,20 @@ def code_of(sources: Iterable[str], folder: Path) -> str:
 
 
 def inputs_of(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Parameter name → hash of the file or folder that its value names relative to ``folder``; and
-    the judge, where it is one that the environment names.
+    """Parameter name → hash of the file or folder that its value names relative to ``folder``, or
+    that an installed package holds under this name; and the judge, where it is one that the
+    environment names. The hash of a file is its SHA-256.
     """
     named = {
         name: folder / os.path.expanduser(value)
         for name, value in values.items()
         if parameters.is_path(name) and isinstance(value, str) and value and "\0" not in value
     }
+    for name, value in values.items():
+        if parameters.is_path(name) and value in packages.MODELS:
+            named[name] = packages.model_file(packages.MODELS[value])
+        elif parameters.is_path(name) and value in packages.TEXTS:
+            named[name] = packages.text_path(packages.TEXTS[value])
     try:
         inputs = {name: _of_path(path) for name, path in named.items() if os.path.exists(path)}
     except OSError as error:

@@ -14,6 +14,7 @@ import base64
 import platform
 import secrets
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,9 +30,11 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from PIL import Image
 
 from gaussmark_lib import files, runs
+from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.runs import folder as records
 from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.runs import presets
 from gaussmark_lib.runs.folder import Run
 from gaussmark_lib.sweeps import jobs
 
@@ -71,7 +74,9 @@ class Tour(NamedTuple):
 
 
 def tour(
+    names: Sequence[str] = (),
     *,
+    preset: str | None = None,
     force: bool = False,
     workers: int | None = None,
     progress: bool = True,
@@ -80,6 +85,9 @@ def tour(
     """Runs all numbered notebooks and writes the page; a notebook that fails is in ``failed``.
 
     Args:
+        names: numbers or names of notebooks; by default all.
+        preset: a YAML file of parameter values, or its name in papermill_runs/presets; the
+            notebooks' defaults where there is none.
         workers: how many notebooks run at a time; by default one per core, as far as memory allows.
 
     Raises:
@@ -88,7 +96,9 @@ def tour(
             records.
     """
     root = files.records(root)
-    if not (stops := [_read(file) for file in notebooks.numbered()]):
+    values = presets.read(preset) if preset else {}
+    wanted = [*names] or notebooks.numbered()
+    if not (stops := [_read(name, values) for name in wanted]):
         raise GaussMarkError(
             f"expected numbered notebooks like 00_first_watermark.ipynb in {files.NOTEBOOKS}, found"
             " none"
@@ -108,17 +118,19 @@ def tour(
         _run(together, n, root, bar=bar, force=force, workers=workers)
         _run(alone, n, root, bar=bar, force=force, workers=1)
     with records.hidden(target) as hidden:
-        (hidden / "index.html").write_text(html(stops), encoding="utf-8")
+        (hidden / "index.html").write_text(html(stops, preset), encoding="utf-8")
         records.place(hidden, target, replace=False)
     return Tour(target / "index.html", stops)
 
 
-def _read(file: Path) -> Stop:
-    stop = Stop(file.stem, file.stem)
+def _read(name: str | Path, values: dict[str, Any]) -> Stop:
+    """A notebook, and the question that a preset's values ask of it."""
+    stop = Stop(Path(name).stem, Path(name).stem)
     try:
-        source = notebooks.load(file)
-        stop.title, stop.claim = source.title, claim(source)
-        stop.job = notebooks.question(source)
+        source = notebooks.load(name)
+        stop.name, stop.title, stop.claim = source.name, source.title, claim(source)
+        given, _ = presets.taken(values, source.name[:2], source.parameters)
+        stop.job = notebooks.question(source, given)
     except GaussMarkError as error:
         stop.error = str(error)
     return stop
@@ -162,8 +174,8 @@ def claim(source: notebooks.Notebook) -> str:
     return markdown.render(source.claim)
 
 
-def html(stops: list[Stop]) -> str:
-    """The page over what came of each notebook."""
+def html(stops: list[Stop], preset: str | None = None) -> str:
+    """The page over what came of each notebook, asked with its defaults or with a preset."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -176,8 +188,31 @@ def html(stops: list[Stop]) -> str:
         "commit": records.commit(),
         "python": platform.python_version(),
         "torch": records.version("torch"),
+        "preset": preset,
+        "names": _models(stops),
+        "models": [_title(model) for model in _models(stops)],
+        "larger": [_title(model) for model in _models_of_references(stops)],
     }
     return template.render(views={stop.name: _view(stop) for stop in stops}, facts=facts)
+
+
+def _models(stops: list[Stop]) -> list[str]:
+    """The models that the runs use, in order."""
+    used = [stop.job.values.get("model") for stop in stops if stop.job]
+    return [*dict.fromkeys(filter(None, used))]
+
+
+def _models_of_references(stops: list[Stop]) -> list[str]:
+    """The models of the larger runs that stand beside them."""
+    large = [runs.reference(stop.name) for stop in stops]
+    used = [run.params.get("model") for run in large if run]
+    return [*dict.fromkeys(filter(None, used))]
+
+
+def _title(model: str) -> str:
+    """A model's name, and what its weights are where the name does not say."""
+    entry = packages.MODELS.get(model)
+    return f"{model} ({entry.weights})" if entry else model
 
 
 def _view(stop: Stop) -> dict[str, Any]:
