@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NOTEBOOKS ?= $(shell git ls-files 'notebooks/[0-9]*.ipynb' 2>/dev/null || echo notebooks)
 SHORT := notebooks/00_first_watermark.ipynb notebooks/02_level_check.ipynb
 
-.PHONY: help setup models lock tour test test-all test-gpu gpu-report mutants lab playground site lint clean
+.PHONY: help setup models lock tour real test test-all test-gpu gpu-report mutants lab playground site lint clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 17
@@ -52,6 +52,10 @@ lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.
 
 tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS=--force runs all again)
 	$(BIN)/gaussmark tour $(ARGS)
+
+REAL := 00 02 03 05 06 08
+real: .venv/.models ## run six notebooks on SmolLM2, a real chat model, and write one page about them
+	$(BIN)/gaussmark tour $(REAL) --preset smollm2 $(ARGS)
 
 test: $(STAMP) ## all tests but slow ones; seven notebooks with small parameters; 00 and 02 as committed
 	$(PYTEST) -m 'not slow' tests $(SHORT) $(ARGS)

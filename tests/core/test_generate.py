@@ -275,6 +275,19 @@ def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
     assert generate.sample(ending, [[3, 4]] * 60, 25, seed=2, until_end=True) == full
 
 
+def test_writing_ends_with_the_last_text():
+    ending = tiny_models.build("llama")
+    ending.lm_head.weight.data[2] = 3 * torch.ones(32)  # it likes its end token, 2, very much
+    ending.generation_config.eos_token_id = [2]
+    steps = []
+    options = {"seed": 2, "on_step": lambda done, total: steps.append((done, total))}
+    cut = generate.sample(ending, [[3, 4]] * 3, 60, until_end=True, **options)
+    longest = max(map(len, cut))
+    assert longest < 30
+    assert steps[-1] == (longest + 1, 60)  # the end token itself, and no step more
+    assert cut == generate.cut(ending, generate.sample(ending, [[3, 4]] * 3, 60, seed=2))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

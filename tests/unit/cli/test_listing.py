@@ -10,6 +10,7 @@ from command_lines import answer
 
 from gaussmark_lib import cli, files, weights
 from gaussmark_lib.cli import answers
+from gaussmark_lib.engine import packages
 from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.runs import presets
 from gaussmark_lib.sweeps import grid
@@ -119,3 +120,16 @@ def test_the_version(capsys):
 def test_what_a_misspelt_name_may_have_meant(capsys, words, meant):
     code, out, err = answer(capsys, *words)
     assert (code, out, meant in err) == (cli.REFUSED, "", True), err
+
+
+def test_models_are_listed_with_licence_and_whether_they_are_installed(capsys, monkeypatch):
+    monkeypatch.setattr(packages, "is_installed", lambda entry: entry.name == "smollm2")
+    monkeypatch.setenv("COLUMNS", "400")
+    _, out, _ = answer(capsys, "list", "models")
+    doclm, smollm2, gemma = out.splitlines()
+    assert "6.2 M parameters" in doclm
+    assert "134.5 M parameters, llama, Apache-2.0" in smollm2
+    assert "SmolLM2-135M-Instruct, 4-bit file, dequantised" in smollm2
+    assert "not installed" not in smollm2
+    assert "not installed: `make models`" in gemma
+    assert "https://ai.google.dev/gemma/terms" in gemma

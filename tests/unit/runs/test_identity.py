@@ -2,14 +2,16 @@
 against what Python itself imports.
 """
 
+import hashlib
 import importlib
 import os
 import sys
 from pathlib import Path
 
 import pytest
+from small_notebooks import parameters, write
 
-from gaussmark_lib.engine import corpus
+from gaussmark_lib.engine import corpus, packages
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.runs import notebook as notebooks
 
@@ -177,3 +179,32 @@ def test_the_corpus_s_packages_are_part_of_what_reads_it(library, monkeypatch):
         versions.append([notebooks.code_of([source], library) for source in sources])
     assert versions[0] == versions[1]
     assert [old == new for old, new in zip(versions[1], versions[2], strict=True)] == [False, True]
+
+
+def test_a_packaged_model_and_text_are_inputs_by_their_files(tmp_path, monkeypatch):
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"weights")
+    monkeypatch.setattr(packages, "model_file", lambda model: file)
+    monkeypatch.setattr(packages, "text_path", lambda text: file)
+    known = hashlib.sha256(b"weights").hexdigest()
+    asked = notebooks.inputs_of({"model": "smollm2", "text": "news", "prompt": "news"}, tmp_path)
+    assert asked == {"model": known, "text": known}
+    assert notebooks.inputs_of({"model": "doclm", "text": "docs"}, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "docs"),
+        ({"model": "other"}, "speeches"),
+        ({"model": "other", "text": "docs"}, "docs"),
+        ({"model": "other", "text": "news"}, "news"),
+    ],
+)
+def test_another_model_reads_speeches_unless_a_text_is_named(
+    given, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(packages, "is_installed", lambda entry: True)
+    lines = 'model: str = "doclm"\ntext: str = "docs"'
+    notebook = notebooks.load(write(tmp_path / "x.ipynb", parameters(lines)))
+    assert notebook.check(given)["text"] == expected

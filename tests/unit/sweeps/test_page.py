@@ -2,6 +2,7 @@
 
 from gaussmark_lib import runs
 from gaussmark_lib.runs import folder
+from gaussmark_lib.runs import notebook as notebooks
 from gaussmark_lib.sweeps import tour
 
 
@@ -29,3 +30,21 @@ def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_pa
     )
     assert lines[1]["reference"] is None
     assert tour.verdicts(None, "00_x") == []
+
+
+def test_a_page_on_another_model_says_on_which_model_the_larger_runs_are(tmp_path, monkeypatch):
+    estimate = {"sentence": "texts found", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
+    headline = {"headline": estimate | {"unit": ""}}
+    large = folder.Run(tmp_path, "large", {"model": "doclm"}, headline, {})
+    monkeypatch.setattr(runs, "reference", lambda name: large)
+    status = {"seconds": 1}
+    pages = {}
+    for model in ("smollm2", "doclm"):
+        run = folder.Run(tmp_path, "here", {"model": model}, headline, status)
+        job = notebooks.Question(None, {"model": model}, "here", "code")
+        pages[model] = tour.html([tour.Stop("00_x", "A title", job=job, run=run)])
+    assert "“Larger run” is on <b>doclm</b>" in pages["smollm2"]
+    assert "smollm2 (SmolLM2-135M-Instruct, 4-bit file, dequantised)" in pages["smollm2"]
+    assert "larger run, on doclm" in pages["smollm2"]
+    assert "Larger run” is on" not in pages["doclm"]
+    assert "larger run</th>" in pages["doclm"]

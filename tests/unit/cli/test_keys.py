@@ -1,0 +1,58 @@
+"""``gaussmark key new`` and ``show``: a key in one line."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+from command_lines import answer
+
+from gaussmark_lib import models, score, texts
+from gaussmark_lib.engine import packages
+from gaussmark_lib.experiments import begin
+from gaussmark_lib.keys import Key
+
+PRINTED = re.compile(r"weight (\S+), sigma (\S+)\n")
+
+
+@pytest.fixture
+def without_speeches(monkeypatch):
+    """The text that the tiny model reads is the same, whatever is installed."""
+    monkeypatch.setattr(packages, "is_installed", lambda entry: False)
+
+
+@pytest.mark.usefixtures("without_speeches")
+def test_weight_and_sigma_are_chosen_where_nobody_names_them(lm, tmp_path, capsys):
+    code, out, _ = answer(capsys, "key", "new", str(tmp_path / "my.key"))
+    assert code == 0
+    key = Key.load(tmp_path / "my.key")
+    weight, sigma = PRINTED.search(out).groups()
+    assert weight == key.watermark.weight == models.default_weight(lm.model)
+    assert float(sigma) == pytest.approx(key.watermark.sigma, rel=1e-3)
+    assert "predicted ψ of 4 after 200 tokens" in out
+    # the same σ by hand: psi = sigma * median norm, grown to 200 tokens by the square root
+    prompts = texts.prompts(lm, "docs", begin.N_TEXTS, begin.KEY_PROMPT_TOKENS)
+    n_tokens = texts.fit(lm, prompts, begin.KEY_TOKENS)
+    plain = begin.generate.sample(lm.model, prompts, n_tokens)
+    table = score.score(lm.model, prompts, plain, key.watermark, [Key.from_seed(0)])
+    predicted = key.watermark.sigma * table["grad_norm"].median() * (200 / n_tokens) ** 0.5
+    assert predicted == pytest.approx(4.0, rel=1e-3)
+
+
+@pytest.mark.usefixtures("lm", "without_speeches")
+def test_what_is_named_stays(tmp_path, capsys):
+    name = "model.layers.0.mlp.up_proj.weight"
+    _, out, _ = answer(capsys, "key", "new", str(tmp_path / "a.key"), "--weight", name)
+    assert PRINTED.search(out)[1] == name
+    _, out, _ = answer(capsys, "key", "new", str(tmp_path / "b.key"), "--sigma", "0.25")
+    assert PRINTED.search(out)[2] == "0.25"
+    assert "solved" not in out
+
+
+def test_a_key_names_the_file_of_its_model(lm, tmp_path, capsys, monkeypatch):
+    of_file = dataclasses.replace(lm, file_sha256="ab" * 32)
+    monkeypatch.setattr(models, "load", lambda name: of_file)
+    path = str(tmp_path / "my.key")
+    assert answer(capsys, "key", "new", path, "--sigma", "0.1")[0] == 0
+    _, out, _ = answer(capsys, "key", "show", path)
+    assert json.loads(out)["file_sha256"] == "ab" * 32
