@@ -52,6 +52,10 @@ class ParameterError(GaussMarkError):
     """A notebook's parameter that is unknown, of the wrong type, or out of range."""
 
 
+class KernelDiedError(GaussMarkError):
+    """The process that ran a notebook was killed, or ended before the notebook did."""
+
+
 class GaussMarkWarning(UserWarning):
     """The call succeeded, but may not have done what was intended."""
 

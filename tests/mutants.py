@@ -64,6 +64,7 @@ ELSEWHERE = {
     "cli/inputs.py": "unit/cli/test_generate.py robustness/test_command_line.py",
     "cli/power.py": "unit/cli/test_audit.py",
     "runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
+    "runs/death.py": "unit/runs/test_kernel.py",
     "runs/kernel.py": "unit/runs/test_run.py",
     "runs/notebook.py": "unit/runs/test_identity.py",
     "runs/parameters.py": "unit/runs/test_presets.py",
@@ -647,8 +648,41 @@ FAULTS = {
         ("a complete record replaced", "if replace or load(target) is None:", "if True:"),
         ("a ratio in percent", "< 1e-9 * n", "< n"),
     ],
+    "runs/death.py": [
+        ("every death is a crash", "CAUSES.get(exit_code, CRASHED)", "CRASHED"),
+        (
+            "memory that is free counted as in use",
+            "memory.total - memory.available",
+            "memory.total",
+        ),
+    ],
     "runs/kernel.py": [
         ("sys.exit taken for the end", "if notebook.metadata.papermill.exception:", "if False:"),
+        (
+            "a signal to a fork that has ended hides why",
+            "with suppress(ProcessLookupError):  # it has ended",
+            "with suppress(ZeroDivisionError):",
+        ),
+        (
+            "a dead kernel is asked to shut down",
+            "if await self.is_alive():",
+            "if True:",
+        ),
+        (
+            "a kernel that we stop is called dead",
+            "if self.has_process and not self.parent.shutting_down:",
+            "if self.has_process:",
+        ),
+        (
+            "memory as it is after the death",
+            "max(kernel.most_memory, death.memory_in_use())",
+            "death.memory_in_use()",
+        ),
+        (
+            "no kernel without the fork server",
+            "except (EOFError, OSError):  # the server",
+            "except ZeroDivisionError:  # the server",
+        ),
     ],
     "runs/notebook.py": [
         (

@@ -33,8 +33,13 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 from jupyter_core.utils import ensure_event_loop, run_sync
+from nbclient.exceptions import DeadKernelError
 from tqdm import tqdm
 
+from gaussmark_lib.errors import GaussMarkError, KernelDiedError
+from gaussmark_lib.runs import death
+
+START_TIMEOUT = 300  # seconds; a busy machine is slow, a dead kernel is seen at once
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
 PRELOADED = [
     "ipykernel.kernelapp",
@@ -101,24 +106,43 @@ class Fork(CONTEXT.Process):
         return self.exitcode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(self.pid, number)
 
 
 class Provisioner(LocalProvisioner):
-    """Starts a kernel as a fork, or as a new process where the server has other variables."""
+    """Starts a kernel as a fork if it may be one, or as a new process: also where the server has
+    other variables, or was killed.
+
+    Attributes:
+        exit_code: how the kernel ended, if it ended before anybody asked it to.
+    """
+
+    may_fork = False
+    exit_code: int | None = None
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> dict[str, Any]:
         global _of_server
         _of_server = _of_server or _read_at_import(os.environ)
-        if _read_at_import(options["env"]) != _of_server:
+        if not self.may_fork or _read_at_import(options["env"]) != _of_server:
             return await super().launch_kernel(cmd, **options)
-        self.process = Fork(cmd, str(options["cwd"]), options["env"])
+        fork = Fork(cmd, str(options["cwd"]), options["env"])
         CONTEXT.set_forkserver_preload(PRELOADED)
-        # with an empty __main__: the fork would import the caller's script
-        with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
-            self.process.start()
-        self.pid = self.pgid = self.process.pid  # it leads its own session
+        try:
+            # with an empty __main__: the fork would import the caller's script
+            with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+                fork.start()
+        except (EOFError, OSError):  # the server does not answer; a later start makes a new one
+            return await super().launch_kernel(cmd, **options)
+        self.process = fork
+        self.pid = self.pgid = fork.pid  # it leads its own session
         return self.connection_info
+
+    async def poll(self) -> int | None:
+        code = await super().poll()
+        if self.has_process and not self.parent.shutting_down:
+            self.exit_code = code
+        return code
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
@@ -145,8 +169,9 @@ class Kernel(AsyncKernelManager):
         super().__init__(transport="ipc", connection_file=os.path.join(private, "kernel.json"))
         self.launch = {"env": env, "cwd": str(folder)}
         self.clients: list[AsyncKernelClient] = []
-        if _may_fork(source):
-            self.provisioner = Provisioner(kernel_spec=self.kernel_spec, parent=self)
+        self.most_memory = 0  # bytes in use on this machine while it runs
+        self.provisioner = Provisioner(kernel_spec=self.kernel_spec, parent=self)
+        self.provisioner.may_fork = _may_fork(source)
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -162,7 +187,10 @@ class Kernel(AsyncKernelManager):
     async def stop(self) -> None:
         for client in self.clients:
             client.stop_channels()
-        await self.shutdown_kernel()
+        if await self.is_alive():
+            await self.shutdown_kernel()
+        else:  # nobody is there to be asked
+            await self.cleanup_resources()
 
     def kill(self) -> None:
         """Ends the process and whatever it started; from any thread, any number of times."""
@@ -189,7 +217,7 @@ def execute(
 
     Raises:
         papermill.PapermillExecutionError: a cell raised.
-        nbclient.exceptions.DeadKernelError: the kernel died, for lack of memory for example.
+        KernelDiedError: the kernel's process ended, for lack of memory for example.
         KeyboardInterrupt: as it came in the caller's thread, or because the answer is not wanted
             any more.
     """
@@ -200,6 +228,7 @@ def execute(
         job = pool.submit(_execute, kernel, path, dict(parameters), progress)
         try:
             while wait([job], timeout=0.5).not_done:
+                kernel.most_memory = max(kernel.most_memory, death.memory_in_use())
                 if not wanted():
                     raise KeyboardInterrupt("not wanted any more")
                 if sys.stderr.isatty():
@@ -224,9 +253,15 @@ def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: d
             km=kernel,
             skip_cells_with_tag=SKIP_TAG,
             progress_bar=progress,
-            start_timeout=300,  # seconds; a busy machine is slow, a dead kernel is seen at once
+            start_timeout=START_TIMEOUT,
             iopub_timeout=60,
         )
+    except (DeadKernelError, RuntimeError) as error:
+        exit_code = kernel.provisioner.exit_code
+        if exit_code is None:
+            raise
+        when = "" if isinstance(error, DeadKernelError) else " while it started"
+        raise KernelDiedError(death.explained(exit_code, kernel.most_memory, when)) from error
     finally:
         run_sync(kernel.stop)()
         ensure_event_loop().close()
@@ -252,6 +287,9 @@ def where_it_stopped(path: Path, error: BaseException) -> Stop:
     """What stopped the notebook at ``path``: a cell's own error, or that of its kernel."""
     name = getattr(error, "ename", type(error).__name__)
     text = getattr(error, "evalue", str(error))
+    reason = f"{name}: {text}" if text else name
+    if isinstance(error, GaussMarkError):  # a sentence of ours, which needs no name
+        reason = text
     traceback = "\n".join(getattr(error, "traceback", []))
     began = [
         cell.source
@@ -259,4 +297,4 @@ def where_it_stopped(path: Path, error: BaseException) -> Stop:
         if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
     ]
     first_line = began[-1].strip().partition("\n")[0] if began else ""
-    return Stop(f"{name}: {text}" if text else name, first_line, COLOURS.sub("", traceback))
+    return Stop(reason, first_line, COLOURS.sub("", traceback))

@@ -1,5 +1,6 @@
 """Which watermarks there are, and what is said of those that cannot be."""
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -83,6 +84,36 @@ def test_an_unknown_weight_lists_the_nearest_names(model, weight, near):
 def test_what_is_no_linear_layers_own_matrix(architecture, weight):
     with pytest.raises(InvalidWatermarkError, match=rf"one linear layer's own .*got '{weight}'"):
         Watermark(weight, 0.05).on(tiny_models.build(architecture))
+
+
+@pytest.mark.parametrize("name", ["gate_up_proj", "down_proj", "down_proj[2]"])
+def test_the_stacked_experts_of_a_mixture_carry_none(name):
+    """A matrix beside them, which sees every token, does, and the refusal names it."""
+    model = tiny_models.build("qwen2_moe")
+    expert = f"model.layers.1.mlp.experts.{name}"
+    assert model.get_parameter(expert.partition("[")[0]).ndim == 3
+    assert not [weight for weight in weights.names(model) if ".experts." in weight]
+    with pytest.raises(
+        InvalidWatermarkError, match=rf"one linear layer's own .*got '{re.escape(expert)}'"
+    ) as error:
+        Watermark(expert, 0.05).on(model)
+    nearest = str(error.value).partition("nearest names are: ")[2].partition(";")[0].split(", ")
+    assert any("shared_expert" in weight for weight in nearest)
+    for weight in nearest:
+        Watermark(weight, 0.05).on(model)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_an_embedding_carries_none(is_tied):
+    """Of tokens or positions, whether or not the head shares its matrix."""
+    model = tiny_models.build("gpt2")
+    if not is_tied:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    assert ("lm_head.weight" in weights.names(model)) == (not is_tied)
+    for name in ("transformer.wte.weight", "transformer.wpe.weight"):
+        assert name not in weights.names(model)
+        with pytest.raises(InvalidWatermarkError, match=f"one linear layer's own .*got '{name}'"):
+            Watermark(name, 0.05).on(model)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -1,0 +1,48 @@
+"""Why a kernel died, in words: what its exit code says, and what to do about it."""
+
+import signal
+
+import psutil
+
+MEMORY = (
+    "this is usually a lack of memory: up to {used:.1f} of {total:.1f} GiB were in use (a container"
+    " or a queue may allow less). Choose a smaller model, a smaller batch, or another dtype"
+)
+ENDED = "another process, or the queue that the run is in, ended it. Run the notebook again"
+CRASHED = (
+    "a compiled library crashed in it. Run the notebook again; if it crashes again, install another"
+    " version of the library that this cell uses"
+)
+LEFT = "a cell, or a library that it uses, ended the process by os._exit. Remove that call"
+CAUSES = {
+    -signal.SIGTERM: ENDED,
+    -signal.SIGINT: ENDED,
+}
+if hasattr(signal, "SIGKILL"):  # not on Windows
+    CAUSES[-signal.SIGKILL] = MEMORY
+    CAUSES[-signal.SIGHUP] = ENDED
+# multiprocessing's exit code for a fork whose server was killed
+CAUSES[255] = f"the process that kernels are forked from was killed; {MEMORY}"
+
+
+def memory_in_use() -> int:
+    """Bytes of this machine's memory that no process can have."""
+    memory = psutil.virtual_memory()
+    return memory.total - memory.available
+
+
+def explained(exit_code: int, memory: int, when: str = "") -> str:
+    """What to tell of a kernel that ended before its notebook.
+
+    Args:
+        exit_code: as of a ``subprocess.Popen``: minus the signal's number if a signal killed it.
+        memory: the most bytes that were in use while it ran.
+        when: more about the time, such as ``" while it started"``.
+    """
+    if exit_code < 0:
+        how, cause = f"killed by signal {-exit_code}", CAUSES.get(exit_code, CRASHED)
+    else:
+        how, cause = f"exit code {exit_code}", CAUSES.get(exit_code, LEFT)
+    total = psutil.virtual_memory().total
+    cause = cause.format(used=memory / 2**30, total=total / 2**30)
+    return f"the kernel died{when} ({how}); {cause}"
