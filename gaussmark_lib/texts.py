@@ -5,7 +5,7 @@
 ``"licences"`` licence files of the same packages: English of another kind, much of it repeated
 ``"source"``   Python source code of two of these packages: not prose at all
 ``"c4"``       ``allenai/c4``, ``realnewslike``: the paper's prompts; needs a network
-a path         a ``.jsonl`` file with a ``text`` field per line
+a path         a file of texts: ``.csv``, ``.json``, ``.jsonl``, ``.txt``, … (``text_files``)
 ============== ====================================================================================
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from gaussmark_lib import models, tokens
-from gaussmark_lib.engine import corpus
+from gaussmark_lib.engine import corpus, text_files
 from gaussmark_lib.errors import InvalidTextError, require_int
 
 INSTALLED = ("docs", "licences", "source")  # text of the installed packages
@@ -47,10 +47,10 @@ def load(
         rows = [hashes[sha] for sha in sorted(hashes)]  # any n are a mixture, the same everywhere
     elif kind == "c4":
         rows = list(corpus.c4(split, n, min_chars))
-    elif str(kind).endswith(".jsonl"):
-        rows = [row for row in corpus.jsonl(Path(kind)) if len(row["text"]) >= min_chars]
+    elif Path(str(kind)).suffix:
+        rows = [row for row in text_files.rows(kind) if len(row["text"]) >= min_chars]
     else:
-        expected = f"expected one of {', '.join(KINDS)} or a path ending in .jsonl"
+        expected = f"expected one of {', '.join(KINDS)} or the path of a file of texts"
         raise InvalidTextError(f"{expected}, got {str(kind)!r}")
     if not rows or (n is not None and len(rows) < n):
         expected = f"expected {n or 'some'} texts of at least {min_chars} characters"
