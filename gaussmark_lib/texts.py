@@ -10,7 +10,7 @@
 ``"news"``     290 stories of the Australian Broadcasting Corporation (the Lee corpus in
                ``gensim``'s test data, LGPL-2.1), 0.4 MB
 ``"c4"``       ``allenai/c4``, ``realnewslike``: the paper's prompts; needs a network
-a path         a ``.jsonl`` file with a ``text`` field per line
+a path         a file of texts: ``.csv``, ``.json``, ``.jsonl``, ``.txt``, … (``text_files``)
 ============== ====================================================================================
 
 ``make models`` installs speeches and news. Of these two kinds, whole documents are reserved for the
@@ -24,7 +24,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from gaussmark_lib import models, tokens
-from gaussmark_lib.engine import corpus, human_texts, packages
+from gaussmark_lib.engine import corpus, human_texts, packages, text_files
 from gaussmark_lib.errors import InvalidTextError, require_int
 
 INSTALLED = ("docs", "licences", "source")  # text of the installed packages
@@ -72,10 +72,10 @@ def load(
         rows = list(human_texts.rows(str(kind), split, min_chars, seed))
     elif kind == "c4":
         rows = list(corpus.c4(split, n, min_chars))
-    elif str(kind).endswith(".jsonl"):
-        rows = [row for row in corpus.jsonl(Path(kind)) if len(row["text"]) >= min_chars]
+    elif Path(str(kind)).suffix:
+        rows = [row for row in text_files.rows(kind) if len(row["text"]) >= min_chars]
     else:
-        expected = f"expected one of {', '.join(KINDS)} or a path ending in .jsonl"
+        expected = f"expected one of {', '.join(KINDS)} or the path of a file of texts"
         raise InvalidTextError(f"{expected}, got {str(kind)!r}")
     if not rows or (n is not None and len(rows) < n):
         expected = f"expected {n or 'some'} texts of at least {min_chars} characters"

@@ -1,23 +1,24 @@
 """What the commands are given: options that several of them have, and texts or prompts, one after
-another, from files, folders, .jsonl files and standard input. Nothing is held but one text.
+another, from files (``engine.text_files``), folders and standard input.
 """
 
 import hashlib
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from gaussmark_lib import files
-from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.engine import text_files
+from gaussmark_lib.engine.text_files import Item
+from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
 
-LINES = ".jsonl"
-IN_FOLDERS = (".txt", ".md", LINES)
 CONTROLS = re.compile(  # what moves a terminal's cursor, or turns a line's direction
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
@@ -45,6 +46,12 @@ CodebookName = Annotated[
 Records = Annotated[str | None, typer.Option(help="Folder of the records [papermill_runs].")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 Lines = Annotated[bool, typer.Option("--jsonl", help="Standard input holds JSON lines.")]
+Column = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Column or JSON field to read [text, or prompt in generate]."
+    ),
+]
 Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Texts per batch.")]
 Out = Annotated[
     str | None,
@@ -53,24 +60,6 @@ Out = Annotated[
         help="Write JSON lines there; where some are there already, go on behind the last.",
     ),
 ]
-
-
-class Item(NamedTuple):
-    """One text with its name, or why there is none. ``prompt`` is None where its line names
-    none.
-    """
-
-    name: str
-    text: str = ""
-    prompt: str | None = None
-    error: str | None = None
-    row: int = 0  # its place among all
-
-    def valid(self) -> str:
-        """Its text; GaussMarkError where there is none."""
-        if self.error:
-            raise GaussMarkError(self.error)
-        return self.text
 
 
 def digest(item: Item, asked: list[Any]) -> str:
@@ -108,7 +97,8 @@ def refuse_among(out: str | None, names: Sequence[str]) -> None:
     path = Path(os.path.realpath(out))
     for name in names:
         place = Path(os.path.realpath(name))
-        if path == place or (place in path.parents and path.name.endswith(IN_FOLDERS)):
+        is_inside = place in path.parents and text_files.is_in_folders(path)
+        if path == place or is_inside:
             raise GaussMarkError(
                 f"--out: expected a file that is not among those that are read, got {out!r}; name"
                 " one elsewhere"
@@ -118,35 +108,40 @@ def refuse_among(out: str | None, names: Sequence[str]) -> None:
 def are_many(names: Sequence[str], *, lines: bool = False) -> bool:
     """Whether several texts can come: then one that cannot be scored does not stop the others."""
     return len(names) > 1 or any(
-        os.path.isdir(name) or name.endswith(LINES) or (name == "-" and lines) for name in names
+        os.path.isdir(name) or text_files.has_many(name) or (name == "-" and lines)
+        for name in names
     )
 
 
-def items(names: Sequence[str], *, lines: bool = False, field: str = "text") -> Iterator[Item]:
-    """The texts of these files and folders, in order; with ``lines``, standard input (-) is read as
-    .jsonl. A name of nothing is refused at once.
+def items(
+    names: Sequence[str], *, lines: bool = False, field: str = "text", column: str | None = None
+) -> Iterator[Item]:
+    """The texts of these files and folders, in order.
 
-    ``field`` is what each line of JSON has: ``text``, or ``prompt`` where prompts are read.
+    GaussMarkError at once for a name of nothing, and for a file that is named alone and cannot be
+    read.
+
+    Args:
+        lines: read standard input (``-``) as JSON lines.
+        field: what a row of a file has: ``text``, or ``prompt`` where prompts are read.
+        column: another name of it.
     """
     paths = [path for name in names for path in _files(name)]
-    return chain.from_iterable(
-        _of_lines(path, field)
-        if path.endswith(LINES) or (path == "-" and lines)
-        else [of_file(path, field)]
-        for path in paths
+    texts = chain.from_iterable(
+        text_files.items(path, field=field, column=column, as_lines=lines) for path in paths
     )
+    if len(names) != 1 or names == ["-"] or os.path.isdir(names[0]):
+        return texts
+    first = list(islice(texts, 1))
+    if first and first[0].name == names[0]:  # no number: the error is that of the file
+        first[0].required()
+    return chain(first, texts)
 
 
 def _files(name: str) -> list[str]:
     try:
         if os.path.isdir(name):
-            inside = (path for path in Path(name).rglob("*") if path.name.endswith(IN_FOLDERS))
-            if found := sorted(str(path) for path in inside if path.is_file()):
-                return found
-            raise GaussMarkError(
-                f"cannot read {name!r}: expected a folder with texts ({', '.join(IN_FOLDERS)}),"
-                " found none in it"
-            )
+            return _of_folder(name)
         if name != "-":
             files.refuse_others(name)
     except OSError as error:
@@ -156,38 +151,21 @@ def _files(name: str) -> list[str]:
     return [name]
 
 
-def of_file(name: str, field: str = "text") -> Item:
-    """A whole file; a prompt without the end of its last line, which editors add."""
-    try:
-        with _opened(name, encoding="utf-8-sig") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", error)
-        return Item(name, error=f"cannot read {name!r}: {why}; expected UTF-8 text")
-    return Item(name, text.removesuffix("\n") if field == "prompt" else text)
-
-
-def _opened(name: str, **options: Any) -> IO:
-    stdin = name == "-"
-    return open(0 if stdin else name, closefd=not stdin, opener=files.opener, **options)
-
-
-def _of_lines(name: str, field: str) -> Iterator[Item]:
-    """The line's number, from 1, is part of its text's name. Empty lines are no texts."""
-    with _opened(name, mode="rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield _of_line(f"{name}:{number}", line, field)
-
-
-def _of_line(name: str, line: bytes, field: str) -> Item:
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-        text, prompt = row[field], row.get("prompt")
-        if isinstance(text, str) and isinstance(prompt, str | None):
-            return Item(name, text, prompt)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        pass  # something else than such an object
-    start = line.strip()[:60].decode(errors="backslashreplace")
-    why = f"expected a JSON object whose '{field}' (and 'prompt') is a string, got {start!r}"
-    return Item(name, error=why)
+def _of_folder(name: str) -> list[str]:
+    """The files with texts, sorted; a warning names those whose text cannot be read."""
+    paths = sorted(str(path) for path in Path(name).rglob("*") if path.is_file())
+    documents = [path for path in paths if text_files.is_document(path)]
+    if documents:
+        warnings.warn(
+            f"{name}: left out {len(documents):,} files that are not plain text, such as"
+            f" {documents[0]!r}; {text_files.ADVICE}",
+            GaussMarkWarning,
+            stacklevel=2,
+        )
+    texts = [path for path in paths if text_files.is_in_folders(path)]
+    if not texts:
+        raise GaussMarkError(
+            f"cannot read {name!r}: expected a folder with texts"
+            f" ({', '.join(text_files.IN_FOLDERS)}), found none in it"
+        )
+    return texts

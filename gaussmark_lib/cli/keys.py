@@ -138,8 +138,8 @@ def _count(about: str, least: int = 4) -> OptionInfo:
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
-        help="Kind of human text, or a file; may be repeated  [docs, licences, source; for a real"
-        " model also speeches and news]"
+        help="Kind of human text, or a file of texts (.csv, .json, .jsonl, .txt, …); may be"
+        " repeated  [docs, licences, source; for a real model also speeches and news]",
     ),
 ]
 

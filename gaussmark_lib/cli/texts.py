@@ -20,12 +20,15 @@ from gaussmark_lib.cli.inputs import (
     AsJson,
     Batch,
     CodebookName,
+    Column,
     KeyFile,
     KeyFiles,
     Lines,
     Model,
     Out,
 )
+from gaussmark_lib.engine import text_files
+from gaussmark_lib.engine.typography import line_feeds
 from gaussmark_lib.errors import GaussMarkError
 
 EXIT_OF_GENERATE = (
@@ -53,11 +56,12 @@ def generate(
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Prompts: a file is one, a .jsonl file has one per line (`prompt`), a folder has"
-            " such files; may be repeated.",
+            help="Prompts: a text file is one; a .csv, .tsv, .json, .jsonl or .ndjson file has"
+            " several (`prompt`); a folder has such files; .gz of each; may be repeated.",
         ),
     ] = None,
     jsonl: Lines = False,
+    column: Column = None,
     tokens: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Tokens of each text at most.")
     ] = 200,
@@ -94,8 +98,8 @@ def generate(
     names = ["-"] * prompts.count("-") + named
     inputs.refuse_among(out, named)
     typed = [word for word in prompts if word != "-"]
-    items = [inputs.Item(f"prompt {number}", word) for number, word in enumerate(typed, 1)]
-    items += inputs.items(names, lines=jsonl, field="prompt")
+    items = [text_files.item(f"prompt {number}", word) for number, word in enumerate(typed, 1)]
+    items += inputs.items(names, lines=jsonl, field="prompt", column=column)
     many = len(items) != 1 or inputs.are_many(names, lines=jsonl)
 
     answers.loading(model)
@@ -128,12 +132,13 @@ def detect(
         list[str] | None,
         typer.Argument(
             metavar="FILE",
-            help="A text; a folder of texts; a .jsonl file with a `text`, and perhaps a `prompt`,"
-            " per line; - reads standard input.",
+            help="A text file; a .csv, .tsv, .json, .jsonl or .ndjson file of texts (`text`, and"
+            " perhaps `prompt`); .gz of each; a folder of such files; - reads standard input.",
         ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="The text itself.")] = None,
     jsonl: Lines = False,
+    column: Column = None,
     model: Model = "doclm",
     prompt: Annotated[
         str, typer.Option(help="The texts' prompt; without it the test is exact, with less power.")
@@ -204,11 +209,13 @@ def detect(
         )
     inputs.refuse_among(out, [*names, *given])
     many = text is None and inputs.are_many(names, lines=jsonl)
-    items = (
-        inputs.items(names, lines=jsonl) if text is None else iter([inputs.Item("--text", text)])
-    )
+    if text is None:
+        items = inputs.items(names, lines=jsonl, column=column)
+    else:
+        items = iter([text_files.item("--text", text)])
     if prompt_file is not None:
-        prompt = inputs.of_file(prompt_file, "prompt").valid()
+        prompt = text_files.whole(prompt_file, "prompt").required()
+    prompt = line_feeds(prompt)
     state = None if stream is None else files.named(stream, "--stream", GaussMarkError)
 
     answers.loading(model)

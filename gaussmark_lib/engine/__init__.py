@@ -10,6 +10,8 @@
 ``arithmetic``   dtypes, evaluation mode, what rounding takes
 ``decoding``     a cache with reserved memory; transformers' own ``generate``
 ``corpus``       prose of the installed packages
+``text_files``   files of texts: .csv, .json, .jsonl, .txt, …
+``typography``   characters that software puts in place of a model's own
 ``terms``        a gradient by its terms
 ``hooks``        gradients that begin at a layer; another noise for each row of a batch
 ``blocks``       batches, noises and gradients within a bounded memory

@@ -13,8 +13,6 @@ import ast
 import gc
 import hashlib
 import inspect
-import json
-import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -24,6 +22,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gaussmark_lib.engine import text_files
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.files import CACHE, hidden_folder
 
@@ -56,7 +55,6 @@ PACKAGES = (
 )
 VERSION = 2  # raise it when a rule below changes: the name of the cache depends on it
 HELDOUT_SHARE = 0.05
-SUFFIXES = (".txt", ".md", ".jsonl")  # of a folder's files
 MIN_CHARS = 80
 MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
 
@@ -250,36 +248,12 @@ def build() -> "pd.DataFrame":
     return corpus
 
 
-def jsonl(path: Path) -> list[dict]:
-    """Rows ``text, source`` of a file with a JSON object on each line."""
-    if not os.path.isfile(path):
-        raise InvalidTextError(f"no file {path}: expected a .jsonl file with a 'text' on each line")
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidTextError(f"cannot read {path}: {error}; expected UTF-8 text") from None
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                text = json.loads(line)["text"]
-                text.encode()  # a string, of whole characters
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                raise InvalidTextError(
-                    f"{path}, line {number}: expected a JSON object with a 'text' field of whole"
-                    f" characters, got {line.strip()[:60]!r}"
-                ) from None
-            rows.append({"text": text, "source": path.name})
-    return rows
-
-
 def of_folder(folder: str | Path) -> "pd.DataFrame":
     """The paragraphs of every text file below a folder, in the shape of :func:`load`: columns
     ``source``, ``text``, ``split``.
 
-    ``source`` is the file, and for a ``.jsonl`` file also the line (``mine.jsonl/12``), since each
-    line is a text of its own. Paragraphs are cut at blank lines and kept once. Hidden files are
-    left out.
+    ``source`` is the file, and in a file of many texts also the text's number (``mine.csv:12``, see
+    ``text_files``). Paragraphs are cut at blank lines and kept once. Hidden files are left out.
     """
     import pandas as pd
 
@@ -295,22 +269,19 @@ def of_folder(folder: str | Path) -> "pd.DataFrame":
     corpus = corpus.assign(split=corpus["text"].map(split_of)).reset_index(drop=True)
     if corpus["split"].nunique() < 2:
         raise InvalidTextError(
-            f"{folder}: expected a folder with files ending in {', '.join(SUFFIXES)} and with"
-            f" paragraphs in both splits (5% are held out), got {len(corpus)} paragraphs; add text"
+            f"{folder}: expected a folder with files ending in"
+            f" {', '.join(text_files.IN_FOLDERS)} and with paragraphs in both splits (5% are held"
+            f" out), got {len(corpus)} paragraphs; add text"
         )
     return corpus
 
 
-def _of_file(path: Path, name: str) -> list[tuple[str, str]]:
+def _of_file(path: Path, name: str) -> Iterator[tuple[str, str]]:
     """(source, text) of each text in a file; none of another kind of file."""
-    if not name.lower().endswith(SUFFIXES) or "/." in f"/{name}":
-        return []
-    if name.lower().endswith(".jsonl"):
-        return [(f"{name}/{i}", row["text"]) for i, row in enumerate(jsonl(path), 1)]
-    try:
-        return [(name, path.read_text(encoding="utf-8"))]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidTextError(f"cannot read {path}: {error}; expected UTF-8 text") from None
+    if text_files.is_in_folders(name) and "/." not in f"/{name}":
+        for text in text_files.items(path):
+            number = text.name.removeprefix(str(path))
+            yield f"{name}{number}", text.required()
 
 
 def c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
@@ -331,5 +302,5 @@ def c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
     except (OSError, ValueError, RuntimeError) as error:
         raise InvalidTextError(
             f"cannot read allenai/c4: {first_line(error)}. Without a network,"
-            " texts.load('docs') or a .jsonl file works"
+            " texts.load('docs') or a file of texts works"
         ) from error

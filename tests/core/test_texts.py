@@ -106,7 +106,9 @@ def test_texts_of_a_file_come_in_its_order_with_its_name(tmp_path):
 )
 def test_a_line_without_a_text_is_named_by_number(tmp_path, line):
     path = jsonl(tmp_path / "mine.jsonl", r'{"text": "\ud83d\ude00 a face"}', "", line)
-    expected = r"mine\.jsonl, line 3: expected a JSON object with a 'text' field of whole char"
+    expected = (
+        r"mine\.jsonl:3: expected a JSON object whose 'text' \(and 'prompt'\) is a string of whole"
+    )
     with pytest.raises(InvalidTextError, match=expected):
         texts.load(path)
 
@@ -124,7 +126,7 @@ def test_a_line_without_a_text_is_named_by_number(tmp_path, line):
 def test_a_file_that_cannot_be_read(tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    expected = r"cannot read .*mine\.jsonl|no file .*: expected a \.jsonl|some texts .* found 0"
+    expected = r"mine\.jsonl:1: expected|jsonl: cannot read the file|some texts .* found 0"
     with pytest.raises(InvalidTextError, match=expected):
         texts.load(tmp_path / name)
 
@@ -132,7 +134,7 @@ def test_a_file_that_cannot_be_read(tmp_path, name, content):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("Docs", {}, "expected one of docs, licences, source, speeches, news, c4 or a path"),
+        ("Docs", {}, "one of docs, licences, source, speeches, news, c4 or the path of a file"),
         ("docs", {"split": "test"}, "docs: expected the split 'train' or 'heldout', got 'test'"),
         ("docs", {"min_chars": 10**7}, "expected some texts of at least 10000000 .* found 0"),
         ("c4", {}, r"say how many \(n=…\)"),
@@ -150,7 +152,7 @@ def test_c4_without_a_network_says_what_works_without_one(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     start = time.monotonic()
-    expected = r"allenai/c4: the hub cannot be reached.*texts\.load\('docs'\) or a \.jsonl file"
+    expected = r"allenai/c4: the hub cannot be reached.*texts\.load\('docs'\) or a file of texts"
     with pytest.raises(InvalidTextError, match=expected):
         texts.load("c4", n=3)
     assert time.monotonic() - start < 10

@@ -26,7 +26,7 @@ def folder(tmp_path):
 def test_it_has_every_paragraph_once_with_its_file_and_the_split_of_its_hash(folder):
     corpus = corpora.of_folder(folder)
     assert sorted(corpus["text"]) == sorted(PARAGRAPHS)
-    lines = [f"c.jsonl/{line}" for line in range(1, 11)]
+    lines = [f"c.jsonl:{line}" for line in range(1, 11)]
     assert set(corpus["source"]) == {"a.txt", "deep/er/b.MD", *lines}
     assert corpus["split"].tolist() == [corpora.split_of(text) for text in corpus["text"]]
     assert set(corpus["split"]) == {"train", "heldout"}
@@ -35,8 +35,8 @@ def test_it_has_every_paragraph_once_with_its_file_and_the_split_of_its_hash(fol
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("f.txt", b"\xff\xfe\x00", r"cannot read .*f\.txt.*expected UTF-8"),
-        ("f.jsonl", b"{}", r"f\.jsonl, line 1: expected a JSON object with a 'text' field"),
+        ("f.txt", b"\xff\xfe\x00", r"f\.txt: cannot read the file: expected UTF-8"),
+        ("f.jsonl", b"{}", r"f\.jsonl:1: expected a JSON object whose 'text'"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(folder, name, content, message):

@@ -1,0 +1,389 @@
+"""Files of texts: one reader for the command line, for notebooks and for training.
+
+===========================  ======================================================================
+``.csv`` ``.tsv``            a table whose first row names its columns: a text per row, in the
+                             column ``text`` or in the only column that has words
+``.jsonl`` ``.ndjson``       a JSON object with a ``text`` on each line
+``.json``                    an array of such objects, or of strings
+``.txt`` ``.md``, no or any  one text: the whole file
+other ending
+===========================  ======================================================================
+
+A table's row and a JSON object may also have a ``prompt``. Endings count in any capitalisation, and
+each file may be compressed by gzip (``.csv.gz``). Files are UTF-8, or UTF-16 with its byte order
+mark. Documents, archives and other data that are no plain text are refused.
+
+A text's name is its file's, and in a file of many texts also a number: ``two.csv:2`` is row 2 as a
+spreadsheet counts (row 1 has the names of the columns), ``two.jsonl:2`` is line 2, and
+``two.json:2`` is the second element of the array.
+
+One text is held at a time, except that an array is read whole, and that a table without a column
+``text`` is searched in its first rows.
+"""
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gaussmark_lib import files
+from gaussmark_lib.engine.typography import line_feeds
+from gaussmark_lib.errors import InvalidTextError, shown
+
+ALONE = (".txt", ".md")  # endings of files with one text that are read if they lie in folders
+TABLES = (".csv", ".tsv")
+LINES = (".jsonl", ".ndjson")
+ARRAYS = (".json",)
+MANY = TABLES + LINES + ARRAYS
+IN_FOLDERS = ALONE + MANY
+# people have texts in these files, but their content is more than the text
+DOCUMENTS = (
+    *(".doc", ".docx", ".docm", ".odt", ".rtf", ".pages", ".pdf", ".ps", ".epub", ".mobi"),
+    *(".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers", ".ppt", ".pptx", ".odp", ".key"),
+    *(".htm", ".html", ".xhtml", ".mhtml", ".xml", ".eml", ".msg", ".ipynb"),
+    *(".parquet", ".feather", ".arrow", ".orc", ".avro", ".h5", ".hdf5", ".npy", ".npz"),
+    *(".pkl", ".pickle", ".db", ".sqlite", ".sqlite3"),
+)
+OTHERS = (
+    *(".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar"),
+    *(".png", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".bmp", ".webp", ".heic", ".svg"),
+    *(".mp3", ".mp4", ".wav", ".m4a", ".mov", ".avi"),
+    *(".exe", ".bin", ".pt", ".pth", ".safetensors", ".gguf", ".onnx"),
+)
+BEGINNINGS = {b"%PDF-": "a PDF document", b"{\\rtf": "a rich text document"}  # have no zero byte
+ADVICE = "save it as plain text (.txt), or several texts as .csv or .jsonl"
+NOT_TEXT = f"expected UTF-8 text, got other bytes; {ADVICE}, in UTF-8"
+
+DELIMITERS = ",;\t"
+LOOK_AHEAD = 100  # rows of a table in which a column with words is looked for
+LONGEST_NAME = 60  # characters: a longer name of a column is a text
+LARGEST_CELL = 2**31 - 1  # characters; Python's default is 131,072
+VALUES = ("true", "false", "null", "none", "")
+SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8, or half a character of JSON
+
+
+class Item(NamedTuple):
+    """One text with its name, or the reason why it cannot be read. ``prompt`` is None where the
+    file has no prompt for it.
+    """
+
+    name: str
+    text: str = ""
+    prompt: str | None = None
+    error: str | None = None
+    row: int = 0  # its place among all texts of a command
+
+    def valid(self) -> str:
+        """Return the text. Raise InvalidTextError if it cannot be read."""
+        if self.error:
+            raise InvalidTextError(self.error)
+        return self.text
+
+    def required(self) -> str:
+        """Return the text. Raise InvalidTextError with its name if it cannot be read."""
+        if self.error:
+            raise InvalidTextError(f"{self.name}: {self.error}")
+        return self.text
+
+
+def item(name: str, text: str, prompt: str | None = None) -> Item:
+    """Return a text that was read or typed, with line feeds alone at the ends of its lines."""
+    return Item(name, line_feeds(text), None if prompt is None else line_feeds(prompt))
+
+
+def has_many(name: str | Path) -> bool:
+    """Return whether a file of this name can hold several texts.
+
+    >>> has_many("folder/TWO.JSONL"), has_many("two.csv.gz"), has_many("csv.txt")
+    (True, True, False)
+    """
+    return _ending(name) in MANY
+
+
+def is_in_folders(name: str | Path) -> bool:
+    """Return whether a file of this name is read if it lies in a folder of texts.
+
+    >>> is_in_folders("a.md.gz"), is_in_folders("a.py")
+    (True, False)
+    """
+    return _ending(name) in IN_FOLDERS
+
+
+def is_document(name: str | Path) -> bool:
+    """Return whether a file of this name may have text that cannot be read here.
+
+    >>> is_document("a.docx"), is_document("a.py")
+    (True, False)
+    """
+    return _ending(name) in DOCUMENTS
+
+
+def items(
+    name: str | Path, *, field: str = "text", column: str | None = None, as_lines: bool = False
+) -> Iterator[Item]:
+    """Yield the texts of a file, in order. What cannot be read is an item with an error.
+
+    Args:
+        name: the file, or ``-`` for standard input.
+        field: the column, or the field of JSON objects: ``text``, or ``prompt``.
+        column: another name of that column or field.
+        as_lines: read standard input as JSON lines.
+    """
+    name = str(name)
+    ending = ".jsonl" if name == "-" and as_lines else _ending(name)
+    if ending in TABLES:
+        return _read(name, partial(_of_table, field=field, column=column))
+    if ending in LINES:
+        return _read(name, partial(_of_lines, field=column or field))
+    if ending in ARRAYS:
+        return _read(name, partial(_of_array, field=column or field))
+    return _read(name, partial(_of_whole, field=field))
+
+
+def whole(name: str | Path, field: str = "text") -> Item:
+    """Return a file as one text, whatever its ending."""
+    return next(_read(str(name), partial(_of_whole, field=field)))
+
+
+def rows(name: str | Path) -> Iterator[dict[str, str]]:
+    """Yield a dict ``text, source`` for each text of a file; ``source`` is the file's name without
+    its folder. Raise InvalidTextError at the first text that cannot be read.
+    """
+    path = files.named(name, "a file of texts", InvalidTextError)
+    for text in items(path):
+        yield {"text": text.required(), "source": path.name}
+
+
+def _ending(name: str | Path) -> str:
+    """The ending in lower case, without that of gzip."""
+    return Path(str(name).lower().removesuffix(".gz")).suffix
+
+
+def _read(name: str, reader: Callable[[str, io.TextIOWrapper], Iterator[Item]]) -> Iterator[Item]:
+    """The items of an open file; what ends the reading early is the last item."""
+    try:
+        if _ending(name) in DOCUMENTS + OTHERS:
+            raise InvalidTextError(f"expected plain text, got a {_ending(name)} file; {ADVICE}")
+        with _opened(name) as file, _decoded(file) as characters:
+            yield from reader(name, characters)
+        return
+    except InvalidTextError as error:
+        why = str(error)
+    except UnicodeError:
+        why = NOT_TEXT
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        why = (
+            "expected a whole gzip file, got one that is damaged or ends early; compress or"
+            " download it again"
+        )
+    except OSError as error:
+        why = f"{error.strerror or error}; expected a file with UTF-8 text"
+    yield Item(name, error=f"cannot read the file: {why}")
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[io.BufferedReader]:
+    """The file's bytes, decompressed."""
+    with ExitStack() as stack:
+        if name == "-":
+            file = stack.enter_context(open(0, "rb", closefd=False))
+        else:
+            file = stack.enter_context(open(name, "rb", opener=files.opener))
+        if name.lower().endswith(".gz"):
+            plain = stack.enter_context(gzip.GzipFile(fileobj=file))
+            file = io.BufferedReader(plain)
+        yield file
+
+
+def _decoded(file: io.BufferedReader) -> io.TextIOWrapper:
+    """The file's characters. A byte that is not UTF-8 becomes a surrogate, so that it costs a file
+    of many texts no more than the text that it is in.
+    """
+    beginning = file.peek(1)
+    errors = "strict"
+    if beginning.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        encoding = "utf-32"
+    elif beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    else:
+        encoding = "utf-8-sig"
+        errors = "surrogateescape"
+        if b"\0" in beginning:
+            raise InvalidTextError(NOT_TEXT)
+    for start, kind in BEGINNINGS.items():
+        if beginning.startswith(start):
+            raise InvalidTextError(f"expected plain text, got {kind}; {ADVICE}")
+    return io.TextIOWrapper(file, encoding, errors, newline="")
+
+
+def _of_whole(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:
+    """A whole file; a prompt without the end of its last line, which editors add."""
+    text = file.read()
+    if "\0" in text or SURROGATE.search(text):
+        raise InvalidTextError(NOT_TEXT)
+    found = item(name, text)
+    yield found._replace(text=found.text.removesuffix("\n")) if field == "prompt" else found
+
+
+def _of_lines(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:
+    for number, line in enumerate(file, 1):
+        content = line.strip("\ufeff \t\r\n")  # files that were joined keep their marks
+        if not content:
+            continue
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError):
+            value = content  # which is no object
+        yield _of_object(f"{name}:{number}", value, field)
+
+
+def _of_array(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:
+    content = file.read()
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InvalidTextError(
+            f"expected a JSON array of texts, or of objects whose '{field}' is a text, got broken"
+            f" JSON ({error}); a file with one object on each line is named .jsonl"
+        ) from None
+    rows = value if isinstance(value, list) else [value]
+    for number, row in enumerate(rows, 1):
+        is_text = isinstance(row, str) and isinstance(value, list)
+        yield _of_object(f"{name}:{number}", {field: row} if is_text else row, field)
+
+
+def _of_object(name: str, row: Any, field: str) -> Item:
+    if isinstance(row, dict):
+        text = row.get(field)
+        prompt = row.get("prompt")
+        are_strings = isinstance(text, str) and isinstance(prompt, str | None)
+        if are_strings and not SURROGATE.search(text + (prompt or "")):
+            return item(name, text, prompt)
+    return Item(
+        name,
+        error=f"expected a JSON object whose '{field}' (and 'prompt') is a string of whole"
+        f" characters, got {shown(row)}",
+    )
+
+
+def _of_table(name: str, file: io.TextIOWrapper, field: str, column: str | None) -> Iterator[Item]:
+    csv.field_size_limit(LARGEST_CELL)
+    n_blank = 0
+    for heading in file:
+        if heading.strip():
+            break
+        n_blank += 1
+    else:
+        raise InvalidTextError("expected a first row with the names of the columns, got no row")
+    delimiter = "\t" if _ending(name) == ".tsv" else _delimiter(heading, column or field)
+    table = csv.reader(chain([heading], file), delimiter=delimiter, strict=True)
+    numbered = _numbered(table, n_blank + 1)
+    _, names = next(numbered)
+    if isinstance(names, str):
+        raise InvalidTextError(names)
+    names = [cell.strip() for cell in names]
+    place = _place(names, column or field)
+    place_of_prompt = _place(names, "prompt")
+    if place is None:
+        if column is not None:
+            raise InvalidTextError(f"expected a column {column!r}, got {_listed(names)}")
+        first_rows = list(islice(numbered, LOOK_AHEAD))
+        numbered = chain(first_rows, numbered)
+        place = _place_of_words(names, [cells for _, cells in first_rows], field)
+    for number, cells in numbered:
+        at = f"{name}:{number}"
+        if isinstance(cells, str):
+            yield Item(at, error=cells)
+        elif len(cells) < len(names) or any(cells[len(names) :]):
+            yield Item(
+                at,
+                error=f"expected {len(names)} cells, as in the first row, got {len(cells)}; a text"
+                " with a comma or a line break needs quotes around it",
+            )
+        else:
+            prompt = None if place_of_prompt is None else cells[place_of_prompt] or None
+            if SURROGATE.search(cells[place] + (prompt or "")):
+                yield Item(at, error=NOT_TEXT)
+            else:
+                yield item(at, cells[place], prompt)
+
+
+def _delimiter(heading: str, wanted: str) -> str:
+    """The delimiter by which the first row has the wanted column, or else most columns."""
+    columns = {mark: next(csv.reader([heading], delimiter=mark)) for mark in DELIMITERS}
+    for mark, names in columns.items():
+        if wanted.casefold() in [name.strip().casefold() for name in names]:
+            return mark
+    return max(columns, key=lambda mark: len(columns[mark]))
+
+
+def _numbered(table: Iterator[list[str]], first: int) -> Iterator[tuple[int, list[str] | str]]:
+    """The rows that have content, with their numbers; a reason in place of a row that is broken,
+    which is the last one.
+    """
+    rows = enumerate(table, first)
+    number = first - 1
+    try:
+        for number, cells in rows:
+            if any(cells):
+                yield number, cells
+    except csv.Error as error:
+        yield (
+            number + 1,
+            f"expected cells with complete quotes, got a row that breaks off ({error}); a quote"
+            " inside a quoted text is written twice; no later row was read",
+        )
+
+
+def _place(names: Sequence[str], wanted: str) -> int | None:
+    places = [i for i, name in enumerate(names) if name.casefold() == wanted.casefold()]
+    if len(places) > 1:
+        raise InvalidTextError(f"expected one column {wanted!r}, got {_listed(names)}")
+    return places[0] if places else None
+
+
+def _place_of_words(names: Sequence[str], rows: Sequence[list[str] | str], field: str) -> int:
+    """The only column with words, other than those that have a meaning of their own."""
+    if any(len(name) > LONGEST_NAME or name.endswith((".", "!", "?")) for name in names):
+        raise InvalidTextError(
+            f"expected a first row with the names of the columns, got {_listed(names)}; add one,"
+            f" such as {field}"
+        )
+    full = [cells for cells in rows if not isinstance(cells, str)]
+    places = [
+        i
+        for i, name in enumerate(names)
+        if name.casefold() not in ("text", "prompt")
+        and any(_has_words(cells[i]) for cells in full if i < len(cells))
+    ]
+    if len(places) != 1:
+        raise InvalidTextError(
+            f"expected a column '{field}', or only one column with words, got {_listed(names)};"
+            f" rename one to '{field}' or name it with --column"
+        )
+    return places[0]
+
+
+def _has_words(cell: str) -> bool:
+    """Whether a cell has letters, and is no number and no truth value."""
+    try:
+        float(cell)  # also 1e5, nan and inf
+    except ValueError:
+        is_number = False
+    else:
+        is_number = True
+    is_value = cell.strip().casefold() in VALUES
+    return not is_number and not is_value and any(map(str.isalpha, cell))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"the columns {', '.join(map(shown, names))}"
