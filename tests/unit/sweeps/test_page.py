@@ -41,7 +41,8 @@ def test_a_page_on_another_model_says_on_which_model_the_larger_runs_are(tmp_pat
     pages = {}
     for model in ("smollm2", "doclm"):
         run = folder.Run(tmp_path, "here", {"model": model}, headline, status)
-        job = notebooks.Question(None, {"model": model}, "here", "code")
+        source = notebooks.Notebook(tmp_path / "00_x.ipynb", "", (), {})
+        job = notebooks.Question(source, {"model": model}, "here", "code")
         pages[model] = tour.html([tour.Stop("00_x", "A title", job=job, run=run)])
     assert "“Larger run” is on <b>doclm</b>" in pages["smollm2"]
     assert "smollm2 (SmolLM2-135M-Instruct, 4-bit file, dequantised)" in pages["smollm2"]
