@@ -184,8 +184,10 @@ def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
 def probabilities(logits: Tensor, top_p: float, temperature: float) -> Tensor:
     """What a token is drawn from, up to a factor per row: (rows, vocabulary), float64."""
     logits = logits.double()
-    logits = logits - logits.amax(-1, keepdim=True)  # so that no temperature overflows
-    p = (logits / temperature).softmax(-1)
+    if temperature != 1:
+        logits = logits - logits.amax(-1, keepdim=True)  # so that no temperature overflows
+        logits /= temperature
+    p = logits.softmax(-1)
     if top_p < 1:
         ranked, order = p.sort(dim=-1, descending=True, stable=True)
         beyond = ranked.cumsum(-1) - ranked >= top_p  # what the tokens before it already hold
