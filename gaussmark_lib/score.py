@@ -167,8 +167,17 @@ def _largest(
     for _, group in groupby(tested, lambda one: (one[0].text, one[0].n_tokens)):
         directions, psi = zip(*group, strict=True)
         if len(directions) == n_directions:  # of a text that failed some may be missing
-            K = [[one.cosine(other) for other in directions] for one in directions]
-            yield directions[0], stats.psi_of_log_p(stats.log_p_of_max(np.max(psi, axis=0), K))
+            yield directions[0], largest(directions, np.array(psi))
+
+
+def largest(
+    directions: Sequence[TextGradient], psi: Float[np.ndarray, "n *k"]
+) -> Float[np.ndarray, " *k"] | float:
+    """Return Φ⁻¹(1 − p) for each key, where p is the p-value of the largest ψ of several
+    directions.
+    """
+    K = [[one.cosine(other) for other in directions] for one in directions]
+    return stats.psi_of_log_p(stats.log_p_of_max(np.max(psi, axis=0), K))
 
 
 def table(

@@ -61,7 +61,10 @@ ELSEWHERE = {
     "token_level/gradients.py": "unit/token_level/test_keys.py",
     "cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
-    "cli/inputs.py": "unit/cli/test_generate.py robustness/test_command_line.py",
+    "cli/inputs.py": "unit/cli/test_inputs.py robustness/test_command_line.py",
+    "cli/normalise.py": "unit/cli/test_inputs.py",
+    "engine/text_files.py": "core/test_text_files.py unit/cli/test_generate.py",
+    "engine/typography.py": "core/test_typography.py",
     "cli/power.py": "unit/cli/test_audit.py",
     "runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
     "runs/death.py": "unit/runs/test_kernel.py",
@@ -609,12 +612,38 @@ FAULTS = {
     ],
     "cli/inputs.py": [
         ("names may turn a terminal", 'match[0].encode("unicode_escape").decode()', "match[0]"),
-        ("results among the texts", "if path == place or (", "if ("),
+        ("results among the texts", "if path == place or is_inside", "if is_inside"),
+        ("a file's error is that of a text", "first[0].required()", "pass"),
+    ],
+    "cli/normalise.py": [
+        ("results of another question taken", 'self.asked.append("normalised")', "pass"),
+        ("an empty version tested", 'if text in ("", item.text)', "if text == item.text"),
+    ],
+    "engine/text_files.py": [
         (
             "a prompt keeps the editor's line end",
-            'if field == "prompt" else text)',
-            'if field == "none" else text)',
+            'if field == "prompt" else found',
+            'if field == "none" else found',
         ),
+        (
+            "line ends of JSON kept",
+            "return Item(name, line_feeds(text),",
+            "return Item(name, text,",
+        ),
+        ("capitals are another ending", "str(name).lower().removesuffix", "str(name).removesuffix"),
+        ("a ragged row read", "elif len(cells) < len(names) or any", "elif any"),
+        ("a broken quote read on", "delimiter=delimiter, strict=True", "delimiter=delimiter"),
+        ("the first text taken for names", 'or name.endswith((".", "!", "?"))', ""),
+        ("any of several columns", "if len(places) != 1:", "if not places:"),
+    ],
+    "engine/typography.py": [
+        ("verse joined", "if all(line[:1].isupper() for line in later):", "if not later:"),
+        ("lists joined", "not STARTS_A_BLOCK.match(line)\n        and ", ""),
+    ],
+    "tracing/versions.py": [
+        ("only the first version tested", "score.largest(directions, psi)", "psi[0]"),
+        ("only the last version tested", "score.largest(directions, psi)", "psi[-1]"),
+        ("the largest taken as one test", "score.largest(directions, psi)", "psi.max(axis=0)"),
     ],
     "cli/power.py": [
         (

@@ -9,6 +9,7 @@ until they are needed.
 ``weights``    ``verify``: whose checkpoint?
 ``texts``      ``generate`` and ``detect``: text under a key's watermark, and its test
 ``batches``    what these two do with a batch of texts
+``normalise``  ``detect --normalise``: each text also with plain characters
 ``inputs``     what the commands are given: shared options, texts and prompts
 ``answers``    what they say: exit codes, sentences, tables, answers to many texts
 ============== ==================================================================

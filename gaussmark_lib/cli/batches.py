@@ -19,7 +19,7 @@ from gaussmark_lib import channel, generate, joint, models, perturb, score, toke
 from gaussmark_lib.cli import inputs
 from gaussmark_lib.cli.answers import DIGEST, Row
 from gaussmark_lib.cli.inputs import Item, digest, visible
-from gaussmark_lib.engine import checkpoints
+from gaussmark_lib.engine import checkpoints, typography
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError
 from gaussmark_lib.joint.state import identity
 from gaussmark_lib.keys import Key
@@ -121,6 +121,10 @@ class Scoring:
         known = dict(self.state.notes.get(PENDING, {})) if self.state else {}
         new = {q: item for q, item in zip(questions, items, strict=True) if q not in known}
         rows = tried(list(new.values()), self._encoded, self._scored)
+        for item, of_item in zip(new.values(), rows, strict=True):
+            for row in of_item:
+                if "error" not in row:
+                    row["warnings"] = [*row["warnings"], *self._remarks(item)]
         known |= zip(new, rows, strict=True)
         if self.state_file:  # on the disk before anybody sees an answer
             self.state.notes[PENDING] = {question: known[question] for question in questions}
@@ -134,6 +138,16 @@ class Scoring:
         if alone:
             return "\n".join(sentences)
         return "; ".join([f"{visible(row['text'])}: {sentences[0]}", *row["warnings"]])
+
+    def _remarks(self, item: Item) -> list[str]:
+        """What to say of a text's characters, in one sentence or none."""
+        remark = typography.remark(item.text)
+        if remark is None:
+            return []
+        return [
+            f"{remark}; a word processor may have put them there. --normalise also tests the text"
+            " with plain ones."
+        ]
 
     def _prompt(self, item: Item) -> str:
         return self.prompt if item.prompt is None else item.prompt

@@ -161,6 +161,14 @@ def detect(
             " exact with any  [the key's]",
         ),
     ] = None,
+    normalise: Annotated[
+        bool,
+        typer.Option(
+            "--normalise",
+            help="Also test each text with plain spaces and quotes and without hard line breaks;"
+            " p takes both tests into account.",
+        ),
+    ] = False,
     codebook: CodebookName = None,
     stream: Annotated[
         str | None,
@@ -202,6 +210,11 @@ def detect(
             f"{'--codebook' if public is None else '--public'}: expected one --key, and neither"
             " --stream nor --given nor the other of these two"
         )
+    if normalise and (ways or stream is not None or given):
+        raise GaussMarkError(
+            "--normalise: expected neither --stream nor --given, --public or --codebook, which"
+            " test a text in one version; save the text with plain characters instead"
+        )
     if given and out is not None and stream is None:
         raise GaussMarkError(
             "--given with --out: expected --stream STATE too, so that an interrupted run goes on"
@@ -220,14 +233,19 @@ def detect(
 
     answers.loading(model)
     from gaussmark_lib.cli.batches import Answering, Scoring
+    from gaussmark_lib.cli.normalise import Normalising
 
     asked = key, model, prompt, level, share, codebook, state, given, edited, not many
     with ExitStack() as stack:
         if state:
             stack.enter_context(answers.alone(state))
-        scoring = stack.enter_context(
-            closing(Scoring(*asked) if public is None else Answering(*asked, public))
-        )
+        if public is not None:
+            work = Answering(*asked, public)
+        elif normalise:
+            work = Normalising(*asked)
+        else:
+            work = Scoring(*asked)
+        scoring = stack.enter_context(closing(work))
         return answers.give(
             scoring,
             items,

@@ -98,8 +98,8 @@ def unwrapped(text: str) -> str:
     r"""Join the lines of each paragraph that was wrapped at a fixed width.
 
     The longest line of the text gives the width. A paragraph was wrapped if none of its lines had
-    room for the first word of the next line. Lists, tables, code and verse have lines that end
-    earlier, or begin in a special way, so they stay.
+    room for the first word of the next line, and if not every line begins with a capital. Lists,
+    tables, code and verse are different, so they stay.
 
     >>> print(unwrapped("The mean of all the values that are in the table\nis returned."))
     The mean of all the values that are in the table is returned.
@@ -116,11 +116,13 @@ def unwrapped(text: str) -> str:
 
 
 def _is_wrapped(block: str, width: int) -> bool:
-    lines = block.strip("\n").split("\n")
-    return len(lines) > 1 and all(
+    first, *later = block.strip("\n").split("\n")
+    if all(line[:1].isupper() for line in later):  # verse, or a line alone
+        return False
+    return all(
         not STARTS_A_BLOCK.match(line)
         and len(before.rstrip()) + 1 + len(line.split(maxsplit=1)[0]) > width
-        for before, line in pairwise(lines)
+        for before, line in pairwise([first, *later])
     )
 
 

@@ -53,7 +53,7 @@ def begin(
     """Loads, draws, solves, and prints one line about it.
 
     Args:
-        text: kind of text that prompts come from, or a .jsonl file (``texts.load``).
+        text: kind of text that prompts come from, or a file of texts (``texts.load``).
         prompt_tokens: tokens per prompt. growth: how much longer edits make a text (``texts.fit``).
         weight: its name, or a function that chooses it; None for ``models.default_weight``.
         sigma: None for the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``.

@@ -50,7 +50,7 @@ class Human(NamedTuple):
 def human(
     lm: models.LM, kind: str, n: int, *, prompt_tokens: int = 32, n_tokens: int = 150
 ) -> Human:
-    """n texts of one of ``KINDS``, or of a .jsonl file, from as many files as there are; fewer
+    """n texts of one of ``KINDS``, or of a file of texts, from as many files as there are; fewer
     where there are no more, and InvalidTextError below four.
     """
     wanted = prompt_tokens + n_tokens

@@ -8,6 +8,7 @@ do not depend on the key are jointly Gaussian, with a covariance that needs no k
 ``codebook``     a key a user, all from one master key: codes over a few base noises
 ``attribution``  the user whose key a text leans to, with an exact p-value over all users
 ``authors``      several texts as one: the test of their summed gradient
+``versions``     one text in several versions: exact for the largest ψ of them
 ``spans``        the span of a long text that leans most to a key, exact over all spans
 ===============  ============================================================
 """
@@ -16,10 +17,12 @@ from gaussmark_lib.tracing.attribution import attribute, capacity, family_p, sha
 from gaussmark_lib.tracing.authors import author, summed
 from gaussmark_lib.tracing.codebook import Codebook, UserKey
 from gaussmark_lib.tracing.spans import scan
+from gaussmark_lib.tracing.versions import any_version
 
 __all__ = [
     "Codebook",
     "UserKey",
+    "any_version",
     "attribute",
     "author",
     "capacity",

@@ -1,0 +1,253 @@
+"""Files that people have, by the command line: answers as from JSON lines, or one sentence."""
+
+import csv
+import gzip
+import json
+import textwrap
+
+import numpy as np
+import pytest
+from command_lines import answer, lines, rows
+from scipy.stats import binom
+
+from gaussmark_lib import cli, generate, models, perturb, stats, tracing
+from gaussmark_lib.engine import typography
+from gaussmark_lib.gradients import norms
+from gaussmark_lib.keys import Key
+from gaussmark_lib.tracing.authors import windows
+from gaussmark_lib.weights import Watermark
+
+TEXTS = ["Returns the mean,\nof the values.", "A list of all names."]
+
+
+@pytest.fixture
+def detect(keys) -> list[str]:
+    return ["detect", "--key", keys[0]]
+
+
+def table(path, texts=TEXTS, names=("id", "text")) -> str:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([names, *enumerate(texts)])
+    return str(path)
+
+
+def array(path, texts=TEXTS) -> str:
+    path.write_text(json.dumps(texts))
+    return str(path)
+
+
+def test_every_kind_of_file_gives_the_answers_of_json_lines(detect, tmp_path, capsys):
+    _, wanted, _ = rows(capsys, *detect, lines(tmp_path / "two.jsonl", TEXTS))
+    crlf = [text.replace("\n", "\r\n") for text in TEXTS]
+    packed = tmp_path / "two.csv.gz"
+    packed.write_bytes(gzip.compress((tmp_path / table(tmp_path / "two.csv")).read_bytes()))
+    names = [
+        lines(tmp_path / "CRLF.JSONL", crlf),
+        table(tmp_path / "TWO.CSV", crlf),
+        array(tmp_path / "two.json"),
+        str(packed),
+    ]
+    for name in names:
+        code, found, _ = rows(capsys, *detect, name)
+        assert (code, [row["psi"] for row in found]) == (0, [row["psi"] for row in wanted]), name
+    code, found, _ = rows(capsys, *detect, table(tmp_path / "b.csv", names=("id", "body")))
+    assert [row["psi"] for row in found] == [row["psi"] for row in wanted]
+    assert [row["text"] for row in found] == [f"{tmp_path}/b.csv:{n}" for n in (2, 3)]
+
+
+def test_line_ends_are_one_wherever_a_text_or_prompt_comes_from(detect, tmp_path, capsys, typed):
+    _, [wanted], _ = rows(capsys, *detect, "--prompt", "A\nlist", "--text", TEXTS[0])
+    (tmp_path / "t.txt").write_bytes(TEXTS[0].replace("\n", "\r\n").encode())
+    (tmp_path / "p.txt").write_bytes(b"A\rlist\r\n")
+    typed((tmp_path / "t.txt").read_bytes())
+    for words in (
+        ["--prompt", "A\r\nlist", "--text", TEXTS[0].replace("\n", "\r")],
+        ["--prompt-file", str(tmp_path / "p.txt"), str(tmp_path / "t.txt")],
+        ["--prompt", "A\nlist", "-"],
+    ):
+        assert rows(capsys, *detect, *words)[1][0]["psi"] == wanted["psi"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.csv", b"id,score\n1,2\n", "expected a column 'text', or only one column with words"),
+        ("a.csv", b"title,body\na,b\n", "name it with --column"),
+        ("a.csv", b"", "got no row"),
+        ("a.json", b'["a', "broken JSON"),
+        ("a.docx", b"PK\x03\x04", "save it as plain text (.txt)"),
+        ("a.csv.gz", gzip.compress(b"text\nlong\n")[:-9], "expected a whole gzip file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_one_sentence(
+    detect, keys, tmp_path, capsys, name, content, why
+):
+    (tmp_path / name).write_bytes(content)
+    file = str(tmp_path / name)
+    for words in ([*detect, file], ["generate", "--key", keys[0], "--file", file]):
+        code, out, err = answer(capsys, *words)
+        assert (code, out, len(err.splitlines())) == (cli.REFUSED, "", 1)
+        assert err.startswith(f"gaussmark: {file}: cannot read the file: ")
+        if words[0] == "detect":
+            assert why in err
+    good = lines(tmp_path / "good.jsonl", TEXTS)
+    code, found, _ = rows(capsys, *detect, file, good)
+    assert (code, ["error" in row for row in found]) == (cli.answers.PARTLY, [True, False, False])
+
+
+def test_a_column_that_is_not_there_is_named(detect, tmp_path, capsys):
+    code, _, err = answer(capsys, *detect, table(tmp_path / "a.csv"), "--column", "body")
+    assert (code, "expected a column 'body', got the columns 'id', 'text'" in err) == (
+        cli.REFUSED,
+        True,
+    )
+
+
+def test_a_folder_s_documents_are_named_and_left_out(detect, tmp_path, capsys):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    table(folder / "a.CSV")
+    (folder / "b.docx").write_bytes(b"PK\x03\x04")
+    (folder / "c.py").write_text("x = 1")
+    code, found, err = rows(capsys, *detect, str(folder))
+    assert (code, len(found)) == (0, 2)
+    assert f"left out 1 files that are not plain text, such as '{folder}/b.docx'" in err
+
+
+@pytest.mark.parametrize("written", [table, array])
+def test_results_of_tables_and_arrays_go_on_where_they_ended(detect, tmp_path, capsys, written):
+    file = written(tmp_path / f"t{'.csv' if written is table else '.json'}", TEXTS * 2)
+    out = tmp_path / "out.jsonl"
+    words = [*detect, file, "--out", str(out), "--batch", "1"]
+    assert answer(capsys, *words)[0] == 0
+    complete = out.read_bytes()
+    first = complete.splitlines(keepends=True)[0]
+    out.write_bytes(first + b'{"digest": "')
+    code, _, err = answer(capsys, *words)
+    assert (code, "1 texts of an earlier run" in err) == (0, True)
+    assert len(out.read_bytes().splitlines()) == 4
+
+
+def test_prompts_of_a_table_are_continued(lm, keys, tmp_path, capsys):
+    words = ["generate", "--key", keys[0], "--tokens", "5", "--file"]
+    prompts = ["The function", "A list of"]
+    _, wanted, _ = rows(capsys, *words, lines(tmp_path / "p.jsonl", prompts, field="prompt"))
+    _, found, _ = rows(capsys, *words, table(tmp_path / "p.csv", prompts, ("id", "prompt")))
+    assert [row["text"] for row in found] == [row["text"] for row in wanted]
+    assert [row["prompt"] for row in found] == prompts
+
+
+def test_a_card_and_a_prediction_take_these_files(lm, tmp_path, capsys):
+    wm = Watermark("model.layers.1.mlp.down_proj.weight", 0.2)
+    key = str(perturb.bind(lm.model, wm, Key.from_seed(99)).save(tmp_path / "key99"))
+    texts = [f"{i} " + "Returns the mean of all the values. " * 3 for i in range(6)]
+    sizes = ["--texts", "4", "--tokens", "8"]
+    cards, powers = [], []
+    for file in (lines(tmp_path / "t.jsonl", texts), table(tmp_path / "t.csv", texts)):
+        words = ["--key", key, "--text", file, *sizes]
+        card = tmp_path / f"card{len(cards)}"
+        code, _, err = answer(capsys, "audit", str(card), *words, "--keys", "4")
+        assert code == 0, err
+        [row] = json.loads(card.with_suffix(".json").read_text())["kinds"].values()
+        cards.append(row)
+        code, found, _ = rows(capsys, "power", *words)
+        powers.append([row["value"] for row in found])
+        assert code == 0
+    assert cards[0] == cards[1]
+    assert powers[0] == powers[1]
+
+
+ODD = "\u201cReturns\u201d the\u00a0mean of the values."
+
+
+def test_unusual_characters_are_said_in_one_line(detect, tmp_path, capsys):
+    said = "This text has 2 curly quotes and 1 non-breaking space, which models rarely write; a"
+    assert said in answer(capsys, *detect, "--text", ODD)[1]
+    file = lines(tmp_path / "t.jsonl", [ODD, TEXTS[1]])
+    out = answer(capsys, *detect, file)[1].splitlines()
+    assert [said in line for line in out] == [True, False]
+    _, found, _ = rows(capsys, *detect, file)
+    assert len(found[0]["warnings"]) == 1 + len(found[1]["warnings"])
+    assert said in answer(capsys, *detect, "--text", ODD, "--codebook", "30")[1]
+
+
+@pytest.mark.parametrize("text", [ODD, ODD * 4], ids=["short", "in windows"])
+def test_normalise_tests_both_versions_as_the_library_does(lm, keys, detect, capsys, text):
+    versions = [
+        windows(lm.model, [], lm.encode(version)) for version in (typography.normalised(text), text)
+    ]
+    wm = Watermark("model.layers.1.mlp.down_proj.weight", 0.2)
+    of_keys = [Key.from_seed(seed) for seed in (1, 2)]
+    wanted = tracing.any_version(lm.model, versions, wm, of_keys)
+    words = [*detect, "--key", keys[1], "--normalise", "--text", text]
+    code, found, _ = rows(capsys, *words)
+    assert code == 0
+    assert [row["p_value"] for row in found] == pytest.approx(wanted["p_value"].tolist(), rel=1e-3)
+    pairs = [[row["psi_normalised"], row["psi_as_given"]] for row in found]
+    assert np.array(pairs) == pytest.approx(np.array(wanted["psi_of_each"].tolist()), abs=1e-4)
+    assert [row["n_tokens"] for row in found] == [len(lm.encode(typography.normalised(text)))] * 2
+    out = answer(capsys, *words)[1]
+    assert "Tested as given (ψ = " in out
+    assert "rarely write" not in out
+
+
+def test_normalise_changes_nothing_for_plain_text_alone_or_among_others(detect, tmp_path, capsys):
+    file = lines(tmp_path / "t.jsonl", [TEXTS[0], ODD, TEXTS[1], ""])
+    _, plain, _ = rows(capsys, *detect, file)
+    code, found, _ = rows(capsys, *detect, file, "--normalise")
+    assert code == cli.answers.PARTLY
+    for number in (0, 2):
+        assert found[number] | {"digest": 0} == plain[number] | {"digest": 0}
+    assert found[1]["psi"] != plain[1]["psi"]
+    assert found[3]["error"] == plain[3]["error"]
+    _, [alone], _ = rows(capsys, *detect, "--text", ODD, "--normalise")
+    assert alone["psi"] == pytest.approx(found[1]["psi"], abs=1e-4)
+    out = ["--out", str(tmp_path / "out.jsonl")]
+    answer(capsys, *detect, file, *out)
+    code, _, err = answer(capsys, *detect, file, *out, "--normalise")
+    assert (code, "name another file" in err) == (cli.REFUSED, True)
+
+
+@pytest.mark.parametrize("other", ["--stream", "--public", "--codebook", "--given"])
+def test_normalise_refuses_what_tests_one_version(detect, tmp_path, capsys, other):
+    words = [*detect, "--text", ODD, "--normalise", other, lines(tmp_path / "t.jsonl", TEXTS)]
+    code, _, err = answer(capsys, *words)
+    assert (code, "--normalise: expected neither --stream" in err) == (cli.REFUSED, True)
+
+
+def test_normalise_recovers_a_text_of_the_embedded_model(tmp_path, capsys):
+    """Its spaces became non-breaking, and its lines were wrapped."""
+    lm = models.load("doclm")
+    weight = models.default_weight(lm.model)
+    ids = lm.encode("Returns the mean of the values along the given axis, as an array.")
+    [plain] = generate.sample(lm.model, [ids], 150, seed=2)
+    norm = norms(lm.model, [ids], [plain], [weight])["grad_norm"]
+    wm = Watermark(weight, stats.sigma_for_psi(norm, 5.0))
+    key = perturb.bind(lm.model, wm, Key.from_seed(6))
+    file = str(key.save(tmp_path / "key"))
+    with perturb.watermarked(lm.model, wm, key):
+        [marked] = generate.sample(lm.model, [ids], 150, seed=2)
+    text = lm.decode(marked)
+    words = ["detect", "--key", file, "--text"]
+    [before] = rows(capsys, *words, text)[1]
+    for changed in (text.replace(" ", "\u00a0"), textwrap.fill(text, 72).replace("'", "\u2019")):
+        [given] = rows(capsys, *words, changed)[1]
+        [both] = rows(capsys, *words, changed, "--normalise")[1]
+        assert given["psi"] < before["psi"] - 0.5
+        assert both["psi_normalised"] == pytest.approx(before["psi"], abs=0.05)
+        assert before["p_value"] * 0.9 < both["p_value"] < before["p_value"] * 2.1
+        assert both["verdict"] == "detected"
+
+
+def test_the_level_of_normalise_is_exact_over_keys(lm, tmp_path, capsys):
+    """By the command, over 2,500 keys, in the exact 99% interval."""
+    n = 2_500
+    wm = Watermark("model.layers.1.mlp.down_proj.weight", 0.2)
+    words = ["detect", "--normalise", "--text", ODD]
+    for seed in range(n):
+        key = perturb.bind(lm.model, wm, Key.from_seed(5_000 + seed))
+        words += ["--key", str(key.save(tmp_path / f"{seed}.key"))]
+    code, found, _ = rows(capsys, *words)
+    assert (code, len(found)) == (0, n)
+    low, high = binom.ppf([0.005, 0.995], n, 0.05)
+    assert low <= sum(row["p_value"] <= 0.05 for row in found) <= high
