@@ -15,6 +15,7 @@ The scheme, flat, to be read in an evening:
 ``gradients``           G = ∇_θ log p_θ(y | x) of many texts at once
 ``score``               ψ = ⟨ξ, G⟩ / (σ‖G‖) and its p-value (Alg. 2)
 ``evidence``            ψ as a sum over tokens
+``promise``             the mean of ψ that a marked text like a given one has, at any temperature
 ``divergence``          the price of a watermark: KL(p_{θ+ξ} ‖ p_θ)
 ``corrupt``             what happens to a text on its way, by name
 ``scheme`` ``kgw``      what every watermark can do, and the registry; the baseline KGW

@@ -4,47 +4,78 @@
     too short to tell   p > level, and a marked text like this one is mostly missed: power < 1/2
     not detected        otherwise
 
-power = Φ(σ‖G‖ − τ), τ the level's threshold. Where earlier answers count, p is the one given them.
+power = Φ(E ψ − τ) is promised to unedited marked texts like this one, with τ the level's threshold
+and E ψ = σF/(τ₀‖G‖) at the text's temperature τ₀ (``promise``). A text that the model would hardly
+write gets a caution in place of a promise. Where earlier answers count, p is the one given them.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from transformers import PreTrainedModel
-
-from gaussmark_lib import likelihood, stats
-from gaussmark_lib.tokens import Texts
+from gaussmark_lib import promise, stats
 
 LEVEL = 0.05  # by default
 ENOUGH = 0.5  # power below which a text that is not detected is too short to tell
 STRANGE = 1.0  # nats per token above the entropy
-FIELDS = ["verdict", "level", "power", "control_p_value", "warnings"]
+FROZEN = 0.2  # temperature below which hardly a token was drawn
+FIELDS = ["verdict", "level", "power", "temperature", "control_p_value", "warnings"]
+UNUSUAL = (
+    "This text is unusual for the model. Either it was edited, which weakens the watermark, or it"
+    " is a different kind of text; on some kinds a single key flags most texts. `gaussmark audit`"
+    " measures this for your key and your texts."
+)
+PREDICTABLE = (
+    "No detection probability can be promised: nearly every token is the one that the model finds"
+    " most likely, as at temperature 0, where the score says nothing about a missing watermark."
+)
 
 
 def of(
     row: Mapping[str, Any], sigma: float, level: float = LEVEL, control: float | None = None
 ) -> dict[str, Any]:
-    """What to say of a text beside its scores (:data:`FIELDS`).
+    """What to say of a text beside its scores (:data:`FIELDS`). ``power`` is None where nothing can
+    be promised.
 
     Args:
-        row: the text's ``psi``, ``p_value``, ``grad_norm`` and ``n_tokens``; and ``p_given``, its
-            p-value given earlier answers, or None.
+        row: the text's ``psi``, ``p_value``, ``grad_norm`` and ``n_tokens``; ``p_given``, its
+            p-value given earlier answers, or None; and the columns of ``promise.table``.
         sigma: standard deviation of the noise that a marked text would carry.
         control: p-value of the same text under a key that nobody writes with.
     """
     p = row["p_value"] if row.get("p_given") is None else row["p_given"]
-    power = stats.predicted_power([row["grad_norm"]], sigma, level)
-    missed = "too short to tell" if power < ENOUGH else "not detected"
-    short = f"{row['n_tokens']} tokens: power {power:.2f} at this length, at level {level:g}"
+    warnings = cautions(row)
+    power = None if warnings else promised(row, sigma, level)
+    is_short = power is not None and power < ENOUGH
+    if is_short:
+        length = f"{row['n_tokens']} tokens"
+        warnings = [f"{length}: power {power:.2f} at this length, at level {level:g}"]
+    missed = "too short to tell" if is_short else "not detected"
     return {
         "verdict": "detected" if p <= level else missed,
         "level": level,
         "power": power,
+        "temperature": row["temperature"],
         "control_p_value": control,
-        "warnings": [short] if power < ENOUGH else [],
+        "warnings": warnings,
     }
+
+
+def promised(row: Mapping[str, Any], sigma: float, level: float = LEVEL) -> float:
+    """Φ(E ψ − τ): the share of unedited marked texts like this one that are detected."""
+    mean = promise.mean_psi(row["information"], row["grad_norm"], sigma)
+    return stats.predicted_power([mean], 1.0, level)
+
+
+def cautions(row: Mapping[str, Any]) -> list[str]:
+    """Why nothing can be promised of a text, in at most one sentence: the model would not write it,
+    or would write it without choosing.
+    """
+    if row["n_tokens"] < promise.FEW:
+        return []
+    if row["excess"] >= STRANGE:
+        return [UNUSUAL]
+    return [PREDICTABLE] if row["temperature"] < FROZEN else []
 
 
 def sentences(row: Mapping[str, Any]) -> list[str]:
@@ -55,21 +86,25 @@ def sentences(row: Mapping[str, Any]) -> list[str]:
     if "user" in row:
         return _user(row) + _assumed(row)
     control = row["control_p_value"]
-    cautions = row["warnings"] if len(row["warnings"]) > (row["power"] < ENOUGH) else []
-    promise = (
-        "An unedited text of this key, of this kind and length, would be detected with probability"
-        f" {probability(row['power'])}; edits remove the mark."
-    )
+    is_short = row["power"] is not None and row["power"] < ENOUGH
+    notes = row["warnings"][1:] if is_short else row["warnings"]
     wrong = "A control key, which nobody writes with, gives p ="
     unmarked = [] if control is None else [f"{wrong} {control:.3g}."]
     return [
         f"{row['verdict'].capitalize()} at level {row['level']:g}: {_scores(row)}",
         f"If this text had been written without the key, {odds(row['log10_p'])} of all keys would"
         " score it at least as high as this one does.",
-        *(cautions or [promise]),
+        *(row["warnings"] if notes else [_promise(row["power"])]),
         *unmarked,
         *_assumed(row),
     ]
+
+
+def _promise(power: float) -> str:
+    return (
+        "An unedited text of this key, of this kind and length, would be detected with probability"
+        f" {probability(power)}; edits remove the mark."
+    )
 
 
 def probability(power: float) -> str:
@@ -89,25 +124,6 @@ def _assumed(row: Mapping[str, Any]) -> list[str]:
         f"Assumed: {row['model']} wrote it with noise on {row['weight']}, {prompt}; cut into tokens"
         f" by that model's tokenizer. The test allows for {allowed} (--edited), and is exact"
         " whether or not that is so."
-    ]
-
-
-def unlike(model: PreTrainedModel, prompts: Texts, responses: Texts) -> list[str]:
-    """A sentence of caution where the model would not write such a text: −log p exceeds the entropy
-    by :data:`STRANGE` nats per token. Over the model's own texts their difference has mean 0.
-    """
-    tokens = zip(
-        likelihood.per_token(model, prompts, responses, batch_size=1),
-        likelihood.entropies(model, prompts, responses, batch_size=1),
-        strict=True,
-    )
-    excess = -np.concatenate([log_p + entropy for log_p, entropy in tokens]).mean()
-    if excess < STRANGE:
-        return []
-    return [
-        f"Caution: the model would not write this text as it stands ({excess:.1f} nats per token"
-        " above its entropy): it is edited, which removes the mark, or of another kind; of some"
-        " kinds one key can call most texts marked, and `gaussmark audit` measures yours."
     ]
 
 

@@ -14,8 +14,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 
-from gaussmark_lib import channel, generate, joint, models, perturb, score, tokens, tracing, verdict
+from gaussmark_lib import (
+    channel,
+    generate,
+    joint,
+    models,
+    perturb,
+    promise,
+    score,
+    tokens,
+    tracing,
+    verdict,
+)
 from gaussmark_lib.cli import inputs
 from gaussmark_lib.cli.answers import DIGEST, Row
 from gaussmark_lib.cli.inputs import Item, digest, visible
@@ -29,7 +41,6 @@ Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses that 
 CONTROL = 2**64  # seed of a key that nobody writes with: what the test says of a wrong key
 FIELDS = ["key_id", "psi", "p_value", "log10_p", "p_given", "e_value", "n_tokens"]
 OF_STREAM = ["innovation", "residual", "log_e", "repeats"]
-FEW = 16  # tokens: the mean surprise of fewer says little
 MOST_DIGITS = 30  # that are read of a number of users; a codebook refuses fewer
 AGAIN = "The stream has had this text before: this is its answer again, and no new evidence."
 PENDING, GIVEN = "pending", "given"  # notes of a stream's state
@@ -71,6 +82,7 @@ class Scoring:
     alone: bool  # one text, of which more is said
 
     done = "scored"
+    promises: ClassVar[bool] = True  # whether an answer says what to expect of marked texts
     hidden: ClassVar[frozenset[str]] = frozenset()  # fields that only a file of answers has
     results = "results of these texts with this model, these keys, this prompt and level"
 
@@ -187,11 +199,14 @@ class Scoring:
         else:
             keys = self._keys_and_control()
             table = score.score(*texts, keys, edited=self.edited, on_error="record")
-        rows = [self._rows(of_text) for _, of_text in table.groupby("text")]
-        if self.alone and len(responses[0]) >= FEW and "error" not in rows[0][0]:
-            unlike = verdict.unlike(*texts[:3])
-            rows[0] = [row | {"warnings": row["warnings"] + unlike} for row in rows[0]]
-        return rows
+        if self.promises:
+            table = table.merge(self._promised(prompts, responses), on="text")
+        return [self._rows(of_text) for _, of_text in table.groupby("text")]
+
+    def _promised(self, prompts: list[list[int]], responses: list[list[int]]) -> pd.DataFrame:
+        """What each text promises, by its number: one more forward and backward pass."""
+        found = promise.table(self.lm.model, prompts, responses, self.wm, edited=self.edited)
+        return found.drop(columns="n_tokens")
 
     def _users(self, prompts: list[list[int]], responses: list[list[int]]) -> list[list[Row]]:
         """Which user each text leans to; where one has no gradient, one after another."""
@@ -201,6 +216,7 @@ class Scoring:
         except DegenerateScoreError:
             pairs = zip(prompts, responses, strict=True)
             return [self._together([prompt], [response]) for prompt, response in pairs]
+        table = table.merge(self._promised(prompts, responses), on="text")
         return [[self._row_of_user(row)] for row in table.to_dict("records")]
 
     def _together(self, prompts: list[list[int]], responses: list[list[int]]) -> list[Row]:
@@ -209,13 +225,16 @@ class Scoring:
         """
         texts = self.lm.model, prompts, responses, self.wm
         settings = {"edited": self.edited, "batch_size": 1}
+        promised = {}
+        if self.promises:
+            promised = promise.together(promise.table(*texts, **settings))
         try:
             if self.book:
                 table = tracing.attribute(*texts, self.book, together=True, **settings)
-                rows = [self._row_of_user(row) for row in table.to_dict("records")]
+                rows = [self._row_of_user(row | promised) for row in table.to_dict("records")]
             else:
                 table = tracing.author(*texts, self._keys_and_control(), **settings)
-                rows = self._rows(table.assign(error=None))
+                rows = self._rows(table.assign(error=None, **promised))
         except DegenerateScoreError as error:
             return [{"error": str(error)}]
         return [row | ({"windows": len(prompts)} if len(prompts) > 1 else {}) for row in rows]
@@ -234,26 +253,29 @@ class Scoring:
             log_e = shift * of_text["psi"] - shift**2 / 2
             of_text = of_text.assign(p_given=None, e_value=np.exp(np.minimum(log_e, 709)))
             control = of_text["p_value"].iloc[-1]
-        rows = [
-            {name: _plain(row[name]) for name in FIELDS + OF_STREAM * bool(self.state)}
-            | verdict.of(row, self.sigma, self.level, control)
-            for row in of_text.to_dict("records")[: self.per_text]
-        ]
-        for row in rows:
-            row["warnings"] += [AGAIN] * (row.get("repeats", -1) >= 0)
+        fields = FIELDS + OF_STREAM if self.state else FIELDS
+        rows = []
+        for scores in of_text.to_dict("records")[: self.per_text]:
+            row = {name: _plain(scores[name]) for name in fields}
+            if self.promises:
+                row |= verdict.of(scores, self.sigma, self.level, control)
+                if row.get("repeats", -1) >= 0:
+                    row["warnings"].append(AGAIN)
+            rows.append(row)
         return rows
 
     def _row_of_user(self, row: Row) -> Row:
-        right = tracing.share_right(
-            self.sigma * row["grad_norm"], self.book.n_users, self.book.n_base
-        )
-        short = (
-            f"{row['n_tokens']} tokens: {right:.0%} of marked texts of this length are named"
-            " rightly"
-        )
+        warnings = verdict.cautions(row)
+        if not warnings:
+            mean = promise.mean_psi(row["information"], row["grad_norm"], self.sigma)
+            right = tracing.share_right(float(mean), self.book.n_users, self.book.n_base)
+            if right < verdict.ENOUGH:
+                length = f"{row['n_tokens']} tokens"
+                named_rightly = f"{right:.0%} of marked texts of this length are named rightly"
+                warnings = [f"{length}: {named_rightly}"]
         named = {"key_id": self.keys[0].key_id, "p_value": _plain(row["p_family"])}
         named |= {name: _plain(row[name]) for name in ("user", "psi", "runner_up", "n_tokens")}
-        return named | {"warnings": [short] * (right < verdict.ENOUGH)}
+        return named | {"warnings": warnings}
 
     def _new(self, references: Sequence[Item]) -> Windows | None:
         """Prompts and texts of the references, which the state is to remember before the first
@@ -280,7 +302,7 @@ class Answering(Scoring):
 
     public: str
 
-    done, hidden = "answered", frozenset([DIGEST])
+    done, hidden, promises = "answered", frozenset([DIGEST]), False
 
     def __post_init__(self):
         super().__post_init__()

@@ -186,19 +186,26 @@ def power(
         Literal["GaussMark", "KGW-1", "KGW-2", "SynthID", "Gumbel-max"],
         typer.Option(help="What uses the key."),
     ] = "GaussMark",
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature of the texts, above 0.")
+    ] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Nucleus sampling: the probability that is kept.")
+    ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Predict how many tokens detection needs, by kind of prompt, without writing with the key."""
     answers.loading(model)
     from gaussmark_lib.cli import power
 
-    rows = power.table(key, model, text or [], texts, tokens, scheme)
+    rows = power.table(key, model, text or [], texts, tokens, scheme, temperature, top_p)
     if as_json:
         for row in rows:
             print(json.dumps(row))
         return
     answers.table(power.shown(rows), heading=True)
     print(
-        f"Tokens of an unedited text after a known prompt, predicted from {texts} texts per kind,"
-        " with 95% intervals over texts. Edits and an unknown prompt need more."
+        f"Tokens of an unedited text after a known prompt, at temperature {temperature:g} and top-p"
+        f" {top_p:g}, predicted from {texts} texts per kind, with 95% intervals over texts. Edits"
+        " and an unknown prompt need more."
     )

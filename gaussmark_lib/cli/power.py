@@ -1,16 +1,17 @@
 """How much text a key needs, kind by kind of prompt, predicted without writing with the key.
 
-The base model continues prompts of a kind, n texts of T₀ tokens. To first order ψ of a marked text
-is N(σ‖G‖, 1), and ‖G‖ grows like T^a, with a fitted to beginnings of these texts. Beyond first
-order a marked text has the longer gradient, by a factor that texts under other, fresh keys tell:
+Fresh keys, one per text, continue prompts of a kind: n texts of T₀ tokens, sampled as asked for. Of
+each the mean of ψ is measured without its key (``promise``), here with the temperature and top-p
+that are known. It grows like T^a, with a fitted to beginnings of these texts:
 
-    power(T) = mean over texts of Φ(σ‖G‖ (T/T₀)^a / bend − τ),   bend = mean ‖G_marked‖ / mean ‖G‖
+    power(T) = mean over texts of Φ(E ψ (T/T₀)^a − τ)
 
 A scheme that changes the sampler is predicted by what it would draw. At each place of a plain text
-a fresh key draws one token, which is scored by the h tokens before it. T tokens of mean m and
-variance v add up to about N(Tm, Tv), m and v of each text; detected is what exceeds the sum that T
-tokens without a mark exceed with probability α. The draws differ from key to key and from token to
-token as surprisal does: where the model is sure, no scheme has a choice.
+a fresh key draws one token from the tempered distribution, and the h tokens before it decide its
+score. T tokens of mean m and variance v add up to about N(Tm, Tv), m and v of each text; detected
+is what exceeds the sum that T tokens without a mark exceed with probability α. The draws differ
+from key to key and from token to token as surprisal does: where the model is sure, no scheme has a
+choice.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +21,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
 from scipy import optimize
 from scipy.stats import binom, gamma, norm
 from tqdm import tqdm
 
-from gaussmark_lib import divergence, generate, models, schemes, score, stats, texts
+from gaussmark_lib import (
+    divergence,
+    generate,
+    gradients,
+    models,
+    promise,
+    schemes,
+    stats,
+    texts,
+)
 from gaussmark_lib.cli.audit import KINDS, N_PROMPT
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments import detectability, pairs
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import SamplerScheme
+from gaussmark_lib.weights import Watermark
 
 POWERS, LEVELS = (0.5, 0.9, 0.99), (0.05, 0.01, 1e-6)
 LAST = 1e7  # tokens up to which a length is looked for
@@ -42,13 +55,28 @@ SAMPLERS = {
     "SynthID": (4, "ones", cache(lambda level, n: binom.isf(level, 30 * n, 0.5) + 0.5)),
     "Gumbel-max": (4, "statistic", cache(gamma.isf)),
 }
-Reached = Callable[[Float[np.ndarray, "texts 2"], float, float], Float[np.ndarray, " texts"]]
+Reached = Callable[[Float[np.ndarray, "texts *columns"], float, float], Float[np.ndarray, " texts"]]
 
 
 def table(
-    key_file: Path, model: str, kinds: Sequence[str], n_texts: int, n_tokens: int, scheme: str
+    key_file: Path,
+    model: str,
+    kinds: Sequence[str],
+    n_texts: int,
+    n_tokens: int,
+    scheme: str,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """A row per kind, level and power: the tokens that are needed, an estimate over texts."""
+    """A row per kind, level and power: the tokens that are needed, an estimate over texts.
+    GaussMarkError for a temperature of 0, at which no token is drawn.
+    """
+    if temperature == 0:
+        raise GaussMarkError(
+            "--temperature: expected more than 0, got 0; without random choices a text carries too"
+            " little evidence for a prediction"
+        )
+    shape = top_p, temperature
     wm = Key.load(key_file).watermark  # refuses an unbound key before the model is loaded
     lm, rows = models.load(model), []
     for kind in tqdm(kinds or KINDS, "predicting", leave=False, disable=None):
@@ -56,18 +84,11 @@ def table(
         n = texts.fit(lm, drawn.prompts, n_tokens)
         if scheme in SAMPLERS:
             tested = schemes.named(wm, drawn.keys[0], [scheme])[scheme]
-            numbers, reached = by_draws(lm, drawn, n, tested), partial(by_sum, scheme=scheme)
+            numbers = by_draws(lm, drawn, n, tested, shape)
+            reached = partial(by_sum, scheme=scheme)
         else:
-            marked, plain = pairs.written(lm, drawn, wm, n)
-            lengths = [n // 4, n // 2, n]
-            scores = score.score(
-                lm.model, drawn.prompts, plain, wm, drawn.keys[:1], lengths=lengths
-            )
-            own = score.score(lm.model, drawn.prompts, marked, wm, drawn.keys, paired=True)
-            norms = scores.loc[scores["n_tokens"] == n, "grad_norm"]
-            numbers = wm.sigma * np.column_stack([norms, own["grad_norm"]])
-            grows = detectability.exponent(scores).value
-            reached = partial(by_gradient, n_tokens=n, exponent=grows)
+            numbers, exponent = by_keys(lm, drawn, wm, n, shape)
+            reached = partial(by_gradient, n_tokens=n, exponent=exponent)
         for level in LEVELS:
             for power in POWERS:
                 of = partial(needed, reached, level=level, power=power)
@@ -77,7 +98,7 @@ def table(
 
 
 def needed(
-    reached: Reached, numbers: Float[np.ndarray, "texts 2"], level: float, power: float
+    reached: Reached, numbers: Float[np.ndarray, "texts *columns"], level: float, power: float
 ) -> float:
     """The fewest tokens, with a fraction, at which the mean of ``reached`` over the texts is the
     wanted power, or LAST. Where a sum takes whole numbers, power goes up and down with the length.
@@ -95,33 +116,64 @@ def needed(
     return np.exp(optimize.brentq(lambda log: missing(np.exp(log)), *ends, xtol=1e-3))
 
 
+def by_keys(
+    lm: models.LM, drawn: pairs.Pairs, wm: Watermark, n_tokens: int, shape: tuple[float, float]
+) -> tuple[Float[np.ndarray, " texts"], float]:
+    """The mean of ψ of each text, sampled with (top_p, temperature) under its key, and the power of
+    the length with which these means grow.
+    """
+    top_p, temperature = shape
+    marks = [(wm, key) for key in drawn.keys]
+    marked = generate.sample(
+        lm.model, drawn.prompts, n_tokens, marks=marks, top_p=top_p, temperature=temperature
+    )
+    sampled = promise.Sampled(temperature, top_p)
+    tables = []
+    for n in (n_tokens // 4, n_tokens // 2, n_tokens):
+        beginnings = [text[:n] for text in marked]
+        of_text = gradients.gradients(lm.model, drawn.prompts, beginnings, wm)
+        norms = pd.Series({gradient.text: gradient.norm for gradient in of_text})
+        found = promise.table(lm.model, drawn.prompts, beginnings, wm, sampled=sampled)
+        means = promise.mean_psi(found["information"], norms, wm.sigma)
+        tables.append(found.assign(grad_norm=means))
+    exponent = detectability.exponent(pd.concat(tables)).value
+    return tables[-1]["grad_norm"].to_numpy(), exponent
+
+
 def by_gradient(
-    numbers: Float[np.ndarray, "texts 2"],
+    means: Float[np.ndarray, " texts"],
     tokens: float,
     level: float,
     *,
     n_tokens: int,
     exponent: float,
 ) -> Float[np.ndarray, " texts"]:
-    """The power of each text at this length; numbers are σ‖G‖ of plain and of marked texts."""
-    shift, of_marked = numbers.T
-    bend = of_marked.mean() / shift.mean()
-    return norm.cdf(shift * (tokens / n_tokens) ** exponent / bend - stats.threshold(level))
+    """The power of each text at this length, from the mean of its ψ at ``n_tokens``."""
+    return norm.cdf(means * (tokens / n_tokens) ** exponent - stats.threshold(level))
 
 
 def by_draws(
-    lm: models.LM, drawn: pairs.Pairs, n_tokens: int, scheme: SamplerScheme
+    lm: models.LM,
+    drawn: pairs.Pairs,
+    n_tokens: int,
+    scheme: SamplerScheme,
+    shape: tuple[float, float] = (1.0, 1.0),
 ) -> Float[np.ndarray, "texts 2"]:
-    """Mean and variance of what a token adds, by text, under that text's key."""
+    """Mean and variance of what a token adds, by text, under that text's key, sampled with (top_p,
+    temperature).
+    """
+    top_p, temperature = shape
     context, column, _ = SAMPLERS[scheme.name]
     silent = {0, lm.model.config.bos_token_id}  # KGW scores nothing after these
-    plain = generate.sample(lm.model, drawn.prompts, n_tokens)
+    plain = generate.sample(lm.model, drawn.prompts, n_tokens, top_p=top_p, temperature=temperature)
     coins, numbers = generate.uniform(1, range(drawn.n), n_tokens), []
     for x, y, key, u in zip(drawn.prompts, plain, drawn.keys, coins, strict=True):
         one = replace(scheme, key=key)
         process, (inputs, _) = one.processor(lm.model), divergence.laid_out(lm.model, [(x, y)])
         with torch.no_grad():
             [logits] = divergence.logits(lm.model, inputs, n_tokens)
+            if shape != (1, 1):
+                logits = generate.probabilities(logits, *shape).log()
         seen = inputs["input_ids"]
         steps = [process(seen[:, : len(x) + t], logits[t : t + 1]) for t in range(n_tokens)]
         tokens = generate.pick(torch.cat(steps), torch.from_numpy(u).to(seen.device), 1.0, 1.0)

@@ -20,6 +20,7 @@ from gaussmark_lib import (
     generate,
     models,
     perturb,
+    promise,
     score,
     stats,
     texts,
@@ -205,6 +206,8 @@ class Session:
                 marked = self._sample(*settings, "writing watermarked text", report)
             report("testing", 0.0)
             scores = score.score(model, 2 * prompts, plain + marked, wm, keys)
+            promised = promise.table(model, 2 * prompts, plain + marked, wm)
+            scores = scores.merge(promised.drop(columns="n_tokens"), on="text")
             first = score.score(
                 model, 2 * prompts[:1], [plain[0], marked[0]], wm, keys, lengths=_lengths(plain[0])
             )
@@ -252,7 +255,11 @@ class Session:
             keys, n_windows = self._keys(key), len(pairs[0])
             table = tracing.author(self.lm.model, *pairs, wm, keys, edited=allowed, batch_size=1)
             this, wrong = table.to_dict("records")
-            row = this | ({"windows": n_windows} if n_windows > 1 else {})
+            row = this | promise.together(
+                promise.table(self.lm.model, *pairs, wm, edited=allowed, batch_size=1)
+            )
+            if n_windows > 1:
+                row["windows"] = n_windows
             row |= verdict.of(row, sigma, control=wrong["p_value"])
             return Tested(text, prompt, question, row, pieces)
 
