@@ -38,7 +38,7 @@ from gaussmark_lib import (
     stats,
     texts,
 )
-from gaussmark_lib.cli.audit import KINDS, N_PROMPT
+from gaussmark_lib.cli.audit import N_PROMPT, default_kinds
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments import detectability, pairs
 from gaussmark_lib.keys import Key
@@ -79,7 +79,7 @@ def table(
     shape = top_p, temperature
     wm = Key.load(key_file).watermark  # refuses an unbound key before the model is loaded
     lm, rows = models.load(model), []
-    for kind in tqdm(kinds or KINDS, "predicting", leave=False, disable=None):
+    for kind in tqdm(kinds or default_kinds(lm), "predicting", leave=False, disable=None):
         drawn = pairs.draw(lm, kind, n_texts, N_PROMPT)
         n = texts.fit(lm, drawn.prompts, n_tokens)
         if scheme in SAMPLERS:
