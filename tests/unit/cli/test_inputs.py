@@ -256,3 +256,8 @@ def test_the_level_of_normalise_is_exact_over_keys(lm, tmp_path, capsys):
     assert (code, len(found)) == (0, n)
     low, high = binom.ppf([0.005, 0.995], n, 0.05)
     assert low <= sum(row["p_value"] <= 0.05 for row in found) <= high
+
+
+def test_a_text_of_spaces_alone_has_one_version(detect, capsys):
+    words = [*detect, "--text", "   "]
+    assert rows(capsys, *words, "--normalise")[1][0]["psi"] == rows(capsys, *words)[1][0]["psi"]
