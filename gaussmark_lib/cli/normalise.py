@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gaussmark_lib import tracing, verdict
+from gaussmark_lib import promise, tracing
 from gaussmark_lib.cli.answers import Row
-from gaussmark_lib.cli.batches import FEW, Scoring, Windows
+from gaussmark_lib.cli.batches import Scoring, Windows
 from gaussmark_lib.cli.inputs import Item
 from gaussmark_lib.engine import typography
 from gaussmark_lib.errors import DegenerateScoreError
@@ -50,27 +50,25 @@ class Normalising(Scoring):
         return [rows[row] for row in encoded]
 
     def _in_both(self, given: Windows, normalised: Windows) -> list[Row]:
-        """Power and length are those of the normalised text, as the model may have written it."""
+        """Promise and length are those of the normalised text, as the model may have written it."""
+        prompts, responses = normalised
+        settings = {"edited": self.edited, "batch_size": 1}
+        texts = self.lm.model, prompts, responses, self.wm
+        promised = promise.together(promise.table(*texts, **settings))
         try:
             table = tracing.any_version(
                 self.lm.model,
                 [normalised, given],
                 self.wm,
                 self._keys_and_control(),
-                edited=self.edited,
-                batch_size=1,
+                **settings,
             )
         except DegenerateScoreError as error:
             return [{"error": str(error)}]
-        rows = self._rows(table.assign(error=None))
-        prompts, responses = normalised
-        cautions = []
-        if self.alone and len(prompts) == 1 and len(responses[0]) >= FEW:
-            cautions = verdict.unlike(self.lm.model, prompts, responses)
+        rows = self._rows(table.assign(error=None, **promised))
         for row, (of_normalised, of_given) in zip(rows, table["psi_of_each"], strict=False):
             row["psi_as_given"] = of_given
             row["psi_normalised"] = of_normalised
-            row["warnings"] += cautions
             if len(prompts) > 1:
                 row["windows"] = len(prompts)
         return rows
